@@ -10,10 +10,11 @@ LightRetrieverError
 ├── ModelError          a model, adapter or tokenizer can't be loaded or lacks a part
 ├── TokenizerError      a tokenizer fails on a text
 ├── ClusterError        an OpenSearch cluster can't be used, or does not hold what it should
-│   ├── ClusterTimeoutError   it did not answer in time
-│   ├── ConflictError         a document on it has another version than was expected
-│   └── DocumentError         a document can't be written to it
-│       └── UnencodedError        its vector or its impacts are missing
+│   └── ClusterTimeoutError   it did not answer in time
+├── ConflictError       a live document has another version than was expected
+├── DocumentError       a document can't be written beside a bundle
+│   └── UnencodedError        its vector or its impacts are missing
+├── JournalError        the journal of live documents is damaged, or of another bundle
 ├── MissingExtraError   an optional part of the installation is missing
 └── JavaError           the JVM, the Lucene jar or a Lucene call failed
 """
@@ -30,6 +31,7 @@ __all__ = [
     "DiskError",
     "DocumentError",
     "JavaError",
+    "JournalError",
     "LightRetrieverError",
     "MissingExtraError",
     "ModelError",
@@ -95,12 +97,12 @@ class ClusterTimeoutError(ClusterError):
     """An OpenSearch cluster did not answer in time."""
 
 
-class ConflictError(ClusterError):
-    """A document on an OpenSearch cluster has another version than was expected."""
+class ConflictError(LightRetrieverError):
+    """A live document has another version than was expected."""
 
 
-class DocumentError(ClusterError):
-    """A document can't be written to an OpenSearch cluster. `field` is what is wrong, such as `vector` or
+class DocumentError(LightRetrieverError):
+    """A document can't be written beside those of a bundle. `field` is what is wrong, such as `vector` or
     `impacts.17`."""
 
     def __init__(self, field: str, message: str, *, remedy: str) -> None:
@@ -110,6 +112,10 @@ class DocumentError(ClusterError):
 
 class UnencodedError(DocumentError):
     """A document's vector or impacts are missing, and the index has none of this text."""
+
+
+class JournalError(LightRetrieverError):
+    """The journal of live documents is damaged, or does not fit the bundle."""
 
 
 class MissingExtraError(LightRetrieverError):

@@ -28,6 +28,7 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import LightRetrieverError
 from lightretriever.loadtest.client.connection import search_requests
 from lightretriever.loadtest.comparison.process import Server, python
+from lightretriever.loadtest.comparison.service_costs import serve_command
 from lightretriever.loadtest.generator import closed_loop, read_texts, run_loop
 from lightretriever.loadtest.results.record import four_digits, latency, record, typed
 from lightretriever.loadtest.servers.bundle_documents import dense_info
@@ -98,9 +99,7 @@ def over_http(engine: SearchEngine, queries: Sequence[str]) -> dict[str, Any]:
     """Measure what HTTP adds to a search: the row `http_overhead`, of median times in ms over turns of each."""
     texts, rows = list(queries), list[dict[str, float]]()
     with (
-        Server(
-            [*python("lightretriever.service.cli", "serve", str(engine.bundle.path.resolve())), "--port", "0"]
-        ) as ours,
+        Server(serve_command(engine.bundle.path.resolve())) as ours,
         Server([*python("lightretriever.loadtest.servers.empty"), "--port", "0"]) as empty,
     ):
         for turn in range(_WARM_UP_TURNS + _TURNS):

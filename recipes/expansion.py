@@ -9,8 +9,12 @@ claims: the sparse leg alone, and with the dense leg at equal weights. Beside th
 are, each with the default setting but for one thing:
 
     plain      no expansion
+    b          b 0 and 0.2, BM25's weight of a document's length, in place of 0.4
     finer      200 impacts a unit of BM25 in place of 40, and no highest impact
     lacking    words that the corpus lacks may be added, too, where the tokenizer has them whole
+    pieces     the row of a form is divided by its number of tokens, or by the root of it
+    forms      every form of a word counts the same, or its most frequent one alone
+    length     λ falls, or rises, with the root of a document's length over the average
 
 --results gets nDCG@10 by collection and on the average, with the difference from the default setting and its 95 %
 interval: a bootstrap that draws queries within each collection.
@@ -19,6 +23,7 @@ interval: a bootstrap that draws queries within each collection.
 import argparse
 import json
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache, cached_property
@@ -73,20 +78,34 @@ Values = dict[str, npt.NDArray[np.float64]]
 
 @dataclass(frozen=True)
 class Setting:
-    """One way to make impacts: λ, 0 for BM25 alone, the number of words that are added, impacts per unit of BM25, the
-    highest one, and whether words may be added that the corpus lacks."""
+    """One way to make impacts.
+
+    λ, 0 for BM25 alone; the number of words that are added; b; impacts per unit of BM25, and the highest one; whether
+    words may be added that the corpus lacks; the power of a form's number of tokens by which its row is divided; how
+    forms of a word are weighed; the power of a document's length by which λ is multiplied.
+    """
 
     weight: float = ExpansionInfo().weight
     terms: int = ExpansionInfo().terms
+    b: float = 0.4
     impacts: int = 40
     highest: int = 511
     lacking: bool = False
+    pieces: float = 0.0
+    forms: str = "frequency"
+    length: float = 0.0
 
     def __str__(self) -> str:
         if not self.weight:
             return "plain"
+        b = f", b {self.b:g}" * (self.b != Setting.b)
         finer = f", {self.impacts} impacts a unit" * (self.impacts != Setting.impacts)
-        return f"λ {self.weight:g}, k {self.terms}" + finer + ", lacking words too" * self.lacking
+        pieces = f", rows / tokens^{self.pieces:g}" * bool(self.pieces)
+        forms = f", {self.forms} form" * (self.forms != Setting.forms)
+        length = f", λ · length^{self.length:g}" * bool(self.length)
+        return (
+            f"λ {self.weight:g}, k {self.terms}{b}{finer}{', lacking words too' * self.lacking}{pieces}{forms}{length}"
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,15 +123,45 @@ class Searched:
     queries: Matrix
 
     @cache  # noqa: B019 - few, and as long as the program
-    def counted(self, impacts: int) -> tuple[Bm25Encoder, list[ImpactRow]]:
+    def counted(self, impacts: int = 40, b: float = 0.4) -> tuple[Bm25Encoder, list[ImpactRow]]:
         """The counts of the corpus and the BM25 impacts of its documents, so many a unit."""
-        bm25 = Bm25Encoder.of(self.texts, self.leg.vocabulary, quantization=impacts, k1=self.leg.k1, b=self.leg.b)
+        bm25 = Bm25Encoder.of(self.texts, self.leg.vocabulary, quantization=impacts, k1=self.leg.k1, b=b)
         return bm25, bm25.impacts(self.texts)
 
     @cached_property
     def words(self) -> Matrix:
         """The rows of the corpus' words, which have the same numbers in all counts."""
-        return expansion.word_rows(self.texts, self.counted(Setting().impacts)[0], self.leg.tokenizer, self.table)
+        return expansion.word_rows(self.texts, self.counted()[0], self.leg.tokenizer, self.table)
+
+    @cached_property
+    def forms(self) -> list[tuple[int, int, npt.NDArray[np.int64]]]:
+        """The forms of the corpus' words: the word's number, how often it is spelt so, and the form's tokens."""
+        bm25, found = self.counted()[0], Counter[str]()
+        for text in self.texts:
+            found.update(expansion.FORM.findall(text.lower()))
+        spelt = list(found)
+        bags = self.leg.tokenizer.as_queries(spelt)
+        each = zip(spelt, bm25.vocabulary.terms_of(spelt), bags, strict=True)
+        numbered = ((bm25.numbers.find(terms[0]), found[form], ids) for form, terms, ids in each if len(terms) == 1)
+        return [(number, count, ids) for number, count, ids in numbered if number is not None and len(ids)]
+
+    def variant(self, setting: "Setting") -> Matrix:
+        """The rows of the corpus' words with other weights of tokens and forms."""
+        rows, sums = np.zeros_like(self.words), np.zeros(len(self.words), np.float32)
+        most = np.zeros(len(self.words), np.int64)
+        for number, count, ids in self.forms:
+            if number >= len(rows):
+                continue
+            row = self.table[ids].sum(axis=0) / np.float32(len(ids) ** setting.pieces)
+            if setting.forms == "commonest":
+                if count > most[number]:
+                    rows[number], sums[number], most[number] = row, 1, count
+            else:
+                weight = np.float32(count if setting.forms == "frequency" else 1)
+                rows[number] += weight * row
+                sums[number] += weight
+        rows[sums > 0] /= sums[sums > 0, None]
+        return rows
 
     @classmethod
     def of(cls, given: argparse.Namespace, collection: Collection) -> "Searched":
@@ -148,7 +197,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         settings = [Setting(weight=0, terms=0, impacts=_PLAIN)]
         settings += [Setting(weight, terms) for weight in given.weights for terms in given.terms]
+        settings += [Setting(b=0.0), Setting(b=0.2)]
         settings += [Setting(impacts=200, highest=MAX_IMPACT), Setting(lacking=True)]
+        settings += [Setting(pieces=0.5), Setting(pieces=1.0), Setting(forms="equal"), Setting(forms="commonest")]
+        settings += [Setting(length=-0.5), Setting(length=0.5)]
         found = {setting: dict[str, Values]() for setting in dict.fromkeys([Setting(), *settings])}
         for collection in DEVELOPMENT:
             searched = Searched.of(given, collection)
@@ -166,16 +218,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def measured(searched: Searched, setting: Setting, scratch: Path) -> Values:
     """nDCG@10 of every query by the sparse leg alone, and with the dense one."""
     vocabulary, judged = searched.leg.vocabulary, searched.judged
-    bm25, rows = searched.counted(setting.impacts)
+    bm25, rows = searched.counted(setting.impacts, setting.b)
     if setting.weight:
-        words = searched.words
+        words = searched.words if (setting.pieces, setting.forms) == (0.0, Setting.forms) else searched.variant(setting)
         if setting.lacking:
             bm25, words = with_lacking(searched, bm25, words)
         info = ExpansionInfo(weight=setting.weight, terms=setting.terms)
         mean, sample = searched.vectors.mean(axis=0), slice(None, None, -(-len(rows) // _SAMPLE))
         expand = expansion.Expansion.of(info, words, bm25, mean, searched.vectors[sample], rows[sample])
         with patch.object(expansion, "_MOST", setting.highest):
-            rows = expand.impacts(searched.vectors, rows)
+            rows = expanded(expand, searched, rows, setting)
     runs: dict[str, dict[str, Ranking]] = {leg: {} for leg in LEGS}
     with scratch_folder(scratch, "expansion-") as folder:
         with ImpactIndexWriter(folder / "index") as writer:
@@ -188,6 +240,24 @@ def measured(searched: Searched, setting: Setting, scratch: Path) -> Values:
                     runs[leg][query] = ranking([(searched.ids[ordinal], score) for ordinal, score in hits])
     found = {leg: ndcg_per_query(judged.qrels, run) for leg, run in runs.items()}
     return {leg: np.array([values[query] for query in judged.queries]) for leg, values in found.items()}
+
+
+def expanded(
+    expand: expansion.Expansion, searched: Searched, rows: list[ImpactRow], setting: Setting
+) -> list[ImpactRow]:
+    """Expand every document, with λ by its length in steps of a quarter where the setting says so."""
+    if not setting.length:
+        return expand.impacts(searched.vectors, rows)
+    lengths = np.array([len(text.split()) for text in searched.texts], np.float64)
+    factors = np.round(4 * np.maximum(lengths / lengths.mean(), 1e-3) ** setting.length) / 4
+    found = list(rows)
+    for factor in np.unique(factors):
+        places = np.flatnonzero(factors == factor)
+        part = replace(expand, unit=expand.unit * float(factor))
+        made = part.impacts(searched.vectors[places], [rows[place] for place in places])
+        for place, row in zip(places, made, strict=True):
+            found[place] = row
+    return found
 
 
 def searches(

@@ -3,7 +3,7 @@
 import sys
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 from lightretriever.artifacts.cli.console import run_console
@@ -26,6 +26,9 @@ def _open_searcher(bundle: "Bundle") -> AbstractContextManager["Searcher"]:
 
     return open_searcher(bundle)
 
+
+_AUTO: Final = "auto"
+_MOST_WORKERS: Final = 1024
 
 app = typer.Typer(
     name="lightretriever",
@@ -51,23 +54,34 @@ def serve(
     ],
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.", min=0, max=65535)] = 8080,
-    workers: Annotated[int, typer.Option(help="Worker processes; they share the bundle's files.", min=1, max=1024)] = 1,
+    workers: Annotated[
+        str,
+        typer.Option(
+            help="Processes, 1 to 1024, which share the bundle's files. auto: one for each processor, at most 4, where "
+            "memory allows."
+        ),
+    ] = _AUTO,
     config: Annotated[Path | None, typer.Option(help="YAML file of settings (docs/service.md).")] = None,
     backend: Annotated[Literal["local", "opensearch"] | None, typer.Option(help="Where to search (backend).")] = None,
     opensearch_url: Annotated[str | None, typer.Option(help="Addresses of the cluster (opensearch_url).")] = None,
     index: Annotated[str | None, typer.Option(help="Alias of the cluster's index (opensearch_index).")] = None,
+    live: Annotated[
+        Path | None, typer.Option(help="Folder of the journal of documents that are written while it serves (live).")
+    ] = None,
     recipe: Annotated[
         Path | None, typer.Option(help="Recipe whose model encodes documents written as fields alone (recipe).")
     ] = None,
 ) -> None:
     """Serve a bundle, or several, over HTTP until SIGTERM or Ctrl-C."""
-    from lightretriever.service.search.collections import parse_folders
+    from lightretriever.service.collections.collections import parse_folders
     from lightretriever.service.serving.command import run
     from lightretriever.service.settings import load_settings
 
-    given = {"backend": backend, "opensearch_url": opensearch_url, "opensearch_index": index, "recipe": recipe}
+    given = {"backend": backend, "opensearch_url": opensearch_url, "opensearch_index": index, "live": live} | {
+        "recipe": recipe
+    }
     folders, settings = parse_folders(bundle), load_settings(config, given)
-    raise typer.Exit(run(folders, host=host, port=port, settings=settings, workers=workers))
+    raise typer.Exit(run(folders, host=host, port=port, settings=settings, workers=_read_workers(workers)))
 
 
 @app.command()
@@ -91,6 +105,14 @@ def key(
     typer.echo(f"- name: {entry.name}\n  sha256: {entry.sha256}\n  scopes: [{', '.join(entry.scopes)}]")
     if entry.collections is not None:
         typer.echo(f"  collections: [{', '.join(entry.collections)}]")
+
+
+def _read_workers(given: str) -> int | None:
+    if given == _AUTO:
+        return None
+    if not given.isdecimal() or not 1 <= int(given) <= _MOST_WORKERS:
+        raise SettingsError(f"--workers is {given!r}.", remedy=f"Give a number of 1 to {_MOST_WORKERS}, or {_AUTO}.")
+    return int(given)
 
 
 def main() -> None:

@@ -29,6 +29,7 @@ __all__ = [
     "MediaTypeError",
     "MethodNotAllowedError",
     "NoDirectionError",
+    "NoRoomError",
     "NoTokensError",
     "NotReadyError",
     "OverloadedError",
@@ -143,7 +144,7 @@ class BundleRefusedError(ServiceError, kind="bundle_refused", status=409, title=
 
 
 class ImmutableError(ServiceError, kind="immutable", status=409, title="A bundle's documents don't change"):
-    """The service searches a bundle's own indexes, whose documents can't be written."""
+    """The service searches a bundle's own indexes, without a journal of what is written."""
 
 
 class VersionConflictError(ServiceError, kind="version_conflict", status=412, title="The document has another version"):
@@ -203,9 +204,13 @@ class OverloadedError(ServiceError, kind="overloaded", status=503, title="The se
 
 
 class WriteFailedError(ServiceError, kind="write_failed", status=503, title="The document was not written"):
-    """The cluster did not take the document, or its deletion."""
+    """The cluster or the journal did not take the document, or its deletion."""
 
     headers = MappingProxyType({"retry-after": "1"})
+
+
+class NoRoomError(ServiceError, kind="no_room", status=507, title="There is no room for the document"):
+    """The disk of the journal is full, or as many documents as it may have are written beside the bundle."""
 
 
 class DeadlineError(ServiceError, kind="deadline_exceeded", status=504, title="The deadline passed"):

@@ -193,10 +193,15 @@ class Settings(BaseSettings):
     opensearch_ca_file: Path | None = Field(
         default=None, description="PEM file of the authority that signed the cluster's certificates."
     )
+    live: Path | None = Field(
+        default=None,
+        description="Folder of the journal of documents that are written and deleted while the bundle is searched on "
+        "this machine; see docs/howto/live-documents.md. All processes of a service share it.",
+    )
     recipe: Path | None = Field(
         default=None,
-        description="Recipe of the bundle, whose model encodes documents that are written to the cluster as fields "
-        "alone. Searches don't ask it. Needs the extra `pipeline`; see docs/howto/live-documents.md.",
+        description="Recipe of the bundle, whose model encodes documents that are written as fields alone, to the "
+        "cluster or to `live`. Searches don't ask it. Needs the extra `pipeline`; see docs/howto/live-documents.md.",
     )
     encode_timeout_s: float = Field(
         default=30.0,
@@ -252,11 +257,16 @@ def load_settings(config: Path | None = None, given: Mapping[str, Any] | None = 
             "Setting 'backend' is 'opensearch', but 'opensearch_url' or 'opensearch_index' is missing.",
             remedy="Give both: --opensearch-url URL --index NAME.",
         )
-    if settings.recipe is not None and settings.backend != "opensearch":
+    if settings.live is not None and settings.backend != "local":
+        raise SettingsError(
+            f"Setting 'live' is '{settings.live}', but 'backend' is {settings.backend!r}, which has its own documents.",
+            remedy="Leave live out: documents on a cluster can be written anyway.",
+        )
+    if settings.recipe is not None and settings.live is None and settings.backend != "opensearch":
         raise SettingsError(
             f"Setting 'recipe' is '{settings.recipe}', but 'backend' is {settings.backend!r}, whose documents don't "
             "change.",
-            remedy="Leave recipe out, or set backend to opensearch.",
+            remedy="Leave recipe out, give live a folder, or set backend to opensearch.",
         )
     return settings
 

@@ -23,6 +23,7 @@ __all__ = [
     "FileInfo",
     "ImpactKind",
     "LegWeights",
+    "LiveInfo",
     "Manifest",
     "ModelInfo",
     "ModelSource",
@@ -143,6 +144,13 @@ class LegWeights(ManifestPart):
         return self
 
 
+class LiveInfo(ManifestPart):
+    """The journal whose changes, up to the one numbered `position`, are in the bundle."""
+
+    journal: str
+    position: int = Field(ge=0)
+
+
 class FileInfo(ManifestPart):
     """Size in bytes and SHA-256 of a file, and its XXH3 (128 bits)."""
 
@@ -156,6 +164,7 @@ class Manifest(ManifestPart):
 
     `fields` are the declared fields, by which a search can be filtered and counted; `field_names` are all that any
     document has, "_id" too, in alphabetical order. `dense` is None in a bundle that searches its sparse leg alone.
+    `live` says which journal the bundle has changes of.
     `ids_sha256` is the SHA-256 of the document ids joined by line breaks in ordinal order. `files` lists everything
     in the bundle but the manifest, by POSIX path. The file also holds `manifest_sha256`, which is `digest`.
     """
@@ -178,6 +187,7 @@ class Manifest(ManifestPart):
     fusion: LegWeights | None = Field(default=None, exclude_if=lambda fusion: fusion is None)
     fields: dict[FieldName, FieldKind] = Field(default_factory=dict, exclude_if=lambda fields: not fields)
     field_names: FieldNames
+    live: LiveInfo | None = Field(default=None, exclude_if=lambda live: live is None)
     ids_sha256: Sha256
     files: dict[InsidePath, FileInfo]
 

@@ -21,6 +21,7 @@ from lightretriever.artifacts.bundle.manifest import (
     DenseInfo,
     ImpactKind,
     LegWeights,
+    LiveInfo,
     Manifest,
     ModelInfo,
     ModelSource,
@@ -115,6 +116,7 @@ def write_bundle(
     fields: Mapping[str, FieldKind] | None = None,
     queries: Sequence[str] = (),
     overwrite: bool = False,
+    live: LiveInfo | None = None,
 ) -> Bundle:
     """Write a bundle to the folder `target`, which appears whole or not at all, and open it.
 
@@ -125,7 +127,7 @@ def write_bundle(
     `fields` are those to filter and count by. `queries` are a sample of those that will be asked of the default task:
     a large dense index is laid out by them, and its search parameters are chosen by them; by some that the documents
     make where there are none. With `overwrite`, an older bundle is replaced, and stays in place until the new one is
-    complete.
+    complete. `live` says which changes of a journal are among the documents.
 
     Raises CorpusError for documents that can't be used, RecipeError for settings that don't fit each other,
     BundleError when `target` is in the way, or a table or `idf` holds values that can't be stored.
@@ -168,6 +170,7 @@ def write_bundle(
             fusion=weights,
             fields=declared,
             field_names=names,
+            live=live,
             ids_sha256=ids_sha256(ids),
             files=list_files(folder),
         )

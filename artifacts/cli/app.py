@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.cli.compact import compact
 from lightretriever.artifacts.cli.corpus import corpus
 from lightretriever.artifacts.cli.evaluate import evaluate
 from lightretriever.artifacts.cli.live import delete, upsert
@@ -57,7 +58,7 @@ __all__ = ["add_commands"]
 def add_commands(app: typer.Typer) -> None:
     """Register the offline commands on the console application."""
     stages = (train, table, distil_table, encode, refine, index, build)
-    for command in (corpus, *stages, verify, size, push, upsert, delete, evaluate, tune):
+    for command in (corpus, *stages, verify, size, push, upsert, delete, compact, evaluate, tune):
         app.command()(command)
 
 

@@ -28,7 +28,8 @@ from lightretriever.artifacts.sparse.jvm import start_jvm
 
 if TYPE_CHECKING:
     from lightretriever.artifacts.cluster.live import LiveIndex
-    from lightretriever.artifacts.cluster.upsert import Encoded, Upserted
+    from lightretriever.artifacts.cluster.upsert import Upserted
+    from lightretriever.artifacts.live.documents import Encoded
     from lightretriever.artifacts.pipeline.later import LaterDocuments
 
 __all__ = ["DeleteSummary", "UpsertSummary", "delete", "upsert"]
@@ -134,7 +135,7 @@ class _Encoder:
                 f"version {manifest.digest[:12]} of {manifest.name!r}.",
                 remedy="Push this bundle, or give the recipe of the one that the index was written from.",
             )
-        self._of = recipe, manifest, live.meta
+        self._of = recipe, manifest, live.most_impact
         self._loaded: LaterDocuments | None = None
 
     @property
@@ -153,8 +154,8 @@ class _Encoder:
 
 def _upsert(live: "LiveIndex", corpus: Corpus, manifest: Manifest, encoder: _Encoder) -> tuple["Upserted", int]:
     """Check the whole corpus, and write what differs."""
-    from lightretriever.artifacts.cluster.documents import check_names
     from lightretriever.artifacts.cluster.upsert import upsert as upsert_documents
+    from lightretriever.artifacts.live.documents import check_names
 
     total = corpus.count()
     for document in corpus:

@@ -34,7 +34,7 @@ def send(cluster: Cluster, index: str, actions: Iterable[dict[str, Any]]) -> Ite
             yield next(iter(found.values()))
 
 
-def refusal(cluster: Cluster, item: Mapping[str, Any]) -> ClusterError | None:
+def refusal(cluster: Cluster, item: Mapping[str, Any]) -> ClusterError | ConflictError | None:
     """Give the error of what became of one action, None if it has none."""
     cause = item.get("error")
     if cause is None:

@@ -5,34 +5,23 @@ its impacts, nor what another writer has written meanwhile.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, Final
 
-import numpy as np
-import numpy.typing as npt
 from lightretriever.artifacts.cluster.aliases import only_index, read_meta
+from lightretriever.artifacts.cluster.bodies import Stored, body_of, most_impact
 from lightretriever.artifacts.cluster.bulk import refusal
 from lightretriever.artifacts.cluster.client import Cluster
-from lightretriever.artifacts.cluster.documents import Stored, body_of
 from lightretriever.artifacts.cluster.schema import IndexMeta
-from lightretriever.artifacts.corpus.beir import Document
-from lightretriever.artifacts.errors import ClusterError, ClusterTimeoutError, ConflictError
+from lightretriever.artifacts.errors import ClusterError, ClusterTimeoutError, ConflictError, DocumentError
+from lightretriever.artifacts.live.documents import Change, Result, Written, check_version
 
-__all__ = ["HASHES", "LiveIndex", "Written", "put_action"]
+__all__ = ["HASHES", "LiveIndex", "put_action"]
 
 HASHES: Final = ("ordinal", "hashes")
 """The fields of a document that tell whether it changed."""
 
 _ATTEMPTS: Final = 5  # to write over a version that others change meanwhile
-
-
-@dataclass(frozen=True)
-class Written:
-    """The result of a write: whether the document is new, and its version now."""
-
-    created: bool
-    version: str
 
 
 class LiveIndex:
@@ -47,45 +36,55 @@ class LiveIndex:
         self.cluster = cluster
         self.index = index
         self.meta = meta
+        self.most_impact = most_impact(meta)
         self._alias = alias
+
+    @property
+    def written(self) -> int:
+        """Number of documents written beside the bundle that take memory here: none."""
+        return 0
+
+    @property
+    def warning(self) -> str | None:
+        """What to do about them: nothing."""
+        return None
 
     def get(self, document_id: str, until: float) -> Stored | None:
         """Read a document as it is now, whether searches see it or not; None if there is none with this id."""
         return self.read([document_id], until)[0]
 
-    def put(
-        self,
-        document: Document,
-        vector: npt.NDArray[np.float32] | None,
-        impacts: Mapping[str, int] | None,
-        until: float,
-        *,
-        version: str | None = None,
-        wait: bool = False,
-    ) -> Written:
-        """Write a document with its vector (D,) and its rank features; what is None stays as it is. With `version`,
-        only over that one: ConflictError for another. UnencodedError if what is missing belongs to another text."""
-        stored = self._expected(document.id, version, until)
-        for _ in range(_ATTEMPTS):
-            body = body_of(document, stored, self.meta, vector, impacts)
+    def write(self, changes: Sequence[Change], until: float, *, wait: bool = False) -> list[Result]:
+        """Make changes one after the other, and give what became of each."""
+        results: list[Result] = []
+        for change in changes:
             try:
-                done = self._write([put_action(document.id, stored), body], until, wait=wait)
+                make = self._delete if change.document is None else self._put
+                results.append(make(change, until, wait=wait))
+            except (DocumentError, ConflictError) as error:
+                results.append(error)
+        return results
+
+    def _put(self, change: Change, until: float, *, wait: bool) -> Written:
+        stored = self._expected(change, until)
+        for _ in range(_ATTEMPTS):
+            body = body_of(change, stored, self.meta)
+            try:
+                done = self._write([put_action(change.id, stored), body], until, wait=wait)
             except ConflictError:
-                if version is not None:
+                if change.version is not None:
                     raise
-                stored = self.get(document.id, until)
+                stored = self.get(change.id, until)
                 continue
             return Written(stored is None, self._stored(done, {}).version)
-        raise ConflictError(f"Document {document.id!r} was changed by others {_ATTEMPTS} times.", remedy="Try again.")
+        raise ConflictError(f"Document {change.id!r} was changed by others {_ATTEMPTS} times.", remedy="Try again.")
 
-    def delete(self, document_id: str, until: float, *, version: str | None = None, wait: bool = False) -> bool:
-        """Delete a document; False if there is none with this id. With `version`, only that one: ConflictError for
-        another."""
-        stored = self._expected(document_id, version, until)
-        if stored is not None:
-            over = {} if version is None else _over(stored)
-            self._write([{"delete": {"_id": document_id} | over}], until, wait=wait)
-        return stored is not None
+    def _delete(self, change: Change, until: float, *, wait: bool) -> Written | None:
+        stored = self._expected(change, until)
+        if stored is None:
+            return None
+        over = {} if change.version is None else _over(stored)
+        done = self._write([{"delete": {"_id": change.id} | over}], until, wait=wait)
+        return Written(False, self._stored(done, {}).version)
 
     def read(
         self, ids: Sequence[str], until: float | None = None, fields: Sequence[str] | None = None
@@ -136,11 +135,9 @@ class LiveIndex:
     def _stored(self, found: Mapping[str, Any], source: Mapping[str, Any]) -> Stored:
         return Stored(source, self.index, found["_seq_no"], found["_primary_term"])
 
-    def _expected(self, document_id: str, version: str | None, until: float) -> Stored | None:
-        stored = self.get(document_id, until)
-        if version is not None and (stored is None or stored.version != version):
-            now = "is not there" if stored is None else f"has version {stored.version}"
-            raise ConflictError(f"Document {document_id!r} {now}, not {version}.", remedy="Read it again.")
+    def _expected(self, change: Change, until: float) -> Stored | None:
+        stored = self.get(change.id, until)
+        check_version(change, stored)
         return stored
 
 

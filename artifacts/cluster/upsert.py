@@ -1,23 +1,19 @@
 """Many documents written to an index, or deleted: only those that changed, and encoded only if their text did."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
+from lightretriever.artifacts.cluster.bodies import Stored, body_of
 from lightretriever.artifacts.cluster.bulk import BATCH, refusal, send
-from lightretriever.artifacts.cluster.documents import Stored, body_of
 from lightretriever.artifacts.cluster.live import HASHES, LiveIndex, put_action
 from lightretriever.artifacts.cluster.schema import document_hashes
 from lightretriever.artifacts.corpus.beir import Document
 from lightretriever.artifacts.errors import ClusterError, ConflictError
+from lightretriever.artifacts.live.documents import Change, Encoded
 
-__all__ = ["Deleted", "Encode", "Encoded", "Upserted", "delete", "upsert"]
-
-Encoded: TypeAlias = tuple[npt.NDArray[np.float32] | None, Mapping[str, int]]
-"""A document's vector (D,) of length 1, None without a dense leg, and its rank features."""
+__all__ = ["Deleted", "Encode", "Upserted", "delete", "upsert"]
 
 Encode: TypeAlias = Callable[[Sequence[Document]], Sequence[Encoded]]
 
@@ -127,7 +123,7 @@ def _write(live: LiveIndex, batch: _Batch, counts: Upserted) -> list[Document]:
             conflicts.append(document)
             continue
         by_id[document.id] = document, over is None
-        body = body_of(document, over, live.meta, vector, impacts)
+        body = body_of(Change(document.id, document, vector, impacts), over, live.meta)
         ((operation, about),) = put_action(document.id, over).items()
         actions.append({"_op_type": operation, **about, "_source": body})
     for item in _send(live, actions) if actions else ():

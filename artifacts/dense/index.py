@@ -187,6 +187,23 @@ class DenseIndex:
             vectors = self._coder.sa_decode(self._codes.take(ordinals, axis=0))
         return vectors
 
+    def empty(self) -> "DenseIndex":
+        """An index in memory, without documents, that holds vectors as this one does: in its code, by its ranges, where
+        that is flat or one of scalars, else as float32."""
+        codec: FaissIndex = self._coder
+        index: FaissIndex = faiss.IndexFlatIP(self.dimension)
+        if self._codes is not None and isinstance(codec, faiss.IndexScalarQuantizer):
+            index = faiss.IndexScalarQuantizer(self.dimension, codec.sq.qtype, faiss.METRIC_INNER_PRODUCT)
+            index.sq = codec.sq
+            index.is_trained = True
+        return DenseIndex(index)
+
+    def plus(self, vectors: npt.NDArray[np.float32]) -> "DenseIndex":
+        """An index of this one's documents, which lie in memory, and behind them those of the vectors (n, D)."""
+        index = faiss.clone_index(self._index)
+        index.add(np.ascontiguousarray(vectors, np.float32))
+        return DenseIndex(index)
+
     def _checked(self, query: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         if query.shape != (self.dimension,):
             raise ValueError(f"the query vector must have shape ({self.dimension},), found {query.shape}")

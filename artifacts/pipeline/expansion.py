@@ -36,11 +36,11 @@ from lightretriever.artifacts.files.workdir import read_json, write_atomically
 from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder, ImpactRow, strongest
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 
-__all__ = ["Expansion", "word_rows"]
+__all__ = ["FORM", "Expansion", "word_rows"]
 
 _FILE: Final = "expansion.json"
 _ROWS: Final = "word_rows.npy"
-_FORM: Final = re.compile(r"[^\W_]+(?:['\u2019][^\W_]+)?")
+FORM: Final = re.compile(r"[^\W_]+(?:['\u2019][^\W_]+)?")
 _MOST_FORMS: Final = 2_000_000  # of a corpus; rarer ones are let go when there are more
 _LEAST_DOCUMENTS: Final = 2
 _MOST_CANDIDATES: Final = 50_000
@@ -57,7 +57,7 @@ def word_rows(texts: Iterable[str], bm25: Bm25Encoder, tokenizer: TextTokenizer,
     E (V, D), its tokens are those of `tokenizer`."""
     forms = Counter[str]()
     for text in texts:
-        forms.update(_FORM.findall(text.lower()))
+        forms.update(FORM.findall(text.lower()))
         if len(forms) > _MOST_FORMS:
             forms = Counter(dict(forms.most_common(_MOST_FORMS // 2)))
     size = len(bm25.frequencies)

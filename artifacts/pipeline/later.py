@@ -9,13 +9,11 @@ import numpy.typing as npt
 from lightretriever.artifacts.bundle.batches import EncodedBatch, check_batch, dense_prefix, keep_top_terms
 from lightretriever.artifacts.bundle.manifest import Manifest
 from lightretriever.artifacts.bundle.parts import ExpansionInfo
-from lightretriever.artifacts.cluster.documents import read_impacts
-from lightretriever.artifacts.cluster.schema import IndexMeta
-from lightretriever.artifacts.cluster.upsert import Encoded
 from lightretriever.artifacts.corpus.beir import Document
 from lightretriever.artifacts.errors import DocumentError, ResumeError
 from lightretriever.artifacts.files.shards import ShardStore
 from lightretriever.artifacts.files.workdir import work_lock
+from lightretriever.artifacts.live.documents import Encoded, read_impacts
 from lightretriever.artifacts.pipeline.build import sparse_leg
 from lightretriever.artifacts.pipeline.encode import encoded_rows
 from lightretriever.artifacts.pipeline.encoded import TermImpacts, csr
@@ -29,17 +27,17 @@ __all__ = ["LaterDocuments"]
 
 @dataclass
 class LaterDocuments:
-    """Encodes documents as those of the bundle with this manifest, for an index that was written from it. BM25 in their
-    impacts is by the counts of the bundle's corpus. `cut` counts those that are longer than the model reads."""
+    """Encodes documents as those of the bundle with this manifest, for an index whose impacts are 1 to `most_impact`.
+    BM25 in them is by the counts of the bundle's corpus. `cut` counts those that are longer than the model reads."""
 
     encoder: Encoder
     terms: TermImpacts | None
     manifest: Manifest
-    meta: IndexMeta
+    most_impact: int
     cut: int = 0
 
     @classmethod
-    def open(cls, recipe: Recipe, manifest: Manifest, meta: IndexMeta) -> Self:
+    def open(cls, recipe: Recipe, manifest: Manifest, most_impact: int) -> Self:
         """Load the recipe's encoder. Raises ResumeError if the bundle was made with another one, or while a build uses
         the work directory."""
         with work_lock(recipe.work, shared=True):
@@ -49,11 +47,11 @@ class LaterDocuments:
             terms = None
             if not (leg.learned and leg.vocabulary.kind == "tokens"):
                 terms = TermImpacts.again(leg, recipe.work, manifest.corpus.sha256)
-            return cls(encoder, terms, manifest, meta)
+            return cls(encoder, terms, manifest, most_impact)
 
     def encode(self, documents: Sequence[Document]) -> list[Encoded]:
-        """Give vectors, None without a dense leg, and rank features. Raises ModelError, and DocumentError for an impact
-        that the index can't have."""
+        """Give vectors, None without a dense leg, and impacts by term. Raises ModelError, and DocumentError for an
+        impact that the index can't have."""
         ids, texts = [one.id for one in documents], [one.full_text for one in documents]
         rows = encoded_rows(ids, self.encoder.encode_documents(texts), self.encoder.are_cut(texts))
         self.cut += sum(row.cut for row in rows)
@@ -68,14 +66,14 @@ class LaterDocuments:
         check_batch(batch, vocab_size=self.manifest.sparse_vocab_size, dimension=size, first=0)
         kept = keep_top_terms(batch, self.manifest.sparse.top_k)
         given: list[npt.NDArray[np.float32] | None] = [*vectors] if self.manifest.dense else [None] * len(ids)
-        return [(given[row], self._features(kept, row)) for row in range(len(ids))]
+        return [(given[row], self._impacts(kept, row)) for row in range(len(ids))]
 
-    def _features(self, batch: EncodedBatch, row: int) -> dict[str, int]:
+    def _impacts(self, batch: EncodedBatch, row: int) -> dict[str, int]:
         part = slice(batch.indptr[row], batch.indptr[row + 1])
         impacts = batch.impacts[part].tolist()
         terms = [f"{term}" if batch.names is None else batch.names[term] for term in batch.terms[part].tolist()]
         try:
-            return read_impacts(dict(zip(terms, impacts, strict=True)), self.meta, self.manifest)
+            return read_impacts(dict(zip(terms, impacts, strict=True)), self.manifest, self.most_impact)
         except DocumentError as error:
             what = error.message.removeprefix(f"{error.field}: ")
             raise DocumentError(f"document {batch.ids[row]!r}: {error.field}", what, remedy=error.remedy) from error
@@ -87,7 +85,7 @@ def _check_model(encoder: Encoder, recipe: Recipe, manifest: Manifest) -> None:
         raise ResumeError(
             f"{recipe.output}: was made with expand {_told(manifest.sparse.expansion)}, the recipe has "
             f"{_told(expand)} now.",
-            remedy="Use the settings of the bundle, or build and push another one.",
+            remedy="Use the settings of the bundle, or build another one.",
         )
     sides = (encoder.dense, encoder.sparse) if isinstance(encoder, PairedEncoder) else (encoder,)
     now = [one.fingerprint for one in sides]
@@ -95,7 +93,7 @@ def _check_model(encoder: Encoder, recipe: Recipe, manifest: Manifest) -> None:
     if now != made:
         raise ResumeError(
             f"{recipe.output}: was made with another model than the recipe has now (SHA-256 {made}, now {now}).",
-            remedy="Use the model of the bundle, or build and push another one.",
+            remedy="Use the model of the bundle, or build another one.",
         )
 
 

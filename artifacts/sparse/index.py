@@ -37,7 +37,8 @@ _LONGEST_S: Final = 1e9  # as good as no limit, and within Java's long as nanose
 
 @dataclass(frozen=True, slots=True)
 class DocumentSet:
-    """Some of an index' documents. bits: (b,) uint8, a bit for every ordinal, the lowest first; count: how many."""
+    """Some of an index' documents. bits: (b,) uint8, a bit for every ordinal, the lowest first, in whole words of 8
+    bytes; count: how many."""
 
     handle: JavaObject
     bits: npt.NDArray[np.uint8]
@@ -133,6 +134,12 @@ class ImpactIndex(LuceneIndex):
         filters = java_class("lightretriever.DocumentFilter")
         handle = java_call(filters.of, self.handle, *packed)
         bits = np.frombuffer(from_java(java_call(filters.bits, handle)), dtype=np.uint8)
+        return DocumentSet(handle, bits, int(java_call(filters.count, handle)))
+
+    def chosen(self, bits: npt.NDArray[np.uint8]) -> DocumentSet:
+        """The documents whose bits are set, of bits (b,) as a `DocumentSet` of this index has them."""
+        filters = java_class("lightretriever.DocumentFilter")
+        handle = java_call(filters.ofBits, bytearray(bits.tobytes()), self.count)
         return DocumentSet(handle, bits, int(java_call(filters.count, handle)))
 
     def counts(self, field: str, ordinals: npt.NDArray[np.integer[Any]]) -> list[tuple[str, int]]:

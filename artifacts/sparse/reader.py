@@ -1,5 +1,6 @@
 """A Lucene index of one segment, open for reading."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -8,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from lightretriever.artifacts.errors import BundleError, JavaError
 from lightretriever.artifacts.sparse.arguments import check_ordinals
-from lightretriever.artifacts.sparse.java_bytes import from_java, pack_ints, pack_text, unpack_texts
+from lightretriever.artifacts.sparse.java_bytes import from_java, pack_ints, pack_texts, unpack_texts, utf8
 from lightretriever.artifacts.sparse.jvm import JavaObject, java_call, java_class
 
 __all__ = ["RESTORE", "LuceneIndex"]
@@ -65,11 +66,16 @@ class LuceneIndex:
     def ordinal(self, document_id: str) -> int | None:
         """The ordinal of the document with this id, None if there is no such document."""
         try:
-            packed = pack_text("document id", document_id)
+            (found,) = self.ordinals([document_id]).tolist()
         except ValueError:
             return None  # an id that is no Unicode text can't have been indexed
-        found = int(java_call(self._java.ordinal, self.handle, packed))
         return None if found < 0 else found
+
+    def ordinals(self, ids: Sequence[str]) -> npt.NDArray[np.int32]:
+        """The ordinals of the documents with these ids, (n,) int32, -1 where there is no such document. Raises
+        ValueError for an id that is no Unicode text."""
+        packed = pack_texts([utf8("document id", one) for one in ids])
+        return np.frombuffer(from_java(java_call(self._java.ordinals, self.handle, *packed)), "<i4")
 
     def check(self) -> None:
         """Read every file and compare it with its checksum. Raises JavaError with the file's name on damage."""

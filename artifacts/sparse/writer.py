@@ -43,14 +43,16 @@ class LuceneWriter:
     """
 
     def __init__(self, path: Path, analyzer: JavaObject = None) -> None:
-        if path.is_dir() and any(path.iterdir()):
-            raise BundleError(f"{path} is not empty.", remedy="Remove it, or write the index elsewhere.")
         self.path = path
         self.count = 0
         self._java = java_class("lightretriever.IndexBuilder")
-        self._made = not path.exists()
-        location = bytearray(bytes(path.absolute()))
-        self._handle = java_call(self._java.open, location, analyzer, _BUFFER_MB)
+        self._handle = self._opened(analyzer)
+
+    def _opened(self, analyzer: JavaObject) -> JavaObject:
+        if self.path.is_dir() and any(self.path.iterdir()):
+            raise BundleError(f"{self.path} is not empty.", remedy="Remove it, or write the index elsewhere.")
+        self._made = not self.path.exists()
+        return java_call(self._java.open, bytearray(bytes(self.path.absolute())), analyzer, _BUFFER_MB)
 
     def close(self) -> None:
         """Merge to one segment and commit. Rolls back and raises ValueError when two documents had the same id."""

@@ -54,6 +54,7 @@ from docs.generate.tables import (
     Table,
     average_sets,
     below_table,
+    demo_table,
     expansion_table,
     halves_table,
     kept_table,
@@ -89,6 +90,7 @@ LOADS = {
 USERS = "users.json"
 CURVES = "users.svg"
 MATCHED = "matched.json"
+DEMO_QUERIES = "demo-queries.json"
 HALVES = "halves.json"
 QUANTISATION = "quantisation.json"
 EXPANSION = "expansion.json"
@@ -98,6 +100,7 @@ OTHERS = (
     QUALITY,
     SIGNIFICANCE,
     MATCHED,
+    DEMO_QUERIES,
     HALVES,
     QUANTISATION,
     EXPANSION,
@@ -145,6 +148,7 @@ def outputs(root: Path) -> dict[Path, str]:
             *quantisation_table(folder / QUANTISATION),
             *halves_table(folder / HALVES),
             *matched_table(folder / MATCHED),
+            *demo_table(folder / DEMO_QUERIES),
         ],
         root / "docs" / "speed.md": speed_table(folder / SPEED),
         root / "docs" / "measuring.md": [

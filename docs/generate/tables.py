@@ -16,6 +16,7 @@ __all__ = [
     "Table",
     "Tests",
     "average_sets",
+    "demo_table",
     "halves_table",
     "kept_table",
     "matched_table",
@@ -248,6 +249,20 @@ def matched_table(file: Path) -> list[str]:
         f"other collections, at most 200 of each. [{file.name}](results/{file.name}), written by `recipes.matched`."
     )
     return ["\n".join(["### Shares of `matched`", "", *lines, "", note, ""])]
+
+
+def demo_table(file: Path) -> list[str]:
+    """What the demo finds, as recipes/demo_queries.py recorded it; nothing without the file."""
+    if not file.is_file():
+        return []
+    content = json.loads(file.read_text(encoding="utf-8"))
+    lines = ["| queries | | an expected package among the first five | `strong` without one |", "|---|---:|---:|---:|"]
+    for group in ("looked at", "kept apart"):
+        found = content[group]
+        lines.append(f"| {group} | {found['queries']} | {found['found']} | {found['strong without']} |")
+    missed = ", ".join(f"“{answer['query']}”" for answer in content["answers"] if not answer["found"])
+    note = f"Without one: {missed}. [{file.name}](results/{file.name}), written by `recipes.demo_queries`."
+    return ["\n".join(["### The demo's queries", "", *lines, "", note, ""])]
 
 
 def halves_table(file: Path) -> list[str]:

@@ -12,8 +12,8 @@ __all__ = ["processes", "serve_command", "start_times"]
 
 
 def serve_command(bundle: Path, *options: str) -> list[str]:
-    """Give the command that starts the service on a free port."""
-    return python("lightretriever.service.cli", "serve", str(bundle), "--port", "0", *options)
+    """Give the command that starts one process of the service on a free port."""
+    return python("lightretriever.service.cli", "serve", str(bundle), "--port", "0", "--workers", "1", *options)
 
 
 def start_times(bundle: Path, rounds: int) -> list[float]:

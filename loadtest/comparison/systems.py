@@ -154,4 +154,4 @@ def _other(name: str, label: str, what: str, given: Given) -> System:
 
 
 def _serve(bundle: Path) -> list[str]:
-    return python("lightretriever.service.cli", "serve", str(bundle))
+    return python("lightretriever.service.cli", "serve", str(bundle), "--workers", "1")

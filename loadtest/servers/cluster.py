@@ -18,7 +18,7 @@ from lightretriever.artifacts.errors import LightRetrieverError
 from lightretriever.artifacts.signals import stoppable
 from lightretriever.loadtest.servers.bundle_documents import index_of
 from lightretriever.loadtest.servers.opensearch import running_nodes
-from lightretriever.service.search.collections import DEFAULT
+from lightretriever.service.collections.collections import DEFAULT
 from lightretriever.service.serving.command import run
 from lightretriever.service.settings import load_settings
 

@@ -27,14 +27,14 @@ from lightretriever.artifacts.errors import LightRetrieverError, ModelError
 from lightretriever.artifacts.evaluation.full import QueryModel
 from lightretriever.loadtest.servers.minimal_server import add_address
 from lightretriever.service.backends.base import EncodedQuery
+from lightretriever.service.collections.collections import DEFAULT, Collections
+from lightretriever.service.collections.swap import EngineHolder
 from lightretriever.service.errors import FieldError, InvalidRequestError, NoDirectionError, shortened
 from lightretriever.service.observability.logging import configure_logging
 from lightretriever.service.observability.metrics import StageClock
-from lightretriever.service.search.collections import DEFAULT, Collections
 from lightretriever.service.search.encoder import QueryEncoder
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.search.parts import Parts
-from lightretriever.service.search.reload import EngineHolder
 from lightretriever.service.serving.server import BACKLOG, ready_line, serve
 from lightretriever.service.settings import load_settings
 

@@ -16,10 +16,7 @@ from lightretriever.service.execution.executor import Outcome
 from lightretriever.service.schemas import LegName
 
 if TYPE_CHECKING:
-    from lightretriever.artifacts.cluster.documents import Stored
-    from lightretriever.artifacts.cluster.live import Written
-    from lightretriever.artifacts.cluster.schema import IndexMeta
-    from lightretriever.artifacts.corpus.beir import Document
+    from lightretriever.artifacts.live.documents import Change, Result, StoredDocument
 
 __all__ = [
     "NO_TOKENS",
@@ -138,8 +135,9 @@ class DocumentsGoneError(Exception):
 class DocumentStore(Protocol):
     """The stored documents. Thread-safe. `ImpactIndex` is one."""
 
-    count: int
-    """Number of documents."""
+    @property
+    def count(self) -> int:
+        """Number of documents."""
 
     def documents(self, ordinals: Ordinals) -> list[bytes]:
         """Give the JSON of documents (m,), byte for byte as they were added. ValueError for an unknown ordinal,
@@ -184,26 +182,29 @@ class ClusterPlace:
 
 
 class LiveDocuments(Protocol):
-    """Documents that can be written while they are searched. Thread-safe. Calls end by the `perf_counter` time `until`;
-    `LiveIndex` is one, and says more."""
+    """Documents that can be written while they are searched. Thread-safe. Calls end by the `perf_counter` time `until`,
+    which leaves open whether the changes were made; `LiveIndex` of a cluster is one, `LiveStore` of a journal another.
+    """
 
-    def get(self, document_id: str, until: float) -> "Stored | None":
+    @property
+    def most_impact(self) -> int:
+        """The largest impact that a document can have."""
+
+    @property
+    def written(self) -> int:
+        """Number of documents written beside the bundle that take memory here."""
+
+    @property
+    def warning(self) -> str | None:
+        """What to do about them if they are many; None if they are few."""
+
+    def get(self, document_id: str, until: float) -> "StoredDocument | None":
         """Read a document as it is now; None if there is none with this id."""
 
-    def put(
-        self,
-        document: "Document",
-        vector: npt.NDArray[np.float32] | None,
-        impacts: Mapping[str, int] | None,
-        until: float,
-        *,
-        version: str | None,
-        wait: bool,
-    ) -> "Written":
-        """Write a document."""
+    def write(self, changes: "Sequence[Change]", until: float, *, wait: bool) -> "list[Result]":
+        """Make changes in their order, and give what became of each. If `wait`, return when all searches see them.
 
-    def delete(self, document_id: str, until: float, *, version: str | None, wait: bool) -> bool:
-        """Delete a document; False if there is none with this id."""
+        TimeoutError or ClusterTimeoutError if they are late, ClusterError or DiskError if they can't be made."""
 
 
 class Backends(Protocol):
@@ -229,6 +230,10 @@ class Backends(Protocol):
     @property
     def cluster(self) -> "ClusterIndex | None":
         """The cluster's index, if the legs are on one."""
+
+    @property
+    def live(self) -> LiveDocuments | None:
+        """The documents to be written, if they can be."""
 
     def search(
         self, query: EncodedQuery, legs: Collection[LegName], count: int, among: DocumentFilter | None, until: float
@@ -256,14 +261,6 @@ class ClusterIndex(Protocol):
     @property
     def place(self) -> ClusterPlace:
         """Where the legs are searched."""
-
-    @property
-    def live(self) -> "LiveDocuments":
-        """The documents of the index, to be written."""
-
-    @property
-    def meta(self) -> "IndexMeta":
-        """The facts of the bundle that the index was written from."""
 
     @property
     def problem(self) -> str | None:

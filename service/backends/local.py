@@ -15,8 +15,10 @@ from lightretriever.artifacts.sparse.jvm import start_jvm_to_search
 from lightretriever.artifacts.sparse.spelling import Spelling
 from lightretriever.service.backends.base import (
     DocumentFilter,
+    DocumentStore,
     EncodedQuery,
     Leg,
+    LiveDocuments,
     Ordinals,
     ScoredDocuments,
     Scores,
@@ -25,11 +27,11 @@ from lightretriever.service.backends.base import (
 from lightretriever.service.backends.faiss import FaissDense
 from lightretriever.service.backends.lucene import LuceneSparse
 from lightretriever.service.execution.executor import Executor, Outcome, call_here
-from lightretriever.service.execution.processors import processors
+from lightretriever.service.execution.granted import processors
 from lightretriever.service.schemas import LegName
 from lightretriever.service.settings import Settings
 
-__all__ = ["DENSE_LANE", "LocalBackends", "hands_over", "open_local"]
+__all__ = ["DENSE_LANE", "LocalBackends", "add_lane", "hands_over", "open_index", "open_local", "spelling_of"]
 
 DENSE_LANE: Final = "dense"
 """The lane in which Faiss searches."""
@@ -53,18 +55,24 @@ class LocalBackends:
 
     name: Final = LuceneSparse.backend
     cluster: Final = None
+    live: LiveDocuments | None = None
 
     def __init__(
-        self, index: ImpactIndex, dense: FaissDense | None, spellings: Spellings | None, executor: Executor
+        self,
+        sparse: LuceneSparse,
+        dense: FaissDense | None,
+        documents: DocumentStore,
+        spellings: Spellings | None,
+        executor: Executor,
     ) -> None:
-        """`close` closes the index."""
+        """`close` closes the documents."""
         self.legs: dict[LegName, Leg] = {} if dense is None else {"dense": dense}
-        self.legs["sparse"] = LuceneSparse(index)
-        self.documents = index
+        self.legs["sparse"] = sparse
+        self.documents = documents
         self.spellings = spellings
         self._dense = dense
-        self._search_bytes = 0 if dense is None else dense.search_bytes
         self._executor = executor
+        self._search_bytes = 0 if dense is None else dense.search_bytes
         self._processors = processors()
         self._running = 0
         self._lock = Lock()
@@ -121,21 +129,35 @@ def open_local(bundle: Bundle, settings: Settings, executor: Executor, *, hashed
 
     Unless `hashed`, checks the files' hashes first, while the JVM starts.
     """
+    index = open_index(bundle, hashed=hashed)
+    try:
+        dense = None if bundle.manifest.dense is None else FaissDense(bundle.dense())
+        add_lane(executor, settings, dense)
+        return LocalBackends(LuceneSparse(index), dense, index, spelling_of(bundle, index), executor)
+    except BaseException:
+        index.close()
+        raise
+
+
+def open_index(bundle: Bundle, *, hashed: bool) -> ImpactIndex:
+    """Open the Lucene index of a bundle; unless `hashed`, check the files' hashes first, while the JVM starts."""
     if not hashed:
         with ThreadPoolExecutor(1) as thread:
             hashes = thread.submit(bundle.check_hashes)
             start_jvm_to_search()
             hashes.result()
     start_jvm_to_search()
-    index = bundle.sparse()
-    try:
-        language = bundle.manifest.sparse.language
-        spelling = None if language is None else Spelling(index, language)
-        dense = None if bundle.manifest.dense is None else FaissDense(bundle.dense())
-        if dense is not None:
-            executor.add(DENSE_LANE, settings.threads(), patience_s=settings.deadline_ms / 1e3)
-        available = spelling is not None and spelling.available
-        return LocalBackends(index, dense, spelling if available else None, executor)
-    except BaseException:
-        index.close()
-        raise
+    return bundle.sparse()
+
+
+def spelling_of(bundle: Bundle, index: ImpactIndex) -> Spelling | None:
+    """Give the spellings of a bundle's index, if they are in it."""
+    language = bundle.manifest.sparse.language
+    spelling = None if language is None else Spelling(index, language)
+    return spelling if spelling is not None and spelling.available else None
+
+
+def add_lane(executor: Executor, settings: Settings, dense: FaissDense | None) -> None:
+    """Add the lane of the dense leg to the executor, if there is such a leg."""
+    if dense is not None:
+        executor.add(DENSE_LANE, settings.threads(), patience_s=settings.deadline_ms / 1e3)

@@ -49,6 +49,7 @@ class ClusterBackends:
     def __init__(self, cluster: ClusterLegs, legs: Collection[LegName], executor: Executor) -> None:
         """`close` closes the connections."""
         self.cluster = cluster
+        self.live = cluster.live
         self.documents = ClusterDocuments(cluster)
         self._by_name = {name: ClusterLeg(cluster, name, self.documents) for name in legs}
         self.legs: dict[LegName, Leg] = {**self._by_name}

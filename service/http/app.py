@@ -10,6 +10,8 @@ from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any, Final
 
+from lightretriever.service.collections.collections import DEFAULT, Collections
+from lightretriever.service.collections.swap import EngineHolder
 from lightretriever.service.errors import (
     InternalError,
     MethodNotAllowedError,
@@ -23,9 +25,7 @@ from lightretriever.service.http.middleware import Envelope, refusal
 from lightretriever.service.http.openapi import description
 from lightretriever.service.http.routes import router, served
 from lightretriever.service.http.state import AppState
-from lightretriever.service.search.collections import DEFAULT, Collections
 from lightretriever.service.search.engine import SearchEngine
-from lightretriever.service.search.reload import EngineHolder
 from lightretriever.service.settings import Settings
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware

@@ -9,6 +9,7 @@ from lightretriever.service.errors import FieldError, InvalidRequestError, short
 from lightretriever.service.http.handling import (
     answered,
     begin,
+    charge,
     clock_of,
     enter,
     holder_of,
@@ -16,12 +17,20 @@ from lightretriever.service.http.handling import (
     state_of,
     tell_legs,
 )
-from lightretriever.service.http.json import MOST_DOCUMENT_VALUES, json_response, parse
+from lightretriever.service.http.json import JSON_LINES, MOST_DOCUMENT_VALUES, json_response, parse, parse_lines
 from lightretriever.service.http.openapi import DELETE_ERRORS, DOCUMENT_ERRORS, PUT_ERRORS, describe
-from lightretriever.service.schemas import Document, DocumentDeleted, DocumentTerms, DocumentWrite, DocumentWritten
+from lightretriever.service.schemas import (
+    Document,
+    DocumentChanges,
+    DocumentDeleted,
+    DocumentLine,
+    DocumentTerms,
+    DocumentWrite,
+    DocumentWritten,
+)
 from lightretriever.service.search.document_encoder import ENCODE_DOCUMENT
 from lightretriever.service.search.engine import SearchEngine
-from lightretriever.service.search.live import REFRESH_S, DocumentPut, delete_document, get_document
+from lightretriever.service.search.live import REFRESH_S, DocumentPut, change_documents, delete_document, get_document
 from starlette.convertors import StringConvertor, register_url_convertor
 
 __all__ = ["router"]
@@ -50,7 +59,8 @@ _OPTIONS: Final[list[dict[str, Any]]] = [
         "name": "refresh",
         "in": "query",
         "required": False,
-        "description": "`wait_for`: answer when searches see the change, which is within a second otherwise.",
+        "description": "`wait_for`: answer when searches of every process see the change, which is within a second "
+        "otherwise.",
         "schema": {"type": "string", "enum": [_WAIT]},
     },
 ]
@@ -62,7 +72,7 @@ _OPTIONS: Final[list[dict[str, Any]]] = [
     tags=["search"],
 )
 async def document(request: Request) -> Response:
-    """Give a stored document by its id; on a cluster as it is now, with its version."""
+    """Give a stored document by its id; where documents can be written, as it is now, with its version."""
     enter(request, "search")
     return await answered(request, lambda engine: _answer(get_document(engine, _id(request), clock_of(request))))
 
@@ -80,7 +90,7 @@ async def document(request: Request) -> Response:
     tags=["operation"],
 )
 async def put(request: Request) -> Response:
-    """Write a document to the cluster, in place of the one with this id, if there is one.
+    """Write a document to the cluster or the journal, in place of the one with this id, if there is one.
 
     Vector and impacts that are not given stay, as long as title and text do; a service with a model encodes another
     text, if neither is given. Needs an API key with the scope `admin`.
@@ -106,6 +116,36 @@ async def put(request: Request) -> Response:
         return _answer(written)
 
 
+@router.post(
+    "/documents",
+    **describe(
+        "Write and delete many documents",
+        request=DocumentLine,
+        media=JSON_LINES,
+        answer=DocumentChanges,
+        errors=PUT_ERRORS,
+        parameters=_OPTIONS[1:],
+    ),
+    tags=["operation"],
+)
+async def change(request: Request) -> Response:
+    """Make the changes of all lines in their order, each with one document to write or to delete.
+
+    A line that can't be read refuses all of them, before anything is written. What a document keeps others from, such
+    as another version, refuses its own line alone. A journal has all of the changes or none. Needs an API key with the
+    scope `admin`.
+    """
+    body = await begin(request, "admin", JSON_LINES)
+    _, wait = _options(request)
+
+    def work(engine: SearchEngine) -> Response:
+        lines = parse_lines(body, DocumentLine, most=MOST_DOCUMENT_VALUES)
+        charge(request, -(-len(lines) // engine.settings.max_batch))
+        return json_response(change_documents(engine, lines, clock_of(request), wait=wait))
+
+    return await answered(request, work, extra_s=REFRESH_S if wait else 0.0)
+
+
 @router.delete(
     "/documents/{id:any}",
     **describe(
@@ -118,7 +158,7 @@ async def put(request: Request) -> Response:
     tags=["operation"],
 )
 async def delete(request: Request) -> Response:
-    """Delete a document from the cluster. Needs an API key with the scope `admin`."""
+    """Delete a document, on the cluster or by the journal. Needs an API key with the scope `admin`."""
     enter(request, "admin")
     version, wait = _options(request)
 

@@ -5,14 +5,14 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Final, TypeVar
 
+from lightretriever.service.collections.swap import EngineHolder
 from lightretriever.service.errors import DeadlineError
 from lightretriever.service.http.api_keys import KeyScope
-from lightretriever.service.http.json import read_body
+from lightretriever.service.http.json import JSON, read_body
 from lightretriever.service.http.state import AppState
 from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.search.parts import REQUESTS
-from lightretriever.service.search.reload import EngineHolder
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -72,13 +72,14 @@ def clock_of(request: Request) -> StageClock:
     return clock
 
 
-async def begin(request: Request, scope: KeyScope = "search") -> bytes:
-    """Admit the request and read its body."""
+async def begin(request: Request, scope: KeyScope = "search", media: str = JSON) -> bytes:
+    """Admit the request and read its body, which has a media type."""
     enter(request, scope)
     state = state_of(request)
     state.admission.check()  # before the body is read
     settings = state.settings
-    return await read_body(request, max_body_bytes=settings.max_body_bytes, deadline_ms=settings.deadline_ms)
+    most, deadline_ms = settings.max_body_bytes, settings.deadline_ms
+    return await read_body(request, max_body_bytes=most, deadline_ms=deadline_ms, media=media)
 
 
 async def answered(request: Request, work: Callable[[SearchEngine], Response], *, extra_s: float = 0.0) -> Response:

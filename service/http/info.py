@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Final
 
 from lightretriever.artifacts.bundle.software import package_version
+from lightretriever.service.collections.collections import Collections
 from lightretriever.service.schemas import (
     BundleFacts,
     ClusterFacts,
@@ -19,7 +20,6 @@ from lightretriever.service.schemas import (
     MatchLimits,
     ModelFacts,
 )
-from lightretriever.service.search.collections import Collections
 from lightretriever.service.search.engine import SearchEngine
 
 __all__ = ["bundle_facts", "info_of", "list_collections", "models_of"]

@@ -70,6 +70,7 @@ DELETE_ERRORS: Final = (
     errors.VersionConflictError,
     errors.InvalidRequestError,
     errors.WriteFailedError,
+    errors.NoRoomError,
     errors.DeadlineError,
     errors.NotReadyError,
     errors.OverloadedError,
@@ -102,17 +103,19 @@ def describe(
     *,
     answer: type[BaseModel] | str,
     request: type[BaseModel] | None = None,
+    media: str = JSON,
     errors: Sequence[type[errors.ServiceError]] = (),
     path_parameter: str = "",
     query_parameters: Mapping[str, str] = MappingProxyType({}),
     parameters: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
-    """Give the keyword arguments of a FastAPI route. `answer` is a model, or else a media type; `query_parameters` have
+    """Give the keyword arguments of a FastAPI route. `answer` is a model, or else a media type, and `media` that
+    of the request; `query_parameters` have
     the names of fields of SearchRequest, `parameters` describe others."""
     responses = {200: {"description": "The answer.", "content": _content(answer)}, **_problems(errors)}
     extra: dict[str, Any] = {}
     if request is not None:
-        content = {JSON: {"schema": _ref(request), "examples": EXAMPLES["requests"][request.__name__]}}
+        content = {media: {"schema": _ref(request), "examples": EXAMPLES["requests"][request.__name__]}}
         extra["requestBody"] = {"required": True, "content": content}
     described = [_query_parameter(*names) for names in query_parameters.items()]
     if path_parameter:

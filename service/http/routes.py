@@ -169,7 +169,10 @@ async def readyz(request: Request) -> Response:
         if (group := holder.engine.parts.backends.cluster) is not None:
             await asyncio.to_thread(group.probe)
         holder.engine.require_ready()
-    return json_response(Status(status="ready", index=own[0].engine.parts.index))
+    engine = own[0].engine
+    live = engine.parts.backends.live
+    warning = None if live is None else live.warning
+    return json_response(Status(status="ready", index=engine.parts.index, warning=warning))
 
 
 @router.get("/collections", **describe("Which collections are there?", answer=CollectionList), tags=["operation"])

@@ -2,10 +2,10 @@
 
 from typing import TYPE_CHECKING
 
+from lightretriever.service.collections.collections import Collections
+from lightretriever.service.collections.swap import EngineHolder
 from lightretriever.service.http.access import Access
 from lightretriever.service.http.admission import Admission
-from lightretriever.service.search.collections import Collections
-from lightretriever.service.search.reload import EngineHolder
 from lightretriever.service.settings import Settings
 
 if TYPE_CHECKING:

@@ -88,10 +88,12 @@ class StageClock:
 
 
 class _Described(NamedTuple):
-    """The state of a collection: labels of its bundle, its documents, whether it is ready, and its lanes."""
+    """The state of a collection: labels of its bundle, its documents, those written beside it, whether it is ready, and
+    its lanes."""
 
     labels: tuple[str, ...]
     documents: int
+    written: Callable[[], int]
     ready: Callable[[], float]
     lanes: Mapping[str, Lane]
 
@@ -119,9 +121,15 @@ class Metrics:
         self._searches = self._times("search", "Time of a whole search, including waiting, without HTTP.")
 
     def describe(
-        self, collection: str, manifest: Manifest, ready: Callable[[], float], lanes: Mapping[str, Lane]
+        self,
+        collection: str,
+        manifest: Manifest,
+        ready: Callable[[], float],
+        lanes: Mapping[str, Lane],
+        written: Callable[[], int] = int,
     ) -> None:
-        """Describe another engine of a collection: its bundle, its readiness, and its abandoned calls."""
+        """Describe another engine of a collection: its bundle, its readiness, its abandoned calls, and the documents
+        written beside the bundle."""
         labels = (
             manifest.name,
             manifest.digest,
@@ -131,7 +139,7 @@ class Metrics:
             manifest.sparse.query_weights,
         )
         before = self._described.get(collection)
-        self._described[collection] = _Described(labels, manifest.documents, ready, lanes)
+        self._described[collection] = _Described(labels, manifest.documents, written, ready, lanes)
         if before is not None and all(one.labels != before.labels for one in self._described.values()):
             self._bundle.labels(*before.labels).set(0)
             if self._folder is None:
@@ -145,6 +153,7 @@ class Metrics:
         if not described:
             return
         self._documents.set(sum(one.documents for one in described))
+        self._written.set(sum(one.written() for one in described))
         self.ready.set(min(one.ready() for one in described))
         for name in {name for one in described for name in one.lanes}:
             lanes = (one.lanes[name] for one in described if name in one.lanes)
@@ -178,6 +187,8 @@ class Metrics:
         labels = ("name", "version", "created", "model", "corpus", "query_weights")
         self._bundle = self._gauge("bundle_info", "The bundle that is served.", "livemax", labels)
         self._documents = self._gauge("documents", "Documents in the bundles.", "livemax")
+        about = "Documents written beside the bundles, every version of each, until a compaction."
+        self._written = self._gauge("live_documents", about, "livemax")
         self.ready = self._gauge("ready", "1 while /readyz answers 200, else 0.", "livemin")
         self.in_flight = self._gauge("requests_in_flight", "Requests running or waiting.", "livesum")
         abandoned = "Abandoned calls that still hold a thread."

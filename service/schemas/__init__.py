@@ -3,6 +3,8 @@
 from lightretriever.service.schemas.answers import (
     BatchResponse,
     Document,
+    DocumentChange,
+    DocumentChanges,
     DocumentDeleted,
     DocumentTerm,
     DocumentTerms,
@@ -50,6 +52,7 @@ from lightretriever.service.schemas.problems import FieldProblem, OpenAIError, P
 from lightretriever.service.schemas.ranking import Boost, Sort
 from lightretriever.service.schemas.requests import (
     BatchRequest,
+    DocumentLine,
     DocumentWrite,
     EncodeRequest,
     LinearFusion,
@@ -71,7 +74,10 @@ __all__ = [
     "CollectionList",
     "Condition",
     "Document",
+    "DocumentChange",
+    "DocumentChanges",
     "DocumentDeleted",
+    "DocumentLine",
     "DocumentTerm",
     "DocumentTerms",
     "DocumentWrite",

@@ -8,6 +8,8 @@ from pydantic import Field
 __all__ = [
     "BatchResponse",
     "Document",
+    "DocumentChange",
+    "DocumentChanges",
     "DocumentDeleted",
     "DocumentTerm",
     "DocumentTerms",
@@ -297,6 +299,22 @@ class DocumentDeleted(Model):
     """A document that was deleted."""
 
     id: str
+
+
+class DocumentChange(Model):
+    """What became of a line: "created", "changed" or "deleted" with the version that this made, "missing" if there was
+    nothing to delete, and "refused" with the reason."""
+
+    id: str
+    result: Literal["created", "changed", "deleted", "missing", "refused"]
+    version: str | None = Field(default=None, exclude_if=lambda version: version is None)
+    reason: str | None = Field(default=None, exclude_if=lambda reason: reason is None)
+
+
+class DocumentChanges(Model):
+    """What became of many lines, in their order."""
+
+    results: list[DocumentChange]
 
 
 class DocumentTerm(Model):

@@ -33,6 +33,11 @@ class Status(Model):
     index: str | None = Field(
         default=None, exclude_if=_absent, description="The cluster's index that is searched; present if there is one."
     )
+    warning: str | None = Field(
+        default=None,
+        exclude_if=_absent,
+        description="What to do about many documents written beside the bundle; present if they are.",
+    )
 
 
 class ModelFacts(Model):

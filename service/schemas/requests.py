@@ -9,6 +9,7 @@ from pydantic import Field, field_validator, model_validator
 
 __all__ = [
     "BatchRequest",
+    "DocumentLine",
     "DocumentWrite",
     "EncodeRequest",
     "LinearFusion",
@@ -238,8 +239,8 @@ class DocumentWrite(Model):
     )
     impacts: dict[str, int] | None = Field(
         default=None,
-        description="Impacts by term of the bundle's vocabulary, such as a word's stem or a token id: at most 511, "
-        "or 65,535 if the bundle has such large ones.",
+        description="Impacts by term of the bundle's vocabulary, such as a word's stem or a token id: at most 65,535, "
+        "on a cluster 511 if the bundle has no larger ones.",
     )
 
     @field_validator("fields", mode="after")
@@ -265,3 +266,22 @@ class DocumentWrite(Model):
             if isinstance(impact, bool) or not isinstance(impact, int):
                 raise ValueError(f"the impact of {term!r:.80} is {impact!r:.80}, expected a whole number")
         return impacts
+
+
+class DocumentLine(DocumentWrite):
+    """A line of many: a document to write, as in `DocumentWrite`, or one to delete. No model encodes it."""
+
+    id: str = Field(min_length=1, description="The document's id.")
+    delete: bool = Field(default=False, description="Delete the document; the line then has no fields.")
+    version: str | None = Field(default=None, description="The version that the document must have, as `If-Match`.")
+    fields: dict[str, Any] = Field(
+        default={}, description="All fields of a document to write, as in a line of a corpus, without `_id`."
+    )
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Self:
+        if self.delete and (self.fields or self.vector is not None or self.impacts is not None):
+            raise ValueError("a line that deletes has neither fields, vector nor impacts")
+        if not self.delete and not self.fields:
+            raise ValueError("fields are required, unless delete is true")
+        return self

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final, Self
 import numpy as np
 import numpy.typing as npt
 from lightretriever.artifacts.bundle.manifest import Manifest
-from lightretriever.artifacts.cluster.schema import IndexMeta
 from lightretriever.artifacts.corpus.beir import Document
 from lightretriever.artifacts.errors import MissingExtraError
 
@@ -26,8 +25,8 @@ ENCODE_DOCUMENT: Final = "encode_document"
 
 @dataclass(frozen=True, slots=True)
 class EncodedDocument:
-    """A document's vector (D,) of length 1, None without a dense leg, its rank features, and whether the model read its
-    beginning only."""
+    """A document's vector (D,) of length 1, None without a dense leg, its impacts by term, and whether the model read
+    its beginning only."""
 
     vector: npt.NDArray[np.float32] | None
     impacts: dict[str, int]
@@ -41,8 +40,9 @@ class DocumentEncoder:
         self._later = later
 
     @classmethod
-    def open(cls, recipe: Path, manifest: Manifest, meta: IndexMeta) -> Self:
-        """Load the model of a recipe, for an index that was written from the bundle with this manifest.
+    def open(cls, recipe: Path, manifest: Manifest, most_impact: int) -> Self:
+        """Load the model of a recipe, for an index whose impacts are 1 to `most_impact`, beside the bundle with this
+        manifest or written from it.
 
         MissingExtraError without the pipeline, RecipeError and ModelError if there is no such model, ResumeError if the
         bundle was made with another one.
@@ -52,7 +52,7 @@ class DocumentEncoder:
             from lightretriever.artifacts.pipeline.recipe import load_recipe
         except ModuleNotFoundError as error:
             raise MissingExtraError.of(error) from error
-        return cls(LaterDocuments.open(load_recipe(recipe), manifest, meta))
+        return cls(LaterDocuments.open(load_recipe(recipe), manifest, most_impact))
 
     @property
     def model(self) -> str:

@@ -4,6 +4,7 @@ with SearchEngine.open(Bundle.open(path)) as engine:
     engine.search(SearchRequest(query="play music"))
 """
 
+import base64
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -37,7 +38,7 @@ from lightretriever.service.schemas import (
 from lightretriever.service.search.answer import Plain
 from lightretriever.service.search.document_encoder import ENCODE_DOCUMENT
 from lightretriever.service.search.documents import list_terms
-from lightretriever.service.search.embeddings import embeddings
+from lightretriever.service.search.encoder import require_terms
 from lightretriever.service.search.explain import list_terms_of, list_tokens
 from lightretriever.service.search.parts import REQUESTS, Parts
 from lightretriever.service.search.pipeline import Search
@@ -125,7 +126,14 @@ class SearchEngine:
     def publish(self, collection: str = "default") -> None:
         """Make the metrics describe this engine as that of a collection."""
         lanes = self.parts.executor.lanes
-        self.metrics.describe(collection, self.bundle.manifest, lambda: float(self.ready), lanes)
+        live = self.parts.backends.live
+        self.metrics.describe(
+            collection,
+            self.bundle.manifest,
+            lambda: float(self.ready),
+            lanes,
+            written=lambda: 0 if live is None else live.written,
+        )
 
     def search(self, request: SearchRequest, clock: StageClock | None = None) -> SearchResponse:
         """Answer one search."""
@@ -172,12 +180,26 @@ class SearchEngine:
         return EncodeResponse.model_validate({**facts, "terms": terms, "tokens": tokens, "head_query": head})
 
     def embeddings(self, request: EmbeddingsRequest, clock: StageClock | None = None) -> Plain:
-        """Encode texts as queries, as `EmbeddingsResponse`."""
+        """Encode texts as queries in the form of OpenAI's API, as `EmbeddingsResponse`, for stores that are not this
+        service. NoTokensError and NoDirectionError name the text as `input.N`."""
         self._require_open()
         manifest = self.bundle.manifest
         self._reader.check_embeddings(request, manifest.dimension)
         task = request.model if request.model in manifest.tasks else manifest.default_task
-        return embeddings(self.parts.encoder, task, request, clock or StageClock(), self._require_time)
+        own = StageClock((clock or StageClock()).arrived)  # a trace needs no span for each of many texts
+        data, tokens = list[Plain](), 0
+        for index, text in enumerate(request.input):
+            self._require_time(own)
+            query = self.parts.encoder.encode(text, task, own, sparse=False, field=f"input.{index}")
+            if query.dense is None:
+                require_terms([], f"input.{index}", text)
+                continue
+            tokens += int(query.tokens.counts.sum())
+            packed = request.encoding_format == "base64"
+            vector = base64.b64encode(query.dense.astype("<f4").tobytes()).decode() if packed else query.dense.tolist()
+            data.append({"object": "embedding", "index": index, "embedding": vector})
+        usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+        return {"object": "list", "data": data, "model": request.model, "usage": usage}
 
     def document(self, document_id: str, clock: StageClock | None = None) -> Document:
         """Read a document. DocumentNotFoundError if none has this id."""

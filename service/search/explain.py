@@ -21,7 +21,7 @@ from lightretriever.service.errors import FieldError, InvalidRequestError
 from lightretriever.service.schemas import LegName, SearchRequest
 from lightretriever.service.search.answer import Plain
 from lightretriever.service.search.encoder import QueryEncoder
-from lightretriever.service.search.word_pattern import HYPHENED, WORD
+from lightretriever.service.search.words import HYPHENED, WORD
 
 __all__ = ["QueryWord", "check_explained", "explanations", "list_terms_of", "list_tokens", "query_words"]
 
@@ -44,10 +44,10 @@ class QueryWord:
 
 
 def check_explained(request: SearchRequest, query: EncodedQuery, most: int) -> None:
-    """Raise InvalidRequestError if the hits have more than `most` tokens and terms to explain together."""
+    """Raise InvalidRequestError if a request asks for more than `most` tokens and terms of its hits."""
     parts = len(query.terms) + query.tokens.ids.size
     hits = request.k * (1 if request.group_by is None else request.group_size)
-    if request.explain and hits * parts > most:
+    if hits * parts > most:
         message = (
             f"{hits} hits times {parts} different tokens and terms are too many to explain, at most {most} "
             "are possible (max_explained, which the searches of a batch share): ask for fewer hits, or shorten "

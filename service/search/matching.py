@@ -11,7 +11,7 @@ from lightretriever.service.schemas import LegName, Matched
 from lightretriever.service.search.answer import Plain
 from lightretriever.service.search.encoder import QueryEncoder
 from lightretriever.service.search.fusion import CandidateTable
-from lightretriever.service.search.word_pattern import STOP_WORDS, WORD
+from lightretriever.service.search.words import STOP_WORDS, WORD
 
 __all__ = ["best_match", "match_of", "thresholds_of"]
 

@@ -6,7 +6,7 @@ from typing import Final, Self
 
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import MissingExtraError
-from lightretriever.service.backends.base import Backends, ClusterIndex
+from lightretriever.service.backends.base import Backends, LiveDocuments
 from lightretriever.service.backends.local import open_local
 from lightretriever.service.execution.executor import Executor
 from lightretriever.service.observability.metrics import Stage
@@ -50,7 +50,7 @@ class Parts:
             encoder = thread.submit(_encoder, bundle)
             backends = _backends(bundle, settings, executor, hashed=hashed)
             try:
-                written = _document_encoder(bundle, settings, backends.cluster)
+                written = _document_encoder(bundle, settings, backends.live)
                 if written is not None:
                     executor.add(ENCODE_DOCUMENT, 1, patience_s=settings.encode_timeout_s)
                 return cls(
@@ -84,6 +84,10 @@ class Parts:
 
 
 def _backends(bundle: Bundle, settings: Settings, executor: Executor, *, hashed: bool) -> Backends:
+    if settings.live is not None:
+        from lightretriever.service.backends.live import open_live  # costs nothing where nothing is written
+
+        return open_live(bundle, settings, executor, hashed=hashed)
     if settings.backend == "local":
         return open_local(bundle, settings, executor, hashed=hashed)
     try:
@@ -95,10 +99,10 @@ def _backends(bundle: Bundle, settings: Settings, executor: Executor, *, hashed:
     return open_cluster(bundle, settings, executor)
 
 
-def _document_encoder(bundle: Bundle, settings: Settings, cluster: ClusterIndex | None) -> DocumentEncoder | None:
-    if settings.recipe is None or cluster is None:
+def _document_encoder(bundle: Bundle, settings: Settings, live: LiveDocuments | None) -> DocumentEncoder | None:
+    if settings.recipe is None or live is None:
         return None
-    return DocumentEncoder.open(settings.recipe, bundle.manifest, cluster.meta)
+    return DocumentEncoder.open(settings.recipe, bundle.manifest, live.most_impact)
 
 
 def _encoder(bundle: Bundle) -> QueryEncoder:

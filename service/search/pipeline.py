@@ -72,7 +72,8 @@ class Search:
             )
         typed = self._typed()
         query = self._encoded(typed.searched)
-        check_explained(self._plan.request, query, self._plan.max_explained)
+        if self._plan.request.explain:
+            check_explained(self._plan.request, query, self._plan.max_explained)
         for _ in range(_ATTEMPTS):
             try:
                 return self._found(typed, query)

@@ -19,7 +19,7 @@ from lightretriever.artifacts.sparse.vocabulary import Place, Vocabulary
 from lightretriever.service.backends.base import EncodedQuery
 from lightretriever.service.schemas import Snippet
 from lightretriever.service.search.answer import Plain
-from lightretriever.service.search.word_pattern import HYPHENED, SIGN, UNSPACED, WORD
+from lightretriever.service.search.words import HYPHENED, SIGN, UNSPACED, WORD
 
 __all__ = ["LONGEST_READ", "Snippets", "snippets_of"]
 

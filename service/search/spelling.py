@@ -17,7 +17,7 @@ from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 from lightretriever.service.backends.base import Spellings
 from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.answer import Plain
-from lightretriever.service.search.word_pattern import WORD
+from lightretriever.service.search.words import WORD
 
 __all__ = ["Typed", "read_typed"]
 

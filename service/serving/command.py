@@ -1,5 +1,6 @@
 """The command `serve`: listens on an address and runs one process or several workers."""
 
+import logging
 import resource
 import socket
 import sys
@@ -9,14 +10,15 @@ from pathlib import Path
 from typing import Final
 
 from lightretriever.artifacts.errors import LightRetrieverError
+from lightretriever.service.collections.collections import Collections
 from lightretriever.service.observability.logging import configure_logging
-from lightretriever.service.search.collections import Collections
 from lightretriever.service.serving.server import BACKLOG, EXIT_ERROR, announce, check_tls, ready_line, serve
-from lightretriever.service.serving.workers import run_workers
+from lightretriever.service.serving.workers import automatic_workers, run_workers
 from lightretriever.service.settings import Settings
 
 __all__ = ["EXIT_ERROR", "run"]
 
+_log = logging.getLogger(__name__)
 _FEWEST_FILES: Final = 256
 _LEAST_SPACE_BYTES: Final = 5_000_000_000  # Java reserves most of it, and uses little
 
@@ -27,13 +29,13 @@ def run(
     host: str = "127.0.0.1",
     port: int = 8080,
     settings: Settings | None = None,
-    workers: int = 1,
+    workers: int | None = None,
 ) -> int:
     """Serve the bundles in folders, by the names of their collections, until SIGTERM or SIGINT, and give the exit code.
 
     0 after a graceful stop; 2, with one line on stderr, if the address or the file of API keys can't be used or the
     bundle is bad. Port 0 takes a free one. Prints the address on stdout when the service is ready. `workers` is the
-    number of processes.
+    number of processes; None: as many as `automatic_workers` says, which the log tells.
     """
     chosen = settings or Settings()
     configure_logging(chosen.log_level)
@@ -62,6 +64,10 @@ def run(
     except ValueError as error:  # includes UnicodeError: labels too long, or with a null
         print(f"error: can't listen on {host!r}: not the name of a host: {error}.", file=sys.stderr)
         return EXIT_ERROR
+    if workers is None:
+        workers, reason = automatic_workers(chosen)
+        if reason is not None:
+            _log.info("fewer processes than processors", extra={"processes": workers, "reason": reason})
     with listener:
         address = _address("http" if chosen.tls_certificate_file is None else "https", host, listener)
         try:

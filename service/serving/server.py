@@ -17,10 +17,10 @@ from typing import Final
 
 import uvicorn
 from lightretriever.artifacts.errors import OutputError
+from lightretriever.service.collections.collections import Collections
 from lightretriever.service.errors import SettingsError
 from lightretriever.service.execution.memory import freeze_gc
 from lightretriever.service.http.app import Application, create_app
-from lightretriever.service.search.collections import Collections
 from lightretriever.service.serving.connection import Connections, connection_class
 from lightretriever.service.settings import Settings
 

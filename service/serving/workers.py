@@ -10,27 +10,56 @@ import socket
 from contextlib import suppress
 from multiprocessing import Pipe
 from multiprocessing.context import SpawnProcess
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, gettempdir
 from threading import Thread
 from time import monotonic, sleep
 from typing import Final
 
 from lightretriever.artifacts.errors import LightRetrieverError
+from lightretriever.service.collections.collections import Collections, Folders
 from lightretriever.service.errors import SettingsError
+from lightretriever.service.execution.granted import memory_bytes, processors
 from lightretriever.service.observability.logging import configure_logging
 from lightretriever.service.observability.metrics import METRICS_FOLDER
-from lightretriever.service.search.collections import Collections, Folders
 from lightretriever.service.serving.server import announce, ready_line, serve
 from lightretriever.service.settings import Settings
 from prometheus_client.multiprocess import mark_process_dead
 
-__all__ = ["Silence", "run_workers"]
+__all__ = ["Silence", "automatic_workers", "run_workers"]
 
 _log = logging.getLogger(__name__)
 _BEAT_S: Final = 0.5
 _MOST_COUNTED_S: Final = 4 * _BEAT_S
 _LOADING_S: Final = 120.0  # until the first beat, when Python has loaded the service
+_MOST_WORKERS: Final = 4
+_WORKER_BYTES: Final = 512 << 20  # of memory for each process, beside the files that all share; see docs/sizing.md
 _PATIENCE_S: Final = 15.0  # a worker that is silent, or takes to end after the grace period, for so long is killed
+
+
+def automatic_workers(
+    settings: Settings, granted: int | None = None, memory: int | None = None
+) -> tuple[int, str | None]:
+    """Give the number of processes to serve with, and the reason for less than one for each processor, if there is one.
+
+    One for each of the `granted` processors, None: those that the system and the cgroup grant; at most 4, and one for
+    each 512 MiB of `memory`, in bytes. One process alone where a limit, a model or written documents are each process's
+    own, and where no folder takes the metrics that processes share.
+    """
+    wanted = min(_MOST_WORKERS, processors() if granted is None else granted)
+    if wanted == 1:
+        return 1, None
+    if settings.rate_limit_per_s:
+        return 1, "rate_limit_per_s holds for each process"
+    if settings.recipe is not None:
+        return 1, "each process would load the model of the recipe"
+    if settings.live is not None:
+        return 1, "each process keeps what was written in its own memory"
+    try:
+        gettempdir()
+    except OSError:
+        return 1, "there is no temporary folder for the metrics that processes share"
+    fitting = max(1, (memory_bytes() if memory is None else memory) // _WORKER_BYTES)
+    return (fitting, f"each needs {_WORKER_BYTES >> 20} MiB of memory") if fitting < wanted else (wanted, None)
 
 
 class Silence:

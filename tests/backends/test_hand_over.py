@@ -10,7 +10,7 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.loadtest.instructions.calls import count_calls
 from lightretriever.service.backends.local import HAND_OVER_BYTES, LocalBackends, hands_over, open_local
 from lightretriever.service.execution.executor import Executor
-from lightretriever.service.execution.processors import processors
+from lightretriever.service.execution.granted import processors
 from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.search.encoder import QueryEncoder
 from lightretriever.service.search.engine import SearchEngine

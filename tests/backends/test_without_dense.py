@@ -16,6 +16,7 @@ from lightretriever.artifacts.cluster.push import push
 from lightretriever.artifacts.cluster.upsert import upsert
 from lightretriever.artifacts.corpus.beir import Document, read_document
 from lightretriever.artifacts.errors import BundleError, UnencodedError
+from lightretriever.artifacts.live.documents import Change
 from lightretriever.artifacts.sparse.vocabulary import VocabularyKind
 from lightretriever.service.errors import InvalidRequestError
 from lightretriever.service.schemas import EmbeddingsRequest, EncodeRequest, SearchRequest
@@ -146,13 +147,14 @@ def test_a_cluster_has_no_vectors(bundle: Bundle, engine: SearchEngine, opensear
             (stored,) = index.read(["new-1"])
             assert stored is not None
             assert "vector" not in stored.source
-            index.put(new[1], None, {term: 5}, until())
-            index.put(new[1], None, None, until())  # keeps its impacts
+            index.write([Change("new-1", new[1], impacts={term: 5})], until())
+            index.write([Change("new-1", new[1])], until())  # keeps its impacts
             (stored,) = index.read(["new-1"])
             assert stored is not None
             assert stored.source["impacts"] == {term: 5}
-            with pytest.raises(UnencodedError, match="impacts: is missing, but the document is new"):
-                index.put(document(9), None, None, until())
+            (refused,) = index.write([Change("new-9", document(9))], until())
+            assert isinstance(refused, UnencodedError)
+            assert "impacts: is missing, but the document is new" in str(refused)
         finally:
             remove_indexes(opensearch, NAME)
 

@@ -13,7 +13,9 @@ import numpy as np
 import pytest
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.cluster.client import Cluster
+from lightretriever.artifacts.cluster.live import LiveIndex
 from lightretriever.artifacts.cluster.push import push
+from lightretriever.artifacts.live.documents import Change
 from lightretriever.service.client import AnswerError, SearchClient
 from lightretriever.service.errors import DocumentNotFoundError
 from lightretriever.service.http.api_keys import new_key
@@ -119,10 +121,10 @@ def test_a_change_is_seen_within_a_second(client: SearchClient, engine: SearchEn
 
 
 def test_other_fields_keep_vector_and_impacts(client: SearchClient, engine: SearchEngine, cluster: Cluster) -> None:
-    group = engine.parts.backends.cluster
-    assert group is not None
+    live = engine.parts.backends.live
+    assert isinstance(live, LiveIndex)
     until = perf_counter() + 1e6
-    before, terms = group.live.get("music", until), engine.terms("music")
+    before, terms = live.get("music", until), engine.terms("music")
     document = client.document("music")
     written = client.put_document(
         "music", {**document.fields, "year": 1999, "title": document.fields["title"]}, wait=True
@@ -130,7 +132,7 @@ def test_other_fields_keep_vector_and_impacts(client: SearchClient, engine: Sear
     assert not written.created
     cluster.client.indices.flush(index=NAME)
     cluster.client.indices.forcemerge(index=NAME, params={"max_num_segments": 1})
-    after = group.live.get("music", until)
+    after = live.get("music", until)
     assert before is not None
     assert after is not None
     same = ("ordinal", "vector", "impacts")
@@ -166,9 +168,9 @@ def test_writers_without_a_version_do_not_lose_each_other(client: SearchClient, 
         writes = [pool.submit(client.put_document, "shared", {**NEW, "year": year}) for year in range(3)]
         versions = {write.result().version for write in writes}
     assert len(versions) == 3
-    group = engine.parts.backends.cluster
-    assert group is not None
-    stored = group.live.get("shared", perf_counter() + 1e6)
+    live = engine.parts.backends.live
+    assert isinstance(live, LiveIndex)
+    stored = live.get("shared", perf_counter() + 1e6)
     assert stored is not None
     assert (len(stored.source["vector"]), stored.version in versions) == (16, True)
     client.delete_document("shared", wait=True)
@@ -240,14 +242,14 @@ def test_documents_that_vanish_during_a_search(bundle: Bundle, settings: Setting
     with proxied(cluster.name) as proxy:
         own = settings.model_copy(update={"opensearch_url": proxy.url})
         with SearchEngine.open(bundle, own) as engine, ThreadPoolExecutor(1) as thread:
-            group = engine.parts.backends.cluster
-            assert group is not None
+            live = engine.parts.backends.live
+            assert live is not None
             first = engine.search(SearchRequest(query="play music")).hits[0].id
             proxy.held = b'"_source":["raw"]'
             answer = thread.submit(engine.search, SearchRequest(query="play music"))
             while not proxy.holding:
                 sleep(0.01)
-            group.live.delete(first, perf_counter() + 1e6, version=None, wait=True)
+            live.write([Change(first)], perf_counter() + 1e6, wait=True)
             proxy.held = None
             hits = answer.result(60).hits
             assert first not in {hit.id for hit in hits}
@@ -256,7 +258,7 @@ def test_documents_that_vanish_during_a_search(bundle: Bundle, settings: Setting
             terms = thread.submit(engine.terms, hits[0].id)
             while not proxy.holding:
                 sleep(0.01)
-            group.live.delete(hits[0].id, perf_counter() + 1e6, version=None, wait=True)
+            live.write([Change(hits[0].id)], perf_counter() + 1e6, wait=True)
             proxy.held = None
             with pytest.raises(DocumentNotFoundError):
                 terms.result(60)

@@ -19,6 +19,7 @@ from lightretriever.artifacts.cluster.push import Pushed, push
 from lightretriever.artifacts.cluster.sample import check_scores
 from lightretriever.artifacts.cluster.upsert import delete
 from lightretriever.artifacts.errors import BundleError, ClusterError
+from lightretriever.artifacts.live.documents import Change
 from lightretriever.service.backends.opensearch import open_cluster
 from lightretriever.service.errors import SettingsError
 from lightretriever.service.execution.executor import Executor
@@ -121,7 +122,7 @@ def test_changes_made_during_a_push_are_not_removed(tiny_bundle: Bundle, cluster
     """Also in an index that was removed, and pushed again under the same name, since its writer began."""
     index = pushed(tiny_bundle, cluster).index
     live = LiveIndex(cluster, NAME, index, read_meta(cluster, index))
-    assert live.delete("music", perf_counter() + 1e6)
+    assert live.write([Change("music")], perf_counter() + 1e6) != [None]
     cluster.client.indices.delete(index=index)
     assert pushed(tiny_bundle, cluster).index == index
     assert not read_meta(cluster, index).live
@@ -129,12 +130,12 @@ def test_changes_made_during_a_push_are_not_removed(tiny_bundle: Bundle, cluster
 
     def written(_: int) -> None:
         if document_id := next(ids, None):
-            assert live.delete(document_id, perf_counter() + 1e6)
+            assert live.write([Change(document_id)], perf_counter() + 1e6) != [None]
 
     two = pushed(tiny_bundle, cluster, shards=2, delete_old=True, written=written)
     assert (two.before, two.removed, two.changed) == ([index], False, [index])
     assert cluster.client.indices.exists(index=index)
-    assert f"{NAME} became {two.index}" in refused(lambda: live.delete("repeat", perf_counter() + 1e6))
+    assert f"{NAME} became {two.index}" in refused(lambda: live.write([Change("repeat")], perf_counter() + 1e6))
     assert f"{NAME} became {two.index}" in refused(lambda: delete(live, ["terminal"], int))
 
 

@@ -18,6 +18,7 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.cluster.client import Cluster
 from lightretriever.artifacts.cluster.push import push
 from lightretriever.artifacts.corpus.fields import FieldKind
+from lightretriever.service.collections.swap import EngineHolder
 from lightretriever.service.errors import (
     BundleRefusedError,
     DeadlineError,
@@ -28,7 +29,6 @@ from lightretriever.service.errors import (
 from lightretriever.service.http.app import create_app
 from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine
-from lightretriever.service.search.reload import EngineHolder
 from lightretriever.service.settings import Settings
 
 from tests.service.live import live

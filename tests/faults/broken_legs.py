@@ -10,8 +10,8 @@ from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.sparse.jvm import java_call, java_class
 from lightretriever.service.backends.base import EncodedQuery, ScoredDocuments
 from lightretriever.service.backends.lucene import LuceneSparse
-from lightretriever.service.search.collections import Collections
-from lightretriever.service.search.reload import EngineHolder
+from lightretriever.service.collections.collections import Collections
+from lightretriever.service.collections.swap import EngineHolder
 from lightretriever.service.serving.server import serve
 from lightretriever.service.settings import Settings
 

@@ -16,10 +16,10 @@ from typing import Any, Final
 
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import LightRetrieverError
+from lightretriever.service.collections.swap import EngineHolder
 from lightretriever.service.errors import ServiceError
 from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine
-from lightretriever.service.search.reload import EngineHolder
 from lightretriever.service.settings import Settings
 
 from tests.support.tiny import tiny_documents

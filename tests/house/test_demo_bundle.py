@@ -13,6 +13,7 @@ from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 
 from demo import demo
+from recipes import demo_queries
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -60,6 +61,18 @@ def test_letters_typed_at_random_match_nothing(bundle: Path) -> None:
     queries = {"asdkjh sdkjfhk": "none", "qqqq": "none", "the qqqq": "none", "play music": "strong", "git": "strong"}
     with SearchEngine.open(Bundle.open(bundle), Settings(deadline_ms=60_000)) as engine:
         assert {query: engine.search(SearchRequest(query=query)).matched for query in queries} == queries
+
+
+def test_expected_packages_are_found_as_often_as_recorded(bundle: Path) -> None:
+    queries = demo_queries.read_queries()
+    assert (len(queries), sum(query["kept_apart"] for query in queries)) == (30, 20)
+    documents = Bundle.open(bundle)
+    with documents.sparse() as index:
+        assert [one for query in queries for one in query["expected"] if index.ordinal(one) is None] == []
+    recorded = json.loads((ROOT / "docs" / "results" / "demo-queries.json").read_text(encoding="utf-8"))
+    found = demo_queries.measure(bundle, queries)
+    for group in ("looked at", "kept apart"):
+        assert found[group] == recorded[group]
 
 
 def leaves(value: object, path: str = "") -> Iterator[tuple[str, object]]:

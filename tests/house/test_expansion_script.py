@@ -38,8 +38,16 @@ def test_settings_are_compared_with_the_default(tmp_path: Path, monkeypatch: pyt
         "λ 0.25, k 2",
         "λ 1, k 2",
         "λ 1, k 16",
+        "λ 0.25, k 16, b 0",
+        "λ 0.25, k 16, b 0.2",
         "λ 0.25, k 16, 200 impacts a unit",
         "λ 0.25, k 16, lacking words too",
+        "λ 0.25, k 16, rows / tokens^0.5",
+        "λ 0.25, k 16, rows / tokens^1",
+        "λ 0.25, k 16, equal form",
+        "λ 0.25, k 16, commonest form",
+        "λ 0.25, k 16, λ · length^-0.5",
+        "λ 0.25, k 16, λ · length^0.5",
     ]
     assert found["queries"] == {"toy": 2}
     assert found["rows"][0]["sparse_difference"] == [0, 0, 0]

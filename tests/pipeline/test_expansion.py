@@ -9,7 +9,7 @@ import yaml
 from lightretriever.artifacts.bundle.parts import ExpansionInfo
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
-from lightretriever.artifacts.cluster.schema import IndexMeta, read_features
+from lightretriever.artifacts.corpus.bounds import MAX_IMPACT
 from lightretriever.artifacts.errors import RecipeError, ResumeError
 from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder, ImpactRow, TermNumbers
 from lightretriever.artifacts.pipeline.expansion import Expansion, Matrix, word_rows
@@ -252,20 +252,19 @@ def test_documents_that_come_later_are_those_of_the_bundle(tmp_path: Path, vocab
     recipe = edited(write_recipe(tmp_path, "expand"), index=index)
     run("build", recipe)
     manifest = Bundle.open(tmp_path / "bundle").manifest
-    meta = IndexMeta.of(manifest, "lucene", large=True)
-    later = LaterDocuments.open(load_recipe(recipe), manifest, meta)
+    later = LaterDocuments.open(load_recipe(recipe), manifest, MAX_IMPACT)
     documents = list(load_recipe(recipe).corpus.open())[5:9]
     encoded = later.encode(documents)
     with Bundle.open(tmp_path / "bundle").sparse() as sparse:
-        for row, (_, features) in enumerate(encoded, start=5):
-            expected, found = dict(zip(*sparse.terms(row), strict=True)), read_features(features)
+        for row, (_, found) in enumerate(encoded, start=5):
+            expected = dict(zip(*sparse.terms(row), strict=True))
             common = expected.keys() & found.keys()
             assert len(common) >= 0.95 * max(len(expected), len(found))  # vectors were rounded to 16 bits
             assert all(abs(expected[term] - found[term]) <= 1 for term in common)
             assert any(term.startswith("#") for term in found) == (vocabulary == "both")
     for other in (False, {"terms": 16, "weight": 1.0}):
         with pytest.raises(ResumeError, match=r"was made with expand terms=16 weight=0\.25, the recipe has"):
-            LaterDocuments.open(load_recipe(edited(recipe, expand=other)), manifest, meta)
+            LaterDocuments.open(load_recipe(edited(recipe, expand=other)), manifest, MAX_IMPACT)
 
 
 def test_tokens_are_not_expanded(tmp_path: Path) -> None:

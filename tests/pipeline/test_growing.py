@@ -20,8 +20,8 @@ from lightretriever.artifacts.pipeline.language_model import LanguageModel
 from lightretriever.artifacts.pipeline.model import Backbone
 from lightretriever.artifacts.pipeline.recipe import EncodeRecipe
 from lightretriever.service.cli import app
+from lightretriever.service.collections.swap import EngineHolder
 from lightretriever.service.http.app import create_app
-from lightretriever.service.search.reload import EngineHolder
 from lightretriever.service.settings import Settings
 from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner, Result

@@ -13,7 +13,7 @@ from typing import Self
 ROOT = Path(__file__).parents[2]
 SCRIPT = """
 import sys
-from lightretriever.service.search.collections import parse_folders
+from lightretriever.service.collections.collections import parse_folders
 from lightretriever.service.serving.command import run
 from lightretriever.service.settings import load_settings
 host, port, workers, *bundles = sys.argv[1:]

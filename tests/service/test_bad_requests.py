@@ -212,9 +212,13 @@ def test_bodies_over_the_limit_announced_or_streamed(client: TestClient) -> None
     assert_problem(client.post("/search", content=stream(), headers=JSON), 413, "body_too_large")
 
 
-@pytest.mark.parametrize("path", ["/nix", "/search/", "/documents", "/search/batch/1", "/static/../page.html"])
+@pytest.mark.parametrize("path", ["/nix", "/search/", "/documentz", "/search/batch/1", "/static/../page.html"])
 def test_unknown_paths(client: TestClient, path: str) -> None:
     assert_problem(client.get(path), 404, "route_not_found")
+
+
+def test_documents_are_not_listed(client: TestClient) -> None:
+    assert_problem(client.get("/documents"), 405, "method_not_allowed")
 
 
 @pytest.mark.parametrize("document", ["music%0A", "%0Amusic", "mu%0Asic", "music%0D%0A"])

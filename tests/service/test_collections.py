@@ -13,10 +13,10 @@ from fastapi.testclient import TestClient
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.cli import app
 from lightretriever.service.client import AnswerError, SearchClient
+from lightretriever.service.collections.collections import Collections, parse_folders
 from lightretriever.service.errors import SettingsError
 from lightretriever.service.http.api_keys import new_key
 from lightretriever.service.http.app import create_app
-from lightretriever.service.search.collections import Collections, parse_folders
 from typer.testing import CliRunner
 
 from tests.service.conftest import SETTINGS

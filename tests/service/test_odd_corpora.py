@@ -12,13 +12,13 @@ from lightretriever.artifacts.bundle.query_sample import query_vectors
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.sparse.vocabulary import VocabularyKind
 from lightretriever.artifacts.tokens.table import TokenTable
+from lightretriever.service.collections.swap import EngineHolder
 from lightretriever.service.errors import InvalidRequestError
 from lightretriever.service.http.app import create_app
 from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.encoder import QueryEncoder
 from lightretriever.service.search.engine import SearchEngine
-from lightretriever.service.search.reload import EngineHolder
 from lightretriever.service.settings import Settings
 
 from tests.support.tiny import TinyDocument, english_tokenizer, make_tiny_bundle

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.service.collections.swap import EngineHolder
 from lightretriever.service.errors import DeadlineError, InvalidRequestError, SearchFailedError, SettingsError
 from lightretriever.service.http.app import create_app
 from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine
-from lightretriever.service.search.reload import EngineHolder
 from lightretriever.service.settings import load_settings
 
 from tests.service.conftest import SETTINGS

@@ -18,7 +18,7 @@ from lightretriever.service.schemas import SearchRequest, Snippet
 from lightretriever.service.search.encoder import QueryEncoder
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.search.snippets import LONGEST_READ, Snippets
-from lightretriever.service.search.word_pattern import WORD
+from lightretriever.service.search.words import WORD
 
 WORDS = ["music", "player", "terminal", "search", "a", "the", "plays", "Übergröße", "日本", "x", "İ", "🎵"]
 TEXTS = st.lists(st.sampled_from([*WORDS, "of", "engine", "(music)", "Music,", "\n"]), max_size=60).map(" ".join)

@@ -19,11 +19,11 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import BundleError
 from lightretriever.artifacts.sparse.index import DocumentSet
 from lightretriever.service.backends.base import EncodedQuery, Leg, ScoredDocuments
+from lightretriever.service.collections.swap import EngineHolder
 from lightretriever.service.errors import BundleRefusedError, NotReadyError, SearchFailedError
 from lightretriever.service.execution.memory import freeze_gc
 from lightretriever.service.http.app import create_app
 from lightretriever.service.search.engine import SearchEngine
-from lightretriever.service.search.reload import EngineHolder
 from lightretriever.service.settings import Settings
 
 from tests.support.legs import WrappedLeg

@@ -12,13 +12,15 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic, sleep
+from typing import Any
 
 import httpx2
 import pytest
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.http.api_keys import new_key
 from lightretriever.service.serving.command import EXIT_ERROR
-from lightretriever.service.serving.workers import Silence
+from lightretriever.service.serving.workers import Silence, automatic_workers
+from lightretriever.service.settings import Settings
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.service.process import ROOT, Server
@@ -261,11 +263,43 @@ def test_a_reload_reaches_a_worker_that_is_still_opening_the_version_before(relo
         assert reloadable.served(url) == {"two"}
 
 
+@pytest.mark.parametrize(
+    ("granted", "gib", "settings", "count", "reason"),
+    [
+        (1, 8.0, {}, 1, None),
+        (2, 8.0, {}, 2, None),
+        (64, 8.0, {}, 4, None),
+        (4, 1.7, {}, 3, "each needs 512 MiB of memory"),
+        (4, 0.25, {}, 1, "each needs 512 MiB of memory"),
+        (4, 8.0, {"rate_limit_per_s": 5.0}, 1, "rate_limit_per_s holds for each process"),
+        (4, 8.0, {"recipe": Path("recipe.yaml")}, 1, "each process would load the model of the recipe"),
+        (4, 8.0, {"live": Path("live")}, 1, "each process keeps what was written in its own memory"),
+    ],
+)
+def test_how_many_processes_serve_by_default(
+    granted: int, gib: float, settings: dict[str, Any], count: int, reason: str | None
+) -> None:
+    assert automatic_workers(Settings(**settings), granted, int(gib * 2**30)) == (count, reason)
+
+
+def test_one_process_serves_without_a_temporary_folder() -> None:
+    """No file may have a byte, so no folder for temporary files can be used."""
+    script = (
+        "from lightretriever.service.serving.workers import automatic_workers;"
+        "from lightretriever.service.settings import Settings;"
+        "print(automatic_workers(Settings(), 2, 1 << 40))"
+    )
+    command = ["sh", "-c", 'ulimit -f 0; exec "$0" -c "$1"', sys.executable, script]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == "(1, 'there is no temporary folder for the metrics that processes share')\n"
+
+
 @pytest.mark.slow
-def test_the_command_has_the_option(tiny_path: Path) -> None:
+@pytest.mark.parametrize("options", [["--workers", "2"], []])
+def test_the_command_has_the_option(tiny_path: Path, options: list[str]) -> None:
     """The installed program itself: its main module is imported again in every worker."""
     program = Path(sys.executable).with_name("lightretriever")
-    command = [str(program), "serve", str(tiny_path), "--port", "0", "--workers", "2"]
+    command = [str(program), "serve", str(tiny_path), "--port", "0", *options]
     environment = {**os.environ, "LIGHTRETRIEVER_WARM_UP_QUERIES": "1"}
     with subprocess.Popen(
         command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
@@ -273,7 +307,8 @@ def test_the_command_has_the_option(tiny_path: Path) -> None:
         try:
             assert process.stdout is not None
             line = process.stdout.readline()
-            assert " in 2 processes at " in line
+            count = int(options[1]) if options else automatic_workers(Settings())[0]
+            assert (f" in {count} processes at " in line) == (count > 1)
             assert search(line.split()[-1]) == 200
         finally:
             process.terminate()

@@ -52,10 +52,23 @@ public final class DocumentFilter {
           for (LeafReaderContext leaf : searcher.getIndexReader().leaves()) {
             Scorer scorer = weight.scorer(leaf);
             DocIdSetIterator found = scorer == null ? DocIdSetIterator.empty() : scorer.iterator();
-            documents.or(found);
+            if (leaf.docBase == 0) {
+              documents.or(found);
+              continue;
+            }
+            for (int each = found.nextDoc(); each != DocIdSetIterator.NO_MORE_DOCS; each = found.nextDoc()) {
+              documents.set(leaf.docBase + each);
+            }
           }
           return new DocumentFilter(documents);
         });
+  }
+
+  /** The documents whose bits are set, packed as bits() says, of so many that the index has. */
+  public static DocumentFilter ofBits(byte[] bits, int size) {
+    long[] words = new long[FixedBitSet.bits2words(size)];
+    Packed.little(bits).asLongBuffer().get(words);
+    return new DocumentFilter(new FixedBitSet(words, size));
   }
 
   /** How many documents there are. */
@@ -63,7 +76,7 @@ public final class DocumentFilter {
     return filter.documents.cardinality();
   }
 
-  /** A bit for every ordinal, the lowest first in each byte. */
+  /** A bit for every ordinal, the lowest first in each byte, in whole words of 8 bytes. */
   public static byte[] bits(DocumentFilter filter) {
     long[] words = filter.documents.getBits();
     ByteBuffer packed = ByteBuffer.allocate(8 * words.length).order(ByteOrder.LITTLE_ENDIAN);

@@ -8,9 +8,10 @@ import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
+import java.util.Map;
 import java.util.TreeMap;
 import org.apache.lucene.index.DocValues;
-import org.apache.lucene.index.LeafReader;
+import org.apache.lucene.index.LeafReaderContext;
 import org.apache.lucene.index.SortedSetDocValues;
 
 /** What given documents have in a keyword field. */
@@ -26,19 +27,26 @@ public final class FieldValues {
           int[] documents = new int[given.limit()];
           given.get(documents);
           Arrays.sort(documents);
-          TreeMap<Long, Integer> counts = new TreeMap<>();
-          LeafReader leaf = index.leaf();
-          SortedSetDocValues values = leaf == null ? DocValues.emptySortedSet() : DocValues.getSortedSet(leaf, name);
-          for (int document : documents) {
-            if (values.advanceExact(document)) {
-              for (int i = 0; i < values.docValueCount(); i++) {
-                counts.merge(values.nextOrd(), 1, Integer::sum);
+          TreeMap<String, Integer> counts = new TreeMap<>();
+          int next = 0;
+          for (LeafReaderContext segment : index.segments()) {
+            int end = segment.docBase + segment.reader().maxDoc();
+            SortedSetDocValues values = DocValues.getSortedSet(segment.reader(), name);
+            TreeMap<Long, Integer> here = new TreeMap<>();
+            for (; next < documents.length && documents[next] < end; next++) {
+              if (values.advanceExact(documents[next] - segment.docBase)) {
+                for (int i = 0; i < values.docValueCount(); i++) {
+                  here.merge(values.nextOrd(), 1, Integer::sum);
+                }
               }
+            }
+            for (Map.Entry<Long, Integer> one : here.entrySet()) {
+              counts.merge(values.lookupOrd(one.getKey()).utf8ToString(), one.getValue(), Integer::sum);
             }
           }
           List<byte[]> texts = new ArrayList<>(counts.size());
-          for (long value : counts.keySet()) {
-            texts.add(values.lookupOrd(value).utf8ToString().getBytes(StandardCharsets.UTF_8));
+          for (String value : counts.keySet()) {
+            texts.add(value.getBytes(StandardCharsets.UTF_8));
           }
           byte[] packed = Packed.parts(texts);
           ByteBuffer whole = ByteBuffer.allocate(4 + 4 * counts.size() + packed.length).order(ByteOrder.LITTLE_ENDIAN);

@@ -9,7 +9,7 @@ import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
-import org.apache.lucene.index.LeafReader;
+import org.apache.lucene.index.LeafReaderContext;
 import org.apache.lucene.index.PostingsEnum;
 import org.apache.lucene.index.Term;
 import org.apache.lucene.index.Terms;
@@ -50,16 +50,21 @@ public final class ImpactSearch {
         () -> {
           double[] added = new double[wanted.limit()];
           double[] subtracted = new double[wanted.limit()];
-          TermsEnum each = terms(index.leaf());
-          for (int i = 0; i < names.count(); i++) {
-            if (each.seekExact(names.utf8(i))) {
-              PostingsEnum postings = each.postings(null, PostingsEnum.FREQS);
-              float weight = Math.abs(values.get(i));
-              double[] sums = values.get(i) > 0 ? added : subtracted;
-              for (int j = 0; j < sums.length; j++) {
-                sums[j] += weight * impact(postings, wanted.get(j));
+          int first = 0;
+          for (LeafReaderContext segment : index.segments()) {
+            int end = end(wanted, first, segment);
+            TermsEnum each = first == end ? TermsEnum.EMPTY : terms(segment.reader().terms(IndexBuilder.CONTENTS));
+            for (int i = 0; i < names.count(); i++) {
+              if (each.seekExact(names.utf8(i))) {
+                PostingsEnum postings = each.postings(null, PostingsEnum.FREQS);
+                float weight = Math.abs(values.get(i));
+                double[] sums = values.get(i) > 0 ? added : subtracted;
+                for (int j = first; j < end; j++) {
+                  sums[j] += weight * impact(postings, wanted.get(j) - segment.docBase);
+                }
               }
             }
+            first = end;
           }
           ByteBuffer packed = ByteBuffer.allocate(4 * wanted.limit()).order(ByteOrder.LITTLE_ENDIAN);
           for (int j = 0; j < added.length; j++) {
@@ -77,14 +82,19 @@ public final class ImpactSearch {
         () -> {
           int width = names.count();
           ByteBuffer packed = ByteBuffer.allocate(4 * width * wanted.limit()).order(ByteOrder.LITTLE_ENDIAN);
-          TermsEnum each = terms(index.leaf());
-          for (int i = 0; i < width; i++) {
-            if (each.seekExact(names.utf8(i))) {
-              PostingsEnum postings = each.postings(null, PostingsEnum.FREQS);
-              for (int j = 0; j < wanted.limit(); j++) {
-                packed.putInt(4 * (width * j + i), impact(postings, wanted.get(j)));
+          int first = 0;
+          for (LeafReaderContext segment : index.segments()) {
+            int end = end(wanted, first, segment);
+            TermsEnum each = first == end ? TermsEnum.EMPTY : terms(segment.reader().terms(IndexBuilder.CONTENTS));
+            for (int i = 0; i < width; i++) {
+              if (each.seekExact(names.utf8(i))) {
+                PostingsEnum postings = each.postings(null, PostingsEnum.FREQS);
+                for (int j = first; j < end; j++) {
+                  packed.putInt(4 * (width * j + i), impact(postings, wanted.get(j) - segment.docBase));
+                }
               }
             }
+            first = end;
           }
           return packed.array();
         });
@@ -102,7 +112,7 @@ public final class ImpactSearch {
           int size = 0;
           List<byte[]> packed = new ArrayList<>();
           packed.add(null);
-          TermsEnum each = terms(index.leaf());
+          TermsEnum each = terms(index.terms(IndexBuilder.CONTENTS));
           PostingsEnum postings = null;
           while (each.next() != null) {
             postings = each.postings(postings, PostingsEnum.FREQS);
@@ -129,9 +139,17 @@ public final class ImpactSearch {
         });
   }
 
-  /** Every term that has an impact in some document. */
-  static TermsEnum terms(LeafReader leaf) throws IOException {
-    Terms terms = leaf == null ? null : leaf.terms(IndexBuilder.CONTENTS);
+  /** Where the ascending ordinals of a segment's documents end, which begin at a place. */
+  private static int end(IntBuffer ordinals, int first, LeafReaderContext segment) {
+    int end = first;
+    while (end < ordinals.limit() && ordinals.get(end) < segment.docBase + segment.reader().maxDoc()) {
+      end++;
+    }
+    return end;
+  }
+
+  /** Every term of some documents; none for null. */
+  private static TermsEnum terms(Terms terms) throws IOException {
     return terms == null ? TermsEnum.EMPTY : terms.iterator();
   }
 

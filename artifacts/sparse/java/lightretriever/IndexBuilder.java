@@ -19,6 +19,8 @@ import org.apache.lucene.index.LogDocMergePolicy;
 import org.apache.lucene.index.SerialMergeScheduler;
 import org.apache.lucene.index.Terms;
 import org.apache.lucene.index.TermsEnum;
+import org.apache.lucene.store.ByteBuffersDirectory;
+import org.apache.lucene.store.Directory;
 import org.apache.lucene.store.MMapDirectory;
 import org.apache.lucene.util.ArrayUtil;
 import org.apache.lucene.util.BytesRef;
@@ -37,7 +39,11 @@ public final class IndexBuilder {
   private static final FieldType TEXT_TYPE = indexed(IndexOptions.DOCS_AND_FREQS, false);
   private static final FieldType SPELLING_TYPE = indexed(IndexOptions.DOCS, true);
 
-  private final MMapDirectory directory;
+  private static final double LATER_MEGABYTES = 16;
+  private static final int LATER_MERGED = 2;
+  private static final int LATER_SMALL = 16;
+
+  private final Directory directory;
   private final IndexWriter writer;
   private final ImpactTokens tokens = new ImpactTokens();
   private int[] seen = new int[0];
@@ -46,11 +52,12 @@ public final class IndexBuilder {
   @SuppressWarnings("unused")
   private volatile byte[] reserved;
 
-  private IndexBuilder(Path path, Analyzer analyzer, double bufferMegabytes) throws IOException {
-    directory = new MMapDirectory(path);
-    // Merges only neighbouring segments, so that the order of the documents survives; and none before the last one.
+  private IndexBuilder(Directory directory, Analyzer analyzer, double bufferMegabytes, int merged) throws IOException {
+    this.directory = directory;
+    // Merges only neighbouring segments, so that the order of the documents survives.
     LogDocMergePolicy merges = new LogDocMergePolicy();
-    merges.setMergeFactor(1000);
+    merges.setMergeFactor(merged);
+    merges.setMinMergeDocs(LATER_SMALL);
     merges.setNoCFSRatio(0.0);
     IndexWriterConfig config = new IndexWriterConfig(analyzer);
     config.setOpenMode(IndexWriterConfig.OpenMode.CREATE);
@@ -73,7 +80,20 @@ public final class IndexBuilder {
 
   /** The analyzer splits texts into words; null will do where none are given. */
   public static IndexBuilder open(byte[] path, Analyzer analyzer, double bufferMegabytes) throws IOException {
-    return new IndexBuilder(Path.of(Packed.text(path)), analyzer, bufferMegabytes);
+    // No segments are merged before the last one.
+    return new IndexBuilder(new MMapDirectory(Path.of(Packed.text(path))), analyzer, bufferMegabytes, 1000);
+  }
+
+  /** Writes to memory, for behind(). Segments are few at any time, because searches visit each. */
+  public static IndexBuilder later(Analyzer analyzer) throws IOException {
+    return new IndexBuilder(new ByteBuffersDirectory(), analyzer, LATER_MEGABYTES, LATER_MERGED);
+  }
+
+  /** What was added up to now, behind the documents of an index. The caller closes it, at any time. */
+  public static OpenIndex behind(IndexBuilder builder, OpenIndex index) throws IOException {
+    try (DirectoryReader later = DirectoryReader.open(builder.writer)) {
+      return new OpenIndex(index, later);
+    }
   }
 
   /**

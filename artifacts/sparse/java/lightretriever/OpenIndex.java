@@ -14,12 +14,16 @@ import org.apache.lucene.codecs.CodecUtil;
 import org.apache.lucene.index.BinaryDocValues;
 import org.apache.lucene.index.CorruptIndexException;
 import org.apache.lucene.index.DirectoryReader;
-import org.apache.lucene.index.DocValues;
-import org.apache.lucene.index.LeafReader;
+import org.apache.lucene.index.IndexReader;
 import org.apache.lucene.index.LeafReaderContext;
+import org.apache.lucene.index.MultiDocValues;
+import org.apache.lucene.index.MultiReader;
+import org.apache.lucene.index.MultiTerms;
 import org.apache.lucene.index.PostingsEnum;
 import org.apache.lucene.index.SegmentInfos;
 import org.apache.lucene.index.Term;
+import org.apache.lucene.index.Terms;
+import org.apache.lucene.index.TermsEnum;
 import org.apache.lucene.search.IndexSearcher;
 import org.apache.lucene.store.AlreadyClosedException;
 import org.apache.lucene.store.IOContext;
@@ -28,9 +32,9 @@ import org.apache.lucene.store.MMapDirectory;
 import org.apache.lucene.util.BytesRef;
 
 /**
- * An index of at most one segment, open for reading by any number of threads. close() while a search is under way is
- * safe: the files are unmapped when the last search ends. The entry points are static for the reason given at
- * IndexBuilder.
+ * An index open for reading by any number of threads: one of at most one segment, or such a one with documents behind it
+ * that were written later. close() while a search is under way is safe: the files are unmapped when the last search ends.
+ * The entry points are static for the reason given at IndexBuilder.
  */
 public final class OpenIndex {
   /** Bytes of documents that an answer has before it ends with the next one. */
@@ -43,8 +47,15 @@ public final class OpenIndex {
     IndexSearcher.setMaxClauseCount(Integer.MAX_VALUE);
   }
 
+  // Null for an index with later documents: the files are those of the first.
   private final MMapDirectory directory;
-  private final DirectoryReader reader;
+  private final IndexReader reader;
+
+  /** The documents of an index, and behind them those of another reader, whose number the first one continues. */
+  OpenIndex(OpenIndex first, DirectoryReader later) throws IOException {
+    directory = null;
+    reader = new MultiReader(new IndexReader[] {first.reader, later}, false);
+  }
 
   private OpenIndex(Path path) throws IOException {
     directory = new MMapDirectory(path);
@@ -89,7 +100,7 @@ public final class OpenIndex {
           byte[] count = new byte[Integer.BYTES];
           parts.add(count);
           // A reader of values has a buffer for the largest document, so one reads all that are asked for.
-          BinaryDocValues values = wanted.limit() == 0 ? null : DocValues.getBinary(index.leaf(), IndexBuilder.RAW);
+          BinaryDocValues values = wanted.limit() == 0 ? null : MultiDocValues.getBinaryValues(index.reader, IndexBuilder.RAW);
           long size = 0;
           int read = 0;
           for (; read < wanted.limit() && size < READ_AT_ONCE; read++) {
@@ -110,13 +121,10 @@ public final class OpenIndex {
     return index.reading(
         () -> {
           List<byte[]> ids = new ArrayList<>(count);
-          LeafReader leaf = index.leaf();
-          if (leaf != null) {
-            BinaryDocValues values = DocValues.getBinary(leaf, IndexBuilder.ID);
-            for (int document = first; document < first + count && values.advanceExact(document); document++) {
-              BytesRef id = BytesRef.deepCopyOf(values.binaryValue());
-              ids.add(id.bytes);
-            }
+          BinaryDocValues values = MultiDocValues.getBinaryValues(index.reader, IndexBuilder.ID);
+          for (int document = first; document < first + count && isIn(values, document); document++) {
+            BytesRef id = BytesRef.deepCopyOf(values.binaryValue());
+            ids.add(id.bytes);
           }
           if (ids.size() != count) {
             throw new IllegalStateException("document " + (first + ids.size()) + " has no id");
@@ -125,16 +133,24 @@ public final class OpenIndex {
         });
   }
 
-  /** The number of the document with this id, or -1. */
-  public static int ordinal(OpenIndex index, byte[] id) throws IOException {
+  /** The number of the first document with each id, int32, or -1. */
+  public static byte[] ordinals(OpenIndex index, byte[] ids, byte[] ends) throws IOException {
+    Strings wanted = new Strings(ids, ends);
     return index.reading(
         () -> {
-          LeafReader leaf = index.leaf();
-          if (leaf == null) {
-            return -1;
+          byte[] found = new byte[Integer.BYTES * wanted.count()];
+          Terms known = index.terms(IndexBuilder.ID);
+          TermsEnum each = known == null ? TermsEnum.EMPTY : known.iterator();
+          PostingsEnum postings = null;
+          for (int i = 0; i < wanted.count(); i++) {
+            int first = -1;
+            if (each.seekExact(wanted.utf8(i))) {
+              postings = each.postings(postings, PostingsEnum.NONE);
+              first = postings.nextDoc();
+            }
+            Packed.little(found).putInt(Integer.BYTES * i, first);
           }
-          PostingsEnum found = leaf.postings(new Term(IndexBuilder.ID, new BytesRef(id)), PostingsEnum.NONE);
-          return found == null ? -1 : found.nextDoc();
+          return found;
         });
   }
 
@@ -154,14 +170,20 @@ public final class OpenIndex {
 
   public static void close(OpenIndex index) throws IOException {
     index.reader.close();
-    index.directory.close();
+    if (index.directory != null) {
+      index.directory.close();
+    }
   }
 
   private static byte[] text(BinaryDocValues values, int document) throws IOException {
-    if (!values.advanceExact(document)) {
+    if (!isIn(values, document)) {
       throw new IllegalStateException("document " + document + " has no value " + IndexBuilder.RAW);
     }
     return BytesRef.deepCopyOf(values.binaryValue()).bytes;
+  }
+
+  private static boolean isIn(BinaryDocValues values, int document) throws IOException {
+    return values != null && values.advanceExact(document);
   }
 
   IndexSearcher searcher() {
@@ -170,15 +192,19 @@ public final class OpenIndex {
     return searcher;
   }
 
-  /** The only segment, or null when the index has no documents. */
-  LeafReaderContext context() {
-    return reader.leaves().isEmpty() ? null : reader.leaves().get(0);
+  /** The segments in the order of their documents; none when there are no documents. */
+  List<LeafReaderContext> segments() {
+    return reader.leaves();
   }
 
-  /** The reader of the only segment, or null when the index has no documents. */
-  LeafReader leaf() {
-    LeafReaderContext only = context();
-    return only == null ? null : only.reader();
+  /** The terms of a field in all segments, or null when no document has the field. */
+  Terms terms(String field) throws IOException {
+    return MultiTerms.getTerms(reader, field);
+  }
+
+  /** In how many documents a term is. */
+  int frequency(Term term) throws IOException {
+    return reader.docFreq(term);
   }
 
   /** Runs an action during which the files stay mapped. */

@@ -7,7 +7,6 @@ import java.util.List;
 import org.apache.lucene.analysis.Analyzer;
 import org.apache.lucene.analysis.TokenStream;
 import org.apache.lucene.analysis.tokenattributes.CharTermAttribute;
-import org.apache.lucene.index.LeafReader;
 import org.apache.lucene.index.Term;
 import org.apache.lucene.index.Terms;
 import org.apache.lucene.index.TermsEnum;
@@ -27,7 +26,7 @@ public final class Spellings {
 
   /** Whether the index has spellings: older ones have none. */
   public static boolean areIn(OpenIndex index) throws IOException {
-    return index.reading(() -> index.leaf() != null && index.leaf().terms(IndexBuilder.SPELLINGS) != null);
+    return index.reading(() -> index.terms(IndexBuilder.SPELLINGS) != null);
   }
 
   /**
@@ -40,7 +39,7 @@ public final class Spellings {
         () -> {
           List<byte[]> found = new ArrayList<>(given.count());
           for (int i = 0; i < given.count(); i++) {
-            found.add(correction(index.leaf(), analyzer, given.get(i)).getBytes(StandardCharsets.UTF_8));
+            found.add(correction(index, analyzer, given.get(i)).getBytes(StandardCharsets.UTF_8));
           }
           return Packed.parts(found);
         });
@@ -51,7 +50,7 @@ public final class Spellings {
     BytesRef prefix = new BytesRef(beginning);
     return index.reading(
         () -> {
-          Terms words = index.leaf() == null ? null : index.leaf().terms(IndexBuilder.SPELLINGS);
+          Terms words = index.terms(IndexBuilder.SPELLINGS);
           TermsEnum each = words == null ? TermsEnum.EMPTY : words.iterator();
           BytesRef best = new BytesRef();
           int most = 0;
@@ -68,9 +67,9 @@ public final class Spellings {
   }
 
   /** The word that is most alike; among such, that of most documents. */
-  private static String correction(LeafReader reader, Analyzer analyzer, String word) throws IOException {
-    Terms words = reader == null ? null : reader.terms(IndexBuilder.SPELLINGS);
-    if (words == null || isKnown(reader, analyzer, word)) {
+  private static String correction(OpenIndex index, Analyzer analyzer, String word) throws IOException {
+    Terms words = index.terms(IndexBuilder.SPELLINGS);
+    if (words == null || isKnown(index, analyzer, word)) {
       return "";
     }
     int edits = word.codePointCount(0, word.length()) < LONG ? 1 : 2;
@@ -91,16 +90,16 @@ public final class Spellings {
   }
 
   /** Whether the corpus has the word, or all terms that the analyzer makes of it; of a stop word it makes none. */
-  private static boolean isKnown(LeafReader reader, Analyzer analyzer, String word) throws IOException {
+  private static boolean isKnown(OpenIndex index, Analyzer analyzer, String word) throws IOException {
     boolean known = true;
     try (TokenStream stems = analyzer.tokenStream(IndexBuilder.CONTENTS, word)) {
       CharTermAttribute stem = stems.addAttribute(CharTermAttribute.class);
       stems.reset();
       while (stems.incrementToken()) {
-        known &= reader.docFreq(new Term(IndexBuilder.CONTENTS, stem.toString())) > 0;
+        known &= index.frequency(new Term(IndexBuilder.CONTENTS, stem.toString())) > 0;
       }
       stems.end();
     }
-    return known || reader.docFreq(new Term(IndexBuilder.SPELLINGS, word)) > 0;
+    return known || index.frequency(new Term(IndexBuilder.SPELLINGS, word)) > 0;
   }
 }

@@ -54,20 +54,25 @@ final class TermSearch {
     int limit = Math.max(1, Math.min(k, OpenIndex.count(index)));
     // Beyond the limit hits need not be counted, so Lucene may skip what can't enter the best k; these stay exact.
     TopScoreDocCollector collector = new TopScoreDocCollectorManager(limit, limit).newCollector();
-    LeafReaderContext leaf = index.context();
-    BulkScorer scorer = leaf == null ? null : weight(added, ScoreMode.TOP_SCORES).bulkScorer(leaf);
-    if (scorer != null) {
-      LeafCollector collecting = collector.getLeafCollector(leaf);
-      Scorer less = subtracted.isEmpty() ? null : weight(subtracted, ScoreMode.COMPLETE).scorer(leaf);
+    Weight weight = weight(added, ScoreMode.TOP_SCORES);
+    Weight lesser = subtracted.isEmpty() ? null : weight(subtracted, ScoreMode.COMPLETE);
+    for (LeafReaderContext segment : index.segments()) {
+      BulkScorer scorer = weight.bulkScorer(segment);
+      if (scorer == null) {
+        continue;
+      }
+      LeafCollector collecting = collector.getLeafCollector(segment);
+      Scorer less = lesser == null ? null : lesser.scorer(segment);
       if (less != null) {
         collecting = new Subtracting(collecting, less);
       }
-      int end = leaf.reader().maxDoc();
+      Bits here = among == null || segment.docBase == 0 ? among : new Part(among, segment);
+      int end = segment.reader().maxDoc();
       for (int first = 0; first < end; first += Math.min(WINDOW, end - first)) {
         if (System.nanoTime() - deadline >= 0) {
           throw new LateException();
         }
-        scorer.score(collecting, among, first, first + Math.min(WINDOW, end - first));
+        scorer.score(collecting, here, first, first + Math.min(WINDOW, end - first));
       }
     }
     return packed(collector.topDocs().scoreDocs);
@@ -76,10 +81,14 @@ final class TermSearch {
   /** One float32 for each wanted ordinal, which ascend: the score that best() gives, 0 where no term matches. */
   byte[] scores(Map<Term, Float> weights, IntBuffer wanted) throws IOException {
     ByteBuffer packed = ByteBuffer.allocate(4 * wanted.limit()).order(ByteOrder.LITTLE_ENDIAN);
-    LeafReaderContext leaf = index.context();
-    Scorer scorer = leaf == null ? null : weight(weights, ScoreMode.COMPLETE).scorer(leaf);
-    for (int i = 0; i < wanted.limit(); i++) {
-      packed.putFloat(scorer == null ? 0f : score(scorer, wanted.get(i)));
+    Weight weight = weight(weights, ScoreMode.COMPLETE);
+    int i = 0;
+    for (LeafReaderContext segment : index.segments()) {
+      Scorer scorer = weight.scorer(segment);
+      int end = segment.docBase + segment.reader().maxDoc();
+      for (; i < wanted.limit() && wanted.get(i) < end; i++) {
+        packed.putFloat(scorer == null ? 0f : score(scorer, wanted.get(i) - segment.docBase));
+      }
     }
     return packed.array();
   }
@@ -112,6 +121,19 @@ final class TermSearch {
       packed.putFloat(4 * (count + i), hits[i].score);
     }
     return packed.array();
+  }
+
+  /** The bits of one segment's documents. */
+  private record Part(Bits of, LeafReaderContext segment) implements Bits {
+    @Override
+    public boolean get(int document) {
+      return of.get(segment.docBase + document);
+    }
+
+    @Override
+    public int length() {
+      return segment.reader().maxDoc();
+    }
   }
 
   /**

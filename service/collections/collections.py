@@ -6,9 +6,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, Self
 
+from lightretriever.service.collections.swap import EngineHolder
 from lightretriever.service.errors import CollectionNotFoundError, SettingsError, shortened
 from lightretriever.service.observability.metrics import Metrics
-from lightretriever.service.search.reload import EngineHolder
 from lightretriever.service.settings import Settings
 
 __all__ = ["DEFAULT", "Collections", "Folders", "parse_folders"]
@@ -32,11 +32,16 @@ class Collections:
     @classmethod
     def open(cls, folders: Folders, settings: Settings) -> Self:
         """Open the bundle of each folder; `close` closes them. Errors as in `EngineHolder.open`, and SettingsError for
-        several collections on one index of a cluster."""
+        several collections on one index of a cluster or with one journal."""
         if len(folders) > 1 and settings.backend != "local":
             raise SettingsError(
                 f"There are {len(folders)} collections, but setting 'backend' is {settings.backend!r}.",
                 remedy="A cluster's index is one collection: serve each by a process of its own.",
+            )
+        if len(folders) > 1 and settings.live is not None:
+            raise SettingsError(
+                f"There are {len(folders)} collections, but setting 'live' names one folder, '{settings.live}'.",
+                remedy="A journal belongs to one collection: serve each by a process of its own.",
             )
         metrics = Metrics()
         with ExitStack() as stack:

@@ -1,0 +1,60 @@
+"""The command `compact`: one bundle of a bundle and of what was written beside it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.cli.options import OverwriteOption
+from lightretriever.artifacts.cli.runner import JsonOption, running
+from lightretriever.artifacts.cli.summary import Summary
+from lightretriever.artifacts.corpus.beir import read_queries
+from lightretriever.artifacts.progress import ProgressBar
+from lightretriever.artifacts.sparse.jvm import start_jvm
+
+__all__ = ["CompactSummary", "compact"]
+
+
+class CompactSummary(Summary):
+    """Of `compact`: `path` is the new bundle, which has the changes of the journal up to the one numbered
+    `position`."""
+
+    command: Literal["compact"]
+    version: str
+    documents: int
+    position: int
+
+    def made(self) -> Iterator[str]:
+        """One line."""
+        yield f"{self.path}: {self.documents:,} documents, with the changes up to number {self.position:,}"
+
+
+def compact(
+    bundle: Annotated[Path, typer.Argument(help="The bundle's folder.", show_default=False)],
+    live: Annotated[Path, typer.Option("--live", help="Folder of the journal.", show_default=False)],
+    output: Annotated[Path, typer.Option("--output", help="The bundle to write.", show_default=False)],
+    queries: Annotated[
+        Path | None, typer.Option("--queries", help="Sample of queries that lays out a large dense index.")
+    ] = None,
+    overwrite: OverwriteOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Write a bundle of a bundle's documents and those written beside it, while a service goes on; encode nothing."""
+    from lightretriever.artifacts.live.compact import compact as compact_bundle
+
+    with running("compact", as_json=as_json) as job:
+        opened = Bundle.open(bundle)
+        start_jvm()
+        sample = [] if queries is None else list(read_queries(queries).values())
+        with ProgressBar("compact", total=opened.manifest.documents, unit="documents") as progress:
+            made, contained = compact_bundle(
+                opened, live, output, queries=sample, overwrite=overwrite, done=progress.advance
+            )
+        job.summary = CompactSummary(
+            command="compact",
+            path=str(output),
+            version=made.manifest.digest,
+            documents=made.manifest.documents,
+            position=contained.position,
+        )

@@ -1,0 +1,163 @@
+"""A bundle of a bundle's documents and of those in a journal. No document is encoded again."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import inf
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import orjson
+from lightretriever.artifacts.bundle.batches import EncodedBatch
+from lightretriever.artifacts.bundle.manifest import LiveInfo, Manifest
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.bundle.writer import SparseSettings, TableInput, write_bundle
+from lightretriever.artifacts.dense.build import choose_factory
+from lightretriever.artifacts.dense.index import DenseIndex
+from lightretriever.artifacts.dense.query_aware import is_query_aware
+from lightretriever.artifacts.live.journal import Journal, Record
+from lightretriever.artifacts.sparse.index import ImpactIndex
+
+__all__ = ["compact", "write_again"]
+
+_READ: Final = 4096  # documents read from the indexes at a time
+
+
+def compact(
+    bundle: Bundle,
+    folder: Path,
+    target: Path,
+    *,
+    queries: Sequence[str] = (),
+    overwrite: bool = False,
+    done: Callable[[int], object] = int,
+) -> tuple[Bundle, LiveInfo]:
+    """Write a bundle of all documents that a bundle and the journal in a folder have now, and tell up to which change.
+
+    Documents of the bundle come first, in its order, then those that were written later, in the order of their last
+    change. Changes that others make meanwhile stay in the journal. `queries` lay out a large dense index, as in
+    `write_bundle`; `done` is told numbers of documents. Raises JournalError, and what `write_bundle` raises.
+    """
+    journal = Journal(folder, bundle.manifest)
+    try:
+        position = journal.position_of(bundle.manifest)
+        records: dict[str, Record] = {}
+        with journal.writing(inf) as changes:
+            journal.rotate()  # so that what the new bundle contains fills whole files
+        for number, record in enumerate(changes, start=journal.sequence - len(changes) + 1):
+            if number > position:
+                records.pop(record.id, None)
+                records[record.id] = record
+        live = LiveInfo(journal=journal.header.journal, position=max(position, journal.sequence))
+    finally:
+        journal.close()
+    sparse = bundle.sparse()
+    try:
+        dense = None if bundle.manifest.dense is None else bundle.dense()
+        documents = _batches(sparse, dense, records, done)
+        return write_again(bundle, documents, target, live, queries=queries, overwrite=overwrite), live
+    finally:
+        sparse.close()
+
+
+def write_again(
+    bundle: Bundle,
+    documents: Iterator[EncodedBatch],
+    target: Path,
+    live: LiveInfo,
+    *,
+    queries: Sequence[str] = (),
+    overwrite: bool = False,
+) -> Bundle:
+    """Write a bundle that has other documents, and all else from a bundle. Raises what `write_bundle` raises."""
+    manifest, sparse = bundle.manifest, bundle.manifest.sparse
+    tokens = np.arange(manifest.vocab_size)
+    rows = {
+        name: np.zeros((0, manifest.dimension), np.float32) if task.file is None else bundle.table(name).rows(tokens)
+        for name, task in manifest.tasks.items()
+    }
+    dtypes = [task.dtype for task in manifest.tasks.values() if task.dtype is not None]
+    own = sparse.tokenizer
+    return write_bundle(
+        target,
+        name=manifest.name,
+        model=manifest.model,
+        corpus=manifest.corpus,
+        tokenizer_file=bundle.path / manifest.tokenizer.file,
+        lowercase=manifest.tokenizer.lowercase,
+        tables={
+            name: TableInput(task.instruction, rows[name], bundle.head(name)) for name, task in manifest.tasks.items()
+        },
+        default_task=manifest.default_task,
+        documents=documents,
+        dimension=manifest.dimension,
+        sparse=SparseSettings(
+            vocabulary=sparse.vocabulary,
+            impacts=sparse.impacts,
+            language=sparse.language,
+            quantization=sparse.quantization,
+            top_k=sparse.top_k,
+            k1=0.9 if sparse.k1 is None else sparse.k1,
+            b=0.4 if sparse.b is None else sparse.b,
+            token_factor=sparse.token_factor,
+            expansion=sparse.expansion,
+            idf=bundle.idf(),
+            model=sparse.model,
+            tokenizer_file=None if own is None else bundle.path / own.file,
+        ),
+        table_dtype=dtypes[0] if dtypes else "float16",
+        factory=_factory(bundle.manifest),
+        dense=manifest.dense is not None,
+        weights=manifest.fusion,
+        fields=manifest.fields,
+        queries=queries,
+        overwrite=overwrite,
+        live=live,
+    )
+
+
+def _factory(manifest: Manifest) -> str | None:
+    """Give the factory of the dense index, None if it is the one by size or by queries."""
+    if manifest.dense is None or is_query_aware(manifest.dense.factory):
+        return None
+    by_size = choose_factory(manifest.documents, manifest.dimension)
+    return None if manifest.dense.factory == by_size else manifest.dense.factory
+
+
+def _batches(
+    sparse: ImpactIndex, dense: DenseIndex | None, records: Mapping[str, Record], done: Callable[[int], object]
+) -> Iterator[EncodedBatch]:
+    for first in range(0, sparse.count, _READ):
+        ordinals = np.arange(first, min(first + _READ, sparse.count))
+        indptr, names, terms, impacts = sparse.rows(first, first + len(ordinals))
+        raws = sparse.documents(ordinals)
+        ids = [orjson.loads(raw)["_id"] for raw in raws]
+        kept = np.array([one not in records for one in ids])
+        counts = np.diff(indptr)
+        of_kept = np.repeat(kept, counts)
+        vectors = np.zeros((len(ids), 0), np.float32) if dense is None else dense.vectors(ordinals)
+        done(len(ids))
+        if not kept.any():
+            continue
+        yield EncodedBatch(
+            ids=[one for one, keep in zip(ids, kept, strict=True) if keep],
+            documents=[raw for raw, keep in zip(raws, kept, strict=True) if keep],
+            dense=vectors[kept],
+            indptr=np.cumsum([0, *counts[kept]]).astype(np.int64),
+            terms=terms[of_kept],
+            impacts=impacts[of_kept],
+            names=names,
+        )
+    written = [one for one in records.values() if one.raw is not None]
+    for part in (written[first : first + _READ] for first in range(0, len(written), _READ)):
+        places: dict[str, int] = {}
+        columns = [[places.setdefault(term, len(places)) for term in one.impacts] for one in part]
+        yield EncodedBatch(
+            ids=[one.id for one in part],
+            documents=[one.raw or b"" for one in part],
+            dense=np.array([one.vector for one in part], np.float32) if dense is not None else np.zeros((len(part), 0)),
+            indptr=np.cumsum([0, *map(len, columns)]).astype(np.int64),
+            terms=np.array([place for row in columns for place in row], np.int32),
+            impacts=np.array([impact for one in part for impact in one.impacts.values()], np.int32),
+            names=list(places),
+        )
+        done(len(part))

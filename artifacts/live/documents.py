@@ -1,0 +1,137 @@
+"""Changes of single documents after a bundle was built: their parts checked, before anything is written."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+from lightretriever.artifacts.bundle.manifest import Manifest
+from lightretriever.artifacts.corpus.beir import Document, read_document
+from lightretriever.artifacts.errors import ConflictError, DocumentError, LightRetrieverError, UnencodedError
+from lightretriever.artifacts.sparse.vocabulary import term_problem
+
+__all__ = [
+    "Change",
+    "Encoded",
+    "Result",
+    "StoredDocument",
+    "Written",
+    "check_names",
+    "check_version",
+    "read_fields",
+    "read_impacts",
+    "read_vector",
+    "unencoded",
+]
+
+_ALWAYS: Final = frozenset({"_id", "title", "text"})
+_REBUILD: Final = "Build a bundle that has it."
+
+Encoded = tuple[npt.NDArray[np.float32] | None, Mapping[str, int]]
+"""A document's vector (D,) of length 1, None without a dense leg, and its impacts by term."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """A document to write whole, or to delete where `document` is None. What is None of `vector` (D,) and `impacts` by
+    term stays as it is; with `version`, only the document of that version is written over or deleted."""
+
+    id: str
+    document: Document | None = None
+    vector: npt.NDArray[np.float32] | None = None
+    impacts: Mapping[str, int] | None = None
+    version: str | None = None
+
+
+@dataclass(frozen=True)
+class Written:
+    """The result of a change: whether the document is new, and the version that the change made."""
+
+    created: bool
+    version: str
+
+
+Result = Written | LightRetrieverError | None
+"""What became of a change: None where there was nothing to delete, and for one that was not made, DocumentError or
+ConflictError."""
+
+
+class StoredDocument(Protocol):
+    """A document as it is now."""
+
+    @property
+    def raw(self) -> bytes:
+        """Its JSON, UTF-8."""
+
+    @property
+    def version(self) -> str:
+        """Its version as one text, for those who write only over what they have read."""
+
+
+def read_fields(document_id: str, fields: Mapping[str, Any], manifest: Manifest) -> Document:
+    """Make a document of its fields, as a line of the bundle's corpus is read. Raises DocumentError."""
+    line = {"_id": document_id} | dict(fields) | {"_id": document_id}
+    try:
+        document = read_document(orjson.dumps(line), manifest.fields, set(manifest.field_names))
+    except (ValueError, TypeError) as error:  # TypeError: orjson's, for a text that is no Unicode
+        raise DocumentError("fields", f"{error}.", remedy="Mend the document.") from error
+    check_names(document, manifest.field_names)
+    return document
+
+
+def check_names(document: Document, names: Sequence[str]) -> None:
+    """Raise DocumentError for a field that no document of the bundle has, and that no request may name therefore."""
+    unknown = orjson.loads(document.raw).keys() - _ALWAYS - set(names)
+    if unknown:
+        name, known = min(unknown), ", ".join(sorted(set(names) - {"_id"}))
+        raise DocumentError(
+            f"fields.{name}", f"no document of the bundle has such a field, only: {known:.300}.", remedy=_REBUILD
+        )
+
+
+def read_vector(values: Sequence[float], manifest: Manifest) -> npt.NDArray[np.float32]:
+    """Make a vector (D,) of length 1. Raises DocumentError for another size, for one without a direction, and where
+    the bundle has no dense leg."""
+    if manifest.dense is None:
+        raise DocumentError("vector", "the index has no dense leg.", remedy="Leave the vector out.")
+    vector = np.array(values, np.float64)
+    if vector.shape != (manifest.dimension,):
+        size = f"it has {vector.size} values, those of the index have {manifest.dimension}."
+        raise DocumentError("vector", size, remedy="Encode the document with the model of the bundle.")
+    length = float(np.linalg.norm(vector))
+    if not 0 < length < np.inf:
+        raise DocumentError("vector", f"its length is {length:g}.", remedy="Give finite values, not all 0.")
+    unit: npt.NDArray[np.float32] = (vector / length).astype(np.float32)
+    return unit
+
+
+def read_impacts(impacts: Mapping[str, int], manifest: Manifest, most: int) -> dict[str, int]:
+    """Check impacts by term, of 1 to `most`. Raises DocumentError for a term that the vocabulary can't have, and for an
+    impact out of bounds."""
+    for term, impact in impacts.items():
+        if (problem := term_problem(term, manifest.sparse.vocabulary, manifest.sparse_vocab_size)) is not None:
+            raise DocumentError(
+                f"impacts.{term:.100}", f"{problem}.", remedy="Name the terms of the bundle's vocabulary."
+            )
+        if not 1 <= impact <= most:
+            remedy = "Leave a term without an impact out." if impact < 1 else f"Lower it. {_REBUILD}"
+            what = f"the impact is {impact}; in this index it is 1 to {most}."
+            raise DocumentError(f"impacts.{term}", what, remedy=remedy)
+    return dict(impacts)
+
+
+def check_version(change: Change, stored: StoredDocument | None) -> None:
+    """Raise ConflictError where the document that is there does not have the version that the change is for."""
+    if change.version is not None and (stored is None or stored.version != change.version):
+        now = "is not there" if stored is None else f"has version {stored.version}"
+        raise ConflictError(f"Document {change.id!r} {now}, not {change.version}.", remedy="Read it again.")
+
+
+def unencoded(change: Change, *, new: bool, dense: bool) -> UnencodedError:
+    """Give the error of a change without vector or impacts, whose document is `new` or has another text."""
+    why = "the document is new" if new else "its title or text is another one"
+    field = "vector" if dense and change.vector is None else "impacts"
+    remedy = "Send vector and impacts with it, or let `lightretriever upsert` encode it."
+    return UnencodedError(field, f"is missing, but {why}.", remedy=remedy)

@@ -1,0 +1,269 @@
+"""Live documents on one machine: changes go to the journal, and from there into the overlay of every process."""
+
+import logging
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from math import inf
+from pathlib import Path
+from threading import Event, Lock, Thread
+from time import perf_counter
+from typing import Final
+
+import numpy as np
+import orjson
+from lightretriever.artifacts.bundle.manifest import Manifest
+from lightretriever.artifacts.corpus.bounds import MAX_IMPACT
+from lightretriever.artifacts.dense.index import DenseIndex
+from lightretriever.artifacts.errors import ConflictError, DiskError, DocumentError
+from lightretriever.artifacts.live.documents import Change, Result, Written, check_version, unencoded
+from lightretriever.artifacts.live.followers import Follower
+from lightretriever.artifacts.live.journal import Journal, Record
+from lightretriever.artifacts.live.overlay import Overlay, Snapshot
+from lightretriever.artifacts.sparse.index import ImpactIndex
+from lightretriever.artifacts.tokens.tokenizer import document_text
+
+__all__ = ["LiveStore", "Stored"]
+
+_log = logging.getLogger(__name__)
+_FOLLOW_S: Final = 0.1  # between two looks at what other processes wrote
+_AT_ONCE: Final = 4096  # changes that are replayed together
+_JOIN_S: Final = 5.0
+_MOST: Final = 200_000  # documents written later, every version of them
+_MOST_BYTES: Final = 256 << 20  # of their JSON and terms, in the Java heap
+_SHARE: Final = 10  # of the bundle's documents, one in so many is the size from which on a compaction pays
+_FEW, _MANY = 1_000, 100_000  # bounds of that size
+_COMPACT: Final = "Make a bundle of all: `lightretriever compact BUNDLE --live DIR --output NEW`."
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A document as it is now, with its version."""
+
+    raw: bytes
+    version: str
+
+
+@dataclass
+class _Group:
+    """The changes of one call, and what became of them: results, or the error of all."""
+
+    changes: Sequence[Change]
+    results: list[Result] | None = None
+    error: Exception | None = None
+
+
+class LiveStore:
+    """The documents of a bundle and of a journal, to be written and searched. Thread-safe.
+
+    Calls that write at the same time share one write to the disk. Any number of processes may have the same folder
+    open; each follows the journal.
+    """
+
+    most_impact: Final = MAX_IMPACT
+
+    def __init__(self, folder: Path, manifest: Manifest, index: ImpactIndex, dense: DenseIndex | None) -> None:
+        """Replay the journal in a folder, or begin one. `index` and `dense` are the bundle's, and stay open.
+        JournalError for a damaged journal, or one that does not fit the bundle; DiskError."""
+        self._journal = Journal(folder, manifest)
+        self._overlay = Overlay(manifest, index, dense)
+        self._bundle = manifest.digest[:12]
+        self._large = min(_MANY, max(_FEW, manifest.documents // _SHARE))
+        self._follower = Follower(folder)
+        self._lock = Lock()  # of the journal and the overlay
+        self._dropped = False
+        self._waiting = deque[_Group]()
+        self._stop = Event()
+        try:
+            self._position = self._journal.position_of(manifest)
+            while records := self._journal.read(_AT_ONCE):
+                self._apply(records)
+            with self._journal.writing(inf) as records:
+                self._apply(records)
+        except BaseException:
+            self._follower.close()
+            self._journal.close()
+            self._overlay.close()
+            raise
+        self._thread = Thread(target=self._follow, name="journal", daemon=True)
+        self._thread.start()
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """What searches see now."""
+        return self._overlay.snapshot
+
+    @property
+    def written(self) -> int:
+        """Number of documents written beside the bundle that take memory here, every version of each."""
+        return self.snapshot.later
+
+    @property
+    def warning(self) -> str | None:
+        """What to do if there are many of them, a tenth of the bundle's or 100,000; None if there are few."""
+        if self.written < self._large:
+            return None
+        return f"{self.written:,} documents are written beside the bundle, of at most {_MOST:,}. {_COMPACT}"
+
+    def ordinal(self, document_id: str) -> int | None:
+        """Give the ordinal of the document with this id, None if there is none."""
+        return self._overlay.ordinal(document_id)
+
+    def version(self, sequence: int) -> str:
+        """Give the version of the document that a change made; 0: that of a document of the bundle."""
+        return f"{sequence}.{self._journal.header.journal if sequence else self._bundle}"
+
+    def get(self, document_id: str, until: float = inf) -> Stored | None:
+        """Read a document as it is now; None if there is none with this id."""
+        known = self._overlay.changed.get(document_id) or (self._overlay.ordinal(document_id), 0)
+        if known[0] is None:
+            return None
+        (raw,) = self.snapshot.index.documents(np.array([known[0]]))
+        return Stored(raw, self.version(known[1]))
+
+    def write(self, changes: Sequence[Change], until: float, *, wait: bool = False) -> list[Result]:
+        """Make changes in their order, and give what became of each. This process's searches see them then; if `wait`,
+        those of every process.
+
+        TimeoutError at the `perf_counter` time `until`, which leaves open whether they were made; DiskError if the
+        journal or the overlay has no room for them, JournalError for a damaged journal.
+        """
+        group = _Group(changes)
+        self._waiting.append(group)
+        try:
+            if not self._lock.acquire(timeout=max(0.0, until - perf_counter())):
+                raise TimeoutError("Other writes took all the time.")
+            try:
+                if group.results is None and group.error is None:
+                    self._commit(until)
+            finally:
+                self._lock.release()
+        except BaseException:
+            with suppress(ValueError):  # another call has begun with it
+                self._waiting.remove(group)
+            raise
+        if group.error is not None:
+            raise group.error
+        if wait:
+            self._follower.wait(self._journal.sequence, until)
+        return group.results or []
+
+    def close(self) -> None:
+        """Write and follow no more. Idempotent."""
+        self._stop.set()
+        self._thread.join(_JOIN_S)
+        with self._lock:
+            self._follower.close()
+            self._journal.close()
+            self._overlay.close()
+
+    def _commit(self, until: float) -> None:
+        """Make the changes of all calls that wait."""
+        with self._journal.writing(until) as missed:
+            self._apply(missed)
+            if not self._dropped:  # a bundle that is opened, but refused, writes nothing, and so drops nothing
+                self._journal.drop(self._position)
+                self._dropped = True
+            groups = list[_Group]()
+            while self._waiting:
+                groups.append(self._waiting.popleft())
+            try:
+                staged = _Staged(self, self._overlay, self._journal.sequence)
+                results = [[staged.add(change) for change in group.changes] for group in groups]
+                if staged.records:
+                    self._require_room(staged.records)
+                    self._journal.append(staged.records)
+                    self._apply(staged.records)
+            except Exception as error:
+                for group in groups:
+                    group.error = error
+                return
+        for group, found in zip(groups, results, strict=True):
+            group.results = found
+
+    def _apply(self, records: Sequence[Record]) -> None:
+        """Make changes searchable that were read or appended, those that the bundle lacks."""
+        last = self._journal.sequence
+        known = max(0, self._position - (last - len(records)))
+        self._overlay.apply(records[known:], last)
+        if records:
+            self._follower.tell(last)
+
+    def _require_room(self, records: Sequence[Record]) -> None:
+        written = sum(one.raw is not None for one in records)
+        if written and (self.written + written > _MOST or self._overlay.bytes > _MOST_BYTES):
+            raise DiskError(
+                f"{self._journal.folder}: {self.written:,} documents with {self._overlay.bytes >> 20} MiB are written "
+                f"beside the bundle, as many as may be ({_MOST:,}, or {_MOST_BYTES >> 20} MiB).",
+                remedy=_COMPACT,
+            )
+
+    def _follow(self) -> None:
+        while not self._stop.wait(_FOLLOW_S):
+            if self._lock.acquire(blocking=False):
+                try:
+                    self._apply(self._journal.read())
+                except Exception:  # keep following
+                    _log.exception("the journal can't be followed")
+                finally:
+                    self._lock.release()
+
+
+class _Staged:
+    """Changes on their way into the journal, each over what the ones before it leave."""
+
+    def __init__(self, store: LiveStore, overlay: Overlay, sequence: int) -> None:
+        """`sequence` is the number of the last change in the journal."""
+        self.records: list[Record] = []
+        self._now: dict[str, Record] = {}
+        self._numbers: dict[str, int] = {}
+        self._store, self._overlay, self._sequence = store, overlay, sequence
+
+    def add(self, change: Change) -> Result:
+        """Add a change, and give what becomes of it."""
+        try:
+            stored = self._stored(change.id)
+            check_version(change, stored)
+            if change.document is None and stored is None:
+                return None
+            record = self._whole(change, stored)
+        except (DocumentError, ConflictError) as error:
+            return error
+        self.records.append(record)
+        self._now[change.id] = record
+        self._numbers[change.id] = self._sequence + len(self.records)
+        return Written(stored is None, self._store.version(self._numbers[change.id]))
+
+    def _stored(self, document_id: str) -> Stored | None:
+        if (staged := self._now.get(document_id)) is None:
+            return self._store.get(document_id)
+        return None if staged.raw is None else Stored(staged.raw, self._store.version(self._numbers[document_id]))
+
+    def _whole(self, change: Change, stored: Stored | None) -> Record:
+        """Make the record of a change, with the vector or the impacts of what is there if it has none."""
+        document, dense = change.document, self._overlay.snapshot.dense
+        if document is None:
+            return Record(change.id)
+        vector, impacts = change.vector, change.impacts
+        if (vector is None and dense is not None) or impacts is None:
+            if stored is None or _text(stored.raw) != document.full_text:
+                raise unencoded(change, new=stored is None, dense=dense is not None)
+            kept = self._now.get(change.id) or self._kept(change.id)
+            vector = kept.vector if vector is None else vector
+            impacts = kept.impacts if impacts is None else impacts
+        return Record(change.id, document.raw, vector, impacts)
+
+    def _kept(self, document_id: str) -> Record:
+        """Give vector and impacts of a document as the indexes hold them."""
+        snapshot, ordinal = self._overlay.snapshot, self._overlay.ordinal(document_id)
+        if ordinal is None:
+            raise ValueError(f"document {document_id!r} is not there")
+        terms, impacts = snapshot.index.terms(ordinal)
+        vector = None if snapshot.dense is None else snapshot.dense.vectors(np.array([ordinal]))[0]
+        return Record(document_id, b"", vector, dict(zip(terms, impacts.tolist(), strict=True)))
+
+
+def _text(raw: bytes) -> str:
+    record = orjson.loads(raw)
+    return document_text(*(record.get(name) or "" for name in ("title", "text")))

@@ -1,0 +1,47 @@
+"""An impact index in memory for documents that are written later, read behind those of an index on disk."""
+
+from collections.abc import Mapping, Sequence
+from weakref import finalize
+
+import numpy as np
+from lightretriever.artifacts.corpus.fields import FieldKind
+from lightretriever.artifacts.sparse.index import ImpactIndex
+from lightretriever.artifacts.sparse.jvm import JavaObject, java_call, java_class
+from lightretriever.artifacts.sparse.writer import ImpactIndexWriter
+
+__all__ = ["LaterIndexWriter"]
+
+
+class LaterIndexWriter(ImpactIndexWriter):
+    """Writes documents that are read behind those of `index`. They take Java's heap, until `close`."""
+
+    def __init__(self, index: ImpactIndex, fields: Mapping[str, FieldKind], *, spellings: bool) -> None:
+        """`fields` and `spellings` are those that `index` was written with."""
+        super().__init__(index.path, fields, spellings=spellings)
+        self._index = index
+
+    def add_rows(self, ids: Sequence[str], documents: Sequence[bytes], impacts: Sequence[Mapping[str, int]]) -> None:
+        """Add n documents, in order: ids, JSON, and impacts by term. ValueError on bad input."""
+        places: dict[str, int] = {}
+        terms = [places.setdefault(term, len(places)) for row in impacts for term in row]
+        values = [impact for row in impacts for impact in row.values()]
+        indptr = np.cumsum([0, *map(len, impacts)])
+        self.add(ids, documents, indptr, np.array(terms, np.int64), np.array(values, np.int64), list(places))
+
+    def behind(self) -> ImpactIndex:
+        """Give the documents of the index and those added up to now, as one index, which is closed when nothing refers
+        to it any more."""
+        handle = java_call(self._java.behind, self._handle, self._index.handle)
+        found = ImpactIndex(handle, self.path)
+        finalize(found, java_call, java_class("lightretriever.OpenIndex").close, handle).atexit = False
+        return found
+
+    def close(self) -> None:
+        """Forget all that was added."""
+        self.rollback()
+
+    def _opened(self, analyzer: JavaObject) -> JavaObject:
+        return java_call(self._java.later, analyzer)
+
+    def _remove_files(self) -> None:
+        """Do nothing: there are none."""

@@ -1,0 +1,185 @@
+"""Measures documents written beside a bundle on one machine, in process.
+
+    python -m lightretriever.loadtest.live BUNDLE --results docs/results/live.json
+
+Documents are those of the bundle under new ids, with their vectors and impacts; of them, 5 % of the bundle's are
+deleted. Queries are the first words of documents.
+
+    one by one, together    writes acknowledged a second, by one writer and by 16, whose writes share an fsync
+    bulk                    the same of calls with 1,000 documents each
+    found                   milliseconds until another process' searches see a write
+    overlay                 searches beside so many written documents: p50 and p99, and searches a second by 2 threads
+    replay, compaction      seconds to open the journal, and to make a bundle of all
+"""
+
+import argparse
+import json
+import resource
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from time import perf_counter, sleep
+from typing import Any, Final
+
+import numpy as np
+import orjson
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.live.compact import compact
+from lightretriever.artifacts.live.documents import Change, read_fields
+from lightretriever.loadtest.results.record import four_digits, origin, typed, write_json
+from lightretriever.service.schemas import SearchRequest
+from lightretriever.service.search.engine import SearchEngine
+from lightretriever.service.settings import Settings
+
+__all__ = ["main", "measure"]
+
+_SIZES: Final = (0, 1_000, 10_000)
+_WRITES: Final = 500
+_WRITERS: Final = 16
+_BULK: Final = 1_000
+_DELETED: Final = 20  # one in so many documents of the bundle
+_SEARCHES: Final = 1_000
+_UNTIL_S: Final = 600.0
+
+
+class _Copies:
+    """Documents of a bundle under new ids."""
+
+    def __init__(self, bundle: Bundle) -> None:
+        self.bundle, self._numbers = bundle, count()
+        size = min(bundle.manifest.documents, 10_000)
+        with bundle.sparse() as sparse:
+            self.ids = sparse.ids()
+            self._raws = sparse.documents(np.arange(size))
+            self._rows = sparse.rows(0, size)
+        self._vectors = None if bundle.manifest.dense is None else bundle.dense().vectors(np.arange(size))
+
+    def take(self, size: int) -> list[Change]:
+        """Give the next documents."""
+        return [self._change(next(self._numbers)) for _ in range(size)]
+
+    def _change(self, number: int) -> Change:
+        place = number % len(self._raws)
+        indptr, names, terms, impacts = self._rows
+        part = slice(indptr[place], indptr[place + 1])
+        own = [names[term] for term in terms[part].tolist()]
+        fields = orjson.loads(self._raws[place])
+        document_id = f"copy-{number}"
+        del fields["_id"]
+        document = read_fields(document_id, fields, self.bundle.manifest)
+        vector = None if self._vectors is None else self._vectors[place]
+        return Change(document_id, document, vector, dict(zip(own, impacts[part].tolist(), strict=True)))
+
+
+def measure(bundle: Bundle, sizes: Sequence[int], folder: Path) -> dict[str, Any]:
+    """Give all figures; `folder` takes the journals and the new bundle."""
+    copies = _Copies(bundle)
+    found: dict[str, Any] = {"documents": bundle.manifest.documents}
+    with _engine(bundle, folder / "writes") as engine:
+        found["one_by_one_per_s"] = _rate(engine, [[one] for one in copies.take(_WRITES)], 1)
+        found["together_per_s"] = _rate(engine, [[one] for one in copies.take(4 * _WRITES)], _WRITERS)
+        found["bulk_per_s"] = _rate(engine, [copies.take(_BULK) for _ in range(5)], 1)
+        with _engine(bundle, folder / "writes") as other:
+            found["found_ms"] = _until_found(engine, other, copies.take(100))
+    found["overlay"] = []
+    for size in sizes:
+        with _engine(bundle, folder / f"live-{size}") as engine:
+            before = _resident()
+            _write(engine, copies, size)
+            found["overlay"].append({"written": size, "resident_mb": (_resident() - before) >> 20} | _searches(engine))
+    begun = perf_counter()
+    with _engine(bundle, folder / f"live-{sizes[-1]}", warm=False):
+        found["replay_s"] = four_digits(perf_counter() - begun)
+    begun = perf_counter()
+    compact(bundle, folder / f"live-{sizes[-1]}", folder / "new")
+    found["compaction_s"] = four_digits(perf_counter() - begun)
+    return found
+
+
+@contextmanager
+def _engine(bundle: Bundle, live: Path, *, warm: bool = True) -> Iterator[SearchEngine]:
+    with SearchEngine.open(bundle, Settings(live=live, deadline_ms=60_000)) as engine:
+        if warm:
+            engine.warm_up()
+        yield engine
+
+
+def _live(engine: SearchEngine) -> Callable[[Sequence[Change]], object]:
+    live = engine.parts.backends.live
+    if live is None:
+        raise ValueError("the engine has no journal")
+    return lambda changes: live.write(changes, perf_counter() + _UNTIL_S, wait=False)
+
+
+def _rate(engine: SearchEngine, groups: Sequence[Sequence[Change]], writers: int) -> float:
+    write, begun = _live(engine), perf_counter()
+    with ThreadPoolExecutor(writers) as threads:
+        list(threads.map(write, groups))
+    return four_digits(sum(map(len, groups)) / (perf_counter() - begun))
+
+
+def _until_found(engine: SearchEngine, other: SearchEngine, changes: Sequence[Change]) -> dict[str, float]:
+    write, seconds = _live(engine), []
+    for change in changes:
+        write([change])
+        begun = perf_counter()
+        while other.parts.backends.documents.ordinal(change.id) is None:
+            sleep(0.001)
+        seconds.append(perf_counter() - begun)
+    return {name: four_digits(float(np.percentile(seconds, p)) * 1e3) for name, p in (("p50", 50), ("p99", 99))}
+
+
+def _write(engine: SearchEngine, copies: _Copies, size: int) -> None:
+    write = _live(engine)
+    for _ in range(size // _BULK):
+        write(copies.take(_BULK))
+    if size:
+        write([Change(document_id) for document_id in copies.ids[::_DELETED]])
+
+
+def _searches(engine: SearchEngine) -> dict[str, float]:
+    queries = engine.parts.documents.probes(_SEARCHES)
+    asked = [SearchRequest(query=queries[number % len(queries)]) for number in range(_SEARCHES)]
+    for one in asked:  # the JVM compiles what the overlay needs
+        engine.answer(one)
+    seconds = []
+    for one in asked:
+        begun = perf_counter()
+        engine.answer(one)
+        seconds.append(perf_counter() - begun)
+    begun = perf_counter()
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(engine.answer, asked))
+    rate = len(asked) / (perf_counter() - begun)
+    p50, p99 = (float(np.percentile(seconds, p)) * 1e3 for p in (50, 99))
+    return {"p50_ms": four_digits(p50), "p99_ms": four_digits(p99), "searches_per_s": four_digits(rate)}
+
+
+def _resident() -> int:
+    pages = int(Path("/proc/self/statm").read_text("utf-8").split()[1])
+    return pages * resource.getpagesize()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m lightretriever.loadtest.live", description="Documents beside a bundle."
+    )
+    parser.add_argument("bundle", type=Path)
+    parser.add_argument("--sizes", type=int, nargs="+", default=_SIZES)
+    parser.add_argument("--results", type=Path)
+    given = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory(dir=given.bundle.absolute().parent) as folder:
+        found = measure(Bundle.open(given.bundle), given.sizes, Path(folder))
+    if given.results is not None:
+        write_json(given.results, {**origin(), "command": typed(parser.prog, arguments), **found})
+    print(json.dumps(found, indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,119 @@
+"""What is written beside a bundle is searched as if a bundle had been built of all: random sequences of changes."""
+
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import pytest
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.errors import LightRetrieverError
+from lightretriever.service.schemas import SearchRequest
+from lightretriever.service.search.engine import SearchEngine
+from lightretriever.service.settings import Settings
+
+from tests.live.mirror import Mirror
+from tests.support.tiny import make_tiny_bundle
+
+FIELDS: dict[str, Any] = {"year": "number", "title": "keyword"}
+SETTINGS = Settings(deadline_ms=60_000, warm_up_queries=1)
+BUNDLES: dict[str, dict[str, Any]] = {
+    "words": {"vocabulary": "words"},
+    "tokens": {"vocabulary": "tokens", "idf": True},
+    "both": {"vocabulary": "both"},
+    "sparse": {"vocabulary": "words", "dense": False},
+    "refined": {"vocabulary": "words", "factory": "PQ8x4fs,Refine(SQ8)", "documents": 800},
+}
+QUERIES = ("zebra music", "search engine library", "play chess from the terminal", "xylophone")
+REQUESTS: tuple[dict[str, Any], ...] = (
+    {"k": 10, "explain": True, "snippets": {}},
+    {"k": 50, "mode": "sparse"},
+    {"k": 50, "mode": "dense"},
+    {"k": 20, "filter": {"field": "year", "gte": 2005}, "facets": ["title"]},
+    {"k": 20, "filter": {"not": {"field": "title", "exists": True}}},
+    {"k": 10, "sort": {"field": "year"}},
+    {"k": 10, "group_by": "year", "group_size": 2},
+    {"k": 10, "offset": 10, "fusion": {"method": "rrf"}},
+    {"k": 10, "diversity": 0.5},
+)
+
+
+@pytest.fixture(scope="module", params=BUNDLES)
+def bundle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    path = tmp_path_factory.mktemp("rebuilt") / request.param
+    return make_tiny_bundle(path, fields=FIELDS, **({"documents": 60} | BUNDLES[request.param]))
+
+
+def answers(engine: SearchEngine, asked: dict[str, Any], query: str) -> dict[str, Any]:
+    answer = engine.search(SearchRequest(query=query, candidates=1000, **asked)).model_dump()
+    answer.pop("timings_ms")
+    return answer
+
+
+def agree(one: Any, other: Any, error: float, path: str = "") -> None:
+    """Assert that two answers are the same, numbers up to a relative error."""
+    if isinstance(one, float) and isinstance(other, float) and error:
+        assert one == pytest.approx(other, rel=error, abs=error), path
+    elif isinstance(one, dict) and isinstance(other, dict):
+        assert one.keys() == other.keys(), path
+        for name in one:
+            agree(one[name], other[name], error, f"{path}.{name}")
+    elif isinstance(one, list) and isinstance(other, list):
+        assert len(one) == len(other), path
+        for place, (left, right) in enumerate(zip(one, other, strict=True)):
+            agree(left, right, error, f"{path}.{place}")
+    else:
+        assert one == other, path
+
+
+def compare(bundle: Bundle, folder: Path, seed: int, changes: int, groups: int = 5) -> None:
+    """Make random changes, some together, and compare each kind of answer with a rebuilt bundle's."""
+    mirror = Mirror(bundle, seed)
+    with SearchEngine.open(bundle, SETTINGS.model_copy(update={"live": folder / "live"})) as engine:
+        live = engine.parts.backends.live
+        assert live is not None
+        left = changes
+        while left > 0:
+            group = [mirror.change() for _ in range(min(left, int(mirror.random.integers(1, groups + 1))))]
+            results = live.write(group, perf_counter() + 60, wait=False)
+            assert not [one for one in results if isinstance(one, LightRetrieverError)]
+            left -= len(group)
+            engine.search(SearchRequest.model_validate(REQUESTS[3] | {"query": "zebra"}))
+        rebuilt = mirror.rebuilt(folder / f"rebuilt-{seed}")
+        lossy = bundle.manifest.dense is not None and "SQ8" in bundle.manifest.dense.factory
+        with SearchEngine.open(rebuilt, SETTINGS) as other:
+            for asked in REQUESTS:
+                if asked.get("mode") == "dense" and bundle.manifest.dense is None:
+                    continue
+                if bundle.manifest.dense is None and "diversity" in asked:
+                    continue
+                query = QUERIES[int(mirror.random.integers(len(QUERIES)))]
+                one, two = (answers(each, asked, query) for each in (engine, other))
+                if not lossy:
+                    for answer in (one, two):
+                        answer.pop("matched", None)  # its thresholds are measured when a bundle is built
+                        for hit in answer["hits"]:
+                            hit.pop("matched", None)
+                    agree(one, two, 2e-6)
+                else:  # the codes have other ranges, so that neighbours may change places
+                    scores = [{hit["id"]: hit["score"] for hit in answer["hits"]} for answer in (one, two)]
+                    common = scores[0].keys() & scores[1].keys()
+                    assert len(common) >= 0.8 * len(scores[0]), asked
+                    assert max((abs(scores[0][name] - scores[1][name]) for name in common), default=0) < 0.02
+            for document_id in list(mirror.rows)[-5:]:
+                assert engine.terms(document_id) == other.terms(document_id)
+            ids = {hit.id for hit in engine.search(SearchRequest(query="zebra music", k=1000, candidates=1000)).hits}
+            assert ids <= mirror.rows.keys()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_sequence_of_changes_gives_what_a_rebuilt_bundle_gives(bundle: Bundle, tmp_path: Path, seed: int) -> None:
+    compare(bundle, tmp_path, seed, changes=[1, 7, 40, 120][seed])
+
+
+@pytest.mark.slow
+def test_many_sequences_give_what_rebuilt_bundles_give(bundle: Bundle, tmp_path: Path) -> None:
+    for seed in range(100, 200):  # of each of the five bundles
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        compare(bundle, folder, seed, changes=int(np.random.default_rng(seed).integers(1, 60)))

@@ -1,0 +1,186 @@
+"""Real servers with a journal: killed at any moment, several at once, on a full disk."""
+
+import json
+import random
+import resource
+import signal
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Timer
+from time import perf_counter
+from typing import Any
+
+import httpx2
+import pytest
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.service.client import AnswerError, SearchClient, UnreachableError
+from lightretriever.service.http.api_keys import new_key
+from lightretriever.service.search.engine import SearchEngine
+from lightretriever.service.settings import Settings
+
+from tests.service.process import Server
+from tests.support.tiny import make_tiny_bundle
+
+KEY, ENTRY = new_key("both", ["search", "admin"])
+VECTOR = [1.0] * 16
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    return make_tiny_bundle(tmp_path_factory.mktemp("live") / "tiny", vocabulary="words", documents=40)
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    keys = tmp_path / "keys.json"
+    keys.write_text(json.dumps([ENTRY.model_dump(exclude_none=True)]))
+    return {
+        "LIGHTRETRIEVER_LIVE": str(tmp_path / "live"),
+        "LIGHTRETRIEVER_API_KEYS_FILE": str(keys),
+        "LIGHTRETRIEVER_LOG_LEVEL": "warning",
+    }
+
+
+@contextmanager
+def served(bundle: Bundle, environment: dict[str, str], workers: int = 1) -> Iterator[tuple[Server, str]]:
+    with Server(bundle.path, environment=environment, workers=workers) as server:
+        line = server.ready_line
+        assert line, server.wait()
+        yield server, line.rpartition(" ")[2].strip()
+
+
+def fields_of(number: int, version: int) -> dict[str, Any]:
+    return {"title": f"zebra {number}", "text": f"The zebra number {number}, version {version}.", "year": version}
+
+
+def put(client: SearchClient, number: int, version: int) -> None:
+    impacts = {"zebra": 100 + version, f"n{number}": 50}
+    client.put_document(f"z-{number}", fields_of(number, version), vector=VECTOR, impacts=impacts)
+
+
+def write_until_killed(url: str, server: Server, after_s: float, writers: int, first: int) -> dict[int, int | None]:
+    """Write with several clients until the server dies; give the last acknowledged version of each document, None for
+    one whose deletion was, and leave out those whose last write is open."""
+
+    def write(writer: int) -> dict[int, int | None]:
+        known: dict[int, int | None] = {}
+        with SearchClient(url, api_key=KEY, timeout_s=60) as client:
+            for version in range(first, first + 100_000):
+                number = writer * 10 + version % 10
+                try:
+                    if version % 7 == 6 and known.get(number) is not None:
+                        client.delete_document(f"z-{number}")
+                        known[number] = None
+                    else:
+                        put(client, number, version)
+                        known[number] = version
+                except (UnreachableError, AnswerError):
+                    known.pop(number, None)
+                    return known
+        return known
+
+    timer = Timer(after_s, server.process.kill)
+    timer.start()
+    with ThreadPoolExecutor(writers) as threads:
+        found = list(threads.map(write, range(writers)))
+    timer.join()
+    return {number: version for one in found for number, version in one.items()}
+
+
+def check(bundle: Bundle, environment: dict[str, str], expected: dict[int, int | None]) -> None:
+    """Open the journal, and compare every document with what was acknowledged of it."""
+    live = Settings(live=Path(environment["LIGHTRETRIEVER_LIVE"]), deadline_ms=60_000, warm_up_queries=1)
+    with SearchEngine.open(bundle, live) as engine:
+        documents = engine.parts.backends.live
+        assert documents is not None
+        for number, version in expected.items():
+            stored = documents.get(f"z-{number}", perf_counter() + 60)
+            if version is None:
+                assert stored is None, number
+                continue
+            assert stored is not None, number
+            assert json.loads(stored.raw) == {"_id": f"z-{number}"} | fields_of(number, version)
+            assert engine.terms(f"z-{number}").terms[0].impact == 100 + version
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_kill_9_loses_nothing_that_was_acknowledged(bundle: Bundle, environment: dict[str, str], seed: int) -> None:
+    chance = random.Random(seed)
+    with served(bundle, environment) as (server, url):
+        expected = write_until_killed(url, server, chance.uniform(0.05, 1.0), writers=3, first=0)
+    assert expected
+    check(bundle, environment, expected)
+
+
+@pytest.mark.slow
+def test_many_kills_lose_nothing(bundle: Bundle, environment: dict[str, str]) -> None:
+    chance = random.Random(1)
+    for kill in range(40):
+        with served(bundle, environment) as (server, url):
+            expected = write_until_killed(url, server, chance.uniform(0.0, 0.5), writers=3, first=kill * 1000)
+        check(bundle, environment, expected)
+
+
+@pytest.mark.slow
+def test_every_worker_sees_what_one_wrote(bundle: Bundle, environment: dict[str, str]) -> None:
+    headers = {"authorization": f"Bearer {KEY}"}
+    with served(bundle, environment, workers=2) as (_, url):
+        for number in range(20):
+            body = {"fields": fields_of(number, 1), "vector": VECTOR, "impacts": {"zebra": 100 + number}}
+            path = f"{url}/documents/z-{number}?refresh=wait_for"
+            assert httpx2.put(path, json=body, headers=headers, timeout=60).status_code == 200
+            for _ in range(4):  # each over a connection of its own, so that both processes are asked
+                asked = {"query": "zebra", "mode": "sparse", "k": 1}
+                answer = httpx2.post(f"{url}/search", json=asked, headers=headers, timeout=60).json()
+                assert answer["hits"][0]["id"] == f"z-{number}"
+        for _ in range(10):
+            answer = httpx2.get(f"{url}/documents/z-0", headers=headers, timeout=60)
+            condition = headers | {"if-match": answer.headers["etag"]}
+            body, path = {"fields": answer.json()["fields"]}, f"{url}/documents/z-0?refresh=wait_for"
+            assert httpx2.put(path, json=body, headers=condition, timeout=60).status_code == 200
+
+
+def test_a_full_disk_is_507_and_nothing_is_lost(bundle: Bundle, environment: dict[str, str]) -> None:
+    with served(bundle, environment) as (server, url), SearchClient(url, api_key=KEY, timeout_s=60) as client:
+        put(client, 0, 1)
+        (file,) = Path(environment["LIGHTRETRIEVER_LIVE"]).glob("*.journal")
+        size = file.stat().st_size
+        resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (size + 10, resource.RLIM_INFINITY))
+        for _ in range(3):
+            with pytest.raises(AnswerError) as error:
+                put(client, 1, 1)
+            assert (error.value.status, error.value.kind) == (507, "no_room")
+        assert file.stat().st_size == size
+        assert client.document("z-0").fields == fields_of(0, 1)
+        resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        put(client, 2, 1)
+    check(bundle, environment, {0: 1, 2: 1})
+
+
+def test_a_damaged_journal_refuses_to_start_and_says_what_to_do(bundle: Bundle, environment: dict[str, str]) -> None:
+    with served(bundle, environment) as (server, url), SearchClient(url, api_key=KEY, timeout_s=60) as client:
+        for number in range(5):
+            put(client, number, 1)
+        server.process.send_signal(signal.SIGTERM)
+        assert server.wait()[0] == 0
+    (file,) = Path(environment["LIGHTRETRIEVER_LIVE"]).glob("*.journal")
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    with Server(bundle.path, environment=environment) as server:
+        status, _, errors = server.wait()
+    assert status == 2
+    assert "the journal is damaged behind change" in errors
+    assert "Restore the folder from a copy, or move it away" in errors
+
+
+def test_what_a_killed_writer_left_is_no_hindrance(bundle: Bundle, environment: dict[str, str]) -> None:
+    with served(bundle, environment) as (server, url), SearchClient(url, api_key=KEY, timeout_s=60) as client:
+        put(client, 0, 1)
+        server.process.kill()
+        server.process.wait()
+    with served(bundle, environment) as (_, url), SearchClient(url, api_key=KEY, timeout_s=60) as client:
+        client.put_document("z-0", fields_of(0, 1) | {"year": 2}, wait=True)  # not for one that is gone
+        assert client.document("z-0").fields["year"] == 2

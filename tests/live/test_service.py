@@ -1,0 +1,319 @@
+"""Documents written beside a bundle on this machine, over HTTP, as on a cluster."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.service.client import AnswerError, SearchClient
+from lightretriever.service.collections.collections import Collections
+from lightretriever.service.errors import SettingsError
+from lightretriever.service.http.api_keys import new_key
+from lightretriever.service.http.app import create_app
+from lightretriever.service.search.engine import SearchEngine
+from lightretriever.service.settings import Settings, load_settings
+
+from tests.service.live import live
+from tests.service.process import ROOT
+from tests.support.tiny import make_tiny_bundle
+
+KEY, ENTRY = new_key("both", ["search", "admin"])
+READER, READS = new_key("reader", ["search"])
+OTHER, OTHERS = new_key("other", ["admin"], ["another"])
+NEW = {"title": "Zebra", "text": "A zebra plays the xylophone.", "year": 2026}
+VECTOR = [1.0] * 16
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    return make_tiny_bundle(tmp_path_factory.mktemp("live") / "tiny", vocabulary="both", fields={"year": "number"})
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
+    folder = tmp_path_factory.mktemp("keys")
+    keys = folder / "keys.json"
+    keys.write_text(json.dumps([one.model_dump(exclude_none=True) for one in (ENTRY, READS, OTHERS)]))
+    return Settings(live=folder / "live", deadline_ms=60_000, warm_up_queries=1, watch_s=0, api_keys_file=keys)
+
+
+@pytest.fixture(scope="module")
+def engine(bundle: Bundle, settings: Settings) -> Iterator[SearchEngine]:
+    with SearchEngine.open(bundle, settings) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def url(engine: SearchEngine) -> Iterator[str]:
+    with live(create_app(engine)) as url:
+        yield url
+
+
+@pytest.fixture
+def client(url: str) -> Iterator[SearchClient]:
+    with SearchClient(url, api_key=KEY, timeout_s=60) as client:
+        yield client
+
+
+@contextmanager
+def opened(bundle: Bundle, settings: Settings) -> Iterator[SearchClient]:
+    with (
+        SearchEngine.open(bundle, settings) as engine,
+        live(create_app(engine)) as url,
+        SearchClient(url, api_key=KEY, timeout_s=60) as client,
+    ):
+        yield client
+
+
+def impacts_of(engine: SearchEngine, text: str) -> dict[str, int]:
+    (terms,) = engine.parts.encoder.vocabulary.terms_of([text])
+    return dict.fromkeys(terms, 300)
+
+
+def found(client: SearchClient, query: str, **fields: Any) -> list[str]:
+    return [hit.id for hit in client.search(query, **fields).hits]
+
+
+def test_a_new_document_is_found_by_every_leg_at_once(client: SearchClient, engine: SearchEngine) -> None:
+    impacts = impacts_of(engine, "zebra xylophone")
+    written = client.put_document("odd/é..", NEW, vector=VECTOR, impacts=impacts)
+    assert written.created
+    document = client.document("odd/é..")
+    assert (document.fields, document.version) == (NEW, written.version)
+    assert found(client, "zebra xylophone", mode="sparse")[0] == "odd/é.."
+    assert "odd/é.." in found(client, "zebra xylophone", mode="dense", k=200)
+    (hit,) = client.search("zebra", filter={"field": "year", "eq": 2026}, explain=True, snippets={}).hits
+    assert hit.fields == NEW
+    assert hit.explanation is not None
+    assert hit.sparse is not None
+    assert sum(word.sparse or 0 for word in hit.explanation.words) == pytest.approx(hit.sparse.score)
+    assert client.search("xilophone", spelling="auto").searched == "xylophone"
+    client.delete_document("odd/é..", version=written.version, wait=True)
+    assert "odd/é.." not in found(client, "zebra xylophone", k=200)
+    with pytest.raises(AnswerError) as error:
+        client.delete_document("odd/é..")
+    assert (error.value.status, error.value.kind) == (404, "document_not_found")
+    assert client.put_document("odd/é..", NEW, vector=VECTOR, impacts=impacts).created
+    client.delete_document("odd/é..")
+
+
+def test_other_fields_keep_vector_and_impacts(client: SearchClient, engine: SearchEngine) -> None:
+    document, terms = client.document("music"), engine.terms("music")
+    before = {hit.id: hit.score for hit in client.search("terminal music player", k=5).hits}
+    assert not client.put_document("music", {**document.fields, "year": 1999}).created
+    assert engine.terms("music") == terms
+    assert {hit.id: hit.score for hit in client.search("terminal music player", k=5).hits} == before
+    assert "music" in found(client, "music", filter={"field": "year", "eq": 1999})
+    client.put_document("music", document.fields, vector=VECTOR)
+    assert engine.terms("music") == terms
+
+
+def test_only_the_version_that_was_read_is_written_over(client: SearchClient, engine: SearchEngine) -> None:
+    bundled = client.document("editor")
+    changed = client.put_document("editor", {**bundled.fields, "year": 5}, version=bundled.version)
+    first = client.put_document("versioned", NEW, vector=VECTOR, impacts=impacts_of(engine, "zebra"))
+    second = client.put_document("versioned", {**NEW, "year": 1}, version=first.version)
+    for write in (
+        lambda: client.put_document("editor", bundled.fields, version=bundled.version),
+        lambda: client.put_document("versioned", NEW, version=first.version),
+        lambda: client.delete_document("versioned", version=first.version),
+        lambda: client.put_document("nobody", NEW, version=first.version),
+        lambda: client.put_document("versioned", NEW, version=second.version[:-12] + 12 * "0"),
+    ):
+        with pytest.raises(AnswerError) as error:
+            write()
+        assert (error.value.status, error.value.kind) == (412, "version_conflict")
+    assert client.document("versioned").version == second.version
+    assert client.document("editor").version == changed.version
+    client.delete_document("versioned", version=second.version)
+
+
+def test_writers_at_the_same_time_do_not_lose_each_other(client: SearchClient, engine: SearchEngine) -> None:
+    impacts = impacts_of(engine, "zebra")
+
+    def write(number: int) -> str:
+        return client.put_document(
+            f"many-{number % 8}", {**NEW, "year": number}, vector=VECTOR, impacts=impacts
+        ).version
+
+    with ThreadPoolExecutor(8) as threads:
+        versions = set(threads.map(write, range(64)))
+    assert len(versions) == 64
+    for number in range(8):
+        assert client.document(f"many-{number}").version in versions
+        client.delete_document(f"many-{number}")
+    assert not [name for name in found(client, "zebra", k=200) if name.startswith("many-")]
+
+
+@pytest.mark.parametrize(
+    ("body", "field", "message"),
+    [
+        ({}, "fields", "required"),
+        ({"fields": NEW}, "vector", "is missing, but the document is new"),
+        ({"fields": NEW, "vector": VECTOR}, "impacts", "is missing, but the document is new"),
+        ({"fields": NEW, "vector": [1.0] * 17}, "vector", "it has 17 values, those of the index have 16"),
+        ({"fields": NEW, "impacts": {"#300": 65_536}}, "impacts.#300", "in this index it is 1 to 65535"),
+        ({"fields": NEW, "impacts": {"#400000": 5}}, "impacts.#400000", "is no token id; they are #0 to #"),
+        ({"fields": {**NEW, "colour": "red"}}, "fields.colour", "no document of the bundle has such a field, only: "),
+        ({"fields": {**NEW, "year": "soon"}}, "fields", 'field "year": expected a number'),
+    ],
+)
+def test_a_bad_document_is_told_before_anything_is_written(
+    url: str, client: SearchClient, body: dict[str, Any], field: str, message: str
+) -> None:
+    answer = put(url, KEY, body)
+    problem = answer.json()
+    assert (answer.status_code, problem["kind"]) == (422, "invalid_request")
+    assert problem["errors"][0]["field"] == field
+    assert message in problem["errors"][0]["message"]
+    with pytest.raises(AnswerError):
+        client.document("bad")
+
+
+def put(url: str, key: str, body: object) -> httpx2.Response:
+    return httpx2.put(f"{url}/documents/bad", json=body, headers={"authorization": f"Bearer {key}"}, timeout=60)
+
+
+def lines(url: str, *given: dict[str, Any], key: str = KEY) -> httpx2.Response:
+    headers = {"authorization": f"Bearer {key}", "content-type": "application/x-ndjson"}
+    body = "\n".join(json.dumps(one) for one in given)
+    return httpx2.post(f"{url}/documents", content=body, headers=headers, timeout=60)
+
+
+def test_many_changes_come_as_lines(url: str, client: SearchClient, engine: SearchEngine) -> None:
+    whole = {"fields": NEW, "vector": VECTOR, "impacts": impacts_of(engine, "zebra")}
+    answer = lines(
+        url,
+        *({"id": f"line-{number}", **whole} for number in range(50)),
+        {"id": "line-1", "fields": {**NEW, "year": 3}},
+        {"id": "line-2", "delete": True},
+        {"id": "line-2", "delete": True},
+        {"id": "unknown", "fields": NEW},
+        {"id": "line-3", "fields": NEW, "version": "1.0"},
+        {"id": "line-2", **whole},
+    )
+    assert answer.status_code == 200, answer.text
+    results = answer.json()["results"]
+    assert [one["result"] for one in results] == 50 * ["created"] + [
+        *("changed", "deleted", "missing", "refused", "refused", "created")
+    ]
+    assert "the document is new" in results[53]["reason"]
+    assert "not 1.0" in results[54]["reason"]
+    assert client.document("line-1").version == results[50]["version"]
+    assert {f"line-{number}" for number in range(50)} <= set(found(client, "zebra", mode="sparse", k=200))
+    assert client.search("zebra", filter={"field": "year", "eq": 3}).hits[0].id == "line-1"
+    lines(url, *({"id": f"line-{number}", "delete": True} for number in range(50)))
+    assert not [name for name in found(client, "zebra", k=200) if name.startswith("line-")]
+
+
+@pytest.mark.parametrize(
+    ("bad", "field", "message"),
+    [
+        ({"id": "b", "fields": NEW, "vector": [1.0]}, "lines.1.vector", "it has 1 values"),
+        ({"id": "b"}, "lines.1", "fields are required, unless delete is true"),
+        ({"id": "b", "delete": True, "fields": NEW}, "lines.1", "a line that deletes has neither"),
+        ({"fields": NEW}, "lines.1.id", "required"),
+    ],
+)
+def test_a_bad_line_is_told_before_anything_is_written(
+    url: str, client: SearchClient, bad: dict[str, Any], field: str, message: str
+) -> None:
+    answer = lines(url, {"id": "good", "fields": NEW, "vector": VECTOR, "impacts": {"zebra": 5}}, bad)
+    assert answer.status_code == 422, answer.text
+    (error,) = answer.json()["errors"]
+    assert error["field"].startswith(field)
+    assert message in error["message"]
+    with pytest.raises(AnswerError):
+        client.document("good")
+    assert lines(url, key=KEY).status_code == 422
+    assert lines(url, {"id": "good", "delete": True}, key=READER).status_code == 403
+
+
+def test_writing_needs_the_scope_admin_for_this_collection(url: str) -> None:
+    body = {"fields": NEW, "vector": VECTOR, "impacts": {"zebra": 5}}
+    assert httpx2.put(f"{url}/documents/bad", json=body, timeout=60).status_code == 401
+    assert [put(url, key, body).status_code for key in (READER, OTHER)] == [403, 403]
+    for key in (READER, OTHER):
+        headers = {"authorization": f"Bearer {key}"}
+        assert httpx2.delete(f"{url}/documents/music", headers=headers, timeout=60).status_code == 403
+
+
+def test_what_was_written_is_there_after_a_restart(
+    bundle: Bundle, tmp_path: Path, settings: Settings, engine: SearchEngine
+) -> None:
+    own = settings.model_copy(update={"live": tmp_path / "live"})
+    with opened(bundle, own) as client:
+        written = client.put_document("kept", NEW, vector=VECTOR, impacts=impacts_of(engine, "zebra"))
+        client.delete_document("music")
+    with opened(bundle, own) as client:
+        assert client.document("kept").version == written.version
+        assert found(client, "zebra", mode="sparse")[0] == "kept"
+        assert "music" not in found(client, "music", k=200)
+
+
+def test_every_process_follows_the_journal(bundle: Bundle, engine: SearchEngine, settings: Settings) -> None:
+    """Another engine with the same folder stands for another process: they share nothing but the files."""
+    impacts = impacts_of(engine, "zebra")
+    with opened(bundle, settings) as one, opened(bundle, settings) as other:
+        for number in range(5):
+            writer, reader = (one, other) if number % 2 else (other, one)
+            version = writer.put_document(f"f-{number}", NEW, vector=VECTOR, impacts=impacts, wait=True).version
+            assert f"f-{number}" in found(reader, "zebra", mode="sparse")
+            assert reader.document(f"f-{number}").version == version
+            reader.delete_document(f"f-{number}", version=version, wait=True)
+            assert f"f-{number}" not in found(writer, "zebra", mode="sparse")
+
+
+def test_many_documents_are_told_and_too_many_refused(
+    bundle: Bundle, tmp_path: Path, settings: Settings, engine: SearchEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    impacts = impacts_of(engine, "zebra")
+    own = settings.model_copy(update={"live": tmp_path / "live"})
+    monkeypatch.setattr("lightretriever.artifacts.live.store._FEW", 2)
+    monkeypatch.setattr("lightretriever.artifacts.live.store._SHARE", 60)
+    monkeypatch.setattr("lightretriever.artifacts.live.store._MOST", 3)
+    with SearchEngine.open(bundle, own) as few, live(create_app(few)) as url:
+        few.warm_up()
+        with SearchClient(url, api_key=KEY, timeout_s=60) as client:
+            for number in range(3):
+                warning = httpx2.get(f"{url}/readyz", timeout=60).json().get("warning")
+                assert (warning is None) == (number < 2)
+                client.put_document("same", NEW, vector=VECTOR, impacts=impacts)
+            assert warning is not None
+            assert "2 documents are written beside the bundle, of at most 3. Make a bundle of all" in warning
+            with pytest.raises(AnswerError, match="as many as may be") as error:
+                client.put_document("same", NEW, vector=VECTOR, impacts=impacts)
+            assert (error.value.status, error.value.kind) == (507, "no_room")
+            client.delete_document("same")
+            assert "lightretriever_live_documents 3.0" in httpx2.get(f"{url}/metrics", timeout=60).text
+
+
+def test_a_service_without_a_journal_imports_nothing_of_it(bundle: Bundle) -> None:
+    script = f"""
+import sys
+from pathlib import Path
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.service.http.app import create_app
+from lightretriever.service.search.engine import SearchEngine
+with SearchEngine.open(Bundle.open(Path({str(bundle.path)!r}))) as engine:
+    create_app(engine)
+print([name for name in sys.modules if name.endswith(("live.store", "live.journal", "live.overlay", "sparse.later"))])
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip().splitlines()[-1] == "[]"
+
+
+def test_one_collection_has_a_journal(bundle: Bundle, tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="There are 2 collections, but setting 'live' names one folder"):
+        Collections.open({"one": bundle.path, "two": bundle.path}, Settings(live=tmp_path))
+    with pytest.raises(SettingsError, match="which has its own documents"):
+        load_settings(
+            None, {"live": tmp_path, "backend": "opensearch", "opensearch_url": "http://x", "opensearch_index": "y"}
+        )
