@@ -1,21 +1,24 @@
 """Parts of a manifest that describe a task: its token table, its head queries, and when a document matches well; and
 how documents were expanded."""
 
-from typing import Annotated, Self
+from typing import Annotated, Final, Self
 
 from lightretriever.artifacts.bundle.paths import InsidePath
 from lightretriever.artifacts.tokens.table import TableDtype
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-__all__ = ["ExpansionInfo", "HeadInfo", "ManifestPart", "MatchThresholds", "TaskInfo"]
+__all__ = ["MAX_TEXT_CHARS", "ExpansionInfo", "HeadInfo", "ManifestPart", "MatchThresholds", "TaskInfo"]
+
+MAX_TEXT_CHARS: Final = 10_000
+"""Characters of a name, an instruction or any other text of a manifest."""
 
 Cosine = Annotated[float, Field(ge=-1.01, le=1.01, allow_inf_nan=False)]
 
 
 class ManifestPart(BaseModel):
-    """Base of a manifest's parts: immutable, no unknown fields."""
+    """Base of a manifest's parts: immutable, no unknown fields, and bounded texts, which a service shows to all."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", str_max_length=MAX_TEXT_CHARS)
 
 
 class HeadInfo(ManifestPart):

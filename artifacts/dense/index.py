@@ -28,6 +28,7 @@ _FEW: Final = 20_000
 _MOST: Final = 2  # a filter that keeps one document of so many is applied to what Faiss finds without it
 _DEEPER: Final = 1.5  # times as many documents as are needed on average, so that enough of them match
 
+_UNLIKE: Final = np.float32(-1)  # the least cosine
 _CHUNK: Final = 8192  # documents decoded at a time
 
 
@@ -164,6 +165,8 @@ class DenseIndex:
             part = slice(start, start + _CHUNK)
             # Not `@`: BLAS wakes its thread pool for this, and its order of summation depends on the number of rows.
             np.einsum("md,d->m", self.vectors(ordinals[part]), query, out=scores[part])
+        # Of a vector that is not finite, which nothing here writes: it is like no query.
+        scores[~np.isfinite(scores)] = _UNLIKE
         return scores
 
     def vectors(self, ordinals: npt.NDArray[np.integer]) -> npt.NDArray[np.float32]:

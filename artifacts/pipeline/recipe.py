@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
 from lightretriever.artifacts.bundle.manifest import LegWeights
-from lightretriever.artifacts.bundle.parts import ExpansionInfo
+from lightretriever.artifacts.bundle.parts import MAX_TEXT_CHARS, ExpansionInfo
 from lightretriever.artifacts.bundle.paths import TaskName
 from lightretriever.artifacts.corpus.beir import Corpus
 from lightretriever.artifacts.corpus.bounds import MAX_DIMENSION
@@ -40,9 +40,9 @@ _MOST_NAMED = 20
 
 
 class Section(BaseModel):
-    """A part of a recipe: unknown keys are refused, and numbers that are not finite."""
+    """A part of a recipe: unknown keys are refused, numbers that are not finite, and texts longer than a manifest's."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, str_max_length=MAX_TEXT_CHARS)
 
 
 class ModelRecipe(Section):

@@ -53,6 +53,9 @@ _OURS_FIRST: Final = "Call lightretriever.artifacts.sparse.jvm.start_jvm() befor
 
 _OF_MEMORY: Final = re.compile(r"-Xm[nsx]|-Xss|-XX:\S*(Heap|RAM|Size|GC\b)|-XX:@|@")
 
+_OF_PROGRAMS: Final = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS")
+_AGENT: Final = re.compile(r"-javaagent|-agent(lib|path)")
+
 _lock = threading.RLock()
 _threads = threading.local()
 _started: "_Started | None" = None
@@ -196,6 +199,12 @@ def _start(heap_mb: int) -> _Started:
             f"({' '.join(_options(heap_mb)[:3])}); with too little, Java ends the process without a word.",
             remedy="Unset _JAVA_OPTIONS, or take the options of memory and of the garbage collector out of it.",
         )
+    if _AGENT.search(wanted):
+        raise JavaError(
+            f"The environment has _JAVA_OPTIONS={wanted!r:.200}, which loads an agent; where it can't, Java ends the "
+            "process without a word.",
+            remedy="Take the agent out of _JAVA_OPTIONS.",
+        )
     config.set_classpath(str(classes), str(jar))
     config.set_options(*_options(heap_mb))
     try:
@@ -254,9 +263,12 @@ def _java_home() -> Path:
 def _environment(java_home: Path) -> Iterator[None]:
     """What pyjnius and Java read while the JVM starts; it is put back so that nobody else gets our choice.
 
+    What is meant for programs in Java, such as an agent of a monitoring system in JAVA_TOOL_OPTIONS, is left out: Java
+    would end this process where it can't load one.
+
     Java takes the encoding of file names from the locale, once and for all, and sets the process's locale to do so.
     """
-    names = ("JAVA_HOME", "JVM_PATH", "LC_ALL")
+    names = ("JAVA_HOME", "JVM_PATH", "LC_ALL", *_OF_PROGRAMS)
     saved = {name: os.environ.pop(name, None) for name in names}
     spoken = locale.setlocale(locale.LC_ALL)
     os.environ.update(JAVA_HOME=str(java_home), LC_ALL="C.UTF-8")

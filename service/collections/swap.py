@@ -6,6 +6,7 @@ the old one stays.
 """
 
 import asyncio
+import errno
 import logging
 import os
 from collections import Counter
@@ -34,7 +35,9 @@ _WARM_UP_SHARE: Final = 0.25  # of a processor; the rest is for the requests of 
 
 _PASSING: Final = (ClusterError, SearchFailedError, DeadlineError, NotReadyError)  # errors of a cluster
 
-_Signature = tuple[tuple[str, int, int, int], ...]
+_OF_THE_MACHINE: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.ESTALE, errno.EAGAIN, errno.EINTR)
+
+_Signature = tuple[tuple[str, int, int, int, int], ...]
 _Source = tuple[_Signature, str | None]
 """A folder's signature, and on a cluster the index that the alias stands for."""
 
@@ -156,7 +159,11 @@ class EngineHolder:
     def _look(self, folder: Path) -> bool:
         """Tell whether the folder's bundle, or the index of the cluster's alias, differs from the last one handled and
         is the same at two checks in a row, so that a copy in progress is left alone."""
-        before, self._looked = self._looked, self._source(folder)
+        try:
+            before, self._looked = self._looked, self._source(folder)
+        except OSError as error:
+            _log.warning("the bundle's folder can't be read now", extra={"collection": self.name, "reason": str(error)})
+            return False
         return self._looked == before and self._looked != self._handled
 
     def _replace(self, folder: Path, asked: "Future[bool]") -> None:
@@ -165,7 +172,7 @@ class EngineHolder:
             engine = self._prepared(folder)
         except Exception as error:
             stopping = self._stop.is_set()
-            if self.engine.parts.backends.cluster is not None and isinstance(error, _PASSING):
+            if _is_passing(error) or (self.engine.parts.backends.cluster is not None and isinstance(error, _PASSING)):
                 self._handled = None  # so that it is tried again
             asked.set_exception(NotReadyError("The service stops.") if stopping else self._refused(error))
             return
@@ -247,14 +254,26 @@ def _resolved(folder: Path) -> Path:
 
 
 def _signature(folder: Path) -> _Signature:
-    """Give every file's name, inode, size and time, which change with the folder's content. Empty without a folder."""
+    """Give every file's name, inode, size and times, which change with the folder's content and its permissions. Empty
+    without a folder. OSError where the machine lacks something, such as files that may be open."""
     found = []
-    for root, _, names in os.walk(_resolved(folder)):
+
+    def failed(error: OSError) -> None:
+        if _is_passing(error):
+            raise error
+
+    for root, _, names in os.walk(_resolved(folder), onerror=failed):
         for name in names:
             file = Path(root, name)
             try:
                 status = file.stat()
-            except OSError:  # it has just gone
+            except OSError as error:  # it has just gone
+                failed(error)
                 continue
-            found.append((str(file), status.st_ino, status.st_size, status.st_mtime_ns))
+            found.append((str(file), status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns))
     return tuple(sorted(found))
+
+
+def _is_passing(error: Exception) -> bool:
+    """Whether an error is of the machine and not of the bundle. Faiss and Java give its reason as text alone."""
+    return any(os.strerror(code) in str(error) for code in _OF_THE_MACHINE)

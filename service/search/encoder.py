@@ -100,7 +100,7 @@ class QueryEncoder:
         if not names and not tokens.ids.size:
             reason = "they take away every token of the query: leave one of them out, or change a weight"
             raise NoTokensError.of(FieldError("terms", reason))
-        if length < _SHORTEST:
+        if not _SHORTEST <= length < np.inf:
             raise _no_direction(field, text)
         if dense:
             clock.add("encode", started)
@@ -132,7 +132,7 @@ class QueryEncoder:
             bounds, distinct, counts = kernels.count_each(ids, lengths)
             weights = counts.astype(np.float32)
             vectors, norms = self.tables[task].sums.directions(bounds, distinct, weights)
-            if (short := np.flatnonzero((norms < _SHORTEST) & (lengths > 0))).size:
+            if (short := np.flatnonzero(~((norms >= _SHORTEST) & (norms < np.inf)) & (lengths > 0))).size:
                 raise _no_direction(f"queries.{short[0]}", texts[short[0]])
             vectors = [vector if length else None for vector, length in zip(vectors, lengths.tolist(), strict=True)]
             parts = [slice(*ends) for ends in pairwise(bounds.tolist())]

@@ -11,6 +11,7 @@ import ssl
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from types import FrameType
 from typing import Final
 
@@ -35,6 +36,8 @@ __all__ = [
 
 BACKLOG: Final = 2048
 EXIT_ERROR: Final = 2
+_HANDSHAKE_STEPS: Final = 4
+_OF_DATES: Final = (9, 10)  # X509_V_ERR_CERT_NOT_YET_VALID, X509_V_ERR_CERT_HAS_EXPIRED
 _REFRESH_S: Final = 1
 _MOST_CONNECTIONS: Final = 10_000
 _LAST_CALL_S: Final = 0.1
@@ -145,7 +148,8 @@ def _most_connections() -> int:
 
 
 def check_tls(settings: Settings) -> None:
-    """Raise SettingsError unless certificate and private key can be used, if there are any."""
+    """Raise SettingsError unless certificate and private key can be used, if there are any. One that is not valid today
+    is warned of in the log."""
     certificate, key = settings.tls_certificate_file, settings.tls_key_file
     if certificate is None:
         if key is not None:
@@ -165,6 +169,32 @@ def check_tls(settings: Settings) -> None:
             f"used: {error}.",
             remedy="Name PEM files of a certificate and its private key, and set tls_key_password if the key has one.",
         ) from error
+    if (reason := _why_not_valid(certificate, key, password)) is not None:
+        _log.warning("clients will refuse the certificate", extra={"file": str(certificate), "reason": reason})
+
+
+def _why_not_valid(certificate: Path, key: Path | None, password: str) -> str | None:
+    """Why a certificate is not valid today; None if it is. OpenSSL says so to a client that trusts it, in memory."""
+    server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    server.load_cert_chain(certificate, key, lambda: password)
+    client.check_hostname = False
+    client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    client.load_verify_locations(certificate)
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = [
+        client.wrap_bio(to_client, to_server),
+        server.wrap_bio(to_server, to_client, server_side=True),
+    ]
+    try:
+        for _ in range(_HANDSHAKE_STEPS):
+            for end in ends:
+                with suppress(ssl.SSLWantReadError):
+                    end.do_handshake()
+    except ssl.SSLCertVerificationError as error:
+        return error.verify_message if error.verify_code in _OF_DATES else None
+    except ssl.SSLError:  # another reason, such as a key that is too short, is the operator's choice
+        return None
+    return None
 
 
 def _also_mapped(proxies: str) -> str:

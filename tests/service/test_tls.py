@@ -59,6 +59,34 @@ def test_the_service_speaks_https(certificates: Path, tiny_bundle: Bundle, worke
         assert subprocess.run(ours, env=trust, timeout=120, check=False, stdout=subprocess.DEVNULL).returncode == 0
 
 
+@pytest.mark.parametrize(
+    ("dates", "reason"),
+    [
+        (("20200101000000Z", "20210101000000Z"), "certificate has expired"),
+        (("20990101000000Z", "21000101000000Z"), "certificate is not yet valid"),
+        (("20200101000000Z", "20990101000000Z"), None),
+    ],
+)
+@pytest.mark.parametrize("kind", ["rsa:2048", "ec"])
+def test_a_certificate_that_is_not_valid_today_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, dates: tuple[str, str], reason: str | None, kind: str
+) -> None:
+    curve = ("-pkeyopt", "ec_paramgen_curve:prime256v1") if kind == "ec" else ()
+    files = ("-keyout", tmp_path / "key.pem", "-out", tmp_path / "request.pem")
+    openssl("req", "-newkey", kind, *curve, "-nodes", "-subj", "/CN=test", *files)
+    (tmp_path / "index.txt").write_text("")
+    (tmp_path / "ca.conf").write_text(
+        f"[ca]\ndefault_ca=own\n[own]\ndatabase={tmp_path}/index.txt\nnew_certs_dir={tmp_path}\nrand_serial=yes\n"
+        "default_md=sha256\npolicy=any\n[any]\ncommonName=supplied\n"
+    )
+    signed = ("-keyfile", tmp_path / "key.pem", "-in", tmp_path / "request.pem", "-out", tmp_path / "one.pem")
+    between = ("-startdate", dates[0], "-enddate", dates[1])
+    openssl("ca", "-batch", "-selfsign", "-config", tmp_path / "ca.conf", "-notext", *signed, *between)
+    check_tls(Settings(tls_certificate_file=tmp_path / "one.pem", tls_key_file=tmp_path / "key.pem"))
+    told = [(record.message, vars(record)["reason"]) for record in caplog.records]
+    assert told == ([] if reason is None else [("clients will refuse the certificate", reason)])
+
+
 def test_a_certificate_that_cannot_be_used_is_named_before_the_bundle_is_opened(
     certificates: Path, tmp_path: Path
 ) -> None:
