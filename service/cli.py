@@ -32,7 +32,7 @@ _MOST_WORKERS: Final = 1024
 
 app = typer.Typer(
     name="lightretriever",
-    help="Hybrid search with the quality of a large language model and none of it in the query path.",
+    help="Hybrid search with the ranking of a neural model and no model in the query path.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
