@@ -105,8 +105,14 @@ class Application:
         """Addresses are those beside this one, below `/collections/NAME` and behind a proxy that takes a prefix off.
         Examples are those that the bundle answers."""
         facts = info_of(engine_of(request), [])
-        about = {"filters": facts.filters, "fields": facts.fields, "modes": facts.modes, "spelling": facts.spelling}
-        return JSONResponse({**fitted(self._description, **about), "servers": [{"url": "."}]})
+        document = fitted(
+            self._description,
+            filters=facts.filters,
+            fields=facts.fields,
+            modes=facts.modes,
+            spelling=facts.spelling,
+        )
+        return JSONResponse({**document, "servers": [{"url": "."}]})
 
 
 class _Router(Router):

@@ -209,6 +209,6 @@ def _bound_writes(listeners: Sequence[socket.socket], settings: Settings) -> Non
     Otherwise the server would buffer the rest of the answer and wait for the client.
     """
     option = getattr(socket, "TCP_USER_TIMEOUT", None)
-    for listener in listeners if option is not None else ():
-        if listener.family != socket.AF_UNIX:
+    for listener in listeners:
+        if option is not None and listener.family != socket.AF_UNIX:
             listener.setsockopt(socket.IPPROTO_TCP, option, round(settings.write_timeout_s * 1e3))

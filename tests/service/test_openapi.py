@@ -133,7 +133,7 @@ def test_a_bundle_answers_the_examples_of_its_description(
 
 
 def test_examples_of_documents_are_valid() -> None:
-    written = {"DocumentWrite": schemas.DocumentWrite, "DocumentLine": schemas.DocumentLine}
+    written: dict[str, type[BaseModel]] = {"DocumentWrite": schemas.DocumentWrite, "DocumentLine": schemas.DocumentLine}
     assert EXAMPLES["requests"].keys() - MODELS.values() == written.keys()
     for name, model in written.items():
         for example in EXAMPLES["requests"][name].values():
