@@ -23,8 +23,7 @@ install: ## Install what the service needs into .venv
 	@deploy/install/install runtime
 
 demo: install ## Serve the demo bundle on 127.0.0.1:8080 (PORT=8081 make demo for another port)
-	@$(PYTHON_IN_VENV) demo/demo.py --port $(PORT)
-	@LIGHTRETRIEVER_LOG_LEVEL=$${LIGHTRETRIEVER_LOG_LEVEL:-warning} .venv/bin/lightretriever serve demo/bundle --host 127.0.0.1 --port $(PORT)
+	@.venv/bin/lightretriever demo --folder demo/bundle --port $(PORT)
 
 test: ## Install everything the tests need, then run all checks and tests; prints how long each part took
 	@began=$$SECONDS; took=; \

@@ -41,6 +41,7 @@ _SIZES: Final = (0, 1_000, 10_000)
 _WRITES: Final = 500
 _WRITERS: Final = 16
 _BULK: Final = 1_000
+_SEEN: Final = 100
 _DELETED: Final = 20  # one in so many documents of the bundle
 _SEARCHES: Final = 1_000
 _UNTIL_S: Final = 600.0
@@ -84,7 +85,7 @@ def measure(bundle: Bundle, sizes: Sequence[int], folder: Path) -> dict[str, Any
         found["together_per_s"] = _rate(engine, [[one] for one in copies.take(4 * _WRITES)], _WRITERS)
         found["bulk_per_s"] = _rate(engine, [copies.take(_BULK) for _ in range(5)], 1)
         with _engine(bundle, folder / "writes") as other:
-            found["found_ms"] = _until_found(engine, other, copies.take(100))
+            found["found_ms"] = _until_found(engine, other, copies.take(_SEEN))
     found["overlay"] = []
     for size in sizes:
         with _engine(bundle, folder / f"live-{size}") as engine:
@@ -176,7 +177,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(dir=given.bundle.absolute().parent) as folder:
         found = measure(Bundle.open(given.bundle), given.sizes, Path(folder))
     if given.results is not None:
-        write_json(given.results, {**origin(), "command": typed(parser.prog, arguments), **found})
+        write_json(given.results, {**origin(), "command": typed("live", arguments), **found})
     print(json.dumps(found, indent=1))
     return 0
 

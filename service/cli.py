@@ -38,7 +38,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"obj": _open_searcher},
 )
-if sys.argv[1:2] != ["serve"]:  # each of its processes would load the other commands and keep them in memory
+if sys.argv[1:2] not in (
+    ["serve"],
+    ["demo"],
+):  # each of its processes would load the other commands and keep them in memory
     from lightretriever.artifacts.cli.app import add_commands
 
     add_commands(app)
@@ -84,6 +87,26 @@ def serve(
     }
     folders, settings = parse_folders(bundle), load_settings(config, given)
     raise typer.Exit(run(folders, host=host, port=port, settings=settings, workers=_read_workers(workers)))
+
+
+@app.command()
+def demo(
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.", min=0, max=65535)] = 8080,
+    folder: Annotated[
+        Path | None,
+        typer.Option(help="Where to unpack the bundle. [default: lightretriever/demo in the user's cache]"),
+    ] = None,
+    unpack: Annotated[bool, typer.Option("--unpack", help="Unpack the bundle, print its folder, and end.")] = False,
+) -> None:
+    """Serve the demo bundle, Debian's programs by what they do, until SIGTERM or Ctrl-C."""
+    from lightretriever.service.serving.demo import serve_demo, unpack_demo
+
+    target = unpack_demo(folder)
+    if unpack:
+        typer.echo(target)
+        return
+    raise typer.Exit(serve_demo(target, host, port))
 
 
 @app.command()

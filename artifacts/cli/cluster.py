@@ -10,13 +10,17 @@ from lightretriever.artifacts.errors import MissingExtraError
 if TYPE_CHECKING:
     from lightretriever.artifacts.cluster.client import Cluster
 
-__all__ = ["CaFileOption", "IndexOption", "ToOption", "UserOption", "connected"]
+__all__ = ["CaFileOption", "IndexOption", "MaybeIndexOption", "MaybeToOption", "ToOption", "UserOption", "connected"]
 
 _TIMEOUT_S = 120.0
 _PREFIX = "LIGHTRETRIEVER_OPENSEARCH_"  # the variables of the service's settings
 
-ToOption = Annotated[str, typer.Option("--to", envvar=f"{_PREFIX}URL", help="Addresses of its nodes, by comma.")]
-IndexOption = Annotated[str, typer.Option("--index", envvar=f"{_PREFIX}INDEX", help="Alias of the index.")]
+_TO = typer.Option("--to", envvar=f"{_PREFIX}URL", help="Addresses of the cluster's nodes, by comma.")
+_INDEX = typer.Option("--index", envvar=f"{_PREFIX}INDEX", help="Alias of the index.")
+ToOption = Annotated[str, _TO]
+MaybeToOption = Annotated[str | None, _TO]
+IndexOption = Annotated[str, _INDEX]
+MaybeIndexOption = Annotated[str | None, _INDEX]
 UserOption = Annotated[str | None, typer.Option("--user", envvar=f"{_PREFIX}USER", help="Name of the user.")]
 CaFileOption = Annotated[
     Path | None, typer.Option("--ca-file", envvar=f"{_PREFIX}CA_FILE", help="Authority of the certificates (PEM).")

@@ -1,13 +1,16 @@
-"""The commands `upsert` and `delete`: documents of an index on an OpenSearch cluster, changed while it is searched."""
+"""The commands `upsert` and `delete`: documents changed while they are searched, on one machine or on a cluster."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from lightretriever.artifacts.bundle.manifest import Manifest, read_manifest
-from lightretriever.artifacts.cli.cluster import CaFileOption, IndexOption, ToOption, UserOption, connected
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.cli.cluster import CaFileOption, MaybeIndexOption, MaybeToOption, UserOption, connected
 from lightretriever.artifacts.cli.options import (
     DeviceOption,
     LimitOption,
@@ -21,23 +24,26 @@ from lightretriever.artifacts.cli.summary import Summary, left_out
 from lightretriever.artifacts.corpus.beir import Corpus, Document
 from lightretriever.artifacts.corpus.bounds import check_id
 from lightretriever.artifacts.corpus.lines import read_lines, read_text
-from lightretriever.artifacts.errors import BundleError, CorpusError, MissingExtraError
+from lightretriever.artifacts.errors import BundleError, CorpusError, MissingExtraError, RecipeError
+from lightretriever.artifacts.live.documents import Deleted, Encode, Encoded, Upserted, check_names
 from lightretriever.artifacts.pipeline.recipe import Recipe
 from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.sparse.jvm import start_jvm
 
 if TYPE_CHECKING:
-    from lightretriever.artifacts.cluster.live import LiveIndex
-    from lightretriever.artifacts.cluster.upsert import Upserted
-    from lightretriever.artifacts.live.documents import Encoded
     from lightretriever.artifacts.pipeline.later import LaterDocuments
+
+LiveOption = Annotated[
+    Path | None, typer.Option("--live", help="Folder of the journal, on one machine.", show_default=False)
+]
 
 __all__ = ["DeleteSummary", "UpsertSummary", "delete", "upsert"]
 
 
 class UpsertSummary(Summary):
-    """Of `upsert`: `path` is the alias on the cluster. Of the documents, `unchanged` were there already, `fields` got
-    other fields and kept their vectors, and the model read the `encoded`, of which `created` are new."""
+    """Of `upsert`: `path` is the journal's folder, and `index` the bundle's version; or the alias on the cluster, and
+    its index. Of the documents, `unchanged` were there already, `fields` got other fields and kept their vectors, and
+    the model read the `encoded`, of which `created` are new."""
 
     command: Literal["upsert"]
     index: str
@@ -59,7 +65,7 @@ class UpsertSummary(Summary):
 
 
 class DeleteSummary(Summary):
-    """Of `delete`: `path` is the alias on the cluster, `missing` are ids that no document had."""
+    """Of `delete`: `path` and `index` as in `UpsertSummary`, `missing` are ids that no document had."""
 
     command: Literal["delete"]
     index: str
@@ -74,9 +80,10 @@ class DeleteSummary(Summary):
 def upsert(
     context: typer.Context,
     corpus: Annotated[Path, typer.Argument(help="Corpus file or BEIR folder.", show_default=False)],
-    recipe: Annotated[Path, typer.Option("--recipe", help="The recipe of the bundle that was pushed.")],
-    to: ToOption,
-    index: IndexOption,
+    recipe: Annotated[Path, typer.Option("--recipe", help="The recipe of the bundle.")],
+    live: LiveOption = None,
+    to: MaybeToOption = None,
+    index: MaybeIndexOption = None,
     user: UserOption = None,
     ca_file: CaFileOption = None,
     device: DeviceOption = None,
@@ -86,18 +93,19 @@ def upsert(
     skip_bad: SkipOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Write the documents of a corpus that an index on a cluster lacks or has otherwise; encode those with new text."""
+    """Write the documents of a corpus that a journal or a cluster lacks or has otherwise; encode those with new
+    text."""
     with running("upsert", as_json=as_json) as job:
         loaded = recipe_of(context)
         manifest = read_manifest(loaded.output)
         documents = Corpus(corpus, skip_bad=skip_bad, limit=limit, fields=manifest.fields)
-        with _opened(to, user, ca_file, index) as live:
-            encoder = _Encoder(loaded, manifest, live)
-            counts, total = _upsert(live, documents, manifest, encoder)
+        with _opened(live, loaded.output, to, user, ca_file, index) as place:
+            encoder = _Encoder(loaded, manifest, place)
+            counts, total = _upsert(place, documents, manifest, encoder)
             job.summary = UpsertSummary(
                 command="upsert",
-                path=f"{live.cluster.name}/{index}",
-                index=live.index,
+                path=place.path,
+                index=place.index,
                 documents=total,
                 **vars(counts),
                 skipped=documents.skipped.count,
@@ -108,41 +116,53 @@ def upsert(
 
 def delete(
     ids: Annotated[Path, typer.Argument(help="File with the id of a document on each line.", show_default=False)],
-    to: ToOption,
-    index: IndexOption,
+    bundle: Annotated[
+        Path | None, typer.Option("--bundle", help="The bundle of the journal; for --live.", show_default=False)
+    ] = None,
+    live: LiveOption = None,
+    to: MaybeToOption = None,
+    index: MaybeIndexOption = None,
     user: UserOption = None,
     ca_file: CaFileOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Delete documents from an index on a cluster."""
+    """Delete documents by a journal, or from an index on a cluster."""
     with running("delete", as_json=as_json) as job:
         names = _read_ids(ids)
-        with _opened(to, user, ca_file, index) as live, ProgressBar("delete", total=len(names), unit="ids") as progress:
-            from lightretriever.artifacts.cluster.upsert import delete as delete_documents
+        with (
+            _opened(live, bundle, to, user, ca_file, index) as place,
+            ProgressBar("delete", total=len(names), unit="ids") as progress,
+        ):
+            counts = place.delete(names, progress.advance)
+            job.summary = DeleteSummary(command="delete", path=place.path, index=place.index, **vars(counts))
 
-            counts = delete_documents(live, names, progress.advance)
-            path = f"{live.cluster.name}/{index}"
-            job.summary = DeleteSummary(command="delete", path=path, index=live.index, **vars(counts))
+
+@dataclass(frozen=True)
+class _Place:
+    """Where documents are changed: a journal's folder or a cluster's alias, and the index there. `check` refuses a
+    bundle that does not belong to it."""
+
+    path: str
+    index: str
+    most_impact: int
+    check: Callable[[Manifest], None]
+    upsert: Callable[[Iterable[Document], Encode, Callable[[int], object]], Upserted]
+    delete: Callable[[Iterable[str], Callable[[int], object]], Deleted]
 
 
 class _Encoder:
     """Loads the model when the first document has to be encoded."""
 
-    def __init__(self, recipe: Recipe, manifest: Manifest, live: "LiveIndex") -> None:
-        if live.meta.version != manifest.digest:
-            raise BundleError(
-                f"{live.index} has version {live.meta.version[:12]} of {live.meta.bundle!r}; {recipe.output} is "
-                f"version {manifest.digest[:12]} of {manifest.name!r}.",
-                remedy="Push this bundle, or give the recipe of the one that the index was written from.",
-            )
-        self._of = recipe, manifest, live.most_impact
+    def __init__(self, recipe: Recipe, manifest: Manifest, place: _Place) -> None:
+        place.check(manifest)
+        self._of = recipe, manifest, place.most_impact
         self._loaded: LaterDocuments | None = None
 
     @property
     def cut(self) -> int:
         return 0 if self._loaded is None else self._loaded.cut
 
-    def __call__(self, documents: Sequence[Document]) -> Sequence["Encoded"]:
+    def __call__(self, documents: Sequence[Document]) -> Sequence[Encoded]:
         if self._loaded is None:
             try:
                 from lightretriever.artifacts.pipeline.later import LaterDocuments
@@ -152,29 +172,81 @@ class _Encoder:
         return self._loaded.encode(documents)
 
 
-def _upsert(live: "LiveIndex", corpus: Corpus, manifest: Manifest, encoder: _Encoder) -> tuple["Upserted", int]:
+def _upsert(place: _Place, corpus: Corpus, manifest: Manifest, encoder: _Encoder) -> tuple[Upserted, int]:
     """Check the whole corpus, and write what differs."""
-    from lightretriever.artifacts.cluster.upsert import upsert as upsert_documents
-    from lightretriever.artifacts.live.documents import check_names
-
     total = corpus.count()
     for document in corpus:
         check_names(document, manifest.field_names)
-    if live.meta.vocabulary != "tokens":
+    if manifest.sparse.vocabulary != "tokens":
         start_jvm()  # splits texts into words
     with ProgressBar("upsert", total=total, unit="documents") as progress:
-        return upsert_documents(live, corpus, encoder, progress.advance), total
+        return place.upsert(corpus, encoder, progress.advance), total
 
 
 @contextmanager
-def _opened(to: str, user: str | None, ca_file: Path | None, alias: str) -> Iterator["LiveIndex"]:
+def _opened(
+    live: Path | None, bundle: Path | None, to: str | None, user: str | None, ca_file: Path | None, index: str | None
+) -> Iterator[_Place]:
+    if live is not None and bundle is not None:
+        with _journal(live, bundle) as place:
+            yield place
+    elif live is None and to is not None and index is not None:
+        with _on_cluster(to, user, ca_file, index) as place:
+            yield place
+    else:
+        raise RecipeError("It is not said where to write.", remedy="Give --live and a bundle, or --to and --index.")
+
+
+@contextmanager
+def _journal(folder: Path, path: Path) -> Iterator[_Place]:
+    from lightretriever.artifacts.live.store import LiveStore
+    from lightretriever.artifacts.live.upsert import delete, upsert
+
+    opened = Bundle.open(path)
+    start_jvm()
+    with opened.sparse() as sparse:
+        dense = None if opened.manifest.dense is None else opened.dense()
+        store = LiveStore(folder, opened.manifest, sparse, dense)
+        try:
+            yield _Place(
+                path=str(folder),
+                index=opened.manifest.digest,
+                most_impact=store.most_impact,
+                check=lambda _: None,
+                upsert=partial(upsert, store),
+                delete=partial(delete, store),
+            )
+        finally:
+            store.close()
+
+
+@contextmanager
+def _on_cluster(to: str, user: str | None, ca_file: Path | None, alias: str) -> Iterator[_Place]:
     cluster = connected(to, user, ca_file)
     from lightretriever.artifacts.cluster.aliases import only_index, read_meta
     from lightretriever.artifacts.cluster.live import LiveIndex
+    from lightretriever.artifacts.cluster.upsert import delete, upsert
 
     try:
         index = only_index(cluster, alias)
-        yield LiveIndex(cluster, alias, index, read_meta(cluster, index))
+        live = LiveIndex(cluster, alias, index, read_meta(cluster, index))
+
+        def check(manifest: Manifest) -> None:
+            if live.meta.version != manifest.digest:
+                raise BundleError(
+                    f"{index} has version {live.meta.version[:12]} of {live.meta.bundle!r}; the recipe's bundle is "
+                    f"version {manifest.digest[:12]} of {manifest.name!r}.",
+                    remedy="Push this bundle, or give the recipe of the one that the index was written from.",
+                )
+
+        yield _Place(
+            path=f"{cluster.name}/{alias}",
+            index=index,
+            most_impact=live.most_impact,
+            check=check,
+            upsert=partial(upsert, live),
+            delete=partial(delete, live),
+        )
     finally:
         cluster.close()
 

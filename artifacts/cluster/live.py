@@ -40,6 +40,11 @@ class LiveIndex:
         self._alias = alias
 
     @property
+    def problem(self) -> str | None:
+        """Why searches can't see changes any more: they can, if they reach the cluster."""
+        return None
+
+    @property
     def written(self) -> int:
         """Number of documents written beside the bundle that take memory here: none."""
         return 0

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from lightretriever.artifacts.cluster.bodies import Stored, body_of
 from lightretriever.artifacts.cluster.bulk import BATCH, refusal, send
@@ -11,32 +11,12 @@ from lightretriever.artifacts.cluster.live import HASHES, LiveIndex, put_action
 from lightretriever.artifacts.cluster.schema import document_hashes
 from lightretriever.artifacts.corpus.beir import Document
 from lightretriever.artifacts.errors import ClusterError, ConflictError
-from lightretriever.artifacts.live.documents import Change, Encoded
+from lightretriever.artifacts.live.documents import Change, Deleted, Encode, Encoded, Upserted
 
-__all__ = ["Deleted", "Encode", "Upserted", "delete", "upsert"]
-
-Encode: TypeAlias = Callable[[Sequence[Document]], Sequence[Encoded]]
+__all__ = ["delete", "upsert"]
 
 _ATTEMPTS: Final = 5  # to write over versions that others change meanwhile
 _AGAIN: Final = "Run the same command again: it goes on with what is missing."
-
-
-@dataclass
-class Upserted:
-    """How many documents were `unchanged`, got other fields, or another text; how many of the last are new."""
-
-    unchanged: int = 0
-    fields: int = 0
-    encoded: int = 0
-    created: int = 0
-
-
-@dataclass
-class Deleted:
-    """How many documents were deleted, and how many ids no document had."""
-
-    deleted: int = 0
-    missing: int = 0
 
 
 @dataclass

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-from lightretriever.artifacts.sparse.arguments import check_k
-from lightretriever.artifacts.sparse.java_bytes import from_java, pack_text, pack_texts, unpack_hits, utf8
+from lightretriever.artifacts.sparse.arguments import check_k, check_ordinals
+from lightretriever.artifacts.sparse.java_bytes import from_java, pack_ints, pack_text, pack_texts, unpack_hits, utf8
 from lightretriever.artifacts.sparse.jvm import JavaObject, java_call, java_class
 from lightretriever.artifacts.sparse.reader import LuceneIndex
 from lightretriever.artifacts.sparse.vocabulary import word_analyzer
@@ -68,7 +68,8 @@ class WordIndex(LuceneIndex):
         A document's ordinal is its place in the order of writing. Raises ValueError on bad arguments.
         """
         order = np.argsort(ordinals, kind="stable")
-        wanted = self.packed_ordinals(ordinals[order])
+        check_ordinals(ordinals, self.count, self.path)
+        wanted = pack_ints(ordinals[order])
         scores = np.zeros(len(ordinals), np.float32)
         if wanted:
             arguments = (self.handle, self._analyzer, pack_text("query", text), wanted, float(k1), float(b))

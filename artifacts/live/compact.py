@@ -37,8 +37,7 @@ def compact(
     change. Changes that others make meanwhile stay in the journal. `queries` lay out a large dense index, as in
     `write_bundle`; `done` is told numbers of documents. Raises JournalError, and what `write_bundle` raises.
     """
-    journal = Journal(folder, bundle.manifest)
-    try:
+    with Journal(folder, bundle.manifest) as journal:
         position = journal.position_of(bundle.manifest)
         records: dict[str, Record] = {}
         with journal.writing(inf) as changes:
@@ -48,8 +47,6 @@ def compact(
                 records.pop(record.id, None)
                 records[record.id] = record
         live = LiveInfo(journal=journal.header.journal, position=max(position, journal.sequence))
-    finally:
-        journal.close()
     sparse = bundle.sparse()
     try:
         dense = None if bundle.manifest.dense is None else bundle.dense()

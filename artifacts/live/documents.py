@@ -1,6 +1,6 @@
 """Changes of single documents after a bundle was built: their parts checked, before anything is written."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -14,9 +14,12 @@ from lightretriever.artifacts.sparse.vocabulary import term_problem
 
 __all__ = [
     "Change",
+    "Deleted",
+    "Encode",
     "Encoded",
     "Result",
     "StoredDocument",
+    "Upserted",
     "Written",
     "check_names",
     "check_version",
@@ -31,6 +34,27 @@ _REBUILD: Final = "Build a bundle that has it."
 
 Encoded = tuple[npt.NDArray[np.float32] | None, Mapping[str, int]]
 """A document's vector (D,) of length 1, None without a dense leg, and its impacts by term."""
+
+
+Encode = Callable[[Sequence[Document]], Sequence[Encoded]]
+
+
+@dataclass
+class Upserted:
+    """How many documents were `unchanged`, got other fields, or another text; how many of the last are new."""
+
+    unchanged: int = 0
+    fields: int = 0
+    encoded: int = 0
+    created: int = 0
+
+
+@dataclass
+class Deleted:
+    """How many documents were deleted, and how many ids no document had."""
+
+    deleted: int = 0
+    missing: int = 0
 
 
 @dataclass(frozen=True)

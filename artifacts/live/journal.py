@@ -195,6 +195,12 @@ class Journal:
                 file.unlink(missing_ok=True)
         self.first = _number(self._files()[0])
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
     def close(self) -> None:
         """Close the files. Idempotent."""
         if not self._lock.closed:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
-from threading import Event, Lock, Thread
+from threading import TIMEOUT_MAX, Event, Lock, Thread
 from time import perf_counter
 from typing import Final
 
@@ -16,7 +16,7 @@ import orjson
 from lightretriever.artifacts.bundle.manifest import Manifest
 from lightretriever.artifacts.corpus.bounds import MAX_IMPACT
 from lightretriever.artifacts.dense.index import DenseIndex
-from lightretriever.artifacts.errors import ConflictError, DiskError, DocumentError
+from lightretriever.artifacts.errors import ConflictError, DiskError, DocumentError, JournalError
 from lightretriever.artifacts.live.documents import Change, Result, Written, check_version, unencoded
 from lightretriever.artifacts.live.followers import Follower
 from lightretriever.artifacts.live.journal import Journal, Record
@@ -73,6 +73,8 @@ class LiveStore:
         self._follower = Follower(folder)
         self._lock = Lock()  # of the journal and the overlay
         self._dropped = False
+        self.problem: str | None = None
+        """Why searches can't see changes any more; None if they can."""
         self._waiting = deque[_Group]()
         self._stop = Event()
         try:
@@ -132,7 +134,7 @@ class LiveStore:
         group = _Group(changes)
         self._waiting.append(group)
         try:
-            if not self._lock.acquire(timeout=max(0.0, until - perf_counter())):
+            if not self._lock.acquire(timeout=min(TIMEOUT_MAX, max(0.0, until - perf_counter()))):
                 raise TimeoutError("Other writes took all the time.")
             try:
                 if group.results is None and group.error is None:
@@ -160,6 +162,8 @@ class LiveStore:
 
     def _commit(self, until: float) -> None:
         """Make the changes of all calls that wait."""
+        if self.problem is not None:
+            raise JournalError(self.problem)
         with self._journal.writing(until) as missed:
             self._apply(missed)
             if not self._dropped:  # a bundle that is opened, but refused, writes nothing, and so drops nothing
@@ -186,7 +190,11 @@ class LiveStore:
         """Make changes searchable that were read or appended, those that the bundle lacks."""
         last = self._journal.sequence
         known = max(0, self._position - (last - len(records)))
-        self._overlay.apply(records[known:], last)
+        try:
+            self._overlay.apply(records[known:], last)
+        except Exception as error:
+            self.problem = f"Changes are on the disk, but not searched: {error} Start the service again."
+            raise JournalError(self.problem) from error
         if records:
             self._follower.tell(last)
 
@@ -200,11 +208,12 @@ class LiveStore:
             )
 
     def _follow(self) -> None:
-        while not self._stop.wait(_FOLLOW_S):
+        while self.problem is None and not self._stop.wait(_FOLLOW_S):
             if self._lock.acquire(blocking=False):
                 try:
                     self._apply(self._journal.read())
-                except Exception:  # keep following
+                except Exception as error:
+                    self.problem = self.problem or str(error)
                     _log.exception("the journal can't be followed")
                 finally:
                     self._lock.release()

@@ -147,7 +147,8 @@ class ImpactIndex(LuceneIndex):
 
         Most frequent first, ties by value. Raises ValueError on a bad ordinal.
         """
-        wanted = self.packed_ordinals(ordinals)
+        check_ordinals(ordinals, self.count, self.path)
+        wanted = pack_ints(ordinals)
         if not wanted:
             return []
         values = java_class("lightretriever.FieldValues")
@@ -157,12 +158,17 @@ class ImpactIndex(LuceneIndex):
         texts = [text.decode() for text in unpack_texts(packed[4 + 4 * size :], size)]
         return sorted(zip(texts, numbers, strict=True), key=lambda one: (-one[1], one[0]))
 
+    def spread(self, count: int) -> npt.NDArray[np.int64]:
+        """The ordinals of up to `count` documents from all over the index, ascending."""
+        return np.linspace(0, self.count - 1, min(count, self.count)).astype(np.int64)
+
     def documents(self, ordinals: npt.NDArray[np.integer[Any]]) -> list[bytes]:
         """The stored JSON of the documents `ordinals` (m,), byte for byte as added. ValueError on a bad ordinal."""
+        check_ordinals(ordinals, self.count, self.path)
         rest = np.argsort(ordinals, kind="stable")  # Lucene reads in ascending order
         found = [b""] * len(ordinals)
         while len(rest):
-            packed = self.packed_ordinals(np.asarray(ordinals)[rest])
+            packed = pack_ints(np.asarray(ordinals)[rest])
             parts = unpack_texts(from_java(java_call(self._java.documents, self.handle, packed)), 1 + len(rest))
             read = int.from_bytes(parts[0], "little")
             for place, text in zip(rest[:read].tolist(), parts[1:], strict=False):

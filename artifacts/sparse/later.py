@@ -1,6 +1,7 @@
 """An impact index in memory for documents that are written later, read behind those of an index on disk."""
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from weakref import finalize
 
 import numpy as np
@@ -22,11 +23,10 @@ class LaterIndexWriter(ImpactIndexWriter):
 
     def add_rows(self, ids: Sequence[str], documents: Sequence[bytes], impacts: Sequence[Mapping[str, int]]) -> None:
         """Add n documents, in order: ids, JSON, and impacts by term. ValueError on bad input."""
-        places: dict[str, int] = {}
-        terms = [places.setdefault(term, len(places)) for row in impacts for term in row]
-        values = [impact for row in impacts for impact in row.values()]
-        indptr = np.cumsum([0, *map(len, impacts)])
-        self.add(ids, documents, indptr, np.array(terms, np.int64), np.array(values, np.int64), list(places))
+        places = {term: place for place, term in enumerate(dict.fromkeys(chain.from_iterable(impacts)))}
+        terms = np.fromiter(map(places.__getitem__, chain.from_iterable(impacts)), np.int64)
+        values = np.fromiter(chain.from_iterable(row.values() for row in impacts), np.int64)
+        self.add(ids, documents, np.cumsum([0, *map(len, impacts)]), terms, values, list(places))
 
     def behind(self) -> ImpactIndex:
         """Give the documents of the index and those added up to now, as one index, which is closed when nothing refers

@@ -3,13 +3,12 @@
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Final, Self
 
 import numpy as np
 import numpy.typing as npt
 from lightretriever.artifacts.errors import BundleError, JavaError
-from lightretriever.artifacts.sparse.arguments import check_ordinals
-from lightretriever.artifacts.sparse.java_bytes import from_java, pack_ints, pack_texts, unpack_texts, utf8
+from lightretriever.artifacts.sparse.java_bytes import from_java, pack_texts, unpack_texts, utf8
 from lightretriever.artifacts.sparse.jvm import JavaObject, java_call, java_class
 
 __all__ = ["RESTORE", "LuceneIndex"]
@@ -89,11 +88,6 @@ class LuceneIndex:
     def close(self) -> None:
         """Close the index; a second time does nothing."""
         java_call(self._java.close, self.handle)
-
-    def packed_ordinals(self, ordinals: npt.NDArray[np.integer[Any]]) -> bytearray:
-        """Ordinals (m,) as Java takes them. ValueError for one that no document has."""
-        check_ordinals(ordinals, self.count, self.path)
-        return pack_ints(ordinals)
 
     def __enter__(self) -> Self:
         return self

@@ -8,7 +8,7 @@
 | README.md | the short table of quality, four lines of speed | quality.json, speed.json, load.json |
 | docs/evaluation.md | tables of quality, the plot, evaluations, tests, and others | quality.json, others |
 | docs/speed.md | every ratio with a goal | speed.json |
-| docs/measuring.md | versions, stages, libraries, load, users | versions.json, speed.json, users.json, each load.json |
+| docs/measuring.md | versions, stages, libraries, load, users, live | versions, speed, users, live, load.json |
 | docs/reliability.md | what tests/faults measured | reliability.json |
 | docs/howto/cluster.md | the service on a cluster and on its own indexes, under load | cluster/load.json |
 | docs/scale.md | bytes and times of a shard, a billion documents | scale.json |
@@ -26,6 +26,7 @@ from typing import Any
 
 from lightretriever.artifacts.evaluation.quality import MEASURE, read_queries_file, read_rows
 from lightretriever.loadtest.results.library_tables import library_tables
+from lightretriever.loadtest.results.live_table import live_table
 from lightretriever.loadtest.results.record import Goals, goal_table
 from lightretriever.loadtest.results.scale_tables import scale_tables
 from lightretriever.loadtest.results.slo_table import OBJECTIVES
@@ -88,6 +89,7 @@ LOADS = {
     "judged": "Ready-made engines with judgments",
 }
 USERS = "users.json"
+LIVE = "live.json"
 CURVES = "users.svg"
 MATCHED = "matched.json"
 DEMO_QUERIES = "demo-queries.json"
@@ -111,6 +113,7 @@ OTHERS = (
     LOAD,
     SCALE,
     USERS,
+    LIVE,
     SCALING,
 )
 PART = Part("<!-- results: written by docs/generate/results.py -->", "<!-- end of results -->")
@@ -157,6 +160,7 @@ def outputs(root: Path) -> dict[Path, str]:
             *(part for name, title in LOADS.items() for part in under_load(folder, name, title)),
             *users(folder / USERS),
             *versions(folder / VERSIONS),
+            *live_table(folder / LIVE),
         ],
         root / "docs" / "reliability.md": measured(folder / RELIABILITY, OBJECTIVES),
         root / "docs" / "howto" / "cluster.md": under_load(folder, CLUSTER, "Both engines under load", "../results"),

@@ -41,6 +41,10 @@ OBJECTIVES: Final[Goals] = {
     "cluster_wrong_answers": ("answers then that are neither right nor 503 or 504 as problem+json", "0"),
     "cluster_kill_gap_s": ("longest time without a hit or an acknowledged write after kill -9 of a node", "≤ 10"),
     "cluster_freeze_gap_s": ("the same after a node stopped to answer, deadline 5 s", "≤ 60"),
+    "live_acknowledged_lost": (
+        "acknowledged writes to a journal that kill -9 of a writer loses, or leaves in part",
+        "0",
+    ),
     "kills_in_a_swap_failed": ("starts after kill -9 in a swap that don't serve one complete version", "0"),
     "workers_killed_other_failures": ("requests not running in a killed worker that fail with it", "0"),
     "concurrent_differences": ("answers to 16 parallel clients that differ from those to one, apart from times", "0"),

@@ -139,6 +139,9 @@ class DocumentStore(Protocol):
     def count(self) -> int:
         """Number of documents."""
 
+    def spread(self, count: int) -> Ordinals:
+        """Give the ordinals of up to `count` documents from all over the store, ascending."""
+
     def documents(self, ordinals: Ordinals) -> list[bytes]:
         """Give the JSON of documents (m,), byte for byte as they were added. ValueError for an unknown ordinal,
         DocumentsGoneError if some were deleted."""
@@ -189,6 +192,10 @@ class LiveDocuments(Protocol):
     @property
     def most_impact(self) -> int:
         """The largest impact that a document can have."""
+
+    @property
+    def problem(self) -> str | None:
+        """Why searches can't see changes any more; None if they can."""
 
     @property
     def written(self) -> int:

@@ -89,6 +89,14 @@ class LiveStoredDocuments:
         """Number of documents that have an ordinal, living or dead."""
         return self._store.snapshot.index.count
 
+    def spread(self, count: int) -> Ordinals:
+        """Give the ordinals of up to `count` living documents from all over the store, ascending."""
+        snapshot = self._store.snapshot
+        if snapshot.alive is None:
+            return snapshot.index.spread(count)
+        living = np.flatnonzero(np.unpackbits(snapshot.alive, bitorder="little"))
+        return living[np.linspace(0, living.size - 1, min(count, living.size)).astype(np.int64)]
+
     def documents(self, ordinals: Ordinals) -> list[bytes]:
         """Give the JSON of documents (m,). ValueError for an unknown ordinal."""
         return self._store.snapshot.index.documents(ordinals)

@@ -41,6 +41,10 @@ class ClusterDocuments:
         self.count = group.count
         self._group = group
 
+    def spread(self, count: int) -> Ordinals:
+        """Give the ordinals of up to `count` documents of the bundle from all over it, ascending."""
+        return np.linspace(0, self.count - 1, min(count, self.count)).astype(np.int64)
+
     def documents(self, ordinals: Ordinals) -> list[bytes]:
         """Give the JSON of documents (m,). ValueError for an unknown ordinal."""
         return [raw.encode() for raw in self.sources(ordinals, "raw")]

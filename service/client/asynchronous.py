@@ -114,7 +114,7 @@ class AsyncSearchClient:
         version: str | None = None,
         wait: bool = False,
     ) -> DocumentWritten:
-        """Write a document of a service on a cluster; needs a key with the scope `admin`.
+        """Write a document of a service that takes changes; needs a key with the scope `admin`.
 
         A vector and impacts that are not given stay, as long as title and text do; a service with a model encodes
         another text, which may take as long as its `encode_timeout_s`. With `version`, only over that one, without
@@ -125,7 +125,7 @@ class AsyncSearchClient:
     async def delete_document(
         self, document_id: str, /, *, version: str | None = None, wait: bool = False
     ) -> DocumentDeleted:
-        """Delete a document of a service on a cluster, without retries; as `put_document`. AnswerError of kind
+        """Delete a document of a service that takes changes, without retries; as `put_document`. AnswerError of kind
         `document_not_found` if none has this id."""
         return await self.call(delete_call(document_id, version, wait=wait))
 

@@ -116,7 +116,7 @@ class SearchClient:
         version: str | None = None,
         wait: bool = False,
     ) -> DocumentWritten:
-        """Write a document of a service on a cluster; needs a key with the scope `admin`.
+        """Write a document of a service that takes changes; needs a key with the scope `admin`.
 
         A vector and impacts that are not given stay, as long as title and text do; a service with a model encodes
         another text, which may take as long as its `encode_timeout_s`. With `version`, only over that one, without
@@ -127,7 +127,7 @@ class SearchClient:
     def delete_document(
         self, document_id: str, /, *, version: str | None = None, wait: bool = False
     ) -> DocumentDeleted:
-        """Delete a document of a service on a cluster, without retries; as `put_document`. AnswerError of kind
+        """Delete a document of a service that takes changes, without retries; as `put_document`. AnswerError of kind
         `document_not_found` if none has this id."""
         return self.call(delete_call(document_id, version, wait=wait))
 

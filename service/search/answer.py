@@ -14,7 +14,7 @@ from lightretriever.service.schemas import LegName, Matched, Snippet
 from lightretriever.service.search.fusion import CandidateTable
 from lightretriever.service.search.ranking import Ranked
 
-__all__ = ["Page", "Plain", "build_hits"]
+__all__ = ["Page", "Plain", "Typed", "build_hits"]
 
 Plain = dict[str, Any]
 """An answer, or a part of it, with the keys of its model in their order."""
@@ -30,6 +30,20 @@ class Page:
     snippets: Sequence[dict[str, Snippet]] | None = None
     explanations: Sequence[Plain] | None = None
     match: Callable[[float], Matched] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Typed:
+    """The text to search for in place of a query as it was typed, and the text that may have been meant, if any."""
+
+    query: str
+    searched: str
+    meant: str | None = None
+
+    def facts(self) -> Plain:
+        """Give `searched` and `did_you_mean` of the answer."""
+        searched = {} if self.searched == self.query else {"searched": self.searched}
+        return searched if self.meant is None else searched | {"did_you_mean": self.meant}
 
 
 def build_hits(page: Page, table: CandidateTable, legs: Sequence[LegName], ranking: Ranked, offset: int) -> list[Plain]:

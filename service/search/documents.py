@@ -109,8 +109,7 @@ class Documents:
         return found[:count]
 
     def _sample(self, count: int) -> list[dict[str, Any]]:
-        size = min(count, self.store.count)
-        ordinals = np.linspace(0, self.store.count - 1, size).astype(np.int64)
+        ordinals = self.store.spread(count)
         while True:
             try:
                 return self._read(ordinals)

@@ -232,12 +232,14 @@ class SearchEngine:
             trim_heap()
 
     def require_ready(self) -> None:
-        """Raise NotReadyError unless the engine is warm and open, no lane is stuck, and the cluster answered the last
-        time, if it has one."""
+        """Raise NotReadyError unless the engine is warm and open, no lane is stuck, the cluster answered the last
+        time, if it has one, and the journal can be followed, if it has one."""
         self._require_open()
         if not self._warm:
             raise NotReadyError("The service warms up. Try again in a moment.")
         if self.parts.backends.cluster is not None and (problem := self.parts.backends.cluster.problem):
+            raise NotReadyError(problem)
+        if self.parts.backends.live is not None and (problem := self.parts.backends.live.problem):
             raise NotReadyError(problem)
         if stuck := [name for name in self.parts.executor.stuck if name not in _NOT_NEEDED]:
             raise NotReadyError(f"Calls that don't end hold all threads of: {', '.join(stuck)}.")

@@ -20,7 +20,7 @@ from lightretriever.service.errors import UNAVAILABLE, DeadlineError, NotReadyEr
 from lightretriever.service.execution.executor import Reason
 from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.schemas import LegName, LinearFusion
-from lightretriever.service.search.answer import Page, Plain, build_hits
+from lightretriever.service.search.answer import Page, Plain, Typed, build_hits
 from lightretriever.service.search.documents import reading
 from lightretriever.service.search.encoder import require_terms
 from lightretriever.service.search.explain import check_explained, explanations, query_words
@@ -31,7 +31,7 @@ from lightretriever.service.search.ranking import Ranked, fields_to_rank, ranked
 from lightretriever.service.search.request import Plan
 from lightretriever.service.search.rerank import RERANK
 from lightretriever.service.search.snippets import snippets_of
-from lightretriever.service.search.spelling import Typed, read_typed
+from lightretriever.service.search.spelling import read_typed
 
 __all__ = ["Search"]
 

@@ -8,7 +8,6 @@ behind its first letter. A better word keeps the case of the first letter.
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from lightretriever.artifacts.errors import TokenizerError
@@ -16,27 +15,13 @@ from lightretriever.artifacts.sparse.spelling import LEAST_WORD
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 from lightretriever.service.backends.base import Spellings
 from lightretriever.service.schemas import SearchRequest
-from lightretriever.service.search.answer import Plain
+from lightretriever.service.search.answer import Typed
 from lightretriever.service.search.words import WORD
 
-__all__ = ["Typed", "read_typed"]
+__all__ = ["read_typed"]
 
 _MOST_WORDS: Final = 8  # to compare in a query, since each takes milliseconds
 _CHUNK: Final = re.compile(r"\S+")
-
-
-@dataclass(frozen=True, slots=True)
-class Typed:
-    """The text to search for in place of a query as it was typed, and the text that may have been meant, if any."""
-
-    query: str
-    searched: str
-    meant: str | None = None
-
-    def facts(self) -> Plain:
-        """Give `searched` and `did_you_mean` of the answer."""
-        searched = {} if self.searched == self.query else {"searched": self.searched}
-        return searched if self.meant is None else searched | {"did_you_mean": self.meant}
 
 
 def read_typed(request: SearchRequest, words: Spellings | None, tokenizer: TextTokenizer) -> Typed:

@@ -8,13 +8,13 @@ from typing import Any
 
 import faiss
 import pytest
+from lightretriever.artifacts.bundle.archive import unpack
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.sparse.jvm import java_call
 from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine
+from lightretriever.service.serving.demo import ARCHIVE
 from lightretriever.service.settings import Settings
-
-from demo.demo import ARCHIVE, unpack
 
 pytestmark = pytest.mark.usefixtures("handed_over")
 QUERIES = ["play music from the terminal", "pdf viewer", "edit photos", "a game of chess", "watch network traffic"]

@@ -16,6 +16,8 @@ from lightretriever.service.search.encoder import QueryEncoder
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 
+from tests.support.tiny import make_tiny_bundle
+
 
 @pytest.mark.parametrize(
     ("search_bytes", "running", "free", "expected"),
@@ -73,12 +75,13 @@ def test_a_plain_search_is_a_short_line(engine: SearchEngine) -> None:
     calls = count_calls(engine, b'{"query": "play music from the terminal"}')
     comprehensions = sum(count for name, count in calls.functions.items() if name.endswith("comp>"))
     assert calls.java <= 4
-    assert calls.functions.total() - comprehensions <= 240
-    assert len(calls.modules) <= 28
+    assert calls.functions.total() - comprehensions <= 200
+    assert len(calls.modules) <= 24
 
 
 @pytest.fixture(scope="module")
-def engine(tiny_bundle: Bundle) -> Iterator[SearchEngine]:
-    with SearchEngine.open(tiny_bundle, Settings(deadline_ms=60_000, warm_up_queries=3)) as engine:
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SearchEngine]:
+    bundle = make_tiny_bundle(tmp_path_factory.mktemp("words") / "bundle", vocabulary="words")
+    with SearchEngine.open(bundle, Settings(deadline_ms=60_000, warm_up_queries=3)) as engine:
         engine.warm_up()
         yield engine

@@ -8,6 +8,7 @@ from time import perf_counter
 
 import numpy as np
 import pytest
+from lightretriever.artifacts.bundle.archive import unpack
 from lightretriever.artifacts.bundle.batches import EncodedBatch
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.writer import SparseSettings, TableInput, write_bundle
@@ -15,9 +16,9 @@ from lightretriever.artifacts.cluster.push import push
 from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.schemas import LegName, SearchRequest
 from lightretriever.service.search.engine import SearchEngine
+from lightretriever.service.serving.demo import ARCHIVE
 from lightretriever.service.settings import Settings
 
-from demo.demo import ARCHIVE, unpack
 from tests.support.cluster import connected, remove_indexes
 
 NAME = f"parity-{os.getpid()}"

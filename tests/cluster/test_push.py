@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -9,6 +11,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from time import perf_counter, sleep
 
+import httpx2
+import numpy as np
 import pytest
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
@@ -29,6 +33,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from tests.support.cluster import connected, remove_indexes
 from tests.support.tiny import TinyDocument, make_tiny_bundle, tiny_documents
 
+ROOT = Path(__file__).parents[2]
 NAME = f"push-{os.getpid()}"
 EXECUTOR = Executor([], 2, patience_s=60)
 Pushing = Callable[..., Pushed]
@@ -211,3 +216,22 @@ def test_a_service_wants_the_index_of_its_bundle(tiny_bundle: Bundle, cluster: C
         open_cluster(tiny_bundle, settings(cluster, max_candidates=20_000), EXECUTOR)
     with pytest.raises(SettingsError, match="opensearch_index"):
         load_settings(None, {"backend": "opensearch", "opensearch_url": cluster.name})
+
+
+def test_the_curl_of_the_page_gives_the_scores_of_the_bundle(cluster: Cluster, tmp_path: Path) -> None:
+    """docs/howto/inverted-index-alone.md, word for word but for the address and the index."""
+    texts = ["make tea with milk", "make make make coffee", "tea, tea and biscuits", "nothing of the kind"]
+    documents = [TinyDocument(f"d{place}", "", text, 2000) for place, text in enumerate(texts)]
+    bundle = make_tiny_bundle(tmp_path / "bundle", documents=documents, vocabulary="words", dense=False)
+    pushed(bundle, cluster)
+    page = (ROOT / "docs" / "howto" / "inverted-index-alone.md").read_text(encoding="utf-8")
+    (curl,) = re.findall(r"^curl -s .*?^}'$", page, flags=re.MULTILINE | re.DOTALL)
+    *_, header, _, body = shlex.split(curl)
+    name, value = header.split(": ")
+    answer = httpx2.post(f"{cluster.name.rstrip('/')}/{NAME}/_search", content=body, headers={name: value}, timeout=60)
+    found = {json.loads(hit["_source"]["raw"])["_id"]: hit["_score"] for hit in answer.json()["hits"]["hits"]}
+    with bundle.sparse() as index:
+        ordinals, scores = index.search(["make", "tea"], np.ones(2, np.float32), 10)
+        ids = [json.loads(document)["_id"] for document in index.documents(ordinals)]
+    assert found == dict(zip(ids, scores.tolist(), strict=True))
+    assert len(found) == 3

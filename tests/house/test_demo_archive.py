@@ -1,15 +1,14 @@
-"""The demo bundle's archive: the same bundle gives the same bytes, and unpacking is safe and all or nothing."""
+"""A bundle in one archive: the same bundle gives the same bytes, and unpacking is safe and all or nothing."""
 
 import io
 import os
 import random
-import socket
 import tarfile
 from pathlib import Path
 
 import pytest
-
-from demo import demo
+from lightretriever.artifacts.bundle.archive import pack, unpack
+from lightretriever.artifacts.errors import BundleError
 
 
 @pytest.fixture
@@ -27,27 +26,27 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def test_round_trip(bundle: Path, tmp_path: Path) -> None:
     archive, target = tmp_path / "bundle.tar.xz", tmp_path / "bundle"
-    demo.pack(bundle, archive)
-    assert demo.unpack(archive, target)
+    pack(bundle, archive)
+    assert unpack(archive, target)
     assert contents(target) == contents(bundle)
 
 
 def test_same_bundle_gives_same_bytes(bundle: Path, tmp_path: Path) -> None:
-    demo.pack(bundle, tmp_path / "first")
+    pack(bundle, tmp_path / "first")
     for path in bundle.rglob("*"):
         os.utime(path, (0, 12345))
-    demo.pack(bundle, tmp_path / "second")
+    pack(bundle, tmp_path / "second")
     assert (tmp_path / "first").read_bytes() == (tmp_path / "second").read_bytes()
 
 
 def test_unpacks_again_only_when_the_archive_changed(bundle: Path, tmp_path: Path) -> None:
     archive, target = tmp_path / "bundle.tar.xz", tmp_path / "bundle"
-    demo.pack(bundle, archive)
-    demo.unpack(archive, target)
-    assert not demo.unpack(archive, target)
+    pack(bundle, archive)
+    unpack(archive, target)
+    assert not unpack(archive, target)
     (bundle / "lucene" / "segments_1").rename(bundle / "lucene" / "segments_2")
-    demo.pack(bundle, archive)
-    assert demo.unpack(archive, target)
+    pack(bundle, archive)
+    assert unpack(archive, target)
     assert contents(target) == contents(bundle)
 
 
@@ -63,14 +62,14 @@ def member(name: str, kind: bytes = tarfile.REGTYPE) -> tarfile.TarInfo:
 )
 def test_a_bad_member_leaves_everything_as_it_was(bundle: Path, tmp_path: Path, bad: tarfile.TarInfo) -> None:
     archive, target = tmp_path / "bundle.tar.xz", tmp_path / "bundle"
-    demo.pack(bundle, archive)
-    demo.unpack(archive, target)
+    pack(bundle, archive)
+    unpack(archive, target)
     with tarfile.open(archive, "w:xz") as tar:
         tar.addfile(member("good"), io.BytesIO(b""))
         tar.addfile(bad)
     before = {path.name for path in tmp_path.iterdir()}
-    with pytest.raises(ValueError, match="not a plain file"):
-        demo.unpack(archive, target)
+    with pytest.raises(BundleError, match="not a plain file"):
+        unpack(archive, target)
     assert contents(target) == contents(bundle)
     assert {path.name for path in tmp_path.iterdir()} == before
 
@@ -78,32 +77,9 @@ def test_a_bad_member_leaves_everything_as_it_was(bundle: Path, tmp_path: Path, 
 def test_a_truncated_archive_leaves_nothing(bundle: Path, tmp_path: Path) -> None:
     archive = tmp_path / "bundle.tar.xz"
     (bundle / "tables.npy").write_bytes(random.Random(0).randbytes(100_000))
-    demo.pack(bundle, archive)
+    pack(bundle, archive)
     archive.write_bytes(archive.read_bytes()[:60_000])
     before = {path.name for path in tmp_path.iterdir()}
-    with pytest.raises((tarfile.TarError, EOFError)):
-        demo.unpack(archive, tmp_path / "bundle")
+    with pytest.raises(BundleError, match="not a whole archive"):
+        unpack(archive, tmp_path / "bundle")
     assert {path.name for path in tmp_path.iterdir()} == before
-
-
-def test_it_can_be_unpacked_without_serving_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "made").mkdir()
-    (tmp_path / "made" / "manifest.json").write_text("{}")
-    monkeypatch.setattr(demo, "DEMO", tmp_path)
-    monkeypatch.setattr(demo, "ARCHIVE", tmp_path / "bundle.tar.xz")
-    demo.pack(tmp_path / "made", demo.ARCHIVE)
-    assert demo.main(["--unpack"]) == 0
-    assert (tmp_path / "bundle" / "manifest.json").read_text() == "{}"
-    assert "curl" not in capsys.readouterr().out
-
-
-def test_a_taken_port_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        server.listen()
-        port = server.getsockname()[1]
-        assert demo.main(["--port", str(port)]) == 1
-    assert str(port) in capsys.readouterr().err
-    assert demo.port_is_free(port)

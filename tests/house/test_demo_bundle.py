@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from lightretriever.artifacts.bundle.archive import unpack
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
 from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine
+from lightretriever.service.serving.demo import ARCHIVE, EXAMPLE
 from lightretriever.service.settings import Settings
 
-from demo import demo
 from recipes import demo_queries
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -21,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     target = tmp_path_factory.mktemp("demo") / "bundle"
-    demo.unpack(demo.ARCHIVE, target)
+    unpack(ARCHIVE, target)
     return target
 
 
@@ -30,7 +31,7 @@ def test_it_is_sound(bundle: Path) -> None:
 
 
 def test_it_is_small_enough_for_git() -> None:
-    assert demo.ARCHIVE.stat().st_size < 40_000_000
+    assert ARCHIVE.stat().st_size < 40_000_000
 
 
 def test_its_documents_may_be_shipped(bundle: Path) -> None:
@@ -87,8 +88,8 @@ def test_the_readme_shows_its_answer(bundle: Path) -> None:
     shown = re.search(r"^```json\n(.*?)^```", readme, flags=re.MULTILINE | re.DOTALL)
     assert shown is not None
     expected = json.loads(shown[1])
-    request = {**json.loads(demo.EXAMPLE), "k": 2, "fields": ["title"]}
-    assert demo.EXAMPLE in readme
+    request = {**json.loads(EXAMPLE), "k": 2, "fields": ["title"]}
+    assert EXAMPLE in readme
     with SearchEngine.open(Bundle.open(bundle), Settings(deadline_ms=60_000)) as engine:
         found = engine.search(SearchRequest(**request)).model_dump(mode="json")
     assert set(found.pop("timings_ms")) == set(expected.pop("timings_ms"))

@@ -3,8 +3,6 @@
 import logging
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from threading import Barrier, Thread
 from time import perf_counter
@@ -35,13 +33,8 @@ def same(found: list[Record], numbers: range | list[int]) -> bool:
     ]
 
 
-@contextmanager
-def opened(folder: Path, bundle: Bundle) -> Iterator[Journal]:
-    journal = Journal(folder, bundle.manifest)
-    try:
-        yield journal
-    finally:
-        journal.close()
+def opened(folder: Path, bundle: Bundle) -> Journal:
+    return Journal(folder, bundle.manifest)
 
 
 def append(journal: Journal, *groups: list[int]) -> list[Record]:

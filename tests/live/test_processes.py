@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Timer
-from time import perf_counter
+from threading import Event
+from time import perf_counter, sleep
 from typing import Any
 
 import httpx2
@@ -62,7 +62,9 @@ def put(client: SearchClient, number: int, version: int) -> None:
 
 def write_until_killed(url: str, server: Server, after_s: float, writers: int, first: int) -> dict[int, int | None]:
     """Write with several clients until the server dies; give the last acknowledged version of each document, None for
-    one whose deletion was, and leave out those whose last write is open."""
+    one whose deletion was, and leave out those whose last write is open. It is killed `after_s` seconds after the first
+    acknowledgement."""
+    begun = Event()
 
     def write(writer: int) -> dict[int, int | None]:
         known: dict[int, int | None] = {}
@@ -76,16 +78,17 @@ def write_until_killed(url: str, server: Server, after_s: float, writers: int, f
                     else:
                         put(client, number, version)
                         known[number] = version
+                    begun.set()
                 except (UnreachableError, AnswerError):
                     known.pop(number, None)
                     return known
         return known
 
-    timer = Timer(after_s, server.process.kill)
-    timer.start()
     with ThreadPoolExecutor(writers) as threads:
-        found = list(threads.map(write, range(writers)))
-    timer.join()
+        found = threads.map(write, range(writers))
+        begun.wait(120)
+        sleep(after_s)
+        server.process.kill()
     return {number: version for one in found for number, version in one.items()}
 
 

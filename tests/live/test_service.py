@@ -7,16 +7,21 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from time import perf_counter, sleep
 from typing import Any
 
 import httpx2
+import numpy as np
 import pytest
 from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.live.documents import Change
+from lightretriever.artifacts.live.journal import Journal, Record
 from lightretriever.service.client import AnswerError, SearchClient
 from lightretriever.service.collections.collections import Collections
 from lightretriever.service.errors import SettingsError
 from lightretriever.service.http.api_keys import new_key
 from lightretriever.service.http.app import create_app
+from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings, load_settings
 
@@ -295,12 +300,32 @@ def test_many_documents_are_told_and_too_many_refused(
             assert "lightretriever_live_documents 3.0" in httpx2.get(f"{url}/metrics", timeout=60).text
 
 
+def test_a_journal_that_can_not_be_followed_is_told(
+    bundle: Bundle, tmp_path: Path, settings: Settings, engine: SearchEngine
+) -> None:
+    own = settings.model_copy(update={"live": tmp_path / "live"})
+    with SearchEngine.open(bundle, own) as broken, live(create_app(broken)) as url:
+        broken.warm_up()
+        with SearchClient(url, api_key=KEY, timeout_s=60) as client:
+            client.put_document("kept", NEW, vector=VECTOR, impacts=impacts_of(engine, "zebra"))
+            with Journal(tmp_path / "live", bundle.manifest) as other, other.writing(perf_counter() + 60):
+                other.rotate()
+                other.append([Record("other", b"{}", np.ones(16, np.float32), {"no word": 0})])  # nobody checked it
+            while httpx2.get(f"{url}/readyz", timeout=60).status_code == 200:
+                sleep(0.01)
+            with pytest.raises(AnswerError, match="not searched: impacts must be 1 to 65535") as error:
+                client.delete_document("kept")
+            assert (error.value.status, error.value.kind) == (503, "write_failed")
+            assert found(client, "zebra", mode="sparse")[0] == "kept"
+
+
 def test_a_service_without_a_journal_imports_nothing_of_it(bundle: Bundle) -> None:
     script = f"""
 import sys
 from pathlib import Path
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.http.app import create_app
+from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine
 with SearchEngine.open(Bundle.open(Path({str(bundle.path)!r}))) as engine:
     create_app(engine)
@@ -308,6 +333,21 @@ print([name for name in sys.modules if name.endswith(("live.store", "live.journa
 """
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip().splitlines()[-1] == "[]"
+
+
+def test_nothing_is_shown_of_a_deleted_document(bundle: Bundle, tmp_path: Path, settings: Settings) -> None:
+    own = settings.model_copy(update={"live": tmp_path / "live"})
+    with SearchEngine.open(bundle, own) as engine:
+        store = engine.parts.backends.documents
+        ids = [json.loads(raw)["_id"] for raw in store.documents(np.arange(store.count))]
+        documents = engine.parts.backends.live
+        assert documents is not None
+        documents.write([Change(one) for one in ids if one != "music"], perf_counter() + 60, wait=False)
+    with SearchEngine.open(bundle, own) as engine:
+        assert engine.examples == ["Terminal music player"]
+        assert len(engine.parts.documents.probes(100)) == 1
+        engine.warm_up()
+        assert [hit.id for hit in engine.search(SearchRequest(query="search engine", k=100)).hits] == ["music"]
 
 
 def test_one_collection_has_a_journal(bundle: Bundle, tmp_path: Path) -> None:

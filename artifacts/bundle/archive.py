@@ -1,0 +1,75 @@
+"""A bundle in one file, an xz-compressed tar archive: the form in which the demo bundle is kept.
+
+python -m lightretriever.artifacts.bundle.archive BUNDLE ARCHIVE
+"""
+
+import argparse
+import hashlib
+import shutil
+import tarfile
+import tempfile
+from pathlib import Path, PurePosixPath
+
+from lightretriever.artifacts.errors import BundleError
+
+__all__ = ["pack", "unpack"]
+
+
+def pack(bundle: Path, archive: Path) -> None:
+    """Write the files of a bundle to an archive, without owners, modes and times, so the same ones give the same
+    bytes."""
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(archive, "w:xz", preset=9) as tar:
+        for path in sorted(path for path in bundle.rglob("*") if path.is_file()):
+            member = tarfile.TarInfo(path.relative_to(bundle).as_posix())
+            member.size = path.stat().st_size
+            with path.open("rb") as data:
+                tar.addfile(member, data)
+
+
+def unpack(archive: Path, target: Path) -> bool:
+    """Make the folder `target` hold what an archive holds, all or nothing; False if it already did.
+
+    The archive's SHA-256 is kept beside `target`, so a changed archive is unpacked again. BundleError for an archive
+    that is cut off, and for a member that is no plain file, or whose name leads out of `target`. OSError.
+    """
+    stamp = target.with_name(f".{target.name}.sha256")
+    with archive.open("rb") as data:
+        digest = hashlib.file_digest(data, "sha256").hexdigest()
+    if target.is_dir() and stamp.is_file() and stamp.read_text(encoding="ascii") == digest:
+        return False
+    target.parent.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+    try:
+        try:
+            with tarfile.open(archive, "r:*") as tar:
+                for member in tar:
+                    _extract(tar, member, scratch / "new")
+        except (tarfile.TarError, EOFError) as error:
+            raise BundleError(f"{archive}: not a whole archive: {error}.", remedy="Fetch it again.") from error
+        if target.exists():
+            target.rename(scratch / "old")
+        (scratch / "new").rename(target)
+        stamp.write_text(digest, encoding="ascii")
+    finally:
+        shutil.rmtree(scratch)
+    return True
+
+
+def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> None:
+    name = PurePosixPath(member.name)
+    data = tar.extractfile(member) if member.isreg() else None
+    if data is None or name.is_absolute() or ".." in name.parts:
+        raise BundleError(f"Member {member.name!r} of the archive is not a plain file below the bundle.")
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with data, path.open("wb") as out:
+        shutil.copyfileobj(data, out, 1 << 20)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="Write a bundle to an archive.")
+    parser.add_argument("bundle", type=Path, help="folder of the bundle")
+    parser.add_argument("archive", type=Path, help="file to write, such as demo/bundle.tar.xz")
+    given = parser.parse_args()
+    pack(given.bundle, given.archive)

@@ -1,0 +1,46 @@
+"""The command `demo`: serves the bundle that comes with the installation."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Final
+
+from lightretriever.artifacts.bundle.archive import unpack
+from lightretriever.artifacts.errors import DiskError
+from lightretriever.service.collections.collections import DEFAULT
+from lightretriever.service.serving.command import run
+from lightretriever.service.settings import ENV_PREFIX, load_settings
+
+__all__ = ["ARCHIVE", "EXAMPLE", "serve_demo", "unpack_demo"]
+
+ARCHIVE: Final = Path(__file__).resolve().parents[2] / "demo" / "bundle.tar.xz"
+"""The demo bundle: `demo/bundle.tar.xz` of the checkout, or of the installed package."""
+
+EXAMPLE: Final = '{"query":"play music from the terminal","k":5}'
+_ADVICE: Final = """
+  Serving the demo bundle on {address}/  (API: {address}/docs; Ctrl-C stops it)
+
+  curl -s {address}/search -H 'content-type: application/json' -d '{body}'
+"""
+
+
+def unpack_demo(folder: Path | None) -> Path:
+    """Unpack the demo bundle to a folder, unless it is there; None: `lightretriever/demo` of the user's cache. Give the
+    folder. DiskError; BundleError for a damaged archive."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    target = folder or cache / "lightretriever" / "demo"
+    try:
+        unpack(ARCHIVE, target)
+    except OSError as error:
+        raise DiskError(f"The demo bundle can't be unpacked to {target}: {error.strerror or error}.") from error
+    return target
+
+
+def serve_demo(folder: Path, host: str, port: int) -> int:
+    """Serve the demo bundle in a folder, and give the exit code; prints on stderr how to search it."""
+    name = f"[{host}]" if ":" in host else host
+    quiet = {} if f"{ENV_PREFIX}LOG_LEVEL" in os.environ else {"log_level": "warning"}
+    settings = load_settings(given=quiet)
+    if port:
+        print(_ADVICE.format(address=f"http://{name}:{port}", body=EXAMPLE), file=sys.stderr, flush=True)
+    return run({DEFAULT: folder}, host=host, port=port, settings=settings)
