@@ -31,7 +31,7 @@ FROM ${BASE}
 ARG VERSION=unknown
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title="LightRetriever Search" \
-    org.opencontainers.image.description="Hybrid search with the quality of a large language model and none of it in the query path" \
+    org.opencontainers.image.description="Hybrid search with the ranking of a neural model and no model in the query path" \
     org.opencontainers.image.licenses="Apache-2.0" \
     org.opencontainers.image.version="${VERSION}" \
     org.opencontainers.image.revision="${REVISION}"

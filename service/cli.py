@@ -32,7 +32,7 @@ _MOST_WORKERS: Final = 1024
 
 app = typer.Typer(
     name="lightretriever",
-    help="Hybrid search with the quality of a large language model and none of it in the query path.",
+    help="Hybrid search with the ranking of a neural model and no model in the query path.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -55,7 +55,9 @@ def serve(
         list[str],
         typer.Argument(help="The bundle's folder, or NAME=FOLDER for each of several collections.", show_default=False),
     ],
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; of a name, all of them. unix:PATH: a Unix socket.")
+    ] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.", min=0, max=65535)] = 8080,
     workers: Annotated[
         str,

@@ -93,7 +93,8 @@ class BiEncoder(Encoder):
             features = {"input_ids": ids, "attention_mask": torch.ones_like(ids), **pooled}
             for module in route(self.model, "query"):
                 features = module(features)
-            return features["sentence_embedding"]
+            vectors: torch.Tensor = features["sentence_embedding"]
+            return vectors
 
         return states_of
 

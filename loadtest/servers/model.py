@@ -35,7 +35,8 @@ from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.search.encoder import QueryEncoder
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.search.parts import Parts
-from lightretriever.service.serving.server import BACKLOG, ready_line, serve
+from lightretriever.service.serving.listening import BACKLOG
+from lightretriever.service.serving.server import ready_line, serve
 from lightretriever.service.settings import load_settings
 
 __all__ = ["Encode", "ModelQueryEncoder", "main", "model_encoder", "open_engine"]
@@ -187,7 +188,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 f"http://{given.host}:{listener.getsockname()[1]}",
             )
             line = f"{ready_line(collections)} with the model {Path(given.model).name} at {url}"
-            serve(collections, listener, on_ready=lambda: print(line, flush=True))
+            serve(collections, [listener], on_ready=lambda: print(line, flush=True))
     except LightRetrieverError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

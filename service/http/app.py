@@ -20,9 +20,10 @@ from lightretriever.service.errors import (
     SettingsError,
 )
 from lightretriever.service.http.encodings import AcceptedEncoding
-from lightretriever.service.http.handling import COLLECTION
+from lightretriever.service.http.handling import COLLECTION, engine_of
+from lightretriever.service.http.info import info_of
 from lightretriever.service.http.middleware import Envelope, refusal
-from lightretriever.service.http.openapi import description
+from lightretriever.service.http.openapi import description, fitted
 from lightretriever.service.http.routes import router, served
 from lightretriever.service.http.state import AppState
 from lightretriever.service.search.engine import SearchEngine
@@ -101,8 +102,17 @@ class Application:
         await self._app(scope, receive, send)
 
     async def _describe(self, request: Request) -> Response:
-        """Addresses are those beside this one, below `/collections/NAME` and behind a proxy that takes a prefix off."""
-        return JSONResponse({**self._description, "servers": [{"url": "."}]})
+        """Addresses are those beside this one, below `/collections/NAME` and behind a proxy that takes a prefix off.
+        Examples are those that the bundle answers."""
+        facts = info_of(engine_of(request), [])
+        document = fitted(
+            self._description,
+            filters=facts.filters,
+            fields=facts.fields,
+            modes=facts.modes,
+            spelling=facts.spelling,
+        )
+        return JSONResponse({**document, "servers": [{"url": "."}]})
 
 
 class _Router(Router):

@@ -29,7 +29,8 @@ class AcceptedEncoding:
             asked = ",".join(Headers(scope=scope).getlist("accept-encoding"))
             others = [header for header in scope["headers"] if header[0] != _ACCEPT]
             chosen = GZIP if accepts_gzip(asked) else IDENTITY
-            scope = {**scope, "headers": [*others, (_ACCEPT, chosen.encode())]}
+            # In place: the router notes the route there, for the metrics and the log.
+            scope["headers"] = [*others, (_ACCEPT, chosen.encode())]
         await self._app(scope, receive, send)
 
 

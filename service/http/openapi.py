@@ -1,5 +1,7 @@
 """The OpenAPI description. It adds the bodies, which FastAPI can't see because the routes handle JSON themselves."""
 
+import copy
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -29,6 +31,7 @@ __all__ = [
     "SEARCH_ERRORS",
     "describe",
     "description",
+    "fitted",
 ]
 
 # With API keys or a rate limit.
@@ -87,6 +90,7 @@ _MODELS: Final[list[tuple[type[BaseModel], JsonSchemaMode]]] = [
     *((getattr(schemas, name), "serialization") for name in EXAMPLES["answers"]),
     (schemas.Problem, "serialization"),
 ]
+_EXAMPLE_NUMBER: Final = '"year"'
 _SEARCH: Final = schemas.SearchRequest.model_json_schema()
 _ABOUT: Final = """Hybrid search without a model in the query path: dense (Faiss) and sparse (Lucene), fused.
 
@@ -146,6 +150,35 @@ def description(routes: Sequence[BaseRoute], settings: Settings) -> dict[str, An
         for kind, error in errors.KINDS.items()
     ]
     return document
+
+
+def fitted(
+    document: dict[str, Any], *, filters: Mapping[str, str], fields: Sequence[str], modes: Sequence[str], spelling: bool
+) -> dict[str, Any]:
+    """The description with those examples of requests alone that a bundle answers: with declared `filters` by field,
+    `fields` of its documents, and `modes`; `spelling`: it corrects words. An example's field `year` becomes a number
+    that the bundle has."""
+    number = next((name for name, kind in filters.items() if kind == "number" and name in fields), None)
+
+    def fit(value: dict[str, Any]) -> dict[str, Any] | None:
+        if number is None and _EXAMPLE_NUMBER in json.dumps(value):
+            return None
+        value = json.loads(json.dumps(value).replace(_EXAMPLE_NUMBER, json.dumps(number)))
+        snippets = value.get("snippets", {}).get("fields", [])
+        needs_dense = "dense" not in modes and ("diversity" in value or "weights" in value.get("fusion", {}))
+        needs_words = ("spelling" in value or "prefix" in value) and not spelling
+        if needs_dense or needs_words or value.get("mode", modes[0]) not in modes or not set(snippets) <= set(fields):
+            return None
+        if "fields" in value:
+            value["fields"] = [name for name in value["fields"] if name in fields]
+        return value
+
+    paths = copy.deepcopy(document["paths"])
+    for path in ("/search", "/search/batch"):
+        content = paths[path]["post"]["requestBody"]["content"][JSON]
+        found = {name: {**example, "value": fit(example["value"])} for name, example in content["examples"].items()}
+        content["examples"] = {name: example for name, example in found.items() if example["value"] is not None}
+    return {**document, "paths": paths}
 
 
 def _query_parameter(name: str, field: str) -> dict[str, Any]:

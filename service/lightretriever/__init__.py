@@ -1,4 +1,4 @@
-"""Hybrid search with the quality of a large language model and none of it in the query path.
+"""Hybrid search with the ranking of a neural model and no model in the query path.
 
 from lightretriever import Bundle, SearchClient
 """

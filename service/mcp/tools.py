@@ -16,7 +16,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.mcpserver.tools import Tool
 from mcp.server.mcpserver.utilities.func_metadata import ArgModelBase
 from mcp.types import ToolAnnotations
-from pydantic import Field, create_model
+from pydantic import Field, create_model, model_validator
 
 __all__ = ["make_server", "serve_http", "serve_stdio"]
 
@@ -27,6 +27,8 @@ _INSTRUCTIONS: Final = (
     "can be filtered by, and which modes there are. `explain` says which words of a query gave a document its score."
 )
 _SNIPPETS: Final = {"fields": ["text"], "length": 500}
+_TEXTS: Final = ("query", "id", "document", "collection")
+_LEFT_OUT: Final = object()
 _READS: Final = ToolAnnotations(read_only_hint=True, idempotent_hint=True, open_world_hint=False)
 
 QueryText = Annotated[str, Field(description="What to look for: a question, or words.")]
@@ -74,7 +76,24 @@ async def serve_http(client: AsyncSearchClient, listener: socket) -> None:
 
 
 class _Strict(ArgModelBase, extra="forbid"):
-    pass
+    """Arguments as models send them: what is null, empty, or a number in place of a text is taken as it was meant."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_meant(cls, given: Any) -> Any:
+        return {name: value for name, value in map(cls._meant, given.items()) if value is not _LEFT_OUT}
+
+    @classmethod
+    def _meant(cls, argument: tuple[str, Any]) -> tuple[str, Any]:
+        name, value = argument
+        field = cls.model_fields.get(name)
+        if field is None:
+            return argument
+        if not field.is_required() and (value is None or value in ("", "null", {})):
+            return name, _LEFT_OUT
+        if isinstance(value, int | float) and not isinstance(value, bool) and name in _TEXTS:
+            return name, str(value)
+        return name, value.lower() if name == "mode" and isinstance(value, str) else value
 
 
 class _Tools:

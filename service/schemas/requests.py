@@ -127,6 +127,7 @@ class SearchRequest(Model):
     )
     task: str | None = Field(
         default=None,
+        min_length=1,
         description="Name of the token table that encodes the query, see `/info`. Null: the bundle's default.",
     )
     fusion: Fusion = Field(default=LinearFusion(), description="How to combine the legs in mode `hybrid`.")
@@ -222,7 +223,9 @@ class EncodeRequest(Model):
     """A text to encode as a query."""
 
     text: str = Field(min_length=1, description="The text.", examples=["play music"])
-    task: str | None = Field(default=None, description="Name of the token table. Null: the bundle's default.")
+    task: str | None = Field(
+        default=None, min_length=1, description="Name of the token table. Null: the bundle's default."
+    )
 
     _blank = field_validator("text")(_not_blank)
 

@@ -21,6 +21,8 @@ RERANK: Final = "rerank"
 """The lane, the stage, and the name in `degraded`."""
 
 _GRACE_S: Final = 1.0  # the caller gives up before, and knows then that it was late
+_BATCH: Final = 32  # texts that text-embeddings-inference takes at a time by default
+_LONGEST_TEXT: Final = 10_000  # characters; models read a few thousand, and servers bound a request to 2 MB
 _LONGEST_ANSWER: Final = 1_000_000  # bytes
 
 
@@ -56,6 +58,14 @@ class Reranker:
         `until`. OSError if there is no answer, ValueError if it is not the expected JSON.
         """
         texts = [document_text(*(str(fields.get(name) or "") for name in ("title", "text"))) for fields in documents]
+        scores: list[float] = []
+        for start in range(0, len(texts), _BATCH):
+            if start and perf_counter() > until:
+                raise OSError(f"the reranker had read {start} of {len(texts)} texts when the time was over")
+            scores += self._of_batch(query, [text[:_LONGEST_TEXT] for text in texts[start : start + _BATCH]], until)
+        return scores
+
+    def _of_batch(self, query: str, texts: list[str], until: float) -> list[float]:
         body = orjson.dumps({"query": query, "texts": texts, "truncate": True})
         request = Request(self._url, body, self._headers)
         left_s = max(0.0, until - perf_counter()) + _GRACE_S

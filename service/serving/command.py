@@ -4,7 +4,8 @@ import logging
 import resource
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -12,7 +13,8 @@ from typing import Final
 from lightretriever.artifacts.errors import LightRetrieverError
 from lightretriever.service.collections.collections import Collections
 from lightretriever.service.observability.logging import configure_logging
-from lightretriever.service.serving.server import BACKLOG, EXIT_ERROR, announce, check_tls, ready_line, serve
+from lightretriever.service.serving.listening import UNIX, address_of, listening
+from lightretriever.service.serving.server import EXIT_ERROR, announce, check_tls, ready_line, serve
 from lightretriever.service.serving.workers import automatic_workers, run_workers
 from lightretriever.service.settings import Settings
 
@@ -52,51 +54,43 @@ def run(
             file=sys.stderr,
         )
         return EXIT_ERROR
-    try:
-        check_tls(chosen)
-        listener = _listen(host, port)
-    except LightRetrieverError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return EXIT_ERROR
-    except OSError as error:
-        print(f"error: can't listen on {host} port {port}: {error.strerror or error}.", file=sys.stderr)
-        return EXIT_ERROR
-    except ValueError as error:  # includes UnicodeError: labels too long, or with a null
-        print(f"error: can't listen on {host!r}: not the name of a host: {error}.", file=sys.stderr)
-        return EXIT_ERROR
+    with ExitStack() as stack:
+        try:
+            check_tls(chosen)
+            listeners = stack.enter_context(listening(host, port))
+        except LightRetrieverError as error:
+            print(f"error: {error}", file=sys.stderr)
+            return EXIT_ERROR
+        except OSError as error:
+            where = host if host.startswith(UNIX) else f"{host} port {port}"
+            print(f"error: can't listen on {where}: {error.strerror or error}.", file=sys.stderr)
+            return EXIT_ERROR
+        except ValueError as error:  # includes UnicodeError: labels too long, or with a null
+            print(f"error: can't listen on {host!r}: not the name of a host: {error}.", file=sys.stderr)
+            return EXIT_ERROR
+        return _serve(bundles, chosen, listeners, host, workers)
+
+
+def _serve(
+    bundles: Mapping[str, Path],
+    chosen: Settings,
+    listeners: Sequence[socket.socket],
+    host: str,
+    workers: int | None,
+) -> int:
     if workers is None:
         workers, reason = automatic_workers(chosen)
         if reason is not None:
             _log.info("fewer processes than processors", extra={"processes": workers, "reason": reason})
-    with listener:
-        address = _address("http" if chosen.tls_certificate_file is None else "https", host, listener)
-        try:
-            if workers > 1:
-                run_workers(bundles, chosen, listener, workers, address)
-            else:
-                with Collections.open(bundles, chosen) as collections:
-                    ready = partial(ready_line, collections)
-                    serve(collections, listener, on_ready=lambda: announce(f"{ready()} at {address}"))
-        except LightRetrieverError as error:
-            print(f"error: {error}", file=sys.stderr)
-            return EXIT_ERROR
-    return 0
-
-
-def _address(scheme: str, host: str, listener: socket.socket) -> str:
-    name = f"[{host}]" if ":" in host else host
-    return f"{scheme}://{name}:{listener.getsockname()[1]}"
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    listener = socket.socket(family, kind, protocol)
+    address = address_of("http" if chosen.tls_certificate_file is None else "https", host, listeners)
     try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        # Two sockets may bind to one port; only listening shows whether it is free.
-        listener.listen(BACKLOG)
-    except OSError:
-        listener.close()
-        raise
-    return listener
+        if workers > 1:
+            run_workers(bundles, chosen, listeners, workers, address)
+        else:
+            with Collections.open(bundles, chosen) as collections:
+                ready = partial(ready_line, collections)
+                serve(collections, listeners, on_ready=lambda: announce(f"{ready()} at {address}"))
+    except LightRetrieverError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return EXIT_ERROR
+    return 0

@@ -9,7 +9,7 @@ import signal
 import socket
 import ssl
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
@@ -22,10 +22,10 @@ from lightretriever.service.errors import SettingsError
 from lightretriever.service.execution.memory import freeze_gc
 from lightretriever.service.http.app import Application, create_app
 from lightretriever.service.serving.connection import Connections, connection_class
+from lightretriever.service.serving.listening import BACKLOG
 from lightretriever.service.settings import Settings
 
 __all__ = [
-    "BACKLOG",
     "EXIT_ERROR",
     "announce",
     "check_tls",
@@ -34,7 +34,6 @@ __all__ = [
     "serve",
 ]
 
-BACKLOG: Final = 2048
 EXIT_ERROR: Final = 2
 _HANDSHAKE_STEPS: Final = 4
 _OF_DATES: Final = (9, 10)  # X509_V_ERR_CERT_NOT_YET_VALID, X509_V_ERR_CERT_HAS_EXPIRED
@@ -59,7 +58,7 @@ def announce(line: str) -> None:
         print(line, flush=True)
 
 
-def serve(collections: Collections, listener: socket.socket, on_ready: Callable[[], None]) -> None:
+def serve(collections: Collections, listeners: Sequence[socket.socket], on_ready: Callable[[], None]) -> None:
     """Answer requests until SIGTERM or SIGINT. `on_ready` is called after the warm-up. Errors as in `create_app`.
 
     Ends the process at once if a call into a backend hangs then, since Python would wait for its thread.
@@ -70,12 +69,12 @@ def serve(collections: Collections, listener: socket.socket, on_ready: Callable[
         on_ready()
 
     collections.each(on_closed=freeze_gc)
-    server = make_server(create_app(collections, on_ready=begin), listener)
+    server = make_server(create_app(collections, on_ready=begin), listeners)
     sys.setswitchinterval(_SWITCH_S)  # the event loop waits so long for each thread that computes
     # uvicorn stops gracefully and then raises the signal again for the previous handler; ignore it.
     before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        server.run(sockets=[listener])
+        server.run(sockets=list(listeners))
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -109,10 +108,10 @@ class _Server(uvicorn.Server):
         self._connections.tell()
 
 
-def make_server(app: Application, listener: socket.socket) -> uvicorn.Server:
-    """Make the server of an application, to run once with a listening socket."""
+def make_server(app: Application, listeners: Sequence[socket.socket]) -> uvicorn.Server:
+    """Make the server of an application, to run once with listening sockets."""
     settings = app.state.settings
-    _bound_writes(listener, settings)
+    _bound_writes(listeners, settings)
     connections = Connections(_most_connections())
 
     async def refresh() -> None:
@@ -204,11 +203,12 @@ def _also_mapped(proxies: str) -> str:
     return ",".join([proxies.strip(), *mapped])
 
 
-def _bound_writes(listener: socket.socket, settings: Settings) -> None:
+def _bound_writes(listeners: Sequence[socket.socket], settings: Settings) -> None:
     """Make the kernel close a connection whose client reads nothing for `write_timeout_s` (Linux only).
 
     Otherwise the server would buffer the rest of the answer and wait for the client.
     """
     option = getattr(socket, "TCP_USER_TIMEOUT", None)
-    if option is not None:
-        listener.setsockopt(socket.IPPROTO_TCP, option, round(settings.write_timeout_s * 1e3))
+    for listener in listeners:
+        if option is not None and listener.family != socket.AF_UNIX:
+            listener.setsockopt(socket.IPPROTO_TCP, option, round(settings.write_timeout_s * 1e3))

@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import socket
+from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing import Pipe
 from multiprocessing.context import SpawnProcess
@@ -82,10 +83,10 @@ class Silence:
 
 
 class _Worker(SpawnProcess):
-    def __init__(self, bundles: Folders, settings: Settings, listener: socket.socket) -> None:
+    def __init__(self, bundles: Folders, settings: Settings, listeners: Sequence[socket.socket]) -> None:
         super().__init__()
         self.said: dict[str, str] = {}
-        self._bundles, self._settings, self._listener = bundles, settings, listener
+        self._bundles, self._settings, self._listeners = bundles, settings, list(listeners)
         self._supervisor = os.getpid()
         self._messages, self._tell = Pipe(duplex=False)
         self._beats, self._pulse = Pipe(duplex=False)  # shared memory would need a folder to write to
@@ -115,7 +116,7 @@ class _Worker(SpawnProcess):
                 collections.each(on_reload=lambda: self._tell.send(("reload", "asked")))
                 signal.signal(signal.SIGUSR1, lambda *_: [holder.ask() for holder in collections])
                 signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})  # it may have come while the bundle opened
-                serve(collections, self._listener, lambda: self._tell.send(("ready", ready_line(collections))))
+                serve(collections, self._listeners, lambda: self._tell.send(("ready", ready_line(collections))))
         except LightRetrieverError as error:
             self._tell.send(("failed", str(error)))
 
@@ -127,7 +128,9 @@ class _Worker(SpawnProcess):
         os.kill(os.getpid(), signal.SIGTERM)  # nothing else would stop this process
 
 
-def run_workers(bundles: Folders, settings: Settings, listener: socket.socket, count: int, address: str) -> None:
+def run_workers(
+    bundles: Folders, settings: Settings, listeners: Sequence[socket.socket], count: int, address: str
+) -> None:
     """Serve in `count` processes until SIGTERM or SIGINT.
 
     SettingsError if there is no folder for their metrics. LightRetrieverError if a worker ends before all were ready,
@@ -139,7 +142,7 @@ def run_workers(bundles: Folders, settings: Settings, listener: socket.socket, c
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})  # in the workers, too, until they can handle it
     with _shared_folder() as metrics:
         os.environ[METRICS_FOLDER] = metrics  # prometheus_client reads it on import
-        workers = [_Worker(bundles, settings, listener) for _ in range(count)]
+        workers = [_Worker(bundles, settings, listeners) for _ in range(count)]
         ready = False
         try:
             while not stopped:
@@ -151,7 +154,7 @@ def run_workers(bundles: Folders, settings: Settings, listener: socket.socket, c
                         raise LightRetrieverError(reason)
                     _log.error("worker replaced", extra={"pid": worker.pid, "reason": reason})
                     try:
-                        workers[place] = _Worker(bundles, settings, listener)
+                        workers[place] = _Worker(bundles, settings, listeners)
                     except OSError:  # such as no memory for another process; the next beat tries again
                         _log.exception("no worker can be started")
                 for asked in [worker for worker in workers if worker.said.pop("reload", None)]:
@@ -160,7 +163,8 @@ def run_workers(bundles: Folders, settings: Settings, listener: socket.socket, c
                 if not ready and (ready := all("ready" in worker.said for worker in workers)):
                     announce(f"{workers[0].said['ready']} in {count} processes at {address}")
         finally:
-            listener.close()  # the last worker to stop then answers what still waits to be accepted
+            for listener in listeners:
+                listener.close()  # the last worker to stop then answers what still waits to be accepted
             for worker in workers:
                 worker.terminate()
             until = monotonic() + settings.shutdown_grace_s + _PATIENCE_S

@@ -141,6 +141,46 @@ def test_what_the_service_refuses_is_an_error_that_the_model_reads(url: str) -> 
     asking(work)
 
 
+AS_MEANT: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("search", {"collection": ""}, {}),
+    ("search", {"collection": None, "filter": {}}, {}),
+    ("search", {"filter": ""}, {}),
+    ("search", {"filter": "null"}, {}),
+    ("search", {"filter": None, "k": None, "offset": None, "mode": None}, {}),
+    ("search", {"k": "", "mode": ""}, {}),
+    ("search", {"k": "2", "offset": "1"}, {"k": 2, "offset": 1}),
+    ("search", {"k": 2.0}, {"k": 2}),
+    ("search", {"mode": "SPARSE"}, {"mode": "sparse"}),
+    ("search", {"query": 2000}, {"query": "2000"}),
+    ("search", {"query": 3.5}, {"query": "3.5"}),
+    ("search", {"filter": '{"field": "year", "gte": 2000}'}, {"filter": {"field": "year", "gte": 2000}}),
+    ("explain", {"document": "", "k": 2}, {"k": 2}),
+    ("explain", {"document": None}, {}),
+]
+
+
+def test_arguments_are_taken_as_they_were_meant(url: str) -> None:
+    """Language models send empty values for what they leave out, and numbers for texts."""
+
+    async def work() -> None:
+        async with over_stdio(url) as client:
+            for tool, given, plain in AS_MEANT:
+                answers = [
+                    json.loads(text_of(await client.call_tool(tool, {"query": "play music", **arguments})))
+                    for arguments in (given, plain)
+                ]
+                for answer in answers:
+                    del answer["timings_ms"]
+                assert answers[0] == answers[1], given
+            result = await client.call_tool("document", {"id": 7})
+            assert "7" in text_of(result)
+            assert "(404 document_not_found)" in text_of(result)
+            for arguments in ({"query": ""}, {"query": None}, {"query": True}):
+                assert (await client.call_tool("search", arguments)).is_error, arguments
+
+    asking(work)
+
+
 def test_a_document_beyond_the_candidates_is_told_of(url: str) -> None:
     with SearchClient(url, timeout_s=120) as own:
         (hit,) = own.search("music", k=1).hits

@@ -78,19 +78,70 @@ def test_kubernetes_takes_it(values: dict[str, Any], version: str, tmp_path: Pat
             kubernetes_validate.validate(manifest, version, strict=True)
 
 
+def test_a_collection_has_the_public_paths_alone(tmp_path: Path) -> None:
+    values = {**CLAIM, "ingress": {"enabled": True, "collections": ["notes", "shop"]}}
+    (rule,) = render(values, tmp_path)["Ingress"]["spec"]["rules"]
+    paths = {path["path"]: path["pathType"] for path in rule["http"]["paths"]}
+    own = {path for path, kind in paths.items() if kind == "Prefix" and not path.startswith("/collections")}
+    for name in ("notes", "shop"):
+        below = {path.removeprefix(f"/collections/{name}") for path in paths if path.startswith(f"/collections/{name}")}
+        assert below == own | {"", "/"}
+    assert paths["/collections"] == paths["/collections/notes"] == paths["/collections/notes/"] == "Exact"
+
+
+def container_of(manifests: dict[str, Any]) -> dict[str, Any]:
+    (container,) = manifests["Deployment"]["spec"]["template"]["spec"]["containers"]
+    found: dict[str, Any] = container
+    return found
+
+
+def test_the_user_is_the_images_or_the_platforms(tmp_path: Path) -> None:
+    """OpenShift gives each namespace a range of users, and refuses a pod that names another."""
+    pod = render(CLAIM, tmp_path)["Deployment"]["spec"]["template"]["spec"]
+    assert pod["securityContext"] | {"runAsUser": 10001, "runAsGroup": 10001} == pod["securityContext"]
+    values = {**CLAIM, "podSecurityContext": {"runAsUser": None, "runAsGroup": None, "fsGroup": 5}}
+    pod = render(values, tmp_path)["Deployment"]["spec"]["template"]["spec"]
+    assert pod["securityContext"] == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}, "fsGroup": 5}
+    values = {**COPY, "securityContext": {"readOnlyRootFilesystem": False}}
+    pod = render(values, tmp_path)["Deployment"]["spec"]["template"]["spec"]
+    for container in (*pod["containers"], *pod["initContainers"]):
+        assert container["securityContext"]["readOnlyRootFilesystem"] is False
+        assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+
+
+@pytest.mark.parametrize(
+    ("values", "scheme"),
+    [({}, "http"), ({"settings": {"tls_certificate_file": "/tls/tls.crt"}}, "https"), ({"scheme": "https"}, "https")],
+)
+def test_who_asks_for_health_and_metrics_speaks_as_the_service_does(
+    tmp_path: Path, values: dict[str, Any], scheme: str
+) -> None:
+    manifests = render({**CLAIM, **values, "serviceMonitor": {"enabled": True}}, tmp_path)
+    container = container_of(manifests)
+    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+        assert container[probe]["httpGet"]["scheme"] == scheme.upper()
+    assert manifests["ServiceMonitor"]["spec"]["endpoints"][0]["scheme"] == scheme
+
+
+def test_the_command_may_be_another(tmp_path: Path) -> None:
+    assert "args" not in container_of(render(CLAIM, tmp_path))
+    args = ["serve", "notes=/bundle/notes", "shop=/bundle/shop", "--host", "0.0.0.0"]
+    assert container_of(render({**CLAIM, "args": args}, tmp_path))["args"] == args
+
+
 def test_the_public_address_has_the_public_paths_alone(tmp_path: Path) -> None:
     assert {"Ingress", "NetworkPolicy"}.isdisjoint(render(CLAIM, tmp_path))
     manifests = render(EVERYTHING, tmp_path)
     (rule,) = manifests["Ingress"]["spec"]["rules"]
     paths = {path["path"]: path["pathType"] for path in rule["http"]["paths"]}
     assert paths.pop("/") == "Exact"
-    assert set(paths) == {"/search", "/encode", "/documents", "/terms", "/info", "/docs", "/openapi.json"}
+    assert set(paths) == {"/search", "/encode", "/v1", "/documents", "/terms", "/info", "/docs", "/openapi.json"}
     policy = manifests["NetworkPolicy"]["spec"]
     assert policy["ingress"] == [{"ports": [{"port": "http"}], "from": EVERYTHING["networkPolicy"]["from"]}]  # type: ignore[index]
     assert policy["egress"] == []
     pod = manifests["Deployment"]["spec"]["template"]["spec"]
-    assert [volume["name"] for volume in pod["volumes"]] == ["bundle", "keys"]
-    assert [mount["mountPath"] for mount in pod["containers"][0]["volumeMounts"]] == ["/bundle", "/keys"]
+    assert [volume["name"] for volume in pod["volumes"]] == ["bundle", "tmp", "keys"]
+    assert [mount["mountPath"] for mount in pod["containers"][0]["volumeMounts"]] == ["/bundle", "/tmp", "/keys"]
 
 
 def test_kubernetes_takes_an_image_volume(tmp_path: Path) -> None:
@@ -98,9 +149,8 @@ def test_kubernetes_takes_an_image_volume(tmp_path: Path) -> None:
     kubernetes_validate.validate(deployment, KUBERNETES[-1], strict=True)
     pod = deployment["spec"]["template"]["spec"]
     assert "initContainers" not in pod
-    assert pod["volumes"] == [
-        {"name": "bundle", "image": {"reference": "registry.example/bundle:7", "pullPolicy": "IfNotPresent"}}
-    ]
+    image = {"reference": "registry.example/bundle:7", "pullPolicy": "IfNotPresent"}
+    assert pod["volumes"][0] == {"name": "bundle", "image": image}
     assert pod["containers"][0]["volumeMounts"][0]["subPath"] == "bundle"
 
 
@@ -141,10 +191,10 @@ def test_containers_have_no_rights(tmp_path: Path) -> None:
 def test_the_bundle_is_mounted_where_the_image_looks_for_it(tmp_path: Path) -> None:
     from_claim = render(CLAIM, tmp_path)["Deployment"]["spec"]["template"]["spec"]
     mount = {"name": "bundle", "mountPath": "/bundle", "readOnly": True}
-    assert from_claim["containers"][0]["volumeMounts"] == [{**mount, "subPath": "2026/bundle"}]
+    assert from_claim["containers"][0]["volumeMounts"][0] == {**mount, "subPath": "2026/bundle"}
     assert from_claim["volumes"][0]["persistentVolumeClaim"] == {"claimName": "corpus", "readOnly": True}
     copied = render(COPY, tmp_path)["Deployment"]["spec"]["template"]["spec"]
-    assert copied["containers"][0]["volumeMounts"] == [mount]
+    assert copied["containers"][0]["volumeMounts"][0] == mount
     assert copied["volumes"][0]["emptyDir"] == {"sizeLimit": "4Gi"}
     (init,) = copied["initContainers"]
     assert (init["image"], init["command"]) == (COPY["bundle"]["image"], ["cp", "-R", "/bundle/.", "/target/"])

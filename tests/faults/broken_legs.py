@@ -68,7 +68,7 @@ def main(bundle: Path) -> None:
             engine.parts.backends.legs["sparse"] = Hanging(engine.bundle.sparse())
             print(listener.getsockname()[1], flush=True)
 
-        serve(Collections({serving.name: serving}), listener, on_ready)
+        serve(Collections({serving.name: serving}), [listener], on_ready)
 
 
 if __name__ == "__main__":

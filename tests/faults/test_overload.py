@@ -131,5 +131,5 @@ def test_new_connections_are_taken_many_at_a_time(tiny_bundle: Bundle) -> None:
     listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
     with EngineHolder.open(tiny_bundle.path, settings) as serving, listener as s:
         address.append(s.getsockname())
-        serve(Collections({serving.name: serving}), s, on_ready)
+        serve(Collections({serving.name: serving}), [s], on_ready)
     assert 1 < turns < count / 10

@@ -33,7 +33,7 @@ def running(app: Application) -> Iterator[Live]:
     """Serve the application as `lightretriever serve` does."""
     with socket.create_server(("127.0.0.1", 0), backlog=1024) as listener:
         host, port = listener.getsockname()
-        server = make_server(app, listener)
+        server = make_server(app, [listener])
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         live = Live(server, host, port)

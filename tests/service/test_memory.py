@@ -76,6 +76,6 @@ def test_a_process_that_serves_has_settled_when_it_is_ready(tiny_bundle: Bundle)
 
     settings = Settings(deadline_ms=60_000, warm_up_queries=1)
     with closing(create_server(("127.0.0.1", 0))) as listener, EngineHolder.open(tiny_bundle.path, settings) as serving:
-        serve(Collections({serving.name: serving}), listener, ready)
+        serve(Collections({serving.name: serving}), [listener], ready)
         assert serving.on_closed is freeze_gc
     assert seen[0] > 10_000

@@ -29,6 +29,14 @@ CONFIG = {
 }
 
 
+MODELS = {
+    "/search": "SearchRequest",
+    "/search/batch": "BatchRequest",
+    "/encode": "EncodeRequest",
+    "/v1/embeddings": "EmbeddingsRequest",
+}
+
+
 @pytest.fixture(scope="session")
 def description(client: TestClient) -> dict[str, Any]:
     document: dict[str, Any] = client.get("/openapi.json").json()
@@ -92,27 +100,51 @@ def test_the_limits_are_those_of_the_settings(description: dict[str, Any]) -> No
     assert description["components"]["schemas"]["BatchRequest"]["properties"]["searches"]["maxItems"] == 64
 
 
-def test_examples_of_requests_are_answered(tmp_path: Path) -> None:
-    bundle = make_tiny_bundle(tmp_path / "years", vocabulary="words", fields={"year": "number"})
-    paths = {
-        "SearchRequest": "/search",
-        "BatchRequest": "/search/batch",
-        "EncodeRequest": "/encode",
-        "EmbeddingsRequest": "/v1/embeddings",
-    }
-    written: dict[str, type[BaseModel]] = {
-        "DocumentWrite": schemas.DocumentWrite,
-        "DocumentLine": schemas.DocumentLine,
-    }  # this service takes none
-    assert EXAMPLES["requests"].keys() - paths == written.keys()
-    for name, of_write in written.items():
-        for example in EXAMPLES["requests"][name].values():
-            of_write.model_validate(example["value"])
+POSTED = {"/search": 14, "/search/batch": 1, "/encode": 1, "/v1/embeddings": 2}
+"""Examples of each route."""
+
+
+@pytest.mark.parametrize(
+    ("options", "left_out"),
+    [
+        ({"vocabulary": "words", "fields": {"year": "number"}}, set()),
+        ({"vocabulary": "words", "fields": {"released": "number"}}, {"filter", "groups", "boosts", "sort"}),
+        ({"vocabulary": "words"}, {"filter", "groups", "boosts", "sort"}),
+        ({"vocabulary": "tokens", "fields": {"year": "number"}}, {"typing"}),
+        (
+            {"vocabulary": "words", "dense": False, "fields": {"year": "number"}},
+            {"dense", "diversity", "rrf", "weights"},
+        ),
+    ],
+)
+def test_a_bundle_answers_the_examples_of_its_description(
+    tmp_path: Path, options: dict[str, Any], left_out: set[str]
+) -> None:
+    bundle = make_tiny_bundle(tmp_path / "bundle", **options)
+    assert {path: len(EXAMPLES["requests"][model]) for path, model in MODELS.items()} == POSTED
     with SearchEngine.open(bundle, SETTINGS) as engine, TestClient(create_app(engine)) as client:
-        for model, path in paths.items():
-            for example in EXAMPLES["requests"][model].values():
+        paths = client.get("/openapi.json").json()["paths"]
+        for path, model in MODELS.items():
+            examples = paths[path]["post"]["requestBody"]["content"]["application/json"]["examples"]
+            assert EXAMPLES["requests"][model].keys() - examples == (left_out if path == "/search" else set())
+            for example in examples.values() if path != "/v1/embeddings" or options.get("dense", True) else ():
                 answer = client.post(path, json=example["value"])
                 assert answer.status_code == 200, answer.text
+
+
+def test_examples_of_documents_are_valid() -> None:
+    written: dict[str, type[BaseModel]] = {"DocumentWrite": schemas.DocumentWrite, "DocumentLine": schemas.DocumentLine}
+    assert EXAMPLES["requests"].keys() - MODELS.values() == written.keys()
+    for name, model in written.items():
+        for example in EXAMPLES["requests"][name].values():
+            model.model_validate(example["value"])
+
+
+def test_a_route_that_has_a_deadline_says_so(description: dict[str, Any]) -> None:
+    for path, methods in description["paths"].items():
+        for operation in methods.values():
+            late = path.startswith(("/search", "/documents", "/terms", "/encode", "/v1/embeddings"))
+            assert ("504" in operation["responses"]) == late
 
 
 def test_examples_of_answers_are_valid() -> None:

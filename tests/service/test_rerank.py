@@ -20,7 +20,7 @@ from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import load_settings
 
 from tests.service.conftest import SETTINGS
-from tests.support.tiny import make_tiny_bundle
+from tests.support.tiny import TinyDocument, make_tiny_bundle
 
 Answer = Callable[[dict[str, Any]], tuple[int, Any]]
 KEY = "rerank-key"
@@ -233,3 +233,27 @@ def test_info_says_that_there_is_a_model_in_the_query_path(
     assert refused.status_code == 422
     assert refused.json()["errors"][0]["field"] == "rerank"
     assert "rerank_url" in refused.json()["errors"][0]["message"]
+
+
+def test_many_candidates_are_sent_in_batches_and_long_texts_are_cut(tmp_path: Path, model: Model) -> None:
+    """As text-embeddings-inference wants it by default: 32 texts and 2 MB in a request."""
+    documents = [
+        TinyDocument(f"d{number}", "play music", f"{'music ' * (3_000 - number)}", 2000) for number in range(70)
+    ]
+    bundle = make_tiny_bundle(tmp_path / "long", documents=documents, vocabulary="words")
+
+    def bounded(request: dict[str, Any]) -> tuple[int, Any]:
+        if len(request["texts"]) > 32 or len(json.dumps(request)) > 2_000_000:
+            return 422, {"error": "batch size"}
+        return by_length(request)
+
+    model.answer = bounded
+    update = {"rerank_url": model.url, "rerank_api_key": KEY, "rerank_top": 70, "deadline_ms": 60_000}
+    with SearchEngine.open(bundle, SETTINGS.model_copy(update=update)) as engine:
+        model.asked.clear()
+        found = search(engine, k=70, candidates=70, fields=[])
+    assert (found.degraded, len(found.hits)) == ([], 70)
+    assert [len(asked["texts"]) for asked in model.asked] == [32, 32, 6]
+    assert max(len(text) for asked in model.asked for text in asked["texts"]) == 10_000
+    scores = [hit.rerank for hit in found.hits]
+    assert scores == sorted(scores, reverse=True)

@@ -1,4 +1,4 @@
-// Fusion of rankings; the formulas stand in service/fusion.py.
+// Fusion of rankings; the formulas stand in service/search/fusion.py.
 #pragma once
 
 #include <algorithm>

@@ -27,11 +27,8 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{ if kindIs "string" . }}{{ . }}{{ else }}{{ toJson . }}{{ end }}
 {{- end -}}
 
-{{- define "lightretriever.containerSecurity" -}}
-allowPrivilegeEscalation: false
-readOnlyRootFilesystem: true
-capabilities:
-  drop: [ALL]
+{{- define "lightretriever.scheme" -}}
+{{ .Values.scheme | default (ternary "https" "http" (hasKey .Values.settings "tls_certificate_file")) }}
 {{- end -}}
 
 {{- define "lightretriever.checkBundle" -}}

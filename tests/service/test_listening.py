@@ -1,0 +1,77 @@
+"""Where the service listens: all addresses of a name, on one port, or a Unix socket."""
+
+import errno
+import os
+import socket
+from pathlib import Path
+
+import httpx2
+import pytest
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.service.serving.listening import address_of, listening
+
+from tests.service.process import Server
+
+BOTH = [
+    (socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("::1", 0, 0, 0)),
+    (socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("::1", 0, 0, 0)),
+    (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 0)),
+]
+ELSEWHERE = (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("192.0.2.1", 0))
+
+
+def test_a_name_with_two_addresses_has_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: BOTH)
+    with listening("localhost", 0) as listeners:
+        assert [one.family for one in listeners] == [socket.AF_INET6, socket.AF_INET]
+        assert len({one.getsockname()[1] for one in listeners}) == 1
+        for one in listeners:
+            with socket.socket(one.family) as client:
+                client.connect(one.getsockname())
+        assert address_of("http", "localhost", listeners) == f"http://localhost:{listeners[0].getsockname()[1]}"
+    assert all(one.fileno() == -1 for one in listeners)
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_an_address_that_the_machine_lacks_is_passed_over(monkeypatch: pytest.MonkeyPatch, place: int) -> None:
+    found = [BOTH[-1]]
+    found.insert(place, ELSEWHERE)
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+    with listening("name", 0) as listeners:
+        assert [one.getsockname()[0] for one in listeners] == ["127.0.0.1"]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [ELSEWHERE])
+    with pytest.raises(OSError, match=os.strerror(errno.EADDRNOTAVAIL)), listening("name", 0):
+        pass
+
+
+def test_a_port_that_one_address_has_no_more_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: BOTH)
+        with pytest.raises(OSError, match=os.strerror(errno.EADDRINUSE)), listening("localhost", port):
+            pass
+
+
+@pytest.mark.parametrize("workers", [pytest.param(2, marks=pytest.mark.slow), 1])
+def test_a_unix_socket_is_served_and_removed(tiny_bundle: Bundle, tmp_path: Path, workers: int) -> None:
+    path = tmp_path / "search.sock"
+    with socket.socket(socket.AF_UNIX) as left:  # as by a process that was killed
+        left.bind(str(path))
+    with Server(tiny_bundle.path, host=f"unix:{path}", workers=workers) as server:
+        assert server.ready_line.endswith(f" at unix:{path}\n")
+        transport = httpx2.HTTPTransport(uds=str(path))
+        with httpx2.Client(transport=transport, base_url="http://search", timeout=60) as client:
+            assert client.post("/search", json={"query": "music"}).json()["hits"]
+        with Server(tiny_bundle.path, host=f"unix:{path}") as other:
+            status, _, said = other.wait()
+            assert (status, f"can't listen on unix:{path}: Address already in use" in said) == (2, True)
+        server.process.terminate()
+        assert server.wait()[0] == 0
+    assert not path.exists()
+
+
+def test_a_file_is_no_socket_that_was_left(tiny_bundle: Bundle, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("kept")
+    with pytest.raises(OSError, match=os.strerror(errno.EADDRINUSE)), listening(f"unix:{tmp_path}/file", 0):
+        pass
+    assert (tmp_path / "file").read_text() == "kept"
