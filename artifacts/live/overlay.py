@@ -123,10 +123,11 @@ class Overlay:
         self._alive = np.ones(index.count, np.bool_)
         self._publish(0)
 
-    def ordinal(self, document_id: str) -> int | None:
-        """Give the ordinal of the living document with this id, None if there is none."""
+    def find(self, document_id: str) -> tuple[int | None, int]:
+        """Give the ordinal of the living document with this id, None if there is none, and the number of the change
+        that made it, 0 for one of the bundle."""
         known = self.changed.get(document_id)
-        return self._index.ordinal(document_id) if known is None else known[0]
+        return (self._index.ordinal(document_id), 0) if known is None else known
 
     def apply(self, records: Sequence[Record], sequence: int) -> None:
         """Make changes searchable, the last of which has the number `sequence`."""

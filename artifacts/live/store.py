@@ -2,7 +2,7 @@
 
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
@@ -69,6 +69,8 @@ class LiveStore:
         self._journal = Journal(folder, manifest)
         self._overlay = Overlay(manifest, index, dense)
         self._bundle = manifest.digest[:12]
+        self.top_k = manifest.sparse.top_k
+        """Most terms of a document, the strongest; None: all."""
         self._large = min(_MANY, max(_FEW, manifest.documents // _SHARE))
         self._follower = Follower(folder)
         self._lock = Lock()  # of the journal and the overlay
@@ -110,7 +112,7 @@ class LiveStore:
 
     def ordinal(self, document_id: str) -> int | None:
         """Give the ordinal of the document with this id, None if there is none."""
-        return self._overlay.ordinal(document_id)
+        return self._overlay.find(document_id)[0]
 
     def version(self, sequence: int) -> str:
         """Give the version of the document that a change made; 0: that of a document of the bundle."""
@@ -118,11 +120,11 @@ class LiveStore:
 
     def get(self, document_id: str, until: float = inf) -> Stored | None:
         """Read a document as it is now; None if there is none with this id."""
-        known = self._overlay.changed.get(document_id) or (self._overlay.ordinal(document_id), 0)
-        if known[0] is None:
+        ordinal, sequence = self._overlay.find(document_id)
+        if ordinal is None:
             return None
-        (raw,) = self.snapshot.index.documents(np.array([known[0]]))
-        return Stored(raw, self.version(known[1]))
+        (raw,) = self.snapshot.index.documents(np.array([ordinal]))
+        return Stored(raw, self.version(sequence))
 
     def write(self, changes: Sequence[Change], until: float, *, wait: bool = False) -> list[Result]:
         """Make changes in their order, and give what became of each. This process's searches see them then; if `wait`,
@@ -261,16 +263,24 @@ class _Staged:
             kept = self._now.get(change.id) or self._kept(change.id)
             vector = kept.vector if vector is None else vector
             impacts = kept.impacts if impacts is None else impacts
-        return Record(change.id, document.raw, vector, impacts)
+        return Record(change.id, document.raw, vector, _strongest(impacts, self._store.top_k))
 
     def _kept(self, document_id: str) -> Record:
         """Give vector and impacts of a document as the indexes hold them."""
-        snapshot, ordinal = self._overlay.snapshot, self._overlay.ordinal(document_id)
+        snapshot, (ordinal, _) = self._overlay.snapshot, self._overlay.find(document_id)
         if ordinal is None:
             raise ValueError(f"document {document_id!r} is not there")
         terms, impacts = snapshot.index.terms(ordinal)
         vector = None if snapshot.dense is None else snapshot.dense.vectors(np.array([ordinal]))[0]
         return Record(document_id, b"", vector, dict(zip(terms, impacts.tolist(), strict=True)))
+
+
+def _strongest(impacts: Mapping[str, int], most: int | None) -> Mapping[str, int]:
+    """Keep the terms of the largest impacts, as a bundle does; ties by term, token ids as numbers."""
+    if most is None or len(impacts) <= most:
+        return impacts
+    order = sorted(impacts, key=lambda term: (-impacts[term], len(term), term))
+    return {term: impacts[term] for term in order[:most]}
 
 
 def _text(raw: bytes) -> str:

@@ -15,6 +15,8 @@ from lightretriever.service.settings import Settings
 from tests.live.mirror import Mirror
 from tests.support.tiny import make_tiny_bundle
 
+_CODES = 0.05  # what 8-bit codes of other ranges, beyond which values are cut, may make of a cosine
+_UNSTEADY = ("diversity", "offset", "group_by")  # where one change of places brings others
 FIELDS: dict[str, Any] = {"year": "number", "title": "keyword"}
 SETTINGS = Settings(deadline_ms=60_000, warm_up_queries=1)
 BUNDLES: dict[str, dict[str, Any]] = {
@@ -96,10 +98,16 @@ def compare(bundle: Bundle, folder: Path, seed: int, changes: int, groups: int =
                             hit.pop("matched", None)
                     agree(one, two, 2e-6)
                 else:  # the codes have other ranges, so that neighbours may change places
-                    scores = [{hit["id"]: hit["score"] for hit in answer["hits"]} for answer in (one, two)]
-                    common = scores[0].keys() & scores[1].keys()
-                    assert len(common) >= 0.8 * len(scores[0]), asked
-                    assert max((abs(scores[0][name] - scores[1][name]) for name in common), default=0) < 0.02
+                    hits = [{hit["id"]: hit for hit in answer["hits"]} for answer in (one, two)]
+                    common = hits[0].keys() & hits[1].keys()
+                    if asked.keys().isdisjoint(_UNSTEADY):
+                        assert len(common) >= 0.7 * len(hits[0]), asked
+                    for name in common:
+                        dense, sparse = ([hit[name].get(leg) for hit in hits] for leg in ("dense", "sparse"))
+                        if all(dense):
+                            assert abs(dense[0]["score"] - dense[1]["score"]) < _CODES, asked
+                        if all(sparse):
+                            assert sparse[0]["score"] == sparse[1]["score"], asked
             for document_id in list(mirror.rows)[-5:]:
                 assert engine.terms(document_id) == other.terms(document_id)
             ids = {hit.id for hit in engine.search(SearchRequest(query="zebra music", k=1000, candidates=1000)).hits}

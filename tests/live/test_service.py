@@ -14,7 +14,7 @@ import httpx2
 import numpy as np
 import pytest
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.live.documents import Change
+from lightretriever.artifacts.live.documents import Change, read_fields
 from lightretriever.artifacts.live.journal import Journal, Record
 from lightretriever.service.client import AnswerError, SearchClient
 from lightretriever.service.collections.collections import Collections
@@ -333,6 +333,19 @@ print([name for name in sys.modules if name.endswith(("live.store", "live.journa
 """
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip().splitlines()[-1] == "[]"
+
+
+def test_a_document_keeps_as_many_terms_as_those_of_the_bundle(tmp_path: Path, settings: Settings) -> None:
+    bundle = make_tiny_bundle(tmp_path / "few", top_k=3, fields={"year": "number"})
+    own = settings.model_copy(update={"live": tmp_path / "live"})
+    with SearchEngine.open(bundle, own) as few:
+        documents = few.parts.backends.live
+        assert documents is not None
+        document = read_fields("cut", NEW, bundle.manifest)
+        impacts = {"300": 5, "30": 5, "31": 5, "29": 1, "28": 9}
+        vector = np.full(16, 0.25, np.float32)
+        documents.write([Change("cut", document, vector, impacts)], perf_counter() + 60, wait=False)
+        assert {one.term: one.impact for one in few.terms("cut").terms} == {"28": 9, "30": 5, "31": 5}
 
 
 def test_nothing_is_shown_of_a_deleted_document(bundle: Bundle, tmp_path: Path, settings: Settings) -> None:
