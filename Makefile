@@ -14,7 +14,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint format typecheck java pytest slow faults docs bench bench-cluster lock clean
+.PHONY: help install demo wheel test lint format typecheck java pytest slow faults docs bench bench-cluster lock clean
 
 help: ## This list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS='	' read -r name what; do printf '  make %-12s %s\n' "$$name" "$$what"; done
@@ -24,6 +24,10 @@ install: ## Install what the service needs into .venv
 
 demo: install ## Serve the demo bundle on 127.0.0.1:8080 (PORT=8081 make demo for another port)
 	@.venv/bin/lightretriever demo --folder demo/bundle --port $(PORT)
+
+wheel: ## Build dist/lightretriever_search-….whl, which works by itself: pip install it, then lightretriever demo
+	@deploy/install/install wheel
+	@$(PYTHON_IN_VENV) deploy/wheel/build.py
 
 test: ## Install everything the tests need, then run all checks and tests; prints how long each part took
 	@began=$$SECONDS; took=; \

@@ -134,7 +134,7 @@ class Searched:
         return expansion.word_rows(self.texts, self.counted()[0], self.leg.tokenizer, self.table)
 
     @cached_property
-    def forms(self) -> list[tuple[int, int, npt.NDArray[np.int64]]]:
+    def forms(self) -> list[tuple[int, int, npt.NDArray[np.int32]]]:
         """The forms of the corpus' words: the word's number, how often it is spelt so, and the form's tokens."""
         bm25, found = self.counted()[0], Counter[str]()
         for text in self.texts:

