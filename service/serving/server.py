@@ -61,6 +61,8 @@ def announce(line: str) -> None:
 def serve(collections: Collections, listeners: Sequence[socket.socket], on_ready: Callable[[], None]) -> None:
     """Answer requests until SIGTERM or SIGINT. `on_ready` is called after the warm-up. Errors as in `create_app`.
 
+    SIGHUP reads the certificate anew and has the folders of bundles looked into; from a terminal that closes, it ends
+    the process as any other.
     Ends the process at once if a call into a backend hangs then, since Python would wait for its thread.
     """
 
@@ -69,10 +71,14 @@ def serve(collections: Collections, listeners: Sequence[socket.socket], on_ready
         on_ready()
 
     collections.each(on_closed=freeze_gc)
-    server = make_server(create_app(collections, on_ready=begin), listeners)
+    app = create_app(collections, on_ready=begin)
+    server = make_server(app, listeners)
+    handled: dict[int, Callable[..., object] | int] = {signal.SIGTERM: signal.SIG_IGN, signal.SIGINT: signal.SIG_IGN}
+    if not os.isatty(0) and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        handled[signal.SIGHUP] = lambda *_: _hang_up(collections, server.config, app.state.settings)
     sys.setswitchinterval(_SWITCH_S)  # the event loop waits so long for each thread that computes
     # uvicorn stops gracefully and then raises the signal again for the previous handler; ignore it.
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.signal(number, handler) for number, handler in handled.items()}
     try:
         server.run(sockets=list(listeners))
     finally:
@@ -82,6 +88,22 @@ def serve(collections: Collections, listeners: Sequence[socket.socket], on_ready
     if any(holder.engine.parts.executor.abandoned for holder in collections):
         sys.stdout.flush()
         os._exit(0)
+
+
+def _hang_up(collections: Collections, config: uvicorn.Config, settings: Settings) -> None:
+    """Take a new certificate for the connections that follow, and look for new bundles."""
+    for holder in collections:
+        holder.ask()
+    if config.ssl is None or settings.tls_certificate_file is None:
+        return
+    try:
+        check_tls(settings)
+        password = settings.tls_key_password or ""
+        config.ssl.load_cert_chain(settings.tls_certificate_file, settings.tls_key_file, lambda: password)
+    except (SettingsError, OSError) as error:
+        _log.error("the certificate is kept", extra={"reason": str(error)})
+    else:
+        _log.info("certificate read", extra={"file": str(settings.tls_certificate_file)})
 
 
 class _Server(uvicorn.Server):

@@ -1,6 +1,7 @@
 """Worker processes: spawned, as a JVM doesn't survive a fork, replaced when one ends or hangs, and stopped together.
 
-A worker tells its supervisor "ready", "failed" or "reload". The supervisor sends SIGUSR1 to the others for a reload.
+A worker tells its supervisor "ready", "failed" or "reload". The supervisor sends SIGUSR1 to the others for a reload,
+and passes SIGHUP on.
 """
 
 import logging
@@ -139,6 +140,9 @@ def run_workers(
     stopped: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, _: stopped.append(number))
+    hung_up: list[int] = []
+    if not os.isatty(0) and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, lambda number, _: hung_up.append(number))
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})  # in the workers, too, until they can handle it
     with _shared_folder() as metrics:
         os.environ[METRICS_FOLDER] = metrics  # prometheus_client reads it on import
@@ -157,6 +161,10 @@ def run_workers(
                         workers[place] = _Worker(bundles, settings, listeners)
                     except OSError:  # such as no memory for another process; the next beat tries again
                         _log.exception("no worker can be started")
+                while hung_up:
+                    number = hung_up.pop()
+                    for worker in [worker for worker in workers if "ready" in worker.said]:
+                        os.kill(worker.pid or 0, number)
                 for asked in [worker for worker in workers if worker.said.pop("reload", None)]:
                     for other in [worker for worker in workers if worker is not asked]:
                         os.kill(other.pid or 0, signal.SIGUSR1)

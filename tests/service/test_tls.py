@@ -2,10 +2,12 @@
 
 import os
 import re
+import signal
 import ssl
 import subprocess
 import sys
 from pathlib import Path
+from threading import Event
 
 import httpx2
 import pytest
@@ -15,6 +17,8 @@ from lightretriever.service.serving.server import check_tls
 from lightretriever.service.settings import Settings
 
 from tests.service.process import Server
+from tests.service.test_workers import wait_until
+from tests.support.tiny import make_tiny_bundle
 
 PASSWORD = "correct horse"
 
@@ -112,3 +116,41 @@ def test_a_certificate_that_cannot_be_used_is_named_before_the_bundle_is_opened(
     assert line.startswith("error: Setting")
     assert "set tls_key_password if the key has one." in line
     assert "wrong" not in line
+
+
+@pytest.mark.parametrize("workers", [pytest.param(2, marks=pytest.mark.slow), 1])
+def test_a_hangup_takes_a_new_certificate_and_a_new_bundle(tmp_path: Path, workers: int) -> None:
+    """As a client of Let's Encrypt asks for it; a certificate that can't be used is left."""
+    one, two = (make_tiny_bundle(tmp_path / name, documents=20 + place).path for place, name in enumerate("ab"))
+    (tmp_path / "bundle").symlink_to(one)
+    certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
+
+    def renew() -> str:
+        about = ("-days", "2", "-subj", "/CN=test", "-addext", "subjectAltName=IP:127.0.0.1")
+        openssl("req", "-x509", "-newkey", "rsa:2048", "-nodes", *about, "-keyout", key, "-out", certificate)
+        return certificate.read_text()
+
+    first = renew()
+    environment = settings(certificate, key) | {"LIGHTRETRIEVER_WATCH_S": "0"}
+    with Server(tmp_path / "bundle", environment=environment, workers=workers) as server:
+        port = int(server.ready_line.rpartition(":")[2])
+
+        def served() -> tuple[str, int]:
+            with httpx2.Client(verify=False, timeout=60) as client:  # the certificate is what is asked for
+                documents = client.get(f"https://127.0.0.1:{port}/info").json()["bundle"]["documents"]
+            return ssl.get_server_certificate(("127.0.0.1", port), timeout=60), documents
+
+        assert served() == (first, 20)
+        second = renew()
+        (tmp_path / "next").symlink_to(two)
+        (tmp_path / "next").replace(tmp_path / "bundle")
+        server.process.send_signal(signal.SIGHUP)
+        wait_until(lambda: {served() for _ in range(4)} == {(second, 21)})
+        certificate.write_text("no PEM")
+        server.process.send_signal(signal.SIGHUP)
+        Event().wait(1)
+        assert served() == (second, 21)
+        server.process.terminate()
+        status, _, said = server.wait()
+    assert status == 0
+    assert "the certificate is kept" in said
