@@ -162,9 +162,9 @@ def run_workers(
                     except OSError:  # such as no memory for another process; the next beat tries again
                         _log.exception("no worker can be started")
                 while hung_up:
-                    number = hung_up.pop()
+                    hangup = hung_up.pop()
                     for worker in [worker for worker in workers if "ready" in worker.said]:
-                        os.kill(worker.pid or 0, number)
+                        os.kill(worker.pid or 0, hangup)
                 for asked in [worker for worker in workers if worker.said.pop("reload", None)]:
                     for other in [worker for worker in workers if worker is not asked]:
                         os.kill(other.pid or 0, signal.SIGUSR1)
