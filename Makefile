@@ -86,7 +86,7 @@ bench: ## Measure speed: BUNDLE=… QUERIES=… LAYOUT=… [MODEL=… ADAPTER=�
 		$(if $(MODEL),--model $(MODEL)) $(if $(ADAPTER),--adapter $(ADAPTER)) $(OPTIONS)
 
 bench-cluster: ## Measure the service on three OpenSearch nodes beside its own indexes: BUNDLE=… QUERIES=… OPENSEARCH_HOME=… [OPTIONS=…]
-	$(if $(and $(BUNDLE),$(QUERIES),$(OPENSEARCH_HOME)),,$(error Give BUNDLE, QUERIES and OPENSEARCH_HOME, see docs/measuring.md))
+	$(if $(and $(BUNDLE),$(QUERIES),$(OPENSEARCH_HOME)),,$(error Give BUNDLE, QUERIES and OPENSEARCH_HOME, see docs/lab/measuring.md))
 	@deploy/install/install dev
 	OPENSEARCH_HOME=$(OPENSEARCH_HOME) $(MEASURE).bench $(BUNDLE) --queries $(QUERIES) --systems lightretriever,cluster \
 		--output $(RESULTS)/cluster --speed runs/cluster/speed.json $(OPTIONS)

@@ -1,6 +1,6 @@
 """Which recorded system stands in which table of results, in which order, under which label.
 
-A system that has no place here comes last in docs/evaluation.md, under its own name.
+A system that has no place here comes last in docs/lab/quality.md, under its own name.
 """
 
 from collections.abc import Mapping, Sequence

@@ -6,12 +6,12 @@
 | page | gets | from |
 |---|---|---|
 | README.md | the short table of quality, four lines of speed | quality.json, speed.json, load.json |
-| docs/evaluation.md | tables of quality, the plot, evaluations, tests, and others | quality.json, others |
+| docs/lab/quality.md | tables of quality, the plot, evaluations, tests, and others | quality.json, others |
 | docs/speed.md | every ratio with a goal | speed.json |
-| docs/measuring.md | versions, stages, libraries, load, users, live | versions, speed, users, live, load.json |
+| docs/lab/measuring.md | versions, stages, libraries, load, users, live | versions, speed, users, live, load.json |
 | docs/reliability.md | what tests/faults measured | reliability.json |
 | docs/howto/cluster.md | the service on a cluster and on its own indexes, under load | cluster/load.json |
-| docs/scale.md | bytes and times of a shard, a billion documents | scale.json |
+| docs/lab/scale.md | bytes and times of a shard, a billion documents | scale.json |
 
 quality.json has one row per system and dataset; result_tables.py says where a system stands, in which order and under
 which label, and which pairs are tested, which gives significance.json. A file of docs/results that has no row above is
@@ -138,7 +138,7 @@ def outputs(root: Path) -> dict[Path, str]:
     image = [f"![Average nDCG@10 of the systems](results/{CHART})\n"] if chart else []
     pages = {
         root / "README.md": [*short_table(results), *speed_lines(folder)],
-        root / "docs" / "evaluation.md": [
+        root / "docs" / "lab" / "quality.md": _from_lab(
             *main_tables(results),
             *image,
             *(render(json.loads(file.read_text(encoding="utf-8")), file.name) for file in reports),
@@ -152,19 +152,19 @@ def outputs(root: Path) -> dict[Path, str]:
             *halves_table(folder / HALVES),
             *matched_table(folder / MATCHED),
             *demo_table(folder / DEMO_QUERIES),
-        ],
+        ),
         root / "docs" / "speed.md": speed_table(folder / SPEED),
-        root / "docs" / "measuring.md": [
+        root / "docs" / "lab" / "measuring.md": _from_lab(
             *speed_tables(folder / SPEED),
             *library_tables(folder / SPEED),
             *(part for name, title in LOADS.items() for part in under_load(folder, name, title)),
             *users(folder / USERS),
             *versions(folder / VERSIONS),
             *live_table(folder / LIVE),
-        ],
+        ),
         root / "docs" / "reliability.md": measured(folder / RELIABILITY, OBJECTIVES),
         root / "docs" / "howto" / "cluster.md": under_load(folder, CLUSTER, "Both engines under load", "../results"),
-        root / "docs" / "scale.md": scale_tables(folder / SCALE),
+        root / "docs" / "lab" / "scale.md": _from_lab(*scale_tables(folder / SCALE)),
     }
     written = {page: PART.replaced(page.read_text(encoding="utf-8"), "\n".join(parts)) for page, parts in pages.items()}
     if chart:
@@ -176,6 +176,11 @@ def outputs(root: Path) -> dict[Path, str]:
     return written
 
 
+def _from_lab(*parts: str) -> list[str]:
+    """Parts of a page in docs/lab, whose links to results begin one folder below."""
+    return [part.replace("](results/", "](../results/") for part in parts]
+
+
 def users(file: Path) -> list[str]:
     """The table of locust's users, and the curves below it."""
     table = users_table(file)
@@ -183,7 +188,7 @@ def users(file: Path) -> list[str]:
 
 
 def versions(file: Path) -> list[str]:
-    """The section of docs/measuring.md that compares versions of the service."""
+    """The section of docs/lab/measuring.md that compares versions of the service."""
     tables = versions_tables(file) or ["Nothing is recorded.", ""]
     source = f"[{file.name}](results/{file.name}), written by `loadtest.versions`." if file.is_file() else ""
     return ["### The house, before and after\n", *tables, *([source, ""] if source else [])]

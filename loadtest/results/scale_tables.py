@@ -1,4 +1,4 @@
-"""The tables of docs/scale.md, from the results of `loadtest.scale.scatter`."""
+"""The tables of docs/lab/scale.md, from the results of `loadtest.scale.scatter`."""
 
 import json
 from collections.abc import Mapping, Sequence

@@ -51,7 +51,8 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A repository with nothing but the pages."""
     (tmp_path / "docs" / "results").mkdir(parents=True)
     (tmp_path / "docs" / "howto").mkdir()
-    pages = ("evaluation.md", "speed.md", "measuring.md", "reliability.md", "scale.md")
+    (tmp_path / "docs" / "lab").mkdir()
+    pages = ("lab/quality.md", "speed.md", "lab/measuring.md", "reliability.md", "lab/scale.md")
     for page in ("README.md", *(f"docs/{name}" for name in (*pages, "howto/cluster.md"))):
         (tmp_path / page).write_text(f"before\n{results.PART.begin}\nold\n{results.PART.end}\nafter\n")
     monkeypatch.setattr(results, "ROOT", tmp_path)
@@ -80,7 +81,7 @@ def test_recorded_results_become_tables_tests_and_a_plot(root: Path) -> None:
     fill(root, {"bm25": {"scifact": 0.5, "cacm": 0.4}, "smollm2 hybrid": {"scifact": 0.75, "cacm": 0.5}})
     fill(root, {"smollm2 dense": {"scifact": 0.25, "cacm": 0.5}, "new thing": {"scifact": 0.125}})
     assert results.main([]) == 0
-    page = (root / "docs" / "evaluation.md").read_text()
+    page = (root / "docs" / "lab" / "quality.md").read_text()
     assert "| | scifact | cacm | average |" in page
     assert "| BM25 | 0.500 | 0.400 | 0.450 |" in page
     assert "| SmolLM2-135M, fitted table, hybrid | **0.750** | **0.500** | **0.625** |" in page
@@ -88,7 +89,7 @@ def test_recorded_results_become_tables_tests_and_a_plot(root: Path) -> None:
         page.index("| BM25 |") < page.index("| SmolLM2-135M, fitted table, dense |") < page.index("hybrid | **0.750**")
     )
     assert "### Every system, Recall@100" in page
-    assert "![Average nDCG@10 of the systems](results/quality.svg)" in page
+    assert "![Average nDCG@10 of the systems](../results/quality.svg)" in page
     assert "| new thing | 0.125 |" in page
     assert "| smollm2 hybrid − bm25 | **+0.250 (p < 0.001)** | **+0.100 (p < 0.001)** |" in page
     (first, *_) = json.loads((root / "docs" / "results" / "significance.json").read_text())["tests"]
@@ -108,7 +109,7 @@ def test_chinese_sets_have_a_table_of_their_own(root: Path) -> None:
     fill(root, {"bm25": {"scifact": 0.5, "cmrc2018-zh": 0.75}, "smollm2 hybrid": {"scifact": 0.75}})
     fill(root, {"e5 hybrid": {"cmrc2018-zh": 0.875}})
     assert results.main([]) == 0
-    page = (root / "docs" / "evaluation.md").read_text()
+    page = (root / "docs" / "lab" / "quality.md").read_text()
     every, chinese = page.split("### Chinese, nDCG@10")
     assert "| | scifact |" in every
     assert "zh" not in every
@@ -123,7 +124,7 @@ def test_the_sparse_leg_alone_has_a_table_and_tests_against_bm25(root: Path) -> 
     fill(root, {"bm25": {"scifact": 0.5}, "minilm sparse": {"scifact": 0.625}, "minilm-plain sparse": {"scifact": 0.5}})
     fill(root, {"minilm-plain hybrid": {"scifact": 0.6}, "minilm hybrid": {"scifact": 0.65}})
     assert results.main([]) == 0
-    page = (root / "docs" / "evaluation.md").read_text()
+    page = (root / "docs" / "lab" / "quality.md").read_text()
     table = page.split("### The sparse leg alone, nDCG@10")[1].split("###")[0]
     assert "| BM25 on words, by Lucene | 0.500 |" in table
     assert "| words with BM25 impacts | 0.500 |" in table
@@ -140,7 +141,7 @@ def test_whole_impacts_have_a_table(root: Path) -> None:
     found = {"collections": {"scifact": {"queries": 300, "documents": 10, "bm25": 0.5, **sizes}}}
     (root / "docs" / "results" / "quantisation.json").write_text(json.dumps(found))
     assert results.main([]) == 0
-    page = (root / "docs" / "evaluation.md").read_text()
+    page = (root / "docs" / "lab" / "quality.md").read_text()
     assert "| | Lucene's BM25 | 100 a unit | 1,000 a unit | alike, 100 | alike, 1,000 |" in page
     assert "| scifact | 0.5000 | 0.5100 | 0.5000 | 88 % | 100 % |" in page
 
@@ -151,7 +152,7 @@ def test_halves_have_a_table_with_intervals(root: Path) -> None:
     found = {"cacm": {"documents": 10, "queries": 5, "ndcg@10": values | {"bm25": 0.25}, **lost}}
     (root / "docs" / "results" / "halves.json").write_text(json.dumps(found))
     assert results.main([]) == 0
-    page = (root / "docs" / "evaluation.md").read_text()
+    page = (root / "docs" / "lab" / "quality.md").read_text()
     assert "| cacm, hybrid | 5 | 0.500 | 0.500 | 0.500 | 0.500 | 0.250 | -0.010 (-0.020 to +0.001) |" in page
 
 
@@ -210,9 +211,9 @@ def test_latency_over_throughput_becomes_a_table_and_curves(root: Path) -> None:
     }
     (root / "docs" / "results" / "users.json").write_text(json.dumps(content))
     assert results.main([]) == 0
-    page = (root / "docs" / "measuring.md").read_text()
+    page = (root / "docs" / "lab" / "measuring.md").read_text()
     assert "| LLM & table, 4 users | 20 | 70 | – | – |" in page
-    assert "![Latency over throughput](results/users.svg)" in page
+    assert "![Latency over throughput](../results/users.svg)" in page
     chart = (root / "docs" / "results" / "users.svg").read_text()
     assert "LLM &amp; table" in chart
     assert chart.count("<polyline") == 1  # there is no p95
@@ -233,7 +234,7 @@ def test_evaluations_keep_their_own_tables(root: Path) -> None:
     (root / "docs" / "results" / "scifact.json").write_text(json.dumps(REPORT))
     fill(root, {"bm25": {"scifact": 0.5}, "smollm2 hybrid": {"scifact": 0.75}})
     assert results.main([]) == 0
-    page = (root / "docs" / "evaluation.md").read_text()
+    page = (root / "docs" / "lab" / "quality.md").read_text()
     assert page.index("| SmolLM2-135M, fitted table, hybrid |") < page.index("| hybrid, as served | 0.123 | 0.500 |")
     assert results.main(["--check"]) == 0
 
@@ -241,7 +242,7 @@ def test_evaluations_keep_their_own_tables(root: Path) -> None:
 @pytest.mark.parametrize(
     ("folder", "page", "link"),
     [
-        ("engines", "measuring.md", "results/engines/load.md"),
+        ("engines", "lab/measuring.md", "../results/engines/load.md"),
         ("cluster", "howto/cluster.md", "../results/cluster/load.md"),
     ],
 )
@@ -283,7 +284,7 @@ def test_systems_below_bm25_and_weights_by_development_queries_have_tables(root:
     run |= {"gain": 0.01, "interval": [-0.01, 0.03], "divisions": [division]}
     (root / "docs" / "results" / "tuned.json").write_text(json.dumps({"runs": [run]}))
     assert results.main([]) == 0
-    page = (root / "docs" / "evaluation.md").read_text()
+    page = (root / "docs" / "lab" / "quality.md").read_text()
     assert "| minilm sparse | 2 | scifact -0.250 |" in page
     row = "| minilm | wikiqa, dev | 126 | 0.5 / 0.5 | 0.500 | 0.400 | +0.010 (-0.010 to +0.030) | dense 0.5 |"
     assert row in page
