@@ -2,6 +2,7 @@
 
 import sys
 from contextlib import AbstractContextManager
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
@@ -27,6 +28,7 @@ def _open_searcher(bundle: "Bundle") -> AbstractContextManager["Searcher"]:
     return open_searcher(bundle)
 
 
+_SEARCH: Final = "Search"
 _AUTO: Final = "auto"
 _MOST_WORKERS: Final = 1024
 
@@ -38,18 +40,19 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"obj": _open_searcher},
 )
-if sys.argv[1:2] not in (
-    ["serve"],
-    ["demo"],
-):  # each of its processes would load the other commands and keep them in memory
-    from lightretriever.artifacts.cli.app import add_commands
-
-    add_commands(app)
-app.command()(search)
-app.command()(mcp)
 
 
-@app.command()
+@app.callback(no_args_is_help=True)
+def options(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and end.", is_eager=True)] = False,
+) -> None:
+    """Hybrid search with the ranking of a neural model and no model in the query path."""
+    if version:
+        typer.echo(metadata.version("lightretriever-search"))
+        raise typer.Exit
+
+
+@app.command(rich_help_panel=_SEARCH)
 def serve(
     bundle: Annotated[
         list[str],
@@ -89,7 +92,7 @@ def serve(
     raise typer.Exit(run(folders, host=host, port=port, settings=settings, workers=_read_workers(workers)))
 
 
-@app.command()
+@app.command(rich_help_panel=_SEARCH)
 def demo(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.", min=0, max=65535)] = 8080,
@@ -109,7 +112,18 @@ def demo(
     raise typer.Exit(serve_demo(target, host, port))
 
 
-@app.command()
+app.command(rich_help_panel=_SEARCH)(search)
+app.command(rich_help_panel=_SEARCH)(mcp)
+if sys.argv[1:2] not in (
+    ["serve"],
+    ["demo"],
+):  # each of its processes would load the other commands and keep them in memory
+    from lightretriever.artifacts.cli.app import add_commands
+
+    add_commands(app)
+
+
+@app.command(rich_help_panel="Operate")
 def key(
     name: Annotated[str, typer.Argument(help="Name of the key's user.", show_default=False)],
     scope: Annotated[list[str], typer.Option(help="What the key permits: search or admin; may be given twice.")],

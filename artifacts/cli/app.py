@@ -57,9 +57,14 @@ __all__ = ["add_commands"]
 
 def add_commands(app: typer.Typer) -> None:
     """Register the offline commands on the console application."""
-    stages = (train, table, distil_table, encode, refine, index, build)
-    for command in (corpus, *stages, verify, size, push, upsert, delete, compact, evaluate, tune):
-        app.command()(command)
+    panels = {
+        "Build": (build, corpus, table, distil_table, encode, refine, index, verify, size),
+        "Operate": (push, upsert, delete, compact),
+        "Research": (evaluate, tune, train),
+    }
+    for panel, commands in panels.items():
+        for command in commands:
+            app.command(rich_help_panel=panel)(command)
 
 
 def table(

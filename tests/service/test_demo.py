@@ -1,9 +1,11 @@
-"""`lightretriever demo`: the bundle that comes with the installation, unpacked and served."""
+"""`lightretriever demo`: the bundle that comes with the installation, unpacked and served; and the list of commands."""
 
 import json
 import os
+import re
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from urllib.request import Request, urlopen
 
@@ -48,3 +50,14 @@ def test_it_is_served(tmp_path: Path) -> None:
         finally:
             process.terminate()
         assert process.wait(60) == 0
+
+
+def test_the_commands_are_in_groups_and_the_version_is_told() -> None:
+    def said(*arguments: str) -> str:
+        command = [*COMMAND[:-1], *arguments]
+        environment = {**os.environ, "COLUMNS": "80"}
+        return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout
+
+    text = said("--help")
+    assert re.findall(r"^╭─ (\w+) ─", text, flags=re.MULTILINE) == ["Options", "Search", "Build", "Operate", "Research"]
+    assert said("--version").strip() == version("lightretriever-search")
