@@ -42,14 +42,19 @@ app = typer.Typer(
 )
 
 
-@app.callback(no_args_is_help=True)
-def options(
-    version: Annotated[bool, typer.Option("--version", help="Print the version and end.", is_eager=True)] = False,
-) -> None:
-    """Hybrid search with the ranking of a neural model and no model in the query path."""
-    if version:
+def _tell_version(asked: bool) -> None:
+    if asked:
         typer.echo(metadata.version("lightretriever-search"))
         raise typer.Exit
+
+
+@app.callback(no_args_is_help=True)
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="Print the version and end.")
+    ] = False,
+) -> None:
+    """Hybrid search with the ranking of a neural model and no model in the query path."""
 
 
 @app.command(rich_help_panel=_SEARCH)
