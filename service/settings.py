@@ -151,12 +151,22 @@ class Settings(BaseSettings):
         repr=False,  # it may hold a password, which is refused
         pattern=r"^https?://[^/@\s]+(/\S*)?$",
         description="Address of a reranking model in the form of text-embeddings-inference, such as "
-        "`http://reranker:8080/rerank`. It reads the first hits of each search, so it is a model in the query path.",
+        "`http://reranker:8080/rerank`, or with `rerank_model` in that of Cohere. It reads the first hits of each "
+        "search, so it is a model in the query path.",
+    )
+    rerank_model: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Name of the reranking model, where the server wants one: requests then have the form of Cohere, "
+        "Jina and vLLM.",
     )
     rerank_api_key: str | None = Field(
         default=None, repr=False, description="Key that the reranking model wants as a bearer token."
     )
     rerank_top: int = Field(default=20, ge=1, le=1000, description="Candidates that the reranking model reads.")
+    rerank_characters: int = Field(
+        default=10_000, ge=1, le=10_000, description="Characters of each candidate that the reranking model reads."
+    )
     tls_certificate_file: Path | None = Field(
         default=None,
         description="PEM file of the server's certificate and of those that sign it. With it, the service speaks only "

@@ -1,6 +1,7 @@
-"""A reranking model behind a URL, asked in the form of text-embeddings-inference's `POST /rerank`.
+"""A reranking model behind a URL, asked in the form of text-embeddings-inference's `POST /rerank`, or in that of
+Cohere, Jina and vLLM, whose requests name the model.
 
-It reads query and documents together, so it is a model in the query path, and off unless the settings name one.
+It reads query and documents together, so it is a model in the query path, and off unless the settings have its URL.
 """
 
 import json
@@ -22,8 +23,7 @@ RERANK: Final = "rerank"
 
 _GRACE_S: Final = 1.0  # the caller gives up before, and knows then that it was late
 _BATCH: Final = 32  # texts that text-embeddings-inference takes at a time by default
-_LONGEST_TEXT: Final = 10_000  # characters; models read a few thousand, and servers bound a request to 2 MB
-_LONGEST_ANSWER: Final = 1_000_000  # bytes
+_LONGEST_ANSWER: Final = 4_000_000  # bytes; some servers give every text back
 
 
 class _NoRedirects(HTTPRedirectHandler):
@@ -37,21 +37,21 @@ _OPENER: Final = build_opener(ProxyHandler({}), _NoRedirects())
 
 
 class Reranker:
-    """Asks the model for the relevance of the first `top` candidates. Thread-safe."""
+    """Asks the model at `url` for the relevance of the first `top` candidates. Thread-safe."""
 
-    def __init__(self, url: str, key: str | None, top: int) -> None:
-        self.top = top
+    def __init__(self, url: str, settings: Settings) -> None:
+        self.top = settings.rerank_top
         self._url = url
+        self._model = settings.rerank_model
+        self._characters = settings.rerank_characters
         self._headers = {"content-type": "application/json", "accept": "application/json"}
-        if key is not None:
-            self._headers["authorization"] = f"Bearer {key}"
+        if settings.rerank_api_key is not None:
+            self._headers["authorization"] = f"Bearer {settings.rerank_api_key}"
 
     @classmethod
     def of(cls, settings: Settings) -> "Reranker | None":
         """Give that of the settings, if they name one."""
-        if settings.rerank_url is None:
-            return None
-        return cls(settings.rerank_url, settings.rerank_api_key, settings.rerank_top)
+        return None if settings.rerank_url is None else cls(settings.rerank_url, settings)
 
     def scores(self, query: str, documents: Sequence[dict[str, Any]], until: float) -> list[float]:
         """Give a score for each document, of its title and text, and give up a second after the `perf_counter` time
@@ -62,26 +62,32 @@ class Reranker:
         for start in range(0, len(texts), _BATCH):
             if start and perf_counter() > until:
                 raise OSError(f"the reranker had read {start} of {len(texts)} texts when the time was over")
-            scores += self._of_batch(query, [text[:_LONGEST_TEXT] for text in texts[start : start + _BATCH]], until)
+            scores += self._of_batch(query, [text[: self._characters] for text in texts[start : start + _BATCH]], until)
         return scores
 
     def _of_batch(self, query: str, texts: list[str], until: float) -> list[float]:
-        body = orjson.dumps({"query": query, "texts": texts, "truncate": True})
-        request = Request(self._url, body, self._headers)
+        if self._model is None:
+            asked = {"query": query, "texts": texts, "truncate": True}
+        else:
+            asked = {"model": self._model, "query": query, "documents": texts, "top_n": len(texts)}
+        request = Request(self._url, orjson.dumps(asked), self._headers)
         left_s = max(0.0, until - perf_counter()) + _GRACE_S
         try:
             with _OPENER.open(request, timeout=left_s) as answer:
                 content = answer.read(_LONGEST_ANSWER)
         except HTTPError as error:
             raise OSError(f"the reranker answered {error.code}: {error.read(300)!r}") from error
-        return _read(content, len(texts))
+        return _read(content, len(texts), named=self._model is not None)
 
 
-def _read(content: bytes, count: int) -> list[float]:
-    """Read a list of one {"index": i, "score": s} for each text, in any order."""
-    given = json.loads(content)
+def _read(content: bytes, count: int, named: bool) -> list[float]:
+    """Read a list of one {"index": i, "score": s} for each text, in any order. Where the request named the model, it is
+    {"results": list}, and the score is "relevance_score".
+    """
+    answer = json.loads(content)
     try:
-        found = {item["index"]: float(item["score"]) for item in given}
+        given, score = (answer["results"], "relevance_score") if named else (answer, "score")
+        found = {item["index"]: float(item[score]) for item in given}
         scores = [found[place] for place in range(count)]
     except (TypeError, KeyError, ValueError) as error:
         raise ValueError(f"the reranker did not give an index and a score for each text: {content[:200]!r}") from error

@@ -86,9 +86,9 @@ function buildFilters(fields) {
     const group = make("fieldset"), values = make("div", "values"), inputs = {};
     group.append(make("legend", "", labelled(field).label), values);
     if (kind !== "keyword") for (const end of ["from", "to"]) inputs[end] = boundInput(values, field, kind, end);
-    groups.set(field, { group, values, inputs });
+    group.hidden = kind === "keyword"; // until there are values
+    groups.set(field, { group, values, inputs, seen: [] });
   }
-  byId("counted").hidden = facets.length === 0;
   byId("fields").replaceChildren(...[...groups.values()].map(({ group }) => group));
   writeInputs();
 }
@@ -104,12 +104,13 @@ function boundInput(place, field, kind, end) {
   return input;
 }
 
-// Shows the values with their counts, those chosen in any case.
+// Shows the values with their counts: those chosen in any case, and where nothing is found, those seen last.
 function showFilters(counts) {
   const focused = document.activeElement?.dataset.of;
-  for (const [field, { group, values }] of groups) {
+  for (const [field, part] of groups) {
     if (declared[field] !== "keyword") continue;
-    const found = new Map((counts[field] || []).map(({ value, count: times }) => [value, times]));
+    const { group, values } = part, found = new Map((counts[field] || []).map(({ value, count: times }) => [value, times]));
+    if (found.size) part.seen = [...found.keys()]; else for (const value of part.seen) found.set(value, 0);
     for (const value of chosen.get(field) || []) if (!found.has(value)) found.set(value, 0);
     const all = [...found], few = all.filter(([value], i) => i < FEW_VALUES || chosen.get(field)?.has(value));
     const shown = unfolded.has(field) ? all : few;
@@ -118,12 +119,14 @@ function showFilters(counts) {
     group.hidden = all.length === 0;
   }
   if (focused) document.querySelector(`[data-of="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
-  showPanel(groups.size > 0);
+  byId("counted").hidden = facetNames().every((field) => groups.get(field).group.hidden);
+  showPanel(true);
 }
 
-// Without any declared field there is no panel, but what a link asks for can be taken back.
+// Without anything to filter by there is no panel, but what a link asks for can be taken back.
 function showPanel(wanted) {
-  const number = conditions().length, needed = wanted || number > 0;
+  const number = conditions().length, useful = [...groups.values()].some(({ group }) => !group.hidden);
+  const needed = (wanted && useful) || number > 0;
   byId("filters").hidden = byId("unfold").hidden = !needed;
   byId("unfiltered").hidden = number === 0;
   byId("unfold").textContent = number ? `Filters (${number})` : "Filters";
@@ -149,6 +152,15 @@ function foldButton(field, all, counts) {
   });
   button.dataset.of = JSON.stringify([field]);
   return button;
+}
+
+// What is wrong with ranges whose bounds are crossed. The service takes them, and finds nothing.
+function crossed() {
+  return conditions().flatMap(({ field, gte, lte }, place) => {
+    const read = declared[field] === "date" ? Date.parse : Number;
+    const message = "above the other bound, so nothing is between them";
+    return read(gte) > read(lte) ? [{ field: `filter.and.${place}.gte`, message }] : [];
+  });
 }
 
 // What is wrong with a bound, in words: the service names the condition by its place.

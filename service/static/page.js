@@ -52,6 +52,7 @@ function remember(entry) {
   const address = new URLSearchParams({ q: query.value, mode: chosenMode(), ...(moved ? { dense: weight.value } : {}) });
   writeFilters(address);
   const next = query.value ? `#${address}` : location.pathname + location.search;
+  linkCollections();
   if (next === location.hash || (!query.value && !location.hash)) return;
   // Browsers refuse very long addresses, and too many changes in a row; the search matters more.
   try {
@@ -121,6 +122,13 @@ function showCollections(names) {
   });
   byId("collections").replaceChildren(...links);
   byId("collections").hidden = !links.length;
+  linkCollections();
+}
+
+// Another collection is asked the same, but has its own weights and fields.
+function linkCollections() {
+  const same = query.value ? new URLSearchParams({ q: query.value, mode: chosenMode() }) : "";
+  for (const link of byId("collections").children) link.hash = same;
 }
 
 // Passages of files, as `lightretriever corpus` makes them, are shown file by file.
@@ -165,6 +173,8 @@ async function search(entry) {
   try {
     await learn();
     signal.throwIfAborted();
+    const errors = crossed();
+    if (errors.length) throw new Trouble("", { errors });
     const mode = showMode(), { modes, main, counting } = searches(mode), all = [...main, ...counting];
     const answers = all.length > 1 ? (await call("search/batch", { searches: all }, signal)).results : [await call("search", all[0], signal)];
     byId("access").hidden = true;
@@ -196,9 +206,9 @@ function clear(panel = false) {
   shown = null;
   hits.replaceChildren();
   byId("compare").replaceChildren();
-  for (const id of ["compare", "legend", "meant", "paging", "timings", "again", "welcome"]) byId(id).hidden = true;
+  for (const id of ["compare", "counted", "legend", "meant", "paging", "timings", "again", "welcome"]) byId(id).hidden = true;
   byId("results").inert = false;
-  showPanel(panel && groups.size > 0);
+  showPanel(panel);
   say("");
 }
 
@@ -324,12 +334,13 @@ function useKey(event) {
   search(false);
 }
 
-// "/" leads to the box, the arrows from the box through the hits and back; elsewhere, and in an input method, keys do
-// what they always do.
+// "/" leads to the box, the arrows from the box through the hits and back, and Enter unfolds a hit: its whole text, or
+// why it is one. Elsewhere, and in an input method, keys do what they always do.
 function keyPressed(event) {
   if (event.isComposing || event.ctrlKey || event.metaKey || event.altKey) return;
   const typing = event.target.matches("input:not([type=radio], [type=checkbox], [type=range])");
   if (event.key === "/" && !typing) { event.preventDefault(); query.focus(); query.select(); return; }
+  if (event.key === "Enter" && event.target.matches("li.hit")) event.target.querySelector("button, summary")?.click();
   const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
   const stops = [query, ...hits.children, ...(byId("more").checkVisibility() ? [byId("more")] : [])];
   const place = stops.indexOf(event.target), next = place < 0 || !step ? null : stops[place + step];

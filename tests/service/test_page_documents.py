@@ -101,6 +101,27 @@ def test_the_same_with_collections_and_a_better_spelling(browser: Browser, tmp_p
         page.close()
 
 
+def test_another_collection_is_asked_the_same(browser: Browser, bundle: Path, tmp_path: Path) -> None:
+    """The filter stays behind: the other collection may not have the field."""
+    meaning = make_meaningful_bundle(tmp_path / "meaning").path
+    with serving({"files": bundle, "notes": meaning}, {"LIGHTRETRIEVER_LOG_LEVEL": "error"}) as url:
+        page = browser.new_page(base_url=url)
+        page.goto("/")
+        page.get_by_label("Sparse", exact=True).check()
+        search_for(page, "bicycle chain")
+        page.get_by_role("group", name="Installed (kB)").get_by_label("from").fill("3")
+        expect(page.locator("#unfold")).to_have_text("Filters (1)")
+        page.get_by_role("link", name="notes").click()
+        page.wait_for_url("**/collections/notes/**")
+        expect(page.get_by_role("searchbox")).to_have_value("bicycle chain")
+        expect(page.get_by_label("Sparse", exact=True)).to_be_checked()
+        expect(page.locator("li.hit h2").first).to_contain_text("Repairing bicycles")
+        expect(page.locator("#unfold")).to_be_hidden()
+        page.get_by_role("searchbox").fill("")
+        expect(page.get_by_role("link", name="files")).to_have_attribute("href", re.compile("/files/#?$"))
+        page.close()
+
+
 def test_a_service_with_keys_tells_no_stranger_of_its_documents(bundle: Path, tmp_path: Path) -> None:
     keys = tmp_path / "keys.json"
     keys.write_text(json.dumps([new_key("one", ["search"])[1].model_dump()]))

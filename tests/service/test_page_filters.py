@@ -207,6 +207,31 @@ def test_a_bad_bound_is_answered_in_the_services_words(
     expect(box).not_to_have_attribute("aria-invalid", "true")
 
 
+@pytest.mark.parametrize(
+    ("field", "low", "high", "condition"),
+    [
+        ("share", "9", "10", {"gte": 9, "lte": 10}),
+        ("released", "2014-06-15", "2014-06-15", {"gte": "2014-06-15", "lt": "2014-06-16"}),
+    ],
+)
+def test_crossed_bounds_are_told(
+    page: Page, site: str, field: str, low: str, high: str, condition: dict[str, Any]
+) -> None:
+    """The bounds that are not crossed are close: as texts, 9 is above 10, and a day is a range of its own."""
+    search_for(page, QUERY)
+    upper = group(page, field).get_by_label("to")
+    lower = group(page, field).get_by_label("from")
+    lower.fill(low)
+    upper.fill("2014-06-14" if field == "released" else "8.5")
+    expect(page.get_by_role("status")).to_have_text(
+        f"{field}, from: above the other bound, so nothing is between them."
+    )
+    expect(lower).to_have_attribute("aria-invalid", "true")
+    upper.fill(high)
+    expect_hits(page, site, {"field": field, **condition})
+    expect(lower).not_to_have_attribute("aria-invalid", "true")
+
+
 def test_filters_are_cleared_at_once(page: Page, site: str) -> None:
     search_for(page, QUERY)
     clear = page.get_by_role("button", name="Clear filters")
@@ -227,10 +252,13 @@ def test_filters_are_cleared_at_once(page: Page, site: str) -> None:
 def test_a_filter_that_leaves_nothing_says_so_and_can_be_taken_back(page: Page, site: str) -> None:
     search_for(page, QUERY)
     toggle(page, "source", "web")
+    expect_hits(page, site, {"field": "source", "in": ["web"]})
+    tags = [name for name, _ in counts(page, "tags")]
     group(page, "share").get_by_label("from").fill("1000")
     expect(page.get_by_role("status")).to_have_text("Nothing found with these filters.")
     expect(value(page, "source", "web")).to_be_checked()
     assert ("web", 0) in counts(page, "source")
+    assert counts(page, "tags") == [(name, 0) for name in tags]
     group(page, "share").get_by_label("from").fill("")
     expect_hits(page, site, {"field": "source", "in": ["web"]})
 
@@ -324,6 +352,19 @@ def test_another_bundle_with_other_fields_takes_over(browser: Browser, tmp_path:
         expect(page.locator("li.hit")).to_have_count(10)
         expect(page.locator("#filters")).to_be_hidden()
         page.close()
+
+
+def test_nothing_stands_in_the_panel_when_the_first_search_fails(page: Page) -> None:
+    """There are no values then, and so no heading of values."""
+    page.context.set_offline(True)
+    page.get_by_role("searchbox").fill(QUERY)
+    expect(page.get_by_role("status")).to_have_text("The service can't be reached.")
+    expect(group(page, "source")).to_be_hidden()
+    expect(page.locator("#counted")).to_be_hidden()
+    page.context.set_offline(False)
+    page.get_by_role("button", name="Try again").click()
+    expect(group(page, "source")).to_be_visible()
+    expect(page.locator("#counted")).to_be_visible()
 
 
 def test_a_phone_unfolds_the_filters(page: Page, site: str) -> None:

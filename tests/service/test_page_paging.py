@@ -244,6 +244,40 @@ def test_the_keys_lead_through_hits_and_pages(page: Page, messages: list[str]) -
     assert messages == []
 
 
+def test_enter_unfolds_a_hit(page: Page, messages: list[str]) -> None:
+    search_for(page, QUERY)
+    first = page.locator("li.hit").first
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    expect(first.locator(".why table")).to_be_visible()
+    page.keyboard.press("Enter")
+    expect(first.locator(".why table")).to_be_hidden()
+    expect(first).to_be_focused()
+    assert messages == []
+
+
+@pytest.mark.parametrize(("width", "height"), [(1100, 500), (360, 780)])
+def test_the_search_covers_the_hits_above_the_focused_one(page: Page, width: int, height: int) -> None:
+    """Its frame lies below the search, and nothing of the hit before sticks out between them."""
+    page.set_viewport_size({"width": width, "height": height})
+    search_for(page, QUERY)
+    for _ in range(10):
+        page.keyboard.press("ArrowDown")
+    scrolled = 0
+    for _ in range(8):
+        before = page.evaluate("scrollY")
+        page.keyboard.press("ArrowUp")
+        if page.evaluate("scrollY") == before:
+            continue  # it was in sight
+        scrolled += 1
+        search, previous, focused = page.evaluate(
+            """[byId("form"), document.activeElement.previousElementSibling, document.activeElement]
+            .map((element) => element.getBoundingClientRect()).map(({ top, bottom }) => ({ top, bottom }))"""
+        )
+        assert previous["bottom"] <= search["bottom"] <= focused["top"] - 4
+    assert scrolled > 2
+
+
 def test_keys_that_compose_a_character_are_not_the_pages(page: Page) -> None:
     """The arrows lead through the suggestions of an input method, and "/" may be part of a character."""
     search_for(page, QUERY)

@@ -105,6 +105,17 @@ def test_the_whole_text_is_shown_on_demand_with_its_marks(page: Page, site: str,
     assert messages == []
 
 
+def test_enter_on_a_hit_shows_its_whole_text(page: Page) -> None:
+    search_needle(page)
+    found = hit(page, "middle")
+    found.focus()
+    page.keyboard.press("Enter")
+    expect(found.locator(".text p")).to_have_text(NEEDLES[0].text)
+    page.keyboard.press("Enter")
+    expect(found.get_by_role("button", name="Whole text")).to_be_visible()
+    expect(found).to_be_focused()
+
+
 def test_a_text_that_is_shown_whole_has_no_button(page: Page) -> None:
     search_needle(page)
     expect(hit(page, "short").get_by_role("button", name="Whole text")).to_have_count(0)

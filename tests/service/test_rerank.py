@@ -1,4 +1,4 @@
-"""The reranking model: a real HTTP server that speaks the form of text-embeddings-inference, and scores by length."""
+"""The reranking model: a real HTTP server that speaks both forms, and scores by length."""
 
 import json
 import socket
@@ -23,12 +23,24 @@ from tests.service.conftest import SETTINGS
 from tests.support.tiny import TinyDocument, make_tiny_bundle
 
 Answer = Callable[[dict[str, Any]], tuple[int, Any]]
-KEY = "rerank-key"
+KEY, NAME = "rerank-key", "BAAI/bge-reranker-base"
 
 
 def by_length(request: dict[str, Any]) -> tuple[int, Any]:
     scores = [{"index": place, "score": 1 / len(text)} for place, text in enumerate(request["texts"])]
     return 200, sorted(scores, key=lambda one: -one["score"])
+
+
+def in_the_form_of_cohere(request: dict[str, Any]) -> tuple[int, Any]:
+    """As vLLM answers: with the texts, the best first, and no more than `top_n`."""
+    if set(request) != {"model", "query", "documents", "top_n"} or request["model"] != NAME:
+        return 400, {"error": {"message": "the model does not exist", "code": 400}}
+    results: list[dict[str, Any]] = [
+        {"index": place, "document": {"text": text}, "relevance_score": 1 / len(text)}
+        for place, text in enumerate(request["documents"])
+    ]
+    results.sort(key=lambda one: -one["relevance_score"])
+    return 200, {"id": "rerank-1", "model": NAME, "usage": {"total_tokens": 9}, "results": results[: request["top_n"]]}
 
 
 class Model:
@@ -257,3 +269,41 @@ def test_many_candidates_are_sent_in_batches_and_long_texts_are_cut(tmp_path: Pa
     assert max(len(text) for asked in model.asked for text in asked["texts"]) == 10_000
     scores = [hit.rerank for hit in found.hits]
     assert scores == sorted(scores, reverse=True)
+
+
+@pytest.fixture(scope="module")
+def engine_with_named_model(tiny_bundle: Bundle, running_model: Model) -> Iterator[SearchEngine]:
+    update = {"rerank_url": running_model.url, "rerank_api_key": KEY, "rerank_model": NAME, "rerank_characters": 20}
+    with SearchEngine.open(tiny_bundle, SETTINGS.model_copy(update=update)) as engine:
+        yield engine
+
+
+def test_a_named_model_is_asked_in_the_form_of_cohere(engine_with_named_model: SearchEngine, model: Model) -> None:
+    model.answer = in_the_form_of_cohere
+    before = search(engine_with_named_model, k=30, rerank=False).hits
+    after = search(engine_with_named_model, k=30)
+    [asked] = model.asked
+    assert (after.degraded, asked["top_n"]) == ([], 20)
+    texts = [f"{hit.fields['title']} {hit.fields['text']}"[:20] for hit in before[:20]]
+    assert [text.strip() for text in asked["documents"]] == [text.strip() for text in texts]
+    scores = {hit.id: 1 / len(text) for hit, text in zip(before, asked["documents"], strict=False)}
+    assert [hit.rerank for hit in after.hits[:20]] == sorted(scores.values(), reverse=True)
+    assert all(hit.rerank == scores[hit.id] for hit in after.hits[:20])
+    assert after.hits[20:] == before[20:]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        (400, {"error": {"message": "your prompt contains at least 513 input tokens", "code": 400}}),
+        by_length({"texts": ["x"] * 20}),
+        (200, {"results": None}),
+        (200, {"results": [{"index": place, "relevance_score": 1} for place in range(19)]}),
+        (200, {"results": [{"index": place, "score": 1} for place in range(20)]}),
+    ],
+)
+def test_a_named_model_that_answers_otherwise_is_told(
+    engine_with_named_model: SearchEngine, model: Model, answer: tuple[int, Any]
+) -> None:
+    model.answer = lambda _: answer
+    assert search(engine_with_named_model).degraded == ["rerank"]
