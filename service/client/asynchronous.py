@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -10,6 +10,7 @@ import httpx2
 from lightretriever.service.client.calls import (
     BatchSize,
     Call,
+    Line,
     Numbered,
     Query,
     batch_call,
@@ -22,6 +23,7 @@ from lightretriever.service.client.calls import (
     info_call,
     numbered_async,
     put_call,
+    put_many_call,
     ready_call,
     reload_call,
     search_call,
@@ -34,6 +36,7 @@ from lightretriever.service.schemas import (
     BatchResponse,
     CollectionList,
     Document,
+    DocumentChange,
     DocumentDeleted,
     DocumentWritten,
     EmbeddingsResponse,
@@ -47,6 +50,7 @@ from lightretriever.service.schemas import (
 __all__ = ["AsyncSearchClient"]
 
 T = TypeVar("T")
+M = TypeVar("M")
 
 
 class AsyncSearchClient:
@@ -122,6 +126,19 @@ class AsyncSearchClient:
         """
         return await self.call(put_call(document_id, fields, vector, impacts, version, wait=wait))
 
+    async def put_documents(
+        self, documents: Iterable[Line] | AsyncIterable[Line], /, *, batch_size: int = 32, wait: bool = False
+    ) -> list[DocumentChange]:
+        """Write and delete any number of documents in their order; see SearchClient."""
+        check_stream(batch_size, 1)
+        size, done = BatchSize(batch_size), list[DocumentChange]()
+        async for batch in numbered_async(documents, batch_size):
+            for answer in await self._answers(
+                batch, size, lambda lines, first: put_many_call(lines, first=first, wait=wait)
+            ):
+                done += answer.results
+        return done
+
     async def delete_document(
         self, document_id: str, /, *, version: str | None = None, wait: bool = False
     ) -> DocumentDeleted:
@@ -188,13 +205,13 @@ class AsyncSearchClient:
         return call.answer(response.status_code, response.headers, response.content)
 
     async def _stream(
-        self, batches: AsyncIterator[Numbered], size: BatchSize, concurrency: int, fields: dict[str, Any]
+        self, batches: AsyncIterator[Numbered[Query]], size: BatchSize, concurrency: int, fields: dict[str, Any]
     ) -> AsyncGenerator[SearchResponse]:
         gate = asyncio.Semaphore(concurrency)
 
-        async def answers(batch: Numbered) -> list[SearchResponse]:
+        async def answers(batch: Numbered[Query]) -> list[SearchResponse]:
             async with gate:
-                return await self._answers(batch, size, fields)
+                return await self._found(batch, size, fields)
 
         pending: deque[asyncio.Task[list[SearchResponse]]] = deque()
         try:
@@ -212,14 +229,20 @@ class AsyncSearchClient:
                 task.cancel()
             await asyncio.gather(*pending, return_exceptions=True)
 
-    async def _answers(self, batch: Numbered, size: BatchSize, fields: dict[str, Any]) -> list[SearchResponse]:
-        requests, found = deque([batch]), list[SearchResponse]()
+    async def _found(self, batch: Numbered[Query], size: BatchSize, fields: dict[str, Any]) -> list[SearchResponse]:
+        answers = await self._answers(batch, size, lambda queries, first: batch_call(queries, fields, first=first))
+        return [response for answer in answers for response in answer.results]
+
+    async def _answers(self, batch: Numbered[T], size: BatchSize, make: Callable[[list[T], int], Call[M]]) -> list[M]:
+        """Give the answers to the calls that `make` makes of items and the first one's position."""
+        requests, answers = deque([batch]), list[M]()
         while requests:
-            (first, queries), *rest = size.cut(requests.popleft())
+            (first, items), *rest = size.cut(requests.popleft())
             requests.extendleft(reversed(rest))
+            call = make(items, first)
             try:
-                found += (await self.call(batch_call(queries, fields, first=first))).results
+                answers.append(await self.call(call))
             except AnswerError as error:
-                size.halve(queries, error)
-                requests.appendleft((first, queries))
-        return found
+                size.halve(items, call, error)
+                requests.appendleft((first, items))
+        return answers

@@ -7,14 +7,16 @@ from itertools import islice
 from typing import Any, Generic, TypeVar
 from urllib.parse import quote
 
-from lightretriever.service.client.errors import AnswerError, ClientError
-from lightretriever.service.errors import DeadlineError
+from lightretriever.service.client.errors import AnswerError, ClientError, document_place
+from lightretriever.service.errors import BodyTooLargeError, DeadlineError
 from lightretriever.service.schemas import (
     BatchRequest,
     BatchResponse,
     CollectionList,
     Document,
+    DocumentChanges,
     DocumentDeleted,
+    DocumentLine,
     DocumentWrite,
     DocumentWritten,
     EmbeddingsRequest,
@@ -32,6 +34,7 @@ from pydantic import BaseModel, ValidationError
 __all__ = [
     "BatchSize",
     "Call",
+    "Line",
     "Numbered",
     "Query",
     "batch_call",
@@ -45,6 +48,7 @@ __all__ = [
     "numbered",
     "numbered_async",
     "put_call",
+    "put_many_call",
     "ready_call",
     "reload_call",
     "search_call",
@@ -53,14 +57,16 @@ __all__ = [
 T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
 Query = str | SearchRequest
-Numbered = tuple[int, list[Query]]
+Line = DocumentLine | Mapping[str, Any]
+Numbered = tuple[int, list[T]]
 
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[T]):
     """A request and the reader of its answer. Every call is safe to repeat, unless `once` disables retries.
 
-    `first` is the position of a batch's first search among all searches, `version` what the header `If-Match` names.
+    `first` is the position of a batch's first search among all searches, `version` what the header `If-Match` names,
+    and `ids` are those of the documents that a body of lines has.
     """
 
     method: str
@@ -70,16 +76,18 @@ class Call(Generic[T]):
     once: bool = False
     first: int = 0
     version: str | None = None
+    ids: Sequence[str] = ()
 
     @property
     def headers(self) -> dict[str, str]:
         """The body's content type, if there is a body, and the version."""
-        declared = {} if self.body is None else {"content-type": "application/json"}
+        media = "application/x-ndjson" if self.ids else "application/json"
+        declared = {} if self.body is None else {"content-type": media}
         return declared | ({} if self.version is None else {"if-match": f'"{self.version}"'})
 
     def raw(self) -> "Call[bytes]":
         """Give the same call with its answer's JSON unchanged."""
-        return Call(self.method, self.path, bytes, self.body, self.once, self.first, self.version)
+        return Call(self.method, self.path, bytes, self.body, self.once, self.first, self.version, self.ids)
 
     def within(self, collection: str | None) -> "Call[T]":
         """Give the same call for a collection; None: for the first. ClientError if the name can't be written."""
@@ -90,7 +98,7 @@ class Call(Generic[T]):
     def answer(self, status: int, headers: Mapping[str, str], body: bytes) -> T:
         """Read the answer; AnswerError if it is an error."""
         if status != 200:
-            raise AnswerError.of_answer(status, headers, body, first=self.first)
+            raise AnswerError.of_answer(status, headers, body, first=self.first, ids=self.ids)
         return self.read(body)
 
 
@@ -146,12 +154,42 @@ def put_call(
     wait: bool,
 ) -> Call[DocumentWritten]:
     """A document to write. AnswerError if it doesn't fit the schema, ClientError as in `document_call`."""
-    given: dict[str, Any] = {} if vector is None else {"vector": list(map(float, vector))}
-    if impacts is not None:
-        given["impacts"] = {str(term): int(impact) for term, impact in impacts.items()}
-    body = _json(_request(DocumentWrite, "fields", dict(fields), given))
+    body = _json(_request(DocumentWrite, "fields", dict(fields), _encoded({"vector": vector, "impacts": impacts})))
     path = _path(document_id, wait=wait)
     return Call("PUT", path, _reader(DocumentWritten), body, once=version is not None, version=version)
+
+
+def put_many_call(documents: Iterable[Line], *, first: int = 0, wait: bool = False) -> Call[DocumentChanges]:
+    """Documents to write or to delete. AnswerError names the id of one that doesn't fit the schema, or its position
+    if it has none, counted from `first`."""
+    lines, ids = list[bytes](), list[str]()
+    once = False
+    for number, document in enumerate(documents, first):
+        given = document.id if isinstance(document, DocumentLine) else document.get("id")
+        place = document_place(given if isinstance(given, str) and given else str(number))
+        line = document if isinstance(document, DocumentLine) else _line(document, place)
+        lines.append(_json(line, place))
+        ids.append(line.id)
+        once = once or line.version is not None
+    path = f"/documents{_waiting(wait=wait)}"
+    return Call("POST", path, _reader(DocumentChanges), b"\n".join(lines), once=once, ids=ids)
+
+
+def _line(document: Mapping[str, Any], place: str) -> DocumentLine:
+    try:
+        return DocumentLine.model_validate({**document, **_encoded(document)})
+    except ValidationError as error:
+        raise AnswerError.of_request(error, place=place) from error
+
+
+def _encoded(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Give vector and impacts, as far as the document has them, in types that JSON has."""
+    found: dict[str, Any] = {}
+    if (vector := document.get("vector")) is not None:
+        found["vector"] = list(map(float, vector))
+    if (impacts := document.get("impacts")) is not None:
+        found["impacts"] = {str(term): int(impact) for term, impact in impacts.items()}
+    return found
 
 
 def delete_call(document_id: str, version: str | None, *, wait: bool) -> Call[DocumentDeleted]:
@@ -160,7 +198,11 @@ def delete_call(document_id: str, version: str | None, *, wait: bool) -> Call[Do
 
 
 def _path(document_id: str, *, wait: bool = False) -> str:
-    return f"/documents/{_segment('document id', document_id)}{'?refresh=wait_for' if wait else ''}"
+    return f"/documents/{_segment('document id', document_id)}{_waiting(wait=wait)}"
+
+
+def _waiting(*, wait: bool) -> str:
+    return "?refresh=wait_for" if wait else ""
 
 
 def _segment(name: str, text: str) -> str:
@@ -201,23 +243,23 @@ def check_stream(batch_size: int, concurrency: int) -> None:
             raise ClientError(f"{name} is {value}.", remedy="Name 1 or more.")
 
 
-def numbered(queries: Iterable[Query], size: int) -> Iterator[Numbered]:
-    """Split into batches, each with the position of its first query."""
-    iterator, first = iter(queries), 0
+def numbered(items: Iterable[T], size: int) -> Iterator[Numbered[T]]:
+    """Split into batches, each with the position of its first item."""
+    iterator, first = iter(items), 0
     while batch := list(islice(iterator, size)):
         yield first, batch
         first += len(batch)
 
 
-async def numbered_async(queries: Iterable[Query] | AsyncIterable[Query], size: int) -> AsyncIterator[Numbered]:
-    """Split into batches, each with the position of its first query."""
-    if not isinstance(queries, AsyncIterable):
-        for item in numbered(queries, size):
-            yield item
+async def numbered_async(items: Iterable[T] | AsyncIterable[T], size: int) -> AsyncIterator[Numbered[T]]:
+    """Split into batches, each with the position of its first item."""
+    if not isinstance(items, AsyncIterable):
+        for numbered_batch in numbered(items, size):
+            yield numbered_batch
         return
-    first, batch = 0, list[Query]()
-    async for query in queries:
-        batch.append(query)
+    first, batch = 0, list[T]()
+    async for item in items:
+        batch.append(item)
         if len(batch) == size:
             yield first, batch
             first, batch = first + size, []
@@ -226,23 +268,24 @@ async def numbered_async(queries: Iterable[Query] | AsyncIterable[Query], size: 
 
 
 class BatchSize:
-    """How many searches of a stream go into one request. All of a batch share one deadline, counted from its arrival,
-    so a request that is too late for it is made again in halves, as are those that come after."""
+    """How many searches or documents go into one request. All of a batch share one deadline, counted from its arrival,
+    so a request that is too late for it, or too large, is made again in halves, as are those that come after."""
 
     def __init__(self, most: int) -> None:
         self._most = most
 
-    def cut(self, batch: Numbered) -> list[Numbered]:
+    def cut(self, batch: Numbered[T]) -> list[Numbered[T]]:
         """Cut a batch into requests of the present size, in order."""
-        first, queries = batch
-        return [(first + place, part) for place, part in numbered(queries, self._most)]
+        first, items = batch
+        return [(first + place, part) for place, part in numbered(items, self._most)]
 
-    def halve(self, queries: Sequence[Query], error: AnswerError) -> None:
-        """Halve the size after a request failed. Raises the error if the deadline was not the cause, or the request has
-        one search alone."""
-        if error.kind != DeadlineError.kind or len(queries) == 1:
+    def halve(self, items: Sequence[object], call: Call[Any], error: AnswerError) -> None:
+        """Halve the size after a call with these items failed. Raises the error if its size was not the cause, if it
+        has one item alone, or if it was too late and may not be repeated."""
+        too_much = {BodyTooLargeError.kind} if call.once else {BodyTooLargeError.kind, DeadlineError.kind}
+        if error.kind not in too_much or len(items) == 1:
             raise error
-        self._most = min(self._most, -(-len(queries) // 2))
+        self._most = min(self._most, -(-len(items) // 2))
 
 
 def _request(model: type[M], name: str, value: object, fields: Mapping[str, Any], place: str = "") -> M:

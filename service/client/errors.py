@@ -7,24 +7,33 @@ LightRetrieverError
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from typing import Final, Self
 
 from lightretriever.artifacts.errors import LightRetrieverError
-from lightretriever.service.errors import FieldError, InvalidRequestError, shortened
+from lightretriever.service.errors import (
+    BodyTooLargeError,
+    DeadlineError,
+    FieldError,
+    InvalidRequestError,
+    shortened,
+)
 from lightretriever.service.http.problems import field_errors
 from lightretriever.service.schemas import FieldProblem, Problem
 from pydantic import ValidationError
 
-__all__ = ["AnswerError", "ClientError", "UnreachableError"]
+__all__ = ["AnswerError", "ClientError", "UnreachableError", "document_place"]
 
 # Temporary: too many requests, a proxy without its service, and a service that is not ready or overloaded.
 _PASSING: Final = frozenset({429, 502, 503})
 _LONGEST_ANSWER: Final = 200
 _POSITION: Final = re.compile(r"^searches\.(\d+)")
+_LINE: Final = re.compile(r"^lines\.(\d+)")
+# All others are about the caller or the state of the service.
+_OF_A_DOCUMENT: Final = frozenset({InvalidRequestError.kind, BodyTooLargeError.kind, DeadlineError.kind})
 
 
 class ClientError(LightRetrieverError):
@@ -85,22 +94,41 @@ class AnswerError(ClientError):
         self.passing = status in _PASSING
 
     @classmethod
-    def of_answer(cls, status: int, headers: Mapping[str, str], body: bytes, *, first: int = 0) -> Self:
-        """Read an error answer; `first` is the position of a batch's first search among all searches."""
+    def of_answer(
+        cls, status: int, headers: Mapping[str, str], body: bytes, *, first: int = 0, ids: Sequence[str] = ()
+    ) -> Self:
+        """Read an error answer; `first` is the position of a batch's first search among all searches, `ids` are those
+        of the documents that were sent, a line each."""
         wait_s = _retry_after_s(headers.get("retry-after", ""))
         try:
             problem = Problem.model_validate_json(body, extra="ignore")
         except ValidationError:
             detail = _unknown_answer(status, headers, body)
             return cls(status=status, kind="unexpected_answer", detail=detail, retry_after_s=wait_s)
-        return cls(
+        error = cls(
             status=status,
             kind=problem.kind,
             title=problem.title,
-            detail=_moved(problem.detail, first),
-            errors=[error.model_copy(update={"field": _moved(error.field, first)}) for error in problem.errors],
+            detail=_moved(problem.detail, first, ids),
+            errors=[error.model_copy(update={"field": _moved(error.field, first, ids)}) for error in problem.errors],
             request_id=problem.request_id,
             retry_after_s=wait_s,
+        )
+        return error.of_document(ids[0]) if len(ids) == 1 and not _LINE.match(problem.detail) else error
+
+    def of_document(self, document_id: str) -> Self:
+        """Name the document in an error that may be due to it."""
+        if self.kind not in _OF_A_DOCUMENT:
+            return self
+        place = document_place(document_id)
+        return type(self)(
+            status=self.status,
+            kind=self.kind,
+            title=self.title,
+            detail=f"{place}.{self.detail}" if self.errors else f"{place}: {self.detail}",
+            errors=[error.model_copy(update={"field": f"{place}.{error.field}"}) for error in self.errors],
+            request_id=self.request_id,
+            retry_after_s=self.retry_after_s,
         )
 
     @classmethod
@@ -163,8 +191,16 @@ def _retry_after_s(header: str) -> float:
     return max(0.0, (moment - datetime.now(UTC)).total_seconds())
 
 
-def _moved(text: str, first: int) -> str:
-    """Shift the position in a path: `searches.3.query` becomes `searches.67.query` if `first` is 64."""
+def document_place(document_id: str) -> str:
+    """Give the beginning of the paths of a document's fields."""
+    return f"documents.{shortened(document_id)}"
+
+
+def _moved(text: str, first: int, ids: Sequence[str]) -> str:
+    """Shift the position in a path: `searches.3.query` becomes `searches.67.query` if `first` is 64. Of lines with ids,
+    `lines.3.vector` becomes `documents.p-17.vector`."""
+    if ids:
+        return _LINE.sub(lambda found: document_place(ids[int(found[1])]), text)
     return _POSITION.sub(lambda found: f"searches.{int(found[1]) + first}", text)
 
 

@@ -1,7 +1,7 @@
 """The synchronous client."""
 
 from collections import deque
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from time import monotonic, sleep
 from types import TracebackType
@@ -11,6 +11,7 @@ import httpx2
 from lightretriever.service.client.calls import (
     BatchSize,
     Call,
+    Line,
     Numbered,
     Query,
     batch_call,
@@ -23,6 +24,7 @@ from lightretriever.service.client.calls import (
     info_call,
     numbered,
     put_call,
+    put_many_call,
     ready_call,
     reload_call,
     search_call,
@@ -35,6 +37,7 @@ from lightretriever.service.schemas import (
     BatchResponse,
     CollectionList,
     Document,
+    DocumentChange,
     DocumentDeleted,
     DocumentWritten,
     EmbeddingsResponse,
@@ -48,6 +51,7 @@ from lightretriever.service.schemas import (
 __all__ = ["SearchClient"]
 
 T = TypeVar("T")
+M = TypeVar("M")
 
 
 class SearchClient:
@@ -57,8 +61,8 @@ class SearchClient:
     `timeout_s` bounds a whole call in seconds, including all attempts and the waits between them.
 
     Every call raises AnswerError for an error answer, UnreachableError without an answer, and ClientError for invalid
-    arguments. `retries` governs the retries after temporary failures (429, 502, 503, a broken connection); every call
-    of this client is safe to repeat.
+    arguments. `retries` governs the retries after temporary failures (429, 502, 503, a broken connection); calls
+    that are not safe to repeat have none.
     """
 
     def __init__(
@@ -123,6 +127,27 @@ class SearchClient:
         retries: AnswerError of kind `version_conflict` for another. `wait`: until searches see it.
         """
         return self.call(put_call(document_id, fields, vector, impacts, version, wait=wait))
+
+    def put_documents(
+        self, documents: Iterable[Line], /, *, batch_size: int = 32, wait: bool = False
+    ) -> list[DocumentChange]:
+        """Write and delete any number of documents in their order; tell what became of each.
+
+        Each is a DocumentLine or a mapping with its fields: `id` and what `put_document` takes, or `delete: True`. No
+        model encodes them. A document that can't be written because of the one that is there, such as for another
+        version, is `refused` with the `reason`, and the others are written. An error names the document by its id; what
+        earlier requests had is written.
+
+        Sends `batch_size` documents per request, and fewer from then on where that is too large or too late for the
+        service. `wait` and `timeout_s` apply to each request. One that names a version is made without retries; others
+        are safe to repeat, but may tell `changed` or `missing` where the first attempt was not answered.
+        """
+        check_stream(batch_size, 1)
+        size, done = BatchSize(batch_size), list[DocumentChange]()
+        for batch in numbered(documents, batch_size):
+            for answer in self._answers(batch, size, lambda lines, first: put_many_call(lines, first=first, wait=wait)):
+                done += answer.results
+        return done
 
     def delete_document(
         self, document_id: str, /, *, version: str | None = None, wait: bool = False
@@ -195,13 +220,13 @@ class SearchClient:
         return call.answer(response.status_code, response.headers, bytes(body))
 
     def _stream(
-        self, batches: Iterable[Numbered], size: BatchSize, concurrency: int, fields: dict[str, Any]
+        self, batches: Iterable[Numbered[Query]], size: BatchSize, concurrency: int, fields: dict[str, Any]
     ) -> Generator[SearchResponse]:
         pending: deque[Future[list[SearchResponse]]] = deque()
         with ThreadPoolExecutor(concurrency, thread_name_prefix="search-many") as pool:
             try:
                 for batch in batches:
-                    pending.append(pool.submit(self._answers, batch, size, fields))
+                    pending.append(pool.submit(self._found, batch, size, fields))
                     # One more than run at a time, so that the threads stay busy while the caller takes answers.
                     if len(pending) > concurrency:
                         yield from pending.popleft().result()
@@ -211,14 +236,20 @@ class SearchClient:
                 for future in pending:
                     future.cancel()
 
-    def _answers(self, batch: Numbered, size: BatchSize, fields: dict[str, Any]) -> list[SearchResponse]:
-        requests, found = deque([batch]), list[SearchResponse]()
+    def _found(self, batch: Numbered[Query], size: BatchSize, fields: dict[str, Any]) -> list[SearchResponse]:
+        answers = self._answers(batch, size, lambda queries, first: batch_call(queries, fields, first=first))
+        return [response for answer in answers for response in answer.results]
+
+    def _answers(self, batch: Numbered[T], size: BatchSize, make: Callable[[list[T], int], Call[M]]) -> list[M]:
+        """Give the answers to the calls that `make` makes of items and the first one's position."""
+        requests, answers = deque([batch]), list[M]()
         while requests:
-            (first, queries), *rest = size.cut(requests.popleft())
+            (first, items), *rest = size.cut(requests.popleft())
             requests.extendleft(reversed(rest))
+            call = make(items, first)
             try:
-                found += self.call(batch_call(queries, fields, first=first)).results
+                answers.append(self.call(call))
             except AnswerError as error:
-                size.halve(queries, error)
-                requests.appendleft((first, queries))
-        return found
+                size.halve(items, call, error)
+                requests.appendleft((first, items))
+        return answers

@@ -6,10 +6,12 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from lightretriever.service.client import AsyncSearchClient, SearchClient
+from lightretriever.service.client.calls import Line
 from lightretriever.service.schemas import (
     BatchRequest,
     BatchResponse,
     Document,
+    DocumentChange,
     DocumentDeleted,
     DocumentWritten,
     EmbeddingsResponse,
@@ -42,6 +44,9 @@ class Client(Protocol):
         version: str | None = None,
         wait: bool = False,
     ) -> DocumentWritten: ...
+    def put_documents(
+        self, documents: Iterable[Line], /, *, batch_size: int = 32, wait: bool = False
+    ) -> list[DocumentChange]: ...
     def delete_document(
         self, document_id: str, /, *, version: str | None = None, wait: bool = False
     ) -> DocumentDeleted: ...
@@ -94,6 +99,9 @@ class Driven:
 
     def put_document(self, document_id: str, fields: Mapping[str, Any], /, **options: Any) -> DocumentWritten:
         return self._runner.run(self._client.put_document(document_id, fields, **options))
+
+    def put_documents(self, documents: Iterable[Line], /, **options: Any) -> list[DocumentChange]:
+        return self._runner.run(self._client.put_documents(documents, **options))
 
     def delete_document(self, document_id: str, /, **options: Any) -> DocumentDeleted:
         return self._runner.run(self._client.delete_document(document_id, **options))
