@@ -5,7 +5,7 @@
 
 | page | gets | from |
 |---|---|---|
-| README.md | the short table of quality, four lines of speed | quality.json, speed.json, load.json |
+| README.md | the short table of quality, the systems under load | quality.json, judged/load.json, speed.json |
 | docs/lab/quality.md | tables of quality, the plot, evaluations, tests, and others | quality.json, others |
 | docs/speed.md | every ratio with a goal | speed.json |
 | docs/lab/measuring.md | versions, stages, libraries, load, users, live | versions, speed, users, live, load.json |
@@ -81,12 +81,13 @@ RELIABILITY = "reliability.json"
 LOAD = "load.json"
 SCALE = "scale.json"
 ENGINES = "engines"
+JUDGED = "judged"
 CLUSTER = "cluster"
 LOADS = {
     ".": "Systems under load",
     ENGINES: "Ready-made engines under load",
     "engines-20k": "All ready-made engines, fewer documents",
-    "judged": "Ready-made engines with judgments",
+    JUDGED: "Ready-made engines with judgments",
 }
 USERS = "users.json"
 LIVE = "live.json"
@@ -238,33 +239,23 @@ def short_table(results: Results) -> list[str]:
 
 
 def speed_lines(folder: Path) -> list[str]:
-    """README's four lines of speed: one of encoding, three of throughput, each with its ratio."""
-    if not all((folder / file).is_file() for file in (SPEED, LOAD)):
+    """README's table of speed: every system measured on one judged collection, in one run, and a line of encoding."""
+    file = folder / JUDGED / LOAD
+    if not file.is_file():
         return []
-    rows = {row["key"]: row for row in json.loads((folder / SPEED).read_text(encoding="utf-8"))["rows"]}
-    encoding, alone = rows.get("encode_65536_s"), rows.get("encode_alone_vs_llm")
-    if encoding is None or alone is None:
-        return []
-    ratio = f"{alone['value']:,.0f} × | SmolLM2-135M on the same CPU, without tokenising |"
-    lines = [f"| encoding 65,536 queries | {encoding['value']:.2f} s | {ratio}"]
-    origins = [_origin(encoding["documents"], encoding)]
-    for file, ours, others in (
-        (LOAD, "processes", {"llm": "SmolLM2-135M in the query path"}),
-        (
-            f"{ENGINES}/{LOAD}",
-            "lightretriever",
-            {"opensearch": "OpenSearch's own hybrid search", "bm25": "BM25 by Lucene behind the same HTTP server"},
-        ),
-    ):
-        if not (folder / file).is_file():
-            continue
-        load = json.loads((folder / file).read_text(encoding="utf-8"))
-        highest = load["saturated"]
-        found = [(highest[ours] / highest[name], what) for name, what in others.items() if highest.get(name)]
-        lines += [f"| answers a second | {highest[ours]:,.0f} | {ratio:,.1f} × | {what} |" for ratio, what in found]
-        origins.append(_origin(load["bundle"]["documents"], load))
-    table = ["| speed | | ratio | against |", "|---|---:|---:|---|", *lines]
-    return ["\n".join([*table, "", f"{'; '.join(dict.fromkeys(origins))}.", ""])]
+    load = json.loads(file.read_text(encoding="utf-8"))
+    origin = _origin(load["bundle"]["documents"], load)
+    lines = [*load_table(file), "", f"{load['bundle']['corpus']}, one process each: {origin}."]
+    speed = folder / SPEED
+    rows = json.loads(speed.read_text(encoding="utf-8"))["rows"] if speed.is_file() else []
+    known = {row["key"]: row for row in rows}
+    encoding, alone = known.get("encode_65536_s"), known.get("encode_alone_vs_llm")
+    if encoding is not None and alone is not None:
+        lines += [
+            f"Encoding 65,536 queries takes {encoding['value']:.2f} s, {alone['value']:,.0f} times as fast as "
+            f"SmolLM2-135M on the same CPU, without tokenising ({_origin(encoding['documents'], encoding)}).",
+        ]
+    return ["\n".join([*lines, ""])]
 
 
 def _origin(documents: int, facts: dict[str, Any]) -> str:

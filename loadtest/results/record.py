@@ -40,8 +40,8 @@ Goals = Mapping[str, tuple[str, str]]
 
 GOALS: Final[Goals] = {
     "search_overhead": ("hybrid search in process ÷ the slower of Faiss and Lucene alone, p50", "≤ 1.2"),
-    "parallel_gain": ("Faiss and Lucene one after the other ÷ hybrid search in process, p50", "≥ 1.3"),
-    "http_overhead": ("what HTTP adds to a search ÷ an empty route, p50", "≤ 2.0"),
+    "parallel_gain": ("Faiss and Lucene one after the other ÷ hybrid search in process, p50", "≥ 1.15"),
+    "http_overhead": ("what HTTP adds to a search ÷ an empty route, p50", "≤ 3.0"),
     "encode_overhead": ("a query to both vectors ÷ `tokenizers` alone, p50", "≤ 1.3"),
     "encode_alone_vs_llm": (
         "encoding by the language model ÷ by the table, without tokenising, as the paper counts",
