@@ -179,7 +179,7 @@ def test_the_readme_has_every_system_of_the_judged_load_test_and_a_line_of_encod
     facts = {"unit": "s", "goal": "≥ 1", "machine": "Some CPU", "date": "2026-11-20", "commit": "abb"}
     (folder / "speed.json").write_text(json.dumps({"rows": [{**row, **facts, "documents": 2000} for row in rows]}))
     names = {"ours": 300.0, "other": 1000.0, "third": None}
-    load = {"machine": "Some CPU", "date": "2026-11-21T03:00:00+00:00", "commit": "abc"}
+    load: dict[str, Any] = {"machine": "Some CPU", "date": "2026-11-21T03:00:00+00:00", "commit": "abc"}
     load |= {"bundle": {"documents": 1000, "corpus": "toy"}, "open": [], "saturated": names}
     load |= {"systems": [{"name": name, "label": name.title()} for name in names], "ndcg": {"ours": 0.7, "other": 0.6}}
     (folder / "judged").mkdir()
