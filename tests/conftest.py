@@ -22,7 +22,10 @@ from tests.support.tiny import make_tiny_bundle
 FIRST = ("training", "docs", "cluster", "pipeline", "faults")
 
 #: Files of slow tests alone that take long to collect.
-SLOW_FILES = ("client/test_adapters.py",)
+SLOW_FILES = (
+    "client/test_adapters.py",
+    "client/test_adapters_write.py",
+)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -1,15 +1,19 @@
-"""The service as a retriever of Haystack (package haystack-ai)."""
+"""The service as a retriever and a document store of Haystack (package haystack-ai)."""
 
+import asyncio
 from typing import Any
 
 from haystack import Document, component, default_from_dict, default_to_dict
+from haystack.document_stores.types import DuplicatePolicy
 from haystack.utils import Secret
 from lightretriever.service.client.asynchronous import AsyncSearchClient
+from lightretriever.service.client.errors import ClientError
 from lightretriever.service.client.hits import hit_metadata, hit_text
 from lightretriever.service.client.sync import SearchClient
+from lightretriever.service.client.writes import add, delete, document_of
 from lightretriever.service.schemas import SearchResponse
 
-__all__ = ["SearchRetriever"]
+__all__ = ["SearchDocumentStore", "SearchRetriever"]
 
 
 @component
@@ -107,3 +111,68 @@ class SearchRetriever:
                 for hit in response.hits
             ]
         }
+
+
+class SearchDocumentStore:
+    """Writes and deletes documents of a service that takes changes; for a DocumentWriter.
+
+    `api_key` needs the scope `admin`. It neither lists nor counts documents. A saved pipeline has the name of the
+    key's variable. Errors are those of the client.
+    """
+
+    def __init__(
+        self,
+        url: str = "http://127.0.0.1:8080",
+        *,
+        api_key: Secret | None = None,
+        timeout_s: float = 60.0,
+        text_field: str = "text",
+    ) -> None:
+        self.url = url
+        self.api_key = api_key
+        self.timeout_s = timeout_s
+        self.text_field = text_field
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give the settings for a saved pipeline."""
+        return default_to_dict(
+            self, url=self.url, api_key=self.api_key, timeout_s=self.timeout_s, text_field=self.text_field
+        )
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> "SearchDocumentStore":
+        """Restore the store of a saved pipeline."""
+        return default_from_dict(cls, data)
+
+    def write_documents(self, documents: list[Document], policy: DuplicatePolicy = DuplicatePolicy.NONE) -> int:
+        """Write documents in place of those with the same ids, and give how many.
+
+        A document's fields are its `meta` and its `content`. The service encodes it, unless `meta` has `vector` and
+        `impacts`; its `embedding` is not read. ClientError for the policies SKIP and FAIL.
+        """
+        if policy not in (DuplicatePolicy.NONE, DuplicatePolicy.OVERWRITE):
+            raise ClientError(
+                f"The policy is {policy.name}, but the service writes over documents.", remedy="Name OVERWRITE."
+            )
+        with self._client() as client:
+            add(client, (document_of(one.id, one.content or "", one.meta, self.text_field) for one in documents))
+        return len(documents)
+
+    async def write_documents_async(
+        self, documents: list[Document], policy: DuplicatePolicy = DuplicatePolicy.NONE
+    ) -> int:
+        """As `write_documents`, in a thread."""
+        return await asyncio.to_thread(self.write_documents, documents, policy)
+
+    def delete_documents(self, document_ids: list[str]) -> None:
+        """Delete documents. An id that none has is passed over."""
+        with self._client() as client:
+            delete(client, document_ids)
+
+    async def delete_documents_async(self, document_ids: list[str]) -> None:
+        """As `delete_documents`, in a thread."""
+        await asyncio.to_thread(self.delete_documents, document_ids)
+
+    def _client(self) -> SearchClient:
+        key = None if self.api_key is None else self.api_key.resolve_value()
+        return SearchClient(self.url, api_key=key, timeout_s=self.timeout_s)

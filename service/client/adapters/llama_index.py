@@ -1,15 +1,16 @@
 """The service as a retriever of LlamaIndex (package llama-index-core)."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lightretriever.service.client.asynchronous import AsyncSearchClient
 from lightretriever.service.client.hits import SCORES, hit_metadata, hit_text
 from lightretriever.service.client.sync import SearchClient
+from lightretriever.service.client.writes import add, delete, document_of
 from lightretriever.service.schemas import SearchResponse
 from llama_index.core.retrievers import BaseRetriever
-from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
+from llama_index.core.schema import BaseNode, MetadataMode, NodeWithScore, QueryBundle, TextNode
 
 __all__ = ["SearchRetriever"]
 
@@ -20,6 +21,9 @@ class SearchRetriever(BaseRetriever):
     `request` holds fields of a search request, such as `{"k": 5}`. The metadata of a node are the document's fields and
     those of `service.client.hits.SCORES`; the latter are kept from language models and embeddings. Without
     `async_client`, `aretrieve` uses `client` in a thread. Errors are those of the client.
+
+    `add` and `delete_nodes` are those of a vector store, for a service that takes changes; both need a key with the
+    scope `admin`. Their asynchronous forms use `client` in a thread.
     """
 
     def __init__(
@@ -43,6 +47,28 @@ class SearchRetriever(BaseRetriever):
         if self._async_client is None:
             return await asyncio.to_thread(self._retrieve, query_bundle)
         return self._nodes(await self._async_client.search(query_bundle.query_str, **self._request))
+
+    def add(self, nodes: Sequence[BaseNode]) -> list[str]:
+        """Write nodes under their ids, which it gives.
+
+        A document's fields are the node's metadata and its text. The service encodes it, unless the metadata have
+        `vector` and `impacts`; the node's `embedding` is not read.
+        """
+        texts = ((node, node.get_content(metadata_mode=MetadataMode.NONE)) for node in nodes)
+        add(self._client, (document_of(node.node_id, text, node.metadata, self._text_field) for node, text in texts))
+        return [node.node_id for node in nodes]
+
+    async def async_add(self, nodes: Sequence[BaseNode]) -> list[str]:
+        """As `add`."""
+        return await asyncio.to_thread(self.add, nodes)
+
+    def delete_nodes(self, node_ids: Sequence[str]) -> None:
+        """Delete nodes by their ids. One that is not there is passed over."""
+        delete(self._client, node_ids)
+
+    async def adelete_nodes(self, node_ids: Sequence[str]) -> None:
+        """As `delete_nodes`."""
+        await asyncio.to_thread(self.delete_nodes, node_ids)
 
     def _nodes(self, response: SearchResponse) -> list[NodeWithScore]:
         return [
