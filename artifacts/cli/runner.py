@@ -37,6 +37,7 @@ AGAIN: Final = {
     "push": "The same command goes on after the last written documents; the alias is as it was.",
     "upsert": "The same command goes on with the documents that are missing.",
     "delete": "The same command goes on with the documents that are left.",
+    "compact": "The same command begins again; nothing of it is left, and the journal is as it was.",
     "evaluate": "The same command begins again; no result was changed.",
     "tune": "The same command begins again; nothing was changed.",
 }

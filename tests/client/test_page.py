@@ -26,7 +26,7 @@ def test_the_examples_run_from_top_to_bottom(
             code = code.replace(address, url)
         exec(compile(code, "docs/client.md", "exec"), names)
         said.append(capsys.readouterr().out)
-    assert len(said) == 8
+    assert len(said) == 9
     assert len(said[0].splitlines()) == 5
     assert len(said[1].split()) == 2
     assert [line.count("'") for line in said[2].splitlines()] == [200, 200]

@@ -73,7 +73,7 @@ def test_one_command_compares_and_records(
         "--seconds",
         "0.3",
         "--warm-up",
-        "0.3",
+        "1",
         "--connections",
         "2",
         "--side",

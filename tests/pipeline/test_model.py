@@ -244,7 +244,7 @@ def test_no_code_of_the_model_is_run(model_folder: Path, tmp_path: Path) -> None
     content["auto_map"] = {"AutoConfig": "evil.EvilConfig", "AutoModelForCausalLM": "evil.EvilModel"}
     (folder / "config.json").write_text(json.dumps(content))
     (folder / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
-    with pytest.raises(ModelError, match="trust_remote_code"):
+    with pytest.raises(ModelError, match="code of its own, which is never run"):
         load_backbone(str(folder), work=tmp_path, device="cpu")
     assert not (tmp_path / "ran").exists()
 

@@ -39,6 +39,7 @@ GUARDED = (
     ("GET", "/terms/music", None),
     ("POST", "/admin/reload", None),
     ("PUT", "/documents/music", {"fields": {"text": "music"}}),
+    ("POST", "/documents", {"id": "music", "fields": {"text": "music"}}),
     ("DELETE", "/documents/music", None),
 )
 OPEN = ("/livez", "/readyz", "/info", "/metrics", "/", "/docs", "/openapi.json")
@@ -84,9 +85,10 @@ def as_bytes(headers: dict[str, str]) -> dict[bytes, bytes]:
 def test_a_key_opens_what_it_is_for(
     guarded: TestClient, method: str, path: str, body: object, key: str, scopes: list[str]
 ) -> None:
-    writing = method in ("PUT", "DELETE")
+    writing = method in ("PUT", "DELETE") or path == "/documents"
     needed = "admin" if writing or path.startswith("/admin") else "search"
-    answer = guarded.request(method, path, json=body, headers=bearer(key))
+    lines = {"Content-Type": "application/x-ndjson"} if path == "/documents" else {}
+    answer = guarded.request(method, path, json=body, headers=bearer(key) | lines)
     if needed in scopes:
         assert answer.status_code == (409 if writing else 200), answer.text  # a bundle's documents don't change
     else:

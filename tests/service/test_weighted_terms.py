@@ -71,7 +71,12 @@ def test_sparse_scores_are_those_of_brute_force(tmp_path_factory: pytest.TempPat
 
     @given(query=st.sampled_from(WORDS), terms=TERMS)
     def holds(query: str, terms: list[tuple[str, float]]) -> None:
-        expected = corpus.impacts @ (factors(corpus, query, terms) * weights)
+        counted = factors(corpus, query, terms) * weights
+        if not counted.any():
+            with pytest.raises(NoTokensError, match="take away every token"):
+                engine.search(search("sparse", query, terms, 120))
+            return
+        expected = corpus.impacts @ counted
         hits = engine.search(search("sparse", query, terms, 120)).hits
         clear = {document.id for document, score in zip(corpus.documents, expected, strict=True) if score > 1e-3}
         found = {hit.id: hit.score for hit in hits}
