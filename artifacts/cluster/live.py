@@ -51,7 +51,7 @@ class LiveIndex:
 
     @property
     def warning(self) -> str | None:
-        """What to do about them: nothing."""
+        """None: an index on a cluster has no limit to warn of."""
         return None
 
     def get(self, document_id: str, until: float) -> Stored | None:

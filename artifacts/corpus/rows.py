@@ -103,7 +103,7 @@ def partition_of(path: Path, source: Path) -> Row:
 
 
 def _partitioned(entries: list[Path]) -> Iterator[Path]:
-    """What lies in the folders of `entries` whose names are `column=value`, however deep: Hive's layout."""
+    """Give the files in the folders of `entries` whose names are `column=value`, however deep: Hive's layout."""
     for entry in entries:
         if _PARTITION.fullmatch(entry.name) and entry.is_dir():
             yield from _partitioned(list(entry.iterdir()))

@@ -76,7 +76,7 @@ def check_plan(
 
 
 def _differences(key: str, begun: dict[str, Any], plan: dict[str, Any]) -> Iterator[str]:
-    """What differs under a key; of two dictionaries, the keys in them that differ."""
+    """Name the difference under a key; of two dictionaries, the keys that differ."""
     there, now = begun.get(key), plan.get(key)
     if isinstance(there, dict) and isinstance(now, dict):
         for inner in sorted(there.keys() | now.keys()):

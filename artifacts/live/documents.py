@@ -78,7 +78,7 @@ class Written:
 
 
 Result = Written | LightRetrieverError | None
-"""What became of a change: None where there was nothing to delete, and for one that was not made, DocumentError or
+"""The result of a change: None where there was nothing to delete, and for one that was not made, DocumentError or
 ConflictError."""
 
 

@@ -43,7 +43,7 @@ _RESTORE: Final = (
 
 
 class Header(BaseModel):
-    """What a journal belongs to: the bundle that it was begun with, and what every bundle must agree in that is served
+    """The bundle that a journal was begun with, and the facts that must be the same in every bundle that is served
     with it. `dimension` is D, None without a dense leg, `model` the SHA-256 of the model."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
