@@ -8,6 +8,7 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.cli.compact import compact
 from lightretriever.artifacts.cli.corpus import corpus
 from lightretriever.artifacts.cli.evaluate import evaluate
+from lightretriever.artifacts.cli.general_table import general_table
 from lightretriever.artifacts.cli.live import delete, upsert
 from lightretriever.artifacts.cli.options import (
     AdapterOption,
@@ -60,7 +61,7 @@ def add_commands(app: typer.Typer) -> None:
     panels = {
         "Build": (build, corpus, table, distil_table, encode, refine, index, verify, size),
         "Operate": (push, upsert, delete, compact),
-        "Research": (evaluate, tune, train),
+        "Research": (evaluate, tune, train, general_table),
     }
     for panel, commands in panels.items():
         for command in commands:
@@ -99,11 +100,14 @@ def distil_table(
     skip_bad: SkipOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Learn the token table of a bi-encoder whose document vectors stay as they are (a recipe with `distil`)."""
+    """Make the token table of a bi-encoder: the general one or, with `distil`, one that is fitted to the corpus."""
     with running("distil-table", as_json=as_json) as job:
         loaded = recipe_of(context)
-        if loaded.distil is None:
-            raise RecipeError(f"{recipe}: distil: the section is missing.", remedy="Add it, or run `table`.")
+        if not loaded.biencoder:
+            raise RecipeError(
+                f"{recipe}: model.path: {loaded.model.path} is no folder of sentence-transformers.",
+                remedy="Run `table`, or for a bi-encoder add the section `distil: {}`.",
+            )
         job.summary = tables_summary("distil-table", loaded, _tables(loaded))
         job.summary.next = next_command(context, next_stage(loaded), recipe)
 
@@ -205,10 +209,10 @@ def build(
         check_before_build(loaded, overwrite=overwrite)
         with work_lock(loaded.work):
             encoder = stages.load_recipe_encoder(loaded)
-            if loaded.distil is None:
+            if not loaded.biencoder:
                 stages.run_tables(loaded, encoder)
             encoding = stages.run_encode(loaded, encoder)
-            if loaded.distil is not None:  # the tables are fitted to the encoded corpus
+            if loaded.biencoder:  # whose tables may be fitted to the encoded corpus
                 stages.run_tables(loaded, encoder, encoding)
             if loaded.refine is not None:
                 for line in tables_summary("refine", loaded, stages.run_refine(loaded)).made():

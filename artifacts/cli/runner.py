@@ -26,6 +26,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print the summary as o
 AGAIN: Final = {
     "corpus": "The same command begins again; nothing of it is left.",
     "train": "The same command goes on from the last checkpoint.",
+    "general-table": "The same command goes on: what is encoded is kept.",
     "table": "The same command goes on after the last finished part.",
     "distil-table": "The same command goes on: what is encoded is kept.",
     "encode": "The same command goes on after the last finished shard.",

@@ -141,7 +141,7 @@ def next_stage(recipe: Recipe) -> str:
     if recipe.head is not None:
         files += [work_head_files(recipe, task, sparse=False)[1] for task in recipe.tasks]
     if not all(file.is_file() for file in files):
-        return "table" if recipe.distil is None else "distil-table"
+        return "distil-table" if recipe.biencoder else "table"
     if not (work / "encode" / "shards.json").is_file():
         return "encode"
     documents = ShardStore(work / "encode").documents

@@ -15,6 +15,7 @@ __all__ = [
     "ErrorInfo",
     "ErrorObject",
     "EvaluateSummary",
+    "GeneralTableSummary",
     "Part",
     "ProblemInfo",
     "Summary",
@@ -67,6 +68,14 @@ class AgreementInfo(Part):
     cosine: tuple[float, float]
     overlap: tuple[float, float]
 
+    def line(self) -> str:
+        """For people."""
+        change = "; ".join(
+            f"{name} {first:.3f} -> {best:.3f}"
+            for name, (first, best) in (("cosine", self.cosine), ("overlap", self.overlap))
+        )
+        return f"agreement with the encoder by epoch {self.epoch} of {self.epochs}: {change}"
+
 
 class TableInfo(Part):
     """A token table: `rows` tokens of `dimension` values; `head_queries` are those that the model read."""
@@ -93,12 +102,24 @@ class TablesSummary(Summary):
             if table.head_queries:
                 yield f"  {table.head_queries:,} head queries, read by the whole model"
             if table.agreement is not None:
-                found = table.agreement
-                change = "; ".join(
-                    f"{name} {first:.3f} -> {best:.3f}"
-                    for name, (first, best) in (("cosine", found.cosine), ("overlap", found.overlap))
-                )
-                yield f"  agreement with the encoder by epoch {found.epoch} of {found.epochs}: {change}"
+                yield f"  {table.agreement.line()}"
+
+
+class GeneralTableSummary(Summary):
+    """Of `general-table`: the table at `path` was fitted to so many documents, and queries and sentences."""
+
+    command: Literal["general-table"]
+    encoder: str
+    documents: int
+    queries: int
+    agreement: AgreementInfo
+    bytes: int
+
+    def made(self) -> Iterator[str]:
+        """The table, and its training."""
+        texts = f"{self.documents:,} documents, {self.queries:,} queries and sentences"
+        yield f"{self.path}: table of {self.encoder}, {megabytes(self.bytes)}, fitted to {texts}"
+        yield f"  {self.agreement.line()}"
 
 
 class EncodeSummary(Summary):

@@ -23,6 +23,7 @@ __all__ = [
     "document_of",
     "file_sha256",
     "find_file",
+    "has_file",
     "read_document",
     "read_qrels",
     "read_queries",
@@ -121,12 +122,22 @@ class Corpus:
         self.skipped.add(reason)
 
 
+def has_file(path: Path, stem: str) -> bool:
+    """Whether the folder `path` has `STEM.jsonl` or `STEM.jsonl.gz`; `path` itself may be that file."""
+    return any(file.is_file() for file in _files(Path(path), stem))
+
+
+def _files(path: Path, stem: str) -> list[Path]:
+    names = (f"{stem}.jsonl", f"{stem}.jsonl.gz")
+    return [path] if path.name in names else [path / name for name in names]
+
+
 def find_file(path: Path, stem: str) -> Path:
     """`path` itself when it is a file, else `STEM.jsonl` or `STEM.jsonl.gz` in the folder `path`."""
     path = Path(path)
     if path.is_file():
         return path
-    for candidate in (path / f"{stem}.jsonl", path / f"{stem}.jsonl.gz"):
+    for candidate in _files(path, stem):
         if candidate.is_file():
             return candidate
     raise CorpusError(

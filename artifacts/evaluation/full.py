@@ -12,7 +12,7 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import ModelError
 from lightretriever.artifacts.evaluation.searching import QueryVectors, Searcher
 from lightretriever.artifacts.files.workdir import scratch_folder
-from lightretriever.artifacts.pipeline.recipe import EncodeRecipe, ModelRecipe
+from lightretriever.artifacts.pipeline.recipe import EncodeRecipe, ModelRecipe, is_of_sentence_transformers
 from lightretriever.artifacts.progress import ProgressBar
 
 if TYPE_CHECKING:
@@ -35,8 +35,6 @@ class QueryModel:
     @property
     def is_biencoder(self) -> bool:
         """Whether it is a folder of sentence-transformers, which has no sparse side."""
-        from lightretriever.artifacts.pipeline.loading import is_of_sentence_transformers  # needs the extra
-
         return is_of_sentence_transformers(self.path)
 
     def load(self, work: Path, *, lowercase: bool, device: str = "auto") -> "Encoder":

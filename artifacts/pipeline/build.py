@@ -296,12 +296,12 @@ def _heads(recipe: Recipe, facts: dict[str, Any], *, sparse: bool) -> dict[str, 
 
 
 def _table(recipe: Recipe, task: str, store: ShardStore) -> TableInput:
-    folder, stage = recipe.work / "tables" / task, "table" if recipe.distil is None else "distil-table"
+    folder, stage = recipe.work / "tables" / task, "distil-table" if recipe.biencoder else "table"
     if recipe.refine is not None:
         folder, stage = refined_folder(recipe, task), "refine"
     begun, file = _read(recipe, str(folder.relative_to(recipe.work) / "plan.json"), stage), folder / "table.npy"
     fitted = recipe.refine or recipe.distil
-    if fitted is not None and begun["settings"] != fit_settings(fitted):
+    if fitted is not None and begun.get("settings") != fit_settings(fitted):
         raise ResumeError(
             f"{folder}: was fitted with other settings.", remedy=f"Run `lightretriever {stage}` with this recipe again."
         )

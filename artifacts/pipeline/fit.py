@@ -65,12 +65,17 @@ class Bags:
         """The token ids (n_i,) of each text."""
         return iter(np.split(self.tokens.numpy().astype(np.int32), self.starts[1:-1].numpy()))
 
+    def to(self, device: torch.device) -> "Bags":
+        """The same bags on `device`."""
+        return Bags(self.tokens.to(device), self.starts.to(device))
+
     def pick(self, rows: torch.Tensor) -> "Bags":
-        """The bags of those rows (b,), in that order."""
+        """The bags of those rows (b,), in that order, on the device of these."""
+        rows = rows.to(self.starts.device)
         lengths = self.starts[rows + 1] - self.starts[rows]
         starts = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
         shift = torch.repeat_interleave(self.starts[rows] - starts[:-1], lengths)
-        return Bags(self.tokens[torch.arange(int(starts[-1])) + shift], starts)
+        return Bags(self.tokens[torch.arange(int(starts[-1]), device=shift.device) + shift], starts)
 
 
 @dataclass(frozen=True)
@@ -143,60 +148,59 @@ def agreement(
     cosines, shared = 0.0, 0
     with torch.inference_mode():
         for part in torch.arange(len(bags)).split(chunk):
-            ours, theirs = table_queries(rows, bags.pick(part)), targets[part].float()
+            ours, theirs = table_queries(rows, bags.pick(part)), targets[part.to(targets.device)].float()
             cosines += float((ours * theirs).sum())
             first, second = (torch.topk(each @ documents.T, k, dim=1).indices for each in (ours, theirs))
             shared += int((first[:, :, None] == second[:, None, :]).sum())
     return Agreement(cosines / len(bags), shared / (k * len(bags)))
 
 
-def fit_table(initial: npt.NDArray[np.float32], texts: FitTexts, settings: TableTraining) -> FittedTable:
-    """Train from the rows `initial` (V, H).
+def fit_table(
+    initial: npt.NDArray[np.float32], texts: FitTexts, settings: TableTraining, device: torch.device | None = None
+) -> FittedTable:
+    """Train from the rows `initial` (V, H), on `device` (None: the CPU).
 
     After every epoch the agreement on the held-out texts is measured, and the epoch with the best overlap is kept. The
     same inputs and seed give the same rows on the same machine and number of threads; rows of tokens that are in no
-    text keep their initial values. Raises RecipeError when fewer texts than one batch are left to train on.
+    text keep their initial values. Fewer texts than `batch_size` are one batch. Raises RecipeError where none is held out.
     """
-    bags, targets, documents = texts.bags, texts.targets, texts.documents
+    device = device or torch.device("cpu")
+    bags, targets, documents = texts.bags.to(device), texts.targets, texts.documents
     trained = len(bags) - texts.held_out
     if texts.held_out < 1:
         raise RecipeError(
             f"{len(bags)} texts to fit a token table to, of which none can be held out: a tenth is.",
             remedy="Give at least ten texts: a larger corpus, or with `distil` more queries or sentences: true.",
         )
-    if trained < settings.batch_size:
-        raise RecipeError(
-            f"{trained} texts to train a token table on beside {texts.held_out} held out, less than one batch of "
-            f"{settings.batch_size}.",
-            remedy="Give a larger corpus, with `distil` more queries or sentences: true, or a smaller batch_size.",
-        )
+    batch_size = min(settings.batch_size, trained)
     generator = torch.Generator().manual_seed(settings.seed)
-    rows = torch.nn.Parameter(torch.from_numpy(initial.copy()))
+    rows = torch.nn.Parameter(torch.from_numpy(initial.copy()).to(device))
     held = torch.arange(trained, len(bags))
     drawn = torch.randperm(len(documents), generator=generator)[:_RANKED_DOCUMENTS]
-    judged = (bags.pick(held), _take(targets, held), _take(documents, drawn))
+    judged = (bags.pick(held), _take(targets, held, device), _take(documents, drawn, device))
     epochs = [agreement(rows, *judged)]
     best = rows.detach().clone()
     optimizer = torch.optim.SparseAdam([rows], lr=settings.learning_rate)
-    steps = settings.epochs * (trained // settings.batch_size)
+    steps = settings.epochs * (trained // batch_size)
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.01, total_iters=max(steps, 1))
-    with ProgressBar("fit", total=steps * settings.batch_size, unit="texts") as progress:
+    with ProgressBar("fit", total=steps * batch_size, unit="texts") as progress:
         for _ in range(settings.epochs):
             order = torch.randperm(trained, generator=generator)
-            for batch in order.split(settings.batch_size):
-                if len(batch) < settings.batch_size:
+            for batch in order.split(batch_size):
+                if len(batch) < batch_size:
                     continue  # a smaller batch would weigh its texts more
                 sample = torch.randint(len(documents), (_SAMPLED_DOCUMENTS,), generator=generator)
                 optimizer.zero_grad()
                 queries = table_queries(rows, bags.pick(batch))
-                _loss(queries, _take(targets, batch), _take(documents, sample), settings).backward()
+                taught, compared = _take(targets, batch, device), _take(documents, sample, device)
+                _loss(queries, taught, compared, settings).backward()
                 optimizer.step()
                 schedule.step()
                 progress.advance(len(batch))
             epochs.append(agreement(rows, *judged))
             if FittedTable(initial, epochs).best == len(epochs) - 1:
                 best = rows.detach().clone()
-    return FittedTable(best.numpy(), epochs)
+    return FittedTable(best.cpu().numpy(), epochs)
 
 
 def _loss(
@@ -206,13 +210,15 @@ def _loss(
     tau = settings.temperature
     loss = settings.cosine * (1 - (queries * targets).sum(dim=1)).mean()
     if settings.contrast:
-        loss = loss + settings.contrast * cross_entropy(queries @ targets.T / tau, torch.arange(len(queries)))
+        loss = loss + settings.contrast * cross_entropy(
+            queries @ targets.T / tau, torch.arange(len(queries), device=queries.device)
+        )
     if settings.kl:
         theirs, ours = softmax(targets @ documents.T / tau, dim=1), log_softmax(queries @ documents.T / tau, dim=1)
         loss = loss + settings.kl * kl_div(ours, theirs, reduction="batchmean")
     return loss
 
 
-def _take(vectors: npt.NDArray[np.floating], rows: torch.Tensor) -> torch.Tensor:
-    """Rows (b,) of vectors (n, H) of any float type, as float32."""
-    return torch.from_numpy(np.asarray(vectors[rows.numpy()], dtype=np.float32))
+def _take(vectors: npt.NDArray[np.floating], rows: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Rows (b,) of vectors (n, H) of any float type, as float32 on `device`."""
+    return torch.from_numpy(np.asarray(vectors[rows.numpy()], dtype=np.float32)).to(device)

@@ -8,7 +8,7 @@ are never read.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +26,17 @@ from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.tokens.idf import TokenStatistics, count_tokens
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer, sentences_of
 
-__all__ = ["DistilTexts", "corpus_sentences", "encoded_documents", "query_texts", "teacher_vectors", "with_sentences"]
+__all__ = [
+    "DistilTexts",
+    "corpus_sentences",
+    "draw",
+    "encoded_documents",
+    "query_texts",
+    "teacher_vectors",
+    "with_sentences",
+]
+
+Text = TypeVar("Text")
 
 _PART = 2048
 _CHECKED = 1000
@@ -142,7 +152,7 @@ def query_texts(paths: Sequence[Path], sample: int | None, seed: int) -> list[st
     """
     texts: list[str] = []
     for number, path in enumerate(paths):
-        texts += _draw(list(dict.fromkeys(read_queries(path).values())), sample, (seed, number))
+        texts += draw(list(dict.fromkeys(read_queries(path).values())), sample, (seed, number))
     return list(dict.fromkeys(texts))
 
 
@@ -151,7 +161,7 @@ def corpus_sentences(documents: Iterable[Document], limit: int | None, seed: int
     found: dict[str, None] = {}
     for document in documents:
         found |= dict.fromkeys(sentences_of(document.title, document.text))
-    return _draw(list(found), limit, (seed,))
+    return draw(list(found), limit, (seed,))
 
 
 def teacher_vectors(
@@ -191,7 +201,8 @@ def _tokens(tokenizer: TextTokenizer, texts: list[str], longest: int | None) -> 
     return [tokenizer.known(ids[:longest]) for ids in tokenizer.encode_batch(texts)]
 
 
-def _draw(texts: list[str], limit: int | None, seed: tuple[int, ...]) -> list[str]:
+def draw(texts: list[Text], limit: int | None, seed: tuple[int, ...]) -> list[Text]:
+    """At most `limit` of the texts (None: all), drawn by `seed`, in their order."""
     if limit is None or len(texts) <= limit:
         return texts
     kept = np.sort(np.random.default_rng(seed).choice(len(texts), size=limit, replace=False))

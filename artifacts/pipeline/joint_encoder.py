@@ -18,8 +18,8 @@ from lightretriever.artifacts.bundle.manifest import ImpactKind
 from lightretriever.artifacts.errors import ModelError
 from lightretriever.artifacts.pipeline.biencoder import BiEncoder, load_biencoder
 from lightretriever.artifacts.pipeline.encoder import Encoded, Encoder, StatesOf
-from lightretriever.artifacts.pipeline.loading import BESIDE
 from lightretriever.artifacts.pipeline.model import ModelDtype
+from lightretriever.artifacts.pipeline.recipe import BESIDE
 from lightretriever.artifacts.progress import ProgressBar
 
 __all__ = ["JointEncoder", "load_biencoders"]

@@ -8,29 +8,24 @@ import json
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 from lightretriever.artifacts.errors import LightRetrieverError, ModelError
+from lightretriever.artifacts.pipeline.recipe import MODULES_FILE
 from lightretriever.artifacts.tokens.tokenizer import is_of_library
 from safetensors import safe_open
 from tokenizers import Tokenizer
 
 __all__ = [
-    "BESIDE",
     "check_vocabulary",
-    "is_of_sentence_transformers",
     "library_class",
     "loading",
     "module_folders",
     "route",
 ]
 
-BESIDE: Final = " + "
-"""Stands between the paths of bi-encoders whose vectors stand side by side (`pipeline.joint_encoder`)."""
-
 _LONGEST = 600
 _LFS = b"version https://git-lfs"
-_LIST = "modules.json"
 _ROUTES = "router_config.json"
 _CLASS = "config_sentence_transformers.json"
 
@@ -77,11 +72,6 @@ def check_vocabulary(rows: int, tokenizer: Tokenizer, framing: Collection[int | 
     return bool(beyond)
 
 
-def is_of_sentence_transformers(path: str) -> bool:
-    """Whether a model is a folder that sentence-transformers saved, or several of them, joined by " + "."""
-    return all((Path(one.strip()) / _LIST).is_file() for one in path.split(BESIDE))
-
-
 def library_class(path: str) -> str | None:
     """The class of sentence-transformers that a folder was saved by, None where it doesn't say."""
     file = Path(path) / _CLASS
@@ -99,7 +89,7 @@ def route(model: Any, task: Literal["query", "document"]) -> list[Any]:
 
 def module_folders(folder: Path) -> list[Path]:
     """The folder of a sentence-transformers model and those of its modules (pooling, dense layers, routes, …)."""
-    listed = folder / _LIST
+    listed = folder / MODULES_FILE
     modules = json.loads(listed.read_text(encoding="utf-8")) if listed.is_file() else []
     found = [folder, *(folder / module["path"] for module in modules)]
     for routed in [one / _ROUTES for one in found if (one / _ROUTES).is_file()]:
@@ -130,5 +120,5 @@ def _reason(file: Path) -> str:
         content = json.loads(file.read_bytes())
     except Exception as error:
         return f"can't be read: {error}"
-    expected = list if file.name == _LIST else dict
+    expected = list if file.name == MODULES_FILE else dict
     return "" if isinstance(content, expected) else f"is a JSON {type(content).__name__}, not a {expected.__name__}"

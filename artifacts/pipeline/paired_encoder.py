@@ -14,9 +14,8 @@ from lightretriever.artifacts.bundle.manifest import ImpactKind
 from lightretriever.artifacts.pipeline.bm25_impacts import ImpactRow
 from lightretriever.artifacts.pipeline.encoder import Encoded, Encoder, StatesOf, resolved
 from lightretriever.artifacts.pipeline.language_model import LanguageModel
-from lightretriever.artifacts.pipeline.loading import is_of_sentence_transformers
 from lightretriever.artifacts.pipeline.model import load_model
-from lightretriever.artifacts.pipeline.recipe import EncodeRecipe, ModelRecipe
+from lightretriever.artifacts.pipeline.recipe import EncodeRecipe, ModelRecipe, is_of_sentence_transformers
 from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeVar, get_args
+from typing import Annotated, Any, Final, Literal, Self, TypeVar, get_args
 
 from lightretriever.artifacts.bundle.manifest import LegWeights
 from lightretriever.artifacts.bundle.parts import MAX_TEXT_CHARS, ExpansionInfo
@@ -18,10 +18,13 @@ from lightretriever.artifacts.tokens.table import TableDtype
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 __all__ = [
+    "BESIDE",
+    "MODULES_FILE",
     "BundleModelRecipe",
     "CorpusRecipe",
     "DistilTableRecipe",
     "EncodeRecipe",
+    "GeneralTableRecipe",
     "HeadRecipe",
     "IndexRecipe",
     "ModelRecipe",
@@ -30,10 +33,19 @@ __all__ = [
     "Section",
     "Seed",
     "TableTraining",
+    "TextsRecipe",
+    "is_of_sentence_transformers",
     "load_recipe",
     "read_recipe",
 ]
 
+BESIDE: Final = " + "
+"""Stands between the paths of bi-encoders whose vectors stand side by side (`pipeline.joint_encoder`)."""
+
+MODULES_FILE: Final = "modules.json"
+"""The list of modules in a folder that sentence-transformers saved."""
+
+_ORGANISATION: Final = "sentence-transformers/"
 AnyRecipe = TypeVar("AnyRecipe", bound=BaseModel)
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 _MOST_NAMED = 20
@@ -187,6 +199,37 @@ class DistilTableRecipe(TableTraining):
     sentences: bool | Annotated[int, Field(ge=1)] = True
 
 
+class TextsRecipe(Section):
+    """Texts that a general table is fitted to, in BEIR layout: at most so many `documents`, `sentences` of these, and
+    `queries` of the file or folder `path` (None: all). A folder may lack either file."""
+
+    path: Path
+    name: str
+    licence: str
+    documents: int | None = Field(default=None, ge=0)
+    sentences: int | None = Field(default=0, ge=0)
+    queries: int | None = Field(default=None, ge=0)
+
+
+class GeneralTableRecipe(Section):
+    """A token table for a bi-encoder, fitted to texts of all kinds in place of one corpus (see
+    `artifacts.pipeline.general`). `output` is the table's folder."""
+
+    model: ModelRecipe
+    licence: str
+    texts: list[TextsRecipe] = Field(min_length=1)
+    fit: TableTraining = TableTraining()
+    table_dtype: TableDtype = "int8"
+    work: Path
+    output: Path
+
+    def below(self, data: Path | None) -> Self:
+        """The recipe with relative paths of texts below the folder `data` (None: as they are)."""
+        folder = data or Path()
+        texts = [texts.model_copy(update={"path": folder / texts.path}) for texts in self.texts]
+        return self.model_copy(update={"texts": texts})
+
+
 class RefineRecipe(TableTraining):
     """A language model's token table, trained on the encoded corpus (see `artifacts.pipeline.fit_texts`): on at most
     `documents` of it, drawn by `seed`.
@@ -206,9 +249,12 @@ class RefineRecipe(TableTraining):
 class Recipe(Section):
     """A whole bundle: model, corpus, one instruction per task, and where work and result go.
 
-    With `distil`, the model is a bi-encoder: it counts as trained, and its BM25 impacts are all kept unless told
-    otherwise. `sparse` names another model for the sparse leg, a SparseEncoder or a language model. `tables` has the
-    token tables of an official release (`emb_bag.pt`) by task; the others are made. `expand` says how the table of the
+    A folder that sentence-transformers saved is a bi-encoder, and with `distil` every model is: it counts as trained,
+    and its BM25 impacts are all kept unless told otherwise. Its token table is the general one of the encoder, where
+    there is one (see `artifacts.pipeline.general`), and with `distil` one that is fitted to the corpus.
+    `sparse` names another model for the sparse leg, a SparseEncoder or a language model. `tables` has token tables by
+    task: a language model's from an official release (`emb_bag.pt`), a bi-encoder's general ones (a folder); the others
+    are made. `expand` says how the table of the
     default task expands documents whose terms are words; `expand: false` leaves it out.
     """
 
@@ -231,11 +277,16 @@ class Recipe(Section):
     @model_validator(mode="before")
     @classmethod
     def _defaults_of_a_bi_encoder(cls, values: Any) -> Any:
-        if not isinstance(values, dict) or values.get("distil") is None:
+        if not isinstance(values, dict) or not (_is_biencoder(values) or values.get("distil") is not None):
             return values
         ours: dict[str, dict[str, object]] = {"model": {"trained": True}, "encode": {"top_k": None}}
         given = {key: values.get(key, {}) for key in ours}
         return values | {key: {**ours[key], **given[key]} for key in ours if isinstance(given[key], dict)}
+
+    @property
+    def biencoder(self) -> bool:
+        """Whether the model is a bi-encoder."""
+        return self.distil is not None or is_of_sentence_transformers(self.model.path)
 
     @model_validator(mode="after")
     def _known_default(self) -> Self:
@@ -252,15 +303,16 @@ class Recipe(Section):
         given = [
             f"{key}.{name}" for key, names in unused.items() for name in names & getattr(self, key).model_fields_set
         ]
-        given += [key for key in ("refine", "tables") if getattr(self, key)]
+        given += ["refine"] if self.refine else []
         if self.sparse is not None:  # a language model may read the documents, too
             given = [key for key in given if not key.startswith("encode.")]
-        if self.distil is not None and self.sparse is None and self.encode.impacts not in (None, "bm25"):
+        if self.biencoder and self.sparse is None and self.encode.impacts not in (None, "bm25"):
             given += ["encode.impacts"]
         if self.expand and "expand" in self.model_fields_set and self.index.vocabulary == "tokens":
             raise ValueError("expand adds words, and index.vocabulary is tokens")
-        if self.distil is not None and given:
-            raise ValueError(f"{', '.join(sorted(given))} can't be set beside distil")
+        if self.biencoder and given:
+            beside = "beside distil" if self.distil else f"for {self.model.path}, which is a bi-encoder"
+            raise ValueError(f"{', '.join(sorted(given))} can't be set {beside}")
         return self
 
     @model_validator(mode="after")
@@ -270,6 +322,19 @@ class Recipe(Section):
                 f"index.top_k is {self.index.top_k}, but encode.top_k keeps only {self.encode.top_k} terms"
             )
         return self
+
+
+def is_of_sentence_transformers(path: str) -> bool:
+    """Whether a model is a folder that sentence-transformers saved, or one of that project's own on Hugging Face, or
+    several of these, joined by " + "."""
+    paths = [one.strip() for one in path.split(BESIDE)]
+    return all(one.startswith(_ORGANISATION) or (Path(one) / MODULES_FILE).is_file() for one in paths)
+
+
+def _is_biencoder(values: dict[str, Any]) -> bool:
+    model = values.get("model")
+    path = model.get("path") if isinstance(model, dict) else getattr(model, "path", None)
+    return isinstance(path, str) and is_of_sentence_transformers(path)
 
 
 def load_recipe(path: Path, overrides: dict[str, Any] | None = None) -> Recipe:

@@ -19,6 +19,7 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from functools import cache, partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,16 +38,30 @@ from lightretriever.artifacts.pipeline.encoded import SPARSE_TOKENIZER
 from lightretriever.artifacts.pipeline.encoder import PART, Encoder, load_encoder, rows_per_pass, token_rows
 from lightretriever.artifacts.pipeline.fit import FittedTable, FitTexts, distinct_rows, fit_table
 from lightretriever.artifacts.pipeline.fit_texts import DistilTexts, encoded_documents, with_sentences
+from lightretriever.artifacts.pipeline.general import GeneralTable, find_general_table, shipped_tables
 from lightretriever.artifacts.pipeline.head import make_heads
 from lightretriever.artifacts.pipeline.language_model import LanguageModel
 from lightretriever.artifacts.pipeline.paired_encoder import PairedEncoder, load_sparse_encoder, paired
 from lightretriever.artifacts.pipeline.recipe import DistilTableRecipe, EncodeRecipe, Recipe, RefineRecipe
 from lightretriever.artifacts.pipeline.weights import software
 from lightretriever.artifacts.tokens.idf import IDF_FILE, count_tokens, idf_sha256, load_idf
+from lightretriever.artifacts.tokens.tokenizer import sentences_of
 
 __all__ = ["load_recipe_encoder", "run_encode", "run_refine", "run_tables"]
 
-_FITTED_BY: Final = ("documents", "encoded", "queries", "settings", "table", "teacher")
+_COMPARED: Final = 64  # texts of the corpus by which a general table is known as the encoder's
+
+_FITTED_BY: Final = (
+    "device",
+    "documents",
+    "encoded",
+    "general",
+    "queries",
+    "settings",
+    "software",
+    "table",
+    "teacher",
+)
 """Keys of the plan of a fitted table that say what it is fitted to, and how."""
 
 
@@ -58,7 +73,7 @@ def load_recipe_encoder(recipe: Recipe) -> Encoder:
     asks for, or the weights don't fit it.
     """
     torch.set_num_threads(len(os.sched_getaffinity(0)))
-    encoder = load_encoder(recipe.model, _dense_settings(recipe), recipe.work, biencoder=recipe.distil is not None)
+    encoder = load_encoder(recipe.model, _dense_settings(recipe), recipe.work, biencoder=recipe.biencoder)
     dimension, length = recipe.index.dimension, recipe.encode.max_length
     if dimension is not None and dimension > encoder.hidden_size:
         raise RecipeError(
@@ -131,21 +146,20 @@ def run_encode(recipe: Recipe, encoder: Encoder, part: Part | None = None) -> En
 
 
 def run_tables(recipe: Recipe, encoder: Encoder, encoding: Encoding | None = None) -> dict[str, Path]:
-    """Make the token table of every task; task name → file of shape (V, H) float32. Existing files are kept, but with
-    `distil` those that were fitted to other documents.
+    """Make the token table of every task; task name → file of shape (V, H) float32. Existing files are kept, but of a
+    bi-encoder those that were fitted to other documents.
 
     The head queries, if the recipe has any, come first (see `make_heads`): a bad log is found before hours of work.
-    With `distil`, the corpus is encoded next, unless `encoding` has it, and the tables are fitted to what the encoder
-    makes of whole texts.
+    A bi-encoder's tables are general ones, where there are such, unless the recipe has `distil`: then the corpus is
+    encoded next, unless `encoding` has it, and the tables are fitted to what the encoder makes of whole texts.
     Those that the recipe's `tables` name are read. Raises ModelError for one that doesn't fit the model.
     Raises ResumeError when the work directory was begun with other inputs, and RecipeError when there is too little to
     fit to.
     """
     folders = {task: recipe.work / "tables" / task for task in recipe.tasks}
     make_heads(recipe, encoder, _where(encoder))
-    if recipe.distil is not None:
-        encoding = encoding or run_encode(recipe, encoder)
-        return _fit_distilled(recipe, recipe.distil, encoder, folders, encoding.store.documents)
+    if recipe.biencoder:
+        return _distilled(recipe, encoder, folders, encoding)
     weights = _row_weights(recipe, encoder)
     plan = {"model": encoder.fingerprint, "batch": rows_per_pass(encoder), "part": PART, **_where(encoder)}
     if weights is not None:
@@ -224,12 +238,25 @@ def _refine_texts(recipe: Recipe, settings: RefineRecipe, teacher: Encoder | Non
     return with_sentences(texts, recipe, settings, teacher, recipe.work / "teacher")
 
 
-def _fit_distilled(
-    recipe: Recipe, distil: DistilTableRecipe, encoder: Encoder, folders: Mapping[str, Path], documents: Any
+def _distilled(
+    recipe: Recipe, encoder: Encoder, folders: Mapping[str, Path], encoding: Encoding | None
 ) -> dict[str, Path]:
-    plan = {
-        "model": encoder.fingerprint,
-        "documents": documents,
+    """The tables of a bi-encoder. A general one is taken as it is, or with `distil` fitted further to the corpus."""
+    general = {task: _general_table(recipe, encoder, task) for task in folders}
+    distil = recipe.distil or (DistilTableRecipe() if None in general.values() else None)
+    plans: dict[str, dict[str, Any]] = {
+        task: {
+            "model": encoder.fingerprint,
+            "instruction": recipe.tasks[task],
+            "general": None if table is None else table.sha256,
+        }
+        for task, table in general.items()
+    }
+    if distil is None:
+        return _make(folders, plans, lambda task: _rows_of(general[task]))
+    encoding = encoding or run_encode(recipe, encoder)
+    fitted = {
+        "documents": encoding.store.documents,
         "queries": [file_sha256(find_file(path, "queries")) for path in distil.queries],
         "settings": fit_settings(distil),
         **_where(encoder),
@@ -239,12 +266,41 @@ def _fit_distilled(
     def make(task: str) -> FittedTable:
         all_texts, instruction = texts_of(), recipe.tasks[task]
         texts = all_texts.of_task(instruction, folders[task] / "teacher")
+        if (table := general[task]) is not None:
+            return fit_table(table.rows(), texts, distil, encoder.device)
         kept = folders[task] / "states"
         check_plan(kept / "plan.json", {"model": encoder.fingerprint, "instruction": instruction, **_where(encoder)})
         states = token_rows(encoder, instruction, kept)
-        return fit_table(distinct_rows(states, all_texts.statistics), texts, distil)
+        return fit_table(distinct_rows(states, all_texts.statistics), texts, distil, encoder.device)
 
-    return _make(folders, {task: {**plan, "instruction": text} for task, text in recipe.tasks.items()}, make)
+    return _make(folders, {task: {**plan, **fitted} for task, plan in plans.items()}, make)
+
+
+def _general_table(recipe: Recipe, encoder: Encoder, task: str) -> GeneralTable | None:
+    """The general table that the recipe names for a task, or else the one that comes with the program for its encoder
+    and a task without an instruction, if any. Raises RecipeError for a named one that is another encoder's."""
+    named = recipe.tables.get(task)
+    if named is None and recipe.tasks[task]:
+        return None
+    documents = islice(recipe.corpus.open(), _COMPARED)
+    texts = [sentence for document in documents for sentence in sentences_of(document.title, document.text)]
+    table = find_general_table(encoder, texts[:_COMPARED], shipped_tables() if named is None else [named])
+    if table is None and named is not None:
+        raise RecipeError(
+            f"tables.{task}: {named} is not a table of {encoder.name}: tokenizer, size or vectors differ.",
+            remedy="Leave the table out, or give the one that was fitted with this encoder.",
+        )
+    return table
+
+
+def _rows_of(table: GeneralTable | None) -> npt.NDArray[np.float32]:
+    assert table is not None  # the caller looked
+    return table.rows()
+
+
+def _remove(*files: Path) -> None:
+    for file in files:
+        file.unlink(missing_ok=True)
 
 
 def _make(
@@ -259,7 +315,7 @@ def _make(
     """
     files = {task: folder / "table.npy" for task, folder in folders.items()}
     for task, folder in folders.items():
-        renew = partial(files[task].unlink, missing_ok=True)
+        renew = partial(_remove, files[task], folder / "training.json")
         check_plan(folder / "plan.json", plans[task], renewed=_FITTED_BY, renew=renew)
     for task, file in files.items():
         if not file.is_file():

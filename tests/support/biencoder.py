@@ -31,6 +31,7 @@ def save_biencoder(
     vocabulary: int = VOCABULARY,
     include_prompt: bool = True,
     pooling: str | None = "mean",
+    seed: int = 11,
 ) -> Path:
     """Save a seeded random BERT with a pooling and a real WordPiece tokenizer; return its folder. Without `pooling`, it
     has a vector for each token alone."""
@@ -46,7 +47,7 @@ def save_biencoder(
         attention_probs_dropout_prob=0.0,
         initializer_range=0.08,
     )
-    torch.manual_seed(11)
+    torch.manual_seed(seed)
     backbone = folder.with_name(f"{folder.name}.backbone")
     model = BertModel(config)
     # In a trained model a text's vector says mostly which words are in it; in a random one, which places.

@@ -1,0 +1,55 @@
+"""The command `lightretriever general-table`; torch is loaded when it runs."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from lightretriever.artifacts.cli.options import DeviceOption, RecipeArgument
+from lightretriever.artifacts.cli.runner import JsonOption, running
+from lightretriever.artifacts.cli.summary import AgreementInfo, GeneralTableSummary, folder_size
+from lightretriever.artifacts.errors import MissingExtraError
+from lightretriever.artifacts.files.atomic_dir import check_target
+from lightretriever.artifacts.files.workdir import work_lock
+from lightretriever.artifacts.pipeline.recipe import GeneralTableRecipe, read_recipe
+
+__all__ = ["general_table"]
+
+
+def general_table(
+    recipe: RecipeArgument,
+    model: Annotated[str | None, typer.Option(help="Hugging Face id or directory (model.path).")] = None,
+    data: Annotated[Path | None, typer.Option(help="Folder that the recipe's relative paths of texts are in.")] = None,
+    device: DeviceOption = None,
+    work: Annotated[Path | None, typer.Option(help="Directory of intermediate files (work).")] = None,
+    output: Annotated[Path | None, typer.Option(help="The table's folder (output).")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing table.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Fit a token table of a bi-encoder to texts of all kinds, so that a new corpus needs only its documents encoded."""
+    with running("general-table", as_json=as_json) as job:
+        given: dict[str, Any] = {"model.path": model, "model.device": device, "work": work, "output": output}
+        loaded = read_recipe(
+            recipe, GeneralTableRecipe, {k: str(v) if isinstance(v, Path) else v for k, v in given.items()}
+        ).below(data)
+        check_target(loaded.output, overwrite=overwrite, marker="table.json")
+        try:
+            from lightretriever.artifacts.pipeline.general import run_general_table
+        except ModuleNotFoundError as error:
+            raise MissingExtraError.of(error) from error
+        with work_lock(loaded.work):
+            info = run_general_table(loaded, overwrite=overwrite).info
+        before, after = info.agreement
+        job.summary = GeneralTableSummary(
+            command="general-table",
+            path=str(loaded.output),
+            encoder=info.encoder,
+            documents=sum(texts.documents for texts in info.texts),
+            queries=sum(texts.queries for texts in info.texts),
+            agreement=AgreementInfo(
+                epoch=info.epoch,
+                epochs=loaded.fit.epochs,
+                cosine=(before.cosine, after.cosine),
+                overlap=(before.overlap, after.overlap),
+            ),
+            bytes=folder_size(loaded.output)[1],
+        )

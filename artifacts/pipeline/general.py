@@ -1,0 +1,177 @@
+"""General token tables: fitted once to texts of all kinds, so that a new corpus needs only its documents encoded.
+
+FOLDER/table.npy, table.scale.npy   the rows, as a bundle holds them
+FOLDER/table.json                   the encoder, the texts with their licences, and the agreement on held-out texts
+
+A table belongs to one encoder: `find_general_table` compares the tokenizer, the size of its vectors, and, on a
+few texts, the vectors of the table with those of the encoder.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal, Self
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from lightretriever.artifacts.corpus.beir import Corpus, Document, file_sha256, has_file, read_queries
+from lightretriever.artifacts.errors import RecipeError
+from lightretriever.artifacts.files.atomic_dir import new_folder
+from lightretriever.artifacts.pipeline.encoder import Encoder, token_rows
+from lightretriever.artifacts.pipeline.fit import (
+    Agreement,
+    Bags,
+    FitTexts,
+    distinct_rows,
+    fit_table,
+    table_queries,
+)
+from lightretriever.artifacts.pipeline.fit_texts import corpus_sentences, draw, teacher_vectors
+from lightretriever.artifacts.pipeline.joint_encoder import load_biencoders
+from lightretriever.artifacts.pipeline.recipe import GeneralTableRecipe
+from lightretriever.artifacts.tokens.idf import count_tokens
+from lightretriever.artifacts.tokens.table import TokenTable, write_table
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+__all__ = ["GeneralTable", "GeneralTableInfo", "find_general_table", "run_general_table", "shipped_tables"]
+
+TABLE_FILE: Final = "table.npy"
+FACTS_FILE: Final = "table.json"
+_CHECKED: Final = 1000
+_LEAST_COSINE: Final = 0.3
+"""Mean cosine of a table's vectors with those of its own encoder, at least; another encoder's has about 0."""
+
+
+class TextsInfo(BaseModel):
+    """What a general table was fitted to: so many documents, and queries and sentences, of a set of texts."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    licence: str
+    documents: int
+    queries: int
+
+
+class GeneralTableInfo(BaseModel):
+    """Facts of a general table: the encoder's name, the SHA-256 of its tokenizer, the agreement with it on held-out
+    texts before the fit and after, and what the table was fitted to."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    format: Literal[1] = 1
+    encoder: str
+    tokenizer_sha256: str
+    licence: str
+    epoch: int
+    agreement: tuple[Agreement, Agreement]
+    texts: list[TextsInfo]
+
+
+@dataclass(frozen=True)
+class GeneralTable:
+    """A general table on disk."""
+
+    folder: Path
+    info: GeneralTableInfo
+
+    @classmethod
+    def open(cls, folder: Path) -> Self:
+        """Read the facts of a table. Raises RecipeError where `folder` has none."""
+        try:
+            return cls(folder, GeneralTableInfo.model_validate_json((folder / FACTS_FILE).read_bytes()))
+        except (OSError, ValidationError) as error:
+            raise RecipeError(
+                f"{folder}: is no general table: {FACTS_FILE} is missing or can't be read.",
+                remedy="Give the folder that `lightretriever general-table` wrote.",
+            ) from error
+
+    @property
+    def sha256(self) -> str:
+        """SHA-256 of the rows' file, as hex."""
+        return file_sha256(self.folder / TABLE_FILE)
+
+    def rows(self) -> npt.NDArray[np.float32]:
+        """E, (V, H)."""
+        table = TokenTable.open(self.folder / TABLE_FILE)
+        return table.rows(np.arange(table.shape[0]))
+
+    def agreement(self, encoder: Encoder, texts: Sequence[str]) -> float:
+        """The mean cosine of the table's vectors of `texts` with the encoder's, of those texts that have a token."""
+        bags = {text: ids for text, ids in zip(texts, encoder.tokenizer.as_queries(texts), strict=True) if len(ids)}
+        if not bags:
+            return 0.0
+        ours = table_queries(torch.from_numpy(self.rows()), Bags.of(list(bags.values()))).numpy()
+        return float((ours * encoder.encode_queries(list(bags)).dense).sum(axis=1).mean())
+
+
+def find_general_table(encoder: Encoder, texts: Sequence[str], folders: Sequence[Path]) -> GeneralTable | None:
+    """The first of the tables that is the encoder's: same tokenizer, same size, and similar vectors of `texts`."""
+    for table in map(GeneralTable.open, folders):
+        shape = TokenTable.open(table.folder / TABLE_FILE).shape
+        same = table.info.tokenizer_sha256 == encoder.tokenizer.sha256
+        same = same and shape == (encoder.vocab_size, encoder.hidden_size)
+        if same and table.agreement(encoder, texts) >= _LEAST_COSINE:
+            return table
+    return None
+
+
+def shipped_tables() -> list[Path]:
+    """The folders of the tables that come with the program."""
+    return sorted(file.parent for file in (Path(__file__).parents[1] / "tables").glob(f"*/{FACTS_FILE}"))
+
+
+def run_general_table(recipe: GeneralTableRecipe, *, overwrite: bool = False) -> GeneralTable:
+    """Fit the table and write its folder. What is encoded is kept in the work directory.
+
+    Raises CorpusError for texts that can't be read, RecipeError for too few, and ModelError.
+    """
+    documents, queries, infos = _read(recipe)
+    encoder = load_biencoders(recipe.model.path, dtype=recipe.model.dtype, device=recipe.model.device)
+    encoder.check_tokens([*documents[:_CHECKED], *queries[:_CHECKED]])
+    vectors = teacher_vectors(encoder, documents, None, recipe.work / "documents")
+    asked = teacher_vectors(encoder, queries, "", recipe.work / "queries")
+    bags = [ids[: encoder.longest] for ids in encoder.tokenizer.as_queries([*documents, *queries])]
+    targets, rows = np.concatenate([vectors, asked]), np.flatnonzero([len(ids) > 0 for ids in bags])
+    read, short = rows[rows < len(documents)], rows[rows >= len(documents)]
+    order = np.concatenate([read, np.random.default_rng(recipe.fit.seed).permutation(short)])
+    texts = FitTexts(
+        Bags.of([bags[row] for row in order]),
+        targets[order],
+        vectors[read] if len(read) else targets[order],
+        min(recipe.fit.held_out, len(order) // 10),
+    )
+    states = token_rows(encoder, "", recipe.work / "states")
+    statistics = count_tokens(bags, encoder.vocab_size)
+    fitted = fit_table(distinct_rows(states, statistics), texts, recipe.fit, encoder.device)
+    info = GeneralTableInfo(
+        encoder=encoder.name,
+        tokenizer_sha256=encoder.tokenizer.sha256,
+        licence=recipe.licence,
+        epoch=fitted.best,
+        agreement=(fitted.epochs[0], fitted.epochs[fitted.best]),
+        texts=infos,
+    )
+    with new_folder(recipe.output, overwrite=overwrite, marker=FACTS_FILE) as folder:
+        write_table(folder / TABLE_FILE, fitted.rows, recipe.table_dtype)
+        (folder / FACTS_FILE).write_text(info.model_dump_json(indent=1) + "\n", encoding="utf-8")
+    return GeneralTable.open(recipe.output)
+
+
+def _read(recipe: GeneralTableRecipe) -> tuple[list[str], list[str], list[TextsInfo]]:
+    """Documents, and queries and sentences, each text once."""
+    documents: dict[str, None] = {}
+    queries: dict[str, None] = {}
+    infos: list[TextsInfo] = []
+    for number, texts in enumerate(recipe.texts):
+        seed, read, asked = (recipe.fit.seed, number), list[Document](), list[str]()
+        if has_file(texts.path, "corpus"):
+            read = draw(list(Corpus(texts.path)), texts.documents, seed)
+            asked = corpus_sentences(read, texts.sentences, recipe.fit.seed)
+        if has_file(texts.path, "queries"):
+            asked += draw(list(read_queries(texts.path).values()), texts.queries, seed)
+        infos.append(TextsInfo(name=texts.name, licence=texts.licence, documents=len(read), queries=len(asked)))
+        documents |= dict.fromkeys(document.full_text for document in read)
+        queries |= dict.fromkeys(asked)
+    return list(documents), [text for text in queries if text not in documents], infos
