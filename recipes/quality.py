@@ -34,6 +34,7 @@ from lightretriever.artifacts.bundle.paths import MANIFEST_FILE
 from lightretriever.artifacts.corpus.beir import read_qrels, read_queries
 from lightretriever.artifacts.errors import LightRetrieverError, RecipeError
 from lightretriever.artifacts.evaluation.quality import read_rows, typed_command
+from lightretriever.artifacts.pipeline.recipe import is_of_sentence_transformers
 from lightretriever.artifacts.sparse.vocabulary import VocabularyKind
 from lightretriever.service.cli import app
 
@@ -137,6 +138,7 @@ def build(given: argparse.Namespace, collection: Collection) -> dict[str, Any]:
 def bundle_recipe(given: argparse.Namespace, collection: Collection) -> dict[str, Any]:
     """The recipe for one collection."""
     content: dict[str, Any] = yaml.safe_load(given.recipe.read_text(encoding="utf-8"))
+    biencoder = "distil" in content or is_of_sentence_transformers(given.model or content["model"]["path"])
     options = {
         "model": {"path": given.model, "adapter": given.adapter, "idf": given.idf},
         "encode": {"max_length": given.max_length},
@@ -169,7 +171,7 @@ def bundle_recipe(given: argparse.Namespace, collection: Collection) -> dict[str
             "skip_bad": collection.skip_bad,
         },
         # A bi-encoder was trained without such an instruction, or brings its own prompt.
-        "tasks": {TASK: "" if "distil" in content else collection.instruction},
+        "tasks": {TASK: "" if biencoder else collection.instruction},
         "default_task": TASK,
         "work": str(folder / "work"),
         "output": str(folder / f"bundle{variant}"),

@@ -25,7 +25,7 @@ def general_table(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing table.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Fit a token table of a bi-encoder to texts of all kinds, so that a new corpus needs only its documents encoded."""
+    """Fit a bi-encoder's token table to texts of all kinds, so that a corpus needs only its documents encoded."""
     with running("general-table", as_json=as_json) as job:
         given: dict[str, Any] = {"model.path": model, "model.device": device, "work": work, "output": output}
         loaded = read_recipe(

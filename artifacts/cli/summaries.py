@@ -174,5 +174,6 @@ def _table(file: Path) -> TableInfo:
             epochs=len(record["epochs"]) - 1,
             cosine=(first["cosine"], best["cosine"]),
             overlap=(first["overlap"], best["overlap"]),
+            general=(general["cosine"], general["overlap"]) if (general := record.get("general")) else None,
         )
     return TableInfo(path=str(file), rows=rows, dimension=dimension, bytes=file.stat().st_size, agreement=agreement)

@@ -61,12 +61,13 @@ class Summary(Part):
 
 class AgreementInfo(Part):
     """How well a trained table agrees with the model on held-out texts: before the training, and after `epoch`, the
-    one of `epochs` that was kept."""
+    one of `epochs` that was kept. `general` has the cosine and the overlap of the encoder's general table there."""
 
     epoch: int
     epochs: int
     cosine: tuple[float, float]
     overlap: tuple[float, float]
+    general: tuple[float, float] | None = None
 
     def line(self) -> str:
         """For people."""
@@ -74,7 +75,8 @@ class AgreementInfo(Part):
             f"{name} {first:.3f} -> {best:.3f}"
             for name, (first, best) in (("cosine", self.cosine), ("overlap", self.overlap))
         )
-        return f"agreement with the encoder by epoch {self.epoch} of {self.epochs}: {change}"
+        beside = "; general table {:.3f} and {:.3f}".format(*self.general) if self.general else ""
+        return f"agreement with the encoder by epoch {self.epoch} of {self.epochs}: {change}{beside}"
 
 
 class TableInfo(Part):

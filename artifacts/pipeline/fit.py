@@ -102,10 +102,12 @@ class Agreement:
 
 @dataclass(frozen=True)
 class FittedTable:
-    """The rows (V, H) float32 of the best epoch, and the agreement before the first epoch and after each."""
+    """The rows (V, H) float32 of the best epoch, and the agreement before the first epoch and after each. `general` is
+    that of the encoder's general table with the same texts, where there is one."""
 
     rows: npt.NDArray[np.float32]
     epochs: list[Agreement]
+    general: Agreement | None = None
 
     @property
     def best(self) -> int:
@@ -156,13 +158,20 @@ def agreement(
 
 
 def fit_table(
-    initial: npt.NDArray[np.float32], texts: FitTexts, settings: TableTraining, device: torch.device | None = None
+    initial: npt.NDArray[np.float32],
+    texts: FitTexts,
+    settings: TableTraining,
+    device: torch.device | None = None,
+    *,
+    general: npt.NDArray[np.float32] | None = None,
 ) -> FittedTable:
-    """Train from the rows `initial` (V, H), on `device` (None: the CPU).
+    """Train from the rows `initial` (V, H), on `device` (None: the CPU). The agreement of the rows `general` (V, H) is
+    measured beside.
 
     After every epoch the agreement on the held-out texts is measured, and the epoch with the best overlap is kept. The
     same inputs and seed give the same rows on the same machine and number of threads; rows of tokens that are in no
-    text keep their initial values. Fewer texts than `batch_size` are one batch. Raises RecipeError where none is held out.
+    text keep their initial values. Fewer texts than `batch_size` are one batch. Raises RecipeError where none is held
+    out.
     """
     device = device or torch.device("cpu")
     bags, targets, documents = texts.bags.to(device), texts.targets, texts.documents
@@ -179,6 +188,7 @@ def fit_table(
     drawn = torch.randperm(len(documents), generator=generator)[:_RANKED_DOCUMENTS]
     judged = (bags.pick(held), _take(targets, held, device), _take(documents, drawn, device))
     epochs = [agreement(rows, *judged)]
+    beside = None if general is None else agreement(torch.from_numpy(general).to(device), *judged)
     best = rows.detach().clone()
     optimizer = torch.optim.SparseAdam([rows], lr=settings.learning_rate)
     steps = settings.epochs * (trained // batch_size)
@@ -200,7 +210,7 @@ def fit_table(
             epochs.append(agreement(rows, *judged))
             if FittedTable(initial, epochs).best == len(epochs) - 1:
                 best = rows.detach().clone()
-    return FittedTable(best.cpu().numpy(), epochs)
+    return FittedTable(best.cpu().numpy(), epochs, beside)
 
 
 def _loss(

@@ -249,9 +249,13 @@ class RefineRecipe(TableTraining):
 class Recipe(Section):
     """A whole bundle: model, corpus, one instruction per task, and where work and result go.
 
+    `model` and `corpus` alone make the recommended bundle. `corpus.name` is by default the name of the corpus' file or
+    folder, `name` is `corpus.name`, `tasks` has one task, `search`, without an instruction, `default_task` is the first
+    of `tasks`, `work` is runs/NAME/work and `output` runs/NAME/bundle.
+
     A folder that sentence-transformers saved is a bi-encoder, and with `distil` every model is: it counts as trained,
-    and its BM25 impacts are all kept unless told otherwise. Its token table is the general one of the encoder, where
-    there is one (see `artifacts.pipeline.general`), and with `distil` one that is fitted to the corpus.
+    and its BM25 impacts are all kept unless told otherwise. Its token table is the general one of the encoder
+    (see `artifacts.pipeline.general`) or, with `distil` and where there is none, one that is fitted to the corpus.
     `sparse` names another model for the sparse leg, a SparseEncoder or a language model. `tables` has token tables by
     task: a language model's from an official release (`emb_bag.pt`), a bi-encoder's general ones (a folder); the others
     are made. `expand` says how the table of the
@@ -273,6 +277,18 @@ class Recipe(Section):
     expand: ExpansionInfo | Literal[False] = ExpansionInfo()
     work: Path
     output: Path
+
+    @model_validator(mode="before")
+    @classmethod
+    def _names_and_places(cls, values: Any) -> Any:
+        if not isinstance(values, dict) or not isinstance(corpus := values.get("corpus"), dict):
+            return values
+        if isinstance(path := corpus.get("path"), str):
+            corpus = {"name": Path(path).name.removesuffix(".gz").removesuffix(".jsonl"), **corpus}
+        values = {"name": corpus.get("name"), "tasks": {"search": ""}, **values, "corpus": corpus}
+        if isinstance(values["tasks"], dict):
+            values = {"default_task": next(iter(values["tasks"]), ""), **values}
+        return {"work": f"runs/{values['name']}/work", "output": f"runs/{values['name']}/bundle", **values}
 
     @model_validator(mode="before")
     @classmethod

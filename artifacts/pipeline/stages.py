@@ -241,19 +241,16 @@ def _refine_texts(recipe: Recipe, settings: RefineRecipe, teacher: Encoder | Non
 def _distilled(
     recipe: Recipe, encoder: Encoder, folders: Mapping[str, Path], encoding: Encoding | None
 ) -> dict[str, Path]:
-    """The tables of a bi-encoder. A general one is taken as it is, or with `distil` fitted further to the corpus."""
+    """The tables of a bi-encoder: general ones or, with `distil` or where there is none, fitted to the corpus."""
     general = {task: _general_table(recipe, encoder, task) for task in folders}
     distil = recipe.distil or (DistilTableRecipe() if None in general.values() else None)
     plans: dict[str, dict[str, Any]] = {
-        task: {
-            "model": encoder.fingerprint,
-            "instruction": recipe.tasks[task],
-            "general": None if table is None else table.sha256,
-        }
-        for task, table in general.items()
+        task: {"model": encoder.fingerprint, "instruction": text} for task, text in recipe.tasks.items()
     }
+    rows = {task: table.rows() for task, table in general.items() if table is not None}
     if distil is None:
-        return _make(folders, plans, lambda task: _rows_of(general[task]))
+        general_plans = {task: {"general": table.sha256} for task, table in general.items() if table is not None}
+        return _make(folders, {task: {**plan, **general_plans[task]} for task, plan in plans.items()}, rows.__getitem__)
     encoding = encoding or run_encode(recipe, encoder)
     fitted = {
         "documents": encoding.store.documents,
@@ -266,12 +263,11 @@ def _distilled(
     def make(task: str) -> FittedTable:
         all_texts, instruction = texts_of(), recipe.tasks[task]
         texts = all_texts.of_task(instruction, folders[task] / "teacher")
-        if (table := general[task]) is not None:
-            return fit_table(table.rows(), texts, distil, encoder.device)
         kept = folders[task] / "states"
         check_plan(kept / "plan.json", {"model": encoder.fingerprint, "instruction": instruction, **_where(encoder)})
         states = token_rows(encoder, instruction, kept)
-        return fit_table(distinct_rows(states, all_texts.statistics), texts, distil, encoder.device)
+        initial = distinct_rows(states, all_texts.statistics)
+        return fit_table(initial, texts, distil, encoder.device, general=rows.get(task))
 
     return _make(folders, {task: {**plan, **fitted} for task, plan in plans.items()}, make)
 
@@ -291,11 +287,6 @@ def _general_table(recipe: Recipe, encoder: Encoder, task: str) -> GeneralTable 
             remedy="Leave the table out, or give the one that was fitted with this encoder.",
         )
     return table
-
-
-def _rows_of(table: GeneralTable | None) -> npt.NDArray[np.float32]:
-    assert table is not None  # the caller looked
-    return table.rows()
 
 
 def _remove(*files: Path) -> None:
@@ -322,6 +313,7 @@ def _make(
             made = make(task)
             if isinstance(made, FittedTable):
                 record = {"best_epoch": made.best, "epochs": [vars(epoch) for epoch in made.epochs]}
+                record |= {} if made.general is None else {"general": vars(made.general)}
                 write_atomically(file.with_name("training.json"), json.dumps(record, indent=1).encode() + b"\n")
                 made = made.rows
             write_array(file, made)

@@ -90,12 +90,14 @@ def test_with_a_named_table_only_documents_are_encoded(table: Path, recipe: Path
     assert Bundle.open(tmp_path / "bundle").manifest.documents == COUNT
 
 
-def test_distil_fits_the_named_table_further(table: Path, recipe: Path, tmp_path: Path) -> None:
+def test_distil_fits_a_table_to_the_corpus_and_compares_it_with_the_general_one(
+    table: Path, recipe: Path, tmp_path: Path
+) -> None:
     change(recipe, "tables", {"search": str(table)})
     run("build", recipe)
     change(recipe, "distil", {**FIT, "queries": [str(tmp_path / "queries.jsonl")]})
     output = run("build", recipe, "--overwrite")
-    assert "agreement with the encoder by epoch" in run("distil-table", recipe)
+    assert "; general table 0." in run("distil-table", recipe)
     assert "encode: " not in output.partition("fit:")[2]
     rows = np.load(tmp_path / "work" / "tables" / "search" / "table.npy")
     assert (rows != GeneralTable.open(table).rows()).any()
