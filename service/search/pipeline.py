@@ -1,7 +1,7 @@
 """One search, from the query to the answer: encode, search the legs in parallel, fuse, rank, read the documents."""
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from time import perf_counter
 from typing import Any, Final, Literal, NoReturn
@@ -24,7 +24,9 @@ from lightretriever.service.search.answer import Page, Plain, Typed, build_hits
 from lightretriever.service.search.documents import reading
 from lightretriever.service.search.encoder import require_terms
 from lightretriever.service.search.explain import check_explained, explanations, query_words
+from lightretriever.service.search.facets import count_in_ranges
 from lightretriever.service.search.fusion import CandidateTable, Fused, align, fuse_linear, fuse_rrf
+from lightretriever.service.search.listing import list_documents
 from lightretriever.service.search.matching import best_match, match_of, thresholds_of
 from lightretriever.service.search.parts import Parts
 from lightretriever.service.search.ranking import Ranked, fields_to_rank, ranked
@@ -70,17 +72,31 @@ class Search:
                 f"The search had not begun {self._clock.total() * 1e3:.0f} ms after the request came, too late for its "
                 f"deadline of {self._plan.deadline_ms:g} ms. Allow more time, or try again later."
             )
-        typed = self._typed()
+        request = self._plan.request
+        if request.query is None:
+            return self._answered(self._listed)
+        typed = self._typed(request.query)
         query = self._encoded(typed.searched)
-        if self._plan.request.explain:
-            check_explained(self._plan.request, query, self._plan.max_explained)
+        if request.explain:
+            check_explained(request, query, self._plan.max_explained)
+        return self._answered(partial(self._found, typed, query))
+
+    def _answered(self, answer: Callable[[], Plain]) -> Plain:
+        """Answer, anew if documents were deleted meanwhile."""
         for _ in range(_ATTEMPTS):
             try:
-                return self._found(typed, query)
+                return answer()
             except DocumentsGoneError:  # between two trips to a cluster
                 self.missing.clear()
                 self.unscored.clear()
         raise NotReadyError("Documents that the search found are deleted all the time. Try again later.")
+
+    def _listed(self) -> Plain:
+        """List the documents that match. DocumentsGoneError if a document was deleted meanwhile."""
+        parts, clock = self._parts, self._clock
+        with parts.backends.within(self._until(1.0)):
+            answer = list_documents(parts, self._plan, clock, self._until(_RESCORE_UNTIL), self._require_time)
+        return answer | {"timings_ms": _UNTIMED | clock.milliseconds()}
 
     def _found(self, typed: Typed, query: EncodedQuery) -> Plain:
         """Search for an encoded query, and answer. DocumentsGoneError if a document was deleted meanwhile."""
@@ -95,13 +111,13 @@ class Search:
             ranking = self._ranked(typed.searched, table, fused)
             return self._answer(typed, query, table, legs, fused, ranking)
 
-    def _typed(self) -> Typed:
+    def _typed(self, query: str) -> Typed:
         """Give the text to search for: the query, its words corrected and completed where the request asks for that."""
         request = self._plan.request
         if request.spelling is None and not request.prefix:
-            return Typed(request.query, request.query)
+            return Typed(query, query)
         with self._clock.measure("spelling"), reading():
-            return read_typed(request, self._parts.backends.spellings, self._parts.encoder.tokenizer)
+            return read_typed(query, request, self._parts.backends.spellings, self._parts.encoder.tokenizer)
 
     def _encoded(self, text: str) -> EncodedQuery:
         request, legs = self._plan.request, self._plan.legs
@@ -238,11 +254,6 @@ class Search:
         if request.explain and page.documents:
             with self._clock.measure("explain"):
                 page.explanations = self._explained(typed.searched, query, table, legs, fused, ranking, page.columns)
-        facets = {}
-        if request.facets:
-            self._require_time("count the facets")
-            with self._clock.measure("facets"):
-                facets["facets"] = parts.documents.facets(request.facets, table.ordinals)
         return {
             "hits": build_hits(page, table, legs, ranking, request.offset),
             "degraded": sorted(self.missing),
@@ -251,10 +262,27 @@ class Search:
             "candidates": table.ordinals.size,
             **best_match(table, legs, thresholds),
             **({"head_query": query.head} if plan.task in parts.encoder.heads else {}),
-            **facets,
+            **self._facets(table.ordinals),
             "timings_ms": _UNTIMED | self._clock.milliseconds(),
             **typed.facts(),
         }
+
+    def _facets(self, ordinals: Ordinals) -> Plain:
+        """Count values and ranges over the candidates."""
+        request, documents, found = self._plan.request, self._parts.documents, dict[str, Plain]()
+        if not request.facets and not self._plan.ranges:
+            return found
+        self._require_time("count the facets")
+        with self._clock.measure("facets"):
+            if request.facets:
+                found["facets"] = documents.facets(request.facets, ordinals)
+            if self._plan.ranges:
+                read = [fields for _, fields in documents.fetch(ordinals, list(self._plan.ranges))]
+                found["facet_ranges"] = {
+                    name: ranges.counted(count_in_ranges(ranges, (fields.get(name) for fields in read)))
+                    for name, ranges in self._plan.ranges.items()
+                }
+        return found
 
     def _page(self, ranking: Ranked, table: CandidateTable) -> Page:
         """Give the page that the request asks for, with its documents."""

@@ -24,9 +24,8 @@ _MOST_WORDS: Final = 8  # to compare in a query, since each takes milliseconds
 _CHUNK: Final = re.compile(r"\S+")
 
 
-def read_typed(request: SearchRequest, words: Spellings | None, tokenizer: TextTokenizer) -> Typed:
+def read_typed(query: str, request: SearchRequest, words: Spellings | None, tokenizer: TextTokenizer) -> Typed:
     """Complete the last word if the request has `prefix`, and correct the others if it has `spelling`."""
-    query = request.query
     if words is None or not (request.prefix or request.spelling):
         return Typed(query, query)
     found = list(_words_alone(query))

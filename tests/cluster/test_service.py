@@ -117,6 +117,16 @@ def both(bundle: Bundle, engine: SearchEngine) -> Iterator[Asking]:
         {"filter": {"field": "year", "lte": 1.7976931348623157e308}},
         {"diversity": 0.4, "boosts": [{"field": "year", "weight": 0.2, "scale": 3000}]},
         {"sort": {"field": "year", "order": "desc"}, "group_by": "year"},
+        {"facet_ranges": {"year": [2005, 2010.5], "day": ["1965-01-01"]}},
+        {"query": None, "filter": {"field": "year", "gte": 2003}, "facets": ["tag.one"], "explain": True, "k": 5},
+        {
+            "query": None,
+            "sort": {"field": "day", "order": "asc"},
+            "facet_ranges": {"day": ["1965-01-01"]},
+            "offset": 40,
+        },
+        {"query": None, "sort": {"field": "tag.one"}, "facet_ranges": {"year": [2005, 2010.5]}, "snippets": {}},
+        {"query": None, "filter": {"field": "year", "gt": 9999}, "facets": ["tag.one"], "facet_ranges": {"year": [1]}},
     ],
 )
 def test_the_answers_are_the_same(both: Asking, request_: dict[str, Any]) -> None:

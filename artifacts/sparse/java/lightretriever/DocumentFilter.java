@@ -88,6 +88,14 @@ public final class DocumentFilter {
     return documents;
   }
 
+  /** The first document of a filter, or of all where it is null, from one on and before the end; the end if there is none. */
+  static int next(DocumentFilter among, int from, int end) {
+    if (from >= end || among == null) {
+      return Math.min(from, end);
+    }
+    return Math.min(among.documents.nextSetBit(from), end);
+  }
+
   private static final class Reader {
     private final Strings texts;
     private int next;
