@@ -23,6 +23,7 @@ from lightretriever.artifacts.sparse.java_bytes import (
     pack_ints,
     pack_text,
     pack_texts,
+    unpack_counts,
     unpack_hits,
     unpack_parts,
     unpack_texts,
@@ -175,13 +176,13 @@ class ImpactIndex(LuceneIndex):
         if not wanted:
             return []
         counts = java_class("lightretriever.FieldValues").counts
-        return _counted(from_java(java_call(counts, self.handle, wanted, pack_text("field", field))))
+        return _most_frequent(java_call(counts, self.handle, wanted, pack_text("field", field)))
 
     def counts_among(self, field: str, among: DocumentSet | None) -> list[tuple[str, int]]:
         """The same over all documents `among`; None: over all that there are."""
         counts = java_class("lightretriever.FieldValues").countsAmong
         handle = None if among is None else among.handle
-        return _counted(from_java(java_call(counts, self.handle, handle, pack_text("field", field))))
+        return _most_frequent(java_call(counts, self.handle, handle, pack_text("field", field)))
 
     def spread(self, count: int) -> npt.NDArray[np.int64]:
         """The ordinals of up to `count` documents from all over the index, ascending."""
@@ -202,12 +203,9 @@ class ImpactIndex(LuceneIndex):
         return found
 
 
-def _counted(packed: bytes) -> list[tuple[str, int]]:
-    """The values and numbers that Java's FieldValues gives, most frequent first, ties by value."""
-    size, *_ = np.frombuffer(packed, dtype="<i4", count=1).tolist()
-    numbers = np.frombuffer(packed, dtype="<i4", count=size, offset=4).tolist()
-    texts = [text.decode() for text in unpack_texts(packed[4 + 4 * size :], size)]
-    return sorted(zip(texts, numbers, strict=True), key=lambda one: (-one[1], one[0]))
+def _most_frequent(counts: JavaObject) -> list[tuple[str, int]]:
+    """The values and numbers of Java's FieldValues, most frequent first, ties by value."""
+    return sorted(unpack_counts(from_java(counts)), key=lambda one: (-one[1], one[0]))
 
 
 def _packed(terms: Sequence[str], weights: npt.NDArray[np.floating[Any]]) -> tuple[bytearray, bytearray, bytearray]:

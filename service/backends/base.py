@@ -181,8 +181,9 @@ class Spellings(Protocol):
     def corrections(self, words: Sequence[str]) -> list[str]:
         """For each word in lower case, give the corpus's word most like it; "" if it has the word, or none is near."""
 
-    def completion(self, beginning: str) -> str:
-        """Give the most frequent word with this beginning; "" if the beginning is a word, or no word has it."""
+    def completions(self, beginning: str, most: int) -> list[tuple[str, int]]:
+        """Give the most frequent `most` words with this beginning in lower case, itself included if it is a word, each
+        with the number of documents that have it."""
 
 
 @dataclass(frozen=True, slots=True)

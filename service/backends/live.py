@@ -151,9 +151,9 @@ class LiveSpellings:
         """For each word, give the corpus's word most like it; "" if it has the word, or none is near."""
         return Spelling(self._store.snapshot.index, self._language).corrections(words)
 
-    def completion(self, beginning: str) -> str:
-        """Give the most frequent word with this beginning; "" if the beginning is a word, or no word has it."""
-        return Spelling(self._store.snapshot.index, self._language).completion(beginning)
+    def completions(self, beginning: str, most: int) -> list[tuple[str, int]]:
+        """Give the most frequent `most` words with this beginning, each with the number of documents that have it."""
+        return Spelling(self._store.snapshot.index, self._language).completions(beginning, most)
 
 
 class LiveBackends(LocalBackends):

@@ -275,6 +275,12 @@ class SearchResponse(Model):
         description="The query, better spelt; present if the request has `spelling: suggest`, and the corpus has "
         "words like those of the query that it lacks.",
     )
+    completions: list[str] | None = Field(
+        default=None,
+        exclude_if=_absent,
+        description="The query with what its last word may become, the likeliest first, at most 12; present if the "
+        "request has `prefix` and the last word has completions.",
+    )
     head_query: bool | None = Field(
         default=None,
         exclude_if=_absent,

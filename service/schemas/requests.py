@@ -218,8 +218,9 @@ class SearchRequest(Model):
     )
     prefix: bool = Field(
         default=False,
-        description="Complete the last word while someone types it: a beginning of at least 2 letters that is no word "
-        "of the corpus stands for the most frequent word that begins so. `searched` has the completed query.",
+        description="Complete the last word while someone types it: a beginning of at least 2 letters stands for all "
+        "words of the corpus that begin so, at most 12, weighed by their frequency and by their nearness to the other "
+        "words. `completions` has the query with each of them, `searched` with the likeliest.",
     )
     snippets: SnippetRequest | None = Field(
         default=None,

@@ -76,7 +76,7 @@ class Search:
         if request.query is None:
             return self._answered(self._listed)
         typed = self._typed(request.query)
-        query = self._encoded(typed.searched)
+        query = self._encoded(typed)
         if request.explain:
             check_explained(request, query, self._plan.max_explained)
         return self._answered(partial(self._found, typed, query))
@@ -117,20 +117,25 @@ class Search:
         if request.spelling is None and not request.prefix:
             return Typed(query, query)
         with self._clock.measure("spelling"), reading():
-            return read_typed(query, request, self._parts.backends.spellings, self._parts.encoder.tokenizer)
+            return read_typed(query, request, self._parts.backends.spellings, self._parts.encoder, self._plan.task)
 
-    def _encoded(self, text: str) -> EncodedQuery:
+    def _encoded(self, typed: Typed) -> EncodedQuery:
         request, legs = self._plan.request, self._plan.legs
         query = self._parts.encoder.encode(
-            text,
+            typed.searched,
             self._plan.task,
             self._clock,
             dense="dense" in legs,
             sparse="sparse" in legs or request.snippets is not None,
-            extra_terms=[(term.text, term.weight) for term in request.terms],
+            extra_terms=self._extra_terms(typed),
         )
-        require_terms(self._legs(query), "query", text)
+        require_terms(self._legs(query), "query", typed.searched)
         return query
+
+    def _extra_terms(self, typed: Typed) -> list[tuple[str, float]]:
+        """Give the texts that count beside the query, with their weights: the request's, then the completions."""
+        terms = self._plan.request.terms
+        return [*((term.text, term.weight) for term in terms), *typed.words] if terms or typed.words else []
 
     def _legs(self, query: EncodedQuery) -> list[LegName]:
         """Give the legs that have something to search for."""
@@ -253,7 +258,7 @@ class Search:
             page.documents = [(document_id, _kept(fields, request.fields)) for document_id, fields in page.documents]
         if request.explain and page.documents:
             with self._clock.measure("explain"):
-                page.explanations = self._explained(typed.searched, query, table, legs, fused, ranking, page.columns)
+                page.explanations = self._explained(typed, query, table, legs, fused, ranking, page.columns)
         return {
             "hits": build_hits(page, table, legs, ranking, request.offset),
             "degraded": sorted(self.missing),
@@ -301,7 +306,7 @@ class Search:
 
     def _explained(
         self,
-        text: str,
+        typed: Typed,
         query: EncodedQuery,
         table: CandidateTable,
         legs: list[LegName],
@@ -311,7 +316,8 @@ class Search:
     ) -> list[Plain]:
         """Explain the hits of these columns."""
         parts, ordinals = self._parts, table.ordinals[columns]
-        shares, words = self._shares(query, legs, ordinals), query_words(text, self._plan.request, query, parts.encoder)
+        shares = self._shares(query, legs, ordinals)
+        words = query_words(typed.searched, self._extra_terms(typed), query, parts.encoder)
         read = parts.documents.fetch(ordinals, ["title", "text"])
         texts = [document_text(*(str(fields.get(name) or "") for name in ("title", "text"))) for _, fields in read]
         require_time = partial(self._require_time, "explain the hits")

@@ -1,6 +1,6 @@
 "use strict";
 // The search as it is typed, its pages, and its address.
-const HITS = 10, PAUSE_MS = 40, LONG_PAUSE_MS = 300;
+const HITS = 10, MEANT = 5, PAUSE_MS = 40, LONG_PAUSE_MS = 300;
 const query = byId("query"), hits = byId("hits"), weight = byId("weight"), radios = [...document.querySelectorAll("input[name=mode]")];
 let facts = null, learning = null; // what /info says, and the promise of it
 let running = null; // ends the requests of a search when another one begins
@@ -108,7 +108,7 @@ function showExamples(examples) {
     link.href = `#${new URLSearchParams({ q: example })}`;
     return link;
   });
-  byId("examples").replaceChildren(" Try: ", ...links.flatMap((link, i) => (i ? [" · ", link] : [link])));
+  byId("examples").replaceChildren(" Try: ", ...listed(links));
   byId("examples").hidden = !links.length;
 }
 
@@ -234,18 +234,24 @@ function showCompared(modes, answers) {
   say(`Three searches in ${slowest.toFixed(1)} ms.${lost}`, Boolean(lost));
 }
 
-// What was searched for in place of an unfinished word, and the query in a better spelling.
-function showMeant({ searched, did_you_mean: meant }) {
-  const parts = searched === undefined ? [] : [`Searched for “${searched}”. `];
-  if (meant !== undefined) {
-    const link = make("a", "", meant);
-    const address = new URLSearchParams(location.hash.slice(1)); // mode, weight and filters stay
-    address.set("q", meant);
-    link.href = `#${address}`;
-    parts.push("Did you mean ", link, "?");
-  }
+// What an unfinished word may become, and the query in a better spelling.
+function showMeant({ completions = [], searched, did_you_mean: meant }) {
+  const found = completions.slice(0, MEANT), parts = found.length ? ["Searched for ", ...listed(found.map(queryLink)), ". "]
+    : searched === undefined ? [] : [`Searched for “${searched}”. `];
+  if (meant !== undefined) parts.push("Did you mean ", queryLink(meant), "?");
   byId("meant").replaceChildren(...parts);
   byId("meant").hidden = !parts.length;
+}
+
+function queryLink(text) {
+  const link = make("a", "", text), address = new URLSearchParams(location.hash.slice(1)); // mode, weight and filters stay
+  address.set("q", text);
+  link.href = `#${address}`;
+  return link;
+}
+
+function listed(links) {
+  return links.flatMap((link, i) => (i ? [" · ", link] : [link]));
 }
 
 // The first page of a search, or all that is shown of it, anew.

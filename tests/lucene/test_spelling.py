@@ -65,19 +65,21 @@ def test_of_words_alike_the_most_frequent_is_taken(index: ImpactIndex) -> None:
 
 
 @pytest.mark.parametrize(
-    ("beginning", "completion"),
+    ("beginning", "words"),
     [
-        ("ch", "chain"),
-        ("cha", "chain"),
-        ("chair", "chairman"),
-        ("chain", ""),
-        ("retri", "retrieval"),
-        ("q", ""),
-        ("zz", ""),
+        ("ch", [("chain", 2), ("chains", 1), ("chairman", 1), ("chairs", 1)]),
+        ("chair", [("chairman", 1), ("chairs", 1)]),
+        ("chain", [("chain", 2), ("chains", 1)]),
+        ("retri", [("retrieval", 1), ("retrieves", 1), ("retrieving", 1)]),
+        ("größ", [("größere", 1)]),
+        ("q", []),
+        ("c", []),
+        ("zz", []),
     ],
 )
-def test_a_beginning_is_completed(index: ImpactIndex, beginning: str, completion: str) -> None:
-    assert Spelling(index).completion(beginning) == completion
+def test_the_words_of_a_beginning(index: ImpactIndex, beginning: str, words: list[tuple[str, int]]) -> None:
+    assert Spelling(index).completions(beginning, 10) == words
+    assert Spelling(index).completions(beginning, 2) == words[:2]
 
 
 def test_an_index_may_have_no_spellings(index: ImpactIndex, tmp_path: Path) -> None:
@@ -85,7 +87,7 @@ def test_an_index_may_have_no_spellings(index: ImpactIndex, tmp_path: Path) -> N
     with ImpactIndex.open(write(tmp_path / "plain", spellings=False)) as plain:
         spelling = Spelling(plain)
         assert not spelling.available
-        assert (spelling.corrections(["bycicle"]), spelling.completion("ch")) == ([""], "")
+        assert (spelling.corrections(["bycicle"]), spelling.completions("ch", 9)) == ([""], [])
 
 
 def test_a_word_that_is_no_unicode_is_refused(index: ImpactIndex) -> None:
@@ -121,4 +123,4 @@ def test_a_title_or_text_that_is_null_or_missing_is_empty(tmp_path: Path) -> Non
     with ImpactIndexWriter(tmp_path / "good", spellings=True) as writer:
         writer.add(["a", "b", "c"], documents, *rows)
     with ImpactIndex.open(tmp_path / "good") as index:
-        assert Spelling(index).completion("fo") == "fox"
+        assert Spelling(index).completions("fo", 9) == [("fox", 2)]

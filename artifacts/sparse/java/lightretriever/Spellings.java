@@ -1,9 +1,13 @@
 package lightretriever;
 
 import java.io.IOException;
+import java.nio.ByteBuffer;
+import java.nio.ByteOrder;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
+import java.util.Comparator;
 import java.util.List;
+import java.util.PriorityQueue;
 import org.apache.lucene.analysis.Analyzer;
 import org.apache.lucene.analysis.TokenStream;
 import org.apache.lucene.analysis.tokenattributes.CharTermAttribute;
@@ -45,24 +49,39 @@ public final class Spellings {
         });
   }
 
-  /** The word of most documents among those that begin with a text, UTF-8; empty if the text is a word, or none does. */
-  public static byte[] completion(OpenIndex index, byte[] beginning) throws IOException {
+  /**
+   * The words that begin with a text, UTF-8, the text itself included, those of most documents first, up to so many: n, n
+   * int32 numbers of documents, then the words, packed by Packed.parts.
+   */
+  public static byte[] completions(OpenIndex index, byte[] beginning, int most) throws IOException {
     BytesRef prefix = new BytesRef(beginning);
     return index.reading(
         () -> {
           Terms words = index.terms(IndexBuilder.SPELLINGS);
           TermsEnum each = words == null ? TermsEnum.EMPTY : words.iterator();
-          BytesRef best = new BytesRef();
-          int most = 0;
-          boolean more = each.seekCeil(prefix) == TermsEnum.SeekStatus.NOT_FOUND;
+          // The least frequent comes first; of equals the last in the order of the words.
+          PriorityQueue<Word> best =
+              new PriorityQueue<>(
+                  Comparator.comparingInt(Word::documents).thenComparing(Word::text, Comparator.reverseOrder()));
+          boolean more = each.seekCeil(prefix) != TermsEnum.SeekStatus.END;
           while (more && StringHelper.startsWith(each.term(), prefix)) {
-            if (each.docFreq() > most) {
-              best = BytesRef.deepCopyOf(each.term());
-              most = each.docFreq();
+            if (best.size() < most || each.docFreq() > best.peek().documents()) {
+              best.add(new Word(BytesRef.deepCopyOf(each.term()), each.docFreq()));
+              if (best.size() > most) {
+                best.poll();
+              }
             }
             more = each.next() != null;
           }
-          return BytesRef.deepCopyOf(best).bytes;
+          List<Word> found = new ArrayList<>(best);
+          found.sort(best.comparator().reversed());
+          List<byte[]> texts = new ArrayList<>(found.size());
+          found.forEach(word -> texts.add(word.text().bytes));
+          byte[] packed = Packed.parts(texts);
+          ByteBuffer whole = ByteBuffer.allocate(4 + 4 * found.size() + packed.length).order(ByteOrder.LITTLE_ENDIAN);
+          whole.putInt(found.size());
+          found.forEach(word -> whole.putInt(word.documents()));
+          return whole.put(packed).array();
         });
   }
 
@@ -102,4 +121,7 @@ public final class Spellings {
     }
     return known || index.frequency(new Term(IndexBuilder.SPELLINGS, word)) > 0;
   }
+
+  /** A word, and the number of documents that have it. */
+  private record Word(BytesRef text, int documents) {}
 }
