@@ -145,6 +145,8 @@ def _condition(texts: Any) -> Query:
         return {"bool": {"should": parts, "minimum_should_match": 1}}
     if operator == "not":
         return {"bool": {"must_not": [_condition(texts)]}}
+    if operator == "ids":
+        return {"ids": {"values": [next(texts) for _ in range(int(next(texts)))]}}
     field = filter_field(next(texts))
     if operator == "exists":
         return {"exists": {"field": field}}

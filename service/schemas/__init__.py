@@ -1,6 +1,8 @@
 """Requests and answers of the API, as pydantic models."""
 
 from lightretriever.service.schemas.answers import (
+    AddedSynonym,
+    AppliedRules,
     BatchResponse,
     Document,
     DocumentChange,
@@ -65,7 +67,9 @@ from lightretriever.service.schemas.requests import (
 )
 
 __all__ = [
+    "AddedSynonym",
     "And",
+    "AppliedRules",
     "BatchRequest",
     "BatchResponse",
     "Boost",

@@ -6,6 +6,8 @@ from lightretriever.service.schemas.base import LegName, Matched, Mode, Model
 from pydantic import Field
 
 __all__ = [
+    "AddedSynonym",
+    "AppliedRules",
     "BatchResponse",
     "Document",
     "DocumentChange",
@@ -122,7 +124,8 @@ class Explanation(Model):
     note: str | None = Field(
         default=None,
         exclude_if=_absent,
-        description="Says that there is no query, and what gives the order; present without a query.",
+        description="Says that there is no query, and what gives the order, or that a rule put the hit first; present "
+        "then.",
     )
     boosts: list[float] | None = Field(
         default=None,
@@ -239,6 +242,21 @@ class RangeCount(Model):
     count: int
 
 
+class AddedSynonym(Model):
+    """A text that a rule added to a query."""
+
+    text: str
+    weight: float = Field(description="How often it counts, as in `terms`.")
+
+
+class AppliedRules(Model):
+    """What the service's rules did to a search."""
+
+    synonyms: list[AddedSynonym] = Field(description="Texts that count beside the query.")
+    pinned: list[str] = Field(description="Ids of the documents that were put first, in their order.")
+    hidden: int = Field(description="Number of documents that were left out if they exist.")
+
+
 class SearchResponse(Model):
     """The hits of one search."""
 
@@ -262,7 +280,7 @@ class SearchResponse(Model):
         description="How well the best candidate matches, by the thresholds of the dense score in `/info`: `none` if "
         "words drawn at random score as high, or if the sparse leg finds no word of the query and either it is not "
         "strong or the tokenizer knows none of them. Present if the task has thresholds and the dense leg was "
-        "searched, but not for head queries, nor with `terms`.",
+        "searched, but not for head queries, nor with `terms` or synonyms of a rule.",
     )
     searched: str | None = Field(
         default=None,
@@ -280,6 +298,11 @@ class SearchResponse(Model):
         exclude_if=_absent,
         description="The query with what its last word may become, the likeliest first, at most 12; present if the "
         "request has `prefix` and the last word has completions.",
+    )
+    rules: AppliedRules | None = Field(
+        default=None,
+        exclude_if=_absent,
+        description="Present if the service has rules, and some are for this query.",
     )
     head_query: bool | None = Field(
         default=None,

@@ -72,8 +72,9 @@ def ranked(
     vectors: Callable[[], npt.NDArray[np.float32]],
     rerank: Callable[[npt.NDArray[np.intp]], Sequence[float]],
     require_time: Callable[[], None],
+    pinned: Sequence[int] = (),
 ) -> Ranked:
-    """Order the candidates as the request says.
+    """Order the candidates as the request says, but the columns `pinned` first.
 
     kinds: those of the declared fields. vectors: gives the candidates' vectors (m, D) of length 1, in the order of
     `Fused.order`. rerank: gives the reranking model's scores of the first of the given columns, or none. `require_time`
@@ -100,6 +101,8 @@ def ranked(
     order = columns[places].tolist()
     reranked = dict(zip(order, rerank(columns[places]), strict=False))
     order[: len(reranked)] = sorted(reranked, key=lambda column: -reranked[column])
+    if pinned:
+        order = [*pinned, *(column for column in order if column not in pinned)]
     if request.group_by is None:
         return Ranked(order, scores, boosts, reranked)
     by_column = dict(zip(columns.tolist(), values[request.group_by], strict=True))

@@ -151,6 +151,26 @@ def test_a_cluster_neither_corrects_nor_completes(engine: SearchEngine) -> None:
     assert "a cluster has no spellings: leave it out" in str(caught.value)
 
 
+def test_rules_are_the_same(bundle: Bundle, settings: Settings, tmp_path: Path) -> None:
+    rules = tmp_path / "rules.yaml"
+    rules.write_text(
+        "synonyms: [{words: [tunes, music], weight: 0.5}]\n"
+        "pinned: [{query: play tunes, documents: [greek, nobody, doc-60, doc-13]}]\n"
+        "hidden: [{contains: [tunes], documents: [music, doc-13]}]\n"
+    )
+    here, there = Settings(deadline_ms=60_000, rules=rules), settings.model_copy(update={"rules": rules})
+    with SearchEngine.open(bundle, here) as local, SearchEngine.open(bundle, there) as remote:
+        for fields in ({}, {"mode": "sparse", "k": 30}, {"filter": {"field": "year", "gte": 2001}, "explain": True}):
+            asked = SearchRequest.model_validate({"query": "play tunes", **fields})
+            answers = [one.search(asked).model_dump() for one in (local, remote)]
+            for answer in answers:
+                answer.pop("timings_ms")
+            assert same(*answers)
+            ids = [hit["id"] for hit in answers[1]["hits"]]
+            assert ids[0] == ("doc-60" if "filter" in fields else "greek")
+            assert not {"music", "doc-13"} & {*ids}
+
+
 def test_documents_and_terms_are_the_same(bundle: Bundle, engine: SearchEngine) -> None:
     with SearchEngine.open(bundle) as local:
         for document in ("music", 'odd id/with "quotes" & ünï', "doc-50"):

@@ -18,6 +18,7 @@ import org.apache.lucene.search.MatchAllDocsQuery;
 import org.apache.lucene.search.Query;
 import org.apache.lucene.search.ScoreMode;
 import org.apache.lucene.search.Scorer;
+import org.apache.lucene.search.TermInSetQuery;
 import org.apache.lucene.search.Weight;
 import org.apache.lucene.util.Bits;
 import org.apache.lucene.util.BytesRef;
@@ -33,6 +34,7 @@ import org.apache.lucene.util.FixedBitSet;
  *   number FIELD low high                 doubles, both included
  *   date FIELD low high                   milliseconds since 1970, both included
  *   exists FIELD                          any value
+ *   ids N id ...                          one of the ids
  * </pre>
  */
 public final class DocumentFilter {
@@ -133,6 +135,8 @@ public final class DocumentFilter {
           return LongField.newRangeQuery(FilterFields.lucene(text()), Long.parseLong(text()), Long.parseLong(text()));
         case "exists":
           return new FieldExistsQuery(FilterFields.lucene(text()));
+        case "ids":
+          return new TermInSetQuery(IndexBuilder.ID, values());
         default:
           throw new IllegalArgumentException("unknown operator: " + operator);
       }
@@ -148,12 +152,16 @@ public final class DocumentFilter {
     }
 
     private Query keywords(String field) {
+      return KeywordField.newSetQuery(field, values());
+    }
+
+    private List<BytesRef> values() {
       int count = Integer.parseInt(text());
       List<BytesRef> values = new ArrayList<>();
       for (int i = 0; i < count; i++) {
         values.add(new BytesRef(text()));
       }
-      return KeywordField.newSetQuery(field, values);
+      return values;
     }
 
     private String text() {
