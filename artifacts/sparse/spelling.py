@@ -21,7 +21,7 @@ from lightretriever.artifacts.sparse.vocabulary import Language, word_analyzer
 
 __all__ = ["LEAST_BEGINNING", "LEAST_WORD", "MOST_WORD", "Spelling"]
 
-LEAST_WORD: Final = 4
+LEAST_WORD: Final = 3
 """Letters of a word that is corrected; shorter ones are like too many others."""
 
 MOST_WORD: Final = 40
@@ -50,8 +50,9 @@ class Spelling:
         in any form, and where no word is near.
 
         Words of 4 and 5 letters may differ in one letter, longer ones in two, but not in the first. Two neighbours that
-        are swapped count as one. Among equals, the word of most documents is taken. Raises ValueError for a word that
-        is no Unicode.
+        are swapped count as one. Among equals, the word of most documents is taken. A word of three letters is
+        corrected only to one that has two neighbours swapped or one letter more, that five documents and one in 200
+        have, and ten times as many as any other such word. Raises ValueError for a word that is no Unicode.
         """
         if not words:
             return []

@@ -214,7 +214,7 @@ class SearchRequest(Model):
         default=None,
         description="Compare the query's words with those of the corpus, if `/info` has `spelling`. `suggest`: give a "
         "better spelt query as `did_you_mean`. `auto`: search for it, and give it as `searched`. Null: take the query "
-        "as it is. The first 8 doubtful words of at least 4 letters are compared; `terms` are not.",
+        "as it is. The first 8 doubtful words of at least 3 letters are compared; `terms` are not.",
     )
     prefix: bool = Field(
         default=False,

@@ -64,6 +64,41 @@ def test_of_words_alike_the_most_frequent_is_taken(index: ImpactIndex) -> None:
     assert Spelling(index).corrections(["chaim", "chair", "chais"]) == ["chain", "", "chain"]
 
 
+@pytest.fixture(scope="module")
+def frequent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ImpactIndex]:
+    """An index of 1,000 documents, of which so many have each word of three or four letters."""
+    numbers = {"dns": 50, "file": 60, "fly": 6, "map": 40, "ham": 30, "hum": 3, "cat": 4, "tool": 20, "toil": 5}
+    rows = [["all", *(word for word, number in numbers.items() if i < number)] for i in range(1000)]
+    path, names = tmp_path_factory.mktemp("frequent") / "index", ["all", *numbers]
+    with ImpactIndexWriter(path, spellings=True) as writer:
+        documents = [orjson.dumps({"_id": str(i), "text": " ".join(row)}) for i, row in enumerate(rows)]
+        terms = np.array([names.index(word) for row in rows for word in row])
+        indptr = np.cumsum([0, *map(len, rows)])
+        writer.add([str(i) for i in range(1000)], documents, indptr, terms, np.ones_like(terms), names)
+    with ImpactIndex.open(path) as index:
+        yield index
+
+
+@pytest.mark.parametrize(
+    ("word", "correction"),
+    [
+        ("dsn", "dns"),  # two neighbours swapped
+        ("fle", "file"),  # a letter is missing; fly has another in its place
+        ("mpa", "map"),
+        ("mop", ""),  # another letter
+        ("hma", "ham"),
+        ("dn", ""),  # too short
+        ("act", ""),  # cat begins with another letter
+        ("cta", ""),  # four documents are too few
+        ("tol", ""),  # tool or toil
+        ("dnss", "dns"),  # four letters
+        ("hum", ""),  # the corpus has it
+    ],
+)
+def test_three_letters_are_corrected_where_there_is_no_doubt(frequent: ImpactIndex, word: str, correction: str) -> None:
+    assert Spelling(frequent).corrections([word]) == [correction]
+
+
 @pytest.mark.parametrize(
     ("beginning", "words"),
     [

@@ -24,6 +24,13 @@ public final class Spellings {
   /** Words from this length on may differ in two letters, shorter ones in one; neighbours that are swapped are one. */
   private static final int LONG = 6;
 
+  /** Words of this length are like so many others that only a frequent one, and it alone, is meant. */
+  private static final int SHORT = 3;
+
+  private static final int SHORT_LEAST_DOCUMENTS = 5;
+  private static final int SHORT_ONE_OF = 200;
+  private static final int SHORT_TIMES = 10;
+
   private static final int SAME_BEGINNING = 1;
 
   private Spellings() {}
@@ -91,9 +98,13 @@ public final class Spellings {
     if (words == null || isKnown(index, analyzer, word)) {
       return "";
     }
-    int edits = word.codePointCount(0, word.length()) < LONG ? 1 : 2;
+    int length = word.codePointCount(0, word.length());
     TermsEnum near =
-        new FuzzyTermsEnum(words, new Term(IndexBuilder.SPELLINGS, word), edits, SAME_BEGINNING, true);
+        new FuzzyTermsEnum(
+            words, new Term(IndexBuilder.SPELLINGS, word), length < LONG ? 1 : 2, SAME_BEGINNING, true);
+    if (length == SHORT) {
+      return shortCorrection(index, near, word);
+    }
     String best = "";
     float alike = 0;
     int most = 0;
@@ -106,6 +117,38 @@ public final class Spellings {
       }
     }
     return best;
+  }
+
+  /**
+   * The word that has two neighbouring letters swapped, or one letter more, if one in 200 documents has it and ten times as
+   * many as any other such word. Another letter in place of one says too little of a word of three.
+   */
+  private static String shortCorrection(OpenIndex index, TermsEnum near, String word) throws IOException {
+    String best = "";
+    int most = 0;
+    int second = 0;
+    while (near.next() != null) {
+      String other = near.term().utf8ToString();
+      int more = other.codePointCount(0, other.length()) - SHORT;
+      if (more < 0 || (more == 0 && !letters(other).equals(letters(word)))) {
+        continue;
+      }
+      if (near.docFreq() > most) {
+        second = most;
+        best = other;
+        most = near.docFreq();
+      } else {
+        second = Math.max(second, near.docFreq());
+      }
+    }
+    int least = Math.max(SHORT_LEAST_DOCUMENTS, OpenIndex.count(index) / SHORT_ONE_OF);
+    return most >= least && most >= SHORT_TIMES * second ? best : "";
+  }
+
+  /** The letters of a word in the order of the alphabet. */
+  private static String letters(String word) {
+    int[] sorted = word.codePoints().sorted().toArray();
+    return new String(sorted, 0, sorted.length);
   }
 
   /** Whether the corpus has the word, or all terms that the analyzer makes of it; of a stop word it makes none. */
