@@ -219,6 +219,11 @@ class Settings(BaseSettings):
         le=3_600,
         description="Time beyond `deadline_ms` for a document that the model has to encode, its turn included.",
     )
+    rules: Path | None = Field(
+        default=None,
+        description="YAML or JSON file of synonyms, and of documents that are pinned or hidden for a query; see "
+        "docs/howto/rules.md. It is read again when it changes.",
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info",
         description="Lowest level to log. `info` has one line per request, without the query.",

@@ -9,9 +9,19 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 from lightretriever.artifacts.cluster.schema import MOST_FOUND, feature, filter_field
+from lightretriever.artifacts.corpus.fields import Order
 from lightretriever.artifacts.sparse.arguments import weighted_query
 
-__all__ = ["Query", "dense_search", "filter_query", "of_ordinals", "read_hits", "sparse_search"]
+__all__ = [
+    "Query",
+    "dense_search",
+    "filter_query",
+    "listing",
+    "matching",
+    "of_ordinals",
+    "read_hits",
+    "sparse_search",
+]
 
 Query = dict[str, Any]
 """A query or a search in OpenSearch's language."""
@@ -72,6 +82,21 @@ def of_ordinals(ordinals: npt.NDArray[np.integer[Any]]) -> Query:
     return {"terms": {"ordinal": ordinals.tolist()}}
 
 
+def matching(among: Query | None) -> Query:
+    """Match the documents `among`, without a score; None: all documents."""
+    return {"match_all": {}} if among is None else {"bool": {"filter": [among]}}
+
+
+def listing(among: Query | None, order: Order | None, offset: int, count: int) -> Query:
+    """Give the documents `among` from the one at `offset` on, up to `count`, in an order, or by ordinal."""
+    by: list[Query] = [{"ordinal": "asc"}]
+    if order is not None:
+        way = {"order": "desc", "mode": "max"} if order.descending else {"order": "asc", "mode": "min"}
+        by.insert(0, {filter_field(order.field): {**way, "missing": "_last"}})
+    page = {"from": offset, "size": count, "query": matching(among), "sort": by}
+    return {**page, "_source": False, "docvalue_fields": ["ordinal"]}
+
+
 def read_hits(leg: str, answer: Query) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
     """Give ordinals (m,) int64 and our scores (m,) float32, best first, ties by ordinal, of the answer to a search."""
     hits = answer["hits"]["hits"]
@@ -120,6 +145,8 @@ def _condition(texts: Any) -> Query:
         return {"bool": {"should": parts, "minimum_should_match": 1}}
     if operator == "not":
         return {"bool": {"must_not": [_condition(texts)]}}
+    if operator == "ids":
+        return {"ids": {"values": [next(texts) for _ in range(int(next(texts)))]}}
     field = filter_field(next(texts))
     if operator == "exists":
         return {"exists": {"field": field}}

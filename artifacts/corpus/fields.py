@@ -11,17 +11,26 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 from lightretriever.artifacts.corpus.bounds import MAX_FIELD_CHARS, MAX_KEYWORD_BYTES
 from pydantic import Field
 
-__all__ = ["FieldKind", "FieldName", "indexed_values", "keyword", "last_millisecond", "milliseconds", "number"]
+__all__ = ["FieldKind", "FieldName", "Order", "indexed_values", "keyword", "last_millisecond", "milliseconds", "number"]
 
 FieldKind = Literal["keyword", "number", "date"]
 # Python takes any sign before the time, so that 2024-05-31+02:00 is two in the morning, and a week for its first day.
 _DATE: Final = re.compile(r"[0-9]{4}-?([0-9]{2}-?[0-9]{2}|W[0-9]{2}-?[0-9])([T ].+)?")
 FieldName = Annotated[str, Field(min_length=1, max_length=MAX_FIELD_CHARS, pattern=r"^[^\x00-\x1f]+$")]
+
+
+class Order(NamedTuple):
+    """An order of documents by a declared field of a kind, ascending unless `descending`. Of several values the first
+    in the order counts, and documents without a value come last."""
+
+    field: str
+    kind: FieldKind
+    descending: bool
 
 
 def indexed_values(document: Mapping[str, Any], fields: Mapping[str, FieldKind]) -> list[tuple[int, str]]:

@@ -2,6 +2,7 @@
 
 import os
 import stat
+from collections.abc import Sequence
 from io import BufferedReader
 from pathlib import Path
 from typing import Any, Final
@@ -9,9 +10,11 @@ from typing import Any, Final
 import yaml
 from lightretriever.artifacts.files.nesting import nesting
 
-__all__ = ["open_regular", "parse_yaml", "read_bounded", "read_yaml"]
+__all__ = ["MAX_YAML_BYTES", "line_of", "open_regular", "parse_yaml", "read_bounded", "read_yaml"]
 
-_MAX_YAML_BYTES: Final = 1 << 20
+MAX_YAML_BYTES: Final = 1 << 20
+"""Size of the largest YAML file that is read."""
+
 _MAX_YAML_DEPTH: Final = 20
 _MAX_YAML_VALUES: Final = 100_000
 _TOO_DEEP: Final = f"nested more than {_MAX_YAML_DEPTH} deep"
@@ -37,7 +40,7 @@ def read_bounded(path: Path, most: int) -> bytes:
 
 def read_yaml(path: Path) -> Any:
     """The content of a YAML file of at most 1 MiB. Raises OSError, and ValueError as `parse_yaml` does."""
-    return parse_yaml(read_bounded(path, _MAX_YAML_BYTES))
+    return parse_yaml(read_bounded(path, MAX_YAML_BYTES))
 
 
 def parse_yaml(content: bytes | str) -> Any:
@@ -60,6 +63,18 @@ def parse_yaml(content: bytes | str) -> Any:
     if depth > _MAX_YAML_DEPTH:
         raise ValueError(_TOO_DEEP)
     return value
+
+
+def line_of(content: bytes | str, place: Sequence[str | int]) -> int:
+    """The line, from 1, of the value at a place in a YAML text that `parse_yaml` reads: the keys and positions that
+    lead to it. Of a place that is not there, the line of what is around it."""
+    node = yaml.compose(content, _Loader)
+    for part in place:
+        if isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
+            node = node.value[part]
+        elif isinstance(node, yaml.MappingNode):
+            node = next((value for key, value in node.value if key.value == str(part)), None) or node
+    return 1 if node is None else node.start_mark.line + 1
 
 
 class _Loader(yaml.SafeLoader):

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+from lightretriever.artifacts.corpus.fields import Order
 from lightretriever.artifacts.sparse.arguments import check_k, check_ordinals, weighted_query
 from lightretriever.artifacts.sparse.java_bytes import (
     from_java,
@@ -22,6 +23,7 @@ from lightretriever.artifacts.sparse.java_bytes import (
     pack_ints,
     pack_text,
     pack_texts,
+    unpack_counts,
     unpack_hits,
     unpack_parts,
     unpack_texts,
@@ -136,6 +138,28 @@ class ImpactIndex(LuceneIndex):
         bits = np.frombuffer(from_java(java_call(filters.bits, handle)), dtype=np.uint8)
         return DocumentSet(handle, bits, int(java_call(filters.count, handle)))
 
+    def totals(self, chosen: Sequence[DocumentSet | None]) -> list[int]:
+        """The number of documents in each set; None: all documents."""
+        return [self.count if one is None else one.count for one in chosen]
+
+    def listed(
+        self, among: DocumentSet | None, order: Order | None, offset: int, count: int, seconds: float = inf
+    ) -> npt.NDArray[np.int64]:
+        """The documents (m,) from the one at `offset` on, up to `count`, of those `among`, in an order, or in that of
+        writing; ties are by ordinal. Raises ValueError for a negative number, and TimeoutError where an order takes
+        longer than `seconds`."""
+        if offset < 0 or count < 0:
+            raise ValueError(f"offset is {offset} and count {count}; both must be 0 or more.")
+        if order is None:
+            if among is None:
+                return np.arange(min(offset, self.count), min(offset + count, self.count), dtype=np.int64)
+            return np.flatnonzero(np.unpackbits(among.bits, bitorder="little"))[offset : offset + count]
+        arguments = (None if among is None else among.handle, pack_text("field", f"{order.kind[0]}:{order.field}"))
+        page = java_class("lightretriever.Listing").page
+        nanoseconds = round(min(max(seconds, 0.0), _LONGEST_S) * 1e9)
+        found = from_java(java_call(page, self.handle, *arguments, order.descending, offset, count, nanoseconds))
+        return np.frombuffer(found, dtype="<i4").astype(np.int64)
+
     def chosen(self, bits: npt.NDArray[np.uint8]) -> DocumentSet:
         """The documents whose bits are set, of bits (b,) as a `DocumentSet` of this index has them."""
         filters = java_class("lightretriever.DocumentFilter")
@@ -151,12 +175,14 @@ class ImpactIndex(LuceneIndex):
         wanted = pack_ints(ordinals)
         if not wanted:
             return []
-        values = java_class("lightretriever.FieldValues")
-        packed = from_java(java_call(values.counts, self.handle, wanted, pack_text("field", field)))
-        size, *_ = np.frombuffer(packed, dtype="<i4", count=1).tolist()
-        numbers = np.frombuffer(packed, dtype="<i4", count=size, offset=4).tolist()
-        texts = [text.decode() for text in unpack_texts(packed[4 + 4 * size :], size)]
-        return sorted(zip(texts, numbers, strict=True), key=lambda one: (-one[1], one[0]))
+        counts = java_class("lightretriever.FieldValues").counts
+        return _most_frequent(java_call(counts, self.handle, wanted, pack_text("field", field)))
+
+    def counts_among(self, field: str, among: DocumentSet | None) -> list[tuple[str, int]]:
+        """The same over all documents `among`; None: over all that there are."""
+        counts = java_class("lightretriever.FieldValues").countsAmong
+        handle = None if among is None else among.handle
+        return _most_frequent(java_call(counts, self.handle, handle, pack_text("field", field)))
 
     def spread(self, count: int) -> npt.NDArray[np.int64]:
         """The ordinals of up to `count` documents from all over the index, ascending."""
@@ -175,6 +201,11 @@ class ImpactIndex(LuceneIndex):
                 found[place] = text
             rest = rest[read:]
         return found
+
+
+def _most_frequent(counts: JavaObject) -> list[tuple[str, int]]:
+    """The values and numbers of Java's FieldValues, most frequent first, ties by value."""
+    return sorted(unpack_counts(from_java(counts)), key=lambda one: (-one[1], one[0]))
 
 
 def _packed(terms: Sequence[str], weights: npt.NDArray[np.floating[Any]]) -> tuple[bytearray, bytearray, bytearray]:

@@ -54,6 +54,14 @@ def from_java(packed: JavaObject) -> bytes:
     return bytes(packed.tostring())
 
 
+def unpack_counts(packed: bytes) -> list[tuple[str, int]]:
+    """n texts, each with an int32, that are packed as n, the numbers, and the texts."""
+    size, *_ = np.frombuffer(packed, dtype="<i4", count=1).tolist()
+    numbers = np.frombuffer(packed, dtype="<i4", count=size, offset=4).tolist()
+    texts = [text.decode() for text in unpack_texts(packed[4 + 4 * size :], size)]
+    return list(zip(texts, numbers, strict=True))
+
+
 def unpack_hits(packed: bytes) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
     """m int32 ordinals and m float32 scores, as Java's TermSearch.best packs them."""
     count = len(packed) // 8

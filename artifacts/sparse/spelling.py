@@ -7,14 +7,21 @@ fuzzy and sorted terms find them.
 from collections.abc import Sequence
 from typing import Final
 
-from lightretriever.artifacts.sparse.java_bytes import from_java, pack_text, pack_texts, unpack_texts, utf8
+from lightretriever.artifacts.sparse.java_bytes import (
+    from_java,
+    pack_text,
+    pack_texts,
+    unpack_counts,
+    unpack_texts,
+    utf8,
+)
 from lightretriever.artifacts.sparse.jvm import java_call, java_class
 from lightretriever.artifacts.sparse.reader import LuceneIndex
 from lightretriever.artifacts.sparse.vocabulary import Language, word_analyzer
 
 __all__ = ["LEAST_BEGINNING", "LEAST_WORD", "MOST_WORD", "Spelling"]
 
-LEAST_WORD: Final = 4
+LEAST_WORD: Final = 3
 """Letters of a word that is corrected; shorter ones are like too many others."""
 
 MOST_WORD: Final = 40
@@ -43,8 +50,9 @@ class Spelling:
         in any form, and where no word is near.
 
         Words of 4 and 5 letters may differ in one letter, longer ones in two, but not in the first. Two neighbours that
-        are swapped count as one. Among equals, the word of most documents is taken. Raises ValueError for a word that
-        is no Unicode.
+        are swapped count as one. Among equals, the word of most documents is taken. A word of three letters is
+        corrected only to one that has two neighbours swapped or one letter more, that five documents and one in 200
+        have, and ten times as many as any other such word. Raises ValueError for a word that is no Unicode.
         """
         if not words:
             return []
@@ -53,10 +61,10 @@ class Spelling:
         found = from_java(java_call(self._java.corrections, self._index.handle, self._analyzer, *packed))
         return [text.decode() for text in unpack_texts(found, len(words))]
 
-    def completion(self, beginning: str) -> str:
-        """The word of most documents that begins with a text in lower case, of at least two letters; "" if the text is
-        itself a word of the corpus, or no word begins with it."""
+    def completions(self, beginning: str, most: int) -> list[tuple[str, int]]:
+        """The words that begin with a text in lower case, of at least two letters, the text itself included if it is a
+        word, each with the number of documents that have it: the most frequent `most`, ties by word."""
         if len(beginning) < LEAST_BEGINNING:
-            return ""
+            return []
         packed = pack_text("beginning", beginning)
-        return from_java(java_call(self._java.completion, self._index.handle, packed)).decode()
+        return unpack_counts(from_java(java_call(self._java.completions, self._index.handle, packed, most)))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
+from lightretriever.artifacts.corpus.fields import Order
 from lightretriever.service.execution.executor import Outcome
 from lightretriever.service.schemas import LegName
 
@@ -155,8 +156,20 @@ class DocumentStore(Protocol):
     def counts(self, field: str, ordinals: Ordinals) -> list[tuple[str, int]]:
         """Count the values of a keyword field in documents (m,), the most frequent first, ties by value."""
 
+    def counts_among(self, field: str, among: DocumentFilter | None) -> list[tuple[str, int]]:
+        """The same over all documents `among`; None: over all that there are."""
+
     def where(self, condition: Sequence[str]) -> DocumentFilter:
         """Give the documents for which a condition holds, see `service.search.filters`."""
+
+    def totals(self, chosen: Sequence[DocumentFilter | None]) -> list[int]:
+        """Give the number of documents in each set; None: all documents."""
+
+    def listed(
+        self, among: DocumentFilter | None, order: Order | None, offset: int, count: int, seconds: float = inf
+    ) -> Ordinals:
+        """Give the documents (m,) from the one at `offset` on, up to `count`, of those `among`, in an order, or by
+        ordinal; ties are by ordinal. TimeoutError after `seconds`, where the backend can be interrupted."""
 
     def close(self) -> None:
         """Release the store. Idempotent."""
@@ -168,8 +181,9 @@ class Spellings(Protocol):
     def corrections(self, words: Sequence[str]) -> list[str]:
         """For each word in lower case, give the corpus's word most like it; "" if it has the word, or none is near."""
 
-    def completion(self, beginning: str) -> str:
-        """Give the most frequent word with this beginning; "" if the beginning is a word, or no word has it."""
+    def completions(self, beginning: str, most: int) -> list[tuple[str, int]]:
+        """Give the most frequent `most` words with this beginning in lower case, itself included if it is a word, each
+        with the number of documents that have it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from math import inf
 import numpy as np
 import numpy.typing as npt
 from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.corpus.fields import Order
 from lightretriever.artifacts.live.overlay import Among, LaterDense
 from lightretriever.artifacts.live.store import LiveStore
 from lightretriever.artifacts.sparse.index import ImpactIndex
@@ -113,6 +114,23 @@ class LiveStoredDocuments:
         """Count the values of a keyword field in documents (m,), the most frequent first, ties by value."""
         return self._store.snapshot.index.counts(field, ordinals)
 
+    def counts_among(self, field: str, among: DocumentFilter | None) -> list[tuple[str, int]]:
+        """The same over the living documents `among`; None: over all that live."""
+        chosen = _chosen(self._store, among)
+        return chosen.index.counts_among(field, chosen.documents)
+
+    def totals(self, chosen: Sequence[DocumentFilter | None]) -> list[int]:
+        """Give the number of living documents in each set; None: all that live."""
+        sets = [_chosen(self._store, among) for among in chosen]
+        return [total for one in sets for total in one.index.totals([one.documents])]
+
+    def listed(
+        self, among: DocumentFilter | None, order: Order | None, offset: int, count: int, seconds: float = inf
+    ) -> Ordinals:
+        """Give the living documents (m,) from the one at `offset` on, up to `count`, in an order, or by ordinal."""
+        chosen = _chosen(self._store, among)
+        return chosen.index.listed(chosen.documents, order, offset, count, seconds)
+
     def where(self, condition: Sequence[str]) -> DocumentFilter:
         """Give the condition itself, because another snapshot has other documents; the present ones are found and
         remembered."""
@@ -133,9 +151,9 @@ class LiveSpellings:
         """For each word, give the corpus's word most like it; "" if it has the word, or none is near."""
         return Spelling(self._store.snapshot.index, self._language).corrections(words)
 
-    def completion(self, beginning: str) -> str:
-        """Give the most frequent word with this beginning; "" if the beginning is a word, or no word has it."""
-        return Spelling(self._store.snapshot.index, self._language).completion(beginning)
+    def completions(self, beginning: str, most: int) -> list[tuple[str, int]]:
+        """Give the most frequent `most` words with this beginning, each with the number of documents that have it."""
+        return Spelling(self._store.snapshot.index, self._language).completions(beginning, most)
 
 
 class LiveBackends(LocalBackends):

@@ -1,12 +1,14 @@
 """The documents on an OpenSearch cluster."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from math import inf
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
-from lightretriever.artifacts.cluster.queries import Query, filter_query, of_ordinals
+from lightretriever.artifacts.cluster.queries import Query, filter_query, listing, matching, of_ordinals
 from lightretriever.artifacts.cluster.schema import MOST_FOUND, filter_field, read_features
+from lightretriever.artifacts.corpus.fields import Order
 from lightretriever.artifacts.errors import ClusterError
 from lightretriever.service.backends.base import ClusterPlace, DocumentFilter, DocumentsGoneError, Ordinals
 
@@ -26,6 +28,9 @@ class Asked(Protocol):
 
     def ask_one(self, search: Query) -> Query:
         """Send one search, and give its answer."""
+
+    def ask(self, searches: Iterable[tuple[str, Query]]) -> list[Query | Exception]:
+        """Send searches in one trip, and give each one's answer or exception."""
 
     def check(self, ordinals: Ordinals) -> None:
         """ValueError for an ordinal that no document can have."""
@@ -81,8 +86,12 @@ class ClusterDocuments:
     def counts(self, field: str, ordinals: Ordinals) -> list[tuple[str, int]]:
         """Count the values of a keyword field in documents (m,). ClusterError if they have more than 10,000 values."""
         self._group.check(ordinals)
+        return self.counts_among(field, of_ordinals(ordinals))
+
+    def counts_among(self, field: str, among: DocumentFilter | None) -> list[tuple[str, int]]:
+        """The same over all documents `among`; None: over all that there are."""
         values = {"terms": {"field": filter_field(field), "size": MOST_FOUND}}
-        answer = self._group.ask_one({"size": 0, "query": of_ordinals(ordinals), "aggs": {"values": values}})
+        answer = self._group.ask_one({"size": 0, "query": matching(among), "aggs": {"values": values}})
         found = answer["aggregations"]["values"]
         if found["sum_other_doc_count"]:
             raise ClusterError(f"The documents have more than {MOST_FOUND} values in {field}, too many to count.")
@@ -91,6 +100,23 @@ class ClusterDocuments:
     def where(self, condition: Sequence[str]) -> DocumentFilter:
         """Give the query that documents of a condition match."""
         return filter_query(condition)
+
+    def totals(self, chosen: Sequence[DocumentFilter | None]) -> list[int]:
+        """Give the number of documents in each set, all in one trip; None: all documents."""
+        searches = [{"size": 0, "track_total_hits": True, "query": matching(among)} for among in chosen]
+        answers = self._group.ask(("documents", search) for search in searches)
+        for answer in answers:
+            if isinstance(answer, Exception):
+                raise answer
+        return [int(answer["hits"]["total"]["value"]) for answer in answers if not isinstance(answer, Exception)]
+
+    def listed(
+        self, among: DocumentFilter | None, order: Order | None, offset: int, count: int, seconds: float = inf
+    ) -> Ordinals:
+        """Give the documents (m,) from the one at `offset` on, up to `count`, in an order, or by ordinal. The trip ends
+        by the time of `ClusterLegs.within`, so `seconds` ends nothing."""
+        hits = self._hits(listing(among, order, offset, count))
+        return np.array([hit["fields"]["ordinal"][0] for hit in hits], np.int64)
 
     def close(self) -> None:
         """Close the connections. Idempotent."""

@@ -71,8 +71,9 @@ class AsyncSearchClient:
         self._connection = Connection(base_url, api_key=api_key, timeout_s=timeout_s, retries=retries)
         self._http = httpx2.AsyncClient(**self._connection.http_options(), timeout=None)
 
-    async def search(self, request: Query, /, **fields: Any) -> SearchResponse:
-        """Search for a SearchRequest, or for a text with the fields of a SearchRequest as keywords."""
+    async def search(self, request: Query | None = None, /, **fields: Any) -> SearchResponse:
+        """Search for a SearchRequest, or for a text with the fields of a SearchRequest as keywords. Without a text,
+        list the documents that match `filter`."""
         return await self.call(search_call(request, fields))
 
     async def search_batch(self, searches: BatchRequest | Iterable[Query], /, **fields: Any) -> BatchResponse:

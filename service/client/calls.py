@@ -102,7 +102,7 @@ class Call(Generic[T]):
         return self.read(body)
 
 
-def search_call(request: Query, fields: Mapping[str, Any]) -> Call[SearchResponse]:
+def search_call(request: Query | None, fields: Mapping[str, Any]) -> Call[SearchResponse]:
     """One search. AnswerError if the request doesn't fit the schema."""
     model = _request(SearchRequest, "query", request, fields)
     return Call("POST", "/search", _reader(SearchResponse), _json(model))

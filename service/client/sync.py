@@ -76,8 +76,9 @@ class SearchClient:
         self._connection = Connection(base_url, api_key=api_key, timeout_s=timeout_s, retries=retries)
         self._http = httpx2.Client(**self._connection.http_options())
 
-    def search(self, request: Query, /, **fields: Any) -> SearchResponse:
-        """Search for a SearchRequest, or for a text with the fields of a SearchRequest as keywords."""
+    def search(self, request: Query | None = None, /, **fields: Any) -> SearchResponse:
+        """Search for a SearchRequest, or for a text with the fields of a SearchRequest as keywords. Without a text,
+        list the documents that match `filter`."""
         return self.call(search_call(request, fields))
 
     def search_batch(self, searches: BatchRequest | Iterable[Query], /, **fields: Any) -> BatchResponse:

@@ -25,6 +25,7 @@ from lightretriever.artifacts.errors import BundleError, ClusterError, LightRetr
 from lightretriever.service.errors import BundleRefusedError, DeadlineError, NotReadyError, SearchFailedError
 from lightretriever.service.observability.metrics import Metrics
 from lightretriever.service.search.engine import SearchEngine
+from lightretriever.service.search.rules import RulesFile
 from lightretriever.service.settings import Settings
 
 __all__ = ["EngineHolder"]
@@ -76,12 +77,15 @@ class EngineHolder:
         metrics: Metrics | None = None,
     ) -> Self:
         """Open the bundle in a folder, or in the target of a symbolic link, as the collection `name`. BundleError,
-        JavaError. `metrics` are those of the process, None: the holder has its own.
+        JavaError, SettingsError for rules that can't be used. `metrics` are those of the process, None: the holder has
+        its own.
 
         Hashes every file before it opens an index: otherwise damage that keeps the file's size would give wrong answers
         or crash Faiss.
         """
-        engine = _open(_resolved(folder), settings or Settings(), metrics or Metrics(), verified=False)
+        settings = settings or Settings()
+        rules = None if settings.rules is None else RulesFile(settings.rules, name)
+        engine = _open(_resolved(folder), settings, metrics or Metrics(), rules, verified=False)
         engine.publish(name)
         return cls(engine, folder, name)
 
@@ -212,7 +216,7 @@ class EngineHolder:
         path = _resolved(folder)
         if read_manifest(path).digest == self.engine.bundle.manifest.digest and index == self.engine.parts.index:
             return None
-        engine = _open(path, self.settings, self.metrics, verified=True)
+        engine = _open(path, self.settings, self.metrics, self.engine.parts.rules, verified=True)
         try:
             engine.warm_up(self._stop, _WARM_UP_SHARE)
             engine.require_ready()
@@ -235,14 +239,14 @@ class EngineHolder:
         return BundleRefusedError(f"{reason} Version {served} is served as before.")
 
 
-def _open(path: Path, settings: Settings, metrics: Metrics, *, verified: bool) -> SearchEngine:
+def _open(path: Path, settings: Settings, metrics: Metrics, rules: RulesFile | None, *, verified: bool) -> SearchEngine:
     """Open a bundle at a path without symbolic links, after a full check if it is to be `verified`. BundleError if the
     folder changes meanwhile."""
     before, indexes = _signature(path), settings.backend == "local"
     if verified and (problems := verify_bundle(path, indexes=indexes)):
         more = f" ({len(problems) - 1} more)" if len(problems) > 1 else ""
         raise BundleError(f"{path}: {problems[0]}{more}")
-    engine = SearchEngine.open(Bundle.open(path, indexes=indexes), settings, metrics, hashed=verified)
+    engine = SearchEngine.open(Bundle.open(path, indexes=indexes), settings, metrics, rules, hashed=verified)
     if _signature(path) != before:
         engine.close()
         raise BundleError(f"{path}: the folder was replaced while it was opened.", remedy="Try again.")

@@ -103,6 +103,8 @@ def parse_address(parameters: QueryParams) -> SearchRequest:
             message = f"there is no such parameter, only {known}" if field is None else "the parameter is there twice"
             raise InvalidRequestError.of(FieldError(shortened(name), message, shortened(value)))
         search[field] = int(value) if _WHOLE.fullmatch(value) and field in ("k", "offset") else value
+    if "query" not in search:
+        raise InvalidRequestError.of(FieldError("q", "the field is required"))
     try:
         return SearchRequest.model_validate(search)
     except ValidationError as error:

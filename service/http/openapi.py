@@ -186,7 +186,7 @@ def _query_parameter(name: str, field: str) -> dict[str, Any]:
     return {
         "name": name,
         "in": "query",
-        "required": field in _SEARCH["required"],
+        "required": field == "query",
         "description": schema.pop("description"),
         "schema": schema,
     }

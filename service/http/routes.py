@@ -5,7 +5,7 @@ themselves, so FastAPI's request handling would add nothing and cost as much as 
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -170,9 +170,8 @@ async def readyz(request: Request) -> Response:
             await asyncio.to_thread(group.probe)
         holder.engine.require_ready()
     engine = own[0].engine
-    live = engine.parts.backends.live
-    warning = None if live is None else live.warning
-    return json_response(Status(status="ready", index=engine.parts.index, warning=warning))
+    warnings = dict.fromkeys(warning for holder in own for warning in _warnings(holder.engine))
+    return json_response(Status(status="ready", index=engine.parts.index, warning=" ".join(warnings) or None))
 
 
 @router.get("/collections", **describe("Which collections are there?", answer=CollectionList), tags=["operation"])
@@ -220,6 +219,17 @@ async def page(request: Request) -> Response:
 async def docs(request: Request) -> Response:
     """Give this description as a page."""
     return _DOCS.response()
+
+
+def _warnings(engine: SearchEngine) -> Iterator[str]:
+    """Give what to do about many documents beside the bundle, and about a file of rules that can't be used."""
+    live, rules = engine.parts.backends.live, engine.parts.rules
+    if live is not None and live.warning is not None:
+        yield live.warning
+    if rules is not None:
+        rules.look()
+        if rules.problem is not None:
+            yield rules.problem
 
 
 def served() -> list[Route]:

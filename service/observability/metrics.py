@@ -88,12 +88,13 @@ class StageClock:
 
 
 class _Described(NamedTuple):
-    """The state of a collection: labels of its bundle, its documents, those written beside it, whether it is ready, and
-    its lanes."""
+    """The state of a collection: labels of its bundle, its documents, those written beside it, whether its rules are
+    refused, whether it is ready, and its lanes."""
 
     labels: tuple[str, ...]
     documents: int
     written: Callable[[], int]
+    rules_refused: Callable[[], float]
     ready: Callable[[], float]
     lanes: Mapping[str, Lane]
 
@@ -127,9 +128,10 @@ class Metrics:
         ready: Callable[[], float],
         lanes: Mapping[str, Lane],
         written: Callable[[], int] = int,
+        rules_refused: Callable[[], float] = float,
     ) -> None:
-        """Describe another engine of a collection: its bundle, its readiness, its abandoned calls, and the documents
-        written beside the bundle."""
+        """Describe another engine of a collection: its bundle, its readiness, its abandoned calls, the documents
+        written beside the bundle, and whether its rules are refused."""
         labels = (
             manifest.name,
             manifest.digest,
@@ -139,7 +141,7 @@ class Metrics:
             manifest.sparse.query_weights,
         )
         before = self._described.get(collection)
-        self._described[collection] = _Described(labels, manifest.documents, written, ready, lanes)
+        self._described[collection] = _Described(labels, manifest.documents, written, rules_refused, ready, lanes)
         if before is not None and all(one.labels != before.labels for one in self._described.values()):
             self._bundle.labels(*before.labels).set(0)
             if self._folder is None:
@@ -154,6 +156,7 @@ class Metrics:
             return
         self._documents.set(sum(one.documents for one in described))
         self._written.set(sum(one.written() for one in described))
+        self._rules_refused.set(max(one.rules_refused() for one in described))
         self.ready.set(min(one.ready() for one in described))
         for name in {name for one in described for name in one.lanes}:
             lanes = (one.lanes[name] for one in described if name in one.lanes)
@@ -189,6 +192,8 @@ class Metrics:
         self._documents = self._gauge("documents", "Documents in the bundles.", "livemax")
         about = "Documents written beside the bundles, every version of each, until a compaction."
         self._written = self._gauge("live_documents", about, "livemax")
+        about = "1 while the file of rules can't be used and the rules before are in force, else 0."
+        self._rules_refused = self._gauge("rules_refused", about, "livemax")
         self.ready = self._gauge("ready", "1 while /readyz answers 200, else 0.", "livemin")
         self.in_flight = self._gauge("requests_in_flight", "Requests running or waiting.", "livesum")
         abandoned = "Abandoned calls that still hold a thread."

@@ -1,6 +1,8 @@
 """Requests and answers of the API, as pydantic models."""
 
 from lightretriever.service.schemas.answers import (
+    AddedSynonym,
+    AppliedRules,
     BatchResponse,
     Document,
     DocumentChange,
@@ -15,6 +17,7 @@ from lightretriever.service.schemas.answers import (
     Hit,
     HitGroup,
     LegScore,
+    RangeCount,
     SearchResponse,
     Snippet,
     TermCount,
@@ -64,7 +67,9 @@ from lightretriever.service.schemas.requests import (
 )
 
 __all__ = [
+    "AddedSynonym",
     "And",
+    "AppliedRules",
     "BatchRequest",
     "BatchResponse",
     "Boost",
@@ -114,6 +119,7 @@ __all__ = [
     "Or",
     "Problem",
     "QueryTerm",
+    "RangeCount",
     "Reloaded",
     "RrfFusion",
     "SearchRequest",

@@ -6,6 +6,8 @@ from lightretriever.service.schemas.base import LegName, Matched, Mode, Model
 from pydantic import Field
 
 __all__ = [
+    "AddedSynonym",
+    "AppliedRules",
     "BatchResponse",
     "Document",
     "DocumentChange",
@@ -20,6 +22,7 @@ __all__ = [
     "Hit",
     "HitGroup",
     "LegScore",
+    "RangeCount",
     "SearchResponse",
     "Snippet",
     "TermCount",
@@ -118,6 +121,12 @@ class Explanation(Model):
         description="Share of the query's terms of positive weight that title or text has, whatever their forms. "
         "Absent if the query has none.",
     )
+    note: str | None = Field(
+        default=None,
+        exclude_if=_absent,
+        description="Says that there is no query, and what gives the order, or that a rule put the hit first; present "
+        "then.",
+    )
     boosts: list[float] | None = Field(
         default=None,
         exclude_if=_absent,
@@ -140,7 +149,9 @@ class Hit(Model):
 
     id: str
     rank: int = Field(description="Rank among all hits from 1, `offset` included.")
-    score: float = Field(description="Fused score; in modes other than `hybrid`, the leg's own score.")
+    score: float = Field(
+        description="Fused score; in modes other than `hybrid`, the leg's own score; without a query, 0."
+    )
     dense: LegScore | None = Field(description="Null if the dense leg was not searched or gave no score in time.")
     sparse: LegScore | None = Field(description="Null if the sparse leg was not searched or gave no score in time.")
     rerank: float | None = Field(
@@ -197,23 +208,53 @@ class Timings(Model):
         default=None,
         exclude_if=_absent,
         description="Reading what the order depends on, and ordering, `rerank` included; present if the request has "
-        "`boosts`, `diversity`, `sort` or `group_by`, or a model reranked.",
+        "`boosts`, `diversity`, `sort` or `group_by`, or no query, or a model reranked.",
     )
     rerank: float | None = Field(default=None, exclude_if=_absent, description="Present if a model reranked.")
     fetch: float | None = Field(default=None, description="Reading the documents.")
     snippets: float | None = Field(
         default=None, exclude_if=_absent, description="Present if the request has `snippets`."
     )
-    facets: float | None = Field(default=None, exclude_if=_absent, description="Present if the request has `facets`.")
+    facets: float | None = Field(
+        default=None, exclude_if=_absent, description="Present if the request has `facets` or `facet_ranges`."
+    )
     explain: float | None = Field(default=None, exclude_if=_absent, description="Present if the request has `explain`.")
     total: float = Field(description="From the arrival of the request, including waiting.")
 
 
 class FacetCount(Model):
-    """A value of a field, and the number of candidates that have it."""
+    """A value of a field, and the number of candidates that have it; without a query, of documents that match."""
 
     value: str
     count: int
+
+
+class RangeCount(Model):
+    """A range of a field's values, and the number of candidates that have a value in it; without a query, of documents
+    that match."""
+
+    gte: float | str | None = Field(
+        default=None, exclude_if=_absent, description="From this value on; absent in the first range."
+    )
+    lt: float | str | None = Field(
+        default=None, exclude_if=_absent, description="Below this value; absent in the last range."
+    )
+    count: int
+
+
+class AddedSynonym(Model):
+    """A text that a rule added to a query."""
+
+    text: str
+    weight: float = Field(description="How often it counts, as in `terms`.")
+
+
+class AppliedRules(Model):
+    """What the service's rules did to a search."""
+
+    synonyms: list[AddedSynonym] = Field(description="Texts that count beside the query.")
+    pinned: list[str] = Field(description="Ids of the documents that were put first, in their order.")
+    hidden: int = Field(description="Number of documents that were left out if they exist.")
 
 
 class SearchResponse(Model):
@@ -225,14 +266,21 @@ class SearchResponse(Model):
     )
     mode: Mode
     task: str
-    candidates: int = Field(description="Number of distinct documents that the legs proposed.")
+    candidates: int = Field(
+        description="Number of distinct documents that the legs proposed; without a query, `total`."
+    )
+    total: int | None = Field(
+        default=None,
+        exclude_if=_absent,
+        description="Number of all documents that match the filter; present without a query.",
+    )
     matched: Matched | None = Field(
         default=None,
         exclude_if=_absent,
         description="How well the best candidate matches, by the thresholds of the dense score in `/info`: `none` if "
         "words drawn at random score as high, or if the sparse leg finds no word of the query and either it is not "
         "strong or the tokenizer knows none of them. Present if the task has thresholds and the dense leg was "
-        "searched, but not for head queries, nor with `terms`.",
+        "searched, but not for head queries, nor with `terms` or synonyms of a rule.",
     )
     searched: str | None = Field(
         default=None,
@@ -245,6 +293,17 @@ class SearchResponse(Model):
         description="The query, better spelt; present if the request has `spelling: suggest`, and the corpus has "
         "words like those of the query that it lacks.",
     )
+    completions: list[str] | None = Field(
+        default=None,
+        exclude_if=_absent,
+        description="The query with what its last word may become, the likeliest first, at most 12; present if the "
+        "request has `prefix` and the last word has completions.",
+    )
+    rules: AppliedRules | None = Field(
+        default=None,
+        exclude_if=_absent,
+        description="Present if the service has rules, and some are for this query.",
+    )
     head_query: bool | None = Field(
         default=None,
         exclude_if=_absent,
@@ -255,6 +314,11 @@ class SearchResponse(Model):
         default=None,
         exclude_if=_absent,
         description="By field, the most frequent value first; present if the request has `facets`.",
+    )
+    facet_ranges: dict[str, list[RangeCount]] | None = Field(
+        default=None,
+        exclude_if=_absent,
+        description="By field, the ranges in ascending order; present if the request has `facet_ranges`.",
     )
     timings_ms: Timings
 

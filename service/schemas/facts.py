@@ -36,7 +36,8 @@ class Status(Model):
     warning: str | None = Field(
         default=None,
         exclude_if=_absent,
-        description="What to do about many documents written beside the bundle; present if they are.",
+        description="What to do about many documents written beside the bundle, and about a file of rules that "
+        "can't be used; present if there is either.",
     )
 
 

@@ -10,11 +10,12 @@ from typing import Annotated, Any, Final, Self
 from lightretriever.service.schemas.base import Model
 from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
-__all__ = ["TAGS", "And", "Condition", "Filter", "Not", "Or"]
+__all__ = ["TAGS", "And", "Condition", "Filter", "Not", "Or", "Value"]
 
 Value = Annotated[
     str | bool | int | float, BeforeValidator(lambda value: value.isoformat() if isinstance(value, date) else value)
 ]
+"""A value of a declared field."""
 
 _BOUNDS = ("gt", "gte", "lt", "lte")
 

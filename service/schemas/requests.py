@@ -3,7 +3,7 @@
 from typing import Annotated, Any, Final, Literal, Self
 
 from lightretriever.service.schemas.base import Mode, Model, Normalization
-from lightretriever.service.schemas.filters import Filter
+from lightretriever.service.schemas.filters import Filter, Value
 from lightretriever.service.schemas.ranking import Boost, Sort
 from pydantic import Field, field_validator, model_validator
 
@@ -110,7 +110,14 @@ class SnippetRequest(Model):
 class SearchRequest(Model):
     """One search."""
 
-    query: str = Field(min_length=1, description="What to look for, in plain words.", examples=["play music"])
+    query: str | None = Field(
+        default=None,
+        min_length=1,
+        description="What to look for, in plain words. Null: list all documents that match `filter`, in the order of "
+        "`sort`, or of writing; the request needs one of the two. `spelling`, `prefix`, `mode` and `fusion` then "
+        "change nothing, and what orders hits by scores is refused.",
+        examples=["play music"],
+    )
     terms: list[QueryTerm] = Field(
         default_factory=list,
         max_length=100,
@@ -170,7 +177,11 @@ class SearchRequest(Model):
         description="Above 0: order the candidates by maximal marginal relevance, so that hits differ from those above "
         "them. 1: only by their difference.",
     )
-    sort: Sort | None = Field(default=None, description="Order all candidates by a field instead of their scores.")
+    sort: Sort | None = Field(
+        default=None,
+        description="Order all candidates by a field instead of their scores; without a query, all documents that "
+        "match.",
+    )
     rerank: bool | None = Field(
         default=None,
         description="Whether the service's reranking model orders the first candidates anew, if it has one, see "
@@ -186,19 +197,30 @@ class SearchRequest(Model):
     facets: list[str] = Field(
         default_factory=list,
         max_length=20,
-        description="Declared keyword fields whose values to count over all candidates of the legs.",
+        description="Declared keyword fields whose values to count over all candidates of the legs; without a query, "
+        "over all documents that match.",
         json_schema_extra=_EMPTY,
+    )
+    facet_ranges: dict[str, list[Value]] = Field(
+        default_factory=dict,
+        max_length=20,
+        description="Declared numbers and dates to count in ranges, over the same documents: by field, the edges of "
+        "the ranges in ascending order. Of n edges there are n + 1 ranges, the first below the first edge; a range has "
+        "its lower edge, not its upper one. All fields together have at most 100 edges.",
+        json_schema_extra={"default": {}},
+        examples=[{"year": [2000, 2010, 2020]}],
     )
     spelling: Literal["suggest", "auto"] | None = Field(
         default=None,
         description="Compare the query's words with those of the corpus, if `/info` has `spelling`. `suggest`: give a "
         "better spelt query as `did_you_mean`. `auto`: search for it, and give it as `searched`. Null: take the query "
-        "as it is. The first 8 doubtful words of at least 4 letters are compared; `terms` are not.",
+        "as it is. The first 8 doubtful words of at least 3 letters are compared; `terms` are not.",
     )
     prefix: bool = Field(
         default=False,
-        description="Complete the last word while someone types it: a beginning of at least 2 letters that is no word "
-        "of the corpus stands for the most frequent word that begins so. `searched` has the completed query.",
+        description="Complete the last word while someone types it: a beginning of at least 2 letters stands for all "
+        "words of the corpus that begin so, at most 12, weighed by their frequency and by their nearness to the other "
+        "words. `completions` has the query with each of them, `searched` with the likeliest.",
     )
     snippets: SnippetRequest | None = Field(
         default=None,
@@ -210,7 +232,10 @@ class SearchRequest(Model):
         default=False, description="For each hit, give the share of each leg and each query word in its scores."
     )
 
-    _blank = field_validator("query")(_not_blank)
+    @field_validator("query")
+    @classmethod
+    def _blank(cls, query: str | None) -> str | None:
+        return None if query is None else _not_blank(query)
 
 
 class BatchRequest(Model):

@@ -34,16 +34,26 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Typed:
-    """The text to search for in place of a query as it was typed, and the text that may have been meant, if any."""
+    """The text to search for in place of a query as it was typed, and the text that may have been meant, if any.
+
+    completions: the query with each completion of its last word, the likeliest first. words: those that count beside
+    the text, each with its weight.
+    """
 
     query: str
     searched: str
     meant: str | None = None
+    completions: Sequence[str] = ()
+    words: Sequence[tuple[str, float]] = ()
 
     def facts(self) -> Plain:
-        """Give `searched` and `did_you_mean` of the answer."""
-        searched = {} if self.searched == self.query else {"searched": self.searched}
-        return searched if self.meant is None else searched | {"did_you_mean": self.meant}
+        """Give `searched`, `did_you_mean` and `completions` of the answer."""
+        facts: Plain = {} if self.searched == self.query else {"searched": self.searched}
+        if self.meant is not None:
+            facts["did_you_mean"] = self.meant
+        if self.completions:
+            facts["completions"] = list(self.completions)
+        return facts
 
 
 def build_hits(page: Page, table: CandidateTable, legs: Sequence[LegName], ranking: Ranked, offset: int) -> list[Plain]:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import orjson
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
 from lightretriever.artifacts.tokens.tokenizer import document_text
-from lightretriever.service.backends.base import DocumentsGoneError, DocumentStore, UnavailableError
+from lightretriever.service.backends.base import DocumentFilter, DocumentsGoneError, DocumentStore, UnavailableError
 from lightretriever.service.errors import UNAVAILABLE, DeadlineError, NotReadyError, SearchFailedError
 from lightretriever.service.schemas import DocumentTerm, DocumentTerms
 
@@ -76,6 +76,12 @@ class Documents:
         """Count each field's values over documents (m,), the most frequent first, as `FacetCount`."""
         with reading():
             found = {field: self.store.counts(field, ordinals) for field in fields}
+        return {name: [{"value": value, "count": count} for value, count in counts] for name, counts in found.items()}
+
+    def facets_among(self, fields: Sequence[str], among: DocumentFilter | None) -> dict[str, list[dict[str, Any]]]:
+        """The same over all documents `among`; None: over all that there are."""
+        with reading():
+            found = {field: self.store.counts_among(field, among) for field in fields}
         return {name: [{"value": value, "count": count} for value, count in counts] for name, counts in found.items()}
 
     def terms(self, document_id: str) -> tuple[dict[str, int], dict[str, Any]] | None:

@@ -141,6 +141,15 @@ class QueryEncoder:
         clock.add("encode" if dense else "tokenize", started)
         return (EncodedQuery(*one, bag, vector) for one, bag, vector in zip(weighed, tokens, vectors, strict=True))
 
+    def vectors(self, texts: Sequence[str], task: str) -> npt.NDArray[np.float32]:
+        """Give the dense vectors of texts (n, D), of length 1; 0 for a text without tokens or direction. KeyError for
+        a task without a table, TokenizerError for a text that the tokenizer fails on."""
+        ids, lengths = self.tokenizer.query_ids_of(texts)
+        bounds, distinct, counts = kernels.count_each(ids, lengths)
+        vectors, norms = self.tables[task].sums.directions(bounds, distinct, counts.astype(np.float32))
+        vectors[~((norms >= _SHORTEST) & (norms < np.inf)) | (lengths == 0)] = 0
+        return vectors
+
     def with_parts(self, query: EncodedQuery, task: str) -> EncodedQuery:
         """Add each token's part of the dense vector to a query."""
         rows = self.tables[task].rows(query.tokens.ids) * query.tokens.weights[:, None]

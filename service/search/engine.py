@@ -44,6 +44,7 @@ from lightretriever.service.search.parts import REQUESTS, Parts
 from lightretriever.service.search.pipeline import Search
 from lightretriever.service.search.request import Plan, RequestReader
 from lightretriever.service.search.rerank import RERANK
+from lightretriever.service.search.rules import RulesFile
 from lightretriever.service.search.warm_up import warm_up
 from lightretriever.service.settings import Settings
 
@@ -101,6 +102,7 @@ class SearchEngine:
         bundle: Bundle,
         settings: Settings | None = None,
         metrics: Metrics | None = None,
+        rules: RulesFile | None = None,
         *,
         hashed: bool = True,
     ) -> Self:
@@ -108,10 +110,13 @@ class SearchEngine:
         ClusterError if its cluster can't be used.
 
         `metrics` are the process's; call `publish` to make them describe this engine. None: the engine has its own.
-        Unless `hashed`, checks the files' hashes before it opens an index.
+        `rules` are those of the collection. None: those of the settings' file, if there is one, and SettingsError if it
+        can't be used. Unless `hashed`, checks the files' hashes before it opens an index.
         """
         settings = settings or Settings()
-        parts = Parts.open(bundle, settings, hashed=hashed)
+        if rules is None and settings.rules is not None:
+            rules = RulesFile(settings.rules)
+        parts = Parts.open(bundle, settings, rules, hashed=hashed)
         try:
             return cls(bundle, settings, parts, metrics)
         except BaseException:
@@ -133,6 +138,7 @@ class SearchEngine:
             lambda: float(self.ready),
             lanes,
             written=lambda: 0 if live is None else live.written,
+            rules_refused=self._rules_refused,
         )
 
     def search(self, request: SearchRequest, clock: StageClock | None = None) -> SearchResponse:
@@ -293,6 +299,14 @@ class SearchEngine:
         if found is None:
             raise DocumentNotFoundError(f"No document has the id {document_id[:100]!r}.")
         return found
+
+    def _rules_refused(self) -> float:
+        """Give 1 while the file of rules can't be used, else 0."""
+        rules = self.parts.rules
+        if rules is None:
+            return 0.0
+        rules.look()
+        return float(rules.problem is not None)
 
     def _require_time(self, clock: StageClock) -> None:
         if perf_counter() >= clock.arrived + self.settings.deadline_ms / 1e3:

@@ -56,10 +56,12 @@ def check_explained(request: SearchRequest, query: EncodedQuery, most: int) -> N
         raise InvalidRequestError.of(FieldError("explain", message, value=True))
 
 
-def query_words(text: str, request: SearchRequest, query: EncodedQuery, encoder: QueryEncoder) -> list[QueryWord]:
-    """The words of the `text` that was searched for and of a request's terms, in order, with the tokens and terms of
-    the encoded `query`."""
-    texts = [(text, 1.0), *((term.text.strip(), term.weight) for term in request.terms)]
+def query_words(
+    text: str, extra_terms: Sequence[tuple[str, float]], query: EncodedQuery, encoder: QueryEncoder
+) -> list[QueryWord]:
+    """The words of the `text` that was searched for and of the texts that count beside it, each with its weight, in
+    order, with the tokens and terms of the encoded `query`."""
+    texts = [(text, 1.0), *((extra.strip(), weight) for extra, weight in extra_terms)]
     tokens = {token: place for place, token in enumerate(query.tokens.ids.tolist())}
     terms = {term: place for place, term in enumerate(query.terms)}
     words: dict[str, QueryWord] = {}

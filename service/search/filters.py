@@ -46,10 +46,12 @@ class Filters:
             return self._where(condition)
 
 
-def read_filter(given: Filter, fields: Mapping[str, FieldKind]) -> tuple[tuple[str, ...], list[FieldError]]:
-    """Give a filter in the index's form, and its errors, by their path in the request."""
+def read_filter(
+    given: Filter, fields: Mapping[str, FieldKind], path: str = "filter"
+) -> tuple[tuple[str, ...], list[FieldError]]:
+    """Give a filter in the index's form, and its errors, by their path in the request, which begins with `path`."""
     errors: list[FieldError] = []
-    texts = tuple(_texts(given, fields, "filter", 0, errors))
+    texts = tuple(_texts(given, fields, path, 0, errors))
     values = sum(_values(given))
     if values > MOST_VALUES:
         errors.append(FieldError("filter", f"a filter has at most {MOST_VALUES} values", values))

@@ -35,7 +35,7 @@ import numpy.typing as npt
 from lightretriever.artifacts import kernels
 from lightretriever.service.schemas import Normalization
 
-__all__ = ["FLOOR", "CandidateTable", "Fused", "align", "fuse_linear", "fuse_rrf"]
+__all__ = ["FLOOR", "CandidateTable", "Fused", "align", "fuse_linear", "fuse_rrf", "with_documents"]
 
 Ordinals = npt.NDArray[np.int64]
 Scores = npt.NDArray[np.float64]
@@ -84,6 +84,18 @@ def align(legs: Sequence[tuple[Ordinals, npt.NDArray[np.floating]]]) -> Candidat
     ValueError if a leg's two arrays differ in length, a score is not finite, or a leg has an ordinal twice.
     """
     return CandidateTable(*kernels.align(legs))
+
+
+def with_documents(table: CandidateTable, ordinals: Ordinals) -> CandidateTable:
+    """Give a table that has documents (m,), too, which no leg proposed and whose scores are not known yet."""
+    new = np.setdiff1d(ordinals, table.ordinals)
+    if not new.size:
+        return table
+    every = np.concatenate([table.ordinals, new])
+    order, legs = np.argsort(every), len(table.scores)
+    scores = np.concatenate([table.scores, np.full((legs, new.size), np.nan)], axis=1)[:, order]
+    ranks = np.concatenate([table.ranks, np.zeros((legs, new.size), np.int64)], axis=1)[:, order]
+    return CandidateTable(every[order], np.ascontiguousarray(scores), np.ascontiguousarray(ranks))
 
 
 def fuse_linear(table: CandidateTable, weights: Sequence[float], normalization: Normalization = "range") -> Fused:

@@ -15,6 +15,7 @@ from lightretriever.service.search.documents import Documents
 from lightretriever.service.search.encoder import QueryEncoder
 from lightretriever.service.search.filters import Filters
 from lightretriever.service.search.rerank import RERANK, Reranker
+from lightretriever.service.search.rules import RulesFile
 from lightretriever.service.settings import Settings
 
 __all__ = ["REQUESTS", "Parts"]
@@ -26,7 +27,7 @@ REQUESTS: Final = "requests"
 @dataclass(frozen=True, slots=True)
 class Parts:
     """The parts that searches use: query encoder, backends, documents, filters, the executor of calls that can't be
-    interrupted, the reranking model, if there is one, and the model that encodes written documents, if there is one."""
+    interrupted, and if there are such, the reranking model, the model that encodes written documents, and the rules."""
 
     encoder: QueryEncoder
     backends: Backends
@@ -35,9 +36,10 @@ class Parts:
     executor: Executor
     reranker: Reranker | None
     document_encoder: DocumentEncoder | None = None
+    rules: RulesFile | None = None
 
     @classmethod
-    def open(cls, bundle: Bundle, settings: Settings, *, hashed: bool = True) -> Self:
+    def open(cls, bundle: Bundle, settings: Settings, rules: RulesFile | None = None, *, hashed: bool = True) -> Self:
         """Open the parts of a bundle. BundleError, JavaError, and on a cluster ClusterError, and what
         `DocumentEncoder.open` raises if the settings name a recipe.
 
@@ -61,6 +63,7 @@ class Parts:
                     executor=executor,
                     reranker=reranker,
                     document_encoder=written,
+                    rules=rules,
                 )
             except BaseException:
                 backends.close()

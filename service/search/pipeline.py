@@ -1,7 +1,7 @@
 """One search, from the query to the answer: encode, search the legs in parallel, fuse, rank, read the documents."""
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from time import perf_counter
 from typing import Any, Final, Literal, NoReturn
@@ -24,12 +24,15 @@ from lightretriever.service.search.answer import Page, Plain, Typed, build_hits
 from lightretriever.service.search.documents import reading
 from lightretriever.service.search.encoder import require_terms
 from lightretriever.service.search.explain import check_explained, explanations, query_words
-from lightretriever.service.search.fusion import CandidateTable, Fused, align, fuse_linear, fuse_rrf
+from lightretriever.service.search.facets import count_in_ranges
+from lightretriever.service.search.fusion import CandidateTable, Fused, align, fuse_linear, fuse_rrf, with_documents
+from lightretriever.service.search.listing import list_documents
 from lightretriever.service.search.matching import best_match, match_of, thresholds_of
 from lightretriever.service.search.parts import Parts
 from lightretriever.service.search.ranking import Ranked, fields_to_rank, ranked
 from lightretriever.service.search.request import Plan
 from lightretriever.service.search.rerank import RERANK
+from lightretriever.service.search.rules import AppliedRules
 from lightretriever.service.search.snippets import snippets_of
 from lightretriever.service.search.spelling import read_typed
 
@@ -53,6 +56,7 @@ class Search:
     def __init__(self, parts: Parts, plan: Plan, clock: StageClock) -> None:
         self.missing: dict[LegName | Literal["rerank"], Reason] = {}
         """Legs that did not answer, and the reranking model if it didn't."""
+        self._rules: AppliedRules | None = None
         self.unscored: dict[LegName, Reason] = {}
         """Legs that answered but did not score the other legs' candidates."""
         self._parts = parts
@@ -70,17 +74,33 @@ class Search:
                 f"The search had not begun {self._clock.total() * 1e3:.0f} ms after the request came, too late for its "
                 f"deadline of {self._plan.deadline_ms:g} ms. Allow more time, or try again later."
             )
-        typed = self._typed()
-        query = self._encoded(typed.searched)
-        if self._plan.request.explain:
-            check_explained(self._plan.request, query, self._plan.max_explained)
+        request = self._plan.request
+        if request.query is None:
+            return self._answered(self._listed)
+        typed = self._typed(request.query)
+        if self._parts.rules is not None:
+            self._rules = self._parts.rules.apply(typed.searched)
+        query = self._encoded(typed)
+        if request.explain:
+            check_explained(request, query, self._plan.max_explained)
+        return self._answered(partial(self._found, typed, query))
+
+    def _answered(self, answer: Callable[[], Plain]) -> Plain:
+        """Answer, anew if documents were deleted meanwhile."""
         for _ in range(_ATTEMPTS):
             try:
-                return self._found(typed, query)
+                return answer()
             except DocumentsGoneError:  # between two trips to a cluster
                 self.missing.clear()
                 self.unscored.clear()
         raise NotReadyError("Documents that the search found are deleted all the time. Try again later.")
+
+    def _listed(self) -> Plain:
+        """List the documents that match. DocumentsGoneError if a document was deleted meanwhile."""
+        parts, clock = self._parts, self._clock
+        with parts.backends.within(self._until(1.0)):
+            answer = list_documents(parts, self._plan, clock, self._until(_RESCORE_UNTIL), self._require_time)
+        return answer | {"timings_ms": _UNTIMED | clock.milliseconds()}
 
     def _found(self, typed: Typed, query: EncodedQuery) -> Plain:
         """Search for an encoded query, and answer. DocumentsGoneError if a document was deleted meanwhile."""
@@ -88,33 +108,79 @@ class Search:
         legs = list(found)
         with self._clock.measure("fuse"):
             table = align(list(found.values()))
+        pinned = self._pinned()
+        if pinned:
+            table = with_documents(table, np.array(list(pinned.values()), np.int64))
         self._score(query, table, legs)
         with self._clock.measure("fuse"):
             fused = self._fused(table, legs)
         with self._parts.backends.within(self._until(1.0)):
-            ranking = self._ranked(typed.searched, table, fused)
-            return self._answer(typed, query, table, legs, fused, ranking)
+            columns = np.searchsorted(table.ordinals, list(pinned.values())).tolist() if pinned else []
+            fused = _with_columns(fused, columns) if pinned else fused
+            ranking = self._ranked(typed.searched, table, fused, columns)
+            return self._answer(typed, query, table, legs, fused, ranking, list(pinned))
 
-    def _typed(self) -> Typed:
+    def _condition(self) -> tuple[str, ...] | None:
+        """Give the filter of the request, without the documents that rules hide."""
+        condition, rules = self._plan.condition, self._rules
+        if rules is None or not rules.hidden:
+            return condition
+        hidden = ("not", "ids", str(len(rules.hidden)), *rules.hidden)
+        return hidden if condition is None else ("and", "2", *condition, *hidden)
+
+    def _pinned(self) -> dict[str, int]:
+        """Give the ordinals of the documents that rules put first, by id in their order: those that pass the filter.
+        None with `sort`, whose field alone gives the order."""
+        if self._rules is None or not self._rules.pinned or self._plan.request.sort is not None:
+            return {}
+        ids, condition, documents = self._rules.pinned, self._condition(), self._parts.documents
+        wanted = ("ids", str(len(ids)), *ids)
+        self._require_time("find the pinned documents")
+        with self._clock.measure("filter"), self._parts.backends.within(self._until(_RESCORE_UNTIL)):
+            among = self._parts.filters.where(wanted if condition is None else ("and", "2", *condition, *wanted))
+            with reading():
+                ordinals = documents.store.listed(among, None, 0, len(ids))
+            read = [document_id for document_id, _ in documents.fetch(ordinals, [])]
+            found = dict(zip(read, ordinals.tolist(), strict=True))
+        return {document_id: found[document_id] for document_id in ids if document_id in found}
+
+    def _typed(self, query: str) -> Typed:
         """Give the text to search for: the query, its words corrected and completed where the request asks for that."""
         request = self._plan.request
         if request.spelling is None and not request.prefix:
-            return Typed(request.query, request.query)
+            return Typed(query, query)
         with self._clock.measure("spelling"), reading():
-            return read_typed(request, self._parts.backends.spellings, self._parts.encoder.tokenizer)
+            return read_typed(query, request, self._parts.backends.spellings, self._parts.encoder, self._plan.task)
 
-    def _encoded(self, text: str) -> EncodedQuery:
+    def _encoded(self, typed: Typed) -> EncodedQuery:
         request, legs = self._plan.request, self._plan.legs
         query = self._parts.encoder.encode(
-            text,
+            typed.searched,
             self._plan.task,
             self._clock,
             dense="dense" in legs,
             sparse="sparse" in legs or request.snippets is not None,
-            extra_terms=[(term.text, term.weight) for term in request.terms],
+            extra_terms=self._extra_terms(typed),
         )
-        require_terms(self._legs(query), "query", text)
+        require_terms(self._legs(query), "query", typed.searched)
         return query
+
+    def _extra_terms(self, typed: Typed) -> list[tuple[str, float]]:
+        """Give the texts that count beside the query, with their weights: the request's, the completions, and those of
+        rules."""
+        terms, rules = self._plan.request.terms, self._rules
+        if not (terms or typed.words or rules):
+            return []
+        synonyms = [] if rules is None else [one for one in rules.synonyms if self._is_known(one[0])]
+        return [*((term.text, term.weight) for term in terms), *typed.words, *synonyms]
+
+    def _is_known(self, text: str) -> bool:
+        """Whether a leg to be searched has something to search for in a text."""
+        encoder, legs = self._parts.encoder, self._plan.legs
+        return bool(
+            ("dense" in legs and encoder.tokenizer.query_ids(text))
+            or ("sparse" in legs and encoder.vocabulary.terms_of([text])[0])
+        )
 
     def _legs(self, query: EncodedQuery) -> list[LegName]:
         """Give the legs that have something to search for."""
@@ -125,9 +191,9 @@ class Search:
         """Search the legs in parallel. DeadlineError or SearchFailedError if too few answer."""
         found: dict[LegName, ScoredDocuments] = {}
         plan, among = self._plan, None
-        if plan.condition is not None:
+        if (condition := self._condition()) is not None:
             with self._clock.measure("filter"):
-                among = self._parts.filters.where(plan.condition)
+                among = self._parts.filters.where(condition)
         legs, until = self._legs(query), self._until(_LEGS_UNTIL)
         outcomes = self._parts.backends.search(query, legs, plan.candidates, among, until)
         for name in legs:
@@ -173,11 +239,11 @@ class Search:
             return fuse_linear(table, weights, request.fusion.normalization)
         return fuse_rrf(table, weights, request.fusion.rank_constant)
 
-    def _ranked(self, text: str, table: CandidateTable, fused: Fused) -> Ranked:
-        """Order the candidates by what else the request asks for."""
+    def _ranked(self, text: str, table: CandidateTable, fused: Fused, pinned: list[int]) -> Ranked:
+        """Order the candidates by what else the request asks for, but those of the columns `pinned` first."""
         request, parts = self._plan.request, self._parts
         names = fields_to_rank(request)
-        if not names and not request.diversity and not self._plan.rerank:
+        if not names and not request.diversity and not self._plan.rerank and not pinned:
             return Ranked(fused.order.tolist(), fused.scores, np.empty((0, fused.scores.size)))
         self._require_time("order the candidates")
         ordinals = table.ordinals[fused.order]
@@ -186,7 +252,7 @@ class Search:
             values = {name: [fields.get(name) for _, fields in documents] for name in names}
             vectors, require_time = partial(self._vectors, ordinals), partial(self._require_time, "diversify")
             rerank = partial(self._reranked, text, table)
-            return ranked(request, fused, values, self._plan.kinds, vectors, rerank, require_time)
+            return ranked(request, fused, values, self._plan.kinds, vectors, rerank, require_time, pinned)
 
     def _vectors(self, ordinals: Ordinals) -> npt.NDArray[np.float32]:
         with reading():
@@ -221,10 +287,12 @@ class Search:
         legs: list[LegName],
         fused: Fused,
         ranking: Ranked,
+        pinned: list[str],
     ) -> Plain:
         """Read the page's documents, and build the answer."""
         request, parts, plan = self._plan.request, self._parts, self._plan
-        thresholds = thresholds_of(plan.thresholds, typed.searched, query, table, legs, parts.encoder)
+        given = None if self._rules is not None and self._rules.synonyms else plan.thresholds
+        thresholds = thresholds_of(given, typed.searched, query, table, legs, parts.encoder)
         page = self._page(ranking, table)
         if thresholds is not None:
             page.match = partial(match_of, thresholds=thresholds)
@@ -237,12 +305,10 @@ class Search:
             page.documents = [(document_id, _kept(fields, request.fields)) for document_id, fields in page.documents]
         if request.explain and page.documents:
             with self._clock.measure("explain"):
-                page.explanations = self._explained(typed.searched, query, table, legs, fused, ranking, page.columns)
-        facets = {}
-        if request.facets:
-            self._require_time("count the facets")
-            with self._clock.measure("facets"):
-                facets["facets"] = parts.documents.facets(request.facets, table.ordinals)
+                page.explanations = self._explained(typed, query, table, legs, fused, ranking, page.columns)
+            for (document_id, _), explanation in zip(page.documents, page.explanations, strict=True):
+                if document_id in pinned:
+                    explanation["note"] = "A rule puts this document first for this query."
         return {
             "hits": build_hits(page, table, legs, ranking, request.offset),
             "degraded": sorted(self.missing),
@@ -251,10 +317,28 @@ class Search:
             "candidates": table.ordinals.size,
             **best_match(table, legs, thresholds),
             **({"head_query": query.head} if plan.task in parts.encoder.heads else {}),
-            **facets,
+            **self._facets(table.ordinals),
             "timings_ms": _UNTIMED | self._clock.milliseconds(),
             **typed.facts(),
+            **({} if self._rules is None else self._rules.facts(pinned)),
         }
+
+    def _facets(self, ordinals: Ordinals) -> Plain:
+        """Count values and ranges over the candidates."""
+        request, documents, found = self._plan.request, self._parts.documents, dict[str, Plain]()
+        if not request.facets and not self._plan.ranges:
+            return found
+        self._require_time("count the facets")
+        with self._clock.measure("facets"):
+            if request.facets:
+                found["facets"] = documents.facets(request.facets, ordinals)
+            if self._plan.ranges:
+                read = [fields for _, fields in documents.fetch(ordinals, list(self._plan.ranges))]
+                found["facet_ranges"] = {
+                    name: ranges.counted(count_in_ranges(ranges, (fields.get(name) for fields in read)))
+                    for name, ranges in self._plan.ranges.items()
+                }
+        return found
 
     def _page(self, ranking: Ranked, table: CandidateTable) -> Page:
         """Give the page that the request asks for, with its documents."""
@@ -273,7 +357,7 @@ class Search:
 
     def _explained(
         self,
-        text: str,
+        typed: Typed,
         query: EncodedQuery,
         table: CandidateTable,
         legs: list[LegName],
@@ -283,7 +367,8 @@ class Search:
     ) -> list[Plain]:
         """Explain the hits of these columns."""
         parts, ordinals = self._parts, table.ordinals[columns]
-        shares, words = self._shares(query, legs, ordinals), query_words(text, self._plan.request, query, parts.encoder)
+        shares = self._shares(query, legs, ordinals)
+        words = query_words(typed.searched, self._extra_terms(typed), query, parts.encoder)
         read = parts.documents.fetch(ordinals, ["title", "text"])
         texts = [document_text(*(str(fields.get(name) or "") for name in ("title", "text"))) for _, fields in read]
         require_time = partial(self._require_time, "explain the hits")
@@ -329,6 +414,14 @@ class Search:
         _log.error(
             "leg failed", exc_info=error, extra={"leg": name, "backend": self._parts.backends.legs[name].backend}
         )
+
+
+def _with_columns(fused: Fused, columns: list[int]) -> Fused:
+    """Give a ranking that has these columns, too: last, unless they are in it, and with the score 0 where theirs is not
+    known."""
+    missing = np.setdiff1d(np.array(columns, np.intp), fused.order)
+    order = np.concatenate([fused.order, missing])
+    return Fused(order, np.nan_to_num(fused.shares), np.nan_to_num(fused.scores))
 
 
 def _kept(fields: Plain, names: Iterable[str] | None) -> Plain:

@@ -20,7 +20,7 @@ from lightretriever.artifacts.corpus.fields import FieldKind, keyword, milliseco
 from lightretriever.service.schemas import Boost, SearchRequest, Sort
 from lightretriever.service.search.fusion import Fused
 
-__all__ = ["Group", "Ranked", "fields_to_rank", "ranked"]
+__all__ = ["Group", "Ranked", "fields_to_rank", "ranked", "values_of"]
 
 _MS_PER_DAY: Final = 86_400_000
 _READ: Final[Mapping[FieldKind, Callable[[object], Any]]] = {
@@ -72,8 +72,9 @@ def ranked(
     vectors: Callable[[], npt.NDArray[np.float32]],
     rerank: Callable[[npt.NDArray[np.intp]], Sequence[float]],
     require_time: Callable[[], None],
+    pinned: Sequence[int] = (),
 ) -> Ranked:
-    """Order the candidates as the request says.
+    """Order the candidates as the request says, but the columns `pinned` first.
 
     kinds: those of the declared fields. vectors: gives the candidates' vectors (m, D) of length 1, in the order of
     `Fused.order`. rerank: gives the reranking model's scores of the first of the given columns, or none. `require_time`
@@ -85,7 +86,7 @@ def ranked(
     for row, boost in enumerate(request.boosts):
         require_time()
         kind, share = kinds[boost.field], _share(boost, kinds[boost.field], now)
-        found = (max(map(share, _values(kind, value)), default=0.0) for value in values[boost.field])
+        found = (max(map(share, values_of(kind, value)), default=0.0) for value in values[boost.field])
         boosts[row, columns] = np.fromiter(found, np.float64, columns.size) * boost.weight
     places = np.arange(columns.size)
     if request.boosts:
@@ -100,6 +101,8 @@ def ranked(
     order = columns[places].tolist()
     reranked = dict(zip(order, rerank(columns[places]), strict=False))
     order[: len(reranked)] = sorted(reranked, key=lambda column: -reranked[column])
+    if pinned:
+        order = [*pinned, *(column for column in order if column not in pinned)]
     if request.group_by is None:
         return Ranked(order, scores, boosts, reranked)
     by_column = dict(zip(columns.tolist(), values[request.group_by], strict=True))
@@ -120,7 +123,8 @@ def _share(boost: Boost, kind: FieldKind, now: float) -> Callable[[float], float
     return lambda value: float(0.5 ** (abs(value - origin) / half))
 
 
-def _values(kind: FieldKind, value: object) -> Iterator[Any]:
+def values_of(kind: FieldKind, value: object) -> Iterator[Any]:
+    """Give the values of a declared field, as a document has them in JSON: texts, numbers, milliseconds since 1970."""
     for one in value if isinstance(value, list) else [] if value is None else [value]:
         with suppress(ValueError):  # an older version of the writer let it pass
             yield _READ[kind](one)
@@ -129,7 +133,7 @@ def _values(kind: FieldKind, value: object) -> Iterator[Any]:
 def _sorted(sort: Sort, kind: FieldKind, values: Sequence[Any], places: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
     descending = sort.order == "desc"
     first = max if descending else min
-    keys = [first(_values(kind, value), default=None) for value in values]
+    keys = [first(values_of(kind, value), default=None) for value in values]
     known = [place for place in places.tolist() if keys[place] is not None]
     known.sort(key=keys.__getitem__, reverse=descending)  # stable, also in reverse
     return np.array([*known, *(place for place in places.tolist() if keys[place] is None)], np.intp)

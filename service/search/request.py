@@ -1,11 +1,11 @@
 """Checks requests against the bundle and the settings, which the schema alone can't, and fills in their defaults."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from lightretriever.artifacts.bundle.parts import MatchThresholds
-from lightretriever.artifacts.corpus.fields import FieldKind, milliseconds, number
+from lightretriever.artifacts.corpus.fields import FieldKind, Order, milliseconds, number
 from lightretriever.service.errors import FieldError, InvalidRequestError, shortened
 from lightretriever.service.schemas import (
     Boost,
@@ -14,10 +14,12 @@ from lightretriever.service.schemas import (
     LegName,
     LinearFusion,
     Mode,
+    QueryTerm,
     RrfFusion,
     SearchRequest,
     Weights,
 )
+from lightretriever.service.search.facets import FieldRanges, read_ranges
 from lightretriever.service.search.filters import read_filter
 from lightretriever.service.settings import Settings
 
@@ -54,13 +56,21 @@ def search_cost(request: SearchRequest, settings: Settings) -> int:
     return -(-candidates_of(request, settings) // settings.candidates)
 
 
+class _Conditions(NamedTuple):
+    """What a search says of declared fields: its filter as the backends read it, and the ranges to count by field."""
+
+    filter: tuple[str, ...] | None
+    ranges: Mapping[str, FieldRanges]
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """A search that was checked, with every default filled in.
 
     legs: by name the weights of the legs to search. candidates: of each leg. deadline_ms: milliseconds from the
     arrival. max_explained: most hits times terms and tokens to explain. condition: the filter as the backends read it.
-    kinds: those of the declared fields. rerank: whether the reranking model is asked. thresholds: those of a match.
+    ranges: those to count, by field. order: that of a listing, which has no query, None for that of writing. kinds:
+    those of the declared fields. rerank: whether the reranking model is asked. thresholds: those of a match.
     """
 
     request: SearchRequest
@@ -70,6 +80,8 @@ class Plan:
     deadline_ms: float
     max_explained: int
     condition: tuple[str, ...] | None
+    ranges: Mapping[str, FieldRanges]
+    order: Order | None
     kinds: Mapping[str, FieldKind]
     rerank: bool
     thresholds: MatchThresholds | None
@@ -107,9 +119,9 @@ class RequestReader:
 
     def read_search(self, request: SearchRequest) -> Plan:
         """Check a search, and fill in what it leaves open. InvalidRequestError unless it can be answered."""
-        condition, errors = self._read(request)
+        read, errors = self._read(request)
         _raise_all(errors)
-        return self._planned(request, condition, self._settings.max_explained)
+        return self._planned(request, read, self._settings.max_explained)
 
     def read_batch(self, requests: Collection[SearchRequest]) -> list[Plan]:
         """Check several searches, which share what may be explained at once. InvalidRequestError unless every search
@@ -130,18 +142,25 @@ class RequestReader:
         )
         explained = self._settings.max_explained // max(1, sum(request.explain for request in requests))
         pairs = zip(requests, read, strict=True)
-        return [self._planned(request, condition, explained) for request, (condition, _) in pairs]
+        return [self._planned(request, conditions, explained) for request, (conditions, _) in pairs]
 
-    def _read(self, request: SearchRequest) -> tuple[tuple[str, ...] | None, list[FieldError]]:
-        """Give a search's filter as the backends read it, and everything that is wrong with the search."""
+    def _read(self, request: SearchRequest) -> tuple[_Conditions, list[FieldError]]:
+        """Give a search's conditions, and everything that is wrong with the search."""
         errors = list(self._of_search(request))
+        ranges: Mapping[str, FieldRanges] = {}
+        if request.facet_ranges:
+            ranges, wrong = read_ranges(request.facet_ranges, self._filters)
+            errors += wrong
         if request.filter is None:
-            return None, errors
+            return _Conditions(None, ranges), errors
         condition, wrong = read_filter(request.filter, self._filters)
-        return condition, [*errors, *wrong]
+        return _Conditions(condition, ranges), [*errors, *wrong]
 
-    def _planned(self, request: SearchRequest, condition: tuple[str, ...] | None, max_explained: int) -> Plan:
-        settings = self._settings
+    def _planned(self, request: SearchRequest, conditions: _Conditions, max_explained: int) -> Plan:
+        settings, order = self._settings, None
+        if request.query is None and request.sort is not None:
+            sort = request.sort
+            order = Order(sort.field, self._filters[sort.field], sort.order == "desc")
         task = self._default_task if request.task is None else request.task
         return Plan(
             request,
@@ -150,7 +169,9 @@ class RequestReader:
             candidates=candidates_of(request, settings),
             deadline_ms=settings.deadline_ms if request.deadline_ms is None else request.deadline_ms,
             max_explained=max_explained,
-            condition=condition,
+            condition=conditions.filter,
+            ranges=conditions.ranges,
+            order=order,
             kinds=self._filters,
             rerank=self._reranks and reranks(request),
             thresholds=None if request.terms else self._tasks[task],
@@ -179,11 +200,10 @@ class RequestReader:
         _raise_all(errors)
 
     def _of_search(self, request: SearchRequest) -> Iterator[FieldError]:
-        yield from self._of_text("query", request.query)
-        together = len(request.query) + sum(len(term.text) for term in request.terms)
-        longest = self._settings.max_query_chars
-        if together > longest >= len(request.query):
-            yield FieldError("terms", f"with the query they have {together} characters, at most {longest} are possible")
+        if request.query is None:
+            yield from self._of_listing(request)
+        else:
+            yield from self._of_texts(request.query, request.terms)
         yield from self._of_task(request.task)
         yield from self._of_mode(request)
         yield from self._of_typing(request)
@@ -201,6 +221,23 @@ class RequestReader:
         most = self._settings.deadline_ms
         if request.deadline_ms is not None and request.deadline_ms > most:
             yield FieldError("deadline_ms", f"the service's deadline is {most:g} ms; ask for less", request.deadline_ms)
+
+    def _of_texts(self, query: str, terms: Sequence[QueryTerm]) -> Iterator[FieldError]:
+        yield from self._of_text("query", query)
+        together = len(query) + sum(len(term.text) for term in terms)
+        longest = self._settings.max_query_chars
+        if together > longest >= len(query):
+            yield FieldError("terms", f"with the query they have {together} characters, at most {longest} are possible")
+
+    def _of_listing(self, request: SearchRequest) -> Iterator[FieldError]:
+        if request.filter is None and request.sort is None:
+            yield FieldError(
+                "query", "the field is required, unless `filter` or `sort` lists documents without a query"
+            )
+        for name in ("terms", "boosts", "diversity", "rerank", "group_by"):
+            if value := getattr(request, name):
+                message = "it needs a query, whose hits it orders: give one, or leave it out"
+                yield FieldError(name, message, shortened(value) if isinstance(value, str) else None)
 
     def _of_mode(self, request: SearchRequest) -> Iterator[FieldError]:
         if request.mode not in self._modes:

@@ -16,6 +16,8 @@ from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 from lightretriever.service.backends.base import Spellings
 from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.answer import Typed
+from lightretriever.service.search.completion import Completion, completions_of
+from lightretriever.service.search.encoder import QueryEncoder
 from lightretriever.service.search.words import WORD
 
 __all__ = ["read_typed"]
@@ -24,26 +26,35 @@ _MOST_WORDS: Final = 8  # to compare in a query, since each takes milliseconds
 _CHUNK: Final = re.compile(r"\S+")
 
 
-def read_typed(request: SearchRequest, words: Spellings | None, tokenizer: TextTokenizer) -> Typed:
-    """Complete the last word if the request has `prefix`, and correct the others if it has `spelling`."""
-    query = request.query
+def read_typed(query: str, request: SearchRequest, words: Spellings | None, encoder: QueryEncoder, task: str) -> Typed:
+    """Complete the last word if the request has `prefix`, and correct the others if it has `spelling`.
+
+    The last word becomes its likeliest completion; the others count beside it, by their weights.
+    """
     if words is None or not (request.prefix or request.spelling):
         return Typed(query, query)
     found = list(_words_alone(query))
-    better: dict[tuple[int, int], str] = {}
+    completions, better = list[Completion](), dict[tuple[int, int], str]()
     if request.prefix and found and found[-1].end() == len(query):
-        better[found[-1].span()] = words.completion(found[-1].group().lower())
+        start, end = found[-1].span()
+        completions = completions_of(query[start:end].lower(), query[:start], words, encoder, task)
+        if completions:
+            better[start, end] = completions[0].word
     completed = _replaced(query, better)
-    if request.spelling is None:
-        return Typed(query, completed)
-    doubtful = [word for word in found if not better.get(word.span()) and _is_doubtful(word.group(), tokenizer)]
-    del doubtful[_MOST_WORDS:]
-    corrections = words.corrections([word.group().lower() for word in doubtful])
-    spans = (word.span() for word in doubtful)
-    corrected = _replaced(query, better | dict(zip(spans, corrections, strict=True)))
-    if request.spelling == "auto":
-        return Typed(query, corrected)
-    return Typed(query, completed, None if corrected == completed else corrected)
+    corrected = completed
+    if request.spelling is not None:
+        doubtful = [word for word in found if word.span() not in better]
+        doubtful = [word for word in doubtful if _is_doubtful(word.group(), encoder.tokenizer)][:_MOST_WORDS]
+        corrections = words.corrections([word.group().lower() for word in doubtful])
+        better |= dict(zip((word.span() for word in doubtful), corrections, strict=True))
+        corrected = _replaced(query, better)
+    searched = corrected if request.spelling == "auto" else completed
+    meant = None if corrected == searched else corrected
+    if not completions:
+        return Typed(query, searched, meant)
+    before, length = len(searched) - len(completions[0].word), len(completions[0].word)
+    whole = [_replaced(searched, {(before, before + length): word}) for word, _ in completions]
+    return Typed(query, searched, meant, whole, [one for one in completions[1:] if one.weight > 0])
 
 
 def _words_alone(query: str) -> Iterator[re.Match[str]]:

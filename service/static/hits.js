@@ -197,7 +197,7 @@ function hitElement(hit, best) {
   if (text) left.append(textElement(text, title ? title.text : hit.id));
   item.dataset.id = hit.id;
   item.tabIndex = -1;
-  item.append(left, scoresElement(hit, best));
+  item.append(left, ...(hit.dense || hit.sparse ? [scoresElement(hit, best)] : []));
   if (hit.explanation) item.append(why(hit));
   return item;
 }

@@ -1,6 +1,6 @@
 "use strict";
 // The search as it is typed, its pages, and its address.
-const HITS = 10, PAUSE_MS = 40, LONG_PAUSE_MS = 300;
+const HITS = 10, MEANT = 5, PAUSE_MS = 40, LONG_PAUSE_MS = 300;
 const query = byId("query"), hits = byId("hits"), weight = byId("weight"), radios = [...document.querySelectorAll("input[name=mode]")];
 let facts = null, learning = null; // what /info says, and the promise of it
 let running = null; // ends the requests of a search when another one begins
@@ -40,9 +40,10 @@ function hasDense() {
 }
 
 function showMode() {
-  const mode = chosenMode(), dense = hasDense();
-  byId("modes").hidden = !dense;
-  byId("balance").hidden = !dense || (mode !== "hybrid" && mode !== "compare");
+  const listed = !query.value.trim() && isFiltered(); // no leg is searched, so there is nothing to compare
+  const dense = hasDense(), mode = listed ? "hybrid" : chosenMode();
+  byId("modes").hidden = !dense || listed;
+  byId("balance").hidden = !dense || listed || (mode !== "hybrid" && mode !== "compare");
   document.body.classList.toggle("wide", mode === "compare");
   return mode;
 }
@@ -51,9 +52,9 @@ function showMode() {
 function remember(entry) {
   const address = new URLSearchParams({ q: query.value, mode: chosenMode(), ...(moved ? { dense: weight.value } : {}) });
   writeFilters(address);
-  const next = query.value ? `#${address}` : location.pathname + location.search;
+  const next = hasSearch() ? `#${address}` : location.pathname + location.search;
   linkCollections();
-  if (next === location.hash || (!query.value && !location.hash)) return;
+  if (next === location.hash || (!hasSearch() && !location.hash)) return;
   // Browsers refuse very long addresses, and too many changes in a row; the search matters more.
   try {
     if (entry) history.pushState(null, "", next); else history.replaceState(null, "", next);
@@ -107,7 +108,7 @@ function showExamples(examples) {
     link.href = `#${new URLSearchParams({ q: example })}`;
     return link;
   });
-  byId("examples").replaceChildren(" Try: ", ...links.flatMap((link, i) => (i ? [" · ", link] : [link])));
+  byId("examples").replaceChildren(" Try: ", ...listed(links));
   byId("examples").hidden = !links.length;
 }
 
@@ -141,21 +142,28 @@ function typing() {
   return facts.spelling ? { spelling: "suggest", ...(settled ? {} : { prefix: true }) } : {};
 }
 
+// With an empty box, filters list what matches them.
+function hasSearch() {
+  return Boolean(query.value.trim()) || isFiltered();
+}
+
 // The searches that make the page: one, or one for each column; then one for each field whose counts need their own.
 function searches(mode) {
   const compared = mode === "compare", ranked = compared ? "hybrid" : mode, facets = facetNames();
   const k = Math.min(HITS, facts.limits.candidates), text = query.value.toWellFormed?.() ?? query.value;
-  const asked = { query: text, k, ...typing(), ...(ranked === "hybrid" && fusion()), ...filterOf(conditions()) };
+  const worded = text.trim() ? { query: text, ...typing(), ...(ranked === "hybrid" && fusion()) } : {};
+  const asked = { ...worded, k, ...filterOf(conditions()) };
   const modes = compared ? Object.keys(MODES) : [mode];
   const main = modes.map((one) => ({
     ...asked,
     mode: one,
-    ...(compared ? { fields: ["title"], snippets: { ...SNIPPETS, fields: ["title"] } } : { explain: true, snippets: SNIPPETS, ...grouped() }),
+    ...(compared ? { fields: ["title"], snippets: { ...SNIPPETS, fields: ["title"] } } : { explain: Boolean(worded.query), snippets: SNIPPETS, ...(worded.query && grouped()) }),
     ...(one === ranked && facets.length && { facets }),
   }));
   const { filter: _, ...unfiltered } = asked;
+  const others = (field) => [...conditions(field), ...(worded.query ? [] : [{ field, exists: true }])]; // something to list
   const counting = countsWithout().slice(0, facts.limits.max_batch - main.length).map((field) => (
-    { ...unfiltered, ...filterOf(conditions(field)), mode: ranked, k: 1, fields: [], facets: [field] }
+    { ...unfiltered, ...filterOf(others(field)), mode: ranked, k: 1, fields: [], facets: [field] }
   ));
   return { modes, main, counting };
 }
@@ -167,9 +175,9 @@ async function search(entry) {
   remember(entry);
   const { signal } = running = new AbortController();
   showMode();
-  document.body.classList.toggle("busy", Boolean(query.value.trim()));
-  document.body.classList.toggle("asked", Boolean(query.value.trim()));
-  if (!query.value.trim()) { clear(); byId("welcome").hidden = false; return; }
+  document.body.classList.toggle("busy", hasSearch());
+  document.body.classList.toggle("asked", hasSearch());
+  if (!hasSearch()) { clear(); byId("welcome").hidden = false; return; }
   try {
     await learn();
     signal.throwIfAborted();
@@ -226,18 +234,24 @@ function showCompared(modes, answers) {
   say(`Three searches in ${slowest.toFixed(1)} ms.${lost}`, Boolean(lost));
 }
 
-// What was searched for in place of an unfinished word, and the query in a better spelling.
-function showMeant({ searched, did_you_mean: meant }) {
-  const parts = searched === undefined ? [] : [`Searched for “${searched}”. `];
-  if (meant !== undefined) {
-    const link = make("a", "", meant);
-    const address = new URLSearchParams(location.hash.slice(1)); // mode, weight and filters stay
-    address.set("q", meant);
-    link.href = `#${address}`;
-    parts.push("Did you mean ", link, "?");
-  }
+// What an unfinished word may become, and the query in a better spelling.
+function showMeant({ completions = [], searched, did_you_mean: meant }) {
+  const found = completions.slice(0, MEANT), parts = found.length ? ["Searched for ", ...listed(found.map(queryLink)), ". "]
+    : searched === undefined ? [] : [`Searched for “${searched}”. `];
+  if (meant !== undefined) parts.push("Did you mean ", queryLink(meant), "?");
   byId("meant").replaceChildren(...parts);
   byId("meant").hidden = !parts.length;
+}
+
+function queryLink(text) {
+  const link = make("a", "", text), address = new URLSearchParams(location.hash.slice(1)); // mode, weight and filters stay
+  address.set("q", text);
+  link.href = `#${address}`;
+  return link;
+}
+
+function listed(links) {
+  return links.flatMap((link, i) => (i ? [" · ", link] : [link]));
 }
 
 // The first page of a search, or all that is shown of it, anew.
@@ -266,13 +280,15 @@ function append(answer) {
   const nothing = isFiltered() ? "Nothing found with these filters." : "Nothing found.";
   const unit = shown.body.group_by ? "files in" : "of";
   const weak = number && shown.best === undefined ? "No document matches well; these are the nearest. " : "";
-  say((number ? `${weak}${number} ${unit} ${candidates} candidates, ranked in ${ms} ms.` : nothing) + lost, Boolean(lost));
+  const ranked = answer.total === undefined ? `candidates, ranked in ${ms} ms.` : `documents with these filters, in ${ms} ms.`;
+  say((number ? `${weak}${number} ${unit} ${candidates} ${ranked}` : nothing) + lost, Boolean(lost));
   byId("paging").hidden = number === 0;
   byId("more").hidden = number >= most;
-  byId("shown").textContent = number < most ? `${number} ${unit} ${candidates} candidates are shown.`
+  const what = answer.total === undefined ? "candidates" : "documents";
+  byId("shown").textContent = number < most ? `${number} ${unit} ${candidates} ${what} are shown.`
     : shown.body.group_by ? `All ${number} files are shown.`
-    : number === candidates ? `All ${candidates} candidates are shown.`
-    : `The first ${number} of ${candidates} candidates are shown, as many as a search lists.`;
+    : number === candidates ? `All ${candidates} ${what} are shown.`
+    : `The first ${number} of ${candidates} ${what} are shown, as many as a search lists.`;
   return items[0];
 }
 

@@ -117,6 +117,16 @@ def both(bundle: Bundle, engine: SearchEngine) -> Iterator[Asking]:
         {"filter": {"field": "year", "lte": 1.7976931348623157e308}},
         {"diversity": 0.4, "boosts": [{"field": "year", "weight": 0.2, "scale": 3000}]},
         {"sort": {"field": "year", "order": "desc"}, "group_by": "year"},
+        {"facet_ranges": {"year": [2005, 2010.5], "day": ["1965-01-01"]}},
+        {"query": None, "filter": {"field": "year", "gte": 2003}, "facets": ["tag.one"], "explain": True, "k": 5},
+        {
+            "query": None,
+            "sort": {"field": "day", "order": "asc"},
+            "facet_ranges": {"day": ["1965-01-01"]},
+            "offset": 40,
+        },
+        {"query": None, "sort": {"field": "tag.one"}, "facet_ranges": {"year": [2005, 2010.5]}, "snippets": {}},
+        {"query": None, "filter": {"field": "year", "gt": 9999}, "facets": ["tag.one"], "facet_ranges": {"year": [1]}},
     ],
 )
 def test_the_answers_are_the_same(both: Asking, request_: dict[str, Any]) -> None:
@@ -139,6 +149,26 @@ def test_a_cluster_neither_corrects_nor_completes(engine: SearchEngine) -> None:
         engine.search(SearchRequest(query="musik", spelling="auto", prefix=True))
     assert [error.field for error in caught.value.errors] == ["spelling", "prefix"]
     assert "a cluster has no spellings: leave it out" in str(caught.value)
+
+
+def test_rules_are_the_same(bundle: Bundle, settings: Settings, tmp_path: Path) -> None:
+    rules = tmp_path / "rules.yaml"
+    rules.write_text(
+        "synonyms: [{words: [tunes, music], weight: 0.5}]\n"
+        "pinned: [{query: play tunes, documents: [greek, nobody, doc-60, doc-13]}]\n"
+        "hidden: [{contains: [tunes], documents: [music, doc-13]}]\n"
+    )
+    here, there = Settings(deadline_ms=60_000, rules=rules), settings.model_copy(update={"rules": rules})
+    with SearchEngine.open(bundle, here) as local, SearchEngine.open(bundle, there) as remote:
+        for fields in ({}, {"mode": "sparse", "k": 30}, {"filter": {"field": "year", "gte": 2001}, "explain": True}):
+            asked = SearchRequest.model_validate({"query": "play tunes", **fields})
+            answers = [one.search(asked).model_dump() for one in (local, remote)]
+            for answer in answers:
+                answer.pop("timings_ms")
+            assert same(*answers)
+            ids = [hit["id"] for hit in answers[1]["hits"]]
+            assert ids[0] == ("doc-60" if "filter" in fields else "greek")
+            assert not {"music", "doc-13"} & {*ids}
 
 
 def test_documents_and_terms_are_the_same(bundle: Bundle, engine: SearchEngine) -> None:

@@ -257,6 +257,10 @@ FIRES: dict[str, tuple[dict[str, str], dict[str, str]]] = {
             'lightretriever_swaps_total{result="swapped"}': "0+1x60",
         },
     ),
+    "LightRetrieverRulesRefused": (
+        {"lightretriever_rules_refused": "1x60"},
+        {"lightretriever_rules_refused": "0x60"},
+    ),
     "LightRetrieverFileDescriptors": (
         {'process_open_fds{job="lightretriever"}': "900x60", 'process_max_fds{job="lightretriever"}': "1024x60"},
         {'process_open_fds{job="lightretriever"}': "90x60", 'process_max_fds{job="lightretriever"}': "1024x60"},

@@ -91,7 +91,7 @@ def test_corpus_filters_and_vectors_one_after_the_other(terminal: Terminal) -> N
     terminal.follow(DOCS / "howto" / "ranking.md")
     assert "kitchen Kettle with a thermometer 5\n" in terminal.said
     terminal.follow(DOCS / "howto" / "typing.md")
-    assert "searched for shaprened knife - meant sharpened knife\n" in terminal.said
+    assert "searched for shaprened knife - meant sharpened knife - or ['shaprened knife']\n" in terminal.said
     assert terminal.stop() == 0
     terminal.follow(DOCS / "howto" / "own-vectors.md")
     assert "runs/shop/bundle-vectors: sound, 13 documents, " in terminal.said

@@ -64,20 +64,57 @@ def test_of_words_alike_the_most_frequent_is_taken(index: ImpactIndex) -> None:
     assert Spelling(index).corrections(["chaim", "chair", "chais"]) == ["chain", "", "chain"]
 
 
+@pytest.fixture(scope="module")
+def frequent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ImpactIndex]:
+    """An index of 1,000 documents, of which so many have each word of three or four letters."""
+    numbers = {"dns": 50, "file": 60, "fly": 6, "map": 40, "ham": 30, "hum": 3, "cat": 4, "tool": 20, "toil": 5}
+    rows = [["all", *(word for word, number in numbers.items() if i < number)] for i in range(1000)]
+    path, names = tmp_path_factory.mktemp("frequent") / "index", ["all", *numbers]
+    with ImpactIndexWriter(path, spellings=True) as writer:
+        documents = [orjson.dumps({"_id": str(i), "text": " ".join(row)}) for i, row in enumerate(rows)]
+        terms = np.array([names.index(word) for row in rows for word in row])
+        indptr = np.cumsum([0, *map(len, rows)])
+        writer.add([str(i) for i in range(1000)], documents, indptr, terms, np.ones_like(terms), names)
+    with ImpactIndex.open(path) as index:
+        yield index
+
+
 @pytest.mark.parametrize(
-    ("beginning", "completion"),
+    ("word", "correction"),
     [
-        ("ch", "chain"),
-        ("cha", "chain"),
-        ("chair", "chairman"),
-        ("chain", ""),
-        ("retri", "retrieval"),
-        ("q", ""),
-        ("zz", ""),
+        ("dsn", "dns"),  # two neighbours swapped
+        ("fle", "file"),  # a letter is missing; fly has another in its place
+        ("mpa", "map"),
+        ("mop", ""),  # another letter
+        ("hma", "ham"),
+        ("dn", ""),  # too short
+        ("act", ""),  # cat begins with another letter
+        ("cta", ""),  # four documents are too few
+        ("tol", ""),  # tool or toil
+        ("dnss", "dns"),  # four letters
+        ("hum", ""),  # the corpus has it
     ],
 )
-def test_a_beginning_is_completed(index: ImpactIndex, beginning: str, completion: str) -> None:
-    assert Spelling(index).completion(beginning) == completion
+def test_three_letters_are_corrected_where_there_is_no_doubt(frequent: ImpactIndex, word: str, correction: str) -> None:
+    assert Spelling(frequent).corrections([word]) == [correction]
+
+
+@pytest.mark.parametrize(
+    ("beginning", "words"),
+    [
+        ("ch", [("chain", 2), ("chains", 1), ("chairman", 1), ("chairs", 1)]),
+        ("chair", [("chairman", 1), ("chairs", 1)]),
+        ("chain", [("chain", 2), ("chains", 1)]),
+        ("retri", [("retrieval", 1), ("retrieves", 1), ("retrieving", 1)]),
+        ("größ", [("größere", 1)]),
+        ("q", []),
+        ("c", []),
+        ("zz", []),
+    ],
+)
+def test_the_words_of_a_beginning(index: ImpactIndex, beginning: str, words: list[tuple[str, int]]) -> None:
+    assert Spelling(index).completions(beginning, 10) == words
+    assert Spelling(index).completions(beginning, 2) == words[:2]
 
 
 def test_an_index_may_have_no_spellings(index: ImpactIndex, tmp_path: Path) -> None:
@@ -85,7 +122,7 @@ def test_an_index_may_have_no_spellings(index: ImpactIndex, tmp_path: Path) -> N
     with ImpactIndex.open(write(tmp_path / "plain", spellings=False)) as plain:
         spelling = Spelling(plain)
         assert not spelling.available
-        assert (spelling.corrections(["bycicle"]), spelling.completion("ch")) == ([""], "")
+        assert (spelling.corrections(["bycicle"]), spelling.completions("ch", 9)) == ([""], [])
 
 
 def test_a_word_that_is_no_unicode_is_refused(index: ImpactIndex) -> None:
@@ -121,4 +158,4 @@ def test_a_title_or_text_that_is_null_or_missing_is_empty(tmp_path: Path) -> Non
     with ImpactIndexWriter(tmp_path / "good", spellings=True) as writer:
         writer.add(["a", "b", "c"], documents, *rows)
     with ImpactIndex.open(tmp_path / "good") as index:
-        assert Spelling(index).completion("fo") == "fox"
+        assert Spelling(index).completions("fo", 9) == [("fox", 2)]

@@ -78,6 +78,8 @@ CONDITIONS: dict[str, tuple[list[str], Callable[[Record], bool]]] = {
         lambda r: "b" in values(r, "source") or not values(r, "year"),
     ),
     "none": (["keyword", "source", "1", "nix"], lambda r: False),
+    "ids": (["ids", "3", "doc-00003", "nobody", "doc-09999"], lambda r: r["_id"] in ("doc-00003", "doc-09999")),
+    "not ids": (["not", "ids", "1", "doc-00003"], lambda r: r["_id"] != "doc-00003"),
     "another field": (["exists", "nix"], lambda r: False),
     "all": (["not", "exists", "nix"], lambda r: True),
 }

@@ -312,7 +312,7 @@ def test_the_words_have_every_part_of_the_query_once(
         )
     except NoTokensError:
         reject()
-    words = query_words(query, asked, encoded, encoder)
+    words = query_words(query, [(term.text, term.weight) for term in asked.terms], encoded, encoder)
     for parts, count in (
         ([part for word in words for part in word.terms], len(encoded.terms)),
         ([part for word in words for part in word.tokens], encoded.tokens.ids.size),
@@ -412,7 +412,7 @@ def test_explaining_ends_at_the_deadline(engine: SearchEngine) -> None:
 
     encoder = engine.parts.encoder
     query = encoder.encode("music", "default", StageClock())
-    words = query_words("music", SearchRequest(query="music"), query, encoder)
+    words = query_words("music", [], query, encoder)
     legs: list[LegName] = ["dense", "sparse"]
     with pytest.raises(DeadlineError):
         explanations(query, words, encoder, np.zeros((2, 5)), legs, {}, [""] * 5, require_time)

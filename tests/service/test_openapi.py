@@ -100,7 +100,7 @@ def test_the_limits_are_those_of_the_settings(description: dict[str, Any]) -> No
     assert description["components"]["schemas"]["BatchRequest"]["properties"]["searches"]["maxItems"] == 64
 
 
-POSTED = {"/search": 14, "/search/batch": 1, "/encode": 1, "/v1/embeddings": 2}
+POSTED = {"/search": 15, "/search/batch": 1, "/encode": 1, "/v1/embeddings": 2}
 """Examples of each route."""
 
 
@@ -108,8 +108,8 @@ POSTED = {"/search": 14, "/search/batch": 1, "/encode": 1, "/v1/embeddings": 2}
     ("options", "left_out"),
     [
         ({"vocabulary": "words", "fields": {"year": "number"}}, set()),
-        ({"vocabulary": "words", "fields": {"released": "number"}}, {"filter", "groups", "boosts", "sort"}),
-        ({"vocabulary": "words"}, {"filter", "groups", "boosts", "sort"}),
+        ({"vocabulary": "words", "fields": {"released": "number"}}, {"filter", "groups", "boosts", "sort", "list"}),
+        ({"vocabulary": "words"}, {"filter", "groups", "boosts", "sort", "list"}),
         ({"vocabulary": "tokens", "fields": {"year": "number"}}, {"typing"}),
         (
             {"vocabulary": "words", "dense": False, "fields": {"year": "number"}},

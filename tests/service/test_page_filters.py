@@ -140,6 +140,30 @@ def test_chosen_values_filter_and_counts_follow(page: Page, site: str, messages:
     assert messages == []
 
 
+def test_an_empty_box_with_filters_lists_what_matches(page: Page, site: str, messages: list[str]) -> None:
+    search_for(page, QUERY)
+    toggle(page, "source", "wiki")
+    with page.expect_response(lambda response: "query" not in asked(response.request)):
+        page.get_by_role("searchbox", name="Search").fill("")
+    wiki = {"field": "source", "in": ["wiki"]}
+    listed = answer_of(site, k=CANDIDATES, **among(wiki), facets=["tags"])
+    expect(page.get_by_role("status")).to_contain_text(f"10 of {listed['total']} documents with these filters")
+    assert shown_ids(page) == ids(listed)[:10]
+    assert counts(page, "tags") == [(one["value"], one["count"]) for one in listed["facets"]["tags"]][:8]
+    every = answer_of(site, filter={"field": "source", "exists": True}, facets=["source"])
+    assert counts(page, "source") == [(one["value"], one["count"]) for one in every["facets"]["source"]]
+    while page.get_by_role("button", name="More hits").is_visible():
+        before = page.locator("li.hit").count()
+        page.get_by_role("button", name="More hits").click()
+        expect(page.locator("li.hit")).not_to_have_count(before)
+    assert shown_ids(page) == ids(listed)
+    page.reload()
+    expect(page.get_by_role("status")).to_contain_text("documents with these filters")
+    page.get_by_role("button", name="Clear filters").click()
+    expect(page.get_by_text("Type a question or a few words")).to_be_visible()
+    assert messages == []
+
+
 def test_pages_of_filtered_hits(page: Page, site: str) -> None:
     search_for(page, QUERY)
     toggle(page, "source", "wiki")

@@ -64,8 +64,13 @@ def test_a_better_spelling_is_one_click_away(page: Page, messages: list[str]) ->
 
 def test_the_last_word_is_completed_until_enter(page: Page) -> None:
     search_for(page, "punctu")
-    expect(page.locator("#meant")).to_contain_text("Searched for “punctured”.")
+    expect(page.locator("#meant")).to_contain_text("Searched for punctured.")
     expect(page.locator("li.hit h2").first).to_contain_text("Repairing bicycles")
+    search_for(page, "oil ch")
+    expect(page.locator("#meant")).to_contain_text("oil chain · ")
+    page.locator("#meant").get_by_role("link", name="oil chess").click()
+    expect(page.locator("#meant")).to_be_hidden()
+    assert page.get_by_role("searchbox").input_value() == "oil chess"
 
 
 def test_stop_words_are_not_marked(page: Page) -> None:

@@ -79,6 +79,31 @@ def test_the_last_word_is_completed(words: TestClient, query: str, searched: str
     assert answer["hits"] == ask(words, searched)["hits"]
 
 
+def test_the_last_word_stands_for_all_that_begin_so(words: TestClient) -> None:
+    """Two forms of cheese, and one of each of the others; of equals, the first by the alphabet."""
+    answer = ask(words, "ch", prefix=True, k=10, mode="sparse", explain=True)
+    assert answer["searched"] == "cheese"
+    assert answer["completions"] == ["cheese", "chain", "chess"]
+    titles = [hit["fields"]["title"] for hit in answer["hits"]]
+    assert titles[0] == "Making cheese"
+    assert set(titles[1:]) == {"Repairing bicycles", "Playing chess"}
+    weights = {word["word"]: word["terms"][0]["weight"] for word in answer["hits"][0]["explanation"]["words"]}
+    assert weights == pytest.approx({"cheese": 1.0, "chain": 0.25, "chess": 0.25})
+    behind = ask(words, "Oil ch", prefix=True, spelling="auto")
+    assert {"Oil cheese", "Oil chain", "Oil chess"} == {*behind["completions"]}
+
+
+def test_a_word_may_be_whole_or_not(words: TestClient) -> None:
+    answer = ask(words, "Compas", prefix=True)
+    assert (answer["searched"], answer["completions"]) == ("Compass", ["Compass"])
+    assert "completions" not in ask(words, "compass", prefix=True)
+    assert "completions" not in ask(words, "compass")
+
+
+def test_a_stop_word_is_not_completed(words: TestClient) -> None:
+    assert ask(words, "tell the", prefix=True)["hits"] == ask(words, "tell the")["hits"]
+
+
 @pytest.mark.parametrize("query", ["bees", "mend ", "mend,", "c", "bees 12", "bees zz", "e-hon"])
 def test_what_is_no_beginning_of_a_word_stays(words: TestClient, query: str) -> None:
     answer = words.post("/search", json={"query": query, "prefix": True, "mode": "hybrid"}).json()

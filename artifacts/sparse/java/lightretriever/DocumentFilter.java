@@ -18,6 +18,7 @@ import org.apache.lucene.search.MatchAllDocsQuery;
 import org.apache.lucene.search.Query;
 import org.apache.lucene.search.ScoreMode;
 import org.apache.lucene.search.Scorer;
+import org.apache.lucene.search.TermInSetQuery;
 import org.apache.lucene.search.Weight;
 import org.apache.lucene.util.Bits;
 import org.apache.lucene.util.BytesRef;
@@ -33,6 +34,7 @@ import org.apache.lucene.util.FixedBitSet;
  *   number FIELD low high                 doubles, both included
  *   date FIELD low high                   milliseconds since 1970, both included
  *   exists FIELD                          any value
+ *   ids N id ...                          one of the ids
  * </pre>
  */
 public final class DocumentFilter {
@@ -88,6 +90,14 @@ public final class DocumentFilter {
     return documents;
   }
 
+  /** The first document of a filter, or of all where it is null, from one on and before the end; the end if there is none. */
+  static int next(DocumentFilter among, int from, int end) {
+    if (from >= end || among == null) {
+      return Math.min(from, end);
+    }
+    return Math.min(among.documents.nextSetBit(from), end);
+  }
+
   private static final class Reader {
     private final Strings texts;
     private int next;
@@ -125,6 +135,8 @@ public final class DocumentFilter {
           return LongField.newRangeQuery(FilterFields.lucene(text()), Long.parseLong(text()), Long.parseLong(text()));
         case "exists":
           return new FieldExistsQuery(FilterFields.lucene(text()));
+        case "ids":
+          return new TermInSetQuery(IndexBuilder.ID, values());
         default:
           throw new IllegalArgumentException("unknown operator: " + operator);
       }
@@ -140,12 +152,16 @@ public final class DocumentFilter {
     }
 
     private Query keywords(String field) {
+      return KeywordField.newSetQuery(field, values());
+    }
+
+    private List<BytesRef> values() {
       int count = Integer.parseInt(text());
       List<BytesRef> values = new ArrayList<>();
       for (int i = 0; i < count; i++) {
         values.add(new BytesRef(text()));
       }
-      return KeywordField.newSetQuery(field, values);
+      return values;
     }
 
     private String text() {

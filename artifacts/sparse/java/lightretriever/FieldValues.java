@@ -7,6 +7,7 @@ import java.nio.IntBuffer;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.TreeMap;
@@ -20,39 +21,79 @@ public final class FieldValues {
 
   /** Every value and in how many of the documents it is: n, n int32 counts, then the values, packed by Packed.parts. */
   public static byte[] counts(OpenIndex index, byte[] ordinals, byte[] field) throws IOException {
-    String name = FilterFields.lucene(Packed.text(field));
+    IntBuffer given = Packed.ints(ordinals);
+    int[] documents = new int[given.limit()];
+    given.get(documents);
+    Arrays.sort(documents);
     return index.reading(
         () -> {
-          IntBuffer given = Packed.ints(ordinals);
-          int[] documents = new int[given.limit()];
-          given.get(documents);
-          Arrays.sort(documents);
-          TreeMap<String, Integer> counts = new TreeMap<>();
-          int next = 0;
-          for (LeafReaderContext segment : index.segments()) {
-            int end = segment.docBase + segment.reader().maxDoc();
-            SortedSetDocValues values = DocValues.getSortedSet(segment.reader(), name);
-            TreeMap<Long, Integer> here = new TreeMap<>();
-            for (; next < documents.length && documents[next] < end; next++) {
-              if (values.advanceExact(documents[next] - segment.docBase)) {
-                for (int i = 0; i < values.docValueCount(); i++) {
-                  here.merge(values.nextOrd(), 1, Integer::sum);
+          int[] place = {0};
+          return counts(
+              index,
+              Packed.text(field),
+              documents.length,
+              (from, end) -> {
+                while (place[0] < documents.length && documents[place[0]] < from) {
+                  place[0]++;
                 }
-              }
-            }
-            for (Map.Entry<Long, Integer> one : here.entrySet()) {
-              counts.merge(values.lookupOrd(one.getKey()).utf8ToString(), one.getValue(), Integer::sum);
-            }
-          }
-          List<byte[]> texts = new ArrayList<>(counts.size());
-          for (String value : counts.keySet()) {
-            texts.add(value.getBytes(StandardCharsets.UTF_8));
-          }
-          byte[] packed = Packed.parts(texts);
-          ByteBuffer whole = ByteBuffer.allocate(4 + 4 * counts.size() + packed.length).order(ByteOrder.LITTLE_ENDIAN);
-          whole.putInt(counts.size());
-          counts.values().forEach(whole::putInt);
-          return whole.put(packed).array();
+                return place[0] < documents.length ? Math.min(documents[place[0]], end) : end;
+              });
         });
+  }
+
+  /** The same of the documents of a filter, or of all where it is null. */
+  public static byte[] countsAmong(OpenIndex index, DocumentFilter among, byte[] field) throws IOException {
+    int size = among == null ? OpenIndex.count(index) : DocumentFilter.count(among);
+    return index.reading(
+        () -> counts(index, Packed.text(field), size, (from, end) -> DocumentFilter.next(among, from, end)));
+  }
+
+  private static byte[] counts(OpenIndex index, String field, int size, Documents documents) throws IOException {
+    String name = FilterFields.lucene(field);
+    TreeMap<String, Integer> counts = new TreeMap<>();
+    for (LeafReaderContext segment : index.segments()) {
+      int end = segment.docBase + segment.reader().maxDoc();
+      SortedSetDocValues values = DocValues.getSortedSet(segment.reader(), name);
+      // Where there are more values than documents, an array of all values would be larger than what is counted.
+      int[] ofAll = values.getValueCount() <= size ? new int[(int) values.getValueCount()] : null;
+      Map<Long, Integer> ofSome = new HashMap<>();
+      int each = documents.next(segment.docBase, end);
+      for (; each < end; each = documents.next(each + 1, end)) {
+        if (!values.advanceExact(each - segment.docBase)) {
+          continue;
+        }
+        for (int i = 0; i < values.docValueCount(); i++) {
+          long value = values.nextOrd();
+          if (ofAll != null) {
+            ofAll[(int) value]++;
+          } else {
+            ofSome.merge(value, 1, Integer::sum);
+          }
+        }
+      }
+      for (int i = 0; ofAll != null && i < ofAll.length; i++) {
+        if (ofAll[i] > 0) {
+          ofSome.put((long) i, ofAll[i]);
+        }
+      }
+      for (Map.Entry<Long, Integer> one : ofSome.entrySet()) {
+        counts.merge(values.lookupOrd(one.getKey()).utf8ToString(), one.getValue(), Integer::sum);
+      }
+    }
+    List<byte[]> texts = new ArrayList<>(counts.size());
+    for (String value : counts.keySet()) {
+      texts.add(value.getBytes(StandardCharsets.UTF_8));
+    }
+    byte[] packed = Packed.parts(texts);
+    ByteBuffer whole = ByteBuffer.allocate(4 + 4 * counts.size() + packed.length).order(ByteOrder.LITTLE_ENDIAN);
+    whole.putInt(counts.size());
+    counts.values().forEach(whole::putInt);
+    return whole.put(packed).array();
+  }
+
+  /** The documents to look at. */
+  private interface Documents {
+    /** The first one from a document on and before the end; the end if there is none. */
+    int next(int from, int end);
   }
 }

@@ -1,9 +1,13 @@
 package lightretriever;
 
 import java.io.IOException;
+import java.nio.ByteBuffer;
+import java.nio.ByteOrder;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
+import java.util.Comparator;
 import java.util.List;
+import java.util.PriorityQueue;
 import org.apache.lucene.analysis.Analyzer;
 import org.apache.lucene.analysis.TokenStream;
 import org.apache.lucene.analysis.tokenattributes.CharTermAttribute;
@@ -19,6 +23,13 @@ import org.apache.lucene.util.StringHelper;
 public final class Spellings {
   /** Words from this length on may differ in two letters, shorter ones in one; neighbours that are swapped are one. */
   private static final int LONG = 6;
+
+  /** Words of this length are like so many others that only a frequent one, and it alone, is meant. */
+  private static final int SHORT = 3;
+
+  private static final int SHORT_LEAST_DOCUMENTS = 5;
+  private static final int SHORT_ONE_OF = 200;
+  private static final int SHORT_TIMES = 10;
 
   private static final int SAME_BEGINNING = 1;
 
@@ -45,24 +56,39 @@ public final class Spellings {
         });
   }
 
-  /** The word of most documents among those that begin with a text, UTF-8; empty if the text is a word, or none does. */
-  public static byte[] completion(OpenIndex index, byte[] beginning) throws IOException {
+  /**
+   * The words that begin with a text, UTF-8, the text itself included, those of most documents first, up to so many: n, n
+   * int32 numbers of documents, then the words, packed by Packed.parts.
+   */
+  public static byte[] completions(OpenIndex index, byte[] beginning, int most) throws IOException {
     BytesRef prefix = new BytesRef(beginning);
     return index.reading(
         () -> {
           Terms words = index.terms(IndexBuilder.SPELLINGS);
           TermsEnum each = words == null ? TermsEnum.EMPTY : words.iterator();
-          BytesRef best = new BytesRef();
-          int most = 0;
-          boolean more = each.seekCeil(prefix) == TermsEnum.SeekStatus.NOT_FOUND;
+          // The least frequent comes first; of equals the last in the order of the words.
+          PriorityQueue<Word> best =
+              new PriorityQueue<>(
+                  Comparator.comparingInt(Word::documents).thenComparing(Word::text, Comparator.reverseOrder()));
+          boolean more = each.seekCeil(prefix) != TermsEnum.SeekStatus.END;
           while (more && StringHelper.startsWith(each.term(), prefix)) {
-            if (each.docFreq() > most) {
-              best = BytesRef.deepCopyOf(each.term());
-              most = each.docFreq();
+            if (best.size() < most || each.docFreq() > best.peek().documents()) {
+              best.add(new Word(BytesRef.deepCopyOf(each.term()), each.docFreq()));
+              if (best.size() > most) {
+                best.poll();
+              }
             }
             more = each.next() != null;
           }
-          return BytesRef.deepCopyOf(best).bytes;
+          List<Word> found = new ArrayList<>(best);
+          found.sort(best.comparator().reversed());
+          List<byte[]> texts = new ArrayList<>(found.size());
+          found.forEach(word -> texts.add(word.text().bytes));
+          byte[] packed = Packed.parts(texts);
+          ByteBuffer whole = ByteBuffer.allocate(4 + 4 * found.size() + packed.length).order(ByteOrder.LITTLE_ENDIAN);
+          whole.putInt(found.size());
+          found.forEach(word -> whole.putInt(word.documents()));
+          return whole.put(packed).array();
         });
   }
 
@@ -72,9 +98,13 @@ public final class Spellings {
     if (words == null || isKnown(index, analyzer, word)) {
       return "";
     }
-    int edits = word.codePointCount(0, word.length()) < LONG ? 1 : 2;
+    int length = word.codePointCount(0, word.length());
     TermsEnum near =
-        new FuzzyTermsEnum(words, new Term(IndexBuilder.SPELLINGS, word), edits, SAME_BEGINNING, true);
+        new FuzzyTermsEnum(
+            words, new Term(IndexBuilder.SPELLINGS, word), length < LONG ? 1 : 2, SAME_BEGINNING, true);
+    if (length == SHORT) {
+      return shortCorrection(index, near, word);
+    }
     String best = "";
     float alike = 0;
     int most = 0;
@@ -87,6 +117,38 @@ public final class Spellings {
       }
     }
     return best;
+  }
+
+  /**
+   * The word that has two neighbouring letters swapped, or one letter more, if one in 200 documents has it and ten times as
+   * many as any other such word. Another letter in place of one says too little of a word of three.
+   */
+  private static String shortCorrection(OpenIndex index, TermsEnum near, String word) throws IOException {
+    String best = "";
+    int most = 0;
+    int second = 0;
+    while (near.next() != null) {
+      String other = near.term().utf8ToString();
+      int more = other.codePointCount(0, other.length()) - SHORT;
+      if (more < 0 || (more == 0 && !letters(other).equals(letters(word)))) {
+        continue;
+      }
+      if (near.docFreq() > most) {
+        second = most;
+        best = other;
+        most = near.docFreq();
+      } else {
+        second = Math.max(second, near.docFreq());
+      }
+    }
+    int least = Math.max(SHORT_LEAST_DOCUMENTS, OpenIndex.count(index) / SHORT_ONE_OF);
+    return most >= least && most >= SHORT_TIMES * second ? best : "";
+  }
+
+  /** The letters of a word in the order of the alphabet. */
+  private static String letters(String word) {
+    int[] sorted = word.codePoints().sorted().toArray();
+    return new String(sorted, 0, sorted.length);
   }
 
   /** Whether the corpus has the word, or all terms that the analyzer makes of it; of a stop word it makes none. */
@@ -102,4 +164,7 @@ public final class Spellings {
     }
     return known || index.frequency(new Term(IndexBuilder.SPELLINGS, word)) > 0;
   }
+
+  /** A word, and the number of documents that have it. */
+  private record Word(BytesRef text, int documents) {}
 }

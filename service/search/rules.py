@@ -1,0 +1,241 @@
+"""Rules of a search: synonyms, and documents that are pinned or hidden for a query. They are in a file, which is read
+again when it changes.
+
+    synonyms:
+      - {words: [laptop, notebook]}                       # each brings the others
+      - {words: [os], add: [operating system], weight: 0.5}
+    pinned:
+      - {query: play music, documents: [mpd, cmus]}       # this query, however its words are spaced and capitalised
+    hidden:
+      - {contains: [games, adult], documents: [xyz]}      # every query that has all of these words
+
+A query's words are compared as they are spelt, in lower case. A rule with `collections` is for these alone.
+"""
+
+import logging
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock, Thread
+from time import monotonic
+from typing import Annotated, Final, Self, TypeVar
+
+from lightretriever.artifacts.files.reading import MAX_YAML_BYTES, line_of, parse_yaml, read_bounded
+from lightretriever.service.errors import SettingsError
+from lightretriever.service.search.answer import Plain
+from lightretriever.service.search.words import WORD
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+__all__ = ["AppliedRules", "RulesFile"]
+
+_log = logging.getLogger(__name__)
+_LOOK_S: Final = 1.0
+_MOST_ADDED: Final = 50  # words that synonyms add to a query
+_REMEDY: Final = "Correct the file; a running service reads it again by itself."
+
+_Words = tuple[str, ...]
+_Text = Annotated[str, Field(min_length=1, max_length=200)]
+_DocumentId = Annotated[str, Field(min_length=1, max_length=1000)]
+_Signature = tuple[int, int, int] | None
+R = TypeVar("R", bound="_Rule")
+
+
+class _Rule(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    collections: Annotated[list[str] | None, Field(min_length=1)] = None
+
+
+class _Synonyms(_Rule):
+    words: Annotated[list[_Text], Field(min_length=1, max_length=50)]
+    add: Annotated[list[_Text] | None, Field(min_length=1, max_length=50)] = None
+    weight: Annotated[float, Field(gt=0, le=10, allow_inf_nan=False)] = 1.0
+
+    _have_words = field_validator("words", "add")(lambda texts: [_with_word(text) for text in texts or ()] or None)
+
+    @model_validator(mode="after")
+    def _have_others(self) -> Self:
+        if self.add is None and len(self.words) < 2:
+            raise ValueError("one word alone has no synonym: name others, or give `add`")
+        return self
+
+
+class _Documents(_Rule):
+    query: _Text | None = None
+    contains: Annotated[list[_Text] | None, Field(min_length=1, max_length=20)] = None
+    documents: Annotated[list[_DocumentId], Field(min_length=1, max_length=100)]
+
+    _has_word = field_validator("query")(lambda text: text and _with_word(text))
+    _have_words = field_validator("contains")(lambda texts: texts and [_with_word(text) for text in texts])
+
+    @model_validator(mode="after")
+    def _one_of(self) -> Self:
+        if (self.query is None) == (self.contains is None):
+            raise ValueError("give query or contains, one of the two")
+        return self
+
+
+class _RulesModel(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    synonyms: list[_Synonyms] = []
+    pinned: list[_Documents] = []
+    hidden: list[_Documents] = []
+
+
+@dataclass(frozen=True, slots=True)
+class AppliedRules:
+    """What the rules make of a query: words that count beside it, each with its weight, and the ids of documents that
+    are put first, in their order, and that are left out."""
+
+    synonyms: Sequence[tuple[str, float]] = ()
+    pinned: Sequence[str] = ()
+    hidden: Sequence[str] = ()
+
+    def facts(self, pinned: Sequence[str]) -> Plain:
+        """Give `rules` of the answer, in which the documents `pinned` were put first."""
+        synonyms = [{"text": text, "weight": weight} for text, weight in self.synonyms]
+        return {"rules": {"synonyms": synonyms, "pinned": list(pinned), "hidden": len(self.hidden)}}
+
+
+class _Rules:
+    """The rules of a collection, found by the words of a query."""
+
+    def __init__(self, model: _RulesModel, collection: str) -> None:
+        self._phrases: dict[str, list[tuple[_Words, _Synonyms]]] = {}
+        for synonyms in _of(model.synonyms, collection):
+            for phrase in map(_words, synonyms.words):
+                self._phrases.setdefault(phrase[0], []).append((phrase, synonyms))
+        self._pinned = _by_word(_of(model.pinned, collection))
+        self._hidden = _by_word(_of(model.hidden, collection))
+
+    def apply(self, text: str) -> AppliedRules | None:
+        """Give what the rules make of a query; None if no rule is for it."""
+        words = _words(text)
+        found = AppliedRules(self._synonyms(words), _matching(self._pinned, words), _matching(self._hidden, words))
+        return found if found.synonyms or found.pinned or found.hidden else None
+
+    def _synonyms(self, words: _Words) -> list[tuple[str, float]]:
+        added: dict[str, float] = {}
+        for place, word in enumerate(words):
+            for phrase, rule in self._phrases.get(word, ()):
+                if words[place : place + len(phrase)] != phrase:
+                    continue
+                for text in rule.words if rule.add is None else rule.add:
+                    if not _has(words, _words(text)):
+                        added[text] = max(rule.weight, added.get(text, 0.0))
+        return list(added.items())[:_MOST_ADDED]
+
+
+class RulesFile:
+    """The rules in a file, for one collection. Thread-safe.
+
+    A changed file is read by a thread of its own, and no sooner than a second after the last look. If it can't be used,
+    the rules before stay in force, and `problem` says why.
+    """
+
+    def __init__(self, path: Path, collection: str = "default") -> None:
+        """SettingsError if the file can't be used."""
+        self._path, self._collection = path, collection
+        self._lock = Lock()
+        self._signature = _signature(path)
+        self._rules = _Rules(_read(path), collection)
+        self._looked = monotonic()
+        self.problem: str | None = None
+        """Why the file can't be used as it is now; None if it can be."""
+
+    def apply(self, text: str) -> AppliedRules | None:
+        """Give what the rules make of a query; None if no rule is for it."""
+        self.look()
+        return self._rules.apply(text)
+
+    def look(self) -> None:
+        """Have the file read again, if it has changed, at most once a second."""
+        if monotonic() - self._looked < _LOOK_S or not self._lock.acquire(blocking=False):
+            return
+        self._looked = monotonic()
+        signature = _signature(self._path)
+        if signature == self._signature:
+            self._lock.release()
+            return
+        self._signature = signature
+        Thread(target=self._read_again, name="rules", daemon=True).start()
+
+    def _read_again(self) -> None:
+        try:
+            self._rules = _Rules(_read(self._path), self._collection)
+        except SettingsError as error:
+            self.problem = f"{error} The rules before stay in force."
+            _log.error("rules stay as they were", extra={"collection": self._collection, "reason": str(error)})
+        else:
+            self.problem = None
+            _log.info("rules read again", extra={"collection": self._collection})
+        finally:
+            self._lock.release()
+
+
+def _read(path: Path) -> _RulesModel:
+    """Read a file of rules, YAML or JSON. SettingsError names line, key, value and remedy."""
+    try:
+        content = read_bounded(path, MAX_YAML_BYTES)
+        values = parse_yaml(content)
+    except OSError as error:
+        raise SettingsError(f"{path}: the rules can't be read: {error.strerror}.", remedy=_REMEDY) from error
+    except ValueError as error:
+        raise SettingsError(f"{path}: not YAML: {error}.", remedy=_REMEDY) from error
+    try:
+        return _RulesModel.model_validate({} if values is None else values)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key = ".".join(map(str, first["loc"])) or "the file"
+        line, message = line_of(content, first["loc"]), first["msg"].removeprefix("Value error, ")
+        message = "there is no such key" if first["type"] == "extra_forbidden" else message
+        value = "" if first["type"] in ("missing", "extra_forbidden") else f" can't be {first['input']!r:.80}"
+        raise SettingsError(f"{path}, line {line}: {key}{value}: {message}.", remedy=_REMEDY) from error
+
+
+def _of(rules: Sequence[R], collection: str) -> Iterator[R]:
+    return (rule for rule in rules if rule.collections is None or collection in rule.collections)
+
+
+def _by_word(rules: Iterator[_Documents]) -> dict[str, list[tuple[_Words, _Documents]]]:
+    """Give the rules, each behind its words, by the first of these."""
+    found: dict[str, list[tuple[_Words, _Documents]]] = {}
+    for rule in rules:
+        words = _words(rule.query if rule.query is not None else " ".join(rule.contains or ()))
+        found.setdefault(words[0], []).append((words, rule))
+    return found
+
+
+def _matching(rules: Mapping[str, Sequence[tuple[_Words, _Documents]]], words: _Words) -> list[str]:
+    """Give the documents of all rules for a query of these words, without repetitions."""
+    found: dict[str, None] = {}
+    for word in dict.fromkeys(words):
+        for of_rule, rule in rules.get(word, ()):
+            if of_rule == words if rule.query is not None else {*of_rule} <= {*words}:
+                found |= dict.fromkeys(rule.documents)
+    return list(found)
+
+
+def _has(words: _Words, phrase: _Words) -> bool:
+    return any(words[place : place + len(phrase)] == phrase for place in range(len(words)))
+
+
+def _words(text: str) -> _Words:
+    return tuple(word.casefold() for word in WORD.findall(unicodedata.normalize("NFKC", text)))
+
+
+def _with_word(text: str) -> str:
+    if not _words(text):
+        raise ValueError(f"there is no word in {text!r:.80}")
+    return text
+
+
+def _signature(path: Path) -> _Signature:
+    """A file's inode, size and time, which change with its content; None if there is no file."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns

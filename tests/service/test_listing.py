@@ -1,0 +1,236 @@
+"""Searches without a query: all documents that match a filter, in the order of a field or of writing."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from lightretriever import SearchClient
+from lightretriever.artifacts.corpus.fields import FieldKind
+from lightretriever.service.http.api_keys import new_key
+from lightretriever.service.http.app import create_app
+from lightretriever.service.search.engine import SearchEngine
+from lightretriever.service.settings import Settings
+
+from tests.service.conftest import SETTINGS
+from tests.service.live import live
+from tests.service.process import serving
+from tests.support.tiny import TinyDocument, make_tiny_bundle, tiny_documents
+
+FIELDS: dict[str, FieldKind] = {"source": "keyword", "year": "number", "day": "date"}
+COUNT = 300
+
+
+@dataclass(frozen=True)
+class Sourced(TinyDocument):
+    """A document with a keyword and a date."""
+
+    number: int = 0
+
+    @property
+    def source(self) -> list[str]:
+        return [["wiki"], ["news", "web"], []][self.number % 3]
+
+    @property
+    def day(self) -> str:
+        return f"{1960 + self.number % 30}-03-01"
+
+    @property
+    def raw(self) -> bytes:
+        record = json.loads(super().raw)
+        return json.dumps(record | {"source": self.source, "day": self.day}).encode()
+
+
+DOCUMENTS = [Sourced(one.id, one.title, one.text, one.year, n) for n, one in enumerate(tiny_documents(COUNT))]
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+    path: Path = tmp_path_factory.mktemp("listing") / "bundle"
+    bundle = make_tiny_bundle(path, documents=DOCUMENTS, fields=FIELDS)
+    with SearchEngine.open(bundle, SETTINGS) as engine:
+        engine.warm_up()
+        with TestClient(create_app(engine)) as client:
+            yield client
+
+
+def ask(client: TestClient, **fields: Any) -> dict[str, Any]:
+    answer = client.post("/search", json=fields)
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def ids(answer: dict[str, Any]) -> list[str]:
+    return [hit["id"] for hit in answer["hits"]]
+
+
+def test_a_filter_alone_lists_what_matches_in_the_order_of_writing(client: TestClient) -> None:
+    answer = ask(client, filter={"field": "source", "eq": "wiki"}, k=7, offset=3, fields=["year"])
+    expected = [one for one in DOCUMENTS if "wiki" in one.source]
+    assert ids(answer) == [one.id for one in expected[3:10]]
+    assert [hit["rank"] for hit in answer["hits"]] == list(range(4, 11))
+    assert [hit["fields"] for hit in answer["hits"]] == [{"year": one.year} for one in expected[3:10]]
+    assert all((hit["score"], hit["dense"], hit["sparse"]) == (0.0, None, None) for hit in answer["hits"])
+    assert answer["total"] == answer["candidates"] == len(expected)
+    assert answer["degraded"] == []
+    assert answer["timings_ms"]["dense"] is None
+    assert "matched" not in answer
+
+
+@pytest.mark.parametrize("order", ["asc", "desc"])
+def test_a_sort_alone_orders_all_documents(client: TestClient, order: str) -> None:
+    answer = ask(client, sort={"field": "year", "order": order}, k=COUNT)
+    expected = sorted(DOCUMENTS, key=lambda one: one.year, reverse=order == "desc")
+    assert ids(answer) == [one.id for one in expected]
+    pages = [ask(client, sort={"field": "year", "order": order}, k=50, offset=start) for start in range(0, COUNT, 50)]
+    assert [one for page in pages for one in ids(page)] == [one.id for one in expected]
+
+
+def test_facets_and_ranges_count_all_documents_that_match(client: TestClient) -> None:
+    answer = ask(
+        client,
+        filter={"field": "year", "gte": 2003},
+        k=1,
+        facets=["source"],
+        facet_ranges={"year": [2010, 2020.5], "day": ["1970-03-01"]},
+    )
+    chosen = [one for one in DOCUMENTS if one.year >= 2003]
+    counts = Counter(value for one in chosen for value in one.source)
+    assert {one["value"]: one["count"] for one in answer["facets"]["source"]} == counts
+    years = [sum(low <= one.year < high for one in chosen) for low, high in ((0, 2010), (2010, 2020.5), (2020.5, 9e9))]
+    assert answer["facet_ranges"]["year"] == [
+        {"lt": 2010, "count": years[0]},
+        {"gte": 2010, "lt": 2020.5, "count": years[1]},
+        {"gte": 2020.5, "count": years[2]},
+    ]
+    before = sum(one.day < "1970-03-01" for one in chosen)
+    assert answer["facet_ranges"]["day"] == [
+        {"lt": "1970-03-01", "count": before},
+        {"gte": "1970-03-01", "count": len(chosen) - before},
+    ]
+    assert answer["total"] == sum(years)
+
+
+def test_a_search_counts_ranges_over_its_candidates(client: TestClient) -> None:
+    ranges = {"year": [2005, 2015], "day": ["1970-03-01", "1980-03-01"]}
+    answer = ask(client, query="music files", candidates=40, k=1, facet_ranges=ranges)
+    every = ask(client, query="music files", candidates=40, k=40, facet_ranges=ranges)
+    assert "total" not in answer
+    assert answer["facet_ranges"] == every["facet_ranges"]
+    for counted in answer["facet_ranges"].values():
+        assert sum(one["count"] for one in counted) == answer["candidates"]
+    whole = {"field": "day", "gte": "1970-03-01", "lt": "1980-03-01"}
+    inside = ask(client, query="music files", candidates=1000, k=1, filter=whole)["candidates"]
+    among = ask(client, query="music files", candidates=1000, k=1, facet_ranges=ranges)
+    assert among["facet_ranges"]["day"][1]["count"] == inside
+
+
+def test_it_says_that_there_is_no_query(client: TestClient) -> None:
+    sorted_by_day = ask(client, sort={"field": "day", "order": "asc"}, explain=True, k=2)
+    written = ask(client, filter={"field": "day", "exists": True}, explain=True, k=2)
+    for answer, order in ((sorted_by_day, "ordered by day, ascending"), (written, "in the order of writing")):
+        for hit in answer["hits"]:
+            explanation = hit["explanation"]
+            assert explanation["words"] == []
+            assert explanation["note"].startswith("There is no query: ")
+            assert order in explanation["note"]
+
+
+def test_snippets_are_beginnings(client: TestClient) -> None:
+    answer = ask(
+        client, filter={"field": "year", "gte": 0}, fields=[], snippets={"fields": ["text"], "length": 40}, k=3
+    )
+    for hit, document in zip(answer["hits"], DOCUMENTS, strict=False):
+        snippet = hit["snippets"]["text"]
+        assert document.text.startswith(snippet["text"])
+        assert (snippet["start"], snippet["marks"]) == (0, [])
+        assert hit["fields"] == {}
+
+
+def test_what_a_search_box_sends_along_changes_nothing(client: TestClient) -> None:
+    plain = ask(client, filter={"field": "source", "eq": "web"})
+    more = ask(client, filter={"field": "source", "eq": "web"}, mode="sparse", fusion={"method": "rrf"}, query=None)
+    assert ids(plain) == ids(more)
+    batch = client.post("/search/batch", json={"searches": [{"filter": {"field": "source", "eq": "web"}}]}).json()
+    assert ids(batch["results"][0]) == ids(plain)
+
+
+def test_nothing_matches(client: TestClient) -> None:
+    answer = ask(client, filter={"field": "source", "eq": "nix"}, facets=["source"], facet_ranges={"year": [2000]})
+    assert (answer["hits"], answer["total"]) == ([], 0)
+    assert answer["facets"] == {"source": []}
+    assert answer["facet_ranges"]["year"] == [{"lt": 2000, "count": 0}, {"gte": 2000, "count": 0}]
+
+
+FILTER = {"field": "year", "gte": 0}
+
+
+@pytest.mark.parametrize(
+    ("fields", "field", "message"),
+    [
+        ({}, "query", "the field is required, unless `filter` or `sort`"),
+        ({"query": None, "k": 3}, "query", "the field is required"),
+        ({"filter": FILTER, "query": " "}, "query", "empty or white space"),
+        ({"filter": FILTER, "boosts": [{"field": "year", "weight": 1, "scale": 9}]}, "boosts", "it needs a query"),
+        ({"filter": FILTER, "terms": [{"text": "a", "weight": 1}]}, "terms", "it needs a query"),
+        ({"filter": FILTER, "diversity": 0.2}, "diversity", "it needs a query"),
+        ({"filter": FILTER, "group_by": "source"}, "group_by", "it needs a query"),
+        ({"filter": FILTER, "k": 1001}, "k", "offset + k is 1001"),
+        ({"sort": {"field": "nix"}}, "sort.field", "only declared fields can be sorted by"),
+        ({"filter": FILTER, "facet_ranges": {"source": [1]}}, "facet_ranges.source", "only declared numbers and dates"),
+        ({"filter": FILTER, "facet_ranges": {"year": []}}, "facet_ranges.year", "expected one edge or more"),
+        ({"filter": FILTER, "facet_ranges": {"year": [3, 3]}}, "facet_ranges.year", "each above the one before"),
+        ({"filter": FILTER, "facet_ranges": {"year": ["x"]}}, "facet_ranges.year", "expected a number, found 'x'"),
+        ({"filter": FILTER, "facet_ranges": {"year": [True]}}, "facet_ranges.year", "expected a number, found True"),
+        ({"filter": FILTER, "facet_ranges": {"year": list(range(101))}}, "facet_ranges", "at most 100 edges"),
+    ],
+)
+def test_what_can_not_be_listed_is_refused(
+    client: TestClient, fields: dict[str, Any], field: str, message: str
+) -> None:
+    answer = client.post("/search", json=fields)
+    assert answer.status_code == 422
+    errors = {error["field"]: error["message"] for error in answer.json()["errors"]}
+    assert message in errors[field], errors
+
+
+def test_the_client_lists(tmp_path: Path) -> None:
+    bundle = make_tiny_bundle(tmp_path / "bundle", documents=DOCUMENTS[:30], fields=FIELDS)
+    with serving(bundle.path, {"LIGHTRETRIEVER_LOG_LEVEL": "error"}) as url, SearchClient(url) as client:
+        answer = client.search(filter={"field": "source", "eq": "wiki"}, facet_ranges={"year": [2005]})
+        assert answer.total == 10
+        assert answer.facet_ranges is not None
+        assert sum(one.count for one in answer.facet_ranges["year"]) == 10
+
+
+def test_documents_written_later_are_listed_and_deleted_ones_are_not(tmp_path: Path) -> None:
+    bundle = make_tiny_bundle(tmp_path / "bundle", documents=DOCUMENTS[:30], fields=FIELDS)
+    key, entry = new_key("both", ["search", "admin"])
+    (tmp_path / "keys.json").write_text(json.dumps([entry.model_dump(exclude_none=True)]))
+    settings = Settings(live=tmp_path / "journal", deadline_ms=60_000, api_keys_file=tmp_path / "keys.json")
+    by_year = {"field": "year", "order": "desc"}
+    with (
+        SearchEngine.open(bundle, settings) as engine,
+        live(create_app(engine)) as url,
+        SearchClient(url, api_key=key, timeout_s=60) as client,
+    ):
+        assert client.search(sort=by_year).total == 30
+        fields = {"title": "New", "text": "new", "year": 9999, "source": "late"}
+        client.put_document("new", fields, vector=[1.0] * bundle.manifest.dimension, impacts={"1": 3})
+        client.delete_document(DOCUMENTS[5].id)
+        answer = client.search(sort=by_year, k=40, facets=["source"], facet_ranges={"year": [9000]})
+        assert (answer.total, answer.hits[0].id) == (30, "new")
+        assert DOCUMENTS[5].id not in [hit.id for hit in answer.hits]
+        assert answer.facets is not None
+        assert ("late", 1) in [(one.value, one.count) for one in answer.facets["source"]]
+        assert answer.facet_ranges is not None
+        assert (answer.facet_ranges["year"][1].gte, answer.facet_ranges["year"][1].count) == (9000, 1)
+        late = client.search(filter={"field": "source", "eq": "late"})
+        assert (late.total, [hit.id for hit in late.hits]) == (1, ["new"])
+        both = client.search(filter={"field": "source", "in": ["late", "wiki"]}, k=40)
+        assert both.hits[-1].id == "new"

@@ -1,0 +1,230 @@
+"""Rules: synonyms, and documents pinned or hidden for a query, from a file that is read again when it changes."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from lightretriever.artifacts.corpus.fields import FieldKind
+from lightretriever.service.collections.collections import Collections
+from lightretriever.service.errors import SettingsError
+from lightretriever.service.http.app import create_app
+from lightretriever.service.search.engine import SearchEngine
+from lightretriever.service.search.rules import RulesFile
+from lightretriever.service.settings import Settings
+
+from tests.service.conftest import SETTINGS
+from tests.support.tiny import make_tiny_bundle
+
+FIELDS: dict[str, FieldKind] = {"year": "number"}
+PATIENCE_S = 60
+RULES = """
+synonyms:
+  - {words: [tunes, music files], weight: 0.5}
+  - words: [shell]
+    add: [terminal, "日本語 …"]
+pinned:
+  - {query: Play  MUSIC, documents: [cjk, nobody, doc-60, doc-13]}
+  - {contains: [chess, games], documents: [doc-60]}
+  - {query: only elsewhere, documents: [greek], collections: [other]}
+hidden:
+  - {contains: [music], documents: [music, doc-13]}
+"""
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+    folder = tmp_path_factory.mktemp("rules")
+    (folder / "rules.yaml").write_text(RULES)
+    bundle = make_tiny_bundle(folder / "bundle", vocabulary="words", fields=FIELDS)
+    settings = SETTINGS.model_copy(update={"rules": folder / "rules.yaml"})
+    with SearchEngine.open(bundle, settings) as engine:
+        engine.warm_up()
+        with TestClient(create_app(engine)) as client:
+            yield client
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+    bundle = make_tiny_bundle(tmp_path_factory.mktemp("plain") / "bundle", vocabulary="words", fields=FIELDS)
+    with SearchEngine.open(bundle, SETTINGS) as engine, TestClient(create_app(engine)) as client:
+        yield client
+
+
+def ask(client: TestClient, query: str, **fields: Any) -> dict[str, Any]:
+    answer = client.post("/search", json={"query": query, **fields})
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def ids(answer: dict[str, Any]) -> list[str]:
+    return [hit["id"] for hit in answer["hits"]]
+
+
+def without_times(answer: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in answer.items() if name != "timings_ms"}
+
+
+def test_a_query_without_a_rule_is_answered_as_without_rules(client: TestClient, plain: TestClient) -> None:
+    assert without_times(ask(client, "chess engine")) == without_times(ask(plain, "chess engine"))
+
+
+@pytest.mark.parametrize("mode", ["hybrid", "dense", "sparse"])
+@pytest.mark.parametrize("fusion", ["linear", "rrf"])
+def test_pinned_documents_come_first_and_hidden_ones_never(client: TestClient, mode: str, fusion: str) -> None:
+    answer = ask(client, "play music", mode=mode, fusion={"method": fusion}, k=20, explain=True)
+    assert ids(answer)[:2] == ["cjk", "doc-60"]
+    assert len(answer["hits"]) == 20
+    assert len({*ids(answer)}) == 20
+    assert not {"music", "doc-13"} & {*ids(answer)}
+    assert answer["rules"] == {"synonyms": [], "pinned": ["cjk", "doc-60"], "hidden": 2}
+    assert [hit["rank"] for hit in answer["hits"]] == list(range(1, 21))
+    notes = [hit["explanation"].get("note") for hit in answer["hits"]]
+    assert notes == ["A rule puts this document first for this query."] * 2 + [None] * 18
+    pages = [ask(client, "play music", mode=mode, fusion={"method": fusion}, k=4, offset=at) for at in range(0, 20, 4)]
+    assert [one for page in pages for one in ids(page)] == ids(answer)
+
+
+def test_the_other_documents_keep_their_order(client: TestClient, plain: TestClient) -> None:
+    with_rules = ids(ask(client, "play music", mode="sparse", k=50))
+    others = ids(ask(plain, "play music", mode="sparse", k=100))
+    assert with_rules[2:] == [one for one in others if one not in ("cjk", "doc-60", "music", "doc-13")][:48]
+
+
+def test_pinned_documents_have_to_pass_the_filter(client: TestClient) -> None:
+    answer = ask(client, "PLAY music", filter={"field": "year", "gte": 2001})
+    assert answer["rules"]["pinned"] == ["doc-60"]
+    assert ids(answer)[0] == "doc-60"
+    assert "cjk" not in ids(answer)
+
+
+def test_a_field_that_gives_the_order_comes_before_rules(client: TestClient) -> None:
+    answer = ask(client, "play music", sort={"field": "year", "order": "desc"}, k=50)
+    years = [hit["fields"]["year"] for hit in answer["hits"]]
+    assert years == sorted(years, reverse=True)
+    assert answer["rules"]["pinned"] == []
+    assert not {"music", "doc-13"} & {*ids(answer)}
+
+
+def test_groups_and_diversity_begin_with_pinned_documents(client: TestClient) -> None:
+    grouped = ask(client, "play music", group_by="year", k=5)
+    assert ids(grouped)[:2] == ["cjk", "doc-60"]
+    assert ids(ask(client, "play music", diversity=0.5))[:2] == ["cjk", "doc-60"]
+
+
+def test_words_that_all_have_to_be_there(client: TestClient) -> None:
+    assert ids(ask(client, "large games of CHESS"))[0] == "doc-60"
+    assert "rules" not in ask(client, "large game of chess")
+    assert "rules" not in ask(client, "only elsewhere")
+
+
+@pytest.mark.parametrize("mode", ["hybrid", "dense", "sparse"])
+def test_synonyms_count_as_extra_terms_do(client: TestClient, plain: TestClient, mode: str) -> None:
+    answer = ask(client, "search tunes", mode=mode, explain=True)
+    same = ask(plain, "search tunes", mode=mode, explain=True, terms=[{"text": "music files", "weight": 0.5}])
+    assert answer["hits"] == same["hits"]
+    assert answer["rules"] == {"synonyms": [{"text": "music files", "weight": 0.5}], "pinned": [], "hidden": 0}
+    back = ask(client, "read files, music files too")
+    assert back["rules"]["synonyms"] == [{"text": "tunes", "weight": 0.5}]
+    assert "rules" not in ask(client, "files of tune")
+
+
+def test_what_the_query_has_is_not_added(client: TestClient) -> None:
+    assert ask(client, "tunes in files named music files")["rules"]["synonyms"] == []
+    found = ask(client, "shell", mode="sparse")
+    assert [one["text"] for one in found["rules"]["synonyms"]] == ["terminal", "日本語 …"]
+    assert found["hits"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("synonyms: [", "not YAML: "),
+        ("- a", "line 1: the file can't be ['a']: "),
+        (
+            "pinned:\n  - {query: a, documents: [1]}",
+            "line 2: pinned.0.documents.0 can't be 1: Input should be a valid string",
+        ),
+        ("pinned:\n  - query: a\n    documents: []", "line 3: pinned.0.documents can't be []: "),
+        ("pinned:\n  - {documents: [a]}", "give query or contains, one of the two"),
+        (
+            "pinned:\n  - {query: '?!', documents: [a]}",
+            "line 2: pinned.0.query can't be '?!': there is no word in '?!'",
+        ),
+        ("hidden:\n\n  - {query: a, document: [a]}", "line 3: hidden.0.document"),
+        ("synonyms:\n  - {words: [a]}", "line 2: synonyms.0 can't be {'words': ['a']}: one word alone has no synonym"),
+        ("synonyms:\n  - words: [a, b]\n    weight: -1", "line 3: synonyms.0.weight can't be -1: "),
+        ("boosts: []", "line 1: boosts: there is no such key."),
+        ("x" * (1 << 20) + "y", "the rules can't be read: it has more than 1,048,576 bytes"),
+    ],
+)
+def test_a_file_that_can_not_be_used_names_what_is_wrong(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "rules.yaml"
+    path.write_text(text)
+    with pytest.raises(SettingsError) as caught:
+        RulesFile(path)
+    assert message in str(caught.value)
+    assert str(path) in str(caught.value)
+    assert "Correct the file" in str(caught.value)
+
+
+def test_a_missing_file_ends_the_start(tmp_path: Path) -> None:
+    bundle = make_tiny_bundle(tmp_path / "bundle")
+    with pytest.raises(SettingsError, match="can't be read: No such file"):
+        SearchEngine.open(bundle, Settings(rules=tmp_path / "rules.yaml"))
+
+
+def write(path: Path, rules: object) -> None:
+    """Replace a file in one step."""
+    path.with_suffix(".new").write_text(rules if isinstance(rules, str) else json.dumps(rules))
+    path.with_suffix(".new").replace(path)
+
+
+def pinned(client: TestClient, path: str = "") -> str:
+    return ids(client.post(f"{path}/search", json={"query": "text"}).json())[0]
+
+
+def eventually(client: TestClient, document: str) -> None:
+    until = monotonic() + PATIENCE_S
+    while pinned(client) != document and monotonic() < until:
+        sleep(0.05)
+    assert pinned(client) == document
+
+
+def test_a_changed_file_is_read_again_and_a_broken_one_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "rules.json"
+    write(path, {"pinned": [{"query": "text", "documents": ["cjk"], "collections": ["one"]}]})
+    folders = {name: make_tiny_bundle(tmp_path / name).path for name in ("one", "two")}
+    with Collections.open(folders, SETTINGS.model_copy(update={"rules": path})) as opened:
+        for holder in opened:
+            holder.engine.warm_up()
+        with TestClient(create_app(opened)) as client:
+            assert pinned(client) == "cjk"
+            assert pinned(client, "/collections/two") != "cjk"
+            write(path, {"pinned": [{"query": "text", "documents": ["greek"]}]})
+            eventually(client, "greek")
+            assert "warning" not in client.get("/readyz").json()
+            assert "lightretriever_rules_refused 0.0" in client.get("/metrics").text
+            write(path, "pinned:\n  - {query: text}")
+            until = monotonic() + PATIENCE_S
+            while "warning" not in (ready := client.get("/readyz").json()) and monotonic() < until:
+                sleep(0.05)
+            assert "line 2: pinned.0.documents: Field required" in ready["warning"]
+            assert "The rules before stay in force." in ready["warning"]
+            assert ready["status"] == "ready"
+            assert ready["warning"].count("line 2") == 1  # of both collections
+            assert "lightretriever_rules_refused 1.0" in client.get("/metrics").text
+            assert "rules stay as they were" in caplog.text
+            assert pinned(client) == "greek"
+            write(path, {"pinned": [{"contains": ["text"], "documents": ["special"]}]})
+            eventually(client, "special")
+            until = monotonic() + PATIENCE_S
+            while "lightretriever_rules_refused 0.0" not in (told := client.get("/metrics").text):
+                assert monotonic() < until, told
+                sleep(0.05)
