@@ -291,11 +291,15 @@ def _compare_with_bm25(context: typer.Context, recipe: Recipe) -> None:
         return
     ranks = ", ".join(f"{system} {value:.3f}" for system, value in found.mrr.items())
     typer.echo(f"{found.queries} documents searched for by a sentence of theirs, MRR@10: {ranks}", err=True)
+    typer.echo(
+        "BM25 is at its best there: a low value shows a leg that may hurt, not which weights are best.", err=True
+    )
+    fit = "fit the token table to this corpus (`distil: {}` in the recipe), or " if recipe.distil is None else ""
     for leg in found.weak:
-        other = {"dense": "index.weights: {sparse: 1}", "sparse": "index.vocabulary: words"}[leg]
+        other = {"dense": f"{fit}set index.weights: {{sparse: 1}}", "sparse": "set index.vocabulary: words"}[leg]
         typer.echo(
             f"warning: the {leg} leg is weak for this corpus, and search ranks below BM25, nDCG@10 {found.difference}. "
-            f"Choose the weights by judged queries (`lightretriever tune`), or set {other} in the recipe.",
+            f"Choose the weights by judged queries (`lightretriever tune`), {other}.",
             err=True,
         )
 
