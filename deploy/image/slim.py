@@ -56,6 +56,7 @@ REMOVED = {
         "lightretriever/artifacts/sparse/java/",
         "lightretriever/loadtest/",
     ),
+    "token tables for builds": ("lightretriever/artifacts/tables/",),
     "NumPy's build tools": ("numpy/distutils/", "numpy/f2py/"),
 }
 
