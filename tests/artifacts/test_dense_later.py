@@ -15,7 +15,8 @@ FIRST = 300
 
 def vectors(count: int, seed: int) -> npt.NDArray[np.float32]:
     found = np.random.default_rng(seed).standard_normal((count, D)).astype(np.float32)
-    return found / np.linalg.norm(found, axis=1, keepdims=True)
+    unit: npt.NDArray[np.float32] = found / np.linalg.norm(found, axis=1, keepdims=True)
+    return unit
 
 
 def flat(rows: npt.NDArray[np.float32]) -> DenseIndex:
