@@ -17,7 +17,7 @@ import orjson
 from lightretriever.artifacts.bundle.manifest import Manifest
 from lightretriever.artifacts.corpus.bounds import MAX_IMPACT
 from lightretriever.artifacts.dense.index import DenseIndex
-from lightretriever.artifacts.errors import ConflictError, DiskError, DocumentError, JournalError
+from lightretriever.artifacts.errors import ConflictError, DiskError, DocumentError, JavaError, JournalError
 from lightretriever.artifacts.live.checkpoint import Checkpoint, discard, newest, restored, save
 from lightretriever.artifacts.live.documents import Change, Result, Written, check_version, unencoded
 from lightretriever.artifacts.live.followers import Follower
@@ -164,8 +164,11 @@ class LiveStore:
         begun = not self._stop.is_set()
         self._stop.set()
         self._thread.join(_JOIN_S)
-        if begun and self.problem is None:
-            self._save(_LEAST_SAVED)
+        try:
+            if begun and self.problem is None:
+                self._save(_LEAST_SAVED)
+        except JavaError as error:
+            _log.warning("no checkpoint was written", extra={"reason": str(error)})
         with self._lock:
             self._overlay.close()
             self._follower.close()
@@ -259,7 +262,7 @@ class LiveStore:
             return
         with self._lock:
             state = self._overlay.checkpoint(self._digest, self._journal.header.journal, self._position)
-        self._saved = self.snapshot.sequence
+        self._saved = state[0].sequence
         try:
             save(self._journal.folder, self._follower.path / "checkpoint", *state)
         except (OSError, RuntimeError) as error:
