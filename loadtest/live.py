@@ -9,7 +9,8 @@ deleted. Queries are the first words of documents.
     bulk                    the same of calls with 1,000 documents each
     found                   milliseconds until another process' searches see a write
     overlay                 searches beside so many written documents: p50, p99, and searches a second by 2 threads; in
-                            turns with them, p50 in the bundle alone, and in a bundle that was made of all documents
+                            turns with them in the bundle alone, and in a bundle that was made of all documents; of all
+                            three, p50 of time and of processor time, which other work on the machine changes less
     start, replay           seconds to open the largest journal, with its checkpoint and without
     compaction              seconds to make a bundle of all
 
@@ -28,7 +29,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from itertools import count
 from pathlib import Path
-from time import perf_counter, sleep
+from time import perf_counter, process_time, sleep
 from typing import Any, Final
 
 import numpy as np
@@ -82,8 +83,8 @@ class _Copies:
         return Change(document_id, document, vector, dict(zip(own, impacts[part].tolist(), strict=True)))
 
 
-def measure(bundle: Bundle, sizes: Sequence[int], folder: Path) -> dict[str, Any]:
-    """Give all figures; `folder` takes the journals and the new bundle."""
+def measure(bundle: Bundle, sizes: Sequence[int], folder: Path, *, compacted: bool = True) -> dict[str, Any]:
+    """Give all figures, unless `compacted` without those of new bundles; `folder` takes the journals and bundles."""
     copies = _Copies(bundle)
     found: dict[str, Any] = {"documents": bundle.manifest.documents}
     with _engine(bundle, folder / "writes") as engine:
@@ -92,25 +93,28 @@ def measure(bundle: Bundle, sizes: Sequence[int], folder: Path) -> dict[str, Any
         found["bulk_per_s"] = _rate(engine, [copies.take(_BULK) for _ in range(5)], 1)
         with _engine(bundle, folder / "writes") as other:
             found["found_ms"] = _until_found(engine, other, copies.take(_SEEN))
-    found["overlay"] = [_beside(bundle, copies, size, folder / f"live-{size}") for size in sizes]
+    found["overlay"] = [_beside(bundle, copies, size, folder / f"live-{size}", compacted=compacted) for size in sizes]
     live = folder / f"live-{sizes[-1]}"
     found["start_s"] = _opening(bundle, live)
     for checkpoint in live.glob("*.checkpoint"):
         shutil.rmtree(checkpoint)
     found["replay_s"] = _opening(bundle, live)
-    begun = perf_counter()
-    compact(bundle, live, folder / "new")
-    found["compaction_s"] = four_digits(perf_counter() - begun)
+    if compacted:
+        begun = perf_counter()
+        compact(bundle, live, folder / "new")
+        found["compaction_s"] = four_digits(perf_counter() - begun)
     return found
 
 
-def _beside(bundle: Bundle, copies: _Copies, size: int, live: Path) -> dict[str, float]:
+def _beside(bundle: Bundle, copies: _Copies, size: int, live: Path, *, compacted: bool) -> dict[str, float]:
     with ExitStack() as opened:
         engine = opened.enter_context(_engine(bundle, live))
         before = _resident()
         _write(engine, copies, size)
         row = {"written": size, "resident_mb": (_resident() - before) >> 20}
-        bundles = [bundle] if size == 0 else [bundle, compact(bundle, live, live.with_suffix(".all"))[0]]
+        bundles = [bundle]
+        if size and compacted:
+            bundles.append(compact(bundle, live, live.with_suffix(".all"))[0])
         others = [opened.enter_context(_engine(one, None)) for one in bundles]
         return row | _searches(engine, others)
 
@@ -168,21 +172,24 @@ def _searches(engine: SearchEngine, others: Sequence[SearchEngine]) -> dict[str,
     asked = [SearchRequest(query=queries[number % len(queries)]) for number in range(_SEARCHES)]
     engines = [engine, *others]
     seconds = np.zeros((2, len(asked), len(engines)))  # the JVM compiles what it needs in the first round
+    processor = np.zeros_like(seconds)
     for turn, place, which in np.ndindex(seconds.shape):
-        begun = perf_counter()
+        begun, used = perf_counter(), process_time()
         engines[which].answer(asked[place])
         seconds[turn, place, which] = perf_counter() - begun
+        processor[turn, place, which] = process_time() - used
     begun = perf_counter()
     with ThreadPoolExecutor(2) as threads:
         list(threads.map(engine.answer, asked))
     rate = len(asked) / (perf_counter() - begun)
-    p50, *p50s = (four_digits(float(one) * 1e3) for one in np.percentile(seconds[1], 50, axis=0))
-    return {
-        "p50_ms": p50,
+    figures = {
         "p99_ms": four_digits(float(np.percentile(seconds[1, :, 0], 99)) * 1e3),
         "searches_per_s": four_digits(rate),
-        **dict(zip(("bundle_p50_ms", "rebuilt_p50_ms"), p50s, strict=False)),
     }
+    for which, name in zip(range(len(engines)), ("", "bundle_", "rebuilt_"), strict=False):
+        for what, times in (("p50_ms", seconds), ("cpu_p50_ms", processor)):
+            figures[name + what] = four_digits(float(np.percentile(times[1, :, which], 50)) * 1e3)
+    return figures
 
 
 def _resident() -> int:
@@ -197,11 +204,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("bundle", type=Path)
     parser.add_argument("--sizes", type=int, nargs="+", default=_SIZES)
+    parser.add_argument(
+        "--no-compaction", action="store_true", help="make no new bundles, which takes long of a large one"
+    )
     parser.add_argument("--results", type=Path)
     given = parser.parse_args(arguments)
     load = os.getloadavg()[0]  # of other work, before this begins
     with tempfile.TemporaryDirectory(dir=given.bundle.absolute().parent) as folder:
-        found = measure(Bundle.open(given.bundle), given.sizes, Path(folder))
+        found = measure(Bundle.open(given.bundle), given.sizes, Path(folder), compacted=not given.no_compaction)
     if given.results is not None:
         runs = json.loads(given.results.read_text("utf-8")) if given.results.exists() else {}
         run = {**origin(), "load": round(load, 1), "command": typed("live", arguments), **found}

@@ -50,9 +50,8 @@ class LaterIndex:
         ordinals, scores = self._first.search(query, k, first)
         if not len(self._later):
             return ordinals, scores
-        behind = self._candidates(query, k, later)
+        behind, products = self._behind(np.ascontiguousarray(query, np.float32), k, later)
         both = np.concatenate([ordinals, behind + self._first.count])
-        products = inner_products(self._later.__getitem__, np.ascontiguousarray(query, np.float32), behind)
         return kernels.best_first(both, np.concatenate([scores, products]), k)
 
     def scores(self, query: Vectors, ordinals: Ordinals) -> npt.NDArray[np.float32]:
@@ -77,8 +76,8 @@ class LaterIndex:
         if self._codes is not None:
             faiss.write_index(self._codes, str(folder / _CODES))
 
-    def _candidates(self, query: Vectors, k: int, among: Bits | None) -> Ordinals:
-        """Later documents that have the best `k` among them, counted from 0."""
+    def _behind(self, query: Vectors, k: int, among: Bits | None) -> Found:
+        """Later documents that have the best `k` among them, counted from 0, and their scores."""
         count = len(self._later)
         chosen = None if among is None else np.unpackbits(among, count=count, bitorder="little").view(np.bool_)
         allowed = count if chosen is None else int(np.count_nonzero(chosen))
@@ -86,11 +85,22 @@ class LaterIndex:
         if self._codes is not None and deeper < min(allowed, count // _DEEPER):
             faiss.omp_set_num_threads(1)  # holds for the calling thread only
             _, found = self._codes.search(query[None, :], min(deeper, self._codes.ntotal))
-            candidates = np.concatenate([found[0][found[0] >= 0], np.arange(self._codes.ntotal, count)])
-            candidates = candidates if chosen is None else candidates[chosen[candidates]]
-            if candidates.size >= min(k, allowed):
-                return candidates
-        return np.arange(count) if chosen is None else np.flatnonzero(chosen)
+            coded = found[0][found[0] >= 0]
+            coded, rest = (coded if chosen is None else coded[chosen[coded]]), self._codes.ntotal
+            parts = [(coded, inner_products(self._later.__getitem__, query, coded)), self._from(rest, query, chosen)]
+            if sum(len(part) for part, _ in parts) >= min(k, allowed):
+                return np.concatenate([one for one, _ in parts]), np.concatenate([scores for _, scores in parts])
+        if chosen is not None and _DEEPER * allowed < count:
+            few = np.flatnonzero(chosen)
+            return few, inner_products(self._later.__getitem__, query, few)
+        return self._from(0, query, chosen)
+
+    def _from(self, first: int, query: Vectors, chosen: npt.NDArray[np.bool_] | None) -> Found:
+        """All later documents from one on, and their scores: in the order in which they lie, so that none is copied."""
+        ordinals = np.arange(first, len(self._later))
+        scores = inner_products(lambda part: self._later[part[0] : part[-1] + 1], query, ordinals)
+        kept = slice(None) if chosen is None else chosen[first:]
+        return ordinals[kept], scores[kept]
 
 
 class LaterIndexWriter:
