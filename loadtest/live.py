@@ -204,9 +204,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("bundle", type=Path)
     parser.add_argument("--sizes", type=int, nargs="+", default=_SIZES)
-    parser.add_argument(
-        "--no-compaction", action="store_true", help="make no new bundles, which takes long"
-    )
+    parser.add_argument("--no-compaction", action="store_true", help="make no new bundles, which takes long")
     parser.add_argument("--results", type=Path)
     given = parser.parse_args(arguments)
     load = os.getloadavg()[0]  # of other work, before this begins

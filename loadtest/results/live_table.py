@@ -31,8 +31,8 @@ def _run(run: dict[str, Any]) -> list[str]:
     ]
     if "compaction_s" in run:
         writes.append(["s to compact it", run["compaction_s"]])
-    names = ("p50_ms", "bundle_p50_ms", "rebuilt_p50_ms", "cpu_p50_ms", "bundle_cpu_p50_ms", "rebuilt_cpu_p50_ms")
-    names += ("p99_ms", "searches_per_s", "resident_mb")
+    times = [f"{which}{what}" for what in ("p50_ms", "cpu_p50_ms") for which in ("", "bundle_", "rebuilt_")]
+    names = [*times, "p99_ms", "searches_per_s", "resident_mb"]
     searches = [
         [f"{row['written']:,}", *(f"{row[name]:,}" if name in row else "" for name in names)] for row in run["overlay"]
     ]
