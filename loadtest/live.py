@@ -8,21 +8,28 @@ deleted. Queries are the first words of documents.
     one by one, together    writes acknowledged a second, by one writer and by 16, whose writes share an fsync
     bulk                    the same of calls with 1,000 documents each
     found                   milliseconds until another process' searches see a write
-    overlay                 searches beside so many written documents: p50 and p99, and searches a second by 2 threads
-    replay, compaction      seconds to open the journal, and to make a bundle of all
+    overlay                 searches beside so many written documents: p50, p99, and searches a second by 2 threads; in
+                            turns with them in the bundle alone, and in a bundle that was made of all documents; of all
+                            three, p50 of time and of processor time, which other work on the machine changes less
+    start, replay           seconds to open the largest journal, with its checkpoint and without
+    compaction              seconds to make a bundle of all
+
+The results file has the figures of each bundle by its number of documents.
 """
 
 import argparse
 import json
+import os
 import resource
+import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import count
 from pathlib import Path
-from time import perf_counter, sleep
+from time import perf_counter, process_time, sleep
 from typing import Any, Final
 
 import numpy as np
@@ -76,8 +83,8 @@ class _Copies:
         return Change(document_id, document, vector, dict(zip(own, impacts[part].tolist(), strict=True)))
 
 
-def measure(bundle: Bundle, sizes: Sequence[int], folder: Path) -> dict[str, Any]:
-    """Give all figures; `folder` takes the journals and the new bundle."""
+def measure(bundle: Bundle, sizes: Sequence[int], folder: Path, *, compacted: bool = True) -> dict[str, Any]:
+    """Give all figures, unless `compacted` without those of new bundles; `folder` takes the journals and bundles."""
     copies = _Copies(bundle)
     found: dict[str, Any] = {"documents": bundle.manifest.documents}
     with _engine(bundle, folder / "writes") as engine:
@@ -86,23 +93,40 @@ def measure(bundle: Bundle, sizes: Sequence[int], folder: Path) -> dict[str, Any
         found["bulk_per_s"] = _rate(engine, [copies.take(_BULK) for _ in range(5)], 1)
         with _engine(bundle, folder / "writes") as other:
             found["found_ms"] = _until_found(engine, other, copies.take(_SEEN))
-    found["overlay"] = []
-    for size in sizes:
-        with _engine(bundle, folder / f"live-{size}") as engine:
-            before = _resident()
-            _write(engine, copies, size)
-            found["overlay"].append({"written": size, "resident_mb": (_resident() - before) >> 20} | _searches(engine))
-    begun = perf_counter()
-    with _engine(bundle, folder / f"live-{sizes[-1]}", warm=False):
-        found["replay_s"] = four_digits(perf_counter() - begun)
-    begun = perf_counter()
-    compact(bundle, folder / f"live-{sizes[-1]}", folder / "new")
-    found["compaction_s"] = four_digits(perf_counter() - begun)
+    found["overlay"] = [_beside(bundle, copies, size, folder / f"live-{size}", compacted=compacted) for size in sizes]
+    live = folder / f"live-{sizes[-1]}"
+    found["start_s"] = _opening(bundle, live)
+    for checkpoint in live.glob("*.checkpoint"):
+        shutil.rmtree(checkpoint)
+    found["replay_s"] = _opening(bundle, live)
+    if compacted:
+        begun = perf_counter()
+        compact(bundle, live, folder / "new")
+        found["compaction_s"] = four_digits(perf_counter() - begun)
     return found
 
 
+def _beside(bundle: Bundle, copies: _Copies, size: int, live: Path, *, compacted: bool) -> dict[str, float]:
+    with ExitStack() as opened:
+        engine = opened.enter_context(_engine(bundle, live))
+        before = _resident()
+        _write(engine, copies, size)
+        row = {"written": size, "resident_mb": (_resident() - before) >> 20}
+        bundles = [bundle]
+        if size and compacted:
+            bundles.append(compact(bundle, live, live.with_suffix(".all"))[0])
+        others = [opened.enter_context(_engine(one, None)) for one in bundles]
+        return row | _searches(engine, others)
+
+
+def _opening(bundle: Bundle, live: Path) -> float:
+    begun = perf_counter()
+    with _engine(bundle, live, warm=False):
+        return four_digits(perf_counter() - begun)
+
+
 @contextmanager
-def _engine(bundle: Bundle, live: Path, *, warm: bool = True) -> Iterator[SearchEngine]:
+def _engine(bundle: Bundle, live: Path | None, *, warm: bool = True) -> Iterator[SearchEngine]:
     with SearchEngine.open(bundle, Settings(live=live, deadline_ms=60_000)) as engine:
         if warm:
             engine.warm_up()
@@ -142,22 +166,30 @@ def _write(engine: SearchEngine, copies: _Copies, size: int) -> None:
         write([Change(document_id) for document_id in copies.ids[::_DELETED]])
 
 
-def _searches(engine: SearchEngine) -> dict[str, float]:
+def _searches(engine: SearchEngine, others: Sequence[SearchEngine]) -> dict[str, float]:
+    """Search in all engines in turns; `others` are that of the bundle alone, and that of a bundle of all documents."""
     queries = engine.parts.documents.probes(_SEARCHES)
     asked = [SearchRequest(query=queries[number % len(queries)]) for number in range(_SEARCHES)]
-    for one in asked:  # the JVM compiles what the overlay needs
-        engine.answer(one)
-    seconds = []
-    for one in asked:
-        begun = perf_counter()
-        engine.answer(one)
-        seconds.append(perf_counter() - begun)
+    engines = [engine, *others]
+    seconds = np.zeros((2, len(asked), len(engines)))  # the JVM compiles what it needs in the first round
+    processor = np.zeros_like(seconds)
+    for turn, place, which in np.ndindex(seconds.shape):
+        begun, used = perf_counter(), process_time()
+        engines[which].answer(asked[place])
+        seconds[turn, place, which] = perf_counter() - begun
+        processor[turn, place, which] = process_time() - used
     begun = perf_counter()
     with ThreadPoolExecutor(2) as threads:
         list(threads.map(engine.answer, asked))
     rate = len(asked) / (perf_counter() - begun)
-    p50, p99 = (float(np.percentile(seconds, p)) * 1e3 for p in (50, 99))
-    return {"p50_ms": four_digits(p50), "p99_ms": four_digits(p99), "searches_per_s": four_digits(rate)}
+    figures = {
+        "p99_ms": four_digits(float(np.percentile(seconds[1, :, 0], 99)) * 1e3),
+        "searches_per_s": four_digits(rate),
+    }
+    for which, name in zip(range(len(engines)), ("", "bundle_", "rebuilt_"), strict=False):
+        for what, times in (("p50_ms", seconds), ("cpu_p50_ms", processor)):
+            figures[name + what] = four_digits(float(np.percentile(times[1, :, which], 50)) * 1e3)
+    return figures
 
 
 def _resident() -> int:
@@ -172,12 +204,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("bundle", type=Path)
     parser.add_argument("--sizes", type=int, nargs="+", default=_SIZES)
+    parser.add_argument("--no-compaction", action="store_true", help="make no new bundles, which takes long")
     parser.add_argument("--results", type=Path)
     given = parser.parse_args(arguments)
+    load = os.getloadavg()[0]  # of other work, before this begins
     with tempfile.TemporaryDirectory(dir=given.bundle.absolute().parent) as folder:
-        found = measure(Bundle.open(given.bundle), given.sizes, Path(folder))
+        found = measure(Bundle.open(given.bundle), given.sizes, Path(folder), compacted=not given.no_compaction)
     if given.results is not None:
-        write_json(given.results, {**origin(), "command": typed("live", arguments), **found})
+        runs = json.loads(given.results.read_text("utf-8")) if given.results.exists() else {}
+        run = {**origin(), "load": round(load, 1), "command": typed("live", arguments), **found}
+        write_json(given.results, {**runs, f"{found['documents']}": run})
     print(json.dumps(found, indent=1))
     return 0
 

@@ -5,7 +5,7 @@ Document vectors are L2-normalised, so the inner product with a normalised query
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from math import inf, isfinite
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -16,7 +16,7 @@ import numpy.typing as npt
 from lightretriever.artifacts import kernels
 from lightretriever.artifacts.errors import BundleError
 
-__all__ = ["DenseIndex", "FaissIndex", "faiss_reason", "innermost"]
+__all__ = ["DenseIndex", "FaissIndex", "faiss_reason", "inner_products", "innermost"]
 
 FaissIndex: TypeAlias = Any  # faiss is wrapped by SWIG and has no types
 
@@ -26,7 +26,8 @@ _FEW: Final = 20_000
 """Up to this many allowed documents are all scored, which is exact; among more, Faiss searches."""
 
 _MOST: Final = 2  # a filter that keeps one document of so many is applied to what Faiss finds without it
-_DEEPER: Final = 1.5  # times as many documents as are needed on average, so that enough of them match
+_DEEPER: Final = 1.5  # times as many documents as are needed on average, so that enough of them match; fewer times and
+_FEW_MORE: Final = 8  # some more where the filter leaves few out
 
 _UNLIKE: Final = np.float32(-1)  # the least cosine
 _CHUNK: Final = 8192  # documents decoded at a time
@@ -118,7 +119,8 @@ class DenseIndex:
         allowed = int(np.bitwise_count(among).sum())
         wanted = min(k, allowed)
         if _MOST * allowed >= self.count:  # most are allowed: Faiss scans fastest without a selector
-            deeper = min(self.count, math.ceil(_DEEPER * wanted * self.count / max(1, allowed)))
+            share = allowed / self.count
+            deeper = min(self.count, math.ceil(min(_DEEPER, 3 - 2 * share) * wanted / share) + _FEW_MORE)
             found = self._found(query, deeper, self.count, None)
             found = found[(among[found >> 3] >> (found & 7)) & 1 == 1]
             if found.size >= wanted:
@@ -160,14 +162,7 @@ class DenseIndex:
         return kernels.best_first(ordinals, self._scores(query, ordinals), wanted)
 
     def _scores(self, query: npt.NDArray[np.float32], ordinals: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
-        scores = np.empty(ordinals.size, np.float32)
-        for start in range(0, ordinals.size, _CHUNK):
-            part = slice(start, start + _CHUNK)
-            # Not `@`: BLAS wakes its thread pool for this, and its order of summation depends on the number of rows.
-            np.einsum("md,d->m", self.vectors(ordinals[part]), query, out=scores[part])
-        # Of a vector that is not finite, which nothing here writes: it is like no query.
-        scores[~np.isfinite(scores)] = _UNLIKE
-        return scores
+        return inner_products(self.vectors, query, ordinals)
 
     def vectors(self, ordinals: npt.NDArray[np.integer]) -> npt.NDArray[np.float32]:
         """The vectors of given documents as the index holds them, quantised or not, float32 (m, D).
@@ -187,23 +182,6 @@ class DenseIndex:
             vectors = self._coder.sa_decode(self._codes.take(ordinals, axis=0))
         return vectors
 
-    def empty(self) -> "DenseIndex":
-        """An index in memory, without documents, that holds vectors as this one does: in its code, by its ranges, where
-        that is flat or one of scalars, else as float32."""
-        codec: FaissIndex = self._coder
-        index: FaissIndex = faiss.IndexFlatIP(self.dimension)
-        if self._codes is not None and isinstance(codec, faiss.IndexScalarQuantizer):
-            index = faiss.IndexScalarQuantizer(self.dimension, codec.sq.qtype, faiss.METRIC_INNER_PRODUCT)
-            index.sq = codec.sq
-            index.is_trained = True
-        return DenseIndex(index)
-
-    def plus(self, vectors: npt.NDArray[np.float32]) -> "DenseIndex":
-        """An index of this one's documents, which lie in memory, and behind them those of the vectors (n, D)."""
-        index = faiss.clone_index(self._index)
-        index.add(np.ascontiguousarray(vectors, np.float32))
-        return DenseIndex(index)
-
     def _checked(self, query: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         if query.shape != (self.dimension,):
             raise ValueError(f"the query vector must have shape ({self.dimension},), found {query.shape}")
@@ -211,6 +189,23 @@ class DenseIndex:
         if not isfinite(kernels.magnitude(query)):
             raise ValueError("the query vector holds a value that is not finite")
         return query
+
+
+def inner_products(
+    vectors: Callable[[npt.NDArray[np.int64]], npt.NDArray[np.float32]],
+    query: npt.NDArray[np.float32],
+    ordinals: npt.NDArray[np.int64],
+) -> npt.NDArray[np.float32]:
+    """Inner products (m,) float32 of a query vector (D,) with those of the documents (m,), which `vectors` gives. None
+    depends on the other documents."""
+    scores = np.empty(ordinals.size, np.float32)
+    for start in range(0, ordinals.size, _CHUNK):
+        part = slice(start, start + _CHUNK)
+        # Not `@`: BLAS wakes its thread pool for this, and its order of summation depends on the number of rows.
+        np.einsum("md,d->m", vectors(ordinals[part]), query, out=scores[part])
+    # Of a vector that is not finite, which nothing here writes: it is like no query.
+    scores[~np.isfinite(scores)] = _UNLIKE
+    return scores
 
 
 def _restricted(index: FaissIndex, among: npt.NDArray[np.uint8]) -> Any:

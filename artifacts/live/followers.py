@@ -1,7 +1,8 @@
-"""How far each process that follows a journal has made it searchable."""
+"""The processes that follow a journal: how far each has made it searchable, and the folder of its index."""
 
 import fcntl
 import os
+import shutil
 import tempfile
 from pathlib import Path
 from time import perf_counter, sleep
@@ -12,21 +13,28 @@ from lightretriever.artifacts.files.atomic_file import writing
 __all__ = ["Follower"]
 
 _SUFFIX: Final = ".follower"
+_TOLD: Final = "sequence"
+_NEVER: Final = 1 << 63  # no change has this number
 _POLL_S: Final = 0.01
 
 
 class Follower:
-    """One that follows the journal of a folder: a file there says how far, and is locked as long as its process
-    lives."""
+    """One that follows the journal of a folder. It has a folder there, with a file that says how far it is, and that is
+    locked as long as its process lives; what dead processes left is removed."""
 
     def __init__(self, folder: Path) -> None:
         """Raises DiskError."""
         self._folder = folder
         with writing(folder):
-            self._file, name = tempfile.mkstemp(_SUFFIX, "", folder)
-            self._path = Path(name)
+            for path in folder.glob(f"*{_SUFFIX}"):
+                _behind(path, _NEVER)
+            self.path = Path(tempfile.mkdtemp("", "", folder))
+            self._file = os.open(self.path / _TOLD, os.O_RDWR | os.O_CREAT)
             fcntl.flock(self._file, fcntl.LOCK_EX)
             self.tell(0)
+            self.path = self.path.rename(self.path.with_suffix(_SUFFIX))  # locked, so nobody takes it for a dead one's
+        self.index = self.path / "index"
+        """Where the process has the files of its index."""
 
     def tell(self, sequence: int) -> None:
         """Say that searches of this process see the change numbered `sequence`. Raises OSError."""
@@ -41,16 +49,16 @@ class Follower:
                 sleep(_POLL_S)
 
     def close(self) -> None:
-        """Follow no more. Idempotent."""
-        if self._path.exists():
-            self._path.unlink()
+        """Follow no more, and remove the folder. Idempotent."""
+        if self.path.exists():
+            shutil.rmtree(self.path, ignore_errors=True)
             os.close(self._file)
 
 
 def _behind(path: Path, sequence: int) -> bool:
-    """Tell whether the process of a file lives and does not see the change; remove what a dead one left."""
+    """Tell whether the process of a folder lives and does not see the change; remove what a dead one left."""
     try:
-        with path.open("rb") as file:
+        with (path / _TOLD).open("rb") as file:
             told = file.read(8)
             if len(told) == 8 and int.from_bytes(told, "little") >= sequence:
                 return False
@@ -58,7 +66,7 @@ def _behind(path: Path, sequence: int) -> bool:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 return True
-            path.unlink(missing_ok=True)
     except FileNotFoundError:
         pass
+    shutil.rmtree(path, ignore_errors=True)
     return False

@@ -2,8 +2,9 @@
 
 A folder has files SEQUENCE.journal, named by the number of their first change in 20 digits; changes are numbered from 1
 for ever. A file is a row of frames: the magic bytes, a CRC-32 of all that follows, the number of bytes, the number of
-the first change, then JSON and float32 vectors. The first frame of a file is its `Header`; each other one has the
-changes that were acknowledged together. Whoever writes holds a lock; readers need none, and take whole frames only.
+the first change and how many there are, then JSON and float32 vectors. The first frame of a file is its `Header`; each
+other one has the changes that were acknowledged together. Whoever writes holds a lock; readers need none, and take
+whole frames only.
 """
 
 import fcntl
@@ -33,7 +34,7 @@ __all__ = ["Header", "Journal", "Record"]
 
 _log = logging.getLogger(__name__)
 _MAGIC: Final = b"LRJ1"
-_HEAD: Final = struct.Struct("<4sIQQ")
+_HEAD: Final = struct.Struct("<4sIQQQ")
 _CHECKED_FROM: Final = 8  # bytes of the head that the checksum leaves out: the magic and itself
 _LARGEST_BYTES: Final = 64 << 20  # of a file, before the next one begins
 _POLL_S: Final = 0.002
@@ -78,9 +79,10 @@ class Record(NamedTuple):
 
 @dataclass(frozen=True)
 class _Frame:
-    """A frame at `start` of a file: the number of its first change, its content, and where the next frame begins."""
+    """A frame of a file: the number of its first change, how many it has, its content, and where the next begins."""
 
     first: int
+    count: int
     body: bytes
     end: int
 
@@ -121,17 +123,17 @@ class Journal:
             self._lock.close()
             raise
 
-    def read(self, most: float = inf) -> list[Record]:
-        """Give the changes since the last one read or appended that are whole on the disk, `most` or a few more.
-        JournalError."""
+    def read(self, most: float = inf, after: int = 0) -> list[Record]:
+        """Give the changes since the last one read or appended that are whole on the disk, `most` or a few more. Those
+        numbered up to `after` are checked, but left out, unless they were written with later ones. JournalError."""
         found: list[Record] = []
         while True:
             while len(found) < most and (frame := self._frame()) is not None:
                 if frame.first != self.sequence + 1:
                     raise self._damaged()
-                records = _records(frame.body, self.header.dimension)
-                found += records
-                self.sequence, self._end = self.sequence + len(records), frame.end
+                self.sequence, self._end = self.sequence + frame.count, frame.end
+                if self.sequence > after:
+                    found += _records(frame.body, self.header.dimension)
             later = self._path(self.sequence + 1)
             if len(found) >= most or self._first == self.sequence + 1 or not later.exists():
                 return found
@@ -168,7 +170,7 @@ class Journal:
         which the file is as it was."""
         if self._end > _LARGEST_BYTES:
             self.rotate()
-        frame = _packed(self.sequence + 1, _body(records))
+        frame = _packed(self.sequence + 1, len(records), _body(records))
         try:
             with writing(self._path(self._first)):
                 _write(self._file, frame, self._end)
@@ -224,7 +226,7 @@ class Journal:
 
     def _begin(self, header: Header, first: int) -> None:
         with new_file(self._path(first)) as file:
-            file.write(_packed(first, header.model_dump_json().encode()))
+            file.write(_packed(first, 0, header.model_dump_json().encode()))
         with writing(self.folder):
             folder = os.open(self.folder, os.O_RDONLY)
             try:
@@ -294,8 +296,8 @@ def _number(path: Path) -> int:
     return int(path.stem)
 
 
-def _packed(first: int, body: bytes) -> bytes:
-    head = _HEAD.pack(_MAGIC, 0, len(body), first)[_CHECKED_FROM:]
+def _packed(first: int, count: int, body: bytes) -> bytes:
+    head = _HEAD.pack(_MAGIC, 0, len(body), first, count)[_CHECKED_FROM:]
     return _MAGIC + struct.pack("<I", zlib.crc32(body, zlib.crc32(head))) + head + body
 
 
@@ -303,13 +305,13 @@ def _frame_at(file: int, start: int) -> _Frame | None:
     head = os.pread(file, _HEAD.size, start)
     if len(head) < _HEAD.size:
         return None
-    magic, checksum, size, first = _HEAD.unpack(head)
+    magic, checksum, size, first, count = _HEAD.unpack(head)
     if magic != _MAGIC or size > os.fstat(file).st_size - start - _HEAD.size:
         return None
     body = os.pread(file, size, start + _HEAD.size)
     if len(body) < size or zlib.crc32(body, zlib.crc32(head[_CHECKED_FROM:])) != checksum:
         return None
-    return _Frame(first, body, start + _HEAD.size + size)
+    return _Frame(first, count, body, start + _HEAD.size + size)
 
 
 def _write(file: int, content: bytes, start: int) -> None:

@@ -7,55 +7,24 @@ searches leave it out; so an ordinal never stands for another document.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-from lightretriever.artifacts import kernels
 from lightretriever.artifacts.bundle.manifest import Manifest
 from lightretriever.artifacts.dense.index import DenseIndex
+from lightretriever.artifacts.dense.later import LaterIndex
+from lightretriever.artifacts.dense.later import LaterIndexWriter as DenseWriter
+from lightretriever.artifacts.live.checkpoint import LUCENE, Checkpoint
 from lightretriever.artifacts.live.journal import Record
 from lightretriever.artifacts.sparse.index import DocumentSet, ImpactIndex
 from lightretriever.artifacts.sparse.later import LaterIndexWriter
 
-__all__ = ["Among", "LaterDense", "Overlay", "Snapshot"]
+__all__ = ["Among", "Overlay", "Snapshot"]
 
-Found = tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]
 Bits = npt.NDArray[np.uint8]
-_TERM_BYTES: Final = 8
 _KEPT: Final = 64  # conditions whose documents a snapshot remembers
-
-
-class LaterDense:
-    """The dense index of a bundle, and that of the documents written later, searched as one. Thread-safe."""
-
-    def __init__(self, first: DenseIndex, later: DenseIndex) -> None:
-        self.first, self.later = first, later
-
-    def search(self, query: npt.NDArray[np.float32], k: int, among: "Among") -> Found:
-        """The best documents among some, as `DenseIndex.search` gives them. ValueError for a bad query or k."""
-        found = self.first.search(query, k, among.first)
-        if not self.later.count:
-            return found
-        ordinals, scores = self.later.search(query, k, among.later)
-        both = np.concatenate([found[0], ordinals + self.first.count])
-        return kernels.best_first(both, np.concatenate([found[1], scores]), k)
-
-    def scores(self, query: npt.NDArray[np.float32], ordinals: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
-        """The scores (m,) float32 of given documents (m,). ValueError for an unknown ordinal or a bad query."""
-        scores, later = np.empty(ordinals.size, np.float32), ordinals >= self.first.count
-        scores[~later] = self.first.scores(query, ordinals[~later])
-        scores[later] = self.later.scores(query, ordinals[later] - self.first.count)
-        return scores
-
-    def vectors(self, ordinals: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
-        """The vectors (m, D) float32 of given documents (m,), as the indexes hold them. ValueError for an unknown
-        ordinal."""
-        vectors = np.empty((ordinals.size, self.first.dimension), np.float32)
-        later = ordinals >= self.first.count
-        vectors[~later] = self.first.vectors(ordinals[~later])
-        vectors[later] = self.later.vectors(ordinals[later] - self.first.count)
-        return vectors
 
 
 @dataclass(frozen=True)
@@ -64,7 +33,7 @@ class Among:
     for the two parts of the dense one; None for all that an index has."""
 
     index: ImpactIndex
-    dense: LaterDense | None
+    dense: LaterIndex | None
     documents: DocumentSet | None = None
     first: Bits | None = None
     later: Bits | None = None
@@ -78,7 +47,7 @@ class Snapshot:
 
     sequence: int
     index: ImpactIndex
-    dense: LaterDense | None
+    dense: LaterIndex | None
     alive: Bits | None
     living: int
     later: int
@@ -98,30 +67,38 @@ class Snapshot:
         return found
 
 
-def _among(index: ImpactIndex, dense: LaterDense | None, chosen: DocumentSet, later: int) -> Among:
+def _among(index: ImpactIndex, dense: LaterIndex | None, chosen: DocumentSet, later: int) -> Among:
     flags, first = np.unpackbits(chosen.bits, count=index.count, bitorder="little"), index.count - later
     parts = (flags[:first], flags[first:])
     return Among(index, dense, chosen, *(None if one.all() else np.packbits(one, bitorder="little") for one in parts))
 
 
 class Overlay:
-    """The changes after a bundle, in memory, made searchable. One thread at a time applies them; any number read
+    """The changes after a bundle, made searchable. One thread at a time applies them; any number read
     `snapshot`."""
 
-    def __init__(self, manifest: Manifest, index: ImpactIndex, dense: DenseIndex | None) -> None:
-        """`index` and `dense` are the bundle's, and stay open."""
+    def __init__(
+        self, manifest: Manifest, index: ImpactIndex, dense: DenseIndex | None, folder: Path, begun: Checkpoint | None
+    ) -> None:
+        """`index` and `dense` are the bundle's, and stay open; `folder` has the files of the checkpoint `begun`, or is
+        not there yet. JavaError; OSError, ValueError or RuntimeError for a damaged checkpoint."""
         self.snapshot: Snapshot
         """What searches see now."""
         self.changed: dict[str, tuple[int | None, int]] = {}
         """For every id that was changed, the ordinal of its document, None if it was deleted, and the number of the
         change. `snapshot` has every document in it."""
-        self.bytes = 0
-        """About how many bytes of the Java heap the documents take that were written later."""
-        self._index, self._dense = index, dense
-        self._vectors = None if dense is None else dense.empty()
-        self._writer = LaterIndexWriter(index, manifest.fields, spellings=manifest.sparse.language is not None)
+        self._index = index
+        self._dense = None if dense is None else DenseWriter(dense)
         self._alive = np.ones(index.count, np.bool_)
-        self._publish(0)
+        if begun is not None:
+            self.changed = {one: (ordinal, number) for one, (ordinal, number) in begun.changed.items()}
+            self._alive = begun.alive
+            if self._dense is not None:
+                self._dense.load(folder)
+        (folder / LUCENE).mkdir(parents=True, exist_ok=True)
+        spellings = manifest.sparse.language is not None
+        self._writer = LaterIndexWriter(folder / LUCENE, index, manifest.fields, spellings=spellings)
+        self.publish(0 if begun is None else begun.sequence)
 
     def find(self, document_id: str) -> tuple[int | None, int]:
         """Give the ordinal of the living document with this id, None if there is none, and the number of the change
@@ -137,15 +114,14 @@ class Overlay:
         if written:
             ids, raws, impacts, vectors = zip(*written, strict=True)
             self._writer.add_rows(ids, raws, impacts)
-            self.bytes += sum(map(len, raws)) + _TERM_BYTES * sum(map(len, impacts))
-            if self._vectors is not None:
-                self._vectors = self._vectors.plus(np.array(vectors, np.float32))
+            if self._dense is not None:
+                self._dense.add(np.array(vectors, np.float32))
         new = list(dict.fromkeys(one.id for one in records if one.id not in self.changed))
         now: dict[str, int | None] = dict(zip(new, self._index.ordinals(new).tolist(), strict=True))
         now |= {one.id: self.changed[one.id][0] for one in records if one.id in self.changed}
         changed: dict[str, tuple[int | None, int]] = {}
         ordinal = self._alive.size
-        self._alive = np.concatenate([self._alive, np.ones(len(written), np.bool_)])
+        self._alive = np.concatenate([self._alive, np.ones(len(written), np.bool_)])  # a checkpoint keeps the old one
         for number, record in enumerate(records, start=sequence - len(records) + 1):
             before = now[record.id]
             if before is not None and before >= 0:
@@ -153,16 +129,28 @@ class Overlay:
             now[record.id] = None if record.raw is None else ordinal
             changed[record.id] = now[record.id], number
             ordinal += record.raw is not None
-        self._publish(sequence)
+        self.publish(sequence)
         self.changed.update(changed)
+
+    def encode(self) -> bool:
+        """Make codes of the vectors that have none, beside a thread that applies changes; tell whether `publish` shows
+        searches new ones."""
+        return self._dense is not None and self._dense.encode()
+
+    def checkpoint(self, bundle: str, journal: str, position: int) -> tuple[Checkpoint, list[Path], LaterIndex | None]:
+        """Give what `save` needs. JavaError."""
+        now = self.snapshot
+        about = Checkpoint(bundle, journal, position, now.sequence, self._alive, dict(self.changed))
+        return about, self._writer.checkpoint(), now.dense
 
     def close(self) -> None:
         """Forget the changes; the bundle's indexes stay open."""
-        self._writer.close()
+        self._writer.rollback()
 
-    def _publish(self, sequence: int) -> None:
+    def publish(self, sequence: int) -> None:
+        """Let searches see the changes up to `sequence`."""
         index = self._writer.behind()
-        dense = None if self._dense is None or self._vectors is None else LaterDense(self._dense, self._vectors)
+        dense = None if self._dense is None else self._dense.behind()
         later, living = index.count - self._index.count, int(np.count_nonzero(self._alive))
         alive, every = None, Among(index, dense)
         if living < index.count:

@@ -1,9 +1,10 @@
 """Live documents on one machine: changes go to the journal, and from there into the overlay of every process."""
 
 import logging
+import shutil
 from collections import deque
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
@@ -16,7 +17,8 @@ import orjson
 from lightretriever.artifacts.bundle.manifest import Manifest
 from lightretriever.artifacts.corpus.bounds import MAX_IMPACT
 from lightretriever.artifacts.dense.index import DenseIndex
-from lightretriever.artifacts.errors import ConflictError, DiskError, DocumentError, JournalError
+from lightretriever.artifacts.errors import ConflictError, DiskError, DocumentError, JavaError, JournalError
+from lightretriever.artifacts.live.checkpoint import Checkpoint, discard, newest, restored, save
 from lightretriever.artifacts.live.documents import Change, Result, Written, check_version, unencoded
 from lightretriever.artifacts.live.followers import Follower
 from lightretriever.artifacts.live.journal import Journal, Record
@@ -31,7 +33,8 @@ _FOLLOW_S: Final = 0.1  # between two looks at what other processes wrote
 _AT_ONCE: Final = 4096  # changes that are replayed together
 _JOIN_S: Final = 5.0
 _MOST: Final = 200_000  # documents written later, every version of them
-_MOST_BYTES: Final = 256 << 20  # of their JSON and terms, in the Java heap
+_LEAST_SAVED: Final = 5_000  # changes beyond a checkpoint that are worth another one
+_SAVED_SHARE: Final = 4  # so is one for so many in it
 _SHARE: Final = 10  # of the bundle's documents, one in so many is the size from which on a compaction pays
 _FEW, _MANY = 1_000, 100_000  # bounds of that size
 _COMPACT: Final = "Make a bundle of all: `lightretriever compact BUNDLE --live DIR --output NEW`."
@@ -67,29 +70,32 @@ class LiveStore:
         """Replay the journal in a folder, or begin one. `index` and `dense` are the bundle's, and stay open.
         JournalError for a damaged journal, or one that does not fit the bundle; DiskError."""
         self._journal = Journal(folder, manifest)
-        self._overlay = Overlay(manifest, index, dense)
-        self._bundle = manifest.digest[:12]
+        self._digest = manifest.digest
         self.top_k = manifest.sparse.top_k
         """Most terms of a document, the strongest; None: all."""
         self._large = min(_MANY, max(_FEW, manifest.documents // _SHARE))
-        self._follower = Follower(folder)
         self._lock = Lock()  # of the journal and the overlay
         self._dropped = False
         self.problem: str | None = None
         """Why searches can't see changes any more; None if they can."""
         self._waiting = deque[_Group]()
         self._stop = Event()
-        try:
-            self._position = self._journal.position_of(manifest)
-            while records := self._journal.read(_AT_ONCE):
+        with ExitStack() as opened:
+            opened.callback(lambda: self._journal.close())
+            self._position = self._known = self._journal.position_of(manifest)
+            self._follower = Follower(folder)
+            opened.callback(self._follower.close)
+            begun, records = self._restored(manifest)
+            self._saved = self._known
+            self._overlay = Overlay(manifest, index, dense, self._follower.index, begun)
+            opened.callback(self._overlay.close)
+            while records:
                 self._apply(records)
+                records = self._journal.read(_AT_ONCE)
             with self._journal.writing(inf) as records:
                 self._apply(records)
-        except BaseException:
-            self._follower.close()
-            self._journal.close()
-            self._overlay.close()
-            raise
+            self._encode()
+            opened.pop_all()
         self._thread = Thread(target=self._follow, name="journal", daemon=True)
         self._thread.start()
 
@@ -116,7 +122,7 @@ class LiveStore:
 
     def version(self, sequence: int) -> str:
         """Give the version of the document that a change made; 0: that of a document of the bundle."""
-        return f"{sequence}.{self._journal.header.journal if sequence else self._bundle}"
+        return f"{sequence}.{self._journal.header.journal if sequence else self._digest[:12]}"
 
     def get(self, document_id: str, until: float = inf) -> Stored | None:
         """Read a document as it is now; None if there is none with this id."""
@@ -154,13 +160,19 @@ class LiveStore:
         return group.results or []
 
     def close(self) -> None:
-        """Write and follow no more. Idempotent."""
+        """Write and follow no more; leave a checkpoint, if it pays. Idempotent."""
+        begun = not self._stop.is_set()
         self._stop.set()
         self._thread.join(_JOIN_S)
+        try:
+            if begun and self.problem is None:
+                self._save(_LEAST_SAVED)
+        except JavaError as error:
+            _log.warning("no checkpoint was written", extra={"reason": str(error)})
         with self._lock:
+            self._overlay.close()
             self._follower.close()
             self._journal.close()
-            self._overlay.close()
 
     def _commit(self, until: float) -> None:
         """Make the changes of all calls that wait."""
@@ -191,7 +203,7 @@ class LiveStore:
     def _apply(self, records: Sequence[Record]) -> None:
         """Make changes searchable that were read or appended, those that the bundle lacks."""
         last = self._journal.sequence
-        known = max(0, self._position - (last - len(records)))
+        known = max(0, self._known - (last - len(records)))
         try:
             self._overlay.apply(records[known:], last)
         except Exception as error:
@@ -202,23 +214,59 @@ class LiveStore:
 
     def _require_room(self, records: Sequence[Record]) -> None:
         written = sum(one.raw is not None for one in records)
-        if written and (self.written + written > _MOST or self._overlay.bytes > _MOST_BYTES):
+        if written and self.written + written > _MOST:
             raise DiskError(
-                f"{self._journal.folder}: {self.written:,} documents with {self._overlay.bytes >> 20} MiB are written "
-                f"beside the bundle, as many as may be ({_MOST:,}, or {_MOST_BYTES >> 20} MiB).",
+                f"{self._journal.folder}: {self.written:,} documents are written beside the bundle, as many as may be "
+                f"({_MOST:,}).",
                 remedy=_COMPACT,
             )
 
     def _follow(self) -> None:
         while self.problem is None and not self._stop.wait(_FOLLOW_S):
-            if self._lock.acquire(blocking=False):
-                try:
-                    self._apply(self._journal.read())
-                except Exception as error:
-                    self.problem = self.problem or str(error)
-                    _log.exception("the journal can't be followed")
-                finally:
-                    self._lock.release()
+            try:
+                if self._lock.acquire(blocking=False):
+                    try:
+                        self._apply(self._journal.read())
+                    finally:
+                        self._lock.release()
+                self._encode()
+                self._save(max(_LEAST_SAVED, (self._saved - self._position) // _SAVED_SHARE))
+            except Exception as error:
+                self.problem = self.problem or str(error)
+                _log.exception("the journal can't be followed")
+
+    def _encode(self) -> None:
+        if self._overlay.encode():
+            with self._lock:
+                self._overlay.publish(self.snapshot.sequence)
+
+    def _restored(self, manifest: Manifest) -> tuple[Checkpoint | None, list[Record]]:
+        """Give the newest checkpoint, None for none, and the first changes after it."""
+        journal = self._journal
+        begun = restored(journal.folder, self._follower.index, self._digest, journal.header.journal, self._position)
+        self._known = self._position if begun is None else begun.sequence
+        records = journal.read(_AT_ONCE, after=self._known)
+        if begun is not None and journal.sequence < begun.sequence:  # the journal was restored from a copy
+            discard(journal.folder, "the journal has fewer changes")
+            journal.close()
+            self._journal = Journal(journal.folder, manifest)
+            shutil.rmtree(self._follower.index)
+            return self._restored(manifest)
+        return begun, records
+
+    def _save(self, least: int) -> None:
+        """Write a checkpoint, if none has all changes but `least`."""
+        if self.snapshot.sequence - self._saved >= least:
+            self._saved = max(self._saved, newest(self._journal.folder))  # another process may have written it
+        if self.snapshot.sequence - self._saved < least:
+            return
+        with self._lock:
+            state = self._overlay.checkpoint(self._digest, self._journal.header.journal, self._position)
+        self._saved = state[0].sequence
+        try:
+            save(self._journal.folder, self._follower.path / "checkpoint", *state)
+        except (OSError, RuntimeError) as error:
+            _log.warning("no checkpoint was written", extra={"reason": str(error)})
 
 
 class _Staged:

@@ -1,12 +1,14 @@
-"""An impact index in memory for documents that are written later, read behind those of an index on disk."""
+"""An impact index for documents that are written later, read behind those of another index."""
 
 from collections.abc import Mapping, Sequence
 from itertools import chain
+from pathlib import Path
 from weakref import finalize
 
 import numpy as np
 from lightretriever.artifacts.corpus.fields import FieldKind
 from lightretriever.artifacts.sparse.index import ImpactIndex
+from lightretriever.artifacts.sparse.java_bytes import from_java, unpack_parts
 from lightretriever.artifacts.sparse.jvm import JavaObject, java_call, java_class
 from lightretriever.artifacts.sparse.writer import ImpactIndexWriter
 
@@ -14,11 +16,12 @@ __all__ = ["LaterIndexWriter"]
 
 
 class LaterIndexWriter(ImpactIndexWriter):
-    """Writes documents that are read behind those of `index`. They take Java's heap, until `close`."""
+    """Writes documents that are read behind those of `index`, to a folder, and goes on after those that are there."""
 
-    def __init__(self, index: ImpactIndex, fields: Mapping[str, FieldKind], *, spellings: bool) -> None:
-        """`fields` and `spellings` are those that `index` was written with."""
-        super().__init__(index.path, fields, spellings=spellings)
+    def __init__(self, path: Path, index: ImpactIndex, fields: Mapping[str, FieldKind], *, spellings: bool) -> None:
+        """`path` is the folder, with the files of a `checkpoint` or none; `fields` and `spellings` are those that
+        `index` was written with. Raises JavaError when Java or the disk fails."""
+        super().__init__(path, fields, spellings=spellings)
         self._index = index
 
     def add_rows(self, ids: Sequence[str], documents: Sequence[bytes], impacts: Sequence[Mapping[str, int]]) -> None:
@@ -32,16 +35,16 @@ class LaterIndexWriter(ImpactIndexWriter):
         """Give the documents of the index and those added up to now, as one index, which is closed when nothing refers
         to it any more."""
         handle = java_call(self._java.behind, self._handle, self._index.handle)
-        found = ImpactIndex(handle, self.path)
+        found = ImpactIndex(handle, self._index.path)
         finalize(found, java_call, java_class("lightretriever.OpenIndex").close, handle).atexit = False
         return found
 
-    def close(self) -> None:
-        """Forget all that was added."""
-        self.rollback()
+    def checkpoint(self) -> list[Path]:
+        """Give the files that have all that was added up to now. They are not changed, and stay until the next call.
+        JavaError when the disk fails."""
+        names = unpack_parts(from_java(java_call(self._java.checkpoint, self._handle)))
+        return [self.path / name.decode() for name in names]
 
     def _opened(self, analyzer: JavaObject) -> JavaObject:
-        return java_call(self._java.later, analyzer)
-
-    def _remove_files(self) -> None:
-        """Do nothing: there are none."""
+        self._made = False
+        return java_call(self._java.later, bytearray(bytes(self.path.absolute())), analyzer)

@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.corpus.fields import Order
-from lightretriever.artifacts.live.overlay import Among, LaterDense
+from lightretriever.artifacts.dense.later import LaterIndex
+from lightretriever.artifacts.live.overlay import Among
 from lightretriever.artifacts.live.store import LiveStore
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.sparse.jvm import start_jvm
@@ -68,7 +69,7 @@ class LiveDense(FaissDense):
     ) -> ScoredDocuments:
         """Find the best `count` documents. Faiss can't be interrupted, so `until` ends nothing."""
         chosen = _chosen(self._store, among)
-        return ScoredDocuments(*_dense(chosen.dense).search(query_vector(query), count, chosen))
+        return ScoredDocuments(*_dense(chosen.dense).search(query_vector(query), count, chosen.first, chosen.later))
 
     def scores(self, query: EncodedQuery, ordinals: Ordinals) -> Scores:
         """Score given documents."""
@@ -213,7 +214,7 @@ def _chosen(store: LiveStore, among: DocumentFilter | None) -> Among:
     return store.snapshot.all if among is None else store.snapshot.where(among)
 
 
-def _dense(found: LaterDense | None) -> LaterDense:
+def _dense(found: LaterIndex | None) -> LaterIndex:
     if found is None:
         raise ValueError("the bundle has no dense leg")
     return found

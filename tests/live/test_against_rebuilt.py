@@ -68,19 +68,25 @@ def agree(one: Any, other: Any, error: float, path: str = "") -> None:
         assert one == other, path
 
 
+def change(engine: SearchEngine, mirror: Mirror, changes: int, groups: int) -> None:
+    """Make random changes, some together, with searches between them."""
+    live = engine.parts.backends.live
+    assert live is not None
+    while changes > 0:
+        group = [mirror.change() for _ in range(min(changes, int(mirror.random.integers(1, groups + 1))))]
+        results = live.write(group, perf_counter() + 60, wait=False)
+        assert not [one for one in results if isinstance(one, LightRetrieverError)]
+        changes -= len(group)
+        engine.search(SearchRequest.model_validate(REQUESTS[3] | {"query": "zebra"}))
+
+
 def compare(bundle: Bundle, folder: Path, seed: int, changes: int, groups: int = 5) -> None:
-    """Make random changes, some together, and compare each kind of answer with a rebuilt bundle's."""
-    mirror = Mirror(bundle, seed)
-    with SearchEngine.open(bundle, SETTINGS.model_copy(update={"live": folder / "live"})) as engine:
-        live = engine.parts.backends.live
-        assert live is not None
-        left = changes
-        while left > 0:
-            group = [mirror.change() for _ in range(min(left, int(mirror.random.integers(1, groups + 1))))]
-            results = live.write(group, perf_counter() + 60, wait=False)
-            assert not [one for one in results if isinstance(one, LightRetrieverError)]
-            left -= len(group)
-            engine.search(SearchRequest.model_validate(REQUESTS[3] | {"query": "zebra"}))
+    """Make random changes, half of them after a new start, and compare each kind of answer with a rebuilt bundle's."""
+    mirror, settings = Mirror(bundle, seed), SETTINGS.model_copy(update={"live": folder / "live"})
+    with SearchEngine.open(bundle, settings) as engine:
+        change(engine, mirror, changes // 2, groups)
+    with SearchEngine.open(bundle, settings) as engine:
+        change(engine, mirror, changes - changes // 2, groups)
         rebuilt = mirror.rebuilt(folder / f"rebuilt-{seed}")
         lossy = bundle.manifest.dense is not None and "SQ8" in bundle.manifest.dense.factory
         with SearchEngine.open(rebuilt, SETTINGS) as other:
@@ -112,6 +118,12 @@ def compare(bundle: Bundle, folder: Path, seed: int, changes: int, groups: int =
                 assert engine.terms(document_id) == other.terms(document_id)
             ids = {hit.id for hit in engine.search(SearchRequest(query="zebra music", k=1000, candidates=1000)).hits}
             assert ids <= mirror.rows.keys()
+
+
+@pytest.fixture(autouse=True)
+def checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a checkpoint pay for two changes."""
+    monkeypatch.setattr("lightretriever.artifacts.live.store._LEAST_SAVED", 2)
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -20,10 +20,11 @@ def test_one_command_measures_and_a_table_shows_it(
     shutil.copytree(tiny_bundle.path, bundle)
     results = tmp_path / "live.json"
     assert live.main([str(bundle), "--sizes", "0", "20", "--results", str(results)]) == 0
-    found = json.loads(results.read_text("utf-8"))
+    (found,) = json.loads(results.read_text("utf-8")).values()
     assert json.loads(capsys.readouterr().out)["documents"] == found["documents"] == 120
     assert [row["written"] for row in found["overlay"]] == [0, 20]
     assert all(row["p50_ms"] > 0 for row in found["overlay"])
+    assert found["overlay"][1]["rebuilt_p50_ms"] > 0
     assert found["command"].startswith("python -m lightretriever.loadtest.live ")
     (table,) = live_table(results)
     assert "| s to open the journal of 20 documents |" in table

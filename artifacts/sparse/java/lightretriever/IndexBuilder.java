@@ -1,27 +1,37 @@
 package lightretriever;
 
 import java.io.IOException;
+import java.nio.ByteBuffer;
+import java.nio.ByteOrder;
 import java.nio.IntBuffer;
+import java.nio.charset.StandardCharsets;
 import java.nio.file.Path;
+import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.Collection;
+import java.util.List;
 import org.apache.lucene.analysis.Analyzer;
 import org.apache.lucene.document.BinaryDocValuesField;
 import org.apache.lucene.document.Document;
 import org.apache.lucene.document.Field;
 import org.apache.lucene.document.FieldType;
 import org.apache.lucene.document.StringField;
+import org.apache.lucene.index.ConcurrentMergeScheduler;
 import org.apache.lucene.index.DirectoryReader;
 import org.apache.lucene.index.IndexOptions;
 import org.apache.lucene.index.IndexWriter;
 import org.apache.lucene.index.IndexWriterConfig;
 import org.apache.lucene.index.LeafReaderContext;
 import org.apache.lucene.index.LogDocMergePolicy;
+import org.apache.lucene.index.MergeScheduler;
+import org.apache.lucene.index.SegmentInfos;
 import org.apache.lucene.index.SerialMergeScheduler;
 import org.apache.lucene.index.Terms;
 import org.apache.lucene.index.TermsEnum;
-import org.apache.lucene.store.ByteBuffersDirectory;
 import org.apache.lucene.store.Directory;
+import org.apache.lucene.store.FilterDirectory;
 import org.apache.lucene.store.MMapDirectory;
+import org.apache.lucene.store.NRTCachingDirectory;
 import org.apache.lucene.util.ArrayUtil;
 import org.apache.lucene.util.BytesRef;
 
@@ -39,7 +49,8 @@ public final class IndexBuilder {
   private static final FieldType TEXT_TYPE = indexed(IndexOptions.DOCS_AND_FREQS, false);
   private static final FieldType SPELLING_TYPE = indexed(IndexOptions.DOCS, true);
 
-  private static final double LATER_MEGABYTES = 16;
+  private static final double LATER_MEGABYTES = 32;
+  private static final double LATER_CACHED_MEGABYTES = 4;
   private static final int LATER_MERGED = 2;
   private static final int LATER_SMALL = 16;
 
@@ -52,7 +63,14 @@ public final class IndexBuilder {
   @SuppressWarnings("unused")
   private volatile byte[] reserved;
 
-  private IndexBuilder(Directory directory, Analyzer analyzer, double bufferMegabytes, int merged) throws IOException {
+  private IndexBuilder(
+      Directory directory,
+      Analyzer analyzer,
+      IndexWriterConfig.OpenMode mode,
+      double bufferMegabytes,
+      int merged,
+      MergeScheduler scheduler)
+      throws IOException {
     this.directory = directory;
     // Merges only neighbouring segments, so that the order of the documents survives.
     LogDocMergePolicy merges = new LogDocMergePolicy();
@@ -60,9 +78,9 @@ public final class IndexBuilder {
     merges.setMinMergeDocs(LATER_SMALL);
     merges.setNoCFSRatio(0.0);
     IndexWriterConfig config = new IndexWriterConfig(analyzer);
-    config.setOpenMode(IndexWriterConfig.OpenMode.CREATE);
+    config.setOpenMode(mode);
     config.setMergePolicy(merges);
-    config.setMergeScheduler(new SerialMergeScheduler());
+    config.setMergeScheduler(scheduler);
     config.setRAMBufferSizeMB(bufferMegabytes);
     config.setUseCompoundFile(false);
     config.setCommitOnClose(false);
@@ -81,12 +99,52 @@ public final class IndexBuilder {
   /** The analyzer splits texts into words; null will do where none are given. */
   public static IndexBuilder open(byte[] path, Analyzer analyzer, double bufferMegabytes) throws IOException {
     // No segments are merged before the last one.
-    return new IndexBuilder(new MMapDirectory(Path.of(Packed.text(path))), analyzer, bufferMegabytes, 1000);
+    Directory directory = new MMapDirectory(Path.of(Packed.text(path)));
+    return new IndexBuilder(
+        directory, analyzer, IndexWriterConfig.OpenMode.CREATE, bufferMegabytes, 1000, new SerialMergeScheduler());
   }
 
-  /** Writes to memory, for behind(). Segments are few at any time, because searches visit each. */
-  public static IndexBuilder later(Analyzer analyzer) throws IOException {
-    return new IndexBuilder(new ByteBuffersDirectory(), analyzer, LATER_MEGABYTES, LATER_MERGED);
+  /**
+   * Writes for behind(), going on after the documents that checkpoint() committed to a directory. Segments are few at any
+   * time, because searches visit each. Nothing waits for the disk: after a crash the files are not to be relied on.
+   */
+  public static IndexBuilder later(byte[] path, Analyzer analyzer) throws IOException {
+    Directory files =
+        new FilterDirectory(new MMapDirectory(Path.of(Packed.text(path)))) {
+          @Override
+          public void sync(Collection<String> names) {}
+
+          @Override
+          public void syncMetaData() {}
+        };
+    // What one change adds is a segment of its own at first, and in memory.
+    Directory cached = new NRTCachingDirectory(files, LATER_CACHED_MEGABYTES, LATER_MEGABYTES);
+    return new IndexBuilder(
+        cached,
+        analyzer,
+        IndexWriterConfig.OpenMode.CREATE_OR_APPEND,
+        LATER_MEGABYTES,
+        LATER_MERGED,
+        new ConcurrentMergeScheduler());
+  }
+
+  /**
+   * Writes all that was added to the directory of later(). The names of its files, which are never written again, packed by
+   * Packed.parts behind their number, int32. They stay until the next checkpoint().
+   */
+  public static byte[] checkpoint(IndexBuilder builder) throws IOException {
+    builder.writer.commit();
+    List<byte[]> names = new ArrayList<>();
+    // The cache hands its files on when they are synchronised, those of the commit before as well.
+    for (String name : SegmentInfos.readLatestCommit(builder.directory).files(true)) {
+      names.add(name.getBytes(StandardCharsets.UTF_8));
+    }
+    byte[] parts = Packed.parts(names);
+    return ByteBuffer.allocate(Integer.BYTES + parts.length)
+        .order(ByteOrder.LITTLE_ENDIAN)
+        .putInt(names.size())
+        .put(parts)
+        .array();
   }
 
   /** What was added up to now, behind the documents of an index. The caller closes it, at any time. */

@@ -1,0 +1,95 @@
+"""Vectors written behind a dense index are searched with it as one, without codes and with them."""
+
+from pathlib import Path
+
+import faiss
+import numpy as np
+import numpy.typing as npt
+import pytest
+from lightretriever.artifacts.dense.index import DenseIndex
+from lightretriever.artifacts.dense.later import LEAST_CODED, LaterIndex, LaterIndexWriter
+
+D = 32
+FIRST = 300
+
+
+def vectors(count: int, seed: int) -> npt.NDArray[np.float32]:
+    found = np.random.default_rng(seed).standard_normal((count, D)).astype(np.float32)
+    unit: npt.NDArray[np.float32] = found / np.linalg.norm(found, axis=1, keepdims=True)
+    return unit
+
+
+def flat(rows: npt.NDArray[np.float32]) -> DenseIndex:
+    index = faiss.IndexFlatIP(D)
+    index.add(rows)
+    return DenseIndex(index)
+
+
+def bits(chosen: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint8]:
+    return np.packbits(chosen, bitorder="little")
+
+
+def recall(index: LaterIndex, whole: DenseIndex, k: int, chosen: npt.NDArray[np.bool_] | None = None) -> float:
+    shares = []
+    for query in vectors(20, 7):
+        parts = (None, None) if chosen is None else (bits(chosen[:FIRST]), bits(chosen[FIRST:]))
+        ordinals, scores = index.search(query, k, *parts)
+        assert len(ordinals) == k
+        assert chosen is None or chosen[ordinals].all()
+        assert (np.diff(scores) <= 0).all()
+        assert (scores == index.scores(query, ordinals)).all()
+        expected, _ = whole.search(query, k, None if chosen is None else bits(chosen))
+        shares.append(len(np.intersect1d(ordinals, expected)) / k)
+    return float(np.mean(shares))
+
+
+def test_few_later_vectors_give_the_scores_and_the_order_of_one_index() -> None:
+    rows = vectors(FIRST + 500, 1)
+    writer = LaterIndexWriter(flat(rows[:FIRST]))
+    before = writer.behind()
+    writer.add(rows[FIRST:400])
+    writer.add(rows[400:])
+    assert not writer.encode()
+    index, whole = writer.behind(), flat(rows)
+    for query in vectors(5, 2):
+        for chosen in (None, np.arange(len(rows)) % 3 == 0):
+            parts = (None, None) if chosen is None else (bits(chosen[:FIRST]), bits(chosen[FIRST:]))
+            one = index.search(query, 50, *parts)
+            two = whole.search(query, 50, None if chosen is None else bits(chosen))
+            assert (one[0] == two[0]).all()
+            assert (one[1] == two[1]).all()
+        assert before.search(query, 400)[0].max() < FIRST
+    both = np.array([3, FIRST + 2, 700])
+    assert (index.vectors(both) == rows[both]).all()
+    assert (index.scores(rows[0], both) == whole.scores(rows[0], both)).all()
+    for bad in (np.array([800]), np.array([-1])):
+        with pytest.raises(ValueError, match="outside 0"):
+            index.vectors(bad)
+
+
+def test_many_later_vectors_get_codes_which_find_nearly_all(tmp_path: Path) -> None:
+    rows = vectors(FIRST + 5 * LEAST_CODED, 3)
+    whole = flat(rows)
+    writer = LaterIndexWriter(flat(rows[:FIRST]))
+    made = []
+    for part in np.split(rows[FIRST:], 40):
+        writer.add(part)
+        made.append(writer.encode())
+    assert made[0] is False
+    assert made.count(True) > 5
+    index = writer.behind()
+    assert recall(index, whole, 10) > 0.9
+    assert recall(index, whole, 1000) > 0.98
+    assert recall(index, whole, 2000) == 1  # so many that all are scored
+    assert recall(index, whole, 10, np.arange(len(rows)) % 10 != 0) > 0.9
+    assert recall(index, whole, 10, np.arange(len(rows)) % 50 == 0) == 1
+    index.save(tmp_path)
+    again = LaterIndexWriter(flat(rows[:FIRST]))
+    again.load(tmp_path)
+    assert not again.encode()
+    for query in vectors(5, 4):
+        one, two = index.search(query, 20), again.behind().search(query, 20)
+        assert (one[0] == two[0]).all()
+        assert (one[1] == two[1]).all()
+    again.add(rows[:600])
+    assert again.encode()
