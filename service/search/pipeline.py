@@ -17,7 +17,7 @@ from lightretriever.service.backends.base import (
     UnavailableError,
 )
 from lightretriever.service.errors import UNAVAILABLE, DeadlineError, NotReadyError, SearchFailedError
-from lightretriever.service.execution.executor import Reason
+from lightretriever.service.execution.executor import Outcome, Reason
 from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.schemas import LegName, LinearFusion
 from lightretriever.service.search.answer import Page, Plain, Typed, build_hits
@@ -44,6 +44,7 @@ _log = logging.getLogger(__name__)
 _LEGS_UNTIL: Final = 0.8
 _RESCORE_UNTIL: Final = 0.9
 _RERANK_UNTIL: Final = 0.97
+_RERANK_PATIENCE: Final = 0.25  # of the time left, for a turn
 _ATTEMPTS: Final = 10  # to search while documents are deleted
 
 # Every answer has these times.
@@ -264,9 +265,14 @@ class Search:
         parts, until = self._parts, self._until(_RERANK_UNTIL)
         if not self._plan.rerank or parts.reranker is None or not columns.size:
             return []
-        documents = parts.documents.fetch(table.ordinals[columns[: parts.reranker.top]], ["title", "text"])
-        call = partial(parts.reranker.scores, text, [fields for _, fields in documents], until)
-        outcome = parts.executor.gather({RERANK: call}, until)[RERANK]
+        outcome: Outcome[list[float]] = Outcome(reason="stuck")
+        if parts.reranker.turns.take(_RERANK_PATIENCE * (until - perf_counter())):
+            try:
+                documents = parts.documents.fetch(table.ordinals[columns[: parts.reranker.top]], ["title", "text"])
+                call = partial(parts.reranker.scores, text, [fields for _, fields in documents], until)
+                outcome = parts.executor.gather({RERANK: call}, until)[RERANK]
+            finally:
+                parts.reranker.turns.end(answered=outcome.reason is None)
         if outcome.reason is None:
             self._clock.add(RERANK, outcome.started, outcome.ended)
             return outcome.get()

@@ -5,8 +5,10 @@ It reads query and documents together, so it is a model in the query path, and o
 """
 
 import json
+import logging
 import math
 from collections.abc import Sequence
+from threading import Condition
 from time import perf_counter
 from typing import Any, Final
 from urllib.error import HTTPError
@@ -16,7 +18,9 @@ import orjson
 from lightretriever.artifacts.tokens.tokenizer import document_text
 from lightretriever.service.settings import Settings
 
-__all__ = ["RERANK", "Reranker"]
+__all__ = ["RERANK", "Reranker", "Turns"]
+
+_log = logging.getLogger(__name__)
 
 RERANK: Final = "rerank"
 """The lane, the stage, and the name in `degraded`."""
@@ -24,6 +28,8 @@ RERANK: Final = "rerank"
 _GRACE_S: Final = 1.0  # the caller gives up before, and knows then that it was late
 _BATCH: Final = 32  # texts that text-embeddings-inference takes at a time by default
 _LONGEST_ANSWER: Final = 4_000_000  # bytes; some servers give every text back
+_FAILURES: Final = 3  # in a row, after which the model is left alone
+_PAUSE_S: Final = 5.0
 
 
 class _NoRedirects(HTTPRedirectHandler):
@@ -36,11 +42,60 @@ class _NoRedirects(HTTPRedirectHandler):
 _OPENER: Final = build_opener(ProxyHandler({}), _NoRedirects())
 
 
+class Turns:
+    """Decides which searches ask the model, so that one that hangs or fails doesn't stop the others. Thread-safe.
+
+    At most `most` searches wait for the model at a time. Another one waits for a turn, at most its `patience_s`, and
+    not at all while a search has waited longer than that already. After three searches in a row without an answer, none
+    asks for five seconds, and then one.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._changed = Condition()
+        self._asking: list[float] = []  # `perf_counter` times
+        self._failed = 0
+        self._closed_until = 0.0
+
+    def take(self, patience_s: float) -> bool:
+        """Take a turn, to be given back by `end`; False if the search must go on without the model."""
+        until = perf_counter() + patience_s
+        with self._changed:
+            while len(self._asking) >= self._most:
+                left_s = min(until, self._asking[0] + patience_s) - perf_counter()
+                if left_s <= 0 or self._failed >= _FAILURES:
+                    return False
+                self._changed.wait(left_s)
+            now = perf_counter()
+            if self._failed >= _FAILURES:
+                if now < self._closed_until:
+                    return False
+                self._closed_until = now + _PAUSE_S
+            self._asking.append(now)
+            return True
+
+    def end(self, *, answered: bool) -> None:
+        """Give back the turn of a search that the model answered, or failed to answer in time."""
+        with self._changed:
+            del self._asking[0]
+            self._failed = 0 if answered else self._failed + 1
+            if self._failed == _FAILURES:
+                self._closed_until = perf_counter() + _PAUSE_S
+                _log.warning(
+                    "the reranking model gave %d searches no answer; searches go on without it, and one asks again "
+                    "after %g s",
+                    _FAILURES,
+                    _PAUSE_S,
+                )
+            self._changed.notify_all()
+
+
 class Reranker:
     """Asks the model at `url` for the relevance of the first `top` candidates. Thread-safe."""
 
     def __init__(self, url: str, settings: Settings) -> None:
         self.top = settings.rerank_top
+        self.turns = Turns(max(1, settings.threads() - 1))
         self._url = url
         self._model = settings.rerank_model
         self._characters = settings.rerank_characters

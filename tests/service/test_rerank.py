@@ -3,7 +3,9 @@
 import json
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -16,7 +18,9 @@ from lightretriever.service.collections.swap import EngineHolder
 from lightretriever.service.errors import DeadlineError, InvalidRequestError, SearchFailedError, SettingsError
 from lightretriever.service.http.app import create_app
 from lightretriever.service.schemas import SearchRequest
+from lightretriever.service.search import rerank
 from lightretriever.service.search.engine import SearchEngine
+from lightretriever.service.search.rerank import Turns
 from lightretriever.service.settings import load_settings
 
 from tests.service.conftest import SETTINGS
@@ -97,7 +101,7 @@ def model(running_model: Model) -> Model:
     return running_model
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def engine_with_model(tiny_bundle: Bundle, running_model: Model) -> Iterator[SearchEngine]:
     settings = SETTINGS.model_copy(
         update={"rerank_url": running_model.url, "rerank_api_key": KEY, "rerank_top": 7, "deadline_ms": 10_000}
@@ -213,6 +217,56 @@ def test_a_late_model_is_not_waited_for(engine_with_model: SearchEngine, model: 
         release.set()
 
 
+def test_a_model_that_hangs_is_not_waited_for_by_all(
+    engine_with_model: SearchEngine, model: Model, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(rerank, "_PAUSE_S", 0.5)
+    release = threading.Event()
+    model.answer = lambda request: (release.wait(30), by_length(request))[1]
+    body = {"query": "play music", "deadline_ms": 3000}
+    try:
+        with TestClient(create_app(engine_with_model)) as client, ThreadPoolExecutor(12) as clients:
+            answers = list(clients.map(lambda _: client.post("/search", json=body), range(12)))
+            assert [answer.status_code for answer in answers] == [200] * 12
+            assert all(answer.json()["degraded"] == ["rerank"] for answer in answers)
+            asked = len(model.asked)
+            assert asked < 12
+            if asked >= 3:  # failures in a row: on a machine with few processors, two searches wait at a time
+                assert client.post("/search", json=body).json()["degraded"] == ["rerank"]
+    finally:
+        release.set()
+    model.answer = by_length
+    for _ in range(100):
+        if not search(engine_with_model).degraded:
+            break
+        time.sleep(0.1)
+    assert not search(engine_with_model).degraded
+
+
+def test_after_three_failures_the_model_is_left_alone_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rerank, "_PAUSE_S", 0.3)
+    turns = Turns(2)
+    for _ in range(3):
+        assert turns.take(0)
+        turns.end(answered=False)
+    assert not turns.take(0)
+    time.sleep(0.3)
+    assert turns.take(0)  # one search tries
+    assert not turns.take(0)
+    turns.end(answered=True)
+    assert turns.take(0)
+
+
+def test_a_search_waits_for_a_turn_but_not_behind_one_that_hangs() -> None:
+    turns = Turns(1)
+    assert turns.take(0)
+    threading.Timer(0.2, turns.end, kwargs={"answered": True}).start()
+    assert turns.take(10)
+    time.sleep(0.1)
+    assert not turns.take(0.05)
+    turns.end(answered=True)
+
+
 def test_a_redirect_is_not_followed_with_the_key(engine_with_model: SearchEngine, model: Model) -> None:
     model.answer = lambda _: (302, {"location": model.url})
     assert search(engine_with_model).degraded == ["rerank"]
@@ -271,7 +325,7 @@ def test_many_candidates_are_sent_in_batches_and_long_texts_are_cut(tmp_path: Pa
     assert scores == sorted(scores, reverse=True)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def engine_with_named_model(tiny_bundle: Bundle, running_model: Model) -> Iterator[SearchEngine]:
     update = {"rerank_url": running_model.url, "rerank_api_key": KEY, "rerank_model": NAME, "rerank_characters": 20}
     with SearchEngine.open(tiny_bundle, SETTINGS.model_copy(update=update)) as engine:
