@@ -108,7 +108,18 @@ def _added_pieces(made: dict[str, Any], tokenizer: TextTokenizer) -> tuple[str, 
         model["vocab"] |= {_START: tokenizer.vocab_size, _START + space: tokenizer.vocab_size + 1}
         pairs = bool(model["merges"]) and isinstance(model["merges"][0], list)
         model["merges"].append([_START, space] if pairs else f"{_START} {space}")
-        _normalise_first(made, {"type": "Prepend", "prepend": " "}, _replace(rf"\A \K[{_classes(_SPACES)}]+", ""))
+        # One space before the text, and none before an added token's own spelling, which is normalised, too.
+        for token in made["added_tokens"]:
+            if token["normalized"]:
+                token["content"] = _UNKNOWN + token["content"]
+                model["vocab"][token["content"]] = token["id"]
+        _normalise_first(
+            made,
+            {"type": "Prepend", "prepend": _START},
+            _replace(rf"\A{_START}{_UNKNOWN}", ""),
+            _replace(rf"\A{_START}\K[{_classes(_SPACES)}]+", ""),
+            _replace(rf"\A{_START}", " "),
+        )
         mark = {"type": "Metaspace", "replacement": _START, "prepend_scheme": "first", "split": False}
         made["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [made["pre_tokenizer"], mark]}
         return _START, _START + space

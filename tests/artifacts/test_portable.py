@@ -16,11 +16,19 @@ SPECIAL = ["<s>", "</s>", "<unk>"]
 QUERIES = (
     *("", "   ", "music player", "  Music\t PLAYER ", "1984", "12 music", "🎉", "🎉 music", "music 🎉🎊 player🎉"),
     *("ΟΔΥΣΣΕΥΣ ΣΑΣ Α.Σ", "İstanbul ẞ", "Съешь ЕЩЁ", "日本語の文書", "ภาษาไทย", "naïve e\u0301", "<s> a </s> <unk>"),
-    *("x" * 400, "music " * 3000, "\x1c\u3000music", "a\n\nb", "<|endoftext|> <|im_end|>", '(a) "b" -c- d/e'),
+    *(
+        "x" * 400,
+        "music " * 3000,
+        "\x1c\u3000music",
+        "a\n\nb",
+        "   a   b  c",
+        "<|endoftext|> <|im_end|>",
+        '(a) "b" -c- d/e',
+    ),
 )
 
 
-def byte_level(*, digits: bool = False) -> Tokenizer:
+def byte_level(*, digits: bool = False, spaces: bool = False) -> Tokenizer:
     tokenizer = Tokenizer(models.BPE())
     split = [pre_tokenizers.Digits(individual_digits=True)] if digits else []
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*split, pre_tokenizers.ByteLevel(add_prefix_space=False)])
@@ -31,7 +39,7 @@ def byte_level(*, digits: bool = False) -> Tokenizer:
     )
     tokenizer.train_from_iterator([text.lower() for text in TEXTS], trainer)
     tokenizer.add_special_tokens(["<|im_end|>"])
-    tokenizer.add_tokens(["<tool>"])
+    tokenizer.add_tokens([AddedToken("  "), AddedToken("   ")] if spaces else ["<tool>"])
     return tokenizer
 
 
@@ -52,6 +60,7 @@ KINDS: dict[str, Callable[[], Tokenizer]] = {
     "word pieces": english_tokenizer,
     "bytes": byte_level,
     "bytes and digits": lambda: byte_level(digits=True),
+    "bytes and spaces": lambda: byte_level(spaces=True),
     "unigram": unigram,
 }
 
@@ -91,10 +100,10 @@ def test_the_kinds_leave_tokens_out_by_where_they_stand() -> None:
 
 
 def test_one_that_would_read_other_tokens_is_refused() -> None:
-    spaces = byte_level()
-    spaces.add_tokens([AddedToken("   ", normalized=True)])
-    with pytest.raises(BundleError, match=r"the text ' ' would have the tokens \[\d+\], not \[\]\."):
-        both(spaces)
+    lines = byte_level()
+    lines.add_tokens([AddedToken("\n\n", normalized=False)])
+    with pytest.raises(BundleError, match=r"the text '\\t a\\n\\nb\\r\\n' would have the tokens \["):
+        both(lines)
     pieces = models.Unigram([("<unk>", 0.0), ("a", -1.0), (" ", -1.0), (" a", -0.5)], unk_id=0)
     with pytest.raises(BundleError, match="The bundle's tokenizer can't be exported: a model Unigram with") as error:
         both(Tokenizer(pieces))
