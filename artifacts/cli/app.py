@@ -8,6 +8,7 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.cli.compact import compact
 from lightretriever.artifacts.cli.corpus import corpus
 from lightretriever.artifacts.cli.evaluate import evaluate
+from lightretriever.artifacts.cli.export import export
 from lightretriever.artifacts.cli.general_table import general_table
 from lightretriever.artifacts.cli.live import delete, upsert
 from lightretriever.artifacts.cli.options import (
@@ -60,7 +61,7 @@ def add_commands(app: typer.Typer) -> None:
     """Register the offline commands on the console application."""
     panels = {
         "Build": (build, corpus, table, distil_table, encode, refine, index, verify, size),
-        "Operate": (push, upsert, delete, compact),
+        "Operate": (push, upsert, delete, compact, export),
         "Research": (evaluate, tune, train, general_table),
     }
     for panel, commands in panels.items():

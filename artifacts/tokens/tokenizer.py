@@ -65,8 +65,12 @@ class TextTokenizer:
         """The id that stands for whatever the vocabulary lacks: an emoji, a word of another script, a word that is too
         long. It tells nothing of a text, so it is no evidence. None where all is spelt in bytes, or left out."""
         self.vocab_size = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
-        self._space = self._found_space()
-        self._before_unknown = self._found_before_unknown()
+        self.space = self._found_space()
+        """The id of a space that is no part of a word, where a word behind a space has another token than one at the
+        start; else None. No query begins with it."""
+        self.before_unknown = self._found_before_unknown()
+        """The id of the space before a word that the vocabulary lacks, as SentencePiece has one; else None. It is left
+        out with the word."""
 
     @classmethod
     def from_file(cls, path: Path, *, lowercase: bool = True) -> "TextTokenizer":
@@ -103,11 +107,11 @@ class TextTokenizer:
         of a query has the ids that it has inside a text; a text that is `appended` to a query keeps a space that is a
         token by itself.
         """
-        if self._space is None:
+        if self.space is None:
             ids = self._ids(self._prepare(text))
         else:
             ids = self._ids(self._prepare(f" {text.lstrip()}"))
-            if ids[:1] == [self._space] and not appended:  # a space that is no part of the word
+            if ids[:1] == [self.space] and not appended:  # a space that is no part of the word
                 del ids[0]
         return self.known(np.array(ids, dtype=np.int32)).tolist() if self.unknown_id in ids else ids
 
@@ -115,13 +119,13 @@ class TextTokenizer:
         """The `query_ids` of a text, each with its first character and the one after the last, without spaces
         around."""
         skipped = len(text) - len(text.lstrip())
-        shift = 0 if self._space is None else 1
+        shift = 0 if self.space is None else 1
         read = f"{' ' * shift}{text[skipped:]}"
         found = self.spans(read)
-        if found and found[0][0] == self._space:
+        if found and found[0][0] == self.space:
             del found[0]
         if any(token == self.unknown_id for token, *_ in found):
-            found = [one for one in found if one[0] not in (self.unknown_id, self._before_unknown)]
+            found = [one for one in found if one[0] not in (self.unknown_id, self.before_unknown)]
         places = []
         for token, start, end in found:
             part = read[start:end]
@@ -141,18 +145,18 @@ class TextTokenizer:
 
     def as_queries(self, texts: Iterable[str]) -> Iterator[npt.NDArray[np.int32]]:
         """The `query_ids` of every text, each int32 (n_i,); uses all cores, and memory for some thousand texts."""
-        if self._space is None:
+        if self.space is None:
             yield from map(self.known, self.encode_all(texts))
             return
         for ids in self.encode_all(f" {text.lstrip()}" for text in texts):
-            yield self.known(ids[1:] if ids[:1].tolist() == [self._space] else ids)
+            yield self.known(ids[1:] if ids[:1].tolist() == [self.space] else ids)
 
     def known(self, ids: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
         """Token ids (n,) without `unknown_id`, and without the space that it stands behind where that is a token."""
         if self.unknown_id is None:
             return ids
         unknown: npt.NDArray[np.bool_] = ids == self.unknown_id
-        unknown[:-1] |= unknown[1:] & (ids[:-1] == self._before_unknown)
+        unknown[:-1] |= unknown[1:] & (ids[:-1] == self.before_unknown)
         return ids[~unknown]
 
     def encode_batch(self, texts: Sequence[str]) -> list[npt.NDArray[np.int32]]:

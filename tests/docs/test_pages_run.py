@@ -4,6 +4,7 @@ the one that they name, in a cache laid out like Hugging Face's.
 
 import gzip
 import json
+import re
 import shutil
 import sys
 import time
@@ -97,6 +98,8 @@ def test_corpus_filters_and_vectors_one_after_the_other(terminal: Terminal) -> N
     assert "runs/shop/bundle-vectors: sound, 13 documents, " in terminal.said
     bundle = Bundle.open(terminal.folder / "runs" / "shop" / "bundle-vectors")
     assert bundle.manifest.documents == 13
+    terminal.follow(DOCS / "howto" / "export.md")
+    assert len(re.findall(r"^-?[01]\.\d{3} [A-Z]-\d+$", terminal.said, flags=re.MULTILINE)) == 3
     terminal.follow(DOCS / "howto" / "head-queries.md")
     head = Bundle.open(terminal.folder / "runs" / "shop" / "bundle-head").head("search")
     assert head is not None

@@ -1,0 +1,114 @@
+"""A bundle's dense leg as a sentence-transformers model, which makes the vectors for another vector store.
+
+It is a Router: queries are means of token rows (`StaticEmbedding`), documents are read by the encoder.
+"""
+
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.errors import ModelError
+from lightretriever.artifacts.files.atomic_dir import check_target, new_folder
+from lightretriever.artifacts.pipeline.biencoder import BiEncoder, load_biencoder
+from lightretriever.artifacts.pipeline.loading import loading, route
+from lightretriever.artifacts.pipeline.recipe import BESIDE, MODULES_FILE
+from lightretriever.artifacts.tokens.portable import PortableTokenizer
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules import Router
+from sentence_transformers.sentence_transformer.modules import Dense, Normalize, StaticEmbedding
+
+__all__ = ["export_sentence_transformer"]
+
+_DOCUMENT_PROMPTS: Final = ("document", "passage", "corpus")
+"""The names that `encode_document` looks for, in its order."""
+
+
+def export_sentence_transformer(
+    bundle: Bundle, target: Path, *, task: str, model: str | None = None, overwrite: bool = False
+) -> list[str]:
+    """Write the folder `target`, which `SentenceTransformer` reads, and return warnings.
+
+    `encode_query` gives vectors (D,) float32 of length 1, those of the service for `task`, and zeros for a text without
+    a known token. `encode_document` gives those of the bi-encoder `model`, cut to D values and normalised; without
+    `model` it raises ValueError. A warning says that `model` is not the very one that read the bundle's documents.
+
+    Raises BundleError for a bundle without a dense leg, an unknown task, a tokenizer that can't be exported, and a
+    `target` that is in the way; ModelError for a model that can't be loaded or has vectors of fewer values.
+    """
+    check_target(target, overwrite=overwrite, marker=MODULES_FILE)
+    prompts = {"query": "", "document": ""}
+    routes: dict[str, list[Any]] = {"query": [_static(bundle, task), Normalize()]}
+    warnings: list[str] = []
+    if model is not None:
+        encoder = _encoder(bundle, model)
+        warnings = _differences(bundle, encoder)
+        prompts["document"] = _document_prompt(encoder.model)
+        routes["document"] = [
+            *route(encoder.model, "document"),
+            *_cut(encoder.hidden_size, bundle.manifest.dimension),
+            Normalize(),
+        ]
+    default = "query" if model is None else "document"
+    made = SentenceTransformer(
+        modules=[Router(routes, default_route=default)], prompts=prompts, similarity_fn_name="cosine", device="cpu"
+    )
+    with (
+        new_folder(target, overwrite=overwrite, marker=MODULES_FILE) as folder,
+        loading(f"{target}: the model can't be saved"),
+    ):
+        made.save(str(folder), create_model_card=False)
+    return warnings
+
+
+def _static(bundle: Bundle, task: str) -> StaticEmbedding:
+    """The token table of a task, with rows of zeros for what stands for nothing."""
+    table, tokenizer = bundle.table(task), bundle.tokenizer()
+    content = (bundle.path / bundle.manifest.tokenizer.file).read_bytes()
+    portable = PortableTokenizer.of(tokenizer, content)
+    rows = np.zeros((portable.rows, table.shape[1]), dtype=np.float32)
+    rows[: table.shape[0]] = table.rows(np.arange(table.shape[0]))
+    rows[list(portable.nothing)] = 0
+    return StaticEmbedding(portable.tokenizer, embedding_weights=rows)
+
+
+def _encoder(bundle: Bundle, model: str) -> BiEncoder:
+    """The bi-encoder that reads documents, in float32 on the CPU."""
+    if BESIDE in model:
+        raise ModelError(
+            f"--model: {model!r} names several encoders, which sentence-transformers has no module for.",
+            remedy="Leave --model out, which exports the queries alone.",
+        )
+    encoder = load_biencoder(model, dtype="float32", device="cpu", lowercase=bundle.manifest.tokenizer.lowercase)
+    found, expected = encoder.hidden_size, bundle.manifest.model.hidden_size
+    if found != expected:
+        raise ModelError(
+            f"--model: {model} gives vectors of {found} values, the encoder of the bundle's documents of {expected}.",
+            remedy=f"Give the model that read the documents, {bundle.manifest.model.name}.",
+        )
+    return encoder
+
+
+def _differences(bundle: Bundle, encoder: BiEncoder) -> list[str]:
+    theirs = bundle.manifest.model.sha256
+    if encoder.fingerprint == theirs:
+        return []
+    return [
+        f"The model {encoder.name} ({encoder.fingerprint[:12]}) is not the very one of the bundle's documents, "
+        f"{bundle.manifest.model.name} ({str(theirs)[:12]}): other weights, settings or number type."
+    ]
+
+
+def _document_prompt(model: SentenceTransformer) -> str:
+    """What `encode_document` of a model puts before a text."""
+    named = next((name for name in _DOCUMENT_PROMPTS if name in model.prompts), model.default_prompt_name)
+    return "" if named is None else model.prompts[named] or ""
+
+
+def _cut(hidden_size: int, dimension: int) -> list[Dense]:
+    """The module that keeps the first D of H values, where that is needed."""
+    if hidden_size == dimension:
+        return []
+    first = torch.eye(dimension, hidden_size)
+    return [Dense(hidden_size, dimension, bias=False, activation_function=torch.nn.Identity(), init_weight=first)]

@@ -1,0 +1,146 @@
+"""A bundle's query encoder as a model of sentence-transformers, which has the vectors of the service."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.errors import BundleError, ModelError
+from lightretriever.artifacts.tokens.table import TableDtype
+from lightretriever.service.cli import app
+from lightretriever.service.search.encoder import QueryEncoder
+from sentence_transformers import SentenceTransformer
+from typer.testing import CliRunner
+
+from tests.support.biencoder import save_biencoder
+from tests.support.models import write_corpus
+from tests.support.tiny import english_tokenizer, make_tiny_bundle, tiny_documents
+
+QUERIES = [
+    *("music player", "Terminal MUSIC", "a", "1984", "  music  ", "music 🎉 player", "ΟΔΥΣΣΕΥΣ", "съешь ЕЩЁ булок"),
+    *("これは検索エンジン", "Übergröße, façade", "[UNK] [CLS] <|endoftext|>", "music player terminal 12 " * 40),
+]
+TEXTS = [document.full_text for document in tiny_documents(40)]
+
+
+def export(bundle: Path, folder: Path, *options: object) -> dict[str, Any]:
+    words = ["export", bundle, folder, "--to", "sentence-transformers", *options, "--json"]
+    result = CliRunner().invoke(app, [str(word) for word in words])
+    if result.exception is not None:
+        raise result.exception
+    made: dict[str, Any] = json.loads(result.stdout)
+    return made
+
+
+def service_vectors(bundle: Bundle, task: str, texts: list[str]) -> np.ndarray[Any, Any]:
+    return QueryEncoder(bundle.tokenizer(), {task: bundle.table(task)}).vectors(texts, task)
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("encoder") / "encoder"
+    return save_biencoder(folder, prompts={"query": "find ", "passage": "text "})
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory, encoder: Path) -> Path:
+    """A bundle that the pipeline made, which serves the first 24 of 32 values."""
+    folder = tmp_path_factory.mktemp("export")
+    recipe = {
+        "name": "tiny",
+        "model": {"path": str(encoder), "device": "cpu"},
+        "corpus": {"path": str(write_corpus(folder / "corpus.jsonl", 40)), "name": "tiny"},
+        "distil": {"epochs": 1, "batch_size": 16, "held_out": 4},
+        "index": {"factory": "Flat", "dimension": 24},
+        "work": str(folder / "work"),
+        "output": str(folder / "bundle"),
+    }
+    (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    for command in ("distil-table", "index"):
+        result = CliRunner().invoke(app, [command, str(folder / "recipe.yaml")])
+        assert result.exit_code == 0, result.output
+    return folder / "bundle"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
+@pytest.mark.parametrize("words", [True, False])
+def test_queries_have_the_vectors_of_the_service(tmp_path: Path, dtype: TableDtype, words: bool) -> None:
+    own = english_tokenizer() if words else None
+    bundle = make_tiny_bundle(tmp_path / "bundle", table_dtype=dtype, own_tokenizer=own)
+    summary = export(bundle.path, tmp_path / "model", "--task", "fact")
+    assert (summary["task"], summary["dimension"], summary["encoder"], summary["warnings"]) == ("fact", 16, None, [])
+    model = SentenceTransformer(str(tmp_path / "model"), device="cpu")
+    expected = service_vectors(bundle, "fact", QUERIES)
+    assert np.linalg.norm(expected, axis=1).max() == pytest.approx(1)
+    np.testing.assert_allclose(model.encode_query(QUERIES), expected, atol=1e-6, rtol=0)
+    for text, vector in zip(QUERIES, expected, strict=True):
+        np.testing.assert_allclose(model.encode_query(text), vector, atol=1e-6, rtol=0)
+    np.testing.assert_array_equal(model.encode(QUERIES), model.encode_query(QUERIES))
+
+
+def test_a_query_without_a_known_token_is_zero(tmp_path: Path) -> None:
+    bundle = make_tiny_bundle(tmp_path / "bundle", own_tokenizer=english_tokenizer())
+    export(bundle.path, tmp_path / "model")
+    vectors = SentenceTransformer(str(tmp_path / "model"), device="cpu").encode_query(["", "unheard-of 🎉", "music"])
+    assert np.linalg.norm(vectors, axis=1).tolist() == pytest.approx([0, 0, 1])
+
+
+def test_documents_have_the_vectors_of_the_bundle(built: Path, encoder: Path, tmp_path: Path) -> None:
+    summary = export(built, tmp_path / "model", "--model", encoder)
+    assert (summary["encoder"], summary["dimension"], summary["warnings"]) == (str(encoder), 24, [])
+    model, bundle = SentenceTransformer(str(tmp_path / "model"), device="cpu"), Bundle.open(built)
+    whole = SentenceTransformer(str(encoder), device="cpu").encode_document(TEXTS)[:, :24]
+    documents = model.encode_document(TEXTS)
+    np.testing.assert_allclose(documents, whole / np.linalg.norm(whole, axis=1, keepdims=True), atol=1e-6)
+    expected = service_vectors(bundle, bundle.manifest.default_task, QUERIES)
+    np.testing.assert_allclose(model.encode_query(QUERIES), expected, atol=1e-6, rtol=0)
+    assert bundle.manifest.dimension < bundle.manifest.model.hidden_size
+
+
+def test_without_an_encoder_documents_are_an_error(tmp_path: Path) -> None:
+    export(make_tiny_bundle(tmp_path / "bundle").path, tmp_path / "model")
+    with pytest.raises(ValueError, match="No route found for task type 'document'"):
+        SentenceTransformer(str(tmp_path / "model"), device="cpu").encode_document("music")
+
+
+def test_another_encoder_is_told(built: Path, tmp_path: Path) -> None:
+    other = save_biencoder(tmp_path / "other", seed=12)
+    (warning,) = export(built, tmp_path / "model", "--model", other)["warnings"]
+    assert warning.startswith("The model other (")
+    assert "is not the very one of the bundle's documents, encoder (" in warning
+
+
+def test_bad_input_is_refused(built: Path, encoder: Path, tmp_path: Path) -> None:
+    small = save_biencoder(tmp_path / "small", hidden_size=16)
+    with pytest.raises(ModelError, match=r"small gives vectors of 16 values, the encoder of the bundle's .* 32\."):
+        export(built, tmp_path / "model", "--model", small)
+    with pytest.raises(ModelError, match="names several encoders"):
+        export(built, tmp_path / "model", "--model", f"{encoder} + {encoder}")
+    with pytest.raises(BundleError, match='there is no task "web"'):
+        export(built, tmp_path / "model", "--task", "web")
+    sparse = make_tiny_bundle(tmp_path / "sparse", dense=False)
+    with pytest.raises(BundleError, match="the bundle has no dense leg") as error:
+        export(sparse.path, tmp_path / "model")
+    assert error.value.remedy == "Build one with index.dense: true."
+    assert not (tmp_path / "model").exists()
+
+
+def test_a_target_is_replaced_only_if_that_is_asked_for(tmp_path: Path) -> None:
+    bundle = make_tiny_bundle(tmp_path / "bundle")
+    export(bundle.path, tmp_path / "model")
+    with pytest.raises(BundleError, match="model exists already"):
+        export(bundle.path, tmp_path / "model")
+    assert export(bundle.path, tmp_path / "model", "--overwrite")["path"] == str(tmp_path / "model")
+    with pytest.raises(BundleError, match=r"bundle exists and has no modules\.json"):
+        export(bundle.path, bundle.path, "--overwrite")
+
+
+def test_people_read_what_it_encodes(tmp_path: Path) -> None:
+    bundle = make_tiny_bundle(tmp_path / "bundle")
+    words = ["export", str(bundle.path), str(tmp_path / "model"), "--to", "sentence-transformers"]
+    result = CliRunner().invoke(app, words)
+    first, *_ = result.stdout.splitlines()
+    assert first.startswith(f"{tmp_path / 'model'}: queries alone, task default, 16 values, ")
