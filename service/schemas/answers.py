@@ -282,6 +282,12 @@ class SearchResponse(Model):
         "at random score as high. Present if the task has thresholds and the dense leg was searched, but not for head "
         "queries, nor with `terms` or synonyms of a rule.",
     )
+    unmatched: int | None = Field(
+        default=None,
+        exclude_if=_absent,
+        description="Number of `candidates` that `min_matched` left out, which no page and no facet has; present if "
+        "the request has it, and the answer was judged.",
+    )
     searched: str | None = Field(
         default=None,
         exclude_if=_absent,

@@ -139,6 +139,65 @@ def test_without_a_comparable_dense_score_nothing_is_said(meaning: TestClient, f
     assert not any("matched" in hit for hit in answer["hits"])
 
 
+@pytest.mark.parametrize("least", ["weak", "strong"])
+def test_hits_that_match_less_well_are_left_out_of_every_page(meaning: TestClient, least: Matched) -> None:
+    query = "harvest honey in summer, adjust the brakes of a bicycle"
+    every = ask(meaning, query, candidates=10)
+    good = [hit["id"] for hit in every["hits"] if LEVELS.index(hit["matched"]) >= LEVELS.index(least)]
+    assert 0 < len(good) < len(every["hits"])
+    answer = ask(meaning, query, candidates=10, min_matched=least)
+    assert [hit["id"] for hit in answer["hits"]] == good
+    assert [hit["rank"] for hit in answer["hits"]] == list(range(1, len(good) + 1))
+    assert answer["candidates"] - answer["unmatched"] == len(good)
+    assert (answer["candidates"], answer["matched"]) == (every["candidates"], every["matched"])
+    paged = [ask(meaning, query, candidates=10, min_matched=least, k=1, offset=n) for n in range(len(good) + 1)]
+    assert [hit["id"] for page in paged for hit in page["hits"]] == good
+    assert {page["unmatched"] for page in paged} == {answer["unmatched"]}
+    grouped = ask(meaning, query, candidates=10, min_matched=least, group_by="title", diversity=0.1)
+    assert {hit["id"] for hit in grouped["hits"]} == set(good)
+
+
+@pytest.mark.parametrize("fields", [{}, {"diversity": 0.5}, {"group_by": "title"}, {"explain": True, "snippets": {}}])
+def test_no_hit_is_an_answer(meaning: TestClient, fields: dict[str, Any]) -> None:
+    answer = ask(meaning, NONSENSE, min_matched="weak", **fields)
+    assert (answer["hits"], answer["matched"]) == ([], "none")
+    assert answer["unmatched"] == answer["candidates"] > 0
+
+
+def test_a_query_without_a_dense_score_has_no_hit_that_matches(meaning: TestClient) -> None:
+    # The tokenizer lacks the word, which the documents have in another form.
+    answer = ask(meaning, "bicycling", min_matched="weak")
+    assert ask(meaning, "bicycling")["hits"][0]["dense"] is None
+    assert (answer["hits"], answer["unmatched"]) == ([], answer["candidates"])
+
+
+@pytest.mark.parametrize(
+    ("fields", "remedy"),
+    [
+        ({"query": "bicycle", "mode": "sparse"}, "search in mode hybrid or dense"),
+        (
+            {"query": "bicycle", "fusion": {"method": "rrf", "weights": {"dense": 0.0, "sparse": 1.0}}},
+            "with a weight of the dense leg above 0",
+        ),
+        ({"query": "bicycle", "terms": [{"text": "oven", "weight": 2.0}]}, "leave one of them out"),
+    ],
+)
+def test_what_is_not_judged_is_refused(meaning: TestClient, fields: dict[str, Any], remedy: str) -> None:
+    answer = meaning.post("/search", json={**fields, "min_matched": "strong"})
+    assert answer.status_code == 422
+    (detail,) = answer.json()["errors"]
+    assert (detail["field"], detail["value"]) == ("min_matched", "strong")
+    assert remedy in detail["message"]
+
+
+def test_thresholds_are_needed_to_leave_out_hits(client: TestClient) -> None:
+    answer = client.post("/search", json={"query": "music", "min_matched": "weak"})
+    assert answer.status_code == 422
+    assert "no thresholds of a match" in answer.text
+    listing = client.post("/search", json={"filter": {"field": "year", "gte": 0}, "min_matched": "weak"})
+    assert "it needs a query" in listing.text
+
+
 def test_a_bundle_without_thresholds_says_nothing(client: TestClient) -> None:
     answer = ask(client, "music")
     assert "matched" not in answer
