@@ -76,7 +76,10 @@ def _share_of_words(shares: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
     """Give the share (u,) of the query's words that the candidates have, from their terms' shares (u, t)."""
     most = shares.max(axis=0).astype(np.float64)
     most[most <= 0] = most.max()
-    return np.einsum("mt,t->m", shares, most) / max(float(most @ most), np.finfo(np.float64).tiny)
+    had: npt.NDArray[np.float64] = np.einsum("mt,t->m", shares, most) / max(
+        float(most @ most), np.finfo(np.float64).tiny
+    )
+    return had
 
 
 def _knows_a_word(text: str, tokenizer: TextTokenizer) -> bool:
