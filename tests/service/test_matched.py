@@ -72,7 +72,7 @@ def test_the_thresholds_are_those_of_the_bundle(meaning: TestClient, bundle: Bun
 
 def levels(
     bundle: Bundle, query: str, dense: list[float], sparse: list[list[float]], *legs: LegName, terms: bool = True
-) -> list[Matched | None] | None:
+) -> list[Matched | None]:
     """The levels of candidates whose dense scores lie between the thresholds weak, 0, and strong, 1, and whose terms
     have these shares of the sparse score."""
     match = bundle.manifest.tasks["search"].match
@@ -81,10 +81,12 @@ def levels(
     scores = np.array([match.weak + np.array(dense) * (match.strong - match.weak), shares.sum(axis=1)])
     table = CandidateTable(np.arange(len(dense)) * 3, scores, np.zeros(scores.shape, np.int64))
     tokenizer = bundle.tokenizer()
-    vocabulary = [bundle.vocabulary(tokenizer)] if terms else []
-    encoder = QueryEncoder(tokenizer, {"search": bundle.table("search")}, *vocabulary)
+    vocabulary = bundle.vocabulary(tokenizer) if terms else None
+    encoder = QueryEncoder(tokenizer, {"search": bundle.table("search")}, vocabulary)
     asked = EncodedQuery.of_model([], np.empty(0, np.float32), None)
-    return matches(match, query, asked, table, legs or ("dense", "sparse"), encoder, lambda: shares)
+    found = matches(match, query, asked, table, legs or ("dense", "sparse"), encoder, lambda: shares)
+    assert found is not None
+    return found
 
 
 @pytest.mark.parametrize(
