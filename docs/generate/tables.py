@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 from lightretriever.artifacts.evaluation.quality import MEASURE, PerQuery, Row
+from lightretriever.artifacts.evaluation.report import machine_name
 from scipy import stats
 
 __all__ = [
@@ -234,19 +235,26 @@ def matched_table(file: Path) -> list[str]:
     """How often `matched` was right, as recipes/matched.py recorded it; nothing without the file."""
     if not file.is_file():
         return []
-    bands = ("strong", "weak", "none")
+    content = json.loads(file.read_text(encoding="utf-8"))
+    kinds = [("own", "strong"), ("removed", "strong"), ("others", "strong"), ("own", "none"), ("others", "none")]
     lines = [
-        f"| bundle | thresholds | {' | '.join(f'own: {band}' for band in bands)} | "
-        f"{' | '.join(f'others: {band}' for band in bands)} |",
-        f"|---|---|{'---:|' * 2 * len(bands)}",
+        f"| bundle | thresholds | {' | '.join(f'{queries}: {level}' for queries, level in kinds)} |",
+        f"|---|---|{'---:|' * len(kinds)}",
     ]
-    for name, found in json.loads(file.read_text(encoding="utf-8")).items():
+    for name, found in content["bundles"].items():
         limits = f"{found['thresholds']['weak']:.2f}, {found['thresholds']['strong']:.2f}"
-        cells = [f"{100 * found[kind][band]:.0f} %" for kind in ("own", "others") for band in bands]
+        cells = [
+            f"{100 * found[queries]['dense'][level]:.0f} → {100 * found[queries]['hybrid'][level]:.0f} %"
+            for queries, level in kinds
+        ]
         lines.append(f"| {' | '.join([name, limits, *cells])} |")
+    of = content["environment"]
     note = (
-        "The bundles are of MiniLM's table. *Own* queries are those of the bundle's collection, *others* those of the "
-        f"other collections, at most 200 of each. [{file.name}](results/{file.name}), written by `recipes.matched`."
+        "Before the arrow by the dense score alone, behind it by the query's words as well. The bundles are of "
+        "MiniLM's table. *Own* queries are those of the bundle's collection, *removed* the same without their relevant "
+        "documents, *others* those of the other collections, at most 200 of each. Measured on "
+        f"{of['date'][:10]}, {machine_name(of['machine'])}. [{file.name}](results/{file.name}), written by "
+        "`recipes.matched`."
     )
     return ["\n".join(["### Shares of `matched`", "", *lines, "", note, ""])]
 

@@ -121,6 +121,8 @@ def _others(fields: Mapping[str, Any]) -> str:
 def _summary(response: SearchResponse) -> str:
     count = len(response.hits)
     hits = f"{count} hit{'' if count == 1 else 's'} of {response.candidates} candidates"
+    if response.unmatched is not None:
+        hits += f", {response.unmatched} left out by min_matched"
     return f"{hits}, {response.mode}, task {response.task}; {_timings(response.timings_ms)}"
 
 

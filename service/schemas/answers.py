@@ -160,8 +160,8 @@ class Hit(Model):
     matched: Matched | None = Field(
         default=None,
         exclude_if=_absent,
-        description="How well the document matches, by its dense score; present if the answer has `matched` and the "
-        "hit a dense score.",
+        description="How well the document matches, by its dense score and the query's words that it has; present if "
+        "the answer has `matched` and the hit a dense score.",
     )
     fields: dict[str, Any] = Field(description="The document's fields that the request asks for.")
     snippets: dict[str, Snippet] | None = Field(
@@ -277,10 +277,16 @@ class SearchResponse(Model):
     matched: Matched | None = Field(
         default=None,
         exclude_if=_absent,
-        description="How well the best candidate matches, by the thresholds of the dense score in `/info`: `none` if "
-        "words drawn at random score as high, or if the sparse leg finds no word of the query and either it is not "
-        "strong or the tokenizer knows none of them. Present if the task has thresholds and the dense leg was "
-        "searched, but not for head queries, nor with `terms` or synonyms of a rule.",
+        description="How well the best candidate matches, by the thresholds of the dense score in `/info` and, where "
+        "the terms are words and the sparse leg was searched, by the query's words that it has: `none` if words drawn "
+        "at random score as high. Present if the task has thresholds and the dense leg was searched, but not for head "
+        "queries, nor with `terms` or synonyms of a rule.",
+    )
+    unmatched: int | None = Field(
+        default=None,
+        exclude_if=_absent,
+        description="Number of `candidates` that `min_matched` left out, which no page and no facet has; present if "
+        "the request has it, and the answer was judged.",
     )
     searched: str | None = Field(
         default=None,

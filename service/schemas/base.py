@@ -12,7 +12,7 @@ LegName = Literal["dense", "sparse"]
 Mode = Literal["hybrid", "dense", "sparse"]
 
 Matched = Literal["strong", "weak", "none"]
-"""How well a document matches, by the thresholds of its dense score that the bundle has."""
+"""How well a document matches, by the thresholds of the dense score that the bundle has, and by the query's words."""
 
 Normalization = Literal["range", "zscore", "dbsf", "paper"]
 """How to map a leg's scores before adding them, see `service.search.fusion`."""

@@ -163,6 +163,13 @@ class SearchRequest(Model):
         description="Condition that restricts all legs to matching documents.",
         examples=[{"field": "year", "gte": 2019}],
     )
+    min_matched: Literal["strong", "weak"] | None = Field(
+        default=None,
+        description="Leave out candidates that match less well than this, see `matched` of hits, before they are "
+        "ordered and counted for pages and facets; `unmatched` has their number. Documents that a rule pins stay, and "
+        "so do all hits of head queries and of queries with a rule's synonyms, which are not judged. If a leg fails "
+        "or is late, there is no answer.",
+    )
     boosts: list[Boost] = Field(
         default_factory=list,
         max_length=10,

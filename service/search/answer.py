@@ -3,7 +3,7 @@
 Hits are plain dictionaries in the form of `service.schemas`, so that answers are not validated on their way out.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isnan
 from typing import Any
@@ -23,13 +23,14 @@ Plain = dict[str, Any]
 @dataclass(slots=True)
 class Page:
     """The hits of a page, best first: columns (k,) of the table, the documents' ids and fields, and where the request
-    asks for them the snippets and explanations, one for each hit. `match` tells how well a dense score matches."""
+    asks for them the snippets and explanations, one for each hit. `matched` has the level of every column of the table.
+    """
 
     columns: npt.NDArray[np.intp]
     documents: Sequence[tuple[str, Plain]]
     snippets: Sequence[dict[str, Snippet]] | None = None
     explanations: Sequence[Plain] | None = None
-    match: Callable[[float], Matched] | None = None
+    matched: Sequence[Matched | None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,17 +70,16 @@ def build_hits(page: Page, table: CandidateTable, legs: Sequence[LegName], ranki
         of_legs[name] = [None if isnan(score) else {"score": score, "rank": rank or None} for score, rank in cells]
     hits = []
     for place, (document_id, fields) in enumerate(page.documents):
-        dense = of_legs["dense"][place]
         hit: Plain = {
             "id": document_id,
             "rank": offset + place + 1,
             "score": scores[place],
-            "dense": dense,
+            "dense": of_legs["dense"][place],
             "sparse": of_legs["sparse"][place],
             "fields": fields,
         }
-        if page.match is not None and dense is not None:
-            hit["matched"] = page.match(dense["score"])
+        if page.matched is not None and (level := page.matched[columns[place]]) is not None:
+            hit["matched"] = level
         if page.snippets is not None:
             hit["snippets"] = page.snippets[place]
         if page.explanations is not None:

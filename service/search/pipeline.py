@@ -19,7 +19,7 @@ from lightretriever.service.backends.base import (
 from lightretriever.service.errors import UNAVAILABLE, DeadlineError, NotReadyError, SearchFailedError
 from lightretriever.service.execution.executor import Outcome, Reason
 from lightretriever.service.observability.metrics import StageClock
-from lightretriever.service.schemas import LegName, LinearFusion
+from lightretriever.service.schemas import LegName, LinearFusion, Matched
 from lightretriever.service.search.answer import Page, Plain, Typed, build_hits
 from lightretriever.service.search.documents import reading
 from lightretriever.service.search.encoder import require_terms
@@ -27,7 +27,7 @@ from lightretriever.service.search.explain import check_explained, explanations,
 from lightretriever.service.search.facets import count_in_ranges
 from lightretriever.service.search.fusion import CandidateTable, Fused, align, fuse_linear, fuse_rrf, with_documents
 from lightretriever.service.search.listing import list_documents
-from lightretriever.service.search.matching import best_match, match_of, thresholds_of
+from lightretriever.service.search.matching import best_match, matches, reaching
 from lightretriever.service.search.parts import Parts
 from lightretriever.service.search.ranking import Ranked, fields_to_rank, ranked
 from lightretriever.service.search.request import Plan
@@ -116,10 +116,12 @@ class Search:
         with self._clock.measure("fuse"):
             fused = self._fused(table, legs)
         with self._parts.backends.within(self._until(1.0)):
+            levels = self._matches(typed, query, table, legs)
             columns = np.searchsorted(table.ordinals, list(pinned.values())).tolist() if pinned else []
+            fused, unmatched = self._matching(fused, levels, legs)
             fused = _with_columns(fused, columns) if pinned else fused
             ranking = self._ranked(typed.searched, table, fused, columns)
-            return self._answer(typed, query, table, legs, fused, ranking, list(pinned))
+            return self._answer(typed, query, table, legs, fused, ranking, list(pinned), levels) | unmatched
 
     def _condition(self) -> tuple[str, ...] | None:
         """Give the filter of the request, without the documents that rules hide."""
@@ -206,7 +208,8 @@ class Search:
                 self.missing[name] = outcome.reason
                 if outcome.error is not None and outcome.reason == "failed":
                     self._log_failure(name, outcome.error)
-        if not found or (self.missing and not plan.request.allow_partial):
+        partial_answer = plan.request.allow_partial and plan.request.min_matched is None
+        if not found or (self.missing and not partial_answer):
             errors = [outcome.error for outcome in outcomes.values()]
             _give_up(self.missing, errors, plan.deadline_ms * _LEGS_UNTIL)
         return found
@@ -239,6 +242,26 @@ class Search:
         if isinstance(request.fusion, LinearFusion):
             return fuse_linear(table, weights, request.fusion.normalization)
         return fuse_rrf(table, weights, request.fusion.rank_constant)
+
+    def _matches(
+        self, typed: Typed, query: EncodedQuery, table: CandidateTable, legs: list[LegName]
+    ) -> list[Matched | None] | None:
+        """Give how well each candidate matches; None if that can't be told."""
+        parts = self._parts
+        thresholds = None if self._rules is not None and self._rules.synonyms else self._plan.thresholds
+        with self._clock.measure("fuse"):
+            shares = partial(self._shares_to_judge, query, table.ordinals)
+            return matches(thresholds, typed.searched, query, table, legs, parts.encoder, shares)
+
+    def _matching(self, fused: Fused, levels: list[Matched | None] | None, legs: list[LegName]) -> tuple[Fused, Plain]:
+        """Leave out of a ranking what matches less well than the request asks for, and give `unmatched`."""
+        least = self._plan.request.min_matched
+        if least is None:
+            return fused, {}
+        if levels is None and "dense" in legs:
+            return fused, {}  # a head query, or a rule's synonyms
+        kept = fused.order[:0] if levels is None else fused.order[reaching(least, levels)[fused.order]]
+        return Fused(kept, fused.shares, fused.scores), {"unmatched": fused.order.size - kept.size}
 
     def _ranked(self, text: str, table: CandidateTable, fused: Fused, pinned: list[int]) -> Ranked:
         """Order the candidates by what else the request asks for, but those of the columns `pinned` first."""
@@ -294,14 +317,12 @@ class Search:
         fused: Fused,
         ranking: Ranked,
         pinned: list[str],
+        levels: list[Matched | None] | None,
     ) -> Plain:
         """Read the page's documents, and build the answer."""
         request, parts, plan = self._plan.request, self._parts, self._plan
-        given = None if self._rules is not None and self._rules.synonyms else plan.thresholds
-        thresholds = thresholds_of(given, typed.searched, query, table, legs, parts.encoder)
         page = self._page(ranking, table)
-        if thresholds is not None:
-            page.match = partial(match_of, thresholds=thresholds)
+        page.matched = levels
         if request.snippets is not None and page.documents:
             names, every = list(dict.fromkeys(request.snippets.fields)), [fields for _, fields in page.documents]
             require_time = partial(self._require_time, "make the snippets")
@@ -321,9 +342,9 @@ class Search:
             "mode": request.mode,
             "task": plan.task,
             "candidates": table.ordinals.size,
-            **best_match(table, legs, thresholds),
+            **best_match(levels),
             **({"head_query": query.head} if plan.task in parts.encoder.heads else {}),
-            **self._facets(table.ordinals),
+            **self._facets(table.ordinals if request.min_matched is None else table.ordinals[np.sort(fused.order)]),
             "timings_ms": _UNTIMED | self._clock.milliseconds(),
             **typed.facts(),
             **({} if self._rules is None else self._rules.facts(pinned)),
@@ -406,15 +427,30 @@ class Search:
             query = self._parts.encoder.with_parts(query, self._plan.task)
         shares = {}
         for name in legs:
-            try:
-                shares[name] = self._parts.backends.legs[name].shares(query, ordinals)
-            except DocumentsGoneError:
-                raise
-            except TimeoutError as error:
-                raise DeadlineError("There was no time left to explain the hits. Allow more time.") from error
-            except Exception as error:
-                self._log_failure(name, error)
+            found = self._shares_of(name, query, ordinals)
+            if found is not None:
+                shares[name] = found
         return shares
+
+    def _shares_to_judge(self, query: EncodedQuery, ordinals: Ordinals) -> npt.NDArray[np.float32] | None:
+        found = self._shares_of("sparse", query, ordinals)
+        if found is None and self._plan.request.min_matched is not None:
+            raise SearchFailedError("The leg sparse failed. The reason is in the log; try again later.")
+        return found
+
+    def _shares_of(self, name: LegName, query: EncodedQuery, ordinals: Ordinals) -> npt.NDArray[np.float32] | None:
+        """Give each term's or token's share of a leg's score, None if the leg fails."""
+        try:
+            return self._parts.backends.legs[name].shares(query, ordinals)
+        except DocumentsGoneError:
+            raise
+        except TimeoutError as error:
+            raise DeadlineError(
+                "There was no time left to read which words the documents have. Allow more time."
+            ) from error
+        except Exception as error:
+            self._log_failure(name, error)
+            return None
 
     def _log_failure(self, name: LegName, error: BaseException) -> None:
         _log.error(

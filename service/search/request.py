@@ -206,6 +206,7 @@ class RequestReader:
             yield from self._of_texts(request.query, request.terms)
         yield from self._of_task(request.task)
         yield from self._of_mode(request)
+        yield from self._of_matched(request)
         yield from self._of_typing(request)
         yield from self._of_weights(request.fusion)
         yield from self._of_window(request)
@@ -238,6 +239,28 @@ class RequestReader:
             if value := getattr(request, name):
                 message = "it needs a query, whose hits it orders: give one, or leave it out"
                 yield FieldError(name, message, shortened(value) if isinstance(value, str) else None)
+
+    def _of_matched(self, request: SearchRequest) -> Iterator[FieldError]:
+        least, task = request.min_matched, request.task or self._default_task
+        if least is None:
+            return
+        if request.query is None:
+            yield FieldError("min_matched", "it needs a query, whose hits it judges: give one, or leave it out", least)
+        elif "dense" not in self._modes:
+            yield FieldError("min_matched", f"it goes by the dense score, and {_NO_DENSE}", least)
+        elif "dense" not in self._legs(request):
+            message = (
+                "it goes by the dense score: search in mode hybrid or dense, with a weight of the dense leg above 0"
+            )
+            yield FieldError("min_matched", message, least)
+        elif request.terms:
+            yield FieldError("min_matched", "hits of a search with terms are not judged: leave one of them out", least)
+        elif task in self._tasks and self._tasks[task] is None:
+            message = (
+                f"the bundle has no thresholds of a match for the task {shortened(task)}, see `matched` in /info: "
+                "leave it out"
+            )
+            yield FieldError("min_matched", message, least)
 
     def _of_mode(self, request: SearchRequest) -> Iterator[FieldError]:
         if request.mode not in self._modes:

@@ -10,11 +10,11 @@ from fastapi.testclient import TestClient
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.backends.base import EncodedQuery
 from lightretriever.service.http.app import create_app
-from lightretriever.service.schemas import LegName
+from lightretriever.service.schemas import LegName, Matched
 from lightretriever.service.search.encoder import QueryEncoder
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.search.fusion import CandidateTable
-from lightretriever.service.search.matching import best_match, thresholds_of
+from lightretriever.service.search.matching import LEVELS, best_match, matches
 
 from tests.service.conftest import SETTINGS
 from tests.support.meaning import make_meaningful_bundle
@@ -58,42 +58,71 @@ def test_the_thresholds_are_those_of_the_bundle(meaning: TestClient, bundle: Bun
     assert meaning.get("/info").json()["matched"] == {"search": match.model_dump()}
     for query in ("bicycle", "honey in summer", "mountains and ripe cheeses", NONSENSE):
         answer = ask(meaning, query, candidates=10)
-        for hit in answer["hits"]:
+        of_dense = ask(meaning, query, candidates=10, mode="dense")
+        for one in (answer, of_dense):
+            assert one["matched"] == max((hit["matched"] for hit in one["hits"]), key=LEVELS.index)
+        bands = {}
+        for hit in of_dense["hits"]:
             score = hit["dense"]["score"]
-            band = "strong" if score >= match.strong else "weak" if score >= match.weak else "none"
-            assert hit["matched"] == band
-        best = max(answer["hits"], key=lambda hit: hit["dense"]["score"])
-        assert answer["matched"] == best["matched"]
+            bands[hit["id"]] = "strong" if score >= match.strong else "weak" if score >= match.weak else "none"
+            assert hit["matched"] == bands[hit["id"]]
+        for hit in answer["hits"]:  # which the words make worse only
+            assert LEVELS.index(hit["matched"]) <= LEVELS.index(bands[hit["id"]])
+
+
+def levels(
+    bundle: Bundle, query: str, dense: list[float], sparse: list[list[float]], *legs: LegName, terms: bool = True
+) -> list[Matched | None]:
+    """The levels of candidates whose dense scores lie between the thresholds weak, 0, and strong, 1, and whose terms
+    have these shares of the sparse score."""
+    match = bundle.manifest.tasks["search"].match
+    assert match is not None
+    shares = np.array(sparse, np.float32)
+    scores = np.array([match.weak + np.array(dense) * (match.strong - match.weak), shares.sum(axis=1)])
+    table = CandidateTable(np.arange(len(dense)) * 3, scores, np.zeros(scores.shape, np.int64))
+    tokenizer = bundle.tokenizer()
+    vocabulary = bundle.vocabulary(tokenizer) if terms else None
+    encoder = QueryEncoder(tokenizer, {"search": bundle.table("search")}, vocabulary)
+    asked = EncodedQuery.of_model([], np.empty(0, np.float32), None)
+    found = matches(match, query, asked, table, legs or ("dense", "sparse"), encoder, lambda: shares)
+    assert found is not None
+    return found
 
 
 @pytest.mark.parametrize(
-    ("query", "share", "impact", "level"),
+    ("query", "share", "level"),
     [
-        ("bababa", 0.5, 1.5, "weak"),
-        ("bababa", 0.5, 0.0, "none"),  # the tokenizer knows the word, and no document has it
-        ("the bababa", 1.1, 0.0, "strong"),
-        ("xkjdh", 1.1, 0.0, "none"),  # nor does the tokenizer
-        ("the xkjdh", 1.1, 0.0, "none"),
-        ("xkjdh", 1.1, 1.5, "strong"),
+        ("bababa", 0.5, "none"),  # the tokenizer knows the word, and no document has it
+        ("the bababa", 1.1, "weak"),
+        ("xkjdh", 1.1, "none"),  # nor does the tokenizer
+        ("the xkjdh", 1.1, "none"),
     ],
 )
 def test_without_a_word_of_the_query_in_any_document_less_matches(
-    bundle: Bundle, query: str, share: float, impact: float, level: str
+    bundle: Bundle, query: str, share: float, level: str
 ) -> None:
-    match = bundle.manifest.tasks["search"].match
-    assert match is not None
-    scores = np.array([[match.weak + share * (match.strong - match.weak), 0.0], [0.0, impact]])
-    table = CandidateTable(np.array([4, 7]), scores, np.zeros((2, 2), np.int64))
-    legs: list[LegName] = ["dense", "sparse"]
-    tokenizer = bundle.tokenizer()
-    encoder = QueryEncoder(tokenizer, {"search": bundle.table("search")}, bundle.vocabulary(tokenizer))
-    asked = EncodedQuery.of_model([], np.empty(0, np.float32), None)
-    limits = thresholds_of(match, query, asked, table, legs, encoder)
-    assert best_match(table, legs, limits) == {"matched": level}
-    # Where terms are tokens, or no words were searched, the thresholds stay.
-    of_tokens = QueryEncoder(tokenizer, encoder.tables)
-    assert thresholds_of(match, query, asked, table, legs, of_tokens) == match
-    assert thresholds_of(match, query, asked, table, ["dense"], encoder) == match
+    assert levels(bundle, query, [share, 0.0], [[0.0], [0.0]]) == [level, "none"]
+    # Where terms are tokens, or no words were searched, the dense score alone decides.
+    alone = ["strong" if share >= 1 else "weak", "weak"]
+    assert levels(bundle, query, [share, 0.0], [[0.0], [0.0]], terms=False) == alone
+    assert levels(bundle, query, [share, 0.0], [[0.0], [0.0]], "dense") == alone
+
+
+def test_a_strong_match_has_the_rare_words_of_the_query(bundle: Bundle) -> None:
+    near, impacts = [1.0, 1.0, 1.0, 0.5], [[30.0, 0.0], [0.0, 90.0], [20.0, 10.0], [30.0, 90.0]]
+    assert levels(bundle, "the bababa cefono", near, impacts) == ["weak", "strong", "weak", "weak"]
+    # A word that no candidate has counts as much as the rarest that one has.
+    without = [[*row, 0.0] for row in impacts]
+    assert levels(bundle, "bababa cefono tesagu", near, without) == ["weak", "weak", "weak", "weak"]
+    # The nearer the document, the fewer words it needs.
+    assert levels(bundle, "bababa cefono tesagu", [9.0, 9.0, 9.0, 9.0], without)[1] == "strong"
+
+
+def test_a_candidate_without_a_dense_score_has_no_level(bundle: Bundle) -> None:
+    found = levels(bundle, "bababa", [1.0, np.nan], [[9.0], [9.0]])
+    assert found == ["strong", None]
+    assert best_match(found) == {"matched": "strong"}
+    assert best_match([None]) == best_match([]) == {"matched": "none"}
 
 
 def test_every_page_of_a_search_says_the_same(meaning: TestClient) -> None:
@@ -110,6 +139,65 @@ def test_without_a_comparable_dense_score_nothing_is_said(meaning: TestClient, f
     assert answer["hits"]
     assert "matched" not in answer
     assert not any("matched" in hit for hit in answer["hits"])
+
+
+@pytest.mark.parametrize("least", ["weak", "strong"])
+def test_hits_that_match_less_well_are_left_out_of_every_page(meaning: TestClient, least: Matched) -> None:
+    query = "harvest honey in summer, adjust the brakes of a bicycle"
+    every = ask(meaning, query, candidates=10)
+    good = [hit["id"] for hit in every["hits"] if LEVELS.index(hit["matched"]) >= LEVELS.index(least)]
+    assert 0 < len(good) < len(every["hits"])
+    answer = ask(meaning, query, candidates=10, min_matched=least)
+    assert [hit["id"] for hit in answer["hits"]] == good
+    assert [hit["rank"] for hit in answer["hits"]] == list(range(1, len(good) + 1))
+    assert answer["candidates"] - answer["unmatched"] == len(good)
+    assert (answer["candidates"], answer["matched"]) == (every["candidates"], every["matched"])
+    paged = [ask(meaning, query, candidates=10, min_matched=least, k=1, offset=n) for n in range(len(good) + 1)]
+    assert [hit["id"] for page in paged for hit in page["hits"]] == good
+    assert {page["unmatched"] for page in paged} == {answer["unmatched"]}
+    grouped = ask(meaning, query, candidates=10, min_matched=least, group_by="title", diversity=0.1)
+    assert {hit["id"] for hit in grouped["hits"]} == set(good)
+
+
+@pytest.mark.parametrize("fields", [{}, {"diversity": 0.5}, {"group_by": "title"}, {"explain": True, "snippets": {}}])
+def test_no_hit_is_an_answer(meaning: TestClient, fields: dict[str, Any]) -> None:
+    answer = ask(meaning, NONSENSE, min_matched="weak", **fields)
+    assert (answer["hits"], answer["matched"]) == ([], "none")
+    assert answer["unmatched"] == answer["candidates"] > 0
+
+
+def test_a_query_without_a_dense_score_has_no_hit_that_matches(meaning: TestClient) -> None:
+    # The tokenizer lacks the word, which the documents have in another form.
+    answer = ask(meaning, "bicycling", min_matched="weak")
+    assert ask(meaning, "bicycling")["hits"][0]["dense"] is None
+    assert (answer["hits"], answer["unmatched"]) == ([], answer["candidates"])
+
+
+@pytest.mark.parametrize(
+    ("fields", "remedy"),
+    [
+        ({"query": "bicycle", "mode": "sparse"}, "search in mode hybrid or dense"),
+        (
+            {"query": "bicycle", "fusion": {"method": "rrf", "weights": {"dense": 0.0, "sparse": 1.0}}},
+            "with a weight of the dense leg above 0",
+        ),
+        ({"query": "bicycle", "terms": [{"text": "oven", "weight": 2.0}]}, "leave one of them out"),
+    ],
+)
+def test_what_is_not_judged_is_refused(meaning: TestClient, fields: dict[str, Any], remedy: str) -> None:
+    answer = meaning.post("/search", json={**fields, "min_matched": "strong"})
+    assert answer.status_code == 422
+    (detail,) = answer.json()["errors"]
+    assert (detail["field"], detail["value"]) == ("min_matched", "strong")
+    assert remedy in detail["message"]
+
+
+def test_thresholds_are_needed_to_leave_out_hits(client: TestClient) -> None:
+    answer = client.post("/search", json={"query": "music", "min_matched": "weak"})
+    assert answer.status_code == 422
+    assert "no thresholds of a match" in answer.text
+    listing = client.post("/search", json={"filter": {"field": "year", "gte": 0}, "min_matched": "weak"})
+    assert "it needs a query" in listing.text
 
 
 def test_a_bundle_without_thresholds_says_nothing(client: TestClient) -> None:
