@@ -109,7 +109,7 @@ class Search:
         legs = list(found)
         with self._clock.measure("fuse"):
             table = align(list(found.values()))
-        pinned = self._pinned()
+        pinned = {} if self._rules is None else self._pinned(self._rules)
         if pinned:
             table = with_documents(table, np.array(list(pinned.values()), np.int64))
         self._score(query, table, legs)
@@ -131,12 +131,12 @@ class Search:
         hidden = ("not", "ids", str(len(rules.hidden)), *rules.hidden)
         return hidden if condition is None else ("and", "2", *condition, *hidden)
 
-    def _pinned(self) -> dict[str, int]:
+    def _pinned(self, rules: AppliedRules) -> dict[str, int]:
         """Give the ordinals of the documents that rules put first, by id in their order: those that pass the filter.
         None with `sort`, whose field alone gives the order."""
-        if self._rules is None or not self._rules.pinned or self._plan.request.sort is not None:
+        if not rules.pinned or self._plan.request.sort is not None:
             return {}
-        ids, condition, documents = self._rules.pinned, self._condition(), self._parts.documents
+        ids, condition, documents = rules.pinned, self._condition(), self._parts.documents
         wanted = ("ids", str(len(ids)), *ids)
         self._require_time("find the pinned documents")
         with self._clock.measure("filter"), self._parts.backends.within(self._until(_RESCORE_UNTIL)):
