@@ -38,7 +38,7 @@ __all__ = ["GeneralTable", "GeneralTableInfo", "find_general_table", "run_genera
 
 TABLE_FILE: Final = "table.npy"
 FACTS_FILE: Final = "table.json"
-_CHECKED: Final = 1000
+_CHECKED: Final = 1000  # texts whose tokens are compared with those that the encoder reads
 _LEAST_COSINE: Final = 0.3
 """Mean cosine of a table's vectors with those of its own encoder, at least; another encoder's has about 0."""
 
@@ -160,7 +160,7 @@ def run_general_table(recipe: GeneralTableRecipe, *, overwrite: bool = False) ->
 
 
 def _read(recipe: GeneralTableRecipe) -> tuple[list[str], list[str], list[TextsInfo]]:
-    """Documents, and queries and sentences, each text once."""
+    """Documents, and queries and sentences, each text once. Raises RecipeError for a folder that gives none."""
     documents: dict[str, None] = {}
     queries: dict[str, None] = {}
     infos: list[TextsInfo] = []
@@ -171,6 +171,11 @@ def _read(recipe: GeneralTableRecipe) -> tuple[list[str], list[str], list[TextsI
             asked = corpus_sentences(read, texts.sentences, recipe.fit.seed)
         if has_file(texts.path, "queries"):
             asked += draw(list(read_queries(texts.path).values()), texts.queries, seed)
+        if not read and not asked:
+            raise RecipeError(
+                f"texts[{number}].path: {texts.path} gives no documents and no queries.",
+                remedy="Give a folder with corpus.jsonl or queries.jsonl, packed by gzip or not, or take it out.",
+            )
         infos.append(TextsInfo(name=texts.name, licence=texts.licence, documents=len(read), queries=len(asked)))
         documents |= dict.fromkeys(document.full_text for document in read)
         queries |= dict.fromkeys(asked)

@@ -253,13 +253,13 @@ class Recipe(Section):
     folder, `name` is `corpus.name`, `tasks` has one task, `search`, without an instruction, `default_task` is the first
     of `tasks`, `work` is runs/NAME/work and `output` runs/NAME/bundle.
 
-    A folder that sentence-transformers saved is a bi-encoder, and with `distil` every model is: it counts as trained,
-    and its BM25 impacts are all kept unless told otherwise. Its token table is the general one of the encoder
-    (see `artifacts.pipeline.general`) or, with `distil` and where there is none, one that is fitted to the corpus.
-    `sparse` names another model for the sparse leg, a SparseEncoder or a language model. `tables` has token tables by
-    task: a language model's from an official release (`emb_bag.pt`), a bi-encoder's general ones (a folder); the others
-    are made. `expand` says how the table of the
-    default task expands documents whose terms are words; `expand: false` leaves it out.
+    A folder that sentence-transformers saved is a bi-encoder, unless it has an adapter, and with `distil` every model
+    is: it counts as trained, and its BM25 impacts are all kept unless told otherwise. Its token table is the general
+    one of the encoder (see `artifacts.pipeline.general`) or, with `distil` and where there is none, one that is fitted
+    to the corpus. `sparse` names another model for the sparse leg, a SparseEncoder or a language model. `tables` has
+    token tables by task: a language model's from an official release (`emb_bag.pt`), a bi-encoder's general ones (a
+    folder); the others are made. `expand` says how the table of the default task expands documents whose terms are
+    words; `expand: false` leaves it out.
     """
 
     name: str = Field(min_length=1)
@@ -302,7 +302,8 @@ class Recipe(Section):
     @property
     def biencoder(self) -> bool:
         """Whether the model is a bi-encoder."""
-        return self.distil is not None or is_of_sentence_transformers(self.model.path)
+        model = self.model
+        return self.distil is not None or (model.adapter is None and is_of_sentence_transformers(model.path))
 
     @model_validator(mode="after")
     def _known_default(self) -> Self:
@@ -348,9 +349,10 @@ def is_of_sentence_transformers(path: str) -> bool:
 
 
 def _is_biencoder(values: dict[str, Any]) -> bool:
-    model = values.get("model")
-    path = model.get("path") if isinstance(model, dict) else getattr(model, "path", None)
-    return isinstance(path, str) and is_of_sentence_transformers(path)
+    if not isinstance(model := values.get("model"), dict):
+        return isinstance(model, ModelRecipe) and model.adapter is None and is_of_sentence_transformers(model.path)
+    path = model.get("path")
+    return isinstance(path, str) and model.get("adapter") is None and is_of_sentence_transformers(path)
 
 
 def load_recipe(path: Path, overrides: dict[str, Any] | None = None) -> Recipe:

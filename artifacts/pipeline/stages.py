@@ -278,8 +278,9 @@ def _general_table(recipe: Recipe, encoder: Encoder, task: str) -> GeneralTable 
     named = recipe.tables.get(task)
     if named is None and recipe.tasks[task]:
         return None
-    documents = islice(recipe.corpus.open(), _COMPARED)
+    documents = list(islice(recipe.corpus.open(), _COMPARED))
     texts = [sentence for document in documents for sentence in sentences_of(document.title, document.text)]
+    texts = texts or [document.full_text for document in documents]
     table = find_general_table(encoder, texts[:_COMPARED], shipped_tables() if named is None else [named])
     if table is None and named is not None:
         raise RecipeError(

@@ -113,6 +113,7 @@ def test_distil_fits_a_table_to_the_corpus_and_compares_it_with_the_general_one(
 def test_without_a_general_table_one_is_fitted(recipe: Path, tmp_path: Path) -> None:
     assert load_recipe(recipe).biencoder
     assert load_recipe(recipe).model.trained
+    assert not load_recipe(recipe, {"model.adapter": "some/adapter"}).biencoder
     run("build", recipe)
     assert (tmp_path / "work" / "tables" / "search" / "training.json").is_file()
 
@@ -127,6 +128,21 @@ def test_a_named_table_of_another_encoder_is_refused(table: Path, recipe: Path, 
     change(recipe, "tables", {"search": str(tmp_path / "nowhere")})
     with pytest.raises(RecipeError, match=r"nowhere: is no general table: table.json is missing"):
         run("build", recipe)
+
+
+def test_a_corpus_of_single_words_takes_the_table_too(table: Path, recipe: Path, tmp_path: Path) -> None:
+    (tmp_path / "corpus.jsonl").write_text('{"_id": "1", "text": "music"}\n{"_id": "2", "text": "terminal"}\n')
+    change(recipe, "tables", {"search": str(table)})
+    run("build", recipe)
+    assert not (tmp_path / "work" / "tables" / "search" / "training.json").exists()
+
+
+def test_texts_that_are_not_there_are_named(table: Path) -> None:
+    content = yaml.safe_load((table.parent / "recipe.yaml").read_text())
+    content["texts"][0]["path"] = "nowhere"
+    (table.parent / "other.yaml").write_text(yaml.safe_dump(content))
+    with pytest.raises(RecipeError, match=r"texts\[0\].path: .*nowhere gives no documents and no queries"):
+        run("general-table", table.parent / "other.yaml", "--data", table.parent, "--output", table.parent / "other")
 
 
 def test_the_shipped_tables_are_whole() -> None:
