@@ -39,7 +39,8 @@ _HANDSHAKE_STEPS: Final = 4
 _OF_DATES: Final = (9, 10)  # X509_V_ERR_CERT_NOT_YET_VALID, X509_V_ERR_CERT_HAS_EXPIRED
 _REFRESH_S: Final = 1
 _MOST_CONNECTIONS: Final = 10_000
-_LAST_CALL_S: Final = 0.1
+_LAST_CALL_S: Final = 0.25
+_LAST_READS: Final = 3
 _SWITCH_S: Final = 0.001  # a fifth of Python's default
 
 _log = logging.getLogger(__name__)
@@ -126,6 +127,8 @@ class _Server(uvicorn.Server):
         for server in self.servers:
             server.close()
         await asyncio.sleep(_LAST_CALL_S)  # for the requests of those that were taken last
+        for _ in range(_LAST_READS):  # a timer is due before what has come meanwhile is read
+            await asyncio.sleep(0)
         await super().shutdown(sockets)
         self._connections.tell()
 
