@@ -33,7 +33,7 @@ _READ_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What an overlay has up to the change `sequence`: the bundle, the journal, and the last change of it that the
+    """Facts of an overlay at the change `sequence`: the bundle, the journal, and the last change of it that the
     bundle has; whether each document (N + n,) lives; and `changed` as in `Overlay`."""
 
     bundle: str

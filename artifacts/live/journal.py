@@ -3,7 +3,7 @@
 A folder has files SEQUENCE.journal, named by the number of their first change in 20 digits; changes are numbered from 1
 for ever. A file is a row of frames: the magic bytes, a CRC-32 of all that follows, the number of bytes, the number of
 the first change and how many there are, then JSON and float32 vectors. The first frame of a file is its `Header`; each
-other one has the changes that were acknowledged together. Whoever writes holds a lock; readers need none, and take
+other one has the changes that were acknowledged together. The writer holds a lock; readers need none, and take
 whole frames only.
 """
 

@@ -44,7 +44,7 @@ _LEAST_COSINE: Final = 0.3
 
 
 class TextsInfo(BaseModel):
-    """What a general table was fitted to: so many documents, and queries and sentences, of a set of texts."""
+    """A set of texts that a general table was fitted to: how many documents, and how many queries and sentences."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -123,7 +123,7 @@ def shipped_tables() -> list[Path]:
 
 
 def run_general_table(recipe: GeneralTableRecipe, *, overwrite: bool = False) -> GeneralTable:
-    """Fit the table and write its folder. What is encoded is kept in the work directory.
+    """Fit the table and write its folder. The work directory keeps the encoded texts.
 
     Raises CorpusError for texts that can't be read, RecipeError for too few, and ModelError.
     """

@@ -250,7 +250,7 @@ class AddedSynonym(Model):
 
 
 class AppliedRules(Model):
-    """What the service's rules did to a search."""
+    """The rules that changed a search."""
 
     synonyms: list[AddedSynonym] = Field(description="Texts that count beside the query.")
     pinned: list[str] = Field(description="Ids of the documents that were put first, in their order.")

@@ -1,4 +1,4 @@
-"""What the last word of a query may become while someone types it: words of the corpus that begin so.
+"""Completions of a query's last word: words of the corpus that begin with it.
 
     score(w) = sqrt(documents(w)) * exp(8 * cos(rest, w))
 
