@@ -37,8 +37,8 @@ def add(client: SearchClient, documents: Iterable[Mapping[str, Any]]) -> None:
     """Write documents in their order: those with impacts many at once, others one by one, since a service with a model
     encodes them so.
 
-    AnswerError names the id of a bad document, ClientError those of documents that were refused. Documents before them are
-    written.
+    AnswerError names the id of a bad document, ClientError those of documents that were refused. Documents before them
+    are written.
     """
     for encoded, run in groupby(documents, key=lambda document: "impacts" in document):
         if encoded:
