@@ -161,11 +161,11 @@ def fit_table(
     initial: npt.NDArray[np.float32],
     texts: FitTexts,
     settings: TableTraining,
-    device: torch.device | None = None,
+    device: torch.device,
     *,
     general: npt.NDArray[np.float32] | None = None,
 ) -> FittedTable:
-    """Train from the rows `initial` (V, H), on `device` (None: the CPU). The agreement of the rows `general` (V, H) is
+    """Train from the rows `initial` (V, H), on `device`. The agreement of the rows `general` (V, H) is
     measured beside.
 
     After every epoch the agreement on the held-out texts is measured, and the epoch with the best overlap is kept. The
@@ -173,7 +173,6 @@ def fit_table(
     text keep their initial values. Fewer texts than `batch_size` are one batch. Raises RecipeError where none is held
     out.
     """
-    device = device or torch.device("cpu")
     bags, targets, documents = texts.bags.to(device), texts.targets, texts.documents
     trained = len(bags) - texts.held_out
     if texts.held_out < 1:

@@ -41,6 +41,7 @@ from lightretriever.artifacts.pipeline.fit_texts import DistilTexts, encoded_doc
 from lightretriever.artifacts.pipeline.general import GeneralTable, find_general_table, shipped_tables
 from lightretriever.artifacts.pipeline.head import make_heads
 from lightretriever.artifacts.pipeline.language_model import LanguageModel
+from lightretriever.artifacts.pipeline.model import choose_device
 from lightretriever.artifacts.pipeline.paired_encoder import PairedEncoder, load_sparse_encoder, paired
 from lightretriever.artifacts.pipeline.recipe import DistilTableRecipe, EncodeRecipe, Recipe, RefineRecipe
 from lightretriever.artifacts.pipeline.weights import software
@@ -218,7 +219,8 @@ def run_refine(recipe: Recipe) -> dict[str, Path]:
     def make(task: str) -> FittedTable:
         texts = texts_of()
         rows = read_array(recipe.work / "tables" / task / "table.npy")[:, : texts.targets.shape[1]]
-        return fit_table(distinct_rows(rows, count_tokens(texts.bags, len(rows))), texts, settings)
+        initial = distinct_rows(rows, count_tokens(texts.bags, len(rows)))
+        return fit_table(initial, texts, settings, choose_device(recipe.model.device))
 
     return _make(folders, {task: {**plan, "table": table} for task, table in begun.items()}, make)
 

@@ -81,7 +81,7 @@ def fit_rows(
         order = np.random.default_rng(settings.fit.seed).permutation([n for n, ids in enumerate(bags) if len(ids)])
         held_out = min(settings.fit.held_out, len(order) // 10)
         fitted = FitTexts(Bags.of([bags[n] for n in order]), targets[order], documents, held_out)
-        write_array(file, fit_table(distinct_rows(singles, statistics), fitted, settings.fit).rows)
+        write_array(file, fit_table(distinct_rows(singles, statistics), fitted, settings.fit, backbone.device).rows)
     frequencies = np.sqrt(statistics.frequencies[: backbone.embedded].astype(np.float64))
     return TokenRows(torch.from_numpy(read_array(file)), frequencies / frequencies.sum())
 

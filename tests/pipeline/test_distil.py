@@ -50,6 +50,7 @@ from tests.support.models import write_corpus
 from tests.support.tiny import tiny_documents
 
 COUNT = 120
+CPU = torch.device("cpu")
 WORDS = ("music player", "text editor", "scientific papers", "network traffic", "chess games", "large images")
 PLACES = ("from the terminal", "over the network", "in the background", "with few dependencies", "on every machine")
 QUERIES = [f"a tool that reads {word} {place}" for word in WORDS for place in PLACES]
@@ -515,7 +516,7 @@ def test_each_part_of_the_loss_finds_the_teacher_s_ranking(part: str) -> None:
     weights = {"cosine": 0.0, "contrast": 0.0, "kl": 0.0} | {part: 1.0}
     rest = {"epochs": 30, "batch_size": 50, "learning_rate": 0.05, "temperature": 0.2}
     settings = DistilTableRecipe.model_validate({**weights, **rest})
-    trained = fit_table(*toy(), settings)
+    trained = fit_table(*toy(), settings, CPU)
     assert len(trained.epochs) == 31
     assert trained.epochs[0].overlap < 0.4
     assert trained.epochs[trained.best].overlap > 0.75
@@ -525,8 +526,8 @@ def test_each_part_of_the_loss_finds_the_teacher_s_ranking(part: str) -> None:
 def test_training_is_deterministic_and_leaves_unseen_rows() -> None:
     settings = DistilTableRecipe(epochs=2, batch_size=50, learning_rate=0.05)
     initial = toy()[0]
-    first, second = (fit_table(*toy(), settings).rows for _ in range(2))
-    other = fit_table(*toy(), settings.model_copy(update={"seed": 1})).rows
+    first, second = (fit_table(*toy(), settings, CPU).rows for _ in range(2))
+    other = fit_table(*toy(), settings.model_copy(update={"seed": 1}), CPU).rows
     np.testing.assert_array_equal(first, second)
     assert (first != other).any()
     np.testing.assert_array_equal(first[30], initial[30])
