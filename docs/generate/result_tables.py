@@ -67,6 +67,7 @@ CHINESE: Systems = [
     ("bm25", "BM25, pairs of neighbouring signs"),
     ("e5 full-dense", "multilingual-e5-small, its query encoder, dense"),
     ("e5 full-hybrid", "multilingual-e5-small, its query encoder, hybrid"),
+    *legs("e5-general", "its general table", *LIGHT),
     *legs("e5", "table distilled from it", *LIGHT),
 ]
 CHINESE_COMPARISONS = [
@@ -74,6 +75,10 @@ CHINESE_COMPARISONS = [
     ("e5 full-dense", "bm25"),
     ("e5 sparse", "bm25"),
     ("e5 hybrid", "bm25"),
+    ("e5-general dense", "bm25"),
+    ("e5-general sparse", "bm25"),
+    ("e5-general hybrid", "bm25"),
+    ("e5-general hybrid", "e5 hybrid"),
     ("e5 hybrid", "e5 sparse"),
     ("e5 dense", "e5 full-dense"),
     ("e5 hybrid", "e5 full-hybrid"),
