@@ -32,7 +32,13 @@ import orjson
 from lightretriever.artifacts.bundle.batches import EncodedBatch, dense_prefix, keep_top_terms
 from lightretriever.artifacts.bundle.manifest import CorpusInfo, SparseInfo
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.bundle.writer import SparseSettings, TableInput, write_bundle
+from lightretriever.artifacts.bundle.writer import (
+    BundleContent,
+    DenseSettings,
+    SparseSettings,
+    TableInput,
+    write_bundle,
+)
 from lightretriever.artifacts.corpus.beir import find_file, read_queries
 from lightretriever.artifacts.errors import LightRetrieverError, RecipeError
 from lightretriever.artifacts.files.shards import ShardStore
@@ -189,8 +195,7 @@ def make_bundle(
     manifest = source.manifest
     ids = np.arange(manifest.vocab_size)
     tables = {task: TableInput(info.instruction, source.table(task).rows(ids)) for task, info in manifest.tasks.items()}
-    return write_bundle(
-        output,
+    content = BundleContent(
         name=f"{manifest.name}-{documents}",
         model=manifest.model,
         corpus=CorpusInfo(name=f"{documents:,} synthetic documents after {manifest.corpus.name}"),
@@ -201,10 +206,10 @@ def make_bundle(
         documents=corpus.draw(documents),
         dimension=corpus.dimension,
         sparse=_settings(source, manifest.sparse),
-        factory=factory,
+        dense=DenseSettings(factory, queries),
         weights=manifest.fusion,
-        queries=queries,
     )
+    return write_bundle(output, content)
 
 
 def _settings(source: Bundle, info: SparseInfo) -> SparseSettings:

@@ -1,7 +1,7 @@
 """Writing a bundle: tokenizer, token tables, IDF, documents and both indexes, then the manifest."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -47,7 +47,7 @@ from lightretriever.artifacts.tokens.idf import IDF_FILE, save_idf
 from lightretriever.artifacts.tokens.table import TableDtype, TokenTable, write_table
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 
-__all__ = ["SparseSettings", "TableInput", "write_bundle"]
+__all__ = ["BundleContent", "DenseSettings", "SparseSettings", "TableInput", "write_bundle"]
 
 _TOKENIZER_FILE = "tokenizer.json"
 _SPARSE_TOKENIZER_FILE = "sparse_tokenizer.json"
@@ -87,91 +87,81 @@ class SparseSettings:
 
 
 @dataclass(frozen=True)
-class _Bounds:
-    """What documents are checked against and cut to: the number of token ids, D (None: no vectors), and the number of
-    terms (None: all)."""
+class DenseSettings:
+    """The dense leg of a bundle to be: the Faiss `factory` string (None: by size), and `queries`, a sample of those
+    that will be asked of the default task. A large index is laid out by them, and its search parameters are chosen by
+    them, or by some that the documents make where there are none."""
 
-    tokens: int
-    dimension: int | None
-    top_k: int | None
+    factory: str | None = None
+    queries: Sequence[str] = ()
 
 
-def write_bundle(
-    target: Path,
-    *,
-    name: str,
-    model: ModelInfo,
-    corpus: CorpusInfo,
-    tokenizer_file: Path,
-    lowercase: bool,
-    tables: Mapping[str, TableInput],
-    default_task: str,
-    documents: Iterable[EncodedBatch],
-    dimension: int,
-    sparse: SparseSettings,
-    table_dtype: TableDtype = "float16",
-    factory: str | None = None,
-    dense: bool = True,
-    weights: LegWeights | None = None,
-    fields: Mapping[str, FieldKind] | None = None,
-    queries: Sequence[str] = (),
-    overwrite: bool = False,
-    live: LiveInfo | None = None,
-) -> Bundle:
+@dataclass(frozen=True, kw_only=True)
+class BundleContent:
+    """What a bundle to be contains.
+
+    `tokenizer_file` makes the tokens of the `tables`, one of each task, whose number type will be `table_dtype`.
+    `dimension` is D: table rows and document vectors are cut to their first D values (Matryoshka), and the latter
+    normalised again. Without `dense`, the bundle has no vectors and no tables, and searches its sparse leg alone.
+    `documents` is consumed once, batch by batch; `sparse` says what their terms and impacts are. `weights` of dense and
+    sparse are for requests that name none (None: the service's). `fields` are those to filter and count by. `live` says
+    which changes of a journal are among the documents.
+    """
+
+    name: str
+    model: ModelInfo
+    corpus: CorpusInfo
+    tokenizer_file: Path
+    lowercase: bool
+    tables: Mapping[str, TableInput]
+    default_task: str
+    documents: Iterable[EncodedBatch]
+    dimension: int
+    sparse: SparseSettings
+    dense: DenseSettings | None = field(default_factory=DenseSettings)
+    table_dtype: TableDtype = "float16"
+    weights: LegWeights | None = None
+    fields: Mapping[str, FieldKind] = field(default_factory=dict)
+    live: LiveInfo | None = None
+
+
+def write_bundle(target: Path, content: BundleContent, *, overwrite: bool = False) -> Bundle:
     """Write a bundle to the folder `target`, which appears whole or not at all, and open it.
 
-    `dimension` is D: table rows and document vectors are cut to their first D values (Matryoshka), and the latter
-    normalised again. `factory` is a Faiss factory string (None: by size); without `dense`, the bundle has no vectors
-    and no tables, and searches its sparse leg alone. `documents` is consumed once, batch by batch; `sparse` says what
-    their terms and impacts are. `weights` of dense and sparse are for requests that name none (None: the service's).
-    `fields` are those to filter and count by. `queries` are a sample of those that will be asked of the default task:
-    a large dense index is laid out by them, and its search parameters are chosen by them; by some that the documents
-    make where there are none. With `overwrite`, an older bundle is replaced, and stays in place until the new one is
-    complete. `live` says which changes of a journal are among the documents.
-
-    Raises CorpusError for documents that can't be used, RecipeError for settings that don't fit each other,
-    BundleError when `target` is in the way, or a table or `idf` holds values that can't be stored.
+    With `overwrite`, an older bundle is replaced, and stays in place until the new one is complete. Raises CorpusError
+    for documents that can't be used, RecipeError for settings that don't fit each other, BundleError when `target` is
+    in the way, or a table or `idf` holds values that can't be stored.
     """
-    _check_settings(tables, default_task, dimension, sparse)
-    if factory is not None:
-        check_factory(factory, dimension)
+    _check_settings(content)
     with new_folder(target, overwrite=overwrite, marker=MANIFEST_FILE) as folder:
-        tokenizer = _write_tokenizer(folder / _TOKENIZER_FILE, tokenizer_file, lowercase=lowercase)
-        tasks = {task: TaskInfo(instruction=table.instruction) for task, table in tables.items()}
-        if dense:
-            tasks = _write_tables(folder, tables, table_dtype, tokenizer.vocab_size, dimension)
-        vocabulary, settings = _write_vocabulary(folder, tokenizer, sparse)
-        declared, sample = dict(fields or {}), QuerySample()
-        spellings = vocabulary.language is not None
-        with ImpactIndexWriter(folder / _SPARSE_FOLDER, declared, spellings=spellings) as index:
-            bounds = _Bounds(_terms_of(vocabulary), dimension if dense else None, sparse.top_k)
-            ids, names = _write_documents(folder, index, sample, documents, bounds)
-        made = None
-        if dense:
-            table = TokenTable.open(folder / _table_file(tasks[default_task]))
-            given = query_vectors(table, list(tokenizer.as_queries(_sampled(queries))))
-            likely = sample.queries(table, tokenizer, vocabulary.spelt)
-            made = _write_dense(folder, len(ids), dimension, factory, given, likely)
-            tasks = with_thresholds(folder, tasks, made, tokenizer)
+        tokenizer = _write_tokenizer(folder / _TOKENIZER_FILE, content.tokenizer_file, lowercase=content.lowercase)
+        tasks = _write_tables(folder, content, tokenizer.vocab_size)
+        vocabulary, sparse = _write_vocabulary(folder, tokenizer, content.sparse)
+        documents = _write_documents(folder, content, vocabulary)
+        dense = None
+        if content.dense is not None:
+            table = TokenTable.open(folder / table_file(content.default_task))
+            dense = _write_dense(folder, content, content.dense, documents, table, tokenizer, vocabulary)
+            tasks = with_thresholds(folder, tasks, dense, tokenizer)
         manifest = Manifest(
-            name=name,
+            name=content.name,
             created=datetime.now(UTC).isoformat(timespec="seconds"),
             generator=generator(),
-            model=model,
-            corpus=corpus,
+            model=content.model,
+            corpus=content.corpus,
             vocab_size=tokenizer.vocab_size,
-            dimension=dimension,
-            documents=len(ids),
-            tokenizer=TokenizerInfo(sha256=tokenizer.sha256, lowercase=lowercase),
-            default_task=default_task,
+            dimension=content.dimension,
+            documents=len(documents.ids),
+            tokenizer=TokenizerInfo(sha256=tokenizer.sha256, lowercase=content.lowercase),
+            default_task=content.default_task,
             tasks=tasks,
-            dense=made,
-            sparse=settings,
-            fusion=weights,
-            fields=declared,
-            field_names=names,
-            live=live,
-            ids_sha256=ids_sha256(ids),
+            dense=dense,
+            sparse=sparse,
+            fusion=content.weights,
+            fields=dict(content.fields),
+            field_names=documents.fields,
+            live=content.live,
+            ids_sha256=ids_sha256(documents.ids),
             files=list_files(folder),
         )
         with writing(folder / MANIFEST_FILE):
@@ -179,12 +169,11 @@ def write_bundle(
     return Bundle.open(target)
 
 
-def _check_settings(
-    tables: Mapping[str, TableInput], default_task: str, dimension: int, sparse: SparseSettings
-) -> None:
-    if default_task not in tables:
+def _check_settings(content: BundleContent) -> None:
+    tables, dimension, top_k = content.tables, content.dimension, content.sparse.top_k
+    if content.default_task not in tables:
         raise RecipeError(
-            f'The default task "{default_task}" has no token table.', remedy=f"Use one of: {', '.join(tables)}."
+            f'The default task "{content.default_task}" has no token table.', remedy=f"Use one of: {', '.join(tables)}."
         )
     for task, table in tables.items():
         try:
@@ -196,8 +185,10 @@ def _check_settings(
                 f'Dimension {dimension} does not fit the table "{task}" of shape {table.rows.shape}.',
                 remedy="Choose a dimension from 1 to the model's hidden size.",
             )
-    if sparse.top_k is not None and sparse.top_k < 1:
-        raise RecipeError(f"top_k is {sparse.top_k}, expected at least 1 (or none, for all terms).")
+    if top_k is not None and top_k < 1:
+        raise RecipeError(f"top_k is {top_k}, expected at least 1 (or none, for all terms).")
+    if content.dense is not None and content.dense.factory is not None:
+        check_factory(content.dense.factory, dimension)
 
 
 def _write_tokenizer(file: Path, source: Path, *, lowercase: bool) -> TextTokenizer:
@@ -210,20 +201,20 @@ def _write_tokenizer(file: Path, source: Path, *, lowercase: bool) -> TextTokeni
     return TextTokenizer.from_file(file, lowercase=lowercase)
 
 
-def _write_tables(
-    folder: Path, tables: Mapping[str, TableInput], dtype: TableDtype, vocab_size: int, dimension: int
-) -> dict[str, TaskInfo]:
+def _write_tables(folder: Path, content: BundleContent, vocab_size: int) -> dict[str, TaskInfo]:
+    if content.dense is None:
+        return {task: TaskInfo(instruction=table.instruction) for task, table in content.tables.items()}
     (folder / "tables").mkdir()
     tasks: dict[str, TaskInfo] = {}
-    for task, table in tables.items():
+    for task, table in content.tables.items():
         if len(table.rows) != vocab_size:
             raise BundleError(
                 f'The table "{task}" has {len(table.rows)} rows, but the tokenizer has {vocab_size} token ids.',
                 remedy="Make the table with this tokenizer.",
             )
-        file = table_file(task)
-        write_table(folder / file, table.rows[:, :dimension], dtype)
-        head = None if table.head is None else _write_head(folder, task, table.head, dimension)
+        file, dtype = table_file(task), content.table_dtype
+        write_table(folder / file, table.rows[:, : content.dimension], dtype)
+        head = None if table.head is None else _write_head(folder, task, table.head, content.dimension)
         tasks[task] = TaskInfo(file=file, instruction=table.instruction, dtype=dtype, head=head)
     return tasks
 
@@ -256,11 +247,6 @@ def _write_vocabulary(folder: Path, tokenizer: TextTokenizer, sparse: SparseSett
     return Vocabulary(tokenizer, language), SparseInfo(directory=_SPARSE_FOLDER, **about)
 
 
-def _terms_of(vocabulary: Vocabulary) -> int:
-    """The number of token ids, which the terms of documents without names stand for."""
-    return 0 if vocabulary.tokenizer is None else vocabulary.tokenizer.vocab_size
-
-
 def _write_idf(folder: Path, idf: npt.NDArray[np.float32] | None, vocab_size: int) -> dict[str, Any]:
     if idf is None:
         return {"query_weights": "count"}
@@ -273,58 +259,62 @@ def _write_idf(folder: Path, idf: npt.NDArray[np.float32] | None, vocab_size: in
     return {"query_weights": "idf_count", "idf": IDF_FILE}
 
 
-def _write_documents(
-    folder: Path,
-    sparse: ImpactIndexWriter,
-    sample: QuerySample,
-    documents: Iterable[EncodedBatch],
-    bounds: _Bounds,
-) -> tuple[list[str], list[str]]:
-    """Write the Lucene index, and the raw vectors for `_write_dense`; return the ids in ordinal order, and the names
-    of all fields in alphabetical order."""
+@dataclass(frozen=True)
+class _Documents:
+    """What was written: the ids in ordinal order, the names of all `fields` in alphabetical order, and the sample."""
+
+    ids: list[str]
+    fields: list[str]
+    sample: QuerySample
+
+
+def _write_documents(folder: Path, content: BundleContent, vocabulary: Vocabulary) -> _Documents:
+    """Write the Lucene index, and the raw vectors for `_write_dense`."""
+    tokens = 0 if vocabulary.tokenizer is None else vocabulary.tokenizer.vocab_size
+    dimension = 0 if content.dense is None else content.dimension
     ids: dict[str, int] = {}
     names: set[str] = set()
-    file = _vectors_file(folder)
-    for batch in documents:
-        check_batch(batch, vocab_size=bounds.tokens, dimension=bounds.dimension or 0, first=len(ids))
-        if bounds.dimension is not None:
-            prefix = dense_prefix(batch, bounds.dimension, first=len(ids))
-            with writing(file), file.open("ab") as vectors:
-                vectors.write(prefix.tobytes())
-        for document_id in batch.ids:
-            if document_id in ids:
-                raise CorpusError(
-                    f'The id "{document_id}" is used by the documents {ids[document_id]} and {len(ids)}.',
-                    remedy="Give every document its own id.",
-                )
-            ids[document_id] = len(ids)
-        check_documents(batch, names, first=len(ids) - len(batch.ids))
-        kept = keep_top_terms(batch, bounds.top_k)
-        sample.add(kept)
-        sparse.add(kept.ids, kept.documents, kept.indptr, kept.terms, kept.impacts, kept.names)
-    if not ids:
-        raise CorpusError("There are no documents to write.", remedy="Give a corpus with at least one document.")
-    return list(ids), sorted(names)
-
-
-def _sampled(texts: Sequence[str]) -> list[str]:
-    """At most 1,024 of the texts, from all over."""
-    return list(texts[:: max(1, -(-len(texts) // _MOST_QUERIES))])
+    sample, file = QuerySample(), _vectors_file(folder)
+    spellings = vocabulary.language is not None
+    with ImpactIndexWriter(folder / _SPARSE_FOLDER, content.fields, spellings=spellings) as index:
+        for batch in content.documents:
+            check_batch(batch, vocab_size=tokens, dimension=dimension, first=len(ids))
+            if dimension:
+                prefix = dense_prefix(batch, dimension, first=len(ids))
+                with writing(file), file.open("ab") as vectors:
+                    vectors.write(prefix.tobytes())
+            for document_id in batch.ids:
+                if document_id in ids:
+                    raise CorpusError(
+                        f'The id "{document_id}" is used by the documents {ids[document_id]} and {len(ids)}.',
+                        remedy="Give every document its own id.",
+                    )
+                ids[document_id] = len(ids)
+            check_documents(batch, names, first=len(ids) - len(batch.ids))
+            kept = keep_top_terms(batch, content.sparse.top_k)
+            sample.add(kept)
+            index.add(kept.ids, kept.documents, kept.indptr, kept.terms, kept.impacts, kept.names)
+        if not ids:
+            raise CorpusError("There are no documents to write.", remedy="Give a corpus with at least one document.")
+    return _Documents(list(ids), sorted(names), sample)
 
 
 def _write_dense(
     folder: Path,
-    count: int,
-    dimension: int,
-    factory: str | None,
-    given: npt.NDArray[np.float32],
-    made: npt.NDArray[np.float32],
+    content: BundleContent,
+    settings: DenseSettings,
+    documents: _Documents,
+    table: TokenTable,
+    tokenizer: TextTokenizer,
+    vocabulary: Vocabulary,
 ) -> DenseInfo:
-    """Every other `given` query lays out the index, the others choose its parameters. Queries `made` of documents
-    choose them where fewer than two were given."""
+    """Every other query lays out the index, the others choose its parameters. Queries made of documents choose them
+    where fewer than two are given."""
+    given = query_vectors(table, list(tokenizer.as_queries(_sampled(settings.queries))))
+    made = documents.sample.queries(table, tokenizer, vocabulary.spelt)
     raw = _vectors_file(folder)
-    vectors = np.memmap(raw, dtype=np.float32, mode="r", shape=(count, dimension))
-    factory = factory or factory_for(vectors, given[::2])
+    vectors = np.memmap(raw, dtype=np.float32, mode="r", shape=(len(documents.ids), content.dimension))
+    factory = settings.factory or factory_for(vectors, given[::2])
     index = build_dense_index(vectors, factory, given[::2])
     write_dense_index(index, folder / _DENSE_FILE)
     parameters, recall = choose_parameters(index, vectors, given[1::2] if len(given) > 1 else made)
@@ -332,11 +322,9 @@ def _write_dense(
     return DenseInfo(file=_DENSE_FILE, factory=factory, parameters=parameters, recall=recall)
 
 
-def _table_file(task: TaskInfo) -> str:
-    """The table's file of a task that has one."""
-    if task.file is None:
-        raise ValueError("the task has no token table")
-    return task.file
+def _sampled(texts: Sequence[str]) -> list[str]:
+    """At most 1,024 of the texts, from all over."""
+    return list(texts[:: max(1, -(-len(texts) // _MOST_QUERIES))])
 
 
 def _vectors_file(folder: Path) -> Path:

@@ -136,7 +136,7 @@ def encode(
         else:
             stages = _stages()
             with work_lock(loaded.work, shared=own is not None):
-                encoding = stages.run_encode(loaded, stages.load_recipe_encoder(loaded), own)
+                encoding = stages.run_encode(loaded, stages.load_recipe_encoders(loaded), own)
         job.summary = encode_summary(encoding)
         report_skipped(encoding.skipped, cut=job.summary.cut)
         missing = encoding.store.missing_parts()
@@ -209,12 +209,12 @@ def build(
         stages = _stages()
         check_before_build(loaded, overwrite=overwrite)
         with work_lock(loaded.work):
-            encoder = stages.load_recipe_encoder(loaded)
+            encoders = stages.load_recipe_encoders(loaded)
             if not loaded.biencoder:
-                stages.run_tables(loaded, encoder)
-            encoding = stages.run_encode(loaded, encoder)
+                stages.run_tables(loaded, encoders)
+            encoding = stages.run_encode(loaded, encoders)
             if loaded.biencoder:  # whose tables may be fitted to the encoded corpus
-                stages.run_tables(loaded, encoder, encoding)
+                stages.run_tables(loaded, encoders, encoding)
             if loaded.refine is not None:
                 for line in tables_summary("refine", loaded, stages.run_refine(loaded)).made():
                     typer.echo(line, err=True)
@@ -266,7 +266,7 @@ def _on_ray(recipe: Recipe, address: str) -> "Encoding":
 def _tables(recipe: Recipe) -> dict[str, Path]:
     stages = _stages()
     with work_lock(recipe.work):
-        tables: dict[str, Path] = stages.run_tables(recipe, stages.load_recipe_encoder(recipe))
+        tables: dict[str, Path] = stages.run_tables(recipe, stages.load_recipe_encoders(recipe))
         return tables
 
 

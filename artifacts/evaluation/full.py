@@ -39,7 +39,7 @@ class QueryModel:
 
     def load(self, work: Path, *, lowercase: bool, device: str = "auto") -> "Encoder":
         """Load it to encode queries; a GGUF file is converted below `work`. Raises ModelError."""
-        from lightretriever.artifacts.pipeline.encoder import load_encoder
+        from lightretriever.artifacts.pipeline.encoders import load_encoder
 
         recipe = ModelRecipe(path=self.path, adapter=self.adapter, bos_token=self.bos_token, device=device)
         return load_encoder(recipe, EncodeRecipe(lowercase=lowercase), work, biencoder=self.is_biencoder)

@@ -8,9 +8,15 @@ from typing import Final
 import numpy as np
 import orjson
 from lightretriever.artifacts.bundle.batches import EncodedBatch
-from lightretriever.artifacts.bundle.manifest import LiveInfo, Manifest
+from lightretriever.artifacts.bundle.manifest import DenseInfo, LiveInfo, Manifest
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.bundle.writer import SparseSettings, TableInput, write_bundle
+from lightretriever.artifacts.bundle.writer import (
+    BundleContent,
+    DenseSettings,
+    SparseSettings,
+    TableInput,
+    write_bundle,
+)
 from lightretriever.artifacts.dense.build import choose_factory
 from lightretriever.artifacts.dense.index import DenseIndex
 from lightretriever.artifacts.dense.query_aware import is_query_aware
@@ -74,8 +80,7 @@ def write_again(
     }
     dtypes = [task.dtype for task in manifest.tasks.values() if task.dtype is not None]
     own = sparse.tokenizer
-    return write_bundle(
-        target,
+    content = BundleContent(
         name=manifest.name,
         model=manifest.model,
         corpus=manifest.corpus,
@@ -102,22 +107,18 @@ def write_again(
             tokenizer_file=None if own is None else bundle.path / own.file,
         ),
         table_dtype=dtypes[0] if dtypes else "float16",
-        factory=_factory(bundle.manifest),
-        dense=manifest.dense is not None,
+        dense=None if manifest.dense is None else DenseSettings(_factory(manifest.dense, manifest), queries),
         weights=manifest.fusion,
         fields=manifest.fields,
-        queries=queries,
-        overwrite=overwrite,
         live=live,
     )
+    return write_bundle(target, content, overwrite=overwrite)
 
 
-def _factory(manifest: Manifest) -> str | None:
+def _factory(dense: DenseInfo, manifest: Manifest) -> str | None:
     """Give the factory of the dense index, None if it is the one by size or by queries."""
-    if manifest.dense is None or is_query_aware(manifest.dense.factory):
-        return None
     by_size = choose_factory(manifest.documents, manifest.dimension)
-    return None if manifest.dense.factory == by_size else manifest.dense.factory
+    return None if is_query_aware(dense.factory) or dense.factory == by_size else dense.factory
 
 
 def _batches(

@@ -13,11 +13,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from lightretriever.artifacts.bundle.manifest import ImpactKind
 from lightretriever.artifacts.errors import BundleError, ModelError
 from lightretriever.artifacts.pipeline.encoder import Encoded, Encoder, StatesOf
 from lightretriever.artifacts.pipeline.loading import check_vocabulary, library_class, loading, module_folders, route
-from lightretriever.artifacts.pipeline.longest import cut_at_longest
+from lightretriever.artifacts.pipeline.longest import cut_at_longest, longer_than
 from lightretriever.artifacts.pipeline.model import ModelDtype, choose_device, choose_dtype
 from lightretriever.artifacts.pipeline.weights import fingerprint, hashes, local_folder
 from lightretriever.artifacts.progress import ProgressBar
@@ -26,7 +25,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from tokenizers import Tokenizer
 
-__all__ = ["BiEncoder", "load_biencoder"]
+__all__ = ["BiEncoder", "StaticTable", "load_biencoder"]
 
 _BATCH = 64
 #: Files of its modules that decide how a text is read, beside the tokenizer of queries.
@@ -44,17 +43,9 @@ class BiEncoder(Encoder):
         """The module that reads a query."""
         return route(self.model, "query")[0]
 
-    @property
-    def impacts(self) -> ImpactKind:
-        """BM25: it has no sparse side."""
-        return "bm25"
-
     def are_cut(self, texts: Sequence[str]) -> list[bool]:
         """Whether each text has more tokens than it reads, special ones included."""
-        if self.longest is None:
-            return [False] * len(texts)
-        reads = route(self.model, "document")[0].tokenizer
-        return [len(ids) > self.longest for ids in reads(list(texts), truncation=False, verbose=False)["input_ids"]]
+        return longer_than(self.longest, route(self.model, "document")[0], texts)
 
     def query_prompt(self, instruction: str) -> str:
         """What stands before a query: `instruction`, or where that is empty, the encoder's own query prompt, if any."""
@@ -79,9 +70,6 @@ class BiEncoder(Encoder):
 
     def token_states(self, instruction: str = "") -> StatesOf:
         """Encode single tokens behind the query prompt: ids (n,) → states (n, H)."""
-        if isinstance(self._reads, StaticEmbedding):  # its rows are what it makes of each token
-            rows = _embedding(self.model)
-            return lambda tokens: rows[tokens.to(rows.device)]
         prompt = self.query_prompt(instruction)
         before, after = self._frame(prompt)
         framed = self._reads.preprocess(["a"], prompt=prompt) if prompt else {}
@@ -103,28 +91,28 @@ class BiEncoder(Encoder):
 
         Texts that hold the spelling of a special token are left out: only the encoder takes that for one.
         """
-        static = isinstance(self._reads.tokenizer, Tokenizer)
-        special = _special_tokens(self._reads.tokenizer)
+        special = self._special()
         for text in texts:
             lowered = text.lower() if self.tokenizer.lowercase else text
             if any(token in lowered for token in special):
                 continue
-            theirs = (
-                self._reads.tokenizer.encode(lowered, add_special_tokens=False).ids
-                if static
-                else self._reads.tokenizer(lowered, add_special_tokens=False, truncation=False, verbose=False)[
-                    "input_ids"
-                ]
-            )
-            ours = self.tokenizer.encode(text).tolist()
-            if ours != list(theirs):
+            ours, theirs = self.tokenizer.encode(text).tolist(), self._ids(lowered)
+            if ours != theirs:
                 place = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(ours, theirs, strict=False)))
                 raise ModelError(
                     f"{self.name}: the text {text[:80]!r} has, from token {place} on, the tokens "
-                    f"{ours[place : place + 10]} in tokenizer.json, but {list(theirs)[place : place + 10]} for the "
+                    f"{ours[place : place + 10]} in tokenizer.json, but {theirs[place : place + 10]} for the "
                     "encoder.",
                     remedy="Save the encoder's tokenizer as a fast one (save_pretrained) and use that directory.",
                 )
+
+    def _special(self) -> list[str]:
+        """The spellings of special tokens."""
+        return [str(token) for token in self._reads.tokenizer.all_special_tokens]
+
+    def _ids(self, text: str) -> list[int]:
+        """The token ids that the encoder itself reads in a query, without special ones."""
+        return list(self._reads.tokenizer(text, add_special_tokens=False, truncation=False, verbose=False)["input_ids"])
 
     def _frame(self, prompt: str) -> tuple[list[int], list[int]]:
         """The token ids before and after the text of a query, seen in a query of one letter."""
@@ -147,6 +135,23 @@ class BiEncoder(Encoder):
             progress.advance(len(texts))
         norms = np.linalg.norm(rows, axis=1, keepdims=True)  # of bfloat16 only nearly 1
         return Encoded(rows / np.maximum(norms, 1e-12))
+
+
+@dataclass(frozen=True)
+class StaticTable(BiEncoder):
+    """A bi-encoder whose queries are means of static rows (`StaticEmbedding`): its table is there already."""
+
+    def token_states(self, instruction: str = "") -> StatesOf:
+        """The rows of single tokens: ids (n,) → (n, H)."""
+        rows = _embedding(self.model)
+        return lambda tokens: rows[tokens.to(rows.device)]
+
+    def _special(self) -> list[str]:
+        return [token.content for token in self._reads.tokenizer.get_added_tokens_decoder().values() if token.special]
+
+    def _ids(self, text: str) -> list[int]:
+        ids: list[int] = self._reads.tokenizer.encode(text, add_special_tokens=False).ids
+        return ids
 
 
 def load_biencoder(path: str, *, dtype: ModelDtype = "auto", device: str = "auto", lowercase: bool = True) -> BiEncoder:
@@ -195,7 +200,7 @@ def _ready(path: str, model: SentenceTransformer, weights: torch.dtype, lowercas
     left_out = [] if all(getattr(module, "include_prompt", True) for module in model) else ["prompt left out of tokens"]
     settings = (tokenizer.sha256, stated, prompts, weights, lowercase, *left_out)
     folders = module_folders(local_folder(path))
-    encoder = BiEncoder(
+    encoder = (StaticTable if theirs is backend else BiEncoder)(
         name=Path(path).name,
         fingerprint=fingerprint(folders, *settings, *(hashes(one, _READING) for one in folders)),
         tokenizer=tokenizer,
@@ -241,9 +246,3 @@ def _check_vocabulary(theirs: Any, backend: Tokenizer, rows: int, path: str) -> 
     else:
         framing = {*theirs("")["input_ids"], theirs.pad_token_id, theirs.unk_token_id}
         theirs.split_special_tokens = check_vocabulary(rows, backend, framing, path) or theirs.split_special_tokens
-
-
-def _special_tokens(tokenizer: Any) -> list[str]:
-    if isinstance(tokenizer, Tokenizer):
-        return [token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special]
-    return [str(token) for token in tokenizer.all_special_tokens]

@@ -12,7 +12,13 @@ import numpy.typing as npt
 from lightretriever.artifacts.bundle.manifest import CorpusInfo, ImpactKind, LegWeights, ModelInfo, ModelSource
 from lightretriever.artifacts.bundle.paths import MANIFEST_FILE
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.bundle.writer import SparseSettings, TableInput, write_bundle
+from lightretriever.artifacts.bundle.writer import (
+    BundleContent,
+    DenseSettings,
+    SparseSettings,
+    TableInput,
+    write_bundle,
+)
 from lightretriever.artifacts.corpus.beir import Corpus, Skipped, read_queries
 from lightretriever.artifacts.corpus.query_log import most_frequent
 from lightretriever.artifacts.dense.build import check_factory
@@ -73,8 +79,7 @@ def build_bundle(recipe: Recipe, *, overwrite: bool = False) -> tuple[Bundle, Sk
     heads = _heads(recipe, facts, sparse=head_has_sparse(recipe, plan["impacts"]))
     tables = {task: replace(_table(recipe, task, store), head=heads.get(task)) for task in recipe.tasks}
     leg = sparse_leg(recipe, store)
-    bundle = write_bundle(
-        recipe.output,
+    content = BundleContent(
         name=recipe.name,
         model=_model_info(recipe, facts),
         corpus=_corpus_info(recipe, store),
@@ -86,14 +91,11 @@ def build_bundle(recipe: Recipe, *, overwrite: bool = False) -> tuple[Bundle, Sk
         dimension=recipe.index.dimension or int(facts["hidden_size"]),
         sparse=_sparse_settings(recipe, facts, plan, leg),
         table_dtype=recipe.index.table_dtype,
-        factory=recipe.index.factory,
-        dense=recipe.index.dense,
+        dense=DenseSettings(recipe.index.factory, _queries(recipe)) if recipe.index.dense else None,
         weights=_weights(recipe, leg),
         fields=recipe.corpus.fields,
-        queries=_queries(recipe),
-        overwrite=overwrite,
     )
-    return bundle, corpus.skipped
+    return write_bundle(recipe.output, content, overwrite=overwrite), corpus.skipped
 
 
 def fit_settings(settings: TableTraining) -> dict[str, Any]:

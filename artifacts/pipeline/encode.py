@@ -1,6 +1,6 @@
 """Encode a corpus: dense vectors and sparse impacts of every document, in resumable shards."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -11,26 +11,22 @@ import numpy.typing as npt
 from lightretriever.artifacts.corpus.beir import Corpus, Skipped, file_sha256
 from lightretriever.artifacts.errors import ModelError
 from lightretriever.artifacts.files.shards import EncodedRow, EncodedShard, Part, ShardStore, text_digest
-from lightretriever.artifacts.pipeline.encoder import Encoded, Encoder
+from lightretriever.artifacts.pipeline.encoder import Encoded
+from lightretriever.artifacts.pipeline.encoders import Encoders
 from lightretriever.artifacts.pipeline.given_vectors import GivenVectors
-from lightretriever.artifacts.pipeline.recipe import EncodeRecipe
+from lightretriever.artifacts.pipeline.sparse_head import QUANTIZATION
 from lightretriever.artifacts.pipeline.weights import software
 from lightretriever.artifacts.progress import ProgressBar
 from rich.console import Console
 
 __all__ = [
-    "QUANTIZATION",
     "Counts",
     "Encoding",
     "Written",
     "encode_corpus",
     "encoded_rows",
-    "length_sorted_batches",
     "write_shards",
 ]
-
-QUANTIZATION: Final = 100
-"""Impacts per unit of weight."""
 
 _PIECE: Final = 16
 """Texts that are read at a time where each is read by itself."""
@@ -62,9 +58,8 @@ class Encoding:
 
 
 def encode_corpus(
-    encoder: Encoder,
+    encoders: Encoders,
     corpus: Corpus,
-    settings: EncodeRecipe,
     work: Path,
     *,
     vectors: Path | None = None,
@@ -82,9 +77,10 @@ def encode_corpus(
     Raises ResumeError when `work` was begun with another model or setting, CorpusError for a corpus without documents,
     and RecipeError when the given vectors don't fit corpus or encoder.
     """
-    store = ShardStore.begin(work, _plan(encoder, settings, given=vectors is not None))
+    settings = encoders.settings
+    store = ShardStore.begin(work, _plan(encoders, given=vectors is not None))
     total = corpus.count()
-    given = None if vectors is None else GivenVectors.open(vectors, ids, encoder, corpus, total)
+    given = None if vectors is None else GivenVectors.open(vectors, ids, encoders.dense, corpus, total)
     if given is not None and given.doubt:
         Console(stderr=True).print(f"warning: {given.doubt}", markup=False, highlight=False, soft_wrap=True)
     documents = {"corpus_sha256": corpus.sha256(), "limit": corpus.limit, "skip_bad": corpus.skip_bad}
@@ -93,15 +89,16 @@ def encode_corpus(
 
         def encode(ids: list[str], texts: list[str]) -> list[EncodedRow]:
             if given is None:
-                made = encoder.encode_documents(texts, progress=progress)
+                made = encoders.encode_documents(texts, progress=progress)
             else:
-                made = Encoded(np.zeros((len(texts), encoder.hidden_size), np.float32), encoder.encode_impacts(texts))
+                zeros = np.zeros((len(texts), encoders.dense.hidden_size), np.float32)
+                made = Encoded(zeros, encoders.encode_impacts(texts))
                 progress.advance(len(texts))
-            return encoded_rows(ids, made, encoder.are_cut(texts))
+            return encoded_rows(ids, made, encoders.are_cut(texts))
 
         items = ((document.id, document.full_text) for document in corpus)
         dense = None if given is None else given.of_documents
-        alone = encoder.device.type == "cpu" and settings.batch_tokens is None
+        alone = encoders.dense.device.type == "cpu" and settings.batch_tokens is None
         written = write_shards(store, items, settings.shard_size, encode, progress, part=part, dense=dense, alone=alone)
     removed = store.left(written.names, written.texts)
     store.finish(written.names, documents, skipped=corpus.skipped.count, part=part)
@@ -186,26 +183,13 @@ def encoded_rows(ids: list[str], made: Encoded, cut: Sequence[bool]) -> list[Enc
     return [EncodedRow(*row) for row in zip(dense, *zip(*sparse, strict=True), cut, strict=True)]
 
 
-def length_sorted_batches(sequences: Sequence[Sequence[int]], batch_tokens: int) -> Iterator[list[int]]:
-    """Indices of `sequences` in batches of at most `batch_tokens` padded positions (at least one sequence)."""
-    order = sorted(range(len(sequences)), key=lambda index: (-len(sequences[index]), index))
-    batch: list[int] = []
-    for index in order:
-        if batch and (len(batch) + 1) * len(sequences[batch[0]]) > batch_tokens:
-            yield batch
-            batch = []
-        batch.append(index)
-    if batch:
-        yield batch
-
-
-def _plan(encoder: Encoder, settings: EncodeRecipe, *, given: bool) -> dict[str, Any]:
+def _plan(encoders: Encoders, *, given: bool) -> dict[str, Any]:
     return {
-        "model": encoder.fingerprint,
-        "device": encoder.device.type,
+        "model": encoders.fingerprint,
+        "device": encoders.dense.device.type,
         "software": software(),
         "quantization": QUANTIZATION,
-        "impacts": encoder.impacts,
+        "impacts": encoders.impacts,
         "given_vectors": given,
-        **settings.model_dump(include={"max_length", "top_k", "shard_size", "batch_tokens"}),
+        **encoders.settings.model_dump(include={"max_length", "top_k", "shard_size", "batch_tokens"}),
     }

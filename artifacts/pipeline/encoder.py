@@ -1,27 +1,37 @@
-"""Encoders: what a bundle needs of a model that reads its documents, and whose token rows stand for it in queries.
+"""What gives texts dense vectors, and what gives them impacts.
 
-A language model (`pipeline.language_model`) and a bi-encoder (`pipeline.biencoder`) are encoders. Document vectors may
-come from a file instead (`pipeline.given_vectors`), impacts from BM25 (`pipeline.bm25_impacts`).
+A language model (`pipeline.language_model`), a bi-encoder (`pipeline.biencoder`), several of these
+(`pipeline.joint_encoder`) and vectors of a file (`pipeline.given_vectors`) are dense encoders, a language model and a
+SparseEncoder of sentence-transformers (`pipeline.sparse_model`) sparse ones. `pipeline.encoders` puts together those of
+a recipe.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from lightretriever.artifacts.bundle.manifest import ImpactKind
 from lightretriever.artifacts.errors import ModelError
 from lightretriever.artifacts.files.arrays import read_array, write_array
 from lightretriever.artifacts.pipeline.bm25_impacts import ImpactRow
-from lightretriever.artifacts.pipeline.recipe import EncodeRecipe, ModelRecipe
 from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 
-__all__ = ["PART", "Encoded", "Encoder", "StatesOf", "load_encoder", "rows_per_pass", "token_rows"]
+__all__ = [
+    "PART",
+    "DenseEncoder",
+    "Encoded",
+    "Encoder",
+    "SparseEncoder",
+    "StatesOf",
+    "TextModel",
+    "rows_per_pass",
+    "token_rows",
+]
 
 PART = 8192
 """Rows of a token table in one file, the most that a kill can cost."""
@@ -42,16 +52,27 @@ class Encoded:
     sparse: list[tuple[npt.NDArray[np.int32], npt.NDArray[Any]]] | None = None
 
 
-@dataclass(frozen=True)
-class Encoder(ABC):
-    """A model ready to encode.
+class DenseEncoder(Protocol):
+    """Gives documents dense vectors, and impacts too if the same pass makes them."""
+
+    def encode_documents(self, texts: Sequence[str], *, progress: ProgressBar | None = None) -> Encoded:
+        """Vectors of documents. Raises ModelError for what the model can't read."""
+
+
+class SparseEncoder(Protocol):
+    """Gives documents impacts."""
+
+    def encode_impacts(self, texts: Sequence[str]) -> list[ImpactRow]:
+        """Impacts of documents. Raises ModelError for weights that are not finite."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextModel(ABC):
+    """Facts of a loaded model.
 
     `tokenizer` makes the tokens of a query, without special ones; `tokenizer_json` is its file, as a bundle holds it.
-    The terms of the sparse leg are tokens of `sparse_tokenizer`.
     `fingerprint` stands for all that decides a vector: weights, tokenizer, what frames a text, number type,
-    lowercasing. `hidden_size` is H, the size of its vectors; of the V ids of the tokenizer the model has an `embedded`
-    number, the others are special tokens no text contains. It reads the first `longest` tokens of a text, special ones
-    included (None: all).
+    lowercasing. The model reads the first `longest` tokens of a text, special ones included (None: all).
     """
 
     name: str
@@ -59,46 +80,28 @@ class Encoder(ABC):
     tokenizer: TextTokenizer
     tokenizer_json: bytes
     device: torch.device
-    hidden_size: int
-    embedded: int
     longest: int | None
-
-    @property
-    @abstractmethod
-    def impacts(self) -> ImpactKind:
-        """The kind of impacts that its documents have."""
-
-    @property
-    def query_weights(self) -> npt.NDArray[np.float32] | None:
-        """What the model itself says that tokens of a query weigh, (V,), above 0; None where it says nothing."""
-        return None
-
-    @property
-    def sparse_tokenizer(self) -> TextTokenizer:
-        """`tokenizer`, unless another model makes the terms."""
-        return self.tokenizer
-
-    @property
-    def has_sparse(self) -> bool:
-        """Whether it gives sparse rows itself."""
-        return self.impacts != "bm25"
-
-    def encode_impacts(self, texts: Sequence[str]) -> list[ImpactRow] | None:
-        """Impacts of documents whose dense vectors are given; None where BM25 is all there is."""
-        return None
-
-    @property
-    def vocab_size(self) -> int:
-        """V: the tokenizer's highest id + 1."""
-        return self.tokenizer.vocab_size
-
-    @abstractmethod
-    def encode_documents(self, texts: Sequence[str], *, progress: ProgressBar | None = None) -> Encoded:
-        """Vectors of documents. Raises ModelError for what the model can't read."""
 
     @abstractmethod
     def are_cut(self, texts: Sequence[str]) -> list[bool]:
         """Whether each document is longer than it reads."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Encoder(TextModel):
+    """A dense encoder of documents and whole queries, whose token rows can stand for it in queries.
+
+    `hidden_size` is H, the size of its vectors; of the V ids of the tokenizer the model has an `embedded` number, the
+    others are special tokens no text contains. `has_sparse` says whether it gives sparse rows, too.
+    """
+
+    hidden_size: int
+    embedded: int
+    has_sparse: bool = False
+
+    @abstractmethod
+    def encode_documents(self, texts: Sequence[str], *, progress: ProgressBar | None = None) -> Encoded:
+        """Vectors of documents. Raises ModelError for what the model can't read."""
 
     @abstractmethod
     def encode_queries(
@@ -110,31 +113,8 @@ class Encoder(ABC):
     def token_states(self, instruction: str = "") -> StatesOf:
         """How it reads tokens by themselves behind an instruction."""
 
-    def check_tokens(self, texts: Sequence[str]) -> None:  # noqa: B027
+    def check_tokens(self, texts: Sequence[str]) -> None:
         """Raise ModelError for a text whose tokens by `tokenizer` are not those that the model reads."""
-
-
-def load_encoder(model: ModelRecipe, settings: EncodeRecipe, work: Path, *, biencoder: bool) -> Encoder:
-    """Load a model as a bi-encoder or as a language model; a GGUF file is converted below `work`. Raises ModelError."""
-    if biencoder:
-        from lightretriever.artifacts.pipeline.joint_encoder import load_biencoders  # slow to import
-
-        return load_biencoders(model.path, dtype=model.dtype, device=model.device, lowercase=settings.lowercase)
-    from lightretriever.artifacts.pipeline.language_model import LanguageModel
-    from lightretriever.artifacts.pipeline.model import load_model
-
-    return LanguageModel.of(load_model(model, work, lowercase=settings.lowercase), resolved(settings, model.adapter))
-
-
-def resolved(settings: EncodeRecipe, adapter: str | None) -> EncodeRecipe:
-    """Settings whose kind of impacts is what the `adapter` was trained for, unless they name one, and which keep all
-    terms of BM25, unless they name a number. Raises ModelError."""
-    from lightretriever.artifacts.pipeline.adapter_files import adapter_settings  # imports torch
-
-    trained = {} if adapter is None else adapter_settings(adapter)
-    kind = settings.impacts or ("bm25" if trained.get("projection") else "learned")
-    cut = settings.top_k if kind == "learned" or "top_k" in settings.model_fields_set else None
-    return settings.model_copy(update={"impacts": kind, "top_k": cut})
 
 
 def rows_per_pass(encoder: Encoder) -> int:
@@ -151,7 +131,7 @@ def token_rows(
     device). A stopped call goes on after the last finished part of `part` rows; parts lie in `work` as `part-*.npy`
     until the caller removes them. Raises ModelError for states that are not finite.
     """
-    rows = np.zeros((encoder.vocab_size, encoder.hidden_size), dtype=np.float32)
+    rows = np.zeros((encoder.tokenizer.vocab_size, encoder.hidden_size), dtype=np.float32)
     batch = batch or rows_per_pass(encoder)
     with torch.inference_mode(), ProgressBar("table", total=encoder.embedded, unit="tokens") as progress:
         states_of = encoder.token_states(instruction)

@@ -72,7 +72,7 @@ class DistilTexts:
                 remedy="Name a model.path whose vocabulary has the corpus' script.",
             )
         encoder.check_tokens([*texts[:_CHECKED], *documents[:_CHECKED]])
-        return cls(settings, encoder, tokens, vectors, count_tokens(tokens, encoder.vocab_size), texts)
+        return cls(settings, encoder, tokens, vectors, count_tokens(tokens, encoder.tokenizer.vocab_size), texts)
 
     def of_task(self, instruction: str, teacher: Path) -> FitTexts:
         """Documents, sentences and queries; a share of the latter two, or else of the documents, is held out.

@@ -19,6 +19,7 @@ from lightretriever.artifacts.corpus.beir import Corpus, Document, file_sha256, 
 from lightretriever.artifacts.errors import RecipeError
 from lightretriever.artifacts.files.atomic_dir import new_folder
 from lightretriever.artifacts.pipeline.encoder import Encoder, token_rows
+from lightretriever.artifacts.pipeline.encoders import load_teacher
 from lightretriever.artifacts.pipeline.fit import (
     Agreement,
     Bags,
@@ -28,7 +29,6 @@ from lightretriever.artifacts.pipeline.fit import (
     table_queries,
 )
 from lightretriever.artifacts.pipeline.fit_texts import corpus_sentences, draw, teacher_vectors
-from lightretriever.artifacts.pipeline.joint_encoder import load_biencoders
 from lightretriever.artifacts.pipeline.recipe import GeneralTableRecipe
 from lightretriever.artifacts.tokens.idf import count_tokens
 from lightretriever.artifacts.tokens.table import TokenTable, write_table
@@ -111,7 +111,7 @@ def find_general_table(encoder: Encoder, texts: Sequence[str], folders: Sequence
     for table in map(GeneralTable.open, folders):
         shape = TokenTable.open(table.folder / TABLE_FILE).shape
         same = table.info.tokenizer_sha256 == encoder.tokenizer.sha256
-        same = same and shape == (encoder.vocab_size, encoder.hidden_size)
+        same = same and shape == (encoder.tokenizer.vocab_size, encoder.hidden_size)
         if same and table.agreement(encoder, texts) >= _LEAST_COSINE:
             return table
     return None
@@ -128,7 +128,7 @@ def run_general_table(recipe: GeneralTableRecipe, *, overwrite: bool = False) ->
     Raises CorpusError for texts that can't be read, RecipeError for too few, and ModelError.
     """
     documents, queries, infos = _read(recipe)
-    encoder = load_biencoders(recipe.model.path, dtype=recipe.model.dtype, device=recipe.model.device)
+    encoder = load_teacher(recipe.model.path, recipe.model)
     encoder.check_tokens([*documents[:_CHECKED], *queries[:_CHECKED]])
     vectors = teacher_vectors(encoder, documents, None, recipe.work / "documents")
     asked = teacher_vectors(encoder, queries, "", recipe.work / "queries")
@@ -143,7 +143,7 @@ def run_general_table(recipe: GeneralTableRecipe, *, overwrite: bool = False) ->
         min(recipe.fit.held_out, len(order) // 10),
     )
     states = token_rows(encoder, "", recipe.work / "states")
-    statistics = count_tokens(bags, encoder.vocab_size)
+    statistics = count_tokens(bags, encoder.tokenizer.vocab_size)
     fitted = fit_table(distinct_rows(states, statistics), texts, recipe.fit, encoder.device)
     info = GeneralTableInfo(
         encoder=encoder.name,

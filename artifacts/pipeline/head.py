@@ -11,6 +11,7 @@ from lightretriever.artifacts.files.arrays import read_array, write_array
 from lightretriever.artifacts.files.workdir import check_plan, read_json
 from lightretriever.artifacts.pipeline.build import head_has_sparse, head_plan, head_texts, work_head_files
 from lightretriever.artifacts.pipeline.encoder import Encoder
+from lightretriever.artifacts.pipeline.encoders import Encoders
 from lightretriever.artifacts.pipeline.language_model import FULL_QUERY_TERMS
 from lightretriever.artifacts.pipeline.recipe import Recipe
 from lightretriever.artifacts.progress import ProgressBar
@@ -21,23 +22,23 @@ __all__ = ["make_heads"]
 _PART = 2048
 
 
-def make_heads(recipe: Recipe, encoder: Encoder, where: dict[str, str]) -> None:
+def make_heads(recipe: Recipe, encoders: Encoders, where: dict[str, str]) -> None:
     """Encode the recipe's head queries behind the instruction of every task, into `WORK/tables/TASK/head`.
 
     What is there is kept, unless it was made of other queries, by another model, or elsewhere (`where`); then it is
     made again. A stopped call goes on after the last finished part. Raises CorpusError for a bad log, and BundleError
     for a query whose vector is zero or not finite.
     """
-    texts, sparse = head_texts(recipe), head_has_sparse(recipe, encoder.impacts)
+    texts, sparse = head_texts(recipe), head_has_sparse(recipe, encoders.impacts)
     for task, instruction in recipe.tasks.items() if texts else ():
         files = work_head_files(recipe, task, sparse=sparse)
-        folder, plan = files[0].parent, head_plan(encoder.fingerprint, instruction, texts, sparse=sparse) | where
+        folder, plan = files[0].parent, head_plan(encoders.fingerprint, instruction, texts, sparse=sparse) | where
         if (folder / "plan.json").is_file() and read_json(folder / "plan.json") != plan:
             shutil.rmtree(folder)
         check_plan(folder / "plan.json", plan)
         if not all(file.is_file() for file in files):
-            arrays = _encoded(encoder, texts, instruction, folder, sparse=sparse)
-            HeadQueries(texts, *arrays, lowercase=recipe.encode.lowercase).save(files, encoder.hidden_size)
+            arrays = _encoded(encoders.dense, texts, instruction, folder, sparse=sparse)
+            HeadQueries(texts, *arrays, lowercase=recipe.encode.lowercase).save(files, encoders.dense.hidden_size)
         for leftover in folder.glob("part-*.npy*"):
             leftover.unlink()
 

@@ -14,7 +14,6 @@ from hashlib import sha256
 import numpy as np
 import numpy.typing as npt
 import torch
-from lightretriever.artifacts.bundle.manifest import ImpactKind
 from lightretriever.artifacts.errors import ModelError
 from lightretriever.artifacts.pipeline.biencoder import BiEncoder, load_biencoder
 from lightretriever.artifacts.pipeline.encoder import Encoded, Encoder, StatesOf
@@ -30,11 +29,6 @@ class JointEncoder(Encoder):
     """Bi-encoders `members`, in order. `tokenizer` and `longest` are the first one's."""
 
     members: tuple[BiEncoder, ...]
-
-    @property
-    def impacts(self) -> ImpactKind:
-        """BM25: none of them has a sparse side."""
-        return "bm25"
 
     def encode_documents(self, texts: Sequence[str], *, progress: ProgressBar | None = None) -> Encoded:
         """Vectors of documents, (n, H). Raises ModelError for one that is not finite."""

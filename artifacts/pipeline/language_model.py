@@ -6,24 +6,22 @@ positions of q; of it the strongest terms are kept, as a model that isn't traine
 little likely. Whole queries are what the token table is fitted to and compared with; the service never reads one.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
 import torch
-from lightretriever.artifacts.bundle.manifest import ImpactKind
 from lightretriever.artifacts.pipeline.bm25_impacts import ImpactRow
-from lightretriever.artifacts.pipeline.encode import QUANTIZATION, length_sorted_batches
 from lightretriever.artifacts.pipeline.encoder import Encoded, Encoder, StatesOf
 from lightretriever.artifacts.pipeline.model import CHARS_PER_TOKEN, Backbone
 from lightretriever.artifacts.pipeline.recipe import EncodeRecipe
-from lightretriever.artifacts.pipeline.sparse_head import quantise_top_k, sparse_weights
+from lightretriever.artifacts.pipeline.sparse_head import QUANTIZATION, quantise_top_k, sparse_weights
 from lightretriever.artifacts.pipeline.states import PackedStates, packed_states, token_states
 from lightretriever.artifacts.progress import ProgressBar
 from torch.nn.functional import normalize
 
-__all__ = ["FULL_QUERY_TERMS", "LanguageModel", "full_query_states", "instruction_prefix"]
+__all__ = ["FULL_QUERY_TERMS", "LanguageModel", "full_query_states", "instruction_prefix", "length_sorted_batches"]
 
 #: Sparse terms kept of a query.
 FULL_QUERY_TERMS = 64
@@ -39,11 +37,6 @@ class LanguageModel(Encoder):
     backbone: Backbone
     settings: EncodeRecipe
 
-    @property
-    def impacts(self) -> ImpactKind:
-        """What the settings say, or learned."""
-        return self.settings.impacts or "learned"
-
     @classmethod
     def of(cls, backbone: Backbone, settings: EncodeRecipe | None = None) -> Self:
         """A loaded model as an encoder; `settings` are those of a recipe by default."""
@@ -51,7 +44,15 @@ class LanguageModel(Encoder):
         names = ("name", "fingerprint", "tokenizer", "tokenizer_json", "device", "embedded")
         shared = {name: getattr(backbone, name) for name in names}
         size, longest = backbone.vector_size, settings.max_length
-        return cls(**shared, hidden_size=size, longest=longest, backbone=backbone, settings=settings)
+        learned = settings.impacts != "bm25"
+        return cls(
+            **shared,
+            hidden_size=size,
+            longest=longest,
+            has_sparse=learned,
+            backbone=backbone,
+            settings=settings,
+        )
 
     def encode_documents(self, texts: Sequence[str], *, progress: ProgressBar | None = None) -> Encoded:
         """Dense vectors (n, H) and impacts. The longest are batched first, so that a batch too large fails at once.
@@ -74,6 +75,10 @@ class LanguageModel(Encoder):
                 if progress is not None:
                     progress.advance(len(batch))
         return Encoded(dense, [sparse[index] for index in range(len(texts))] if self.has_sparse else None)
+
+    def encode_impacts(self, texts: Sequence[str]) -> list[ImpactRow]:
+        """Impacts of documents; none where they are BM25."""
+        return self.encode_documents(texts).sparse or []
 
     def are_cut(self, texts: Sequence[str]) -> list[bool]:
         """Whether each document has more tokens than it reads, special ones included."""
@@ -128,6 +133,19 @@ def full_query_states(
     weights = sparse_weights(packed.hidden, backbone.head, spans)
     strongest, terms = weights.topk(min(FULL_QUERY_TERMS, weights.shape[1]), dim=1)
     return packed.dense(backbone, len(prefix)), torch.zeros_like(weights).scatter(1, terms, strongest)
+
+
+def length_sorted_batches(sequences: Sequence[Sequence[int]], batch_tokens: int) -> Iterator[list[int]]:
+    """Indices of `sequences` in batches of at most `batch_tokens` padded positions (at least one sequence)."""
+    order = sorted(range(len(sequences)), key=lambda index: (-len(sequences[index]), index))
+    batch: list[int] = []
+    for index in order:
+        if batch and (len(batch) + 1) * len(sequences[batch[0]]) > batch_tokens:
+            yield batch
+            batch = []
+        batch.append(index)
+    if batch:
+        yield batch
 
 
 def _last_hidden_states(backbone: Backbone, sequences: list[list[int]]) -> PackedStates:

@@ -17,10 +17,9 @@ from lightretriever.artifacts.live.documents import Encoded, read_impacts
 from lightretriever.artifacts.pipeline.build import sparse_leg
 from lightretriever.artifacts.pipeline.encode import encoded_rows
 from lightretriever.artifacts.pipeline.encoded import TermImpacts, csr
-from lightretriever.artifacts.pipeline.encoder import Encoder
-from lightretriever.artifacts.pipeline.paired_encoder import PairedEncoder
+from lightretriever.artifacts.pipeline.encoders import Encoders
 from lightretriever.artifacts.pipeline.recipe import Recipe
-from lightretriever.artifacts.pipeline.stages import load_recipe_encoder
+from lightretriever.artifacts.pipeline.stages import load_recipe_encoders
 
 __all__ = ["LaterDocuments"]
 
@@ -30,7 +29,7 @@ class LaterDocuments:
     """Encodes documents as those of the bundle with this manifest, for an index whose impacts are 1 to `most_impact`.
     BM25 in them is by the counts of the bundle's corpus. `cut` counts those that are longer than the model reads."""
 
-    encoder: Encoder
+    encoders: Encoders
     terms: TermImpacts | None
     manifest: Manifest
     most_impact: int
@@ -41,19 +40,19 @@ class LaterDocuments:
         """Load the recipe's encoder. Raises ResumeError if the bundle was made with another one, or while a build uses
         the work directory."""
         with work_lock(recipe.work, shared=True):
-            encoder = load_recipe_encoder(recipe)
-            _check_model(encoder, recipe, manifest)
+            encoders = load_recipe_encoders(recipe)
+            _check_model(encoders, recipe, manifest)
             leg = sparse_leg(recipe, ShardStore(recipe.work / "encode"))
             terms = None
             if not (leg.learned and leg.vocabulary.kind == "tokens"):
                 terms = TermImpacts.again(leg, recipe.work, manifest.corpus.sha256)
-            return cls(encoder, terms, manifest, most_impact)
+            return cls(encoders, terms, manifest, most_impact)
 
     def encode(self, documents: Sequence[Document]) -> list[Encoded]:
         """Give vectors, None without a dense leg, and impacts by term. Raises ModelError, and DocumentError for an
         impact that the index can't have."""
         ids, texts = [one.id for one in documents], [one.full_text for one in documents]
-        rows = encoded_rows(ids, self.encoder.encode_documents(texts), self.encoder.are_cut(texts))
+        rows = encoded_rows(ids, self.encoders.encode_documents(texts), self.encoders.are_cut(texts))
         self.cut += sum(row.cut for row in rows)
         sparse = [(row.terms, row.impacts) for row in rows]
         dense, raws = np.array([row.dense for row in rows], np.float32), [one.raw for one in documents]
@@ -79,7 +78,7 @@ class LaterDocuments:
             raise DocumentError(f"document {batch.ids[row]!r}: {error.field}", what, remedy=error.remedy) from error
 
 
-def _check_model(encoder: Encoder, recipe: Recipe, manifest: Manifest) -> None:
+def _check_model(encoders: Encoders, recipe: Recipe, manifest: Manifest) -> None:
     expand = (recipe.expand or None) if manifest.sparse.vocabulary != "tokens" else None
     if expand != manifest.sparse.expansion:
         raise ResumeError(
@@ -87,8 +86,7 @@ def _check_model(encoder: Encoder, recipe: Recipe, manifest: Manifest) -> None:
             f"{_told(expand)} now.",
             remedy="Use the settings of the bundle, or build another one.",
         )
-    sides = (encoder.dense, encoder.sparse) if isinstance(encoder, PairedEncoder) else (encoder,)
-    now = [one.fingerprint for one in sides]
+    now = [model.fingerprint for model in encoders.models]
     made = [one.sha256 for one in (manifest.model, manifest.sparse.model) if one is not None]
     if now != made:
         raise ResumeError(

@@ -4,13 +4,14 @@ RoBERTa, XLM-RoBERTa and MPNet count positions from the one behind padding, so t
 say 514, and a folder may say nothing or more; a text beyond the table ends the process of a GPU.
 """
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
 from lightretriever.artifacts.errors import ModelError
 from lightretriever.artifacts.tokens.tokenizer import is_of_library
 
-__all__ = ["cut_at_longest", "positions"]
+__all__ = ["cut_at_longest", "longer_than", "positions"]
 
 _TABLES: Final = ("position_embeddings", "embed_positions", "wpe")
 """What the architectures in transformers call a learned table of positions."""
@@ -39,6 +40,14 @@ def cut_at_longest(path: str, *modules: Any) -> None:
             if longest != stated:
                 module.max_seq_length = longest
             _read_one(module, longest, path)
+
+
+def longer_than(longest: int | None, module: Any, texts: Sequence[str]) -> list[bool]:
+    """Whether each text has more than `longest` tokens (None: no limit) for a module of sentence-transformers, special
+    ones included."""
+    if longest is None:
+        return [False] * len(texts)
+    return [len(ids) > longest for ids in module.tokenizer(list(texts), truncation=False, verbose=False)["input_ids"]]
 
 
 def _read_one(module: Any, length: int, path: str) -> None:

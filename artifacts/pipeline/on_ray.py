@@ -17,9 +17,9 @@ from lightretriever.artifacts.errors import LightRetrieverError, RecipeError, Re
 from lightretriever.artifacts.files.shards import Part, ShardStore
 from lightretriever.artifacts.files.workdir import work_lock
 from lightretriever.artifacts.pipeline.encode import Counts, Encoding
-from lightretriever.artifacts.pipeline.encoder import Encoder
+from lightretriever.artifacts.pipeline.encoders import Encoders
 from lightretriever.artifacts.pipeline.recipe import Recipe
-from lightretriever.artifacts.pipeline.stages import load_recipe_encoder, run_encode
+from lightretriever.artifacts.pipeline.stages import load_recipe_encoders, run_encode
 from lightretriever.artifacts.progress import ProgressBar
 
 __all__ = ["encode_on_ray"]
@@ -73,14 +73,14 @@ def _encode(recipe: Recipe, part: Part) -> Encoding | _Failed:
         return _Failed(type(error).__name__, error.message, error.remedy)
 
 
-_encoders: dict[str, Encoder] = {}
+_encoders: dict[str, Encoders] = {}
 
 
-def _encoder(key: str, recipe: Recipe) -> Encoder:
+def _encoder(key: str, recipe: Recipe) -> Encoders:
     """The encoder of a recipe, loaded once in a process: Ray gives it several parts."""
     if key not in _encoders:
         _encoders.clear()
-        _encoders[key] = load_recipe_encoder(recipe)
+        _encoders[key] = load_recipe_encoders(recipe)
     return _encoders[key]
 
 

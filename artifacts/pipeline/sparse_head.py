@@ -1,13 +1,16 @@
 """The fused sparse head: max-pooled LM-head logits without ever building a (B, T, V) tensor."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
 from lightretriever.artifacts.pipeline.bm25_impacts import ImpactRow
 
-__all__ = ["MaxPooledHead", "quantise_top_k", "sparse_weights"]
+__all__ = ["QUANTIZATION", "MaxPooledHead", "quantise_top_k", "sparse_weights"]
+
+QUANTIZATION: Final = 100
+"""Impacts per unit of weight."""
 
 #: Elements of the largest intermediate (rows × V) that one slice may build: 64 Mi, 256 MiB in float32.
 SLICE_ELEMENTS = 64 * 2**20

@@ -14,18 +14,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from lightretriever.artifacts.bundle.manifest import ImpactKind
 from lightretriever.artifacts.errors import ModelError
 from lightretriever.artifacts.pipeline.bm25_impacts import ImpactRow
-from lightretriever.artifacts.pipeline.encode import QUANTIZATION
-from lightretriever.artifacts.pipeline.encoder import Encoded, Encoder, StatesOf
+from lightretriever.artifacts.pipeline.encoder import TextModel
 from lightretriever.artifacts.pipeline.loading import library_class, loading, module_folders, route
-from lightretriever.artifacts.pipeline.longest import cut_at_longest
+from lightretriever.artifacts.pipeline.longest import cut_at_longest, longer_than
 from lightretriever.artifacts.pipeline.model import choose_device, choose_dtype
 from lightretriever.artifacts.pipeline.recipe import EncodeRecipe, ModelRecipe
-from lightretriever.artifacts.pipeline.sparse_head import quantise_top_k
+from lightretriever.artifacts.pipeline.sparse_head import QUANTIZATION, quantise_top_k
 from lightretriever.artifacts.pipeline.weights import fingerprint, local_folder
-from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 from sentence_transformers import SparseEncoder
 from sentence_transformers.sparse_encoder.modules import SparseStaticEmbedding
@@ -37,8 +34,8 @@ _LEAST = np.float32(1e-6)
 
 
 @dataclass(frozen=True)
-class SparseModel(Encoder):
-    """A SparseEncoder ready to encode: documents have impacts, and dense vectors without a single value.
+class SparseModel(TextModel):
+    """A SparseEncoder ready to encode.
 
     `weights` (V,) float32 are what the tokens of a query weigh, above 0; None where they weigh their count.
     """
@@ -47,17 +44,7 @@ class SparseModel(Encoder):
     settings: EncodeRecipe
     weights: npt.NDArray[np.float32] | None
 
-    @property
-    def query_weights(self) -> npt.NDArray[np.float32] | None:
-        """`weights`; None where impacts are BM25, which has the IDF in itself."""
-        return None if self.impacts == "bm25" else self.weights
-
-    @property
-    def impacts(self) -> ImpactKind:
-        """What the settings say, or learned."""
-        return self.settings.impacts or "learned"
-
-    def encode_documents(self, texts: Sequence[str], *, progress: ProgressBar | None = None) -> Encoded:
+    def encode_impacts(self, texts: Sequence[str]) -> list[ImpactRow]:
         """Impacts of documents, the highest `top_k` of each. Raises ModelError for weights that are not finite."""
         rows: list[ImpactRow] = []
         batch = 1 if self.device.type == "cpu" else _BATCH  # by themselves, texts don't change each other's last bits
@@ -69,30 +56,11 @@ class SparseModel(Encoder):
             if not bool(torch.isfinite(weights).all()):
                 raise ModelError(f"{self.name}: a weight is not finite.", remedy="Set sparse.dtype to float32.")
             rows += quantise_top_k(weights.float(), self.settings.top_k, QUANTIZATION)
-            if progress is not None:
-                progress.advance(len(part))
-        return Encoded(np.empty((len(texts), 0), dtype=np.float32), rows)
+        return rows
 
     def are_cut(self, texts: Sequence[str]) -> list[bool]:
         """Whether each document has more tokens than it reads, special ones included."""
-        if self.longest is None:
-            return [False] * len(texts)
-        reads = route(self.model, "document")[0].tokenizer
-        return [len(ids) > self.longest for ids in reads(list(texts), truncation=False, verbose=False)["input_ids"]]
-
-    def encode_queries(
-        self, texts: Sequence[str], instruction: str = "", *, progress: ProgressBar | None = None
-    ) -> Encoded:
-        """Raise ModelError: there are no dense vectors."""
-        raise self._no_dense_side()
-
-    def token_states(self, instruction: str = "") -> StatesOf:
-        """Raise ModelError: its tokens have no vectors."""
-        raise self._no_dense_side()
-
-    def _no_dense_side(self) -> ModelError:
-        remedy = "Name it as sparse.path, and a model with dense vectors as model.path."
-        return ModelError(f"{self.name}: is a SparseEncoder, which has no dense vectors.", remedy=remedy)
+        return longer_than(self.longest, route(self.model, "document")[0], texts)
 
 
 def load_sparse_model(recipe: ModelRecipe, settings: EncodeRecipe) -> SparseModel:
@@ -134,8 +102,6 @@ def load_sparse_model(recipe: ModelRecipe, settings: EncodeRecipe) -> SparseMode
             tokenizer=tokenizer,
             tokenizer_json=content,
             device=model.device,
-            hidden_size=0,
-            embedded=tokenizer.vocab_size,
             longest=read.max_seq_length,
             model=model,
             settings=settings,

@@ -35,20 +35,20 @@ from lightretriever.artifacts.pipeline.adapter_files import adapter_file, adapte
 from lightretriever.artifacts.pipeline.build import fit_settings, refined_folder
 from lightretriever.artifacts.pipeline.encode import Encoding, encode_corpus
 from lightretriever.artifacts.pipeline.encoded import SPARSE_TOKENIZER
-from lightretriever.artifacts.pipeline.encoder import PART, Encoder, load_encoder, rows_per_pass, token_rows
+from lightretriever.artifacts.pipeline.encoder import PART, Encoder, rows_per_pass, token_rows
+from lightretriever.artifacts.pipeline.encoders import Encoders, load_encoders, load_teacher
 from lightretriever.artifacts.pipeline.fit import FittedTable, FitTexts, distinct_rows, fit_table
 from lightretriever.artifacts.pipeline.fit_texts import DistilTexts, encoded_documents, with_sentences
 from lightretriever.artifacts.pipeline.general import GeneralTable, find_general_table, shipped_tables
 from lightretriever.artifacts.pipeline.head import make_heads
 from lightretriever.artifacts.pipeline.language_model import LanguageModel
 from lightretriever.artifacts.pipeline.model import choose_device
-from lightretriever.artifacts.pipeline.paired_encoder import PairedEncoder, load_sparse_encoder, paired
-from lightretriever.artifacts.pipeline.recipe import DistilTableRecipe, EncodeRecipe, Recipe, RefineRecipe
+from lightretriever.artifacts.pipeline.recipe import DistilTableRecipe, Recipe, RefineRecipe
 from lightretriever.artifacts.pipeline.weights import software
 from lightretriever.artifacts.tokens.idf import IDF_FILE, count_tokens, idf_sha256, load_idf
 from lightretriever.artifacts.tokens.tokenizer import sentences_of
 
-__all__ = ["load_recipe_encoder", "run_encode", "run_refine", "run_tables"]
+__all__ = ["load_recipe_encoders", "run_encode", "run_refine", "run_tables"]
 
 _COMPARED: Final = 64  # texts of the corpus by which a general table is known as the encoder's
 
@@ -66,15 +66,16 @@ _FITTED_BY: Final = (
 """Keys of the plan of a fitted table that say what it is fitted to, and how."""
 
 
-def load_recipe_encoder(recipe: Recipe) -> Encoder:
-    """Load the recipe's encoder and record in the work directory what the bundle will hold and say of it.
+def load_recipe_encoders(recipe: Recipe) -> Encoders:
+    """Load the recipe's models and record in the work directory what the bundle will hold and say of them.
 
     Raises ResumeError, before anything is written, when the directory was begun with another model, adapter, tokenizer,
     number type or IDF weights, and RecipeError when the model can't give the dimension or the length that the recipe
     asks for, or the weights don't fit it.
     """
     torch.set_num_threads(len(os.sched_getaffinity(0)))
-    encoder = load_encoder(recipe.model, _dense_settings(recipe), recipe.work, biencoder=recipe.biencoder)
+    encoders = load_encoders(recipe)
+    encoder, sparse = encoders.dense, encoders.sparse
     dimension, length = recipe.index.dimension, recipe.encode.max_length
     if dimension is not None and dimension > encoder.hidden_size:
         raise RecipeError(
@@ -86,45 +87,38 @@ def load_recipe_encoder(recipe: Recipe) -> Encoder:
             f"encode.max_length is {length}, but {encoder.name} reads {most} positions.",
             remedy="Lower encode.max_length.",
         )
-    if recipe.sparse is not None:
-        encoder = paired(encoder, load_sparse_encoder(recipe.sparse, recipe.encode, recipe.work))
-    idf = _recipe_idf(recipe, encoder)
+    idf = _recipe_idf(recipe, encoders)
     facts: dict[str, Any] = {
-        "name": encoder.name,
+        "name": encoders.name,
         "adapter": None if recipe.model.adapter is None else Path(recipe.model.adapter).name,
-        "fingerprint": encoder.fingerprint,
+        "fingerprint": encoders.fingerprint,
         "hidden_size": encoder.hidden_size,
         "lowercase": recipe.encode.lowercase,
         "idf": None if idf is None else idf_sha256(idf),
     }
-    if isinstance(encoder, PairedEncoder):
-        for side, one in (("dense", encoder.dense), ("sparse", encoder.sparse)):
-            facts[side] = {"name": one.name, "fingerprint": one.fingerprint}
-        facts["sparse"] |= {"tokenizer": encoder.sparse_tokenizer.sha256 if encoder.apart else None}
+    if sparse is not None:
+        for side, model in zip(("dense", "sparse"), encoders.models, strict=True):
+            facts[side] = {"name": model.name, "fingerprint": model.fingerprint}
+        facts["sparse"] |= {"tokenizer": sparse.tokenizer.sha256 if encoders.apart else None}
     check_plan(recipe.work / "backbone.json", facts)
     write_atomically(recipe.work / "tokenizer.json", encoder.tokenizer_json)
-    if isinstance(encoder, PairedEncoder) and encoder.apart:
-        write_atomically(recipe.work / SPARSE_TOKENIZER, encoder.sparse.tokenizer_json)
+    if sparse is not None and encoders.apart:
+        write_atomically(recipe.work / SPARSE_TOKENIZER, sparse.tokenizer_json)
     if idf is not None:
         write_array(recipe.work / IDF_FILE, idf)
-    return encoder
+    return encoders
 
 
-def _dense_settings(recipe: Recipe) -> EncodeRecipe:
-    """How the model reads documents: for their dense vectors alone where another one makes the impacts."""
-    return recipe.encode if recipe.sparse is None else recipe.encode.model_copy(update={"impacts": "bm25"})
-
-
-def _recipe_idf(recipe: Recipe, encoder: Encoder) -> npt.NDArray[np.float32] | None:
+def _recipe_idf(recipe: Recipe, encoders: Encoders) -> npt.NDArray[np.float32] | None:
     """The IDF weights that the recipe asks for, or that its adapter brings; those of the corpus are left to `index`."""
-    model, vocab_size = recipe.sparse or recipe.model, encoder.sparse_tokenizer.vocab_size
+    model, vocab_size = recipe.sparse or recipe.model, encoders.terms.vocab_size
     wanted, adapter = model.idf, model.adapter
-    if encoder.impacts == "bm25" and wanted not in ("auto", None):
+    if encoders.impacts == "bm25" and wanted not in ("auto", None):
         raise RecipeError(
             f"model.idf is {wanted}, but BM25 impacts have the IDF in themselves.", remedy="Leave model.idf out."
         )
-    if wanted == "auto" and (encoder.query_weights is not None or encoder.impacts != "learned"):
-        return encoder.query_weights
+    if wanted == "auto" and (encoders.query_weights is not None or encoders.impacts != "learned"):
+        return encoders.query_weights
     if wanted in ("auto", "corpus"):
         counts = adapter is None or adapter_settings(adapter).get("query_weights") == "count"
         if adapter is None or counts or not (file := adapter_file(adapter, IDF_FILE)).is_file():
@@ -138,15 +132,13 @@ def _recipe_idf(recipe: Recipe, encoder: Encoder) -> npt.NDArray[np.float32] | N
         raise RecipeError(f"model.idf: {error.message}", remedy=error.remedy) from error
 
 
-def run_encode(recipe: Recipe, encoder: Encoder, part: Part | None = None) -> Encoding:
+def run_encode(recipe: Recipe, encoders: Encoders, part: Part | None = None) -> Encoding:
     """Encode the recipe's corpus into shards, or a `part` of them; see `encode_corpus`."""
-    corpus, folder = recipe.corpus.open(), recipe.work / "encode"
     vectors, ids = (None, None) if recipe.distil is None else (recipe.distil.vectors, recipe.distil.ids)
-    settings = encoder.settings if isinstance(encoder, LanguageModel | PairedEncoder) else recipe.encode
-    return encode_corpus(encoder, corpus, settings, folder, vectors=vectors, ids=ids, part=part)
+    return encode_corpus(encoders, recipe.corpus.open(), recipe.work / "encode", vectors=vectors, ids=ids, part=part)
 
 
-def run_tables(recipe: Recipe, encoder: Encoder, encoding: Encoding | None = None) -> dict[str, Path]:
+def run_tables(recipe: Recipe, encoders: Encoders, encoding: Encoding | None = None) -> dict[str, Path]:
     """Make the token table of every task; task name → file of shape (V, H) float32. Existing files are kept, but of a
     bi-encoder those that were fitted to other documents.
 
@@ -158,17 +150,18 @@ def run_tables(recipe: Recipe, encoder: Encoder, encoding: Encoding | None = Non
     fit to.
     """
     folders = {task: recipe.work / "tables" / task for task in recipe.tasks}
-    make_heads(recipe, encoder, _where(encoder))
+    encoder = encoders.dense
+    make_heads(recipe, encoders, _where(encoder))
     if recipe.biencoder:
-        return _distilled(recipe, encoder, folders, encoding)
+        return _distilled(recipe, encoders, folders, encoding)
     weights = _row_weights(recipe, encoder)
-    plan = {"model": encoder.fingerprint, "batch": rows_per_pass(encoder), "part": PART, **_where(encoder)}
+    plan = {"model": encoders.fingerprint, "batch": rows_per_pass(encoder), "part": PART, **_where(encoder)}
     if weights is not None:
         plan["row_weights"] = idf_sha256(weights)
 
     def make(task: str) -> npt.NDArray[np.float32]:
         if task in recipe.tables:
-            return load_embedding_bag(recipe.tables[task], encoder.vocab_size, encoder.hidden_size)
+            return load_embedding_bag(recipe.tables[task], encoder.tokenizer.vocab_size, encoder.hidden_size)
         rows = token_rows(encoder, recipe.tasks[task], folders[task])
         return rows if weights is None else rows * weights[:, None]
 
@@ -177,7 +170,7 @@ def run_tables(recipe: Recipe, encoder: Encoder, encoding: Encoding | None = Non
         raise RecipeError(f"{', '.join(missing)}: there is no such file.", remedy="Give the release's emb_bag.pt.")
     for task, file in recipe.tables.items():
         plans[task] = {
-            "model": encoder.fingerprint,
+            "model": encoders.fingerprint,
             "instruction": recipe.tasks[task],
             "file": file_sha256(file),
         }
@@ -228,9 +221,7 @@ def run_refine(recipe: Recipe) -> dict[str, Path]:
 def _refine_teacher(recipe: Recipe, settings: RefineRecipe) -> Encoder | None:
     if settings.teacher is None:
         return None
-    from lightretriever.artifacts.pipeline.joint_encoder import load_biencoders  # slow to import
-
-    return load_biencoders(settings.teacher, dtype=recipe.model.dtype, device=recipe.model.device)
+    return load_teacher(settings.teacher, recipe.model)
 
 
 def _refine_texts(recipe: Recipe, settings: RefineRecipe, teacher: Encoder | None) -> FitTexts:
@@ -241,19 +232,20 @@ def _refine_texts(recipe: Recipe, settings: RefineRecipe, teacher: Encoder | Non
 
 
 def _distilled(
-    recipe: Recipe, encoder: Encoder, folders: Mapping[str, Path], encoding: Encoding | None
+    recipe: Recipe, encoders: Encoders, folders: Mapping[str, Path], encoding: Encoding | None
 ) -> dict[str, Path]:
     """The tables of a bi-encoder: general ones or, with `distil` or where there is none, fitted to the corpus."""
+    encoder, model = encoders.dense, encoders.fingerprint
     general = {task: _general_table(recipe, encoder, task) for task in folders}
     distil = recipe.distil or (DistilTableRecipe() if None in general.values() else None)
     plans: dict[str, dict[str, Any]] = {
-        task: {"model": encoder.fingerprint, "instruction": text} for task, text in recipe.tasks.items()
+        task: {"model": model, "instruction": text} for task, text in recipe.tasks.items()
     }
     rows = {task: table.rows() for task, table in general.items() if table is not None}
     if distil is None:
         general_plans = {task: {"general": table.sha256} for task, table in general.items() if table is not None}
         return _make(folders, {task: {**plan, **general_plans[task]} for task, plan in plans.items()}, rows.__getitem__)
-    encoding = encoding or run_encode(recipe, encoder)
+    encoding = encoding or run_encode(recipe, encoders)
     fitted = {
         "documents": encoding.store.documents,
         "queries": [file_sha256(find_file(path, "queries")) for path in distil.queries],
@@ -266,7 +258,7 @@ def _distilled(
         all_texts, instruction = texts_of(), recipe.tasks[task]
         texts = all_texts.of_task(instruction, folders[task] / "teacher")
         kept = folders[task] / "states"
-        check_plan(kept / "plan.json", {"model": encoder.fingerprint, "instruction": instruction, **_where(encoder)})
+        check_plan(kept / "plan.json", {"model": model, "instruction": instruction, **_where(encoder)})
         states = token_rows(encoder, instruction, kept)
         initial = distinct_rows(states, all_texts.statistics)
         return fit_table(initial, texts, distil, encoder.device, general=rows.get(task))
@@ -333,7 +325,7 @@ def _row_weights(recipe: Recipe, encoder: Encoder) -> npt.NDArray[np.float32] | 
     file = adapter_file(adapter, IDF_FILE)
     if not file.is_file():
         raise ModelError(f"{adapter}: was trained with idf_rows, but has no {IDF_FILE}.", remedy="Fetch it again.")
-    return load_idf(file, encoder.vocab_size)
+    return load_idf(file, encoder.tokenizer.vocab_size)
 
 
 def _where(encoder: Encoder) -> dict[str, str]:

@@ -57,7 +57,7 @@ class DocumentEncoder:
     @property
     def model(self) -> str:
         """The model's name."""
-        return self._later.encoder.name
+        return self._later.encoders.name
 
     def encode(self, document: Document) -> EncodedDocument:
         """Encode a document. ModelError and TokenizerError for a text that the model can't read, DocumentError for an

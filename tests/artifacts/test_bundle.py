@@ -17,7 +17,13 @@ from lightretriever.artifacts.bundle.batches import EncodedBatch
 from lightretriever.artifacts.bundle.manifest import CorpusInfo, ModelInfo
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
-from lightretriever.artifacts.bundle.writer import SparseSettings, TableInput, write_bundle
+from lightretriever.artifacts.bundle.writer import (
+    BundleContent,
+    DenseSettings,
+    SparseSettings,
+    TableInput,
+    write_bundle,
+)
 from lightretriever.artifacts.errors import BundleError, CorpusError, LightRetrieverError, RecipeError
 from lightretriever.artifacts.tokens.table import TableDtype
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
@@ -70,7 +76,8 @@ def write(tokenizer_file: Path, batches: list[EncodedBatch], rows: Rows) -> Writ
             "dimension": DIMENSION,
             "sparse": LEARNED,
         }
-        return write_bundle(target, **(arguments | changes))
+        overwrite = bool(changes.pop("overwrite", False))
+        return write_bundle(target, BundleContent(**(arguments | changes)), overwrite=overwrite)
 
     return _write
 
@@ -310,7 +317,7 @@ def test_a_factory_that_faiss_refuses_is_named_before_the_documents_are_read(wri
         yield pytest.fail("documents were read")
 
     with pytest.raises(RecipeError, match='"Bogus"'):
-        write(tmp_path / "b", documents=unread(), factory="Bogus")
+        write(tmp_path / "b", documents=unread(), dense=DenseSettings("Bogus"))
 
 
 def test_no_documents_are_an_error(write: Write, tmp_path: Path) -> None:
@@ -326,8 +333,8 @@ def test_no_documents_are_an_error(write: Write, tmp_path: Path) -> None:
         ({"dimension": 0}, RecipeError, "Dimension 0 does not fit"),
         ({"dimension": HIDDEN + 1}, RecipeError, "Dimension 25 does not fit"),
         ({"sparse": replace(LEARNED, top_k=0)}, RecipeError, "top_k is 0"),
-        ({"factory": "Nonsense"}, RecipeError, '"Nonsense"'),
-        ({"factory": "IVF64,Flat"}, RecipeError, "needs at least 2496 documents to train them, found 30"),
+        ({"dense": DenseSettings("Nonsense")}, RecipeError, '"Nonsense"'),
+        ({"dense": DenseSettings("IVF64,Flat")}, RecipeError, "needs at least 2496 documents to train them, found 30"),
         ({"table_dtype": "int4"}, BundleError, "unknown table dtype"),
         ({"tokenizer_file": Path("/nowhere/tokenizer.json")}, BundleError, r"/nowhere/tokenizer\.json: .* read"),
     ],

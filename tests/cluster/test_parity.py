@@ -11,7 +11,13 @@ import pytest
 from lightretriever.artifacts.bundle.archive import unpack
 from lightretriever.artifacts.bundle.batches import EncodedBatch
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.bundle.writer import SparseSettings, TableInput, write_bundle
+from lightretriever.artifacts.bundle.writer import (
+    BundleContent,
+    DenseSettings,
+    SparseSettings,
+    TableInput,
+    write_bundle,
+)
 from lightretriever.artifacts.cluster.push import push
 from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.schemas import LegName, SearchRequest
@@ -38,8 +44,7 @@ def first_documents(whole: Bundle, path: Path) -> Bundle:
     assert manifest.dense is not None
     sparse.close()
     rows = whole.table(task).rows(np.arange(manifest.vocab_size))
-    return write_bundle(
-        path,
+    content = BundleContent(
         name=manifest.name,
         model=manifest.model,
         corpus=manifest.corpus,
@@ -49,7 +54,7 @@ def first_documents(whole: Bundle, path: Path) -> Bundle:
         default_task=task,
         documents=[batch],
         dimension=manifest.dimension,
-        factory=manifest.dense.factory,
+        dense=DenseSettings(manifest.dense.factory),
         sparse=SparseSettings(
             vocabulary=manifest.sparse.vocabulary,
             language=manifest.sparse.language,
@@ -58,6 +63,7 @@ def first_documents(whole: Bundle, path: Path) -> Bundle:
         ),
         fields=manifest.fields,
     )
+    return write_bundle(path, content)
 
 
 @pytest.fixture(scope="module")

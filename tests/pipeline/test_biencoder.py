@@ -41,7 +41,7 @@ def test_vectors_are_those_of_sentence_transformers(encoder: BiEncoder, folder: 
 
 def test_a_single_token_has_the_vector_of_its_text(encoder: BiEncoder, tmp_path: Path) -> None:
     states = token_rows(encoder, "", tmp_path)
-    assert states.shape == (encoder.vocab_size, encoder.hidden_size)
+    assert states.shape == (encoder.tokenizer.vocab_size, encoder.hidden_size)
     for word in ("music", "player", "terminal"):
         (token,) = encoder.tokenizer.encode(word)
         np.testing.assert_allclose(states[token], encoder.encode_queries([word]).dense[0], atol=1e-5)
@@ -170,7 +170,7 @@ def test_a_vocabulary_is_compared_with_the_embedding(folder: Path, tmp_path: Pat
                 load_biencoder(str(place), device="cpu")
             continue
         encoder = load_biencoder(str(place), device="cpu")
-        assert encoder.vocab_size == encoder.embedded + 2
+        assert encoder.tokenizer.vocab_size == encoder.embedded + 2
         assert np.isfinite(encoder.encode_documents(["music zyx player", "zyz"]).dense).all()
         rows = token_rows(encoder, "", tmp_path / "rows")
         assert not rows[-2:].any()

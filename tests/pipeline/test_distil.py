@@ -22,6 +22,7 @@ from lightretriever.artifacts.files.shards import ShardStore
 from lightretriever.artifacts.pipeline.biencoder import BiEncoder, load_biencoder
 from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder
 from lightretriever.artifacts.pipeline.encoder import Encoded
+from lightretriever.artifacts.pipeline.encoders import Encoders
 from lightretriever.artifacts.pipeline.fit import (
     Agreement,
     Bags,
@@ -34,7 +35,7 @@ from lightretriever.artifacts.pipeline.fit import (
 )
 from lightretriever.artifacts.pipeline.fit_texts import DistilTexts, corpus_sentences, query_texts, teacher_vectors
 from lightretriever.artifacts.pipeline.joint_encoder import load_biencoders
-from lightretriever.artifacts.pipeline.recipe import DistilTableRecipe, load_recipe
+from lightretriever.artifacts.pipeline.recipe import DistilTableRecipe, EncodeRecipe, load_recipe
 from lightretriever.artifacts.pipeline.stages import run_encode
 from lightretriever.artifacts.signals import Stopped
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
@@ -453,13 +454,17 @@ def test_an_id_without_a_state_has_a_row_of_zeros() -> None:
     assert rows[:2].any(axis=1).all()
 
 
+def alone(encoder: BiEncoder) -> Encoders:
+    return Encoders(encoder, None, EncodeRecipe(impacts="bm25", top_k=None, shard_size=50))
+
+
 def test_unknown_tokens_are_no_part_of_bags(recipe: Path, tmp_path: Path, encoder: BiEncoder) -> None:
     settings = DistilTableRecipe(sentences=False, held_out=2)
     loaded = load_recipe(recipe)
     unknown = encoder.tokenizer.unknown_id
     with (tmp_path / "corpus.jsonl").open("a", encoding="utf-8") as file:
         file.write(json.dumps({"_id": "odd", "text": "music 🎉 player 党"}) + "\n")
-    run_encode(loaded, encoder)
+    run_encode(loaded, alone(encoder))
     texts = DistilTexts.of(loaded, settings, encoder)
     assert unknown in encoder.tokenizer.encode("music 🎉")
     assert texts.documents[-1].tolist() == encoder.tokenizer.encode("music player").tolist()
@@ -472,7 +477,7 @@ def test_texts_without_terms_are_no_bags(recipe: Path, tmp_path: Path, encoder: 
     loaded, settings = load_recipe(recipe), DistilTableRecipe(sentences=False, held_out=2)
     with (tmp_path / "corpus.jsonl").open("a", encoding="utf-8") as file:
         file.write(json.dumps({"_id": "khmer", "text": "ខ្មែរ"}) + "\n")
-    run_encode(loaded, encoder)
+    run_encode(loaded, alone(encoder))
     texts = DistilTexts.of(loaded, settings, encoder)
     assert texts.documents[-1].size == 0
     given = replace(texts, texts=["ខ្មែរ", *QUERIES]).of_task("", tmp_path / "teacher")
@@ -488,7 +493,7 @@ def test_a_corpus_of_nothing_else_can_not_be_fitted_to(recipe: Path, tmp_path: P
     loaded, settings = load_recipe(recipe), DistilTableRecipe(sentences=False, held_out=2)
     lines = [json.dumps({"_id": f"k{number}", "title": "ខ្មែរ", "text": "漢" * number}) for number in range(3)]
     (tmp_path / "corpus.jsonl").write_text("\n".join(lines) + "\n")
-    run_encode(loaded, encoder)
+    run_encode(loaded, alone(encoder))
     with pytest.raises(RecipeError, match="None of the 3 documents and 0 other texts has a token that tiny-bi knows"):
         DistilTexts.of(loaded, settings, encoder)
     with_queries = settings.model_copy(update={"queries": [tmp_path / "queries.jsonl"]})
@@ -496,7 +501,7 @@ def test_a_corpus_of_nothing_else_can_not_be_fitted_to(recipe: Path, tmp_path: P
     assert not given.statistics.frequencies.any()
     fitted = given.of_task("", tmp_path / "teacher")
     assert len(fitted.bags) == len(QUERIES)
-    states = np.ones((encoder.vocab_size, 4), np.float32)
+    states = np.ones((encoder.tokenizer.vocab_size, 4), np.float32)
     np.testing.assert_array_equal(scaled_rows(states, np.flatnonzero(given.statistics.frequencies)), states)
 
 
@@ -614,12 +619,12 @@ def test_what_the_teacher_has_read_when_it_is_stopped_is_kept(encoder: BiEncoder
 def test_what_is_encoded_when_a_run_is_stopped_is_kept(recipe: Path, tmp_path: Path, encoder: BiEncoder) -> None:
     loaded = load_recipe(recipe)
     with pytest.raises(Stopped):
-        run_encode(loaded, StoppedEncoder(**vars(encoder), most=80))  # in the second shard of 50
+        run_encode(loaded, alone(StoppedEncoder(**vars(encoder), most=80)))  # in the second shard of 50
     again = StoppedEncoder(**vars(encoder))
-    counts = run_encode(loaded, again).counts
+    counts = run_encode(loaded, alone(again)).counts
     assert (counts.reused, counts.encoded, counts.removed) == (82, COUNT - 82, 0)
     fresh = load_recipe(recipe, {"work": str(tmp_path / "fresh")})
-    run_encode(fresh, encoder)
+    run_encode(fresh, alone(encoder))
     shards = [
         {file.name: file.read_bytes() for file in (tmp_path / work / "encode").iterdir()} for work in ("work", "fresh")
     ]

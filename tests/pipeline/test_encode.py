@@ -15,7 +15,7 @@ from lightretriever.artifacts.files.workdir import work_lock
 from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder
 from lightretriever.artifacts.pipeline.encode import encode_corpus
 from lightretriever.artifacts.pipeline.encoded import SparseLeg, encoded_batches
-from lightretriever.artifacts.pipeline.encoder import resolved
+from lightretriever.artifacts.pipeline.encoders import Encoders, resolved
 from lightretriever.artifacts.pipeline.language_model import LanguageModel
 from lightretriever.artifacts.pipeline.model import Backbone
 from lightretriever.artifacts.pipeline.recipe import EncodeRecipe
@@ -34,8 +34,9 @@ def files(folder: Path) -> dict[str, bytes]:
 def test_batched_encoding_equals_one_document_at_a_time_by_the_formulas(any_backbone: Backbone, tmp_path: Path) -> None:
     documents = list(Corpus(write_corpus(tmp_path / "corpus.jsonl", 20)))
     names = [document.id for document in documents]
-    encoder, corpus = LanguageModel.of(any_backbone, SETTINGS), Corpus(tmp_path / "corpus.jsonl")
-    (shard,) = encode_corpus(encoder, corpus, SETTINGS.model_copy(update={"shard_size": 20}), tmp_path / "work").store
+    settings, corpus = SETTINGS.model_copy(update={"shard_size": 20}), Corpus(tmp_path / "corpus.jsonl")
+    encoders = Encoders(LanguageModel.of(any_backbone, settings), None, settings)
+    (shard,) = encode_corpus(encoders, corpus, tmp_path / "work").store
     assert shard.ids == names
     for row, document in enumerate(documents):
         ids = any_backbone.frame(any_backbone.tokenizer.encode(document.full_text)[:46].tolist())
@@ -70,7 +71,8 @@ def test_documents_that_are_cut_are_counted(backbone: Backbone, tmp_path: Path) 
     encoder = LanguageModel.of(backbone, SETTINGS)
     cut = encoder.are_cut([replace(document, title="", text=text).full_text for text in texts])
     assert cut == [False, False, True, True, False]
-    store = encode_corpus(encoder, Corpus(tmp_path / "corpus.jsonl"), SETTINGS, tmp_path / "work").store
+    encoders = Encoders(encoder, None, SETTINGS)
+    store = encode_corpus(encoders, Corpus(tmp_path / "corpus.jsonl"), tmp_path / "work").store
     longer = sum(len(backbone.tokenizer.encode(one.full_text)) > room for one in Corpus(tmp_path / "corpus.jsonl"))
     assert store.totals().cut == longer
 
@@ -83,13 +85,14 @@ def test_killed_and_started_again_it_ends_byte_identical(model_folder: Path, tmp
         "import sys; from pathlib import Path\n"
         "from lightretriever.artifacts.corpus.beir import Corpus\n"
         "from lightretriever.artifacts.pipeline.encode import encode_corpus\n"
+        "from lightretriever.artifacts.pipeline.encoders import Encoders\n"
         "from lightretriever.artifacts.pipeline.language_model import LanguageModel\n"
         "from lightretriever.artifacts.pipeline.recipe import EncodeRecipe\n"
         "from lightretriever.artifacts.pipeline.model import load_backbone\n"
         "backbone = load_backbone(sys.argv[1], work=Path(sys.argv[3]), device='cpu')\n"
         "settings = EncodeRecipe(max_length=48, top_k=20, batch_tokens=256, shard_size=2)\n"
-        "encoder = LanguageModel.of(backbone, settings)\n"
-        "encode_corpus(encoder, Corpus(Path(sys.argv[2])), settings, Path(sys.argv[3]) / 'encode')\n"
+        "encoders = Encoders(LanguageModel.of(backbone, settings), None, settings)\n"
+        "encode_corpus(encoders, Corpus(Path(sys.argv[2])), Path(sys.argv[3]) / 'encode')\n"
     )
 
     def start(work: Path) -> subprocess.Popen[bytes]:
@@ -126,20 +129,19 @@ def test_killed_and_started_again_it_ends_byte_identical(model_folder: Path, tmp
 
 def test_a_half_written_shard_is_made_again(backbone: Backbone, tmp_path: Path) -> None:
     corpus, work = Corpus(write_corpus(tmp_path / "corpus.jsonl", 20)), tmp_path / "work"
-    store = encode_corpus(LanguageModel.of(backbone, SETTINGS), corpus, SETTINGS, work).store
+    store = encode_corpus(Encoders(LanguageModel.of(backbone, SETTINGS), None, SETTINGS), corpus, work).store
     whole, file = files(work), work / f"{store.names()[1]}.npz"
     file.rename(work / f"{file.name}.0123.partial")
     with work_lock(work):
-        encode_corpus(LanguageModel.of(backbone, SETTINGS), corpus, SETTINGS, work)
+        encode_corpus(Encoders(LanguageModel.of(backbone, SETTINGS), None, SETTINGS), corpus, work)
     (work / ".lock").unlink()
     assert files(work) == whole
 
 
 def test_an_unfinished_job_can_not_be_indexed(backbone: Backbone, tmp_path: Path) -> None:
     store = encode_corpus(
-        LanguageModel.of(backbone, SETTINGS),
+        Encoders(LanguageModel.of(backbone, SETTINGS), None, SETTINGS),
         Corpus(write_corpus(tmp_path / "c.jsonl", 12)),
-        SETTINGS,
         tmp_path / "work",
     ).store
     (tmp_path / "work" / "shards.json").unlink()
@@ -152,7 +154,7 @@ def test_impacts_of_bm25(backbone: Backbone, tmp_path: Path) -> None:
     texts = [document.full_text for document in corpus]
     settings = SETTINGS.model_copy(update={"impacts": "bm25", "top_k": None})
     encoder = LanguageModel.of(backbone, settings)
-    encode_corpus(encoder, corpus, settings, tmp_path / "encode")
+    encode_corpus(Encoders(encoder, None, settings), corpus, tmp_path / "encode")
     (tmp_path / "tokenizer.json").write_bytes(encoder.tokenizer_json)
     (tmp_path / "backbone.json").write_text('{"lowercase": true}')
     tokens = Vocabulary(backbone.tokenizer, None)

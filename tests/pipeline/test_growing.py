@@ -16,6 +16,7 @@ from lightretriever.artifacts.errors import LightRetrieverError, RecipeError, Re
 from lightretriever.artifacts.files.shards import Part, ShardStore
 from lightretriever.artifacts.files.workdir import work_lock
 from lightretriever.artifacts.pipeline.encode import encode_corpus
+from lightretriever.artifacts.pipeline.encoders import Encoders
 from lightretriever.artifacts.pipeline.language_model import LanguageModel
 from lightretriever.artifacts.pipeline.model import Backbone
 from lightretriever.artifacts.pipeline.recipe import EncodeRecipe
@@ -108,15 +109,16 @@ def test_a_changed_corpus_is_built_from_what_was_encoded_to_the_bytes_of_a_fresh
 
 def test_what_is_known_of_a_text_is_taken_and_not_made_again(backbone: Backbone, tmp_path: Path) -> None:
     """The kept vectors are changed on disk, which shows where they come from."""
-    encoder, corpus = LanguageModel.of(backbone, SETTINGS), Corpus(write_corpus(tmp_path / "corpus.jsonl", 20))
-    store = encode_corpus(encoder, corpus, SETTINGS, tmp_path / "work").store
+    encoders = Encoders(LanguageModel.of(backbone, SETTINGS), None, SETTINGS)
+    corpus = Corpus(write_corpus(tmp_path / "corpus.jsonl", 20))
+    store = encode_corpus(encoders, corpus, tmp_path / "work").store
     for name in store.names():
         shard = store.read(name)
         (store.path / f"{name}.npz").unlink()
         store.write(name, type(shard)(**{**vars(shard), "dense": np.ones_like(shard.dense)}))
     lines = write_corpus(tmp_path / "corpus.jsonl", 23).read_text("utf-8").splitlines()
     (tmp_path / "corpus.jsonl").write_text("".join(f"{line}\n" for line in reversed(lines)), encoding="utf-8")
-    made = encode_corpus(encoder, Corpus(tmp_path / "corpus.jsonl"), SETTINGS, tmp_path / "work")
+    made = encode_corpus(encoders, Corpus(tmp_path / "corpus.jsonl"), tmp_path / "work")
     assert made.counts == (20, 3, 0)
     ones = np.concatenate([(shard.dense == 1).all(axis=1) for shard in made.store])
     np.testing.assert_array_equal(ones, [False] * 3 + [True] * 20)

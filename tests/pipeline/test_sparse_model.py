@@ -13,9 +13,10 @@ from lightretriever.artifacts.bundle.verify import verify_bundle
 from lightretriever.artifacts.errors import ModelError
 from lightretriever.artifacts.pipeline.biencoder import load_biencoder
 from lightretriever.artifacts.pipeline.encoder import token_rows
+from lightretriever.artifacts.pipeline.encoders import load_sparse_encoder
 from lightretriever.artifacts.pipeline.loading import route
-from lightretriever.artifacts.pipeline.paired_encoder import load_sparse_encoder
 from lightretriever.artifacts.pipeline.recipe import EncodeRecipe, ModelRecipe
+from lightretriever.artifacts.pipeline.sparse_model import SparseModel
 from lightretriever.service.cli import app
 from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine
@@ -80,18 +81,18 @@ def test_impacts_and_query_weights_are_the_library_s(folders: dict[str, Path]) -
     model: Any = SparseEncoder(str(folders["sparse"]), device="cpu")
     expected = model.encode_document(TEXTS, convert_to_sparse_tensor=False, show_progress_bar=False).numpy()
     encoder = load_sparse_encoder(ModelRecipe(path=str(folders["sparse"])), EncodeRecipe(top_k=None), Path())
-    rows = encoder.encode_documents(TEXTS).sparse
-    assert rows is not None
+    rows = encoder.encode_impacts(TEXTS)
     assert len(rows) == COUNT
     for (terms, impacts), weights in zip(rows, expected, strict=True):
         exact = 100 * weights.astype(np.float64)  # in its last bits a weight depends on the texts beside it
         np.testing.assert_allclose(impacts, exact[terms], rtol=0, atol=0.501)
         assert set(np.flatnonzero(exact > 0.501)) <= set(terms.tolist()) <= set(np.flatnonzero(exact > 0.499))
     asked = model.encode_query(["music player"], convert_to_sparse_tensor=False).numpy()[0]
-    assert encoder.query_weights is not None
+    assert isinstance(encoder, SparseModel)
+    assert encoder.weights is not None
     tokens = encoder.tokenizer.query_ids("music player")
-    np.testing.assert_allclose(encoder.query_weights[tokens], asked[tokens])
-    assert (encoder.query_weights > 0).all()  # those of special tokens, which are 0, can't matter
+    np.testing.assert_allclose(encoder.weights[tokens], asked[tokens])
+    assert (encoder.weights > 0).all()  # those of special tokens, which are 0, can't matter
 
 
 def test_a_bundle_of_two_models_scores_as_the_library_does(folders: dict[str, Path], tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from lightretriever.artifacts.pipeline.encoder import token_rows
 from lightretriever.artifacts.pipeline.language_model import LanguageModel, instruction_prefix
 from lightretriever.artifacts.pipeline.model import Backbone
 from lightretriever.artifacts.pipeline.recipe import Recipe, load_recipe
-from lightretriever.artifacts.pipeline.stages import load_recipe_encoder, run_tables
+from lightretriever.artifacts.pipeline.stages import load_recipe_encoders, run_tables
 from lightretriever.artifacts.tokens.table import TokenTable, write_table
 from pydantic import ValidationError
 
@@ -84,42 +84,42 @@ def test_rows_of_a_stopped_run_are_kept(backbone: Backbone, tmp_path: Path, monk
 
 
 def test_a_stage_leaves_whole_tables_and_keeps_them(recipe: Recipe) -> None:
-    encoder = load_recipe_encoder(recipe)
-    tables = run_tables(recipe, encoder)
+    encoders = load_recipe_encoders(recipe)
+    tables = run_tables(recipe, encoders)
     written = {file: file.stat().st_mtime_ns for file in tables.values()}
     assert [sorted(path.name for path in file.parent.iterdir()) for file in tables.values()] == [
         ["plan.json", "table.npy"]
     ] * 2
     tables["other"].unlink()
     (tables["one"].parent / "part-0000000.npy").touch()  # a run that was killed after it had written the table
-    assert run_tables(recipe, encoder) == tables
+    assert run_tables(recipe, encoders) == tables
     assert tables["one"].stat().st_mtime_ns == written[tables["one"]]
     assert not list(tables["one"].parent.glob("part-*"))
 
 
 def test_another_instruction_needs_another_directory(recipe: Recipe) -> None:
-    encoder = load_recipe_encoder(recipe)
-    run_tables(recipe, encoder)
+    encoders = load_recipe_encoders(recipe)
+    run_tables(recipe, encoders)
     other = recipe.model_copy(update={"tasks": {"one": "Other"}})
     with pytest.raises(ResumeError, match=r"instruction: 'Given a question.*' there, 'Other' now"):
-        run_tables(other, encoder)
+        run_tables(other, encoders)
 
 
 def test_a_released_table_is_taken_as_it_is(recipe: Recipe, tmp_path: Path) -> None:
-    encoder, file = load_recipe_encoder(recipe), tmp_path / "web.emb_bag.pt"
-    weight = torch.randn(encoder.vocab_size, encoder.hidden_size).bfloat16()
+    encoders, file = load_recipe_encoders(recipe), tmp_path / "web.emb_bag.pt"
+    weight = torch.randn(encoders.dense.tokenizer.vocab_size, encoders.dense.hidden_size).bfloat16()
     torch.save(weight, file)
-    files = run_tables(recipe.model_copy(update={"tables": {"other": file}}), encoder)
+    files = run_tables(recipe.model_copy(update={"tables": {"other": file}}), encoders)
     np.testing.assert_array_equal(np.load(files["other"]), weight.float().numpy())
     assert not np.array_equal(np.load(files["one"]), np.load(files["other"]))
     torch.save(2 * weight, file)
     with pytest.raises(ResumeError, match="file"):
-        run_tables(recipe.model_copy(update={"tables": {"other": file}}), encoder)
+        run_tables(recipe.model_copy(update={"tables": {"other": file}}), encoders)
 
 
 def test_a_released_table_that_is_missing_is_named(recipe: Recipe, tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match=r"tables.one: .*none.pt: there is no such file"):
-        run_tables(recipe.model_copy(update={"tables": {"one": tmp_path / "none.pt"}}), load_recipe_encoder(recipe))
+        run_tables(recipe.model_copy(update={"tables": {"one": tmp_path / "none.pt"}}), load_recipe_encoders(recipe))
 
 
 def test_a_released_table_that_does_not_fit_is_refused(recipe: Recipe, tmp_path: Path) -> None:

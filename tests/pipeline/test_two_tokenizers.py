@@ -18,9 +18,11 @@ from lightretriever.artifacts.evaluation.full import QueryModel, encode_fully
 from lightretriever.artifacts.files.shards import ShardStore
 from lightretriever.artifacts.pipeline.biencoder import load_biencoder
 from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder
-from lightretriever.artifacts.pipeline.encoder import Encoder, load_encoder
-from lightretriever.artifacts.pipeline.paired_encoder import load_sparse_encoder
+from lightretriever.artifacts.pipeline.encoder import Encoder, TextModel
+from lightretriever.artifacts.pipeline.encoders import load_encoder, load_sparse_encoder
+from lightretriever.artifacts.pipeline.language_model import LanguageModel
 from lightretriever.artifacts.pipeline.recipe import EncodeRecipe, ModelRecipe
+from lightretriever.artifacts.pipeline.sparse_model import SparseModel
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
 from lightretriever.service.http.app import create_app
 from lightretriever.service.observability.metrics import StageClock
@@ -52,7 +54,7 @@ class Built:
     engine: SearchEngine
     client: TestClient
     dense: Encoder
-    sparse: Encoder
+    sparse: SparseModel | LanguageModel
 
     def search(self, query: str, mode: str = "hybrid", **changes: Any) -> dict[str, Any]:
         asked = {"query": query, "mode": mode, "k": COUNT, "candidates": COUNT, "fields": [], **changes}
@@ -71,7 +73,8 @@ class Built:
 
     def sparse_scores(self, tokens: dict[int, float]) -> Scores:
         """By what the sparse model, or BM25, makes of its own tokens."""
-        learned, weights = self.sparse.encode_documents(TEXTS).sparse, self.sparse.query_weights
+        learned = None if self.kind == "bm25" else self.sparse.encode_impacts(TEXTS)
+        weights = None if isinstance(self.sparse, LanguageModel) else self.sparse.weights
         bm25 = Bm25Encoder.of(TEXTS, Vocabulary(self.sparse.tokenizer, None), quantization=100, k1=0.9, b=0.4)
         names = np.array(bm25.numbers.names).astype(np.int32)
         rows = learned or [(names[terms], impacts) for terms, impacts in bm25.impacts(TEXTS)]
@@ -120,7 +123,7 @@ def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         yield Built(kind, bundle, engine, client, dense, load_sparse_encoder(sparse, settings, folder))
 
 
-def counted(encoder: Encoder, query: str, terms: list[dict[str, Any]]) -> dict[int, float]:
+def counted(encoder: TextModel, query: str, terms: list[dict[str, Any]]) -> dict[int, float]:
     counts: Counter[int] = Counter()
     weights: dict[int, float] = dict.fromkeys(encoder.tokenizer.query_ids(query), 0.0)
     counts.update(encoder.tokenizer.query_ids(query))

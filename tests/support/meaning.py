@@ -9,7 +9,13 @@ import orjson
 from lightretriever.artifacts.bundle.batches import EncodedBatch
 from lightretriever.artifacts.bundle.manifest import CorpusInfo, LegWeights, ModelInfo
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.bundle.writer import SparseSettings, TableInput, write_bundle
+from lightretriever.artifacts.bundle.writer import (
+    BundleContent,
+    DenseSettings,
+    SparseSettings,
+    TableInput,
+    write_bundle,
+)
 from lightretriever.artifacts.sparse.vocabulary import VocabularyKind
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer, document_text
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
@@ -58,8 +64,7 @@ def make_meaningful_bundle(
     _tokenizer(invented).save(str(file))
     tokenizer = TextTokenizer.from_file(file)
     rows = np.random.default_rng(5).standard_normal((tokenizer.vocab_size, _WIDTH)).astype(np.float32)
-    bundle = write_bundle(
-        path,
+    content = BundleContent(
         name="meaning",
         model=ModelInfo(name="mean-of-rows", hidden_size=_WIDTH, trained=False),
         corpus=CorpusInfo(name="hobbies"),
@@ -74,10 +79,10 @@ def make_meaningful_bundle(
             impacts="bm25" if vocabulary == "words" else "learned",
             token_factor=1.0 if vocabulary == "both" else None,
         ),
-        dense=dense,
+        dense=DenseSettings() if dense else None,
         weights=weights,
-        overwrite=overwrite,
     )
+    bundle = write_bundle(path, content, overwrite=overwrite)
     file.unlink()
     return bundle
 

@@ -10,7 +10,13 @@ import numpy.typing as npt
 from lightretriever.artifacts.bundle.batches import EncodedBatch
 from lightretriever.artifacts.bundle.manifest import CorpusInfo, LegWeights, ModelInfo
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.bundle.writer import SparseSettings, TableInput, write_bundle
+from lightretriever.artifacts.bundle.writer import (
+    BundleContent,
+    DenseSettings,
+    SparseSettings,
+    TableInput,
+    write_bundle,
+)
 from lightretriever.artifacts.corpus.fields import FieldKind
 from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder
 from lightretriever.artifacts.sparse.vocabulary import Language, Vocabulary, VocabularyKind
@@ -221,8 +227,7 @@ def make_tiny_bundle(
     else:
         own_tokenizer.save(str(tokenizer_file))
     tokenizer = TextTokenizer.from_file(tokenizer_file)
-    bundle = write_bundle(
-        path,
+    content = BundleContent(
         name="tiny",
         model=ModelInfo(name="tiny-random", hidden_size=dimension, trained=False, licence="Apache-2.0"),
         corpus=CorpusInfo(name="tiny", licence="CC0-1.0"),
@@ -247,13 +252,11 @@ def make_tiny_bundle(
             token_factor=1.0 if vocabulary == "both" else None,
             idf=tiny_idf(tokenizer) if idf else None,
         ),
-        factory=factory,
-        dense=dense,
+        dense=DenseSettings(factory, queries) if dense else None,
         weights=weights,
-        fields=fields,
-        queries=queries,
-        overwrite=overwrite,
+        fields=fields or {},
     )
+    bundle = write_bundle(path, content, overwrite=overwrite)
     tokenizer_file.unlink()
     return bundle
 
