@@ -6,18 +6,14 @@ Hits are plain dictionaries in the form of `service.schemas`, so that answers ar
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isnan
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from lightretriever.service.schemas import LegName, Matched, Snippet
+from lightretriever.service.schemas import LegName, Matched, Plain, Snippet
 from lightretriever.service.search.fusion import CandidateTable
 from lightretriever.service.search.ranking import Ranked
 
-__all__ = ["Page", "Plain", "Typed", "build_hits"]
-
-Plain = dict[str, Any]
-"""An answer, or a part of it, with the keys of its model in their order."""
+__all__ = ["Page", "build_hits"]
 
 
 @dataclass(slots=True)
@@ -31,30 +27,6 @@ class Page:
     snippets: Sequence[dict[str, Snippet]] | None = None
     explanations: Sequence[Plain] | None = None
     matched: Sequence[Matched | None] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Typed:
-    """The text to search for in place of a query as it was typed, and the text that may have been meant, if any.
-
-    completions: the query with each completion of its last word, the likeliest first. words: those that count beside
-    the text, each with its weight.
-    """
-
-    query: str
-    searched: str
-    meant: str | None = None
-    completions: Sequence[str] = ()
-    words: Sequence[tuple[str, float]] = ()
-
-    def facts(self) -> Plain:
-        """Give `searched`, `did_you_mean` and `completions` of the answer."""
-        facts: Plain = {} if self.searched == self.query else {"searched": self.searched}
-        if self.meant is not None:
-            facts["did_you_mean"] = self.meant
-        if self.completions:
-            facts["completions"] = list(self.completions)
-        return facts
 
 
 def build_hits(page: Page, table: CandidateTable, legs: Sequence[LegName], ranking: Ranked, offset: int) -> list[Plain]:

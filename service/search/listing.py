@@ -9,7 +9,7 @@ from typing import Final
 
 from lightretriever.service.backends.base import NO_TOKENS, EncodedQuery
 from lightretriever.service.observability.metrics import StageClock
-from lightretriever.service.search.answer import Plain
+from lightretriever.service.schemas import Plain
 from lightretriever.service.search.documents import reading
 from lightretriever.service.search.parts import Parts
 from lightretriever.service.search.request import Plan

@@ -18,8 +18,7 @@ import numpy.typing as npt
 from lightretriever.artifacts.bundle.parts import MatchThresholds
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 from lightretriever.service.backends.base import EncodedQuery
-from lightretriever.service.schemas import LegName, Matched
-from lightretriever.service.search.answer import Plain
+from lightretriever.service.schemas import LegName, Matched, Plain
 from lightretriever.service.search.encoder import QueryEncoder
 from lightretriever.service.search.fusion import CandidateTable
 from lightretriever.service.search.words import STOP_WORDS, WORD

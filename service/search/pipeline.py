@@ -19,22 +19,21 @@ from lightretriever.service.backends.base import (
 from lightretriever.service.errors import UNAVAILABLE, DeadlineError, NotReadyError, SearchFailedError
 from lightretriever.service.execution.executor import Outcome, Reason
 from lightretriever.service.observability.metrics import StageClock
-from lightretriever.service.schemas import LegName, LinearFusion, Matched
-from lightretriever.service.search.answer import Page, Plain, Typed, build_hits
+from lightretriever.service.schemas import LegName, LinearFusion, Matched, Plain
+from lightretriever.service.search.answer import Page, build_hits
 from lightretriever.service.search.documents import reading
 from lightretriever.service.search.encoder import require_terms
 from lightretriever.service.search.explain import check_explained, explanations, query_words
-from lightretriever.service.search.facets import count_in_ranges
+from lightretriever.service.search.filters import count_in_ranges
 from lightretriever.service.search.fusion import CandidateTable, Fused, align, fuse_linear, fuse_rrf, with_documents
 from lightretriever.service.search.listing import list_documents
 from lightretriever.service.search.matching import best_match, matches, reaching
 from lightretriever.service.search.parts import Parts
-from lightretriever.service.search.ranking import Ranked, fields_to_rank, ranked
+from lightretriever.service.search.ranking import RERANK, Ranked, fields_to_rank, ranked
 from lightretriever.service.search.request import Plan
-from lightretriever.service.search.rerank import RERANK
 from lightretriever.service.search.rules import AppliedRules
 from lightretriever.service.search.snippets import snippets_of
-from lightretriever.service.search.spelling import read_typed
+from lightretriever.service.search.words import Typed, read_typed
 
 __all__ = ["Search"]
 
