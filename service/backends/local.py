@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from threading import Lock
 from typing import Final
@@ -102,10 +102,9 @@ class LocalBackends:
             raise ValueError("the bundle has no dense leg")
         return self._dense.vectors(ordinals)
 
-    @contextmanager
-    def within(self, until: float) -> Iterator[None]:
+    def within(self, until: float) -> AbstractContextManager[None]:
         """Do nothing: Lucene's documents can't be asked to end."""
-        yield
+        return nullcontext()
 
     def close(self) -> None:
         """Close the index. Faiss's is mapped into memory, and freed with its last reference."""

@@ -35,7 +35,7 @@ from lightretriever.artifacts.sparse.spelling import LEAST_WORD
 from lightretriever.artifacts.sparse.vocabulary import words_of
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 from lightretriever.service.backends.base import Spellings
-from lightretriever.service.schemas import Plain, SearchRequest
+from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.encoder import QueryEncoder
 
 __all__ = [
@@ -135,15 +135,6 @@ class Typed:
     meant: str | None = None
     completions: Sequence[str] = ()
     words: Sequence[tuple[str, float]] = ()
-
-    def facts(self) -> Plain:
-        """Give `searched`, `did_you_mean` and `completions` of the answer."""
-        facts: Plain = {} if self.searched == self.query else {"searched": self.searched}
-        if self.meant is not None:
-            facts["did_you_mean"] = self.meant
-        if self.completions:
-            facts["completions"] = list(self.completions)
-        return facts
 
 
 def read_typed(query: str, request: SearchRequest, words: Spellings | None, encoder: QueryEncoder, task: str) -> Typed:
