@@ -17,12 +17,12 @@ from lightretriever.artifacts.tokens.tokenizer import document_text
 from lightretriever.service.backends.base import NO_TOKENS, DocumentFilter, EncodedQuery, Ordinals
 from lightretriever.service.errors import DeadlineError
 from lightretriever.service.observability.metrics import StageClock
-from lightretriever.service.schemas import LegName, Matched, Plain, SearchRequest, Snippet
+from lightretriever.service.schemas import LegName, Plain, SearchRequest, Snippet
 from lightretriever.service.search.documents import reading
 from lightretriever.service.search.explain import explanations, query_words
 from lightretriever.service.search.filters import count_in_ranges
 from lightretriever.service.search.fusion import CandidateTable, Fused
-from lightretriever.service.search.matching import best_match
+from lightretriever.service.search.matching import LEVELS, Levels, best_match
 from lightretriever.service.search.parts import Parts
 from lightretriever.service.search.ranking import Ranked
 from lightretriever.service.search.request import Plan
@@ -79,7 +79,7 @@ class Found:
     legs: Sequence[LegName]
     table: CandidateTable
     fused: Fused
-    levels: Sequence[Matched | None] | None
+    levels: Levels | None
     unmatched: int | None
     ranking: Ranked
     rules: AppliedRules | None
@@ -194,6 +194,7 @@ def _hits(
     for row, name in enumerate(found.legs):
         cells = zip(table.scores[row, columns].tolist(), table.ranks[row, columns].tolist(), strict=True)
         of_legs[name] = [None if isnan(score) else {"score": score, "rank": rank or None} for score, rank in cells]
+    levels = [-1] * columns.size if found.levels is None else found.levels[columns].tolist()
     hits = []
     for place, (column, (document_id, fields)) in enumerate(zip(columns.tolist(), documents, strict=True)):
         hit: Plain = {
@@ -204,8 +205,8 @@ def _hits(
             "sparse": of_legs["sparse"][place],
             "fields": fields,
         }
-        if found.levels is not None and (level := found.levels[column]) is not None:
-            hit["matched"] = level
+        if levels[place] >= 0:
+            hit["matched"] = LEVELS[levels[place]]
         if snippets is not None:
             hit["snippets"] = snippets[place]
         if explained is not None:

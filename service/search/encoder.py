@@ -205,7 +205,7 @@ class QueryEncoder:
         self, bags: Sequence[list[str]], factors: Sequence[float]
     ) -> tuple[list[str], npt.NDArray[np.int64], npt.NDArray[np.float32]]:
         """The distinct terms of a query and of its extra terms, their counts and their weights in the sparse leg,
-        without the terms that they cancel."""
+        without the terms that they cancel. Sums of weight times impact are exact, as `weighted_ids` says."""
         counts, sums = dict[str, int](), dict[str, float]()
         for bag, factor in zip(bags, factors, strict=True):
             for term in bag:
@@ -216,6 +216,9 @@ class QueryEncoder:
         if self._idf is not None:
             tokens = map(self.vocabulary.token_of, kept)
             weights *= np.array([1.0 if one is None else self._idf[one] for one in tokens], np.float32)
+        if len(factors) > 1 or self._idf is not None:  # whole numbers are exact as they are
+            places, weights = kernels.weighted_terms(np.arange(len(kept), dtype=np.int32), weights)
+            kept = [kept[place] for place in places.tolist()]
         return kept, np.array([counts[term] for term in kept], dtype=np.int64), weights
 
     @staticmethod

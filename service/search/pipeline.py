@@ -2,12 +2,13 @@
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from time import perf_counter
 from typing import Any, Final, Literal, NoReturn
 
 import numpy as np
 import numpy.typing as npt
+from lightretriever.artifacts.sparse.arguments import scores_of
 from lightretriever.service.backends.base import (
     DocumentsGoneError,
     EncodedQuery,
@@ -18,13 +19,13 @@ from lightretriever.service.backends.base import (
 from lightretriever.service.errors import UNAVAILABLE, DeadlineError, NotReadyError, SearchFailedError
 from lightretriever.service.execution.executor import Outcome, Reason
 from lightretriever.service.observability.metrics import StageClock
-from lightretriever.service.schemas import LegName, LinearFusion, Matched, Plain
+from lightretriever.service.schemas import LegName, LinearFusion, Plain
 from lightretriever.service.search.answer import Found, Running, build_answer, build_listing
 from lightretriever.service.search.documents import reading
 from lightretriever.service.search.encoder import require_terms
 from lightretriever.service.search.explain import check_explained
 from lightretriever.service.search.fusion import CandidateTable, Fused, align, fuse_linear, fuse_rrf, with_documents
-from lightretriever.service.search.matching import matches, reaching
+from lightretriever.service.search.matching import Levels, Shares, judges_words, matches, reaching
 from lightretriever.service.search.parts import Parts
 from lightretriever.service.search.ranking import RERANK, Ranked, fields_to_rank, ranked
 from lightretriever.service.search.request import Plan
@@ -56,6 +57,7 @@ class Search:
         self._plan = plan
         self._clock = clock
         self._rules: AppliedRules | None = None
+        self._thresholds = plan.thresholds
 
     def run(self) -> Plain:
         """Give a `SearchResponse` as plain dictionaries.
@@ -74,6 +76,8 @@ class Search:
         typed = self._typed(request.query)
         if self._parts.rules is not None:
             self._rules = self._parts.rules.apply(typed.searched)
+            if self._rules is not None and self._rules.synonyms:
+                self._thresholds = None  # they change the query's vector
         query = self._encoded(typed)
         if request.explain:
             check_explained(request, query, self._plan.max_explained)
@@ -94,10 +98,11 @@ class Search:
         candidates = self._candidates(query)
         legs, pinned = list(candidates), self._pinned()
         table = self._aligned(list(candidates.values()), pinned)
-        self._score(query, table, legs)
-        fused = self._fused(table, legs)
+        shares = cache(partial(self._shares_to_judge, query, table.ordinals))
         with self._parts.backends.within(self._running.until()):
-            levels = self._levels(typed, query, table, legs)
+            self._score(query, table, legs, shares)
+            fused = self._fused(table, legs)
+            levels = self._levels(typed, query, table, legs, shares)
             columns = np.searchsorted(table.ordinals, list(pinned.values())).tolist() if pinned else []
             fused, unmatched = self._matching(fused, levels, legs)
             fused = _with_columns(fused, columns) if pinned else fused
@@ -217,14 +222,20 @@ class Search:
         self._clock.add("fuse", started)
         return with_documents(table, np.array(list(pinned.values()), np.int64)) if pinned else table
 
-    def _score(self, query: EncodedQuery, table: CandidateTable, legs: list[LegName]) -> None:
+    def _score(self, query: EncodedQuery, table: CandidateTable, legs: list[LegName], shares: Shares) -> None:
         """Fill in each leg's true score of the documents that only other legs proposed. If it fails or there is no
         time, the scores stay unknown and `unscored` names the leg."""
         wanted = {name: which for row, name in enumerate(legs) if (which := table.missing(row)).size}
         if not wanted:
             return
-        started, scored = perf_counter(), False
-        for name, outcome in self._parts.backends.score(query, wanted, self._running.until(_RESCORE_UNTIL)).items():
+        started, scored, until = perf_counter(), False, self._running.until(_RESCORE_UNTIL)
+        judges = judges_words(self._thresholds, query, table, legs, self._parts.encoder)
+        if "sparse" in wanted and judges and started < until and (found := shares()) is not None:
+            row = legs.index("sparse")
+            table.fill(row, scores_of(found[np.isnan(table.scores[row])]))
+            del wanted["sparse"]
+            scored = True
+        for name, outcome in self._parts.backends.score(query, wanted, until).items():
             if outcome.reason is None:
                 table.fill(legs.index(name), outcome.get())
                 scored = True
@@ -250,13 +261,11 @@ class Search:
         return fused
 
     def _levels(
-        self, typed: Typed, query: EncodedQuery, table: CandidateTable, legs: list[LegName]
-    ) -> list[Matched | None] | None:
+        self, typed: Typed, query: EncodedQuery, table: CandidateTable, legs: list[LegName], shares: Shares
+    ) -> Levels | None:
         """Give how well each candidate matches; None if that can't be told."""
-        if self._plan.thresholds is None or (self._rules is not None and self._rules.synonyms):
-            return None
-        started, shares = perf_counter(), partial(self._shares_to_judge, query, table.ordinals)
-        levels = matches(self._plan.thresholds, typed.searched, query, table, legs, self._parts.encoder, shares)
+        started = perf_counter()
+        levels = matches(self._thresholds, typed.searched, query, table, legs, self._parts.encoder, shares)
         self._clock.add("fuse", started)
         return levels
 
@@ -266,9 +275,7 @@ class Search:
             raise SearchFailedError("The leg sparse failed. The reason is in the log; try again later.")
         return found
 
-    def _matching(
-        self, fused: Fused, levels: list[Matched | None] | None, legs: list[LegName]
-    ) -> tuple[Fused, int | None]:
+    def _matching(self, fused: Fused, levels: Levels | None, legs: list[LegName]) -> tuple[Fused, int | None]:
         """Leave out of a ranking what matches less well than the request asks for, and tell how many these are."""
         least = self._plan.request.min_matched
         if least is None or (levels is None and "dense" in legs):  # None for a head query, and a rule's synonyms
