@@ -31,13 +31,23 @@ from lightretriever.service.execution.granted import processors
 from lightretriever.service.schemas import LegName
 from lightretriever.service.settings import Settings
 
-__all__ = ["DENSE_LANE", "LocalBackends", "add_lane", "hands_over", "open_index", "open_local", "spelling_of"]
+__all__ = [
+    "DENSE_LANE",
+    "HAND_OVER_BYTES",
+    "LocalBackends",
+    "add_lane",
+    "hands_over",
+    "open_index",
+    "open_local",
+    "spelling_of",
+]
 
 DENSE_LANE: Final = "dense"
 """The lane in which Faiss searches."""
 
 HAND_OVER_BYTES: Final = 4 << 20
-"""A search that reads fewer bytes of the dense index ends about as soon as another thread has taken it over."""
+"""A search that reads fewer bytes of the dense index ends about as soon as another thread has taken it over, as
+`loadtest.hand_over` measures."""
 
 
 def hands_over(search_bytes: int, running: int, free: int) -> bool:
