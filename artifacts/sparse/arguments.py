@@ -9,7 +9,7 @@ import numpy.typing as npt
 from lightretriever.artifacts import kernels
 from lightretriever.artifacts.corpus.bounds import MAX_IMPACT
 
-__all__ = ["check_integers", "check_k", "check_ordinals", "weighted_ids", "weighted_query"]
+__all__ = ["check_integers", "check_k", "check_ordinals", "scores_of", "weighted_ids", "weighted_query"]
 
 _MAX_TERM: Final = int(np.iinfo(np.int32).max)
 _MAX_SCORE: Final = float(np.finfo(np.float32).max)
@@ -49,6 +49,15 @@ def weighted_ids(
         worst = weights[np.abs(weights).argmax()]
         raise ValueError(f"weights must be finite, and small enough for a float32 score; the largest is {worst}.")
     return kernels.weighted_terms(np.ascontiguousarray(terms, np.int32), np.ascontiguousarray(weights, np.float32))
+
+
+def scores_of(shares: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """The scores (m,) float32 of documents by the products (m, t) float32 of weight and impact of a query's terms: the
+    bits that `ImpactIndex.scores` gives, if the weights are those of `weighted_ids`."""
+    added = np.maximum(shares, 0).sum(axis=1, dtype=np.float64).astype(np.float32)
+    subtracted = np.maximum(-shares, 0).sum(axis=1, dtype=np.float64).astype(np.float32)
+    scores: npt.NDArray[np.float32] = added - subtracted
+    return scores
 
 
 def check_k(k: int) -> None:

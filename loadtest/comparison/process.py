@@ -74,6 +74,11 @@ class Server:
         one ended."""
         return sum(self._of_each(lambda pid: time.clock_gettime((~pid << 3) | 2)))  # clock_getcpuclockid(3) of Linux
 
+    def switches(self) -> int:
+        """Give the context switches so far of the threads that the process and its children have now, voluntary or not;
+        LoadError if one ended."""
+        return sum(self._of_each(_switches))
+
     def memory_mb(self) -> dict[str, float]:
         """Give the memory of the process and its children as Linux accounts it, in MiB; LoadError if one ended.
 
@@ -131,6 +136,15 @@ def finish(command: Sequence[str]) -> None:
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if run.returncode:
         raise LoadError(f"{' '.join(command)} ended with {run.returncode}: {run.stderr.strip()[-_LAST:]}")
+
+
+def _switches(pid: int) -> int:
+    lines = [
+        line
+        for thread in Path(f"/proc/{pid}/task").iterdir()
+        for line in (thread / "status").read_text(encoding="ascii", errors="replace").splitlines()
+    ]
+    return sum(int(line.split()[-1]) for line in lines if "voluntary_ctxt_switches" in line)
 
 
 def _memory_mb(pid: int) -> dict[str, float]:

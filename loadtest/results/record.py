@@ -42,6 +42,10 @@ GOALS: Final[Goals] = {
     "search_overhead": ("hybrid search in process ÷ the slower of Faiss and Lucene alone, p50", "≤ 1.2"),
     "parallel_gain": ("Faiss and Lucene one after the other ÷ hybrid search in process, p50", "≥ 1.15"),
     "http_overhead": ("what HTTP adds to a search ÷ an empty route, p50", "≤ 3.0"),
+    "request_cpu_ms": ("processor time of a request over HTTP, one process, 8 connections, ms", "≤ 1.7"),
+    "saturated_qps": ("saturated requests/s, one process, 8 connections", "≥ 900"),
+    "switches": ("context switches a request, one process, 8 connections", "≤ 12"),
+    "half_load": ("p99 ÷ p50 at half of the saturated requests/s", "≤ 3"),
     "encode_overhead": ("a query to both vectors ÷ `tokenizers` alone, p50", "≤ 1.3"),
     "encode_alone_vs_llm": (
         "encoding by the language model ÷ by the table, without tokenising, as the paper counts",

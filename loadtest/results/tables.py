@@ -120,6 +120,12 @@ _TABLES: Final[Sequence[tuple[str, str, Sequence[str], Callable[[Row], Iterable[
         lambda row: (row.get(name, "–") for name in _PEER),
     ),
     (
+        "Both legs one after the other ÷ with Faiss in its lane meanwhile, by the size of the dense index",
+        "hand_over",
+        ("times", "one after the other, p50 µs", "in its lane, p50 µs", "Faiss alone, p50 µs", "Lucene alone, p50 µs"),
+        lambda row: (row[name] for name in ("value", "inline_us", "handed_us", "dense_us", "sparse_us")),
+    ),
+    (
         "How costs grow with the corpus, one query after the other",
         "growth",
         ("p50 ms", "p99 ms", "ready s", "private MiB of a process", "MiB that a second adds"),

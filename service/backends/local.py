@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from threading import Lock
 from typing import Final
@@ -31,13 +31,23 @@ from lightretriever.service.execution.granted import processors
 from lightretriever.service.schemas import LegName
 from lightretriever.service.settings import Settings
 
-__all__ = ["DENSE_LANE", "LocalBackends", "add_lane", "hands_over", "open_index", "open_local", "spelling_of"]
+__all__ = [
+    "DENSE_LANE",
+    "HAND_OVER_BYTES",
+    "LocalBackends",
+    "add_lane",
+    "hands_over",
+    "open_index",
+    "open_local",
+    "spelling_of",
+]
 
 DENSE_LANE: Final = "dense"
 """The lane in which Faiss searches."""
 
 HAND_OVER_BYTES: Final = 4 << 20
-"""A search that reads fewer bytes of the dense index ends about as soon as another thread has taken it over."""
+"""A search that reads fewer bytes of the dense index ends about as soon as another thread has taken it over, as
+`loadtest.hand_over` measures."""
 
 
 def hands_over(search_bytes: int, running: int, free: int) -> bool:
@@ -102,10 +112,9 @@ class LocalBackends:
             raise ValueError("the bundle has no dense leg")
         return self._dense.vectors(ordinals)
 
-    @contextmanager
-    def within(self, until: float) -> Iterator[None]:
+    def within(self, until: float) -> AbstractContextManager[None]:
         """Do nothing: Lucene's documents can't be asked to end."""
-        yield
+        return nullcontext()
 
     def close(self) -> None:
         """Close the index. Faiss's is mapped into memory, and freed with its last reference."""

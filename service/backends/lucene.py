@@ -36,7 +36,8 @@ class LuceneSparse:
 
     def shares(self, query: EncodedQuery, ordinals: Ordinals) -> npt.NDArray[np.float32]:
         """Give each term's share: its weight times its impact in the document."""
-        shares: npt.NDArray[np.float32] = self._index.impacts(query.terms, ordinals) * query.weights
+        shares: npt.NDArray[np.float32] = self._index.impacts(query.terms, ordinals).astype(np.float32)
+        shares *= query.weights
         return shares
 
     def close(self) -> None:

@@ -28,7 +28,7 @@ from lightretriever.service.schemas import (
     DocumentWrite,
     DocumentWritten,
 )
-from lightretriever.service.search.document_encoder import ENCODE_DOCUMENT
+from lightretriever.service.search.encoder import ENCODE_DOCUMENT
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.search.live import REFRESH_S, DocumentPut, change_documents, delete_document, get_document
 from starlette.convertors import StringConvertor, register_url_convertor

@@ -27,7 +27,7 @@ from lightretriever.service.schemas.answers import (
     TokenShares,
     WordShares,
 )
-from lightretriever.service.schemas.base import LegName, Matched, Mode, Normalization
+from lightretriever.service.schemas.base import LegName, Matched, Mode, Normalization, Plain
 from lightretriever.service.schemas.embeddings import (
     Embedding,
     EmbeddingsModel,
@@ -117,6 +117,7 @@ __all__ = [
     "Not",
     "OpenAIError",
     "Or",
+    "Plain",
     "Problem",
     "QueryTerm",
     "RangeCount",

@@ -1,10 +1,10 @@
 """The base of all models of the API."""
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-__all__ = ["LegName", "Matched", "Mode", "Model", "Normalization"]
+__all__ = ["LegName", "Matched", "Mode", "Model", "Normalization", "Plain"]
 
 LegName = Literal["dense", "sparse"]
 """A way of ranking documents. `hybrid` fuses those whose weight is above 0."""
@@ -16,6 +16,9 @@ Matched = Literal["strong", "weak", "none"]
 
 Normalization = Literal["range", "zscore", "dbsf", "paper"]
 """How to map a leg's scores before adding them, see `service.search.fusion`."""
+
+Plain = dict[str, Any]
+"""An answer, or a part of it, with the keys of its model in their order: not validated on its way out."""
 
 
 class Model(BaseModel):

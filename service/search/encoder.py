@@ -1,4 +1,5 @@
-"""The query encoder: a table lookup for one leg, the terms of a vocabulary for the other, no model.
+"""The query encoder: a table lookup for one leg, the terms of a vocabulary for the other, no model. Documents that are
+written as fields alone are encoded by a model, which only `DocumentEncoder` loads.
 
 dense:   q = normalise(mean_i E[t_i]) = normalise(sum_t count_t E[t])           over the tokens of the table's tokenizer
 sparse:  q[t] = count of t in the query, times IDF_t where the bundle has IDF   over the terms of the bundle's
@@ -12,14 +13,18 @@ A leg for which a text has nothing finds no document.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise, repeat
+from pathlib import Path
 from time import perf_counter
+from typing import TYPE_CHECKING, Final, Self
 
 import numpy as np
 import numpy.typing as npt
 from lightretriever.artifacts import kernels
-from lightretriever.artifacts.errors import TokenizerError
+from lightretriever.artifacts.bundle.manifest import Manifest
+from lightretriever.artifacts.corpus.beir import Document
+from lightretriever.artifacts.errors import MissingExtraError, TokenizerError
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary, words_of
 from lightretriever.artifacts.tokens.head_queries import HeadQueries, HeadQuery
 from lightretriever.artifacts.tokens.table import TokenTable
@@ -28,7 +33,14 @@ from lightretriever.service.backends.base import NO_TOKENS, EncodedQuery, QueryT
 from lightretriever.service.errors import UNSEARCHABLE, FieldError, NoDirectionError, NoTokensError, shortened
 from lightretriever.service.observability.metrics import StageClock
 
-__all__ = ["QueryEncoder", "require_terms"]
+__all__ = ["ENCODE_DOCUMENT", "DocumentEncoder", "EncodedDocument", "QueryEncoder", "require_terms"]
+
+
+if TYPE_CHECKING:
+    from lightretriever.artifacts.pipeline.later import LaterDocuments
+
+ENCODE_DOCUMENT: Final = "encode_document"
+"""The lane of the model. It has one thread, so the model reads one document at a time."""
 
 # A shorter vector is rounding noise without a direction.
 _SHORTEST = 1e-12
@@ -193,7 +205,7 @@ class QueryEncoder:
         self, bags: Sequence[list[str]], factors: Sequence[float]
     ) -> tuple[list[str], npt.NDArray[np.int64], npt.NDArray[np.float32]]:
         """The distinct terms of a query and of its extra terms, their counts and their weights in the sparse leg,
-        without the terms that they cancel."""
+        without the terms that they cancel. Sums of weight times impact are exact, as `weighted_ids` says."""
         counts, sums = dict[str, int](), dict[str, float]()
         for bag, factor in zip(bags, factors, strict=True):
             for term in bag:
@@ -204,6 +216,9 @@ class QueryEncoder:
         if self._idf is not None:
             tokens = map(self.vocabulary.token_of, kept)
             weights *= np.array([1.0 if one is None else self._idf[one] for one in tokens], np.float32)
+        if len(factors) > 1 or self._idf is not None:  # whole numbers are exact as they are
+            places, weights = kernels.weighted_terms(np.arange(len(kept), dtype=np.int32), weights)
+            kept = [kept[place] for place in places.tolist()]
         return kept, np.array([counts[term] for term in kept], dtype=np.int64), weights
 
     @staticmethod
@@ -245,3 +260,50 @@ def _no_direction(field: str, text: str) -> NoDirectionError:
         "search with mode 'sparse'"
     )
     return NoDirectionError.of(FieldError(field, reason, shortened(text)))
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedDocument:
+    """A document's vector (D,) of length 1, None without a dense leg, its impacts by term, and whether the model read
+    its beginning only."""
+
+    vector: npt.NDArray[np.float32] | None
+    impacts: dict[str, int]
+    cut: bool
+
+
+class DocumentEncoder:
+    """Encodes documents as `lightretriever upsert` does, to the same vectors and impacts. Not thread-safe.
+
+    There is none unless the settings name a recipe. Searches never ask its model, which is in the process's own memory.
+    """
+
+    def __init__(self, later: "LaterDocuments") -> None:
+        self._later = later
+
+    @classmethod
+    def open(cls, recipe: Path, manifest: Manifest, most_impact: int) -> Self:
+        """Load the model of a recipe, for an index whose impacts are 1 to `most_impact`, beside the bundle with this
+        manifest or written from it.
+
+        MissingExtraError without the pipeline, RecipeError and ModelError if there is no such model, ResumeError if the
+        bundle was made with another one.
+        """
+        try:
+            from lightretriever.artifacts.pipeline.later import LaterDocuments
+            from lightretriever.artifacts.pipeline.recipe import load_recipe
+        except ModuleNotFoundError as error:
+            raise MissingExtraError.of(error) from error
+        return cls(LaterDocuments.open(load_recipe(recipe), manifest, most_impact))
+
+    @property
+    def model(self) -> str:
+        """The model's name."""
+        return self._later.encoders.name
+
+    def encode(self, document: Document) -> EncodedDocument:
+        """Encode a document. ModelError and TokenizerError for a text that the model can't read, DocumentError for an
+        impact that the index can't have."""
+        before = self._later.cut
+        ((vector, impacts),) = self._later.encode([document])
+        return EncodedDocument(vector, dict(impacts), self._later.cut > before)

@@ -7,6 +7,7 @@ with SearchEngine.open(Bundle.open(path)) as engine:
 import base64
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from threading import Event
 from time import perf_counter
@@ -31,21 +32,19 @@ from lightretriever.service.schemas import (
     EncodeRequest,
     EncodeResponse,
     Mode,
+    Plain,
     SearchRequest,
     SearchResponse,
     Weights,
 )
-from lightretriever.service.search.answer import Plain
-from lightretriever.service.search.document_encoder import ENCODE_DOCUMENT
 from lightretriever.service.search.documents import list_terms
-from lightretriever.service.search.encoder import require_terms
+from lightretriever.service.search.encoder import ENCODE_DOCUMENT, require_terms
 from lightretriever.service.search.explain import list_terms_of, list_tokens
 from lightretriever.service.search.parts import REQUESTS, Parts
 from lightretriever.service.search.pipeline import Search
+from lightretriever.service.search.ranking import RERANK
 from lightretriever.service.search.request import Plan, RequestReader
-from lightretriever.service.search.rerank import RERANK
 from lightretriever.service.search.rules import RulesFile
-from lightretriever.service.search.warm_up import warm_up
 from lightretriever.service.settings import Settings
 
 __all__ = ["SearchEngine"]
@@ -54,6 +53,8 @@ _log = logging.getLogger(__name__)
 _PAPER_WEIGHTS: Final = Weights(dense=0.7, sparse=0.3)
 _SPARSE_ALONE: Final = Weights(dense=0.0, sparse=1.0)
 _EXAMPLES: Final = 3
+_PROBES: Final = 500  # different searches to warm up with
+_WARM_UP_DEADLINE_MS: Final = 5_000.0
 _NOT_NEEDED: Final = (RERANK, ENCODE_DOCUMENT)  # lanes that searches can do without
 T = TypeVar("T")
 
@@ -228,14 +229,32 @@ class SearchEngine:
     def warm_up(self, stop: Event | None = None, share: float = 1.0) -> None:
         """Search until the JVM has compiled its hot code, then mark the engine ready. Idempotent.
 
-        Takes at most a `share` of the time. If `stop` is set, it ends at once and the engine is not ready. Errors are
-        those of a search whose leg does not answer.
+        Searches with words of the documents for up to `warm_up_queries` searches or `warm_up_s` seconds, and for no
+        more than a `share` of the time. If `stop` is set, it ends at once and the engine is not ready. Beginnings of
+        documents that can't be encoded are left out; where none is left, the bundle's name is searched for, and nothing
+        if that can't be encoded either. The reranking model is not asked, as searches can do without it.
+        SearchFailedError or DeadlineError if a leg did not answer one of the searches.
         """
         self._require_open()
         if not self._warm:
-            manifest = self.bundle.manifest
-            self._warm = warm_up(self.parts, self.settings, self._reader.read_search, manifest, stop or Event(), share)
+            self._warm = self._search_until_fast(stop or Event(), share)
             trim_heap()
+
+    def _search_until_fast(self, stop: Event, share: float) -> bool:
+        """Give False as soon as `stop` is set."""
+        settings, texts = self.settings, self.parts.documents.probes(_PROBES)
+        probes = [*filter(self._can_search, texts)] or [*filter(self._can_search, [self.bundle.manifest.name])]
+        until = perf_counter() + settings.warm_up_s
+        for number in range(settings.warm_up_queries if probes else 0):
+            begun = perf_counter()
+            if stop.is_set() or (number and begun >= until):
+                break
+            request = SearchRequest(query=probes[number % len(probes)], allow_partial=False, k=1, rerank=False)
+            plan = replace(self._reader.read_search(request), deadline_ms=_WARM_UP_DEADLINE_MS)
+            Search(self.parts, plan, StageClock()).run()
+            if share < 1.0:
+                stop.wait((perf_counter() - begun) * (1.0 / share - 1.0))
+        return not stop.is_set()
 
     def require_ready(self) -> None:
         """Raise NotReadyError unless the engine is warm and open, no lane is stuck, the cluster answered the last

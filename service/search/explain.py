@@ -18,8 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from lightretriever.service.backends.base import EncodedQuery
 from lightretriever.service.errors import FieldError, InvalidRequestError
-from lightretriever.service.schemas import LegName, SearchRequest
-from lightretriever.service.search.answer import Plain
+from lightretriever.service.schemas import LegName, Plain, SearchRequest
 from lightretriever.service.search.encoder import QueryEncoder
 from lightretriever.service.search.words import HYPHENED, WORD
 

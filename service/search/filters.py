@@ -1,27 +1,47 @@
-"""Filters: from a request's conditions to the set of documents that both legs search.
+"""What a request asks of declared fields: filters, the sets of documents that both legs search, and the ranges of
+facets.
 
-`read_filter` checks a condition against the bundle's declared fields and writes it in the form that Java's
-DocumentFilter reads. `Filters` caches the sets of recent conditions.
+`read_filter` and `read_ranges` check conditions against the bundle's declared fields and write them in the form that
+Java's DocumentFilter reads. `Filters` caches the sets of recent conditions.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any, Final
 
 from lightretriever.artifacts.corpus.fields import FieldKind, keyword, last_millisecond, milliseconds, number
 from lightretriever.service.backends.base import DocumentFilter, DocumentStore
 from lightretriever.service.errors import FieldError, shortened
+from lightretriever.service.schemas import Plain
 from lightretriever.service.schemas.filters import And, Condition, Filter, Not, Or
 from lightretriever.service.search.documents import reading
 
-__all__ = ["MOST_DEEP", "MOST_VALUES", "Filters", "read_filter"]
+__all__ = [
+    "MAX_EDGES",
+    "MOST_DEEP",
+    "MOST_VALUES",
+    "FieldRanges",
+    "Filters",
+    "count_in_ranges",
+    "read_filter",
+    "read_ranges",
+    "values_of",
+]
 
 MOST_VALUES: Final = 1000
 """Most values in all conditions of a filter."""
 
 MOST_DEEP: Final = 20
 """Deepest nesting of conditions."""
+
+MAX_EDGES: Final = 100
+"""Most edges of ranges in a request."""
 
 _KEPT: Final = 64
 _KEPT_BYTES: Final = 64 << 20
@@ -158,3 +178,67 @@ def _parsed(kind: FieldKind, name: str, value: object, *, last: bool = False) ->
         return last_millisecond(value) if last and kind == "date" else _PARSE[kind](value)
     except ValueError as error:
         raise _WrongError(name, f"{error}", value) from error
+
+
+@dataclass(frozen=True, slots=True)
+class FieldRanges:
+    """The n + 1 ranges of a field that n edges make. edges: (n,) numbers, or milliseconds since 1970. bounds: of each
+    range `gte` and `lt` as the request spells them. conditions: of each range, as the backends read it."""
+
+    kind: FieldKind
+    edges: tuple[float, ...]
+    bounds: tuple[Plain, ...]
+    conditions: tuple[tuple[str, ...], ...]
+
+    def counted(self, counts: Iterable[int]) -> list[Plain]:
+        """Give the number of documents of each range, as `RangeCount`."""
+        return [{**bounds, "count": count} for bounds, count in zip(self.bounds, counts, strict=True)]
+
+
+def read_ranges(
+    given: Mapping[str, Sequence[Any]], fields: Mapping[str, FieldKind]
+) -> tuple[dict[str, FieldRanges], list[FieldError]]:
+    """Give the ranges of `facet_ranges` by field, and their errors."""
+    found: dict[str, FieldRanges] = {}
+    errors: list[FieldError] = []
+    if (together := sum(map(len, given.values()))) > MAX_EDGES:
+        return found, [FieldError("facet_ranges", f"at most {MAX_EDGES} edges are possible", together)]
+    for name, edges in given.items():
+        path, kind = f"facet_ranges.{shortened(name)}", fields.get(name)
+        if kind not in ("number", "date"):
+            numbers = (one for one, of in fields.items() if of != "keyword")
+            known = shortened(", ".join(numbers), _LONGEST_LIST) or "none"
+            errors.append(FieldError(path, f"only declared numbers and dates are counted in ranges: {known}"))
+            continue
+        try:
+            read = [_PARSE[kind](edge) for edge in edges]
+        except ValueError as error:
+            errors.append(FieldError(path, f"{error}"))
+            continue
+        if not read or any(high <= low for low, high in pairwise(read)):
+            errors.append(FieldError(path, "expected one edge or more, each above the one before"))
+            continue
+        bounds = [_bounds(low, high) for low, high in pairwise([None, *edges, None])]
+        conditions = [read_filter(Condition.model_validate({"field": name, **one}), fields, path) for one in bounds]
+        found[name] = FieldRanges(kind, tuple(read), tuple(bounds), tuple(condition for condition, _ in conditions))
+        errors += [error for _, wrong in conditions for error in wrong]
+    return found, errors
+
+
+def values_of(kind: FieldKind, value: object) -> Iterator[Any]:
+    """Give the values of a declared field, as a document has them in JSON: texts, numbers, milliseconds since 1970."""
+    for one in value if isinstance(value, list) else [] if value is None else [value]:
+        with suppress(ValueError):  # an older version of the writer let it pass
+            yield _PARSE[kind](one)
+
+
+def count_in_ranges(ranges: FieldRanges, values: Iterable[object]) -> list[int]:
+    """Count the documents that have a value in each range, by their values as the documents have them."""
+    counts: Counter[int] = Counter()
+    for value in values:
+        counts.update({bisect_right(ranges.edges, one) for one in values_of(ranges.kind, value)})
+    return [counts[place] for place in range(len(ranges.edges) + 1)]
+
+
+def _bounds(low: Any, high: Any) -> Plain:
+    return {name: edge for name, edge in (("gte", low), ("lt", high)) if edge is not None}

@@ -45,7 +45,7 @@ from lightretriever.service.schemas import (
     DocumentWrite,
     DocumentWritten,
 )
-from lightretriever.service.search.document_encoder import DocumentEncoder, EncodedDocument
+from lightretriever.service.search.encoder import DocumentEncoder, EncodedDocument
 from lightretriever.service.search.engine import SearchEngine
 
 __all__ = ["REFRESH_S", "DocumentPut", "change_documents", "delete_document", "get_document"]

@@ -18,21 +18,37 @@ import numpy.typing as npt
 from lightretriever.artifacts.bundle.parts import MatchThresholds
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 from lightretriever.service.backends.base import EncodedQuery
-from lightretriever.service.schemas import LegName, Matched
-from lightretriever.service.search.answer import Plain
+from lightretriever.service.schemas import LegName, Matched, Plain
 from lightretriever.service.search.encoder import QueryEncoder
 from lightretriever.service.search.fusion import CandidateTable
 from lightretriever.service.search.words import STOP_WORDS, WORD
 
-__all__ = ["LEVELS", "Shares", "best_match", "matches", "reaching"]
+__all__ = ["LEVELS", "Levels", "Shares", "best_match", "judges_words", "matches", "reaching"]
 
 LEVELS: Final[tuple[Matched, ...]] = ("none", "weak", "strong")
 """From the worst to the best."""
+
+Levels = npt.NDArray[np.int8]
+"""The level of each candidate (u,), as its place in `LEVELS`; -1 for one without a dense score."""
 
 Shares = Callable[[], npt.NDArray[np.float32] | None]
 """Gives each term's share of the sparse score of the candidates (u,): (u, t) float32; None if it can't."""
 
 _STRONG: Final = 0.7  # chosen by the ten visible queries of the demo and by recipes/matched.py
+
+
+def judges_words(
+    thresholds: MatchThresholds | None,
+    query: EncodedQuery,
+    table: CandidateTable,
+    legs: Sequence[LegName],
+    encoder: QueryEncoder,
+) -> bool:
+    """Tell whether `matches` looks at words: where terms are words, both legs were searched, and the dense leg found a
+    document that may be a strong match."""
+    if thresholds is None or query.head or encoder.vocabulary.language is None or len(legs) < 2:
+        return False
+    return bool(np.fmax.reduce(table.scores[legs.index("dense")], initial=-1.0) >= thresholds.strong)
 
 
 def matches(
@@ -43,9 +59,9 @@ def matches(
     legs: Sequence[LegName],
     encoder: QueryEncoder,
     shares: Shares,
-) -> list[Matched | None] | None:
-    """Give the level of each candidate of a query, encoded from `text`; None for one without a dense score. None for
-    all without thresholds or dense scores, and for head queries, whose vector is another model's.
+) -> Levels | None:
+    """Give the level of each candidate of a query, encoded from `text`. None without thresholds or dense scores, and
+    for head queries, whose vector is another model's.
 
     Words count where the terms are words and the sparse leg was searched. If no candidate has one of the query, none is
     strong, those of a strong dense score are weak, and if the tokenizer of the tables knows no word of it either, all
@@ -54,31 +70,26 @@ def matches(
     if thresholds is None or query.head or "dense" not in legs:
         return None
     dense: npt.NDArray[np.float64] = table.scores[legs.index("dense")]
-    levels = np.where(dense >= thresholds.weak, 1, 0)
+    levels = (dense >= thresholds.weak).astype(np.int8)
     strong = np.flatnonzero(dense >= thresholds.strong)
     if encoder.vocabulary.language is None or "sparse" not in legs:
         levels[strong] = 2
-    else:
-        sparse = np.nan_to_num(table.scores[legs.index("sparse")])
-        if sparse.max(initial=0.0) <= 0:
-            levels[:] = 0
-            levels[strong] = int(_knows_a_word(text, encoder.tokenizer))
-        elif strong.size:
-            found = shares()
-            if found is not None:
-                had = _share_of_words(found)[strong]
-                levels[strong[dense[strong] * had >= _STRONG * thresholds.strong]] = 2
-    unknown = np.isnan(dense).tolist()
-    return [None if missing else LEVELS[level] for missing, level in zip(unknown, levels.tolist(), strict=True)]
+    elif np.fmax.reduce(table.scores[legs.index("sparse")], initial=0.0) <= 0:
+        levels[:] = 0
+        levels[strong] = int(_knows_a_word(text, encoder.tokenizer))
+    elif strong.size and (found := shares()) is not None:
+        had = _share_of_words(found, strong)
+        levels[strong[dense[strong] * had >= _STRONG * thresholds.strong]] = 2
+    levels[np.isnan(dense)] = -1
+    return levels
 
 
-def _share_of_words(shares: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
-    """Give the share (u,) of the query's words that the candidates have, from their terms' shares (u, t)."""
+def _share_of_words(shares: npt.NDArray[np.float32], which: npt.NDArray[np.intp]) -> npt.NDArray[np.float64]:
+    """Give the share (m,) of the query's words that some candidates (m,) have, from the terms' shares (u, t) of all."""
     most = shares.max(axis=0).astype(np.float64)
     most[most <= 0] = most.max()
-    had: npt.NDArray[np.float64] = np.einsum("mt,t->m", shares, most) / max(
-        float(most @ most), np.finfo(np.float64).tiny
-    )
+    squares = max(float(most @ most), np.finfo(np.float64).tiny)
+    had: npt.NDArray[np.float64] = np.einsum("mt,t->m", shares[which], most) / squares
     return had
 
 
@@ -88,15 +99,12 @@ def _knows_a_word(text: str, tokenizer: TextTokenizer) -> bool:
     return bool(words) and 1 in tokenizer.query_ids_of(words)[1]
 
 
-def reaching(least: Matched, levels: Sequence[Matched | None]) -> npt.NDArray[np.bool_]:
+def reaching(least: Matched, levels: Levels) -> npt.NDArray[np.bool_]:
     """Tell which candidates (u,) match at least so well; one without a level does not."""
-    good = LEVELS[LEVELS.index(least) :]
-    return np.array([level in good for level in levels], bool)
+    return levels >= LEVELS.index(least)
 
 
-def best_match(levels: Sequence[Matched | None] | None) -> Plain:
+def best_match(levels: Levels | None) -> Plain:
     """Give `matched` of the answer: the level of the best candidate, `none` if there is none. Nothing without
     levels."""
-    if levels is None:
-        return {}
-    return {"matched": max((level for level in levels if level is not None), key=LEVELS.index, default="none")}
+    return {} if levels is None else {"matched": LEVELS[levels.max(initial=0)]}

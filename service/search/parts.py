@@ -10,11 +10,10 @@ from lightretriever.service.backends.base import Backends, LiveDocuments
 from lightretriever.service.backends.local import open_local
 from lightretriever.service.execution.executor import Executor
 from lightretriever.service.observability.metrics import Stage
-from lightretriever.service.search.document_encoder import ENCODE_DOCUMENT, DocumentEncoder
 from lightretriever.service.search.documents import Documents
-from lightretriever.service.search.encoder import QueryEncoder
+from lightretriever.service.search.encoder import ENCODE_DOCUMENT, DocumentEncoder, QueryEncoder
 from lightretriever.service.search.filters import Filters
-from lightretriever.service.search.rerank import RERANK, Reranker
+from lightretriever.service.search.ranking import RERANK, Reranker
 from lightretriever.service.search.rules import RulesFile
 from lightretriever.service.settings import Settings
 

@@ -1,14 +1,14 @@
 """One search, from the query to the answer: encode, search the legs in parallel, fuse, rank, read the documents."""
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache, partial
 from time import perf_counter
 from typing import Any, Final, Literal, NoReturn
 
 import numpy as np
 import numpy.typing as npt
-from lightretriever.artifacts.tokens.tokenizer import document_text
+from lightretriever.artifacts.sparse.arguments import scores_of
 from lightretriever.service.backends.base import (
     DocumentsGoneError,
     EncodedQuery,
@@ -19,22 +19,18 @@ from lightretriever.service.backends.base import (
 from lightretriever.service.errors import UNAVAILABLE, DeadlineError, NotReadyError, SearchFailedError
 from lightretriever.service.execution.executor import Outcome, Reason
 from lightretriever.service.observability.metrics import StageClock
-from lightretriever.service.schemas import LegName, LinearFusion, Matched
-from lightretriever.service.search.answer import Page, Plain, Typed, build_hits
+from lightretriever.service.schemas import LegName, LinearFusion, Plain
+from lightretriever.service.search.answer import Found, Running, build_answer, build_listing
 from lightretriever.service.search.documents import reading
 from lightretriever.service.search.encoder import require_terms
-from lightretriever.service.search.explain import check_explained, explanations, query_words
-from lightretriever.service.search.facets import count_in_ranges
+from lightretriever.service.search.explain import check_explained
 from lightretriever.service.search.fusion import CandidateTable, Fused, align, fuse_linear, fuse_rrf, with_documents
-from lightretriever.service.search.listing import list_documents
-from lightretriever.service.search.matching import best_match, matches, reaching
+from lightretriever.service.search.matching import Levels, Shares, judges_words, matches, reaching
 from lightretriever.service.search.parts import Parts
-from lightretriever.service.search.ranking import Ranked, fields_to_rank, ranked
+from lightretriever.service.search.ranking import RERANK, Ranked, fields_to_rank, ranked
 from lightretriever.service.search.request import Plan
-from lightretriever.service.search.rerank import RERANK
 from lightretriever.service.search.rules import AppliedRules
-from lightretriever.service.search.snippets import snippets_of
-from lightretriever.service.search.spelling import read_typed
+from lightretriever.service.search.words import Typed, read_typed
 
 __all__ = ["Search"]
 
@@ -47,9 +43,6 @@ _RERANK_UNTIL: Final = 0.97
 _RERANK_PATIENCE: Final = 0.25  # of the time left, for a turn
 _ATTEMPTS: Final = 10  # to search while documents are deleted
 
-# Every answer has these times.
-_UNTIMED: Final = dict.fromkeys(("tokenize", "encode", "dense", "sparse", "rescore", "fuse", "fetch"))
-
 
 class Search:
     """One running search of a checked request."""
@@ -57,12 +50,14 @@ class Search:
     def __init__(self, parts: Parts, plan: Plan, clock: StageClock) -> None:
         self.missing: dict[LegName | Literal["rerank"], Reason] = {}
         """Legs that did not answer, and the reranking model if it didn't."""
-        self._rules: AppliedRules | None = None
         self.unscored: dict[LegName, Reason] = {}
         """Legs that answered but did not score the other legs' candidates."""
+        self._running = Running(parts, plan, clock)
         self._parts = parts
         self._plan = plan
         self._clock = clock
+        self._rules: AppliedRules | None = None
+        self._thresholds = plan.thresholds
 
     def run(self) -> Plain:
         """Give a `SearchResponse` as plain dictionaries.
@@ -70,21 +65,23 @@ class Search:
         NoTokensError or NoDirectionError if the query can't be encoded, InvalidRequestError if it has too many tokens
         to be explained, DeadlineError, SearchFailedError or NotReadyError if there is no answer to give.
         """
-        if perf_counter() >= self._until(_LEGS_UNTIL):
+        request = self._plan.request
+        if perf_counter() >= self._running.until(_LEGS_UNTIL):
             raise DeadlineError(
                 f"The search had not begun {self._clock.total() * 1e3:.0f} ms after the request came, too late for its "
                 f"deadline of {self._plan.deadline_ms:g} ms. Allow more time, or try again later."
             )
-        request = self._plan.request
         if request.query is None:
-            return self._answered(self._listed)
+            return self._answered(self._list)
         typed = self._typed(request.query)
         if self._parts.rules is not None:
             self._rules = self._parts.rules.apply(typed.searched)
+            if self._rules is not None and self._rules.synonyms:
+                self._thresholds = None  # they change the query's vector
         query = self._encoded(typed)
         if request.explain:
             check_explained(request, query, self._plan.max_explained)
-        return self._answered(partial(self._found, typed, query))
+        return self._answered(partial(self._search, typed, query))
 
     def _answered(self, answer: Callable[[], Plain]) -> Plain:
         """Answer, anew if documents were deleted meanwhile."""
@@ -96,56 +93,35 @@ class Search:
                 self.unscored.clear()
         raise NotReadyError("Documents that the search found are deleted all the time. Try again later.")
 
-    def _listed(self) -> Plain:
-        """List the documents that match. DocumentsGoneError if a document was deleted meanwhile."""
-        parts, clock = self._parts, self._clock
-        with parts.backends.within(self._until(1.0)):
-            answer = list_documents(parts, self._plan, clock, self._until(_RESCORE_UNTIL), self._require_time)
-        return answer | {"timings_ms": _UNTIMED | clock.milliseconds()}
-
-    def _found(self, typed: Typed, query: EncodedQuery) -> Plain:
+    def _search(self, typed: Typed, query: EncodedQuery) -> Plain:
         """Search for an encoded query, and answer. DocumentsGoneError if a document was deleted meanwhile."""
-        found = self._candidates(query)
-        legs = list(found)
-        with self._clock.measure("fuse"):
-            table = align(list(found.values()))
-        pinned = {} if self._rules is None else self._pinned(self._rules)
-        if pinned:
-            table = with_documents(table, np.array(list(pinned.values()), np.int64))
-        self._score(query, table, legs)
-        with self._clock.measure("fuse"):
+        candidates = self._candidates(query)
+        legs, pinned = list(candidates), self._pinned()
+        table = self._aligned(list(candidates.values()), pinned)
+        shares = cache(partial(self._shares_to_judge, query, table.ordinals))
+        with self._parts.backends.within(self._running.until()):
+            self._score(query, table, legs, shares)
             fused = self._fused(table, legs)
-        with self._parts.backends.within(self._until(1.0)):
-            levels = self._matches(typed, query, table, legs)
+            levels = self._levels(typed, query, table, legs, shares)
             columns = np.searchsorted(table.ordinals, list(pinned.values())).tolist() if pinned else []
             fused, unmatched = self._matching(fused, levels, legs)
             fused = _with_columns(fused, columns) if pinned else fused
             ranking = self._ranked(typed.searched, table, fused, columns)
-            return self._answer(typed, query, table, legs, fused, ranking, list(pinned), levels) | unmatched
-
-    def _condition(self) -> tuple[str, ...] | None:
-        """Give the filter of the request, without the documents that rules hide."""
-        condition, rules = self._plan.condition, self._rules
-        if rules is None or not rules.hidden:
-            return condition
-        hidden = ("not", "ids", str(len(rules.hidden)), *rules.hidden)
-        return hidden if condition is None else ("and", "2", *condition, *hidden)
-
-    def _pinned(self, rules: AppliedRules) -> dict[str, int]:
-        """Give the ordinals of the documents that rules put first, by id in their order: those that pass the filter.
-        None with `sort`, whose field alone gives the order."""
-        if not rules.pinned or self._plan.request.sort is not None:
-            return {}
-        ids, condition, documents = rules.pinned, self._condition(), self._parts.documents
-        wanted = ("ids", str(len(ids)), *ids)
-        self._require_time("find the pinned documents")
-        with self._clock.measure("filter"), self._parts.backends.within(self._until(_RESCORE_UNTIL)):
-            among = self._parts.filters.where(wanted if condition is None else ("and", "2", *condition, *wanted))
-            with reading():
-                ordinals = documents.store.listed(among, None, 0, len(ids))
-            read = [document_id for document_id, _ in documents.fetch(ordinals, [])]
-            found = dict(zip(read, ordinals.tolist(), strict=True))
-        return {document_id: found[document_id] for document_id in ids if document_id in found}
+            found = Found(
+                typed,
+                query,
+                self._extra_terms(typed),
+                legs,
+                table,
+                fused,
+                levels,
+                unmatched,
+                ranking,
+                self._rules,
+                pinned=list(pinned),
+                degraded=sorted(self.missing),
+            )
+            return build_answer(self._running, found, partial(self._shares, query, legs))
 
     def _typed(self, query: str) -> Typed:
         """Give the text to search for: the query, its words corrected and completed where the request asks for that."""
@@ -197,7 +173,7 @@ class Search:
         if (condition := self._condition()) is not None:
             with self._clock.measure("filter"):
                 among = self._parts.filters.where(condition)
-        legs, until = self._legs(query), self._until(_LEGS_UNTIL)
+        legs, until = self._legs(query), self._running.until(_LEGS_UNTIL)
         outcomes = self._parts.backends.search(query, legs, plan.candidates, among, until)
         for name in legs:
             outcome = outcomes[name]
@@ -214,14 +190,52 @@ class Search:
             _give_up(self.missing, errors, plan.deadline_ms * _LEGS_UNTIL)
         return found
 
-    def _score(self, query: EncodedQuery, table: CandidateTable, legs: list[LegName]) -> None:
+    def _condition(self) -> tuple[str, ...] | None:
+        """Give the filter of the request, without the documents that rules hide."""
+        condition, rules = self._plan.condition, self._rules
+        if rules is None or not rules.hidden:
+            return condition
+        hidden = ("not", "ids", str(len(rules.hidden)), *rules.hidden)
+        return hidden if condition is None else ("and", "2", *condition, *hidden)
+
+    def _pinned(self) -> dict[str, int]:
+        """Give the ordinals of the documents that rules put first, by id in their order: those that pass the filter.
+        None with `sort`, whose field alone gives the order."""
+        rules = self._rules
+        if rules is None or not rules.pinned or self._plan.request.sort is not None:
+            return {}
+        ids, condition, documents = rules.pinned, self._condition(), self._parts.documents
+        wanted = ("ids", str(len(ids)), *ids)
+        self._running.require_time("find the pinned documents")
+        with self._clock.measure("filter"), self._parts.backends.within(self._running.until(_RESCORE_UNTIL)):
+            among = self._parts.filters.where(wanted if condition is None else ("and", "2", *condition, *wanted))
+            with reading():
+                ordinals = documents.store.listed(among, None, 0, len(ids))
+            read = [document_id for document_id, _ in documents.fetch(ordinals, [])]
+            found = dict(zip(read, ordinals.tolist(), strict=True))
+        return {document_id: found[document_id] for document_id in ids if document_id in found}
+
+    def _aligned(self, candidates: Sequence[ScoredDocuments], pinned: Mapping[str, int]) -> CandidateTable:
+        """Put the candidates of the legs and the pinned documents into one table."""
+        started = perf_counter()
+        table = align(candidates)
+        self._clock.add("fuse", started)
+        return with_documents(table, np.array(list(pinned.values()), np.int64)) if pinned else table
+
+    def _score(self, query: EncodedQuery, table: CandidateTable, legs: list[LegName], shares: Shares) -> None:
         """Fill in each leg's true score of the documents that only other legs proposed. If it fails or there is no
         time, the scores stay unknown and `unscored` names the leg."""
         wanted = {name: which for row, name in enumerate(legs) if (which := table.missing(row)).size}
         if not wanted:
             return
-        started, scored = perf_counter(), False
-        for name, outcome in self._parts.backends.score(query, wanted, self._until(_RESCORE_UNTIL)).items():
+        started, scored, until = perf_counter(), False, self._running.until(_RESCORE_UNTIL)
+        judges = judges_words(self._thresholds, query, table, legs, self._parts.encoder)
+        if "sparse" in wanted and judges and started < until and (found := shares()) is not None:
+            row = legs.index("sparse")
+            table.fill(row, scores_of(found[np.isnan(table.scores[row])]))
+            del wanted["sparse"]
+            scored = True
+        for name, outcome in self._parts.backends.score(query, wanted, until).items():
             if outcome.reason is None:
                 table.fill(legs.index(name), outcome.get())
                 scored = True
@@ -235,33 +249,39 @@ class Search:
             self._clock.add("rescore", started)
 
     def _fused(self, table: CandidateTable, legs: list[LegName]) -> Fused:
-        request = self._plan.request
-        if request.mode != "hybrid":
-            return Fused(np.argsort(table.ranks[0]), table.scores, table.scores[0])
+        request, started = self._plan.request, perf_counter()
         weights = [self._plan.legs[name] for name in legs]
-        if isinstance(request.fusion, LinearFusion):
-            return fuse_linear(table, weights, request.fusion.normalization)
-        return fuse_rrf(table, weights, request.fusion.rank_constant)
+        if request.mode != "hybrid":
+            fused = Fused(np.argsort(table.ranks[0]), table.scores, table.scores[0])
+        elif isinstance(request.fusion, LinearFusion):
+            fused = fuse_linear(table, weights, request.fusion.normalization)
+        else:
+            fused = fuse_rrf(table, weights, request.fusion.rank_constant)
+        self._clock.add("fuse", started)
+        return fused
 
-    def _matches(
-        self, typed: Typed, query: EncodedQuery, table: CandidateTable, legs: list[LegName]
-    ) -> list[Matched | None] | None:
+    def _levels(
+        self, typed: Typed, query: EncodedQuery, table: CandidateTable, legs: list[LegName], shares: Shares
+    ) -> Levels | None:
         """Give how well each candidate matches; None if that can't be told."""
-        parts = self._parts
-        thresholds = None if self._rules is not None and self._rules.synonyms else self._plan.thresholds
-        with self._clock.measure("fuse"):
-            shares = partial(self._shares_to_judge, query, table.ordinals)
-            return matches(thresholds, typed.searched, query, table, legs, parts.encoder, shares)
+        started = perf_counter()
+        levels = matches(self._thresholds, typed.searched, query, table, legs, self._parts.encoder, shares)
+        self._clock.add("fuse", started)
+        return levels
 
-    def _matching(self, fused: Fused, levels: list[Matched | None] | None, legs: list[LegName]) -> tuple[Fused, Plain]:
-        """Leave out of a ranking what matches less well than the request asks for, and give `unmatched`."""
+    def _shares_to_judge(self, query: EncodedQuery, ordinals: Ordinals) -> npt.NDArray[np.float32] | None:
+        found = self._shares_of("sparse", query, ordinals)
+        if found is None and self._plan.request.min_matched is not None:
+            raise SearchFailedError("The leg sparse failed. The reason is in the log; try again later.")
+        return found
+
+    def _matching(self, fused: Fused, levels: Levels | None, legs: list[LegName]) -> tuple[Fused, int | None]:
+        """Leave out of a ranking what matches less well than the request asks for, and tell how many these are."""
         least = self._plan.request.min_matched
-        if least is None:
-            return fused, {}
-        if levels is None and "dense" in legs:
-            return fused, {}  # a head query, or a rule's synonyms
+        if least is None or (levels is None and "dense" in legs):  # None for a head query, and a rule's synonyms
+            return fused, None
         kept = fused.order[:0] if levels is None else fused.order[reaching(least, levels)[fused.order]]
-        return Fused(kept, fused.shares, fused.scores), {"unmatched": fused.order.size - kept.size}
+        return Fused(kept, fused.shares, fused.scores), fused.order.size - kept.size
 
     def _ranked(self, text: str, table: CandidateTable, fused: Fused, pinned: list[int]) -> Ranked:
         """Order the candidates by what else the request asks for, but those of the columns `pinned` first."""
@@ -269,12 +289,12 @@ class Search:
         names = fields_to_rank(request)
         if not names and not request.diversity and not self._plan.rerank and not pinned:
             return Ranked(fused.order.tolist(), fused.scores, np.empty((0, fused.scores.size)))
-        self._require_time("order the candidates")
+        self._running.require_time("order the candidates")
         ordinals = table.ordinals[fused.order]
         with self._clock.measure("rank"):
             documents = parts.documents.fetch(ordinals, names) if names else []
             values = {name: [fields.get(name) for _, fields in documents] for name in names}
-            vectors, require_time = partial(self._vectors, ordinals), partial(self._require_time, "diversify")
+            vectors, require_time = partial(self._vectors, ordinals), partial(self._running.require_time, "diversify")
             rerank = partial(self._reranked, text, table)
             return ranked(request, fused, values, self._plan.kinds, vectors, rerank, require_time, pinned)
 
@@ -285,7 +305,7 @@ class Search:
     def _reranked(self, text: str, table: CandidateTable, columns: npt.NDArray[np.intp]) -> list[float]:
         """Ask the reranking model for the scores of the first columns; none if it is not to be asked, fails or is
         late."""
-        parts, until = self._parts, self._until(_RERANK_UNTIL)
+        parts, until = self._parts, self._running.until(_RERANK_UNTIL)
         if not self._plan.rerank or parts.reranker is None or not columns.size:
             return []
         outcome: Outcome[list[float]] = Outcome(reason="stuck")
@@ -308,114 +328,6 @@ class Search:
             raise DeadlineError("The reranking model was too late. Allow partial answers, or more time.")
         return []
 
-    def _answer(
-        self,
-        typed: Typed,
-        query: EncodedQuery,
-        table: CandidateTable,
-        legs: list[LegName],
-        fused: Fused,
-        ranking: Ranked,
-        pinned: list[str],
-        levels: list[Matched | None] | None,
-    ) -> Plain:
-        """Read the page's documents, and build the answer."""
-        request, parts, plan = self._plan.request, self._parts, self._plan
-        page = self._page(ranking, table)
-        page.matched = levels
-        if request.snippets is not None and page.documents:
-            names, every = list(dict.fromkeys(request.snippets.fields)), [fields for _, fields in page.documents]
-            require_time = partial(self._require_time, "make the snippets")
-            with self._clock.measure("snippets"):
-                length, vocabulary = request.snippets.length, parts.encoder.vocabulary
-                page.snippets = snippets_of(every, vocabulary, query, names, length, require_time)
-            page.documents = [(document_id, _kept(fields, request.fields)) for document_id, fields in page.documents]
-        if request.explain and page.documents:
-            with self._clock.measure("explain"):
-                page.explanations = self._explained(typed, query, table, legs, fused, ranking, page.columns)
-            for (document_id, _), explanation in zip(page.documents, page.explanations, strict=True):
-                if document_id in pinned:
-                    explanation["note"] = "A rule puts this document first for this query."
-        return {
-            "hits": build_hits(page, table, legs, ranking, request.offset),
-            "degraded": sorted(self.missing),
-            "mode": request.mode,
-            "task": plan.task,
-            "candidates": table.ordinals.size,
-            **best_match(levels),
-            **({"head_query": query.head} if plan.task in parts.encoder.heads else {}),
-            **self._facets(table.ordinals if request.min_matched is None else table.ordinals[np.sort(fused.order)]),
-            "timings_ms": _UNTIMED | self._clock.milliseconds(),
-            **typed.facts(),
-            **({} if self._rules is None else self._rules.facts(pinned)),
-        }
-
-    def _facets(self, ordinals: Ordinals) -> Plain:
-        """Count values and ranges over the candidates."""
-        request, documents, found = self._plan.request, self._parts.documents, dict[str, Plain]()
-        if not request.facets and not self._plan.ranges:
-            return found
-        self._require_time("count the facets")
-        with self._clock.measure("facets"):
-            if request.facets:
-                found["facets"] = documents.facets(request.facets, ordinals)
-            if self._plan.ranges:
-                read = [fields for _, fields in documents.fetch(ordinals, list(self._plan.ranges))]
-                found["facet_ranges"] = {
-                    name: ranges.counted(count_in_ranges(ranges, (fields.get(name) for fields in read)))
-                    for name, ranges in self._plan.ranges.items()
-                }
-        return found
-
-    def _page(self, ranking: Ranked, table: CandidateTable) -> Page:
-        """Give the page that the request asks for, with its documents."""
-        request = self._plan.request
-        window = slice(request.offset, request.offset + request.k)
-        columns = ranking.order[window]
-        if ranking.groups is not None:
-            columns = [column for group in ranking.groups[window] for column in group.columns]
-        names = request.fields
-        if names is not None and request.snippets is not None:
-            names = [*names, *request.snippets.fields]
-        self._require_time("read the documents")
-        page = np.array(columns, np.intp)
-        with self._clock.measure("fetch"):
-            return Page(page, self._parts.documents.fetch(table.ordinals[page], names))
-
-    def _explained(
-        self,
-        typed: Typed,
-        query: EncodedQuery,
-        table: CandidateTable,
-        legs: list[LegName],
-        fused: Fused,
-        ranking: Ranked,
-        columns: npt.NDArray[np.intp],
-    ) -> list[Plain]:
-        """Explain the hits of these columns."""
-        parts, ordinals = self._parts, table.ordinals[columns]
-        shares = self._shares(query, legs, ordinals)
-        words = query_words(typed.searched, self._extra_terms(typed), query, parts.encoder)
-        read = parts.documents.fetch(ordinals, ["title", "text"])
-        texts = [document_text(*(str(fields.get(name) or "") for name in ("title", "text"))) for _, fields in read]
-        require_time = partial(self._require_time, "explain the hits")
-        fusion = fused.shares[:, columns]
-        found = explanations(query, words, parts.encoder, fusion, legs, shares, texts, require_time)
-        if len(ranking.boosts):
-            for explanation, boosts in zip(found, ranking.boosts[:, columns].T.tolist(), strict=True):
-                explanation["boosts"] = boosts
-        return found
-
-    def _until(self, share: float) -> float:
-        return self._clock.arrived + share * self._plan.deadline_ms / 1e3
-
-    def _require_time(self, task: str) -> None:
-        if perf_counter() >= self._until(1.0):
-            raise DeadlineError(
-                f"There was no time left to {task} within {self._plan.deadline_ms:g} ms. "
-                "Allow more time, or ask for less."
-            )
-
     def _shares(
         self, query: EncodedQuery, legs: list[LegName], ordinals: Ordinals
     ) -> dict[LegName, npt.NDArray[np.float32]]:
@@ -431,12 +343,6 @@ class Search:
             if found is not None:
                 shares[name] = found
         return shares
-
-    def _shares_to_judge(self, query: EncodedQuery, ordinals: Ordinals) -> npt.NDArray[np.float32] | None:
-        found = self._shares_of("sparse", query, ordinals)
-        if found is None and self._plan.request.min_matched is not None:
-            raise SearchFailedError("The leg sparse failed. The reason is in the log; try again later.")
-        return found
 
     def _shares_of(self, name: LegName, query: EncodedQuery, ordinals: Ordinals) -> npt.NDArray[np.float32] | None:
         """Give each term's or token's share of a leg's score, None if the leg fails."""
@@ -457,6 +363,22 @@ class Search:
             "leg failed", exc_info=error, extra={"leg": name, "backend": self._parts.backends.legs[name].backend}
         )
 
+    def _list(self) -> Plain:
+        """List all documents that match the filter, in the order of a declared field or of writing. No leg is searched,
+        so hits have no scores. DocumentsGoneError if a document was deleted meanwhile."""
+        parts, plan, running, among = self._parts, self._plan, self._running, None
+        request, store = plan.request, parts.documents.store
+        with parts.backends.within(running.until()):
+            if plan.condition is not None:
+                with self._clock.measure("filter"):
+                    among = parts.filters.where(plan.condition)
+            running.require_time("order the documents")
+            with self._clock.measure("rank"), reading():
+                seconds = running.until(_RESCORE_UNTIL) - perf_counter()
+                ordinals = store.listed(among, plan.order, request.offset, request.k, seconds)
+                (total,) = store.totals([among])
+            return build_listing(running, ordinals, total, among)
+
 
 def _with_columns(fused: Fused, columns: list[int]) -> Fused:
     """Give a ranking that has these columns, too: last, unless they are in it, and with the score 0 where theirs is not
@@ -464,10 +386,6 @@ def _with_columns(fused: Fused, columns: list[int]) -> Fused:
     missing = np.setdiff1d(np.array(columns, np.intp), fused.order)
     order = np.concatenate([fused.order, missing])
     return Fused(order, np.nan_to_num(fused.shares), np.nan_to_num(fused.scores))
-
-
-def _kept(fields: Plain, names: Iterable[str] | None) -> Plain:
-    return fields if names is None else {name: fields[name] for name in names if name in fields}
 
 
 def _give_up(missing: Mapping[Any, Reason], errors: Iterable[BaseException | None], share_ms: float) -> NoReturn:

@@ -19,8 +19,7 @@ from lightretriever.service.schemas import (
     SearchRequest,
     Weights,
 )
-from lightretriever.service.search.facets import FieldRanges, read_ranges
-from lightretriever.service.search.filters import read_filter
+from lightretriever.service.search.filters import FieldRanges, read_filter, read_ranges
 from lightretriever.service.settings import Settings
 
 __all__ = ["Plan", "RequestReader", "candidates_of", "reranks", "search_cost"]

@@ -23,7 +23,7 @@ from typing import Annotated, Final, Self, TypeVar
 
 from lightretriever.artifacts.files.reading import MAX_YAML_BYTES, line_of, parse_yaml, read_bounded
 from lightretriever.service.errors import SettingsError
-from lightretriever.service.search.answer import Plain
+from lightretriever.service.schemas import Plain
 from lightretriever.service.search.words import WORD
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 

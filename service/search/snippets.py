@@ -17,8 +17,7 @@ from typing import Final
 
 from lightretriever.artifacts.sparse.vocabulary import Place, Vocabulary
 from lightretriever.service.backends.base import EncodedQuery
-from lightretriever.service.schemas import Snippet
-from lightretriever.service.search.answer import Plain
+from lightretriever.service.schemas import Plain, Snippet
 from lightretriever.service.search.words import HYPHENED, SIGN, UNSPACED, WORD
 
 __all__ = ["LONGEST_READ", "Snippets", "snippets_of"]

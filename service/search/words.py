@@ -1,17 +1,55 @@
-"""The patterns of words: letters, digits and underscores, with the combining marks that follow them. Names such as c++,
-c# and .net keep their signs.
+"""Words: what one is in a text, and how those of a query are corrected and completed by the words of the corpus.
 
-Python's `\\w` excludes combining marks, and would split words of Hindi or Thai, and decomposed accents, at each. Atomic
-groups stand where possessive quantifiers would be shorter: those fail over alternatives before Python 3.11.5.
+**Patterns.** A word is letters, digits and underscores, with the combining marks that follow them. Names such as c++,
+c# and .net keep their signs. Python's `\\w` excludes combining marks, and would split words of Hindi or Thai, and
+decomposed accents, at each. Atomic groups stand where possessive quantifiers would be shorter: those fail over
+alternatives before Python 3.11.5.
+
+**Corrections.** A word is corrected if the corpus lacks it in every form, a word of the corpus is spelt much like it,
+and the tokenizer has no token for it: a word that is one token is no mistake, and the dense leg may find it by its
+meaning. What looks like a code, an address or a name stays: a word that signs join to another (covid-19, e-mail), and
+one with capitals behind its first letter. A better word keeps the case of the first letter.
+
+**Completions** of the last word are words of the corpus that begin with it.
+
+    score(w) = sqrt(documents(w)) * exp(8 * cos(rest, w))
+
+documents(w) is the number of documents that have the word w; the cosine is that of the query vectors of w and of the
+query's other words. Without other words or a dense leg, frequency alone decides. A beginning that is a word itself has
+four times its score, because it may be typed to its end. Forms of a word that have the same term, such as photo and
+photos, are one completion, spelt as the best of them, whose score is the sum of theirs. A completion counts in the
+search by the square of its share of the best one's score, and not at all below a tenth.
 """
 
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
-from typing import Final
+from typing import Final, NamedTuple
 
-__all__ = ["HYPHENED", "SIGN", "STOP_WORDS", "UNSPACED", "WORD"]
+import numpy as np
+import numpy.typing as npt
+from lightretriever.artifacts.errors import TokenizerError
+from lightretriever.artifacts.sparse.spelling import LEAST_WORD
+from lightretriever.artifacts.sparse.vocabulary import words_of
+from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
+from lightretriever.service.backends.base import Spellings
+from lightretriever.service.schemas import SearchRequest
+from lightretriever.service.search.encoder import QueryEncoder
+
+__all__ = [
+    "HYPHENED",
+    "MAX_COMPLETIONS",
+    "SIGN",
+    "STOP_WORDS",
+    "UNSPACED",
+    "WORD",
+    "Completion",
+    "Typed",
+    "completions_of",
+    "read_typed",
+]
 
 
 def _marks(places: Iterable[int]) -> str:
@@ -63,3 +101,137 @@ _ENGLISH: Final = (
 )
 STOP_WORDS: Final = frozenset(_ENGLISH.split())
 """Lucene's English stop words, which its analyzer leaves out."""
+
+MAX_COMPLETIONS: Final = 12
+"""Most completions of a word."""
+
+_CONSIDERED: Final = 100  # most frequent words that are compared with the rest of the query
+_NEARNESS: Final = 8.0
+_WHOLE: Final = 4.0  # factor of a beginning that is a word
+_LEAST_SHARE: Final = 0.05  # of the best score; what has less is not suggested
+_LEAST_WEIGHT: Final = 0.1
+_MOST_WORDS: Final = 8  # to compare in a query, since each takes milliseconds
+_CHUNK: Final = re.compile(r"\S+")
+
+
+class Completion(NamedTuple):
+    """A word that the last one may become. `weight` is how much it counts in the search, 1 for the best one and 0 for
+    one that is suggested only."""
+
+    word: str
+    weight: float
+
+
+@dataclass(frozen=True, slots=True)
+class Typed:
+    """The text to search for in place of a query as it was typed, and the text that may have been meant, if any.
+
+    completions: the query with each completion of its last word, the likeliest first. words: those that count beside
+    the text, each with its weight.
+    """
+
+    query: str
+    searched: str
+    meant: str | None = None
+    completions: Sequence[str] = ()
+    words: Sequence[tuple[str, float]] = ()
+
+
+def read_typed(query: str, request: SearchRequest, words: Spellings | None, encoder: QueryEncoder, task: str) -> Typed:
+    """Complete the last word if the request has `prefix`, and correct the others if it has `spelling`.
+
+    The last word becomes its likeliest completion; the others count beside it, by their weights.
+    """
+    if words is None or not (request.prefix or request.spelling):
+        return Typed(query, query)
+    found = list(_words_alone(query))
+    completions, better = list[Completion](), dict[tuple[int, int], str]()
+    if request.prefix and found and found[-1].end() == len(query):
+        start, end = found[-1].span()
+        completions = completions_of(query[start:end].lower(), query[:start], words, encoder, task)
+        if completions:
+            better[start, end] = completions[0].word
+    completed = _replaced(query, better)
+    corrected = completed
+    if request.spelling is not None:
+        doubtful = [word for word in found if word.span() not in better]
+        doubtful = [word for word in doubtful if _is_doubtful(word.group(), encoder.tokenizer)][:_MOST_WORDS]
+        corrections = words.corrections([word.group().lower() for word in doubtful])
+        better |= dict(zip((word.span() for word in doubtful), corrections, strict=True))
+        corrected = _replaced(query, better)
+    searched = corrected if request.spelling == "auto" else completed
+    meant = None if corrected == searched else corrected
+    if not completions:
+        return Typed(query, searched, meant)
+    before, length = len(searched) - len(completions[0].word), len(completions[0].word)
+    whole = [_replaced(searched, {(before, before + length): word}) for word, _ in completions]
+    return Typed(query, searched, meant, whole, [one for one in completions[1:] if one.weight > 0])
+
+
+def completions_of(beginning: str, rest: str, words: Spellings, encoder: QueryEncoder, task: str) -> list[Completion]:
+    """Give the completions of a beginning in lower case behind the `rest` of a query, best first.
+
+    A beginning that is itself a word of the corpus is among them. A stop word, and a beginning that no other word has,
+    have none.
+    """
+    listed = words.completions(beginning, _CONSIDERED)
+    if not listed or encoder.vocabulary.language is None:
+        return []
+    names = [word for word, _ in listed]
+    documents = np.array([count for _, count in listed], np.float64)
+    terms = dict(zip(names, words_of(names, encoder.vocabulary.language), strict=True))
+    if terms.get(beginning) == []:
+        return []
+    factors = np.sqrt(documents) * _nearness(rest, names, encoder, task)
+    scores = dict(zip(names, factors.tolist(), strict=True))
+    if beginning in scores:
+        scores[beginning] *= _WHOLE
+    totals = dict[tuple[str, ...], float]()
+    spelt = dict[tuple[str, ...], str]()
+    for name in sorted(names, key=lambda name: -scores[name]):
+        if key := tuple(terms[name]):
+            totals[key] = totals.get(key, 0.0) + scores[name]
+            spelt.setdefault(key, name)
+    best = sorted(totals, key=lambda key: -totals[key])[:MAX_COMPLETIONS]
+    shares = [(spelt[key], totals[key] / totals[best[0]]) for key in best]
+    likely = [(word, share**2) for word, share in shares if share >= _LEAST_SHARE]
+    kept = [Completion(word, weight if weight >= _LEAST_WEIGHT else 0.0) for word, weight in likely]
+    return [] if [one.word for one in kept] == [beginning] else kept
+
+
+def _nearness(rest: str, names: Sequence[str], encoder: QueryEncoder, task: str) -> npt.NDArray[np.float64]:
+    """Give the factor of each word (n,) by its nearness to the rest of the query: 1 where it is not known."""
+    if not rest.strip() or task not in encoder.tables:
+        return np.ones(len(names))
+    try:
+        vectors = encoder.vectors([rest, *names], task)
+    except TokenizerError:
+        return np.ones(len(names))
+    cosines = np.einsum("nd,d->n", vectors[1:], vectors[0])  # `@` would start BLAS's threads
+    factors: npt.NDArray[np.float64] = np.exp(_NEARNESS * cosines.astype(np.float64))
+    return factors
+
+
+def _words_alone(query: str) -> Iterator[re.Match[str]]:
+    """Find the words of letters alone that no sign joins to another word."""
+    for chunk in _CHUNK.finditer(query):
+        words = list(WORD.finditer(query, *chunk.span()))
+        if len(words) == 1 and words[0].group().isalpha():
+            yield words[0]
+
+
+def _is_doubtful(word: str, tokenizer: TextTokenizer) -> bool:
+    if len(word) < LEAST_WORD or word[1:] != word[1:].lower():
+        return False
+    try:
+        return len(tokenizer.query_ids(word)) != 1
+    except TokenizerError:
+        return False  # encoding the query tells
+
+
+def _replaced(query: str, better: Mapping[tuple[int, int], str]) -> str:
+    """Put other words, which begin with the same letter, in places of a query; "" leaves the word there."""
+    for (start, end), word in sorted(better.items(), reverse=True):
+        if word:
+            query = query[: start + 1] + word[1:] + query[end:]
+    return query

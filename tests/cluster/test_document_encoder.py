@@ -16,7 +16,7 @@ from lightretriever.service.client import AnswerError, Retries, SearchClient
 from lightretriever.service.errors import SettingsError
 from lightretriever.service.http.api_keys import new_key
 from lightretriever.service.http.app import create_app
-from lightretriever.service.search.document_encoder import ENCODE_DOCUMENT
+from lightretriever.service.search.encoder import ENCODE_DOCUMENT
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings, load_settings
 

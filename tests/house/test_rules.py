@@ -158,7 +158,7 @@ def test_only_the_pipeline_imports_model_software() -> None:
 def test_the_service_imports_the_pipeline_only_to_encode_documents() -> None:
     offline = {*importers("lightretriever.artifacts.pipeline"), *importers("lightretriever.artifacts.training")}
     (name,) = [name for name in offline if name.startswith("service/")]
-    assert name == "service/search/document_encoder.py"
+    assert name == "service/search/encoder.py"
     code = f"import sys, lightretriever.service.http.app; assert not {set(MODEL_SOFTWARE)} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lightretriever.artifacts.errors import JavaError
-from lightretriever.artifacts.sparse.arguments import weighted_ids, weighted_query
+from lightretriever.artifacts.sparse.arguments import scores_of, weighted_ids, weighted_query
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.sparse.writer import ImpactIndexWriter
 
@@ -86,6 +86,8 @@ def test_rare_terms_that_weigh_much_and_frequent_ones_that_weigh_little(tmp_path
                 np.testing.assert_array_equal(ordinals, wanted)
                 np.testing.assert_array_equal(scores, true_scores)
                 np.testing.assert_array_equal(scores, index.scores(terms_, weights, ordinals))
+                shares = index.impacts(terms_, ordinals).astype(np.float32) * weighted_ids(terms_, weights)[1]
+                np.testing.assert_array_equal(scores, scores_of(shares))
 
 
 def test_a_rare_term_counts_after_windows_in_which_nobody_asked_for_it(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import BundleError
 from lightretriever.service.errors import NotReadyError, SearchFailedError
 from lightretriever.service.http.app import create_app
-from lightretriever.service.search.answer import Plain
+from lightretriever.service.schemas import Plain
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.search.pipeline import Search
 from lightretriever.service.settings import Settings

@@ -86,7 +86,7 @@ def levels(
     asked = EncodedQuery.of_model([], np.empty(0, np.float32), None)
     found = matches(match, query, asked, table, legs or ("dense", "sparse"), encoder, lambda: shares)
     assert found is not None
-    return found
+    return [None if level < 0 else LEVELS[level] for level in found.tolist()]
 
 
 @pytest.mark.parametrize(
@@ -121,8 +121,8 @@ def test_a_strong_match_has_the_rare_words_of_the_query(bundle: Bundle) -> None:
 def test_a_candidate_without_a_dense_score_has_no_level(bundle: Bundle) -> None:
     found = levels(bundle, "bababa", [1.0, np.nan], [[9.0], [9.0]])
     assert found == ["strong", None]
-    assert best_match(found) == {"matched": "strong"}
-    assert best_match([None]) == best_match([]) == {"matched": "none"}
+    assert best_match(np.array([2, -1], np.int8)) == {"matched": "strong"}
+    assert best_match(np.array([-1], np.int8)) == best_match(np.empty(0, np.int8)) == {"matched": "none"}
 
 
 def test_every_page_of_a_search_says_the_same(meaning: TestClient) -> None:

@@ -18,9 +18,9 @@ from lightretriever.service.collections.swap import EngineHolder
 from lightretriever.service.errors import DeadlineError, InvalidRequestError, SearchFailedError, SettingsError
 from lightretriever.service.http.app import create_app
 from lightretriever.service.schemas import SearchRequest
-from lightretriever.service.search import rerank
+from lightretriever.service.search import ranking
 from lightretriever.service.search.engine import SearchEngine
-from lightretriever.service.search.rerank import Turns
+from lightretriever.service.search.ranking import Turns
 from lightretriever.service.settings import load_settings
 
 from tests.service.conftest import SETTINGS
@@ -220,7 +220,7 @@ def test_a_late_model_is_not_waited_for(engine_with_model: SearchEngine, model: 
 def test_a_model_that_hangs_is_not_waited_for_by_all(
     engine_with_model: SearchEngine, model: Model, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(rerank, "_PAUSE_S", 0.5)
+    monkeypatch.setattr(ranking, "_PAUSE_S", 0.5)
     release = threading.Event()
     model.answer = lambda request: (release.wait(30), by_length(request))[1]
     body = {"query": "play music", "deadline_ms": 3000}
@@ -244,7 +244,7 @@ def test_a_model_that_hangs_is_not_waited_for_by_all(
 
 
 def test_after_three_failures_the_model_is_left_alone_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rerank, "_PAUSE_S", 0.3)
+    monkeypatch.setattr(ranking, "_PAUSE_S", 0.3)
     turns = Turns(2)
     for _ in range(3):
         assert turns.take(0)

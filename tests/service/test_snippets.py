@@ -268,7 +268,7 @@ def test_no_hit_is_begun_after_the_deadline(engine: SearchEngine, monkeypatch: p
 
     monkeypatch.setattr(Snippets, "of", slow)
     monkeypatch.setattr(
-        "lightretriever.service.search.pipeline.perf_counter", lambda: perf_counter() + 86_400 * len(texts)
+        "lightretriever.service.search.answer.perf_counter", lambda: perf_counter() + 86_400 * len(texts)
     )
     asked = {"query": "music", "k": 2, "snippets": {"fields": ["title", "text"]}}
     with pytest.raises(DeadlineError, match=r"no time left to make the snippets within 60000 ms"):
