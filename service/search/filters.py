@@ -15,7 +15,7 @@ from lightretriever.service.errors import FieldError, shortened
 from lightretriever.service.schemas.filters import And, Condition, Filter, Not, Or
 from lightretriever.service.search.documents import reading
 
-__all__ = ["MOST_DEEP", "MOST_VALUES", "Filters", "read_filter"]
+__all__ = ["MOST_DEEP", "MOST_VALUES", "Filters", "count_values", "read_filter"]
 
 MOST_VALUES: Final = 1000
 """Most values in all conditions of a filter."""
@@ -52,18 +52,22 @@ def read_filter(
     """Give a filter in the index's form, and its errors, by their path in the request, which begins with `path`."""
     errors: list[FieldError] = []
     texts = tuple(_texts(given, fields, path, 0, errors))
-    values = sum(_values(given))
+    values = count_values(given)
     if values > MOST_VALUES:
         errors.append(FieldError("filter", f"a filter has at most {MOST_VALUES} values", values))
     return texts, errors
 
 
-def _values(given: Filter) -> Iterator[int]:
-    if isinstance(given, Condition):
-        yield len(given.in_) if given.in_ is not None else 1
-    else:
-        for part in _parts(given).values():
-            yield from _values(part)
+def count_values(given: Filter) -> int:
+    """Count the values in all conditions of a filter; a condition without a list has one."""
+    values, inside = 0, [given]
+    while inside:
+        part = inside.pop()
+        if isinstance(part, Condition):
+            values += 1 if part.in_ is None else len(part.in_)
+        else:
+            inside.extend(_parts(part).values())
+    return values
 
 
 def _parts(given: And | Or | Not) -> dict[str, Filter]:
@@ -111,6 +115,8 @@ def _condition(given: Condition, fields: Mapping[str, FieldKind]) -> list[str]:
         return ["exists", given.field] if given.exists else ["not", "exists", given.field]
     if kind == "keyword":
         return _keywords(given)
+    if given.in_ is not None and kind == "number":
+        return ["numbers", given.field, str(len(given.in_)), *(str(_parsed(kind, "in", value)) for value in given.in_)]
     if given.in_ is not None:
         each = [_range(given.field, kind, "in", value) for value in given.in_]
         return ["or", str(len(each)), *(text for one in each for text in one)]
