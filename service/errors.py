@@ -38,6 +38,7 @@ __all__ = [
     "SearchFailedError",
     "ServiceError",
     "SettingsError",
+    "TooCostlyError",
     "UnauthorizedError",
     "VersionConflictError",
     "WriteFailedError",
@@ -163,6 +164,10 @@ class MediaTypeError(
 
 class InvalidRequestError(ServiceError, kind="invalid_request", status=422, title="The request is not valid"):
     """A field is missing, unknown, malformed or out of range."""
+
+
+class TooCostlyError(ServiceError, kind="too_costly", status=422, title="The request asks for too much at once"):
+    """The request costs more than `max_cost`."""
 
 
 class NoTokensError(ServiceError, kind="query_without_tokens", status=422, title="The query has no tokens"):

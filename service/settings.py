@@ -85,9 +85,15 @@ class Settings(BaseSettings):
         default=128,
         ge=0,
         le=1_000_000,
-        description="Requests that may wait for their turn, beside those that are worked on. A batch counts as its "
-        "searches, each as one for each `candidates` of the default that it asks for. "
-        "What comes on top is refused at once.",
+        description="Requests that may wait for their turn, beside those that are worked on. A small batch counts as "
+        "its searches. What comes on top is refused at once.",
+    )
+    max_cost: int = Field(
+        default=200,
+        ge=10,
+        le=1_000_000,
+        description="Most that a request may cost, in usual searches, and that heavy requests may cost together while "
+        "they run and wait.",
     )
     warm_up_queries: int = Field(
         default=2000,
@@ -131,8 +137,8 @@ class Settings(BaseSettings):
         default=0.0,
         ge=0,
         le=1_000_000,
-        description="Requests a second that one API key may make, or one address without keys. A batch "
-        "counts as its searches, a search as one for each `candidates` of the default that it asks for. 0: any number.",
+        description="Requests a second that one API key may make, or one address without keys. A request counts as "
+        "what it costs, in usual searches. 0: any number.",
     )
     rate_limit_burst: int = Field(
         default=20, ge=1, le=1_000_000, description="Requests allowed in a burst before `rate_limit_per_s` applies."

@@ -152,6 +152,8 @@ def _condition(texts: Any) -> Query:
         return {"exists": {"field": field}}
     if operator == "keyword":
         return {"terms": {field: [next(texts) for _ in range(int(next(texts)))]}}
+    if operator == "numbers":
+        return {"terms": {field: [float(next(texts)) for _ in range(int(next(texts)))]}}
     if operator not in ("number", "date"):
         raise ValueError(f"unknown operator: {operator}")
     number = float if operator == "number" else int

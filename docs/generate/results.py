@@ -9,7 +9,7 @@
 | docs/lab/quality.md | tables of quality, the plot, evaluations, tests, and others | quality.json, others |
 | docs/speed.md | every ratio with a goal | speed.json |
 | docs/lab/measuring.md | versions, stages, libraries, load, users, live | versions, speed, users, live, load.json |
-| docs/reliability.md | what tests/faults measured | reliability.json |
+| docs/reliability.md | what tests/faults measured, plain searches beside heavy ones | reliability.json, fairness.json |
 | docs/howto/cluster.md | the service on a cluster and on its own indexes, under load | cluster/load.json |
 | docs/lab/scale.md | bytes and times of a shard, a billion documents | scale.json |
 
@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from lightretriever.artifacts.evaluation.quality import MEASURE, read_queries_file, read_rows
+from lightretriever.loadtest.results.fairness_table import fairness_table
 from lightretriever.loadtest.results.library_tables import library_tables
 from lightretriever.loadtest.results.live_table import live_table
 from lightretriever.loadtest.results.record import Goals, goal_table
@@ -91,6 +92,7 @@ LOADS = {
 }
 USERS = "users.json"
 LIVE = "live.json"
+FAIRNESS = "fairness.json"
 CURVES = "users.svg"
 MATCHED = "matched.json"
 DEMO_QUERIES = "demo-queries.json"
@@ -115,6 +117,7 @@ OTHERS = (
     SCALE,
     USERS,
     LIVE,
+    FAIRNESS,
     SCALING,
 )
 PART = Part("<!-- results: written by docs/generate/results.py -->", "<!-- end of results -->")
@@ -163,7 +166,10 @@ def outputs(root: Path) -> dict[Path, str]:
             *versions(folder / VERSIONS),
             *live_table(folder / LIVE),
         ),
-        root / "docs" / "reliability.md": measured(folder / RELIABILITY, OBJECTIVES),
+        root / "docs" / "reliability.md": [
+            *measured(folder / RELIABILITY, OBJECTIVES),
+            *fairness_table(folder / FAIRNESS),
+        ],
         root / "docs" / "howto" / "cluster.md": under_load(folder, CLUSTER, "Both engines under load", "../results"),
         root / "docs" / "lab" / "scale.md": _from_lab(*scale_tables(folder / SCALE)),
     }

@@ -1,4 +1,4 @@
-"""How many requests may be worked on and wait: what comes on top is refused at once, before its body is read.
+"""How many requests may be worked on and wait: what comes on top is refused at once.
 
 Asked in the event loop alone, so it needs no lock.
 """
@@ -6,18 +6,21 @@ Asked in the event loop alone, so it needs no lock.
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from lightretriever.service.errors import OverloadedError
+from lightretriever.service.errors import OverloadedError, TooCostlyError
 
 __all__ = ["Admission"]
 
 
 class Admission:
-    """Counts the places that requests have `taken`, of `most`."""
+    """Counts the places that requests have `taken`, of `most`, and what those that are `heavy` cost together, of
+    `max_cost`."""
 
-    def __init__(self, working: int, waiting: int) -> None:
+    def __init__(self, working: int, waiting: int, max_cost: int) -> None:
         self.most = working + waiting
         self.waiting = waiting
         self.taken = 0
+        self.max_cost = max_cost
+        self.heavy = 0
 
     def check(self) -> None:
         """Raise OverloadedError if there is no room for another request."""
@@ -43,3 +46,23 @@ class Admission:
             yield
         finally:
             self.taken -= places
+
+    @contextmanager
+    def enter_heavy(self, cost: int) -> Iterator[None]:
+        """Take what a heavy request costs. TooCostlyError if that is more than any may, OverloadedError if others leave
+        too little."""
+        if cost > self.max_cost:
+            raise TooCostlyError(
+                f"The request costs as much as {cost:,} usual searches, at most {self.max_cost:,} are possible "
+                "(max_cost). Ask for fewer hits, snippets or characters, or for less at once."
+            )
+        if self.heavy + cost > self.max_cost:
+            raise OverloadedError(
+                f"The request costs as much as {cost:,} usual searches, and others that run and wait as much as "
+                f"{self.heavy:,}, together more than {self.max_cost:,} (max_cost). Try again in a moment."
+            )
+        self.heavy += cost
+        try:
+            yield
+        finally:
+            self.heavy -= cost

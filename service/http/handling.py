@@ -2,17 +2,20 @@
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from time import perf_counter
 from typing import Final, TypeVar
 
 from lightretriever.service.collections.swap import EngineHolder
 from lightretriever.service.errors import DeadlineError
 from lightretriever.service.http.api_keys import KeyScope
+from lightretriever.service.http.cost import LIGHT
 from lightretriever.service.http.json import JSON, read_body
 from lightretriever.service.http.state import AppState
 from lightretriever.service.observability.metrics import StageClock
+from lightretriever.service.schemas import EmbeddingsRequest, EncodeRequest, SearchRequest
 from lightretriever.service.search.engine import SearchEngine
-from lightretriever.service.search.parts import REQUESTS
+from lightretriever.service.search.parts import HEAVY, REQUESTS
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -28,9 +31,11 @@ __all__ = [
     "in_thread",
     "state_of",
     "tell_legs",
+    "weighed",
 ]
 
 T = TypeVar("T")
+Asked = TypeVar("Asked", SearchRequest, EncodeRequest, EmbeddingsRequest)
 COLLECTION: Final = "collection"
 """Where the state of a request has the name of the collection that its path names."""
 
@@ -88,6 +93,36 @@ async def answered(request: Request, work: Callable[[SearchEngine], Response], *
     with state_of(request).admission.enter(), holder_of(request).lease() as engine:
         tell_legs(request, engine)
         return await in_thread(engine, clock_of(request), lambda: work(engine), extra_s)
+
+
+async def weighed(
+    request: Request,
+    read: Callable[[], Asked],
+    cost_of: Callable[[Asked], int],
+    work: Callable[[SearchEngine, Asked], Response],
+) -> Response:
+    """Let a thread read a request, and answer it if it costs little; what costs more is answered in the lane of heavy
+    requests. TooCostlyError or OverloadedError if that has no room for it."""
+    admission, clock, about = state_of(request).admission, clock_of(request), request.scope["state"]["about"]
+    with admission.enter(), holder_of(request).lease() as engine:
+        tell_legs(request, engine)
+
+        def begin() -> Response | tuple[int, Callable[[], Response]]:
+            asked = read()
+            about["cost"] = cost = cost_of(asked)
+            if cost <= LIGHT:
+                charge(request, cost)
+                return work(engine, asked)
+            engine.check(asked)  # a wrong field is told before the cost
+            return cost, partial(work, engine, asked)
+
+        found = await in_thread(engine, clock, begin)
+        if isinstance(found, Response):
+            return found
+        cost, answer = found
+        with admission.enter_heavy(cost):
+            charge(request, cost)
+            return await in_thread(engine, clock, answer, lane=HEAVY)
 
 
 async def in_thread(

@@ -43,6 +43,7 @@ ENCODE_ERRORS: Final = (
     errors.BodyTooLargeError,
     errors.MediaTypeError,
     errors.InvalidRequestError,
+    errors.TooCostlyError,
     errors.NoTokensError,
     errors.NoDirectionError,
     errors.OverloadedError,

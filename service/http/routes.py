@@ -12,9 +12,9 @@ from typing import Final
 from fastapi import APIRouter, Request, Response
 from fastapi.routing import APIRoute
 from lightretriever.service.http import documents
+from lightretriever.service.http.cost import LIGHT, cost_of_batch, cost_of_embeddings, cost_of_encode, cost_of_search
 from lightretriever.service.http.handling import (
     COLLECTION,
-    answered,
     begin,
     charge,
     clock_of,
@@ -24,6 +24,7 @@ from lightretriever.service.http.handling import (
     in_thread,
     state_of,
     tell_legs,
+    weighed,
 )
 from lightretriever.service.http.info import bundle_facts, info_of, list_collections, models_of
 from lightretriever.service.http.json import ADDRESS_FIELDS, json_response, parse, parse_address, parse_batch
@@ -47,13 +48,14 @@ from lightretriever.service.schemas import (
     EncodeRequest,
     EncodeResponse,
     Info,
+    Plain,
     Reloaded,
     SearchRequest,
     SearchResponse,
     Status,
 )
 from lightretriever.service.search.engine import SearchEngine
-from lightretriever.service.search.request import search_cost
+from lightretriever.service.search.parts import HEAVY, REQUESTS
 from starlette.routing import Route
 
 __all__ = ["router", "served"]
@@ -94,22 +96,28 @@ async def search_by_address(request: Request) -> Response:
 )
 async def search_batch(request: Request) -> Response:
     """Find documents for several queries. The batch is answered as a whole: an error of one search fails all."""
-    body, clock, most = await begin(request), clock_of(request), state_of(request).settings.max_batch
-    with state_of(request).admission.enter(), holder_of(request).lease() as engine:
+    body, clock, admission = await begin(request), clock_of(request), state_of(request).admission
+    with admission.enter(), holder_of(request).lease() as engine:
         tell_legs(request, engine)
+
+        def read() -> tuple[int, list[Callable[[], Plain]]]:
+            asked = parse_batch(body, engine.settings.max_batch).searches
+            return cost_of_batch(asked, engine.settings), engine.batch(asked, clock)
+
         # Not in the engine's threads: while these are busy, a batch for which there is no room is refused at once.
-        asked = (await asyncio.to_thread(parse_batch, body, most)).searches
-        cost = sum(search_cost(one, engine.settings) for one in asked)
-        with state_of(request).admission.enter(cost, inside=1):
+        cost, searches = await asyncio.to_thread(read)
+        request.scope["state"]["about"]["cost"] = cost
+        heavy = cost > LIGHT
+        with admission.enter_heavy(cost) if heavy else admission.enter(cost, inside=1):
             charge(request, cost)
-            searches = await in_thread(engine, clock, lambda: engine.batch(asked, clock))
-            tasks = [asyncio.ensure_future(in_thread(engine, clock, answer)) for answer in searches]
+            lane = HEAVY if heavy else REQUESTS
+            tasks = [asyncio.ensure_future(in_thread(engine, clock, answer, lane=lane)) for answer in searches]
             try:
                 results = [await task for task in tasks]
             finally:
                 for task in tasks:
                     task.cancel()
-            return await in_thread(engine, clock, lambda: json_response({"results": results}))
+            return await in_thread(engine, clock, lambda: json_response({"results": results}), lane=lane)
 
 
 @router.post(
@@ -118,8 +126,11 @@ async def search_batch(request: Request) -> Response:
 async def encode(request: Request) -> Response:
     """Encode a text as a query: its dense vector, and its tokens with their counts and weights."""
     body = await begin(request)
-    return await answered(
-        request, lambda engine: json_response(engine.encode(parse(body, EncodeRequest), clock_of(request)))
+    return await weighed(
+        request,
+        lambda: parse(body, EncodeRequest),
+        cost_of_encode,
+        lambda engine, asked: json_response(engine.encode(asked, clock_of(request))),
     )
 
 
@@ -130,14 +141,13 @@ async def encode(request: Request) -> Response:
 )
 async def embeddings(request: Request) -> Response:
     """Encode texts as queries, for clients of OpenAI's API. A large request costs as much as several searches."""
-    body = await begin(request)
-
-    def work(engine: SearchEngine) -> Response:
-        asked = parse(body, EmbeddingsRequest)
-        charge(request, -(-len(asked.input) // engine.settings.max_batch))
-        return json_response(engine.embeddings(asked, clock_of(request)))
-
-    return await answered(request, work)
+    body, settings = await begin(request), state_of(request).settings
+    return await weighed(
+        request,
+        lambda: parse(body, EmbeddingsRequest),
+        lambda asked: cost_of_embeddings(asked, settings),
+        lambda engine, asked: json_response(engine.embeddings(asked, clock_of(request))),
+    )
 
 
 @router.get(
@@ -239,9 +249,10 @@ def served() -> list[Route]:
 
 
 async def _search(request: Request, read: Callable[[], SearchRequest]) -> Response:
-    def work(engine: SearchEngine) -> Response:
-        asked = read()
-        charge(request, search_cost(asked, engine.settings))
-        return json_response(engine.answer(asked, clock_of(request)))
-
-    return await answered(request, work)
+    settings = state_of(request).settings
+    return await weighed(
+        request,
+        read,
+        lambda asked: cost_of_search(asked, settings),
+        lambda engine, asked: json_response(engine.answer(asked, clock_of(request))),
+    )

@@ -23,7 +23,7 @@ class AppState:
         """SettingsError if the file of API keys can't be used."""
         self.settings = settings
         self.access = Access(settings)
-        self.admission = Admission(settings.threads(), settings.max_waiting)
+        self.admission = Admission(settings.threads(), settings.max_waiting, settings.max_cost)
         self.tracing = tracing
 
     @property

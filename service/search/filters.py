@@ -29,6 +29,7 @@ __all__ = [
     "FieldRanges",
     "Filters",
     "count_in_ranges",
+    "count_values",
     "read_filter",
     "read_ranges",
     "values_of",
@@ -72,18 +73,22 @@ def read_filter(
     """Give a filter in the index's form, and its errors, by their path in the request, which begins with `path`."""
     errors: list[FieldError] = []
     texts = tuple(_texts(given, fields, path, 0, errors))
-    values = sum(_values(given))
+    values = count_values(given)
     if values > MOST_VALUES:
         errors.append(FieldError("filter", f"a filter has at most {MOST_VALUES} values", values))
     return texts, errors
 
 
-def _values(given: Filter) -> Iterator[int]:
-    if isinstance(given, Condition):
-        yield len(given.in_) if given.in_ is not None else 1
-    else:
-        for part in _parts(given).values():
-            yield from _values(part)
+def count_values(given: Filter) -> int:
+    """Count the values in all conditions of a filter; a condition without a list has one."""
+    values, inside = 0, [given]
+    while inside:
+        part = inside.pop()
+        if isinstance(part, Condition):
+            values += 1 if part.in_ is None else len(part.in_)
+        else:
+            inside.extend(_parts(part).values())
+    return values
 
 
 def _parts(given: And | Or | Not) -> dict[str, Filter]:
@@ -131,6 +136,8 @@ def _condition(given: Condition, fields: Mapping[str, FieldKind]) -> list[str]:
         return ["exists", given.field] if given.exists else ["not", "exists", given.field]
     if kind == "keyword":
         return _keywords(given)
+    if given.in_ is not None and kind == "number":
+        return ["numbers", given.field, str(len(given.in_)), *(str(_parsed(kind, "in", value)) for value in given.in_)]
     if given.in_ is not None:
         each = [_range(given.field, kind, "in", value) for value in given.in_]
         return ["or", str(len(each)), *(text for one in each for text in one)]

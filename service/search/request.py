@@ -22,7 +22,7 @@ from lightretriever.service.schemas import (
 from lightretriever.service.search.filters import FieldRanges, read_filter, read_ranges
 from lightretriever.service.settings import Settings
 
-__all__ = ["Plan", "RequestReader", "candidates_of", "reranks", "search_cost"]
+__all__ = ["Plan", "RequestReader", "candidates_of", "reranks"]
 
 # An error lists the known tasks or fields, but must stay small.
 _LONGEST_LIST: Final = 300
@@ -47,12 +47,6 @@ def candidates_of(request: SearchRequest, settings: Settings) -> int:
 def reranks(request: SearchRequest) -> bool:
     """Whether the reranking model orders the candidates of a search anew, if there is one."""
     return not (request.sort or request.diversity) if request.rerank is None else request.rerank
-
-
-def search_cost(request: SearchRequest, settings: Settings) -> int:
-    """How many usual searches a search counts as: one for each `Settings.candidates` that it asks for, and a
-    part."""
-    return -(-candidates_of(request, settings) // settings.candidates)
 
 
 class _Conditions(NamedTuple):

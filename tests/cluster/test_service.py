@@ -111,6 +111,7 @@ def both(bundle: Bundle, engine: SearchEngine) -> Iterator[Asking]:
         {"facets": ["tag.one"], "filter": {"field": "tag.one", "eq": "t1"}},
         {"filter": {"field": "day", "lt": "1970-01-01"}},
         {"filter": {"and": [{"field": "year", "gte": 2003}, {"not": {"field": "tag.one", "in": ["t0", "x"]}}]}},
+        {"filter": {"field": "year", "in": [2003, 2010.0, 1.5]}},
         {"filter": {"or": [{"field": "day", "exists": False}, {"field": "year", "eq": 2004}]}},
         {"filter": {"field": "year", "gt": 9999}},
         {"filter": {"field": "year", "gt": 1.7976931348623157e308}},

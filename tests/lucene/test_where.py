@@ -61,6 +61,10 @@ CONDITIONS: dict[str, tuple[list[str], Callable[[Record], bool]]] = {
     "keyword": (["keyword", "source", "1", "a"], lambda r: "a" in values(r, "source")),
     "keywords": (["keyword", "source", "2", "ü", "c"], lambda r: bool({"ü", "c"} & {*values(r, "source")})),
     "number": (["number", "year", "2000.0", "2009.0"], lambda r: any(2000 <= y <= 2009 for y in values(r, "year"))),
+    "numbers": (
+        ["numbers", "year", "3", "2009.0", "1994.0", "0.5"],
+        lambda r: bool({2009, 1994, 0.5} & {*values(r, "year")}),
+    ),
     "open end": (["number", "year", "-Infinity", "0.0"], lambda r: any(y <= 0 for y in values(r, "year"))),
     "date": (
         ["date", "published", "1262304000000", "1293840000000"],  # 2010-01-01 to 2011-01-01

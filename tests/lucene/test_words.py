@@ -1,9 +1,13 @@
-"""Texts found by their words: names with signs, hyphens, scripts without spaces."""
+"""Texts found by their words: names with signs, hyphens, spellings that look equal, scripts without spaces."""
 
+import unicodedata
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from lightretriever.artifacts.evaluation.bm25 import WordIndex, build_word_index
+from lightretriever.artifacts.sparse.vocabulary import Vocabulary, words_of
 
 
 def test_names_with_signs_are_words(tmp_path: Path) -> None:
@@ -48,6 +52,71 @@ def test_a_hyphen_makes_no_difference(tmp_path: Path) -> None:
         assert next(name for name, _ in words.search("fi-router", 10)) == "router"
         assert words.search("202105 2021053 aaaaaaaaaaaaaaaaaaaaab xy", 10) == []
         assert [name for name, _ in words.search("05", 10)] == ["date"]
+
+
+@pytest.mark.parametrize(
+    ("looks", "same"),
+    [
+        ("Don\u2019t buy O\u2019Reilly\u2019s rock \u2018n\u2019 roll", "Don't buy O'Reilly's rock 'n' roll"),
+        ("cafe\u0301 cre\u0300me", "caf\u00e9 cr\u00e8me"),
+        ("co\u00adoperate pine\u200bapple \ufeffhidden \u202bعربي\u202c", "cooperate pineapple hidden عربي"),
+        ("of\ufb01ce di\ufb03cult", "office difficult"),
+        ("\uff37\uff41\uff4c\uff52\uff55\uff53 \uff21\uff22\uff11 \uff43\uff0b\uff0b", "Walrus AB1 c++"),
+        ("\uff76\uff9e \u1112\u1161\u11ab \U0001d400bc", "ガ 한 Abc"),
+        ("hot\u00a0water wi\u2011fi 10\u00b2", "hot water wi-fi 102"),
+    ],
+)
+def test_spellings_that_look_equal_are_one(looks: str, same: str) -> None:
+    vocabulary = Vocabulary(None, "english")
+    found, expected = words_of([looks, same])
+    assert found == expected
+    places, plain = vocabulary.places_of([looks, same])
+    marked = [looks[place.start : place.end] for place in places]
+    assert [words_of([text])[0][:1] for text in marked if text] == [
+        words_of([same[place.start : place.end]])[0][:1] for place in plain if place.end > place.start
+    ]
+
+
+def test_signs_that_part_words_still_do() -> None:
+    """A zero-width space ends a word of Khmer, and a joiner belongs to one of Persian."""
+    assert words_of(["ខ្មែរ\u200bភាសា"], "standard") == words_of(["ខ្មែរ ភាសា"], "standard")
+    assert words_of(["\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645"], "standard")[0] != words_of(
+        ["\u0645\u06cc\u062e\u0648\u0627\u0647\u0645"], "standard"
+    )
+
+
+SIGNS = st.sampled_from(
+    [
+        "a",
+        "E",
+        " ",
+        "\u0301",
+        "\u0323",
+        "\ufb03",
+        "\uff21",
+        "\u00ad",
+        "\u2019",
+        "é",
+        "ｶ",
+        "ﾞ",
+        "\u1112",
+        "\u1161",
+        "\u11ab",
+        "日",
+        "\U0001d400",
+        "㎏",
+        "½",
+    ]
+)
+
+
+@given(st.lists(SIGNS, max_size=30).map("".join))
+def test_the_words_are_those_of_the_normal_form_and_have_places_in_the_text(text: str) -> None:
+    normal = unicodedata.normalize("NFKC", text.replace("\u00ad", "").replace("\u2019", "'"))
+    assert words_of([text], "standard") == words_of([normal], "standard")
+    (places,) = Vocabulary(None, "standard").places_of([text])
+    assert all(0 <= place.start <= place.end <= len(text) for place in places)
+    assert [place.start for place in places] == sorted(place.start for place in places)
 
 
 UNSPACED = {

@@ -13,7 +13,6 @@ from lightretriever.service.errors import DocumentNotFoundError, InvalidRequestE
 from lightretriever.service.schemas import EncodeRequest, LinearFusion, RrfFusion, SearchRequest, Weights
 from lightretriever.service.search.documents import Documents
 from lightretriever.service.search.engine import SearchEngine
-from lightretriever.service.search.request import search_cost
 from lightretriever.service.settings import Settings
 
 from tests.service.reference import Corpus
@@ -184,8 +183,6 @@ def test_many_hits_raise_the_candidates(engine: SearchEngine) -> None:
     assert second.hits[:10] == first.hits
     whole = engine.search(SearchRequest(query="music", k=120, candidates=200))
     assert whole.hits[100:] == second.hits
-    for k, cost in ((1, 1), (100, 1), (101, 2), (1000, 10)):
-        assert search_cost(SearchRequest(query="music", k=k), engine.settings) == cost
 
 
 def test_timings_are_there_for_the_stages_that_took_place(engine: SearchEngine) -> None:

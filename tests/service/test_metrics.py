@@ -77,7 +77,9 @@ def test_gauges_tell_the_state(fresh_client: TestClient, tiny_bundle: Bundle) ->
     assert found["ready", ()] == 1
     assert found["requests_in_flight", ()] == 1
     assert found["documents", ()] == 120
-    assert {key[1] for key in found if key[0] == "abandoned_calls"} == {(lane,) for lane in ("requests", "dense")}
+    assert {key[1] for key in found if key[0] == "abandoned_calls"} == {
+        (lane,) for lane in ("requests", "heavy", "dense")
+    }
     (labels,) = (key[1] for key in found if key[0] == "bundle_info")
     assert tiny_bundle.manifest.digest in labels
     assert found["process_open_fds", ()] > 0

@@ -149,7 +149,7 @@ def test_the_count_goes_down_whatever_happens() -> None:
         with admission.enter():
             raise ZeroDivisionError
 
-    admission = Admission(1, 1)
+    admission = Admission(1, 1, 10)
     with admission.enter():
         with pytest.raises(ZeroDivisionError):
             fail(admission)
@@ -160,7 +160,7 @@ def test_the_count_goes_down_whatever_happens() -> None:
 
 
 def test_a_request_has_as_many_places_as_it_costs() -> None:
-    admission = Admission(2, 8)
+    admission = Admission(2, 8, 10)
     with admission.enter(), admission.enter(6, inside=1):
         with (
             admission.enter(),
@@ -180,7 +180,7 @@ def test_a_request_has_as_many_places_as_it_costs() -> None:
         assert admission.taken == 9
         with pytest.raises(OverloadedError, match="counts as 1000, and too few"), admission.enter(1_000, inside=1):
             pass
-    nobody_waits = Admission(2, 0)
+    nobody_waits = Admission(2, 0, 10)
     with nobody_waits.enter(), nobody_waits.enter(1_000, inside=1):
         nobody_waits.check()
     assert admission.taken == 0

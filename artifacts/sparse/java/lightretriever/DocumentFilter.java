@@ -32,6 +32,7 @@ import org.apache.lucene.util.FixedBitSet;
  *   and N ...   or N ...   not ...        N conditions, or one
  *   keyword FIELD N value ...             one of the values
  *   number FIELD low high                 doubles, both included
+ *   numbers FIELD N value ...             one of the doubles
  *   date FIELD low high                   milliseconds since 1970, both included
  *   exists FIELD                          any value
  *   ids N id ...                          one of the ids
@@ -131,6 +132,8 @@ public final class DocumentFilter {
         case "number":
           return DoubleField.newRangeQuery(
               FilterFields.lucene(text()), Double.parseDouble(text()), Double.parseDouble(text()));
+        case "numbers":
+          return DoubleField.newSetQuery(FilterFields.lucene(text()), doubles());
         case "date":
           return LongField.newRangeQuery(FilterFields.lucene(text()), Long.parseLong(text()), Long.parseLong(text()));
         case "exists":
@@ -153,6 +156,14 @@ public final class DocumentFilter {
 
     private Query keywords(String field) {
       return KeywordField.newSetQuery(field, values());
+    }
+
+    private double[] doubles() {
+      double[] values = new double[Integer.parseInt(text())];
+      for (int i = 0; i < values.length; i++) {
+        values[i] = Double.parseDouble(text());
+      }
+      return values;
     }
 
     private List<BytesRef> values() {

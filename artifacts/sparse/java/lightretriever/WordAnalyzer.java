@@ -63,7 +63,7 @@ import org.apache.lucene.analysis.tr.TurkishAnalyzer;
 /**
  * The words of a language, as its Lucene analyzer makes them: split, in lower case, stemmed, without stop words. English is
  * Anserini's DefaultEnglishAnalyzer; "standard" has neither stems nor stop words. Telugu's leaves capitals of other scripts,
- * which are made small here. In every language there are beside them:
+ * which are made small here. Spellings that look equal are one (SameSigns). In every language there are beside them:
  * of scripts without spaces, every two neighbouring signs; of names such as c++, c# and .net, the name with its signs in
  * letters (cplusplus, csharp, dotnet); of two parts with a hyphen between them, such as wi-fi, both in one word (wifi).
  *
@@ -198,10 +198,11 @@ public final class WordAnalyzer extends AnalyzerWrapper {
 
   @Override
   protected Reader wrapReader(String field, Reader text) {
+    Reader same = new SameSigns(text);
     if (isSpelling(field)) {
-      return text;
+      return same;
     }
-    Reader plus = new PatternReplaceCharFilter(PLUS, "$1++ $1plusplus", text);
+    Reader plus = new PatternReplaceCharFilter(PLUS, "$1++ $1plusplus", same);
     Reader sharp = new PatternReplaceCharFilter(SHARP, "$1# $1sharp", plus);
     Reader dot = new PatternReplaceCharFilter(DOT, ".$1 dot$1", sharp);
     return new PatternReplaceCharFilter(HYPHEN, "$1 $1$2 ", dot);
