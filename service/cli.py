@@ -1,24 +1,102 @@
-"""The console command `lightretriever`: serve a bundle, search a running service, and every offline command."""
+"""The console command `lightretriever`: every command by name. The module of a command is imported when it runs, so
+that help is quick and a service holds no other command in memory."""
 
-import sys
+from collections import UserDict
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from importlib import metadata
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from dataclasses import dataclass
+from importlib import import_module, metadata
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from lightretriever.artifacts.cli.console import run_console
-from lightretriever.service.errors import SettingsError
-from lightretriever.service.http.api_keys import new_key
-from lightretriever.service.mcp.command import mcp
-from lightretriever.service.terminal import search
-from pydantic import ValidationError
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command
 
 if TYPE_CHECKING:
     from lightretriever.artifacts.bundle.reader import Bundle
     from lightretriever.artifacts.evaluation.searching import Searcher
 
-__all__ = ["app", "main"]
+__all__ = ["COMMANDS", "Command", "app", "main"]
+
+_ONLINE: Final = "lightretriever.service.commands"
+_OFFLINE: Final = "lightretriever.artifacts.cli"
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command: the group that help lists it in, the module of its function, and what help says of it."""
+
+    panel: str
+    module: str
+    help: str
+
+    def load(self, name: str) -> Any:
+        """Import the command's function, whose name is the command's, and read its parameters."""
+        alone = typer.Typer(add_completion=False)
+        function = getattr(import_module(self.module), name.replace("-", "_"))
+        alone.command(name, rich_help_panel=self.panel)(function)
+        return get_command(alone)
+
+
+COMMANDS: Final[Mapping[str, Command]] = {
+    "serve": Command("Search", f"{_ONLINE}.serve", "Serve bundles over HTTP."),
+    "demo": Command("Search", f"{_ONLINE}.demo", "Serve the demo bundle: Debian's programs by what they do."),
+    "search": Command("Search", "lightretriever.service.terminal", "Search a running service."),
+    "mcp": Command("Search", "lightretriever.service.mcp.command", "Give language models a running service as tools."),
+    "build": Command("Build", f"{_OFFLINE}.build", "Make a bundle of a recipe: tables, encoded corpus, indexes."),
+    "corpus": Command("Build", f"{_OFFLINE}.corpus", "Make a corpus of text files, or of the rows of a table."),
+    "table": Command("Build", f"{_OFFLINE}.table", "Make the token tables."),
+    "distil-table": Command("Build", f"{_OFFLINE}.distil_table", "Make the token table of a bi-encoder."),
+    "encode": Command("Build", f"{_OFFLINE}.encode", "Encode the corpus."),
+    "refine": Command("Build", f"{_OFFLINE}.refine", "Fit the token tables to the encoded corpus."),
+    "index": Command("Build", f"{_OFFLINE}.index", "Build the indexes and write the bundle."),
+    "verify": Command("Build", f"{_OFFLINE}.verify", "Check a bundle."),
+    "size": Command("Build", f"{_OFFLINE}.size", "Tell the disk and memory that more documents would take."),
+    "push": Command("Operate", f"{_OFFLINE}.push", "Write a bundle to an OpenSearch cluster."),
+    "upsert": Command("Operate", f"{_OFFLINE}.live", "Write documents to a journal or a cluster."),
+    "delete": Command("Operate", f"{_OFFLINE}.live", "Delete documents from a journal or a cluster."),
+    "compact": Command("Operate", f"{_OFFLINE}.compact", "Make a new bundle of a bundle and its journal."),
+    "export": Command("Operate", f"{_OFFLINE}.export", "Write the query encoder for another vector store."),
+    "key": Command("Operate", f"{_ONLINE}.key", "Make an API key."),
+    "evaluate": Command("Research", f"{_OFFLINE}.evaluate", "Measure a bundle on a test collection."),
+    "tune": Command("Research", f"{_OFFLINE}.tune", "Choose the legs' weights by judged queries."),
+    "train": Command("Research", f"{_OFFLINE}.train", "Train an adapter."),
+    "general-table": Command(
+        "Research", f"{_OFFLINE}.general_table", "Fit a bi-encoder's token table to texts of all kinds."
+    ),
+}
+"""Every command, in the order of help."""
+
+
+class _Modules(UserDict[str, Any]):
+    """Commands by name, each made when it is read."""
+
+    def __getitem__(self, name: str) -> Any:
+        found = super().__getitem__(name)
+        if isinstance(found, Command):
+            found = self.data[name] = found.load(name)
+        return found
+
+
+class _Overview(TyperGroup):
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Give the names in the order of help."""
+        return list(self.commands)
+
+
+class _Group(_Overview):
+    """The group of all commands."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes | {"commands": _Modules(COMMANDS)})
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Print the help of all commands by their table."""
+        told: dict[str, Any] = {
+            name: TyperCommand(name, help=one.help, rich_help_panel=one.panel) for name, one in COMMANDS.items()
+        }
+        _Overview(name=self.name, commands=told, params=self.params, help=self.help).format_help(ctx, formatter)
 
 
 def _open_searcher(bundle: "Bundle") -> AbstractContextManager["Searcher"]:
@@ -28,13 +106,9 @@ def _open_searcher(bundle: "Bundle") -> AbstractContextManager["Searcher"]:
     return open_searcher(bundle)
 
 
-_SEARCH: Final = "Search"
-_AUTO: Final = "auto"
-_MOST_WORKERS: Final = 1024
-
 app = typer.Typer(
     name="lightretriever",
-    help="Hybrid search with the ranking of a neural model and no model in the query path.",
+    cls=_Group,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -55,108 +129,6 @@ def options(
     ] = False,
 ) -> None:
     """Hybrid search with the ranking of a neural model and no model in the query path."""
-
-
-@app.command(rich_help_panel=_SEARCH)
-def serve(
-    bundle: Annotated[
-        list[str],
-        typer.Argument(help="The bundle's folder, or NAME=FOLDER for each of several collections.", show_default=False),
-    ],
-    host: Annotated[
-        str, typer.Option(help="Address to listen on; of a name, all of them. unix:PATH: a Unix socket.")
-    ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.", min=0, max=65535)] = 8080,
-    workers: Annotated[
-        str,
-        typer.Option(
-            help="Processes, 1 to 1024, which share the bundle's files. auto: one for each processor, at most 4, where "
-            "memory allows."
-        ),
-    ] = _AUTO,
-    config: Annotated[Path | None, typer.Option(help="YAML file of settings (docs/service.md).")] = None,
-    backend: Annotated[Literal["local", "opensearch"] | None, typer.Option(help="Where to search (backend).")] = None,
-    opensearch_url: Annotated[str | None, typer.Option(help="Addresses of the cluster (opensearch_url).")] = None,
-    index: Annotated[str | None, typer.Option(help="Alias of the cluster's index (opensearch_index).")] = None,
-    live: Annotated[
-        Path | None, typer.Option(help="Folder of the journal of documents that are written while it serves (live).")
-    ] = None,
-    recipe: Annotated[
-        Path | None, typer.Option(help="Recipe whose model encodes documents written as fields alone (recipe).")
-    ] = None,
-) -> None:
-    """Serve a bundle, or several, over HTTP until SIGTERM or Ctrl-C."""
-    from lightretriever.service.collections.collections import parse_folders
-    from lightretriever.service.serving.command import run
-    from lightretriever.service.settings import load_settings
-
-    given = {"backend": backend, "opensearch_url": opensearch_url, "opensearch_index": index, "live": live} | {
-        "recipe": recipe
-    }
-    folders, settings = parse_folders(bundle), load_settings(config, given)
-    raise typer.Exit(run(folders, host=host, port=port, settings=settings, workers=_read_workers(workers)))
-
-
-@app.command(rich_help_panel=_SEARCH)
-def demo(
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.", min=0, max=65535)] = 8080,
-    folder: Annotated[
-        Path | None,
-        typer.Option(help="Where to unpack the bundle. [default: lightretriever/demo in the user's cache]"),
-    ] = None,
-    unpack: Annotated[bool, typer.Option("--unpack", help="Unpack the bundle, print its folder, and end.")] = False,
-) -> None:
-    """Serve the demo bundle, Debian's programs by what they do, until SIGTERM or Ctrl-C."""
-    from lightretriever.service.serving.demo import serve_demo, unpack_demo
-
-    target = unpack_demo(folder)
-    if unpack:
-        typer.echo(target)
-        return
-    raise typer.Exit(serve_demo(target, host, port))
-
-
-app.command(rich_help_panel=_SEARCH)(search)
-app.command(rich_help_panel=_SEARCH)(mcp)
-if sys.argv[1:2] not in (
-    ["serve"],
-    ["demo"],
-):  # each of its processes would load the other commands and keep them in memory
-    from lightretriever.artifacts.cli.app import add_commands
-
-    add_commands(app)
-
-
-@app.command(rich_help_panel="Operate")
-def key(
-    name: Annotated[str, typer.Argument(help="Name of the key's user.", show_default=False)],
-    scope: Annotated[list[str], typer.Option(help="What the key permits: search or admin; may be given twice.")],
-    collection: Annotated[
-        list[str] | None, typer.Option(help="Collection that it is for; may be given several times. None: all.")
-    ] = None,
-) -> None:
-    """Make an API key: print the key on stderr, and its entry for the file of keys (api_keys_file) on stdout."""
-    try:
-        made, entry = new_key(name, scope, collection or [])
-    except ValidationError as error:
-        raise SettingsError(
-            f"There is no key of the name {name!r} with the scopes {', '.join(scope)}.",
-            remedy="A name has 1 to 64 letters, digits, dots, dashes or underscores; a scope is search or admin; a "
-            "collection is named alike.",
-        ) from error
-    typer.echo(f"The key, shown only now: {made}", err=True)
-    typer.echo(f"- name: {entry.name}\n  sha256: {entry.sha256}\n  scopes: [{', '.join(entry.scopes)}]")
-    if entry.collections is not None:
-        typer.echo(f"  collections: [{', '.join(entry.collections)}]")
-
-
-def _read_workers(given: str) -> int | None:
-    if given == _AUTO:
-        return None
-    if not given.isdecimal() or not 1 <= int(given) <= _MOST_WORKERS:
-        raise SettingsError(f"--workers is {given!r}.", remedy=f"Give a number of 1 to {_MOST_WORKERS}, or {_AUTO}.")
-    return int(given)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""The command `lightretriever search`. It imports the client only when called."""
+"""The command `search`: asks a running service."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""The command `lightretriever mcp`. It imports the library only when called."""
+"""The command `mcp`: gives a running service to language models as tools."""
 
 import asyncio
 import os

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any, get_args
 
@@ -13,13 +14,16 @@ from lightretriever.artifacts.cli.runner import AGAIN
 from lightretriever.artifacts.cli.summary import ErrorInfo, ErrorObject, Summary, TrainSummary
 from lightretriever.artifacts.errors import LightRetrieverError
 from lightretriever.artifacts.signals import Stopped
-from lightretriever.service.cli import app
+from lightretriever.service.cli import COMMANDS, app
 from pydantic import BaseModel
 from typer.testing import CliRunner, Result
 
 from tests.support.biencoder import save_biencoder
 from tests.support.models import write_corpus
 from tests.support.toy import save_toy_model, write_toy_set
+
+for _command in COMMANDS.values():
+    import_module(_command.module)  # where some summaries are defined
 
 SUMMARIES: dict[str, type[Summary]] = {
     command: kind
@@ -199,7 +203,7 @@ def test_a_stop_and_an_unexpected_error_are_objects_too(
     def fail(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr("lightretriever.artifacts.bundle.verify.verify_bundle", fail)
+    monkeypatch.setattr("lightretriever.artifacts.cli.verify.verify_bundle", fail)
     result = run("verify", tmp_path, "--json")
     assert result.exit_code == status
     found = ErrorObject.model_validate_json(result.stdout).error

@@ -103,6 +103,7 @@ def test_two_workers_answer_count_together_and_stop(tiny_path: Path, tiny_bundle
             wait_until(lambda: samples(url)["requests_in_flight",] == 1)  # this one; the last may not be over quite yet
             assert {key[1]: value for key, value in found.items() if key[0] == "abandoned_calls"} == {
                 "dense": 0,
+                "heavy": 0,
                 "requests": 0,
             }
             (bundle,) = [key for key in found if key[0] == "bundle_info"]

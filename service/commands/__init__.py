@@ -1,0 +1,1 @@
+"""The commands that need the service, a module each."""
