@@ -56,16 +56,15 @@ class LaterIndex:
 
     def scores(self, query: Vectors, ordinals: Ordinals) -> npt.NDArray[np.float32]:
         """The scores (m,) float32 of given documents (m,). ValueError for an unknown ordinal or a bad query."""
-        later, scores = ordinals >= self._first.count, np.empty(ordinals.size, np.float32)
+        later, scores = self._later_of(ordinals), np.empty(ordinals.size, np.float32)
         scores[~later] = self._first.scores(query, ordinals[~later])
-        scores[later] = inner_products(self.vectors, np.ascontiguousarray(query, np.float32), ordinals[later])
+        behind = ordinals[later] - self._first.count
+        scores[later] = inner_products(self._later.__getitem__, np.ascontiguousarray(query, np.float32), behind)
         return scores
 
     def vectors(self, ordinals: Ordinals) -> Vectors:
         """The vectors (m, D) float32 of given documents (m,), as they are kept. ValueError for an unknown ordinal."""
-        later, vectors = ordinals >= self._first.count, np.empty((ordinals.size, self.dimension), np.float32)
-        if (ordinals >= self.count).any():
-            raise ValueError(f"document {ordinals.max()} is outside 0..{self.count - 1}")
+        later, vectors = self._later_of(ordinals), np.empty((ordinals.size, self.dimension), np.float32)
         vectors[~later] = self._first.vectors(ordinals[~later])
         vectors[later] = self._later[ordinals[later] - self._first.count]
         return vectors
@@ -75,6 +74,13 @@ class LaterIndex:
         np.save(folder / _VECTORS, self._later)
         if self._codes is not None:
             faiss.write_index(self._codes, str(folder / _CODES))
+
+    def _later_of(self, ordinals: Ordinals) -> npt.NDArray[np.bool_]:
+        """Tell which documents (m,) are behind the index. ValueError for an unknown ordinal."""
+        later = ordinals >= self._first.count
+        if (ordinals >= self.count).any():
+            raise ValueError(f"document {ordinals.max()} is outside 0..{self.count - 1}")
+        return later
 
     def _behind(self, query: Vectors, k: int, among: Bits | None) -> Found:
         """Later documents that have the best `k` among them, counted from 0, and their scores."""

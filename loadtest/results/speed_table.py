@@ -13,6 +13,7 @@ __all__ = ["reached", "speed_table"]
 
 Row = Mapping[str, Any]
 _LEAST = {"bm25": "≥ 0.6", "seekdb": "≥ 1.5"}
+_BUSY = 0.5
 _LAST = ("ready_s", "second_process_mb")
 _ORDER = (*(key for key in GOALS if key not in _LAST), *RATIOS, "peers", "growth_slope", *_LAST)
 
@@ -65,7 +66,7 @@ def _word(line: _Line) -> str:
 def _lines(row: Row) -> Iterator[_Line]:
     key = row["key"]
     if key in GOALS and "setting" not in row:
-        yield _Line(GOALS[key][0], [row["value"]], GOALS[key][1])
+        yield _Line(GOALS[key][0] + _load(row), [row["value"]], GOALS[key][1])
     elif key in RATIOS and "against" in row:
         goal = RATIOS[key]
         figures = "" if "qps" in goal.figures else f", {' / '.join(goal.figures)}"
@@ -81,6 +82,12 @@ def _peer(row: Row) -> Iterator[_Line]:
     what = f"requests/s ÷ {row['setting']}, its p99 ÷ ours"
     least = _LEAST.get(row["system"], "≥ 3")
     yield _Line(what + _quality(row), [row[figure] for figure in ("value", "p99") if figure in row], least)
+
+
+def _load(row: Row) -> str:
+    """Say how much other work the machine had, if that was recorded and is more than a little."""
+    load = row.get("load_average", [0.0])[0]
+    return f"; the machine's load before: {load:.1f}" if load >= _BUSY else ""
 
 
 def _quality(row: Row) -> str:

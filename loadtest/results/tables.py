@@ -120,10 +120,13 @@ _TABLES: Final[Sequence[tuple[str, str, Sequence[str], Callable[[Row], Iterable[
         lambda row: (row.get(name, "–") for name in _PEER),
     ),
     (
-        "Both legs one after the other ÷ with Faiss in its lane meanwhile, by the size of the dense index",
+        "Both legs one after the other ÷ with Faiss in its lane meanwhile, p50, and the machine's load before",
         "hand_over",
-        ("times", "one after the other, p50 µs", "in its lane, p50 µs", "Faiss alone, p50 µs", "Lucene alone, p50 µs"),
-        lambda row: (row[name] for name in ("value", "inline_us", "handed_us", "dense_us", "sparse_us")),
+        ("times", "one after the other µs", "in its lane µs", "Faiss alone µs", "Lucene alone µs", "load before"),
+        lambda row: (
+            *(row[name] for name in ("value", "inline_us", "handed_us", "dense_us", "sparse_us")),
+            row["load_average"][0],
+        ),
     ),
     (
         "How costs grow with the corpus, one query after the other",

@@ -69,7 +69,7 @@ def get_document(engine: SearchEngine, document_id: str, clock: StageClock) -> D
     try:
         stored = live.get(_checked(document_id), _until(engine, clock))
     except (ClusterTimeoutError, TimeoutError) as error:
-        raise _late() from error
+        raise DeadlineError("The document did not come in time. Allow more time, or try again.") from error
     except ClusterError as error:
         _log.error("documents failed", exc_info=error)
         raise NotReadyError(UNAVAILABLE) from error
@@ -210,7 +210,9 @@ def _writing() -> Iterator[None]:
     except ConflictError as error:
         raise VersionConflictError(str(error)) from error
     except (ClusterTimeoutError, TimeoutError) as error:
-        raise _late() from error
+        raise DeadlineError(
+            "The write was not confirmed in time. The change may have been made or not: repeat it."
+        ) from error
     except DiskError as error:
         _log.error("write refused", exc_info=error)
         raise NoRoomError(str(error)) from error
@@ -244,10 +246,6 @@ def _checked(document_id: str) -> str:
         return check_id(document_id)
     except ValueError:
         raise _not_found(document_id) from None
-
-
-def _late() -> DeadlineError:
-    return DeadlineError("The write was not confirmed in time. The change may have been made or not: repeat it.")
 
 
 def _not_found(document_id: str) -> DocumentNotFoundError:

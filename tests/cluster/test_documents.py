@@ -17,11 +17,13 @@ from lightretriever.artifacts.cluster.live import LiveIndex
 from lightretriever.artifacts.cluster.push import push
 from lightretriever.artifacts.live.documents import Change
 from lightretriever.service.client import AnswerError, SearchClient
-from lightretriever.service.errors import DocumentNotFoundError
+from lightretriever.service.errors import DeadlineError, DocumentNotFoundError
 from lightretriever.service.http.api_keys import new_key
 from lightretriever.service.http.app import create_app
+from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine
+from lightretriever.service.search.live import get_document
 from lightretriever.service.settings import Settings
 
 from tests.service.live import live
@@ -118,6 +120,11 @@ def test_a_change_is_seen_within_a_second(client: SearchClient, engine: SearchEn
     while "soon" not in found(client, "zebra", mode="sparse"):
         assert perf_counter() < end
     client.delete_document("soon", wait=True)
+
+
+def test_a_read_that_is_late_speaks_of_no_write(engine: SearchEngine) -> None:
+    with pytest.raises(DeadlineError, match="The document did not come in time"):
+        get_document(engine, "doc-1", StageClock(perf_counter() - 1e6))
 
 
 def test_other_fields_keep_vector_and_impacts(client: SearchClient, engine: SearchEngine, cluster: Cluster) -> None:

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+from lightretriever.loadtest.results.speed_table import speed_table
 from lightretriever.loadtest.results.tables import FIGURES, load_table, speed_tables, versions_tables
 
 
@@ -18,6 +19,18 @@ def test_every_kind_of_row_has_its_table(tmp_path: Path) -> None:
     stages, paper = speed_tables(tmp_path / "speed.json")
     assert "| fuse | 1,000.5 | 2.0 | 3.0 |" in stages
     assert "| without the LLM | 0.5 | 7.0 | 7.5 | 8,738 |" in paper
+
+
+def test_a_figure_of_a_busy_machine_says_so(tmp_path: Path) -> None:
+    origin = {"machine": "m", "date": "2026-11-27T10:00:00+00:00", "commit": "c"}
+    rows = [
+        {"key": "switches", "value": 9.0, "goal": "≤ 12", "load_average": [7.25, 5.0, 5.0], **origin},
+        {"key": "half_load", "value": 2.5, "goal": "≤ 3", "load_average": [0.1, 0.2, 0.3], **origin},
+    ]
+    (tmp_path / "speed.json").write_text(json.dumps({"rows": rows}))
+    (table,) = speed_table(tmp_path / "speed.json")
+    assert "| context switches a request, one process, 8 connections; the machine's load before: 7.2 | 9 |" in table
+    assert "| p99 ÷ p50 at half of the saturated requests/s | 2.5 |" in table
 
 
 def test_systems_under_load_stand_by_their_throughput(tmp_path: Path) -> None:
