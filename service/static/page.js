@@ -132,9 +132,9 @@ function linkCollections() {
   for (const link of byId("collections").children) link.hash = same;
 }
 
-// Passages of files, as `lightretriever corpus` makes them, are shown file by file.
+// Passages of files, as `lightretriever corpus` makes them, are shown file by file, and documents with the same text once.
 function grouped() {
-  return facts.fields.includes("path") ? { group_by: "path" } : {};
+  return { group_by: facts.fields.includes("path") ? "path" : "text" };
 }
 
 // While someone types, the last word is not finished.
@@ -278,7 +278,8 @@ function append(answer) {
   if (items.length < HITS) shown.most = shown.number;
   const { number, most } = shown, ms = answer.timings_ms.total.toFixed(1);
   const nothing = isFiltered() ? "Nothing found with these filters." : "Nothing found.";
-  const unit = shown.body.group_by ? "files in" : "of";
+  const files = shown.body.group_by === "path", once = shown.body.group_by && number < Math.min(candidates, facts.limits.candidates);
+  const unit = files ? "files in" : "of";
   const weak = number && shown.best === undefined ? "No document matches well; these are the nearest. " : "";
   const ranked = answer.total === undefined ? `candidates, ranked in ${ms} ms.` : `documents with these filters, in ${ms} ms.`;
   say((number ? `${weak}${number} ${unit} ${candidates} ${ranked}` : nothing) + lost, Boolean(lost));
@@ -286,7 +287,8 @@ function append(answer) {
   byId("more").hidden = number >= most;
   const what = answer.total === undefined ? "candidates" : "documents";
   byId("shown").textContent = number < most ? `${number} ${unit} ${candidates} ${what} are shown.`
-    : shown.body.group_by ? `All ${number} files are shown.`
+    : files ? `All ${number} files are shown.`
+    : once ? `All ${candidates} ${what} are shown, those with the same text once.`
     : number === candidates ? `All ${candidates} ${what} are shown.`
     : `The first ${number} of ${candidates} ${what} are shown, as many as a search lists.`;
   return items[0];
