@@ -115,6 +115,7 @@ def write_bundle(
     weights: LegWeights | None = None,
     fields: Mapping[str, FieldKind] | None = None,
     queries: Sequence[str] = (),
+    examples: Sequence[str] = (),
     overwrite: bool = False,
     live: LiveInfo | None = None,
 ) -> Bundle:
@@ -126,8 +127,9 @@ def write_bundle(
     their terms and impacts are. `weights` of dense and sparse are for requests that name none (None: the service's).
     `fields` are those to filter and count by. `queries` are a sample of those that will be asked of the default task:
     a large dense index is laid out by them, and its search parameters are chosen by them; by some that the documents
-    make where there are none. With `overwrite`, an older bundle is replaced, and stays in place until the new one is
-    complete. `live` says which changes of a journal are among the documents.
+    make where there are none. `examples` are queries to try, which the search page offers. With `overwrite`, an older
+    bundle is replaced, and stays in place until the new one is complete. `live` says which changes of a journal are
+    among the documents.
 
     Raises CorpusError for documents that can't be used, RecipeError for settings that don't fit each other,
     BundleError when `target` is in the way, or a table or `idf` holds values that can't be stored.
@@ -170,6 +172,7 @@ def write_bundle(
             fusion=weights,
             fields=declared,
             field_names=names,
+            examples=list(examples),
             live=live,
             ids_sha256=ids_sha256(ids),
             files=list_files(folder),

@@ -107,6 +107,7 @@ def write_again(
         weights=manifest.fusion,
         fields=manifest.fields,
         queries=queries,
+        examples=manifest.examples,
         overwrite=overwrite,
         live=live,
     )

@@ -91,6 +91,7 @@ def build_bundle(recipe: Recipe, *, overwrite: bool = False) -> tuple[Bundle, Sk
         weights=_weights(recipe, leg),
         fields=recipe.corpus.fields,
         queries=_queries(recipe),
+        examples=recipe.examples,
         overwrite=overwrite,
     )
     return bundle, corpus.skipped
