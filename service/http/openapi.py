@@ -227,7 +227,6 @@ def _set_limits(definitions: dict[str, Any], settings: Settings) -> None:
     search = definitions["SearchRequest"]["properties"]
     search["query"]["maxLength"] = settings.max_query_chars
     search["k"]["maximum"] = settings.max_candidates
-    search["offset"]["maximum"] = settings.max_candidates - 1
     search["candidates"]["anyOf"][0]["maximum"] = settings.max_candidates
     search["deadline_ms"]["anyOf"][0]["maximum"] = settings.deadline_ms
     definitions["BatchRequest"]["properties"]["searches"]["maxItems"] = settings.max_batch
