@@ -60,7 +60,7 @@ class Settings(BaseSettings):
         default=1000,
         ge=1,
         le=100_000,
-        description="Most candidates that a request may ask for; it bounds offset + k too.",
+        description="Most candidates that a request may ask for; it bounds offset + k of a query, and k without one.",
     )
     max_query_chars: int = Field(default=10_000, ge=1, description="Longest query or text, in characters.")
     max_batch: int = Field(default=64, ge=1, description="Most searches in one batch request.")

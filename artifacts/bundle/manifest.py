@@ -20,6 +20,7 @@ __all__ = [
     "FORMAT_VERSION",
     "CorpusInfo",
     "DenseInfo",
+    "ExampleQuery",
     "FileInfo",
     "ImpactKind",
     "LegWeights",
@@ -159,12 +160,16 @@ class FileInfo(ManifestPart):
     xxh3: Xxh3 | None = Field(default=None, exclude_if=lambda xxh3: xxh3 is None)
 
 
+ExampleQuery = Annotated[str, Field(max_length=200, pattern=r"\S")]
+"""A query to try."""
+
+
 class Manifest(ManifestPart):
     """All of `manifest.json`. `documents` is N, `vocab_size` V, `dimension` D.
 
     `fields` are the declared fields, by which a search can be filtered and counted; `field_names` are all that any
     document has, "_id" too, in alphabetical order. `dense` is None in a bundle that searches its sparse leg alone.
-    `live` says which journal the bundle has changes of.
+    `examples` are queries to try. `live` says which journal the bundle has changes of.
     `ids_sha256` is the SHA-256 of the document ids joined by line breaks in ordinal order. `files` lists everything
     in the bundle but the manifest, by POSIX path. The file also holds `manifest_sha256`, which is `digest`.
     """
@@ -187,6 +192,7 @@ class Manifest(ManifestPart):
     fusion: LegWeights | None = Field(default=None, exclude_if=lambda fusion: fusion is None)
     fields: dict[FieldName, FieldKind] = Field(default_factory=dict, exclude_if=lambda fields: not fields)
     field_names: FieldNames
+    examples: list[ExampleQuery] = Field(default_factory=list, max_length=5, exclude_if=lambda examples: not examples)
     live: LiveInfo | None = Field(default=None, exclude_if=lambda live: live is None)
     ids_sha256: Sha256
     files: dict[InsidePath, FileInfo]

@@ -104,8 +104,8 @@ class BundleContent:
     `dimension` is D: table rows and document vectors are cut to their first D values (Matryoshka), and the latter
     normalised again. Without `dense`, the bundle has no vectors and no tables, and searches its sparse leg alone.
     `documents` is consumed once, batch by batch; `sparse` says what their terms and impacts are. `weights` of dense and
-    sparse are for requests that name none (None: the service's). `fields` are those to filter and count by. `live` says
-    which changes of a journal are among the documents.
+    sparse are for requests that name none (None: the service's). `fields` are those to filter and count by. `examples`
+    are queries to try, which the search page offers. `live` says which changes of a journal are among the documents.
     """
 
     name: str
@@ -122,6 +122,7 @@ class BundleContent:
     table_dtype: TableDtype = "float16"
     weights: LegWeights | None = None
     fields: Mapping[str, FieldKind] = field(default_factory=dict)
+    examples: Sequence[str] = ()
     live: LiveInfo | None = None
 
 
@@ -160,6 +161,7 @@ def write_bundle(target: Path, content: BundleContent, *, overwrite: bool = Fals
             fusion=content.weights,
             fields=dict(content.fields),
             field_names=documents.fields,
+            examples=list(content.examples),
             live=content.live,
             ids_sha256=ids_sha256(documents.ids),
             files=list_files(folder),

@@ -110,6 +110,7 @@ def write_again(
         dense=None if manifest.dense is None else DenseSettings(_factory(manifest.dense, manifest), queries),
         weights=manifest.fusion,
         fields=manifest.fields,
+        examples=manifest.examples,
         live=live,
     )
     return write_bundle(target, content, overwrite=overwrite)

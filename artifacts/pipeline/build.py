@@ -94,6 +94,7 @@ def build_bundle(recipe: Recipe, *, overwrite: bool = False) -> tuple[Bundle, Sk
         dense=DenseSettings(recipe.index.factory, _queries(recipe)) if recipe.index.dense else None,
         weights=_weights(recipe, leg),
         fields=recipe.corpus.fields,
+        examples=recipe.examples,
     )
     return write_bundle(recipe.output, content, overwrite=overwrite), corpus.skipped
 

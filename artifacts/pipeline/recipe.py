@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self, TypeVar, get_args
 
-from lightretriever.artifacts.bundle.manifest import LegWeights
+from lightretriever.artifacts.bundle.manifest import ExampleQuery, LegWeights
 from lightretriever.artifacts.bundle.parts import MAX_TEXT_CHARS, ExpansionInfo
 from lightretriever.artifacts.bundle.paths import TaskName
 from lightretriever.artifacts.corpus.beir import Corpus
@@ -259,7 +259,7 @@ class Recipe(Section):
     to the corpus. `sparse` names another model for the sparse leg, a SparseEncoder or a language model. `tables` has
     token tables by task: a language model's from an official release (`emb_bag.pt`), a bi-encoder's general ones (a
     folder); the others are made. `expand` says how the table of the default task expands documents whose terms are
-    words; `expand: false` leaves it out.
+    words; `expand: false` leaves it out. `examples` are queries that the search page offers to try.
     """
 
     name: str = Field(min_length=1)
@@ -275,6 +275,7 @@ class Recipe(Section):
     distil: DistilTableRecipe | None = None
     head: HeadRecipe | None = None
     expand: ExpansionInfo | Literal[False] = ExpansionInfo()
+    examples: list[ExampleQuery] = Field(default_factory=list, max_length=5)
     work: Path
     output: Path
 

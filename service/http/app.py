@@ -104,14 +104,7 @@ class Application:
     async def _describe(self, request: Request) -> Response:
         """Addresses are those beside this one, below `/collections/NAME` and behind a proxy that takes a prefix off.
         Examples are those that the bundle answers."""
-        facts = info_of(engine_of(request), [])
-        document = fitted(
-            self._description,
-            filters=facts.filters,
-            fields=facts.fields,
-            modes=facts.modes,
-            spelling=facts.spelling,
-        )
+        document = fitted(self._description, info_of(engine_of(request), []))
         return JSONResponse({**document, "servers": [{"url": "."}]})
 
 

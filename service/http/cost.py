@@ -23,7 +23,7 @@ _VALUES: Final = 50  # of a filter
 _SNIPPETS: Final = 12
 _USUAL_SNIPPETS: Final = 20  # title and text of ten hits
 _LONG_QUERY: Final = 1_000  # characters; snippets for a longer one cost twice as much, as more words match
-_EXPLAINED: Final = 150  # hits times words
+_EXPLAINED: Final = 100  # hits times words
 _COMPARED: Final = 20_000  # hits times candidates, for diversity
 
 

@@ -11,7 +11,7 @@ import yaml
 from fastapi.openapi.utils import get_openapi
 from lightretriever.artifacts.bundle.software import package_version
 from lightretriever.service import errors, schemas
-from lightretriever.service.http.json import JSON
+from lightretriever.service.http.json import JSON, JSON_LINES
 from lightretriever.service.http.problems import PROBLEM_JSON, problem
 from lightretriever.service.settings import Settings
 from pydantic import BaseModel
@@ -153,13 +153,12 @@ def description(routes: Sequence[BaseRoute], settings: Settings) -> dict[str, An
     return document
 
 
-def fitted(
-    document: dict[str, Any], *, filters: Mapping[str, str], fields: Sequence[str], modes: Sequence[str], spelling: bool
-) -> dict[str, Any]:
-    """The description with those examples of requests alone that a bundle answers: with declared `filters` by field,
-    `fields` of its documents, and `modes`; `spelling`: it corrects words. An example's field `year` becomes a number
-    that the bundle has."""
-    number = next((name for name, kind in filters.items() if kind == "number" and name in fields), None)
+def fitted(document: dict[str, Any], info: schemas.Info) -> dict[str, Any]:
+    """The description with those examples of requests alone that a bundle answers, or a service that writes documents.
+    An example's field `year` becomes a number that the bundle has; its vector has the bundle's dimension, and its
+    impacts are of the bundle's terms."""
+    fields, modes, spelling = info.fields, info.modes, info.spelling
+    number = next((name for name, kind in info.filters.items() if kind == "number" and name in fields), None)
 
     def fit(value: dict[str, Any]) -> dict[str, Any] | None:
         if number is None and _EXAMPLE_NUMBER in json.dumps(value):
@@ -174,10 +173,27 @@ def fitted(
             value["fields"] = [name for name in value["fields"] if name in fields]
         return value
 
+    def fit_write(value: dict[str, Any]) -> dict[str, Any] | None:
+        if "vector" not in value:
+            return fit(value) if info.document_model is not None or "delete" in value else None
+        value = dict(value)
+        dimension = info.bundle.dimension
+        del value["vector"]
+        if "dense" in modes:
+            value["vector"] = [round(dimension**-0.5, 4)] * dimension
+        if info.bundle.vocabulary == "tokens":
+            value["impacts"] = {f"{token}": impact for token, impact in enumerate(value["impacts"].values())}
+        return value
+
     paths = copy.deepcopy(document["paths"])
-    for path in ("/search", "/search/batch"):
-        content = paths[path]["post"]["requestBody"]["content"][JSON]
-        found = {name: {**example, "value": fit(example["value"])} for name, example in content["examples"].items()}
+    for path, method, media, fit_one in (
+        ("/search", "post", JSON, fit),
+        ("/search/batch", "post", JSON, fit),
+        ("/documents/{id}", "put", JSON, fit_write),
+        ("/documents", "post", JSON_LINES, fit_write),
+    ):
+        content = paths[path][method]["requestBody"]["content"][media]
+        found = {name: {**example, "value": fit_one(example["value"])} for name, example in content["examples"].items()}
         content["examples"] = {name: example for name, example in found.items() if example["value"] is not None}
     return {**document, "paths": paths}
 
@@ -211,7 +227,6 @@ def _set_limits(definitions: dict[str, Any], settings: Settings) -> None:
     search = definitions["SearchRequest"]["properties"]
     search["query"]["maxLength"] = settings.max_query_chars
     search["k"]["maximum"] = settings.max_candidates
-    search["offset"]["maximum"] = settings.max_candidates - 1
     search["candidates"]["anyOf"][0]["maximum"] = settings.max_candidates
     search["deadline_ms"]["anyOf"][0]["maximum"] = settings.deadline_ms
     definitions["BatchRequest"]["properties"]["searches"]["maxItems"] = settings.max_batch

@@ -1,7 +1,8 @@
 """The tools, and the two ways to serve them: stdio, and streamable HTTP."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from socket import socket
 from typing import Annotated, Any, Final
 
@@ -10,15 +11,15 @@ from lightretriever.artifacts.bundle.software import package_version
 from lightretriever.service.client.asynchronous import AsyncSearchClient
 from lightretriever.service.client.calls import document_call, info_call, search_call
 from lightretriever.service.client.errors import ClientError
-from lightretriever.service.schemas import CollectionList, Document, Info, Mode, SearchResponse
+from lightretriever.service.schemas import CollectionList, Document, Info, Matched, Mode, SearchResponse
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.mcpserver.tools import Tool
 from mcp.server.mcpserver.utilities.func_metadata import ArgModelBase
-from mcp.types import ToolAnnotations
-from pydantic import Field, create_model, model_validator
+from mcp.types import CallToolResult, TextContent, ToolAnnotations
+from pydantic import BaseModel, Field, create_model, model_validator
 
-__all__ = ["make_server", "serve_http", "serve_stdio"]
+__all__ = ["FoundDocument", "FoundDocuments", "make_server", "serve_http", "serve_stdio"]
 
 _INSTRUCTIONS: Final = (
     "Search of collections of documents. `search` finds documents for a question or for words, and gives a part of "
@@ -44,6 +45,32 @@ CollectionName = Annotated[str | None, Field(description="One of `collections`; 
 SearchMode = Annotated[Mode, Field(description="All legs fused, or one of those that `info` lists.")]
 
 
+class FoundDocument(BaseModel):
+    """A hit, in as few words as a model needs."""
+
+    id: str
+    score: float
+    matched: Matched | None = Field(default=None, exclude_if=lambda matched: matched is None)
+    fields: dict[str, Any] = Field(description="All but the text.")
+    text: str | None = Field(
+        default=None,
+        exclude_if=lambda text: text is None,
+        description="The part of its text that matches best; `document` gives the whole text.",
+    )
+
+
+class FoundDocuments(BaseModel):
+    """The hits of a search, best first."""
+
+    hits: list[FoundDocument]
+    matched: Matched | None = Field(
+        default=None, exclude_if=lambda matched: matched is None, description="How well the best document matches."
+    )
+    degraded: list[str] = Field(
+        default_factory=list, exclude_if=lambda legs: not legs, description="Parts of the service that did not answer."
+    )
+
+
 def make_server(client: AsyncSearchClient) -> MCPServer:
     """A server of tools that ask the client's service. Its errors become errors of the tool, for the model to read."""
     version = package_version("lightretriever-search") or "not installed"
@@ -54,11 +81,23 @@ def make_server(client: AsyncSearchClient) -> MCPServer:
 
 def _strict(function: Callable[..., Any]) -> Tool:
     """Make a tool that refuses arguments it does not have. The library's own would ignore them."""
-    tool = Tool.from_function(function, annotations=_READS)
+    tool = Tool.from_function(_compact(function), annotations=_READS)
     arguments = create_model(tool.fn_metadata.arg_model.__name__, __base__=(_Strict, tool.fn_metadata.arg_model))
     tool.fn_metadata.arg_model = arguments
     tool.parameters = arguments.model_json_schema(by_alias=True)
     return tool
+
+
+def _compact(function: Callable[..., Awaitable[BaseModel]]) -> Callable[..., Awaitable[CallToolResult]]:
+    """Give the same tool with answers as JSON without white space. The library's own would be indented."""
+
+    @wraps(function)
+    async def answer(**arguments: Any) -> CallToolResult:
+        found = await function(**arguments)
+        text = TextContent(type="text", text=found.model_dump_json(by_alias=True))
+        return CallToolResult(content=[text], structured_content=found.model_dump(mode="json", by_alias=True))
+
+    return answer
 
 
 async def serve_stdio(client: AsyncSearchClient) -> None:
@@ -108,14 +147,22 @@ class _Tools:
         filter: FilterObject = None,
         mode: SearchMode = "hybrid",
         collection: CollectionName = None,
-    ) -> SearchResponse:
+    ) -> FoundDocuments:
         """Find documents. Each hit has its id, fields, and the part of its text that matches best."""
         with _told():
             fields = {"k": k, "offset": offset, "filter": filter, "mode": mode, "snippets": _SNIPPETS}
             found = await self._client.call(search_call(query, fields).within(collection))
-        for hit in found.hits:
-            hit.fields.pop("text", None)  # `document` gives the whole text
-        return found
+        hits = [
+            FoundDocument(
+                id=hit.id,
+                score=hit.score,
+                matched=hit.matched,
+                fields={name: value for name, value in hit.fields.items() if name != "text"},
+                text=hit.snippets["text"].text if hit.snippets and "text" in hit.snippets else None,
+            )
+            for hit in found.hits
+        ]
+        return FoundDocuments(hits=hits, matched=found.matched, degraded=list(found.degraded))
 
     async def document(
         self, id: Annotated[str, Field(description="The id of a hit.")], collection: CollectionName = None

@@ -191,7 +191,7 @@ class Info(Model):
     examples: list[str] = Field(
         default_factory=list,
         exclude_if=lambda examples: not examples,
-        description="Queries to try, made of documents; absent if the service has API keys.",
+        description="Queries to try: those of the recipe, or else titles; absent if the service has API keys.",
     )
     fields: list[str] = Field(description="Document fields that a request may name.")
     spelling: bool = Field(

@@ -127,7 +127,13 @@ class SearchRequest(Model):
     k: int = Field(
         default=10, ge=1, description="Number of hits. `offset + k` must not exceed `candidates`, if that is given."
     )
-    offset: int = Field(default=0, ge=0, description="Hits to skip, for paging.")
+    offset: int = Field(
+        default=0,
+        ge=0,
+        le=2**31 - 1,
+        description="Hits to skip, for paging. Without a query, any number; with `sort` up to 100,000 with `k`, on a "
+        "cluster 10,000.",
+    )
     mode: Mode = Field(
         default="hybrid",
         description="The legs of weight above 0 fused, or one leg alone, whose own score is then `score`.",

@@ -1,7 +1,6 @@
 """The stored documents: JSON objects, read by ordinal or id."""
 
 import logging
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
@@ -22,8 +21,7 @@ _ID_FIELD: Final = "_id"
 _PROBE_WORDS: Final = 8
 _PROBE_CHARACTERS: Final = 200
 _MORE: Final = 10  # times as many documents, where few make an example
-_FEWEST_WORDS: Final = 3
-_CLAUSE: Final = re.compile(r"[.,;:!?](?:\s|$)|\s[(\[–-]")
+_TITLE_CHARACTERS: Final = 60
 
 
 @contextmanager
@@ -103,13 +101,15 @@ class Documents:
         return [probe for text in texts if (probe := _beginning(text.split()))]
 
     def examples(self, count: int, accept: Callable[[str], bool]) -> list[str]:
-        """Give up to `count` queries to try which are accepted, from documents spread over the index: titles of several
-        words, or else how the text begins."""
+        """Give up to `count` queries to try which are accepted: short titles of documents spread over the index, those
+        of several words first."""
         found: list[str] = []
         for size in (count + 2, _MORE * count):
             sample = self._sample(size)
             inner = sample[1:-1] or sample  # the first and the last of a corpus are often odd
-            found = list(dict.fromkeys(text for one in inner if (text := _example(one)) and accept(text)))
+            titles = dict.fromkeys(" ".join(str(one.get("title") or "").split()) for one in inner)
+            found = [title for title in titles if 0 < len(title) <= _TITLE_CHARACTERS and accept(title)]
+            found.sort(key=lambda title: " " not in title)
             if len(found) >= count or len(sample) < size:
                 break
         return found[:count]
@@ -131,12 +131,6 @@ class Documents:
     def _ordinal(self, document_id: str) -> int | None:
         with reading():
             return self.store.ordinal(document_id)
-
-
-def _example(document: Mapping[str, Any]) -> str:
-    """Make a query to try of a document; "" if it has no words for one."""
-    title, text = (_CLAUSE.split(str(document.get(name) or ""))[0].split() for name in ("title", "text"))
-    return _beginning(title if len(title) >= _FEWEST_WORDS else text or title)
 
 
 def _beginning(words: Sequence[str]) -> str:

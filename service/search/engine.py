@@ -89,8 +89,9 @@ class SearchEngine:
             spells=parts.backends.spellings is not None,
             reranks=parts.reranker is not None,
         )
-        self.examples = parts.documents.examples(_EXAMPLES, self._can_search)
-        """Queries to try, made of documents."""
+        given = list(filter(self._can_search, manifest.examples))
+        self.examples = given or parts.documents.examples(_EXAMPLES, self._can_search)
+        """Queries to try: those of the recipe, or else titles of documents."""
         self._stage_backends = parts.stage_backends()
         self._warm = False
         self._closed = False

@@ -151,10 +151,11 @@ def _sorted(sort: Sort, kind: FieldKind, values: Sequence[Any], places: npt.NDAr
 
 
 def _grouped(order: Columns, values: Sequence[Any], size: int) -> list[Group]:
-    """Group columns, best first, by their values; a document without one, or with an object or list, is alone."""
+    """Group columns, best first, by their values; a document without one, or with an empty text, an object or a list,
+    is alone."""
     groups: dict[object, Group] = {}
     for column, value in zip(order, values, strict=True):
-        single = isinstance(value, str | int | float)
+        single = isinstance(value, str | int | float) and value != ""
         key: object = (type(value) is bool, value) if single else column
         group = groups.get(key)
         if group is None:

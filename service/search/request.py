@@ -26,6 +26,8 @@ __all__ = ["Plan", "RequestReader", "candidates_of", "reranks"]
 
 # An error lists the known tasks or fields, but must stay small.
 _LONGEST_LIST: Final = 300
+_LAST_SORTED: Final = 100_000  # documents whose order is kept in memory at once
+_LAST_ON_CLUSTER: Final = 10_000  # OpenSearch's max_result_window
 _NO_SPELLING: Final = (
     "the bundle has no spellings: build it with `index.vocabulary: words` to have them, unless its documents have no "
     "words that are written with spaces"
@@ -314,6 +316,9 @@ class RequestReader:
 
     def _of_window(self, request: SearchRequest) -> Iterator[FieldError]:
         most = self._settings.max_candidates
+        if request.query is None:
+            yield from self._of_listed_window(request)
+            return
         window = candidates_of(request, self._settings)
         if window > most:
             yield FieldError("candidates", f"at most {most} candidates are possible", window)
@@ -324,6 +329,20 @@ class RequestReader:
                 f"hits, or for more candidates with the field 'candidates' (at most {most})",
                 request.k,
             )
+
+    def _of_listed_window(self, request: SearchRequest) -> Iterator[FieldError]:
+        """A listing has no candidates: its pages may be anywhere, as far as the order can be found."""
+        most = self._settings.max_candidates
+        if request.k > most:
+            yield FieldError(
+                "k", f"at most {most} documents are listed at once: ask for the others by offset", request.k
+            )
+        last = _LAST_ON_CLUSTER if self._settings.backend == "opensearch" else _LAST_SORTED
+        if (self._settings.backend == "opensearch" or request.sort) and request.offset + request.k > last:
+            message = f"only the first {last:,} documents are listed; narrow the filter"
+            if self._settings.backend == "local":
+                message += ", or leave out sort: in the order of writing, all are listed"
+            yield FieldError("offset", message, request.offset)
 
     def _of_text(self, field: str, text: str) -> Iterator[FieldError]:
         most = self._settings.max_query_chars

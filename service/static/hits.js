@@ -191,7 +191,8 @@ function hitElement(hit, best) {
   if (title) shorten(heading, title); else heading.append(hit.id);
   left.append(heading);
   const facts = Object.entries(others).map(([name, value]) => named(name, value));
-  if (hit.group?.candidates > 1) facts.unshift(`${hit.group.candidates - 1} more of this file among the candidates`);
+  const more = hit.group?.candidates - 1, same = hit.group?.value === hit.fields.text ? "with the same text" : "of this file";
+  if (more > 0) facts.unshift(`${more} more ${same} among the candidates`);
   if (title && title.whole !== hit.id) facts.unshift(hit.id);
   if (facts.length) left.append(make("div", "facts", facts.join(" · ").slice(0, 200)));
   if (text) left.append(textElement(text, title ? title.text : hit.id));

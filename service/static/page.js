@@ -1,6 +1,6 @@
 "use strict";
 // The search as it is typed, its pages, and its address.
-const HITS = 10, MEANT = 5, PAUSE_MS = 40, LONG_PAUSE_MS = 300;
+const HITS = 10, LISTED = 10_000, MEANT = 5, PAUSE_MS = 40, LONG_PAUSE_MS = 300;
 const query = byId("query"), hits = byId("hits"), weight = byId("weight"), radios = [...document.querySelectorAll("input[name=mode]")];
 let facts = null, learning = null; // what /info says, and the promise of it
 let running = null; // ends the requests of a search when another one begins
@@ -132,9 +132,9 @@ function linkCollections() {
   for (const link of byId("collections").children) link.hash = same;
 }
 
-// Passages of files, as `lightretriever corpus` makes them, are shown file by file.
+// Passages of files, as `lightretriever corpus` makes them, are shown file by file, and documents with the same text once.
 function grouped() {
-  return facts.fields.includes("path") ? { group_by: "path" } : {};
+  return { group_by: facts.fields.includes("path") ? "path" : "text" };
 }
 
 // While someone types, the last word is not finished.
@@ -259,7 +259,7 @@ function showPage(body, answer) {
   hits.replaceChildren();
   // A rare word or a code says little by its meaning; a document that has all words of the query is a match.
   const matches = answer.matched !== "none" || answer.hits.some((hit) => hit.explanation?.coverage === 1);
-  shown = { body, answer, best: matches ? answer.hits[0]?.score : undefined, number: 0, most: Math.min(answer.candidates, facts.limits.candidates) };
+  shown = { body, answer, best: matches ? answer.hits[0]?.score : undefined, number: 0, most: answer.total === undefined ? Math.min(answer.candidates, facts.limits.candidates) : Math.min(answer.total, LISTED) };
   showMeant(answer);
   append(answer);
   const stages = Object.entries(answer.timings_ms).filter(([, value]) => value !== null);
@@ -278,7 +278,8 @@ function append(answer) {
   if (items.length < HITS) shown.most = shown.number;
   const { number, most } = shown, ms = answer.timings_ms.total.toFixed(1);
   const nothing = isFiltered() ? "Nothing found with these filters." : "Nothing found.";
-  const unit = shown.body.group_by ? "files in" : "of";
+  const files = shown.body.group_by === "path", once = shown.body.group_by && answer.total === undefined && number < Math.min(candidates, facts.limits.candidates);
+  const unit = files ? "files in" : "of";
   const weak = number && shown.best === undefined ? "No document matches well; these are the nearest. " : "";
   const ranked = answer.total === undefined ? `candidates, ranked in ${ms} ms.` : `documents with these filters, in ${ms} ms.`;
   say((number ? `${weak}${number} ${unit} ${candidates} ${ranked}` : nothing) + lost, Boolean(lost));
@@ -286,7 +287,8 @@ function append(answer) {
   byId("more").hidden = number >= most;
   const what = answer.total === undefined ? "candidates" : "documents";
   byId("shown").textContent = number < most ? `${number} ${unit} ${candidates} ${what} are shown.`
-    : shown.body.group_by ? `All ${number} files are shown.`
+    : files ? `All ${number} files are shown.`
+    : once ? `All ${candidates} ${what} are shown, those with the same text once.`
     : number === candidates ? `All ${candidates} ${what} are shown.`
     : `The first ${number} of ${candidates} ${what} are shown, as many as a search lists.`;
   return items[0];

@@ -15,6 +15,7 @@ import pytest
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.client import SearchClient
 from lightretriever.service.http.api_keys import new_key
+from lightretriever.service.mcp.tools import FoundDocuments
 from lightretriever.service.schemas import CollectionList, Document, Info, SearchResponse
 from mcp import StdioServerParameters
 from mcp.client.client import Client
@@ -98,14 +99,18 @@ def test_a_model_searches_reads_and_asks_why(url: str, over: Any) -> None:
             assert "year" in info.filters
             asked = {"query": "play music", "k": 3, "filter": condition}
             result = await client.call_tool("search", asked)
-            found = SearchResponse.model_validate_json(text_of(result))
+            found = FoundDocuments.model_validate_json(text_of(result))
             assert result.structured_content == json.loads(text_of(result))
+            assert text_of(result) == json.dumps(result.structured_content, separators=(",", ":"), ensure_ascii=False)
             with SearchClient(url, timeout_s=120) as own:
-                hits = own.search("play music", k=3, filter=condition).hits
-                assert [(hit.id, hit.score) for hit in found.hits] == [(hit.id, hit.score) for hit in hits]
+                best = own.search("play music", k=3, filter=condition, snippets={"fields": ["text"], "length": 500})
+                assert [(hit.id, hit.score, hit.matched, hit.text) for hit in found.hits] == [
+                    (hit.id, hit.score, hit.matched, (hit.snippets or {})["text"].text) for hit in best.hits
+                ]
+                assert found.matched == best.matched
                 last = own.search("play music", k=20).hits[-1]
                 whole = own.document(last.id)
-            assert all(hit.snippets and "text" not in hit.fields and hit.fields["title"] for hit in found.hits)
+            assert all("text" not in hit.fields and hit.fields["title"] for hit in found.hits)
             result = await client.call_tool("document", {"id": last.id})
             assert Document.model_validate(json.loads(text_of(result))) == whole
             why = await client.call_tool("explain", {"query": "play music", "document": last.id})
@@ -170,7 +175,7 @@ def test_arguments_are_taken_as_they_were_meant(url: str) -> None:
                     for arguments in (given, plain)
                 ]
                 for answer in answers:
-                    del answer["timings_ms"]
+                    answer.pop("timings_ms", None)
                 assert answers[0] == answers[1], given
             result = await client.call_tool("document", {"id": 7})
             assert "7" in text_of(result)
@@ -222,7 +227,7 @@ def test_each_tool_takes_a_collection(tmp_path: Path) -> None:
                 assert info.bundle.documents == 60
                 asked = {"query": "play music", "k": 60}
                 result = await client.call_tool("search", asked | there)
-                found = SearchResponse.model_validate_json(text_of(result))
+                found = FoundDocuments.model_validate_json(text_of(result))
                 only = next(hit.id for hit in found.hits if hit.id == "doc-50")
                 assert not (await client.call_tool("document", {"id": only} | there)).is_error
                 missing = await client.call_tool("document", {"id": only})

@@ -145,19 +145,22 @@ def test_a_bad_line_stops_the_build_or_is_counted(recipe: Path, tmp_path: Path) 
     assert Bundle.open(tmp_path / "bundle").manifest.documents == 30
 
 
-def test_declared_fields_come_from_the_recipe_and_filter_the_bundle(recipe: Path, tmp_path: Path) -> None:
+def test_declared_fields_and_examples_come_from_the_recipe(recipe: Path, tmp_path: Path) -> None:
     content = yaml.safe_load(recipe.read_text())
     run("build", recipe)
     content["corpus"]["fields"] = {"year": "number"}
+    content["examples"] = ["a music player", "\U0001f389"]
     recipe.write_text(yaml.safe_dump(content))
     run("index", recipe, "--overwrite")  # nothing is encoded again
     bundle = Bundle.open(tmp_path / "bundle")
     assert bundle.manifest.fields == {"year": "number"}
+    assert bundle.manifest.examples == ["a music player", "\U0001f389"]
     assert verify_bundle(bundle.path) == []
     years = [json.loads(line)["year"] for line in (tmp_path / "corpus.jsonl").read_text().splitlines()]
     with SearchEngine.open(bundle, Settings(deadline_ms=60_000)) as engine:
         asked = {"query": "music", "k": 30, "filter": {"field": "year", "gt": 2000}}
         found = engine.search(SearchRequest.model_validate(asked)).hits
+        assert engine.examples[0] == "a music player"
     assert {hit.fields["year"] for hit in found} == {year for year in years if year > 2000}
     assert len(found) == sum(year > 2000 for year in years)
     with (tmp_path / "corpus.jsonl").open("a") as file:

@@ -45,7 +45,7 @@ NUMBERS = {"not": {"or": [{"field": "year", "in": list(range(90))}] * 11}}
         ({"k": 100, "snippets": {"fields": ["text"] * 20}}, 7),
         ({"k": 10, "group_by": "path", "group_size": 10, "snippets": {}}, 16),
         ({"query": LONG, "k": 100, "snippets": {}}, 51),
-        ({"query": "one two three", "k": 100, "explain": True}, 3),
+        ({"query": "one two three", "k": 100, "explain": True}, 4),
         ({"k": 1000, "diversity": 0.5}, 60),
         ({"query": None, "sort": {"field": "year"}, "k": 200}, 2),
     ],

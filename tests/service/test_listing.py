@@ -91,6 +91,20 @@ def test_a_sort_alone_orders_all_documents(client: TestClient, order: str) -> No
     assert [one for page in pages for one in ids(page)] == [one.id for one in expected]
 
 
+def test_pages_go_on_beyond_the_candidates_of_a_search(tmp_path: Path) -> None:
+    settings = Settings(deadline_ms=60_000, candidates=20, max_candidates=20)
+    bundle = make_tiny_bundle(tmp_path / "bundle", documents=DOCUMENTS, fields=FIELDS)
+    every = {"field": "year", "gte": 0}
+    with SearchEngine.open(bundle, settings) as engine, TestClient(create_app(engine)) as client:
+        for asked in ({"filter": every}, {"filter": every, "sort": {"field": "day"}}):
+            pages = [ask(client, **asked, k=20, offset=start) for start in range(0, COUNT, 20)]
+            found = [one for page in pages for one in ids(page)]
+            assert len(found) == len(set(found)) == COUNT
+            assert ids(ask(client, **asked, offset=2**31 - 11 if "sort" not in asked else COUNT)) == []
+        refused = client.post("/search", json={"query": "music", "offset": 15}).json()
+        assert refused["errors"][0]["field"] == "k"
+
+
 def test_facets_and_ranges_count_all_documents_that_match(client: TestClient) -> None:
     answer = ask(
         client,
@@ -180,7 +194,8 @@ FILTER = {"field": "year", "gte": 0}
         ({"filter": FILTER, "terms": [{"text": "a", "weight": 1}]}, "terms", "it needs a query"),
         ({"filter": FILTER, "diversity": 0.2}, "diversity", "it needs a query"),
         ({"filter": FILTER, "group_by": "source"}, "group_by", "it needs a query"),
-        ({"filter": FILTER, "k": 1001}, "k", "offset + k is 1001"),
+        ({"filter": FILTER, "k": 1001}, "k", "at most 1000 documents are listed at once"),
+        ({"sort": {"field": "year"}, "offset": 99_991}, "offset", "only the first 100,000 documents are listed"),
         ({"sort": {"field": "nix"}}, "sort.field", "only declared fields can be sorted by"),
         ({"filter": FILTER, "facet_ranges": {"source": [1]}}, "facet_ranges.source", "only declared numbers and dates"),
         ({"filter": FILTER, "facet_ranges": {"year": []}}, "facet_ranges.year", "expected one edge or more"),

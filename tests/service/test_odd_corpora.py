@@ -157,10 +157,15 @@ def test_examples_are_queries_that_find_something(tmp_path: Path) -> None:
         assert all(example.startswith("a music player") for example in engine.examples)
 
 
-def test_examples_and_probes_are_of_usual_length(tmp_path: Path) -> None:
-    with SearchEngine.open(odd_bundle(tmp_path / "bundle", [(f"music {'9' * 100_000} a b", "")], "tokens")) as engine:
-        assert engine.examples == [f"music {'9' * 194}"]
-        assert engine.parts.documents.probes(1) == engine.examples
+def test_examples_are_short_titles_and_probes_of_usual_length(tmp_path: Path) -> None:
+    long = [(f"music {'9' * 100_000} a b", ""), ("", "The first sentence is no example. Nor is another.")]
+    with SearchEngine.open(odd_bundle(tmp_path / "long", long, "tokens")) as engine:
+        assert engine.examples == []
+        assert engine.parts.documents.probes(1) == [f"music {'9' * 194}"]
+    titles = [(title, "A text about music.") for title in ("player", "music", " play  music ", "terminal", "x" * 61)]
+    with SearchEngine.open(odd_bundle(tmp_path / "short", titles, "words")) as engine:
+        assert engine.examples[0] == "play music"  # several words first
+        assert set(engine.examples[1:]) <= {"player", "music", "terminal"}
 
 
 def test_spelling_leaves_what_it_does_not_know(of_words: SearchEngine) -> None:

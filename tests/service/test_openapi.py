@@ -10,6 +10,7 @@ from fastapi.routing import APIRoute
 from fastapi.testclient import TestClient
 from lightretriever.service import schemas
 from lightretriever.service.errors import KINDS
+from lightretriever.service.http.api_keys import new_key
 from lightretriever.service.http.app import create_app
 from lightretriever.service.http.openapi import EXAMPLES
 from lightretriever.service.http.routes import router
@@ -130,6 +131,26 @@ def test_a_bundle_answers_the_examples_of_its_description(
             for example in examples.values() if path != "/v1/embeddings" or options.get("dense", True) else ():
                 answer = client.post(path, json=example["value"])
                 assert answer.status_code == 200, answer.text
+
+
+@pytest.mark.parametrize("options", [{"vocabulary": "words"}, {"vocabulary": "tokens"}, {"dense": False}])
+def test_a_service_writes_the_examples_of_its_description(tmp_path: Path, options: dict[str, Any]) -> None:
+    bundle = make_tiny_bundle(tmp_path / "bundle", **options)
+    key, entry = new_key("writer", ["search", "admin"])
+    keys = tmp_path / "keys.json"
+    keys.write_text(json.dumps([entry.model_dump(exclude_none=True)]))
+    settings = SETTINGS.model_copy(update={"live": tmp_path / "live", "api_keys_file": keys})
+    with SearchEngine.open(bundle, settings) as engine, TestClient(create_app(engine)) as client:
+        client.headers["authorization"] = f"Bearer {key}"
+        paths = client.get("/openapi.json").json()["paths"]
+        whole = paths["/documents/{id}"]["put"]["requestBody"]["content"]["application/json"]["examples"]
+        assert whole.keys() == {"whole"}  # without a model, a text needs its vector or impacts
+        assert client.put("/documents/new", json=whole["whole"]["value"]).status_code == 200
+        lines = paths["/documents"]["post"]["requestBody"]["content"]["application/x-ndjson"]["examples"]
+        body = "".join(json.dumps(example["value"]) + "\n" for example in lines.values())
+        answer = client.post("/documents", content=body, headers={"content-type": "application/x-ndjson"})
+        assert answer.status_code == 200, answer.text
+        assert [done["result"] for done in answer.json()["results"]] == ["created", "deleted"]
 
 
 def test_examples_of_documents_are_valid() -> None:

@@ -25,7 +25,7 @@ def test_hits_come_while_typing(page: Page, messages: list[str]) -> None:
     page.get_by_text("Time of each stage").click()
     stages = page.locator("#timings dt").all_inner_texts()
     assert stages == [
-        *("tokenize", "encode", "dense", "sparse", "rescore", "fuse", "fetch", "snippets", "explain", "total")
+        *("tokenize", "encode", "dense", "sparse", "rescore", "fuse", "fetch", "rank", "snippets", "explain", "total")
     ]
     assert messages == []
     if folder := os.environ.get("SCREENSHOTS"):

@@ -128,3 +128,21 @@ def test_a_service_with_keys_tells_no_stranger_of_its_documents(bundle: Path, tm
     environment = {"LIGHTRETRIEVER_LOG_LEVEL": "error", "LIGHTRETRIEVER_API_KEYS_FILE": str(keys)}
     with serving(bundle, environment) as url:
         assert "examples" not in httpx2.get(f"{url}/info", timeout=60).json()
+
+
+def test_documents_with_the_same_text_are_shown_once(browser: Browser, tmp_path: Path) -> None:
+    same = "Plays music from the terminal, with playlists and a library."
+    copies = [TinyDocument(f"copy-{number}", f"Player {number}", same, 2000) for number in range(12)]
+    titles = [TinyDocument(f"title-{number}", f"Play music {number}", "", 2000) for number in range(2)]
+    documents = [*copies, *titles, *tiny_documents(30)]
+    path = make_tiny_bundle(tmp_path / "bundle", documents=documents, vocabulary="words").path
+    with serving(path, {"LIGHTRETRIEVER_LOG_LEVEL": "error"}) as url:
+        page = browser.new_page(base_url=url)
+        page.goto("/")
+        page.get_by_label("Sparse", exact=True).check()
+        search_for(page, QUERY)
+        shown = [item.get_attribute("data-id") or "" for item in page.locator("li.hit").all()]
+        assert sum(name.startswith("copy-") for name in shown) == 1
+        assert sum(name.startswith("title-") for name in shown) == 2  # no text is not the same text
+        first = page.locator("li.hit[data-id^=copy]")
+        expect(first.locator(".facts")).to_contain_text("11 more with the same text among the candidates")
