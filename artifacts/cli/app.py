@@ -1,5 +1,6 @@
 """The offline commands of `lightretriever`: from training to evaluation."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -48,7 +49,9 @@ from lightretriever.artifacts.errors import MissingExtraError, RecipeError
 from lightretriever.artifacts.files.shards import Part
 from lightretriever.artifacts.files.workdir import work_lock
 from lightretriever.artifacts.pipeline.build import build_bundle, check_before_build
+from lightretriever.artifacts.pipeline.encoded import encoded_corpus
 from lightretriever.artifacts.pipeline.recipe import Recipe
+from lightretriever.artifacts.pipeline.terms import rank_by_bm25
 from lightretriever.artifacts.progress import ProgressBar
 
 if TYPE_CHECKING:
@@ -209,6 +212,7 @@ def build(
         stages = _stages()
         check_before_build(loaded, overwrite=overwrite)
         with work_lock(loaded.work):
+            encoded_corpus(loaded)  # so that a bad line is found before the models are loaded
             encoders = stages.load_recipe_encoders(loaded)
             if not loaded.biencoder:
                 stages.run_tables(loaded, encoders)
@@ -287,7 +291,13 @@ def _compare_with_bm25(context: typer.Context, recipe: Recipe) -> None:
     """Warn of a leg that finds documents by their own sentences much less well than BM25 does."""
     from lightretriever.artifacts.evaluation.tune import find_known_items
 
-    found = find_known_items(context.obj, Bundle.open(recipe.output), recipe.work)
+    bundle, corpus, index = Bundle.open(recipe.output), encoded_corpus(recipe), recipe.index
+    vocabulary = bundle.vocabulary(bundle.tokenizer())
+
+    def bm25(queries: Sequence[str], k: int) -> list[list[tuple[str, float]]]:
+        return rank_by_bm25(corpus, vocabulary, queries, k, k1=index.k1, b=index.b)
+
+    found = find_known_items(context.obj, bundle, bm25, recipe.work)
     if found is None:
         return
     ranks = ", ".join(f"{system} {value:.3f}" for system, value in found.mrr.items())
