@@ -14,7 +14,6 @@ from lightretriever.artifacts.corpus.bounds import check_document, check_id, new
 from lightretriever.artifacts.corpus.fields import FieldKind, indexed_values
 from lightretriever.artifacts.corpus.lines import read_lines, read_object, read_text
 from lightretriever.artifacts.errors import CorpusError
-from lightretriever.artifacts.progress import tracked
 from lightretriever.artifacts.tokens.tokenizer import document_text
 
 __all__ = [
@@ -101,13 +100,6 @@ class Corpus:
         """SHA-256 of the file as it lies on disk; it is read again only if it changed."""
         state = self.path.stat()
         return _sha256_of(self.path, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns)
-
-    def count(self) -> int:
-        """Read it once and count its documents. Raises CorpusError for a bad line, and when there is no document."""
-        count = sum(1 for _ in tracked(self, "corpus", total=None, unit="documents"))
-        if count == 0:
-            raise CorpusError(f"{self.path}: there is no document in it.", remedy="Give a corpus with documents.")
-        return count
 
     def __iter__(self) -> Iterator[Document]:
         """Documents in file order. Raises CorpusError with file and line for a bad line."""
