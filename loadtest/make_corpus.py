@@ -43,8 +43,9 @@ from lightretriever.artifacts.corpus.beir import find_file, read_queries
 from lightretriever.artifacts.errors import LightRetrieverError, RecipeError
 from lightretriever.artifacts.files.shards import ShardStore
 from lightretriever.artifacts.pipeline.build import sparse_leg
-from lightretriever.artifacts.pipeline.encoded import encoded_batches
+from lightretriever.artifacts.pipeline.encoded import encoded_corpus
 from lightretriever.artifacts.pipeline.recipe import Recipe, load_recipe
+from lightretriever.artifacts.pipeline.terms import encoded_batches
 
 __all__ = ["Sample", "SyntheticCorpus", "main", "make_bundle", "read_sample"]
 
@@ -178,7 +179,7 @@ def read_sample(recipe: Recipe, dimension: int | None = None) -> Sample:
         most = manifest.dimension
         raise RecipeError(f"--dimension is {dimension}, the bundle has {most}.", remedy=f"Give 1 to {most}.")
     leg = sparse_leg(recipe, ShardStore(recipe.work / "encode"))
-    batches = list(encoded_batches(recipe.work, recipe.corpus.open(), leg))
+    batches = list(encoded_batches(recipe.work, encoded_corpus(recipe), leg))
     return Sample.of(batches, dimension or manifest.dimension, manifest.sparse.top_k)
 
 

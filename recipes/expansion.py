@@ -46,8 +46,8 @@ from lightretriever.artifacts.files.workdir import read_json, scratch_folder, wr
 from lightretriever.artifacts.pipeline import expansion
 from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder, ImpactRow, TermNumbers
 from lightretriever.artifacts.pipeline.build import sparse_leg
-from lightretriever.artifacts.pipeline.encoded import SparseLeg, csr
 from lightretriever.artifacts.pipeline.recipe import load_recipe
+from lightretriever.artifacts.pipeline.terms import SparseLeg, csr
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.sparse.writer import ImpactIndexWriter
 from lightretriever.service.search.fusion import align, fuse_linear

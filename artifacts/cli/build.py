@@ -1,5 +1,7 @@
 """The command `build`: runs every stage of a recipe."""
 
+from collections.abc import Sequence
+
 import typer
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.cli.options import (
@@ -23,7 +25,9 @@ from lightretriever.artifacts.cli.summaries import tables_summary
 from lightretriever.artifacts.evaluation.tune import find_known_items
 from lightretriever.artifacts.files.workdir import work_lock
 from lightretriever.artifacts.pipeline.build import check_before_build
+from lightretriever.artifacts.pipeline.encoded import encoded_corpus
 from lightretriever.artifacts.pipeline.recipe import Recipe
+from lightretriever.artifacts.pipeline.terms import rank_by_bm25
 
 __all__ = ["build"]
 
@@ -50,6 +54,7 @@ def build(
         stages = torch_stages()
         check_before_build(loaded, overwrite=overwrite)
         with work_lock(loaded.work):
+            encoded_corpus(loaded)  # so that a bad line is found before the models are loaded
             encoders = stages.load_recipe_encoders(loaded)
             if not loaded.biencoder:
                 stages.run_tables(loaded, encoders)
@@ -66,7 +71,13 @@ def build(
 
 def _compare_with_bm25(context: typer.Context, recipe: Recipe) -> None:
     """Warn of a leg that finds documents by their own sentences much less well than BM25 does."""
-    found = find_known_items(context.obj, Bundle.open(recipe.output), recipe.work)
+    bundle, corpus, index = Bundle.open(recipe.output), encoded_corpus(recipe), recipe.index
+    vocabulary = bundle.vocabulary(bundle.tokenizer())
+
+    def bm25(queries: Sequence[str], k: int) -> list[list[tuple[str, float]]]:
+        return rank_by_bm25(corpus, vocabulary, queries, k, k1=index.k1, b=index.b)
+
+    found = find_known_items(context.obj, bundle, bm25, recipe.work)
     if found is None:
         return
     ranks = ", ".join(f"{system} {value:.3f}" for system, value in found.mrr.items())

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from tempfile import gettempdir
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -25,7 +26,9 @@ from lightretriever.artifacts.corpus.beir import Corpus, Document
 from lightretriever.artifacts.corpus.bounds import check_id
 from lightretriever.artifacts.corpus.lines import read_lines, read_text
 from lightretriever.artifacts.errors import BundleError, CorpusError, MissingExtraError, RecipeError
+from lightretriever.artifacts.files.workdir import scratch_folder
 from lightretriever.artifacts.live.documents import Deleted, Encode, Encoded, Upserted, check_names
+from lightretriever.artifacts.pipeline.encoded import EncodedCorpus
 from lightretriever.artifacts.pipeline.recipe import Recipe
 from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.sparse.jvm import start_jvm
@@ -174,13 +177,14 @@ class _Encoder:
 
 def _upsert(place: _Place, corpus: Corpus, manifest: Manifest, encoder: _Encoder) -> tuple[Upserted, int]:
     """Check the whole corpus, and write what differs."""
-    total = corpus.count()
-    for document in corpus:
-        check_names(document, manifest.field_names)
-    if manifest.sparse.vocabulary != "tokens":
-        start_jvm()  # splits texts into words
-    with ProgressBar("upsert", total=total, unit="documents") as progress:
-        return place.upsert(corpus, encoder, progress.advance), total
+    with scratch_folder(Path(gettempdir()), "upsert-") as folder:
+        documents = EncodedCorpus.of(corpus, folder)
+        for fields in documents.facts["fields"]:
+            check_names(fields, manifest.field_names)
+        if manifest.sparse.vocabulary != "tokens":
+            start_jvm()  # splits texts into words
+        with ProgressBar("upsert", total=len(documents), unit="documents") as progress:
+            return place.upsert(documents, encoder, progress.advance), len(documents)
 
 
 @contextmanager

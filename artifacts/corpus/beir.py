@@ -4,21 +4,22 @@ import hashlib
 import json
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from lightretriever.artifacts.corpus.bounds import check_document, check_id, new_names
 from lightretriever.artifacts.corpus.fields import FieldKind, indexed_values
 from lightretriever.artifacts.corpus.lines import read_lines, read_object, read_text
 from lightretriever.artifacts.errors import CorpusError
-from lightretriever.artifacts.progress import tracked
 from lightretriever.artifacts.tokens.tokenizer import document_text
 
 __all__ = [
     "Corpus",
     "Document",
+    "Known",
     "Skipped",
     "document_of",
     "file_sha256",
@@ -36,17 +37,27 @@ _RENAME: Final = "jq -c '{_id: .id, text: .contents}'"
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One corpus line: `raw` is the line's JSON re-serialised (UTF-8), with all its fields."""
+    """One corpus line: `raw` is the line's JSON re-serialised (UTF-8), with all its fields. `names` are those of the
+    fields, where the document was read from a file."""
 
     id: str
     title: str
     text: str
     raw: bytes
+    names: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
     @property
     def full_text(self) -> str:
         """The text that models read: title and text."""
         return document_text(self.title, self.text)
+
+
+class Known(NamedTuple):
+    """A line that was checked before: its document's id, the names of its fields, and where it is kept."""
+
+    id: str
+    names: tuple[str, ...]
+    row: int
 
 
 @dataclass
@@ -86,24 +97,26 @@ class Corpus:
         self.skipped = Skipped()
 
     def sha256(self) -> str:
-        """SHA-256 of the file as it lies on disk."""
-        return file_sha256(self.path)
-
-    def count(self) -> int:
-        """Read it once and count its documents. Raises CorpusError for a bad line, and when there is no document."""
-        count = sum(1 for _ in tracked(self, "corpus", total=None, unit="documents"))
-        if count == 0:
-            raise CorpusError(f"{self.path}: there is no document in it.", remedy="Give a corpus with documents.")
-        return count
+        """SHA-256 of the file as it lies on disk; it is read again only if it changed."""
+        state = self.path.stat()
+        return _sha256_of(self.path, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns)
 
     def __iter__(self) -> Iterator[Document]:
         """Documents in file order. Raises CorpusError with file and line for a bad line."""
+        return (found for _, found in self.read() if isinstance(found, Document))
+
+    def read(self, known: Callable[[bytes], Known | None] | None = None) -> Iterator[tuple[bytes, Document | Known]]:
+        """The lines in file order, with their documents, or what is `known` of a line that was checked before. Raises
+        CorpusError with file and line for a bad line."""
         self.skipped = Skipped()
         seen: dict[str, int] = {}
         names: set[str] = set()
         for number, line in read_lines(self.path):
             try:
-                document = read_document(line, self.fields, names)
+                before = None if known is None else known(line)
+                if before is not None:
+                    names |= new_names(dict.fromkeys(before.names), names)
+                document = before or read_document(line, self.fields, names)
                 first = seen.get(document.id)
                 if first is not None:
                     raise ValueError(f'id "{document.id}" was already used in line {first}')
@@ -112,7 +125,7 @@ class Corpus:
                 self._bad(f"{self.path}, line {number}: {error}{table}.")
                 continue
             seen[document.id] = number
-            yield document
+            yield line, document
             if self.limit is not None and len(seen) >= self.limit:
                 return
 
@@ -150,6 +163,11 @@ def file_sha256(path: Path) -> str:
     """SHA-256 of a file, as hex."""
     with Path(path).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@lru_cache(maxsize=4)
+def _sha256_of(path: Path, *_: int) -> str:
+    return file_sha256(path)
 
 
 def read_queries(path: Path) -> dict[str, str]:
@@ -217,7 +235,7 @@ def document_of(record: dict[str, Any], fields: Mapping[str, FieldKind], names: 
     raw = _serialised(record)
     new = new_names(check_document(record, len(raw)), names)
     names |= new
-    return Document(document_id, title, text, raw)
+    return Document(document_id, title, text, raw, tuple(record))
 
 
 def _serialised(record: dict[str, Any]) -> bytes:

@@ -7,11 +7,11 @@ the other queries choose: the queries are split into folds, and a fold gets the 
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +33,9 @@ from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.tokens.tokenizer import sentences_of
 
 __all__ = ["Difference", "Division", "KnownItems", "Tuned", "find_known_items", "tune_weights", "weight_grid"]
+
+RankByBm25: TypeAlias = Callable[[Sequence[str], int], list[list[tuple[str, float]]]]
+"""Ids and BM25 scores of the best documents for each query, at most so many."""
 
 _FOLDS: Final = 10
 _RESAMPLES: Final = 10_000
@@ -227,15 +230,17 @@ class KnownItems:
         return [leg for leg in ("dense", "sparse") if self.mrr.get(leg, 1.0) < _WEAK * self.mrr["bm25"]]
 
 
-def find_known_items(open_searcher: OpenSearcher, bundle: Bundle, scratch: Path, *, seed: int = 0) -> KnownItems | None:
+def find_known_items(
+    open_searcher: OpenSearcher, bundle: Bundle, bm25: RankByBm25, scratch: Path, *, seed: int = 0
+) -> KnownItems | None:
     """Search for drawn documents by a sentence of theirs or, where none will do, the title, so that no judgment is
     needed. None where fewer than 20 documents have one.
 
-    BM25 is at its best with such queries, and a good leg finds most of what it finds. BM25's index is made in the
-    folder `scratch` and removed again.
+    `bm25` ranks documents for the queries by their words: it is at its best with such queries, and a good leg finds
+    most of what it finds.
     """
     dense = bundle.manifest.dense is not None
-    systems = ("dense", "sparse", "hybrid", "bm25") if dense else ("sparse", "bm25")
+    systems = ("dense", "sparse", "hybrid") if dense else ("sparse",)
     with bundle.sparse() as index:
         places = np.random.default_rng(seed).permutation(index.count)[: 2 * _ITEMS]
         queries = dict(islice(_item_queries(index.documents(places)), _ITEMS))
@@ -245,11 +250,13 @@ def find_known_items(open_searcher: OpenSearcher, bundle: Bundle, scratch: Path,
         fusion = fusion_of("linear", None, bundle.manifest)
         searches = Searches(bundle.manifest.default_task, _DEPTH, _DEPTH, fusion, systems, dense=dense)
         with open_searcher(bundle) as searcher:
-            results = run_systems(searcher, index, judged, searches, scratch)
-    ndcg = {system: ndcg_per_query(judged.qrels, run) for system, run in results.runs.items()}
+            runs = run_systems(searcher, index, judged, searches, scratch).runs
+    found = bm25(list(queries.values()), _DEPTH)
+    runs["bm25"] = {name: ranking(hits) for name, hits in zip(queries, found, strict=True)}
+    ndcg = {system: ndcg_per_query(judged.qrels, run) for system, run in runs.items()}
     ours = ndcg["hybrid" if dense else "sparse"]
     values = np.array([ours[name] - ndcg["bm25"][name] for name in queries])
-    mrr = {system: measure(judged.qrels, run)["MRR@10"] for system, run in results.runs.items()}
+    mrr = {system: measure(judged.qrels, run)["MRR@10"] for system, run in runs.items()}
     return KnownItems(mrr, Difference.of(values, seed), len(queries))
 
 

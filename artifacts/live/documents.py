@@ -1,6 +1,6 @@
 """Changes of single documents after a bundle was built: their parts checked, before anything is written."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -101,13 +101,14 @@ def read_fields(document_id: str, fields: Mapping[str, Any], manifest: Manifest)
         document = read_document(orjson.dumps(line), manifest.fields, set(manifest.field_names))
     except (ValueError, TypeError) as error:  # TypeError: orjson's, for a text that is no Unicode
         raise DocumentError("fields", f"{error}.", remedy="Mend the document.") from error
-    check_names(document, manifest.field_names)
+    check_names(document.names, manifest.field_names)
     return document
 
 
-def check_names(document: Document, names: Sequence[str]) -> None:
-    """Raise DocumentError for a field that no document of the bundle has, and that no request may name therefore."""
-    unknown = orjson.loads(document.raw).keys() - _ALWAYS - set(names)
+def check_names(fields: Iterable[str], names: Sequence[str]) -> None:
+    """Raise DocumentError for one of a document's `fields` that no document of the bundle has, and that no request may
+    name therefore."""
+    unknown = set(fields) - _ALWAYS - set(names)
     if unknown:
         name, known = min(unknown), ", ".join(sorted(set(names) - {"_id"}))
         raise DocumentError(

@@ -11,13 +11,14 @@ BM25. The least impact is 1, so that a term of all documents, whose IDF is almos
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, pairwise
 from typing import Any, Final, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 from lightretriever.artifacts.corpus.bounds import MAX_IMPACT
 from lightretriever.artifacts.errors import CorpusError
+from lightretriever.artifacts.pipeline.encoded import TermCounts
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
 
 __all__ = ["Bm25Encoder", "ImpactRow", "TermNumbers", "lucene_lengths", "strongest"]
@@ -90,18 +91,24 @@ class Bm25Encoder:
     @classmethod
     def of(cls, corpus: Iterable[str], vocabulary: Vocabulary, *, quantization: int, k1: float, b: float) -> Self:
         """Count the terms of a corpus' texts. Raises CorpusError where there are none."""
-        numbers, counts = TermNumbers(), Counter[int]()
-        documents = length = 0
-        for terms in _terms(corpus, vocabulary):
-            documents += bool(terms)
-            length += len(terms)
-            counts.update(np.unique(numbers.of(terms)).tolist())
+        counts = TermCounts.of(_terms(corpus, vocabulary))
+        return cls.of_counts(counts, vocabulary, quantization=quantization, k1=k1, b=b)
+
+    @classmethod
+    def of_counts(cls, counts: TermCounts, vocabulary: Vocabulary, *, quantization: int, k1: float, b: float) -> Self:
+        """The encoder of a corpus whose terms were counted. Raises CorpusError where there are none."""
+        frequencies, documents, length = np.zeros(len(counts.names), np.int64), 0, 0
+        for start, stop in counts.parts():
+            indptr, terms, found = counts.sorted(start, stop)
+            frequencies += np.bincount(terms, minlength=len(frequencies))
+            documents += int(np.count_nonzero(np.diff(indptr)))
+            length += int(found.sum())
         if not length:
             raise CorpusError(
                 "No document has a term of the vocabulary.",
                 remedy="Name a model or a language whose vocabulary has the corpus' script.",
             )
-        frequencies = np.array([counts[number] for number in range(len(numbers.names))], np.int64)
+        numbers = TermNumbers(counts.names)
         return cls(vocabulary, numbers, documents, length / documents, frequencies, quantization, k1, b)
 
     def counted(self) -> dict[str, Any]:
@@ -133,11 +140,58 @@ class Bm25Encoder:
         """Terms and impacts of each document; each has at least 1."""
         return [self._row(self.numbers.of(terms)) for terms in self.vocabulary.terms_of(texts)]
 
+    def rows(self, counts: TermCounts, start: int, stop: int) -> list[ImpactRow]:
+        """Terms and impacts of the documents from `start` on up to `stop` of the corpus that was counted."""
+        indptr, terms, found = counts.sorted(start, stop)
+        sums = np.concatenate([[0], np.cumsum(found, dtype=np.int64)])
+        lengths = np.diff(sums[indptr])
+        impacts = self._whole(self.weights(terms, found, np.repeat(lengths, np.diff(indptr))))
+        return [(terms[begin:end], impacts[begin:end]) for begin, end in pairwise(indptr.tolist())]
+
+    def search(
+        self, counts: TermCounts, queries: Sequence[str], k: int
+    ) -> list[tuple[npt.NDArray[np.integer], npt.NDArray[np.float64]]]:
+        """The best `k` documents of the corpus that was counted for each query: their places in it and BM25 scores
+        times `quantization`, by score, then by place. The counts are read once for all queries."""
+        asked = [Counter(map(self.numbers.find, terms)) for terms in self.vocabulary.terms_of(queries)]
+        wanted = np.zeros(len(self.frequencies), np.bool_)
+        wanted[[number for query in asked for number in query if number is not None]] = True
+        parts = []
+        for start, stop in counts.parts():
+            indptr, terms, found = counts.sorted(start, stop)
+            lengths = np.diff(np.concatenate([[0], np.cumsum(found, dtype=np.int64)])[indptr])
+            places = np.repeat(np.arange(stop - start), np.diff(indptr))
+            kept = wanted[terms]
+            terms, places = terms[kept], places[kept]
+            parts.append((terms, places + start, self.weights(terms, found[kept], lengths[places])))
+        terms, places, weights = (np.concatenate(column) for column in zip(*parts, strict=True))
+        order = np.argsort(terms, kind="stable")
+        ends = np.searchsorted(terms[order], np.arange(len(self.frequencies) + 1))
+        results = list[tuple[npt.NDArray[np.integer], npt.NDArray[np.float64]]]()
+        for query in asked:
+            own = [(order[ends[number] : ends[number + 1]], n) for number, n in query.items() if number is not None]
+            rows = np.concatenate([np.zeros(0, np.int64), *(rows for rows, _ in own)])
+            times = np.repeat([n for _, n in own], [len(rows) for rows, _ in own])
+            documents, inverse = np.unique(places[rows], return_inverse=True)
+            scores = np.bincount(inverse, weights[rows] * times, minlength=len(documents)).astype(np.float64)
+            best = np.argsort(-scores, kind="stable")[:k]
+            results.append((documents[best], scores[best]))
+        return results
+
+    def weights(
+        self, terms: npt.NDArray[np.int32], counts: npt.NDArray[np.integer], lengths: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.float64]:
+        """BM25 (n,) of terms that have such `counts` in documents of such `lengths`, times `quantization`."""
+        about = self.k1 * (1 - self.b + self.b * lucene_lengths(lengths) / self.mean_length)
+        weights: npt.NDArray[np.float64] = self.quantization * (counts / (counts + about)) * self.idf(terms)
+        return weights
+
     def _row(self, found: npt.NDArray[np.int32]) -> ImpactRow:
         terms, counts = np.unique(found, return_counts=True)
-        length = lucene_lengths(np.array([len(found)]))[0]
-        saturated = counts / (counts + self.k1 * (1 - self.b + self.b * length / self.mean_length))
-        return strongest(terms, np.maximum(np.round(self.quantization * saturated * self.idf(terms)), 1))
+        return terms.astype(np.int32), self._whole(self.weights(terms, counts, np.array([len(found)])))
+
+    def _whole(self, weights: npt.NDArray[np.float64]) -> npt.NDArray[np.uint16]:
+        return np.clip(np.round(weights), 1, MAX_IMPACT).astype(np.uint16)
 
 
 def _terms(corpus: Iterable[str], vocabulary: Vocabulary) -> Iterator[list[str]]:

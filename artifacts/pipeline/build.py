@@ -26,8 +26,9 @@ from lightretriever.artifacts.errors import BundleError, ResumeError
 from lightretriever.artifacts.files.atomic_dir import check_target
 from lightretriever.artifacts.files.shards import ShardStore
 from lightretriever.artifacts.files.workdir import read_json
-from lightretriever.artifacts.pipeline.encoded import SPARSE_TOKENIZER, SparseLeg, encoded_batches, terms_tokenizer
+from lightretriever.artifacts.pipeline.encoded import EncodedCorpus, encoded_corpus
 from lightretriever.artifacts.pipeline.recipe import Recipe, TableTraining
+from lightretriever.artifacts.pipeline.terms import SPARSE_TOKENIZER, SparseLeg, encoded_batches, terms_tokenizer
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
 from lightretriever.artifacts.tokens.head_queries import HeadQueries
 from lightretriever.artifacts.tokens.idf import IDF_FILE, idf_sha256, idf_weights, load_idf
@@ -53,16 +54,12 @@ _QUANTIZATION: Final = {False: 4000, True: 40}
 
 
 def check_before_build(recipe: Recipe, *, overwrite: bool = False) -> None:
-    """Raise now what would else be raised after hours of encoding: output in the way, impossible index, bad corpus.
-
-    Query log and corpus are read once, so that a bad line is found before the model starts.
-    """
+    """Raise now what would else be raised after hours of encoding: output in the way, impossible index, bad queries."""
     check_target(recipe.output, overwrite=overwrite, marker=MANIFEST_FILE)
     if recipe.index.factory is not None and recipe.index.dimension is not None:
         check_factory(recipe.index.factory, recipe.index.dimension)
     _queries(recipe)
     head_texts(recipe)
-    recipe.corpus.open().count()
 
 
 def build_bundle(recipe: Recipe, *, overwrite: bool = False) -> tuple[Bundle, Skipped]:
@@ -73,9 +70,10 @@ def build_bundle(recipe: Recipe, *, overwrite: bool = False) -> tuple[Bundle, Sk
     """
     facts = _read(recipe, "backbone.json", "table")
     plan = _read(recipe, "encode/plan.json", "encode")
-    store, corpus = ShardStore(recipe.work / "encode"), recipe.corpus.open()
+    store, source = ShardStore(recipe.work / "encode"), recipe.corpus.open()
     store.names()
-    _check_same(recipe, facts, store, corpus)
+    _check_same(recipe, facts, store, source)
+    corpus = encoded_corpus(recipe)
     heads = _heads(recipe, facts, sparse=head_has_sparse(recipe, plan["impacts"]))
     tables = {task: replace(_table(recipe, task, store), head=heads.get(task)) for task in recipe.tasks}
     leg = sparse_leg(recipe, store)
@@ -89,7 +87,7 @@ def build_bundle(recipe: Recipe, *, overwrite: bool = False) -> tuple[Bundle, Sk
         default_task=recipe.default_task,
         documents=encoded_batches(recipe.work, corpus, leg),
         dimension=recipe.index.dimension or int(facts["hidden_size"]),
-        sparse=_sparse_settings(recipe, facts, plan, leg),
+        sparse=_sparse_settings(recipe, facts, plan, leg, corpus),
         table_dtype=recipe.index.table_dtype,
         dense=DenseSettings(recipe.index.factory, _queries(recipe)) if recipe.index.dense else None,
         weights=_weights(recipe, leg),
@@ -140,7 +138,9 @@ def _weights(recipe: Recipe, leg: SparseLeg) -> LegWeights | None:
     return recipe.index.weights or (None if leg.vocabulary.kind == "tokens" else _WEIGHTS)
 
 
-def _sparse_settings(recipe: Recipe, facts: dict[str, Any], plan: dict[str, Any], leg: SparseLeg) -> SparseSettings:
+def _sparse_settings(
+    recipe: Recipe, facts: dict[str, Any], plan: dict[str, Any], leg: SparseLeg, corpus: EncodedCorpus
+) -> SparseSettings:
     kind, terms = leg.vocabulary.kind, terms_tokenizer(recipe.work)
     return SparseSettings(
         vocabulary=kind,
@@ -152,7 +152,7 @@ def _sparse_settings(recipe: Recipe, facts: dict[str, Any], plan: dict[str, Any]
         b=leg.b,
         token_factor=leg.token_factor if kind == "both" else None,
         expansion=leg.expand and leg.expand[0],
-        idf=None if kind == "words" else _idf(recipe, facts, terms),
+        idf=None if kind == "words" else _idf(recipe, facts, terms, corpus),
         model=None if kind == "words" else _sparse_source(recipe, facts),
         tokenizer_file=terms if kind != "words" and terms.name == SPARSE_TOKENIZER else None,
     )
@@ -191,15 +191,16 @@ def _check_same(recipe: Recipe, facts: dict[str, Any], store: ShardStore, corpus
         )
 
 
-def _idf(recipe: Recipe, facts: dict[str, Any], tokenizer_file: Path) -> npt.NDArray[np.float32] | None:
+def _idf(
+    recipe: Recipe, facts: dict[str, Any], tokenizer_file: Path, corpus: EncodedCorpus
+) -> npt.NDArray[np.float32] | None:
     """The IDF weights that the work directory was begun with, unless the recipe wants the corpus' own, or none."""
     wanted, begun = (recipe.sparse or recipe.model).idf, facts.get("idf")
     if wanted is None or (wanted == "auto" and begun is None):
         return None
     tokenizer = TextTokenizer.from_file(tokenizer_file, lowercase=facts["lowercase"])
     if wanted == "corpus":
-        texts = (document.full_text for document in recipe.corpus.open())
-        return idf_weights(tokenizer.as_queries(texts), tokenizer.vocab_size)
+        return idf_weights(map(tokenizer.known, corpus.tokens(tokenizer, queries=True)), tokenizer.vocab_size)
     now = begun if wanted == "auto" else idf_sha256(load_idf(Path(wanted), tokenizer.vocab_size))
     if now != begun:
         raise ResumeError(

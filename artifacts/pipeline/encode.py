@@ -8,9 +8,10 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from lightretriever.artifacts.corpus.beir import Corpus, Skipped, file_sha256
+from lightretriever.artifacts.corpus.beir import Skipped, file_sha256
 from lightretriever.artifacts.errors import ModelError
 from lightretriever.artifacts.files.shards import EncodedRow, EncodedShard, Part, ShardStore, text_digest
+from lightretriever.artifacts.pipeline.encoded import EncodedCorpus
 from lightretriever.artifacts.pipeline.encoder import Encoded
 from lightretriever.artifacts.pipeline.encoders import Encoders
 from lightretriever.artifacts.pipeline.given_vectors import GivenVectors
@@ -59,7 +60,7 @@ class Encoding:
 
 def encode_corpus(
     encoders: Encoders,
-    corpus: Corpus,
+    corpus: EncodedCorpus,
     work: Path,
     *,
     vectors: Path | None = None,
@@ -74,16 +75,16 @@ def encode_corpus(
     it encodes the new texts alone, to the bytes of a new directory, if the encoder reads each text by itself, as all do
     on a CPU.
 
-    Raises ResumeError when `work` was begun with another model or setting, CorpusError for a corpus without documents,
-    and RecipeError when the given vectors don't fit corpus or encoder.
+    Raises ResumeError when `work` was begun with another model or setting, and RecipeError when the given vectors don't
+    fit corpus or encoder.
     """
     settings = encoders.settings
     store = ShardStore.begin(work, _plan(encoders, given=vectors is not None))
-    total = corpus.count()
-    given = None if vectors is None else GivenVectors.open(vectors, ids, encoders.dense, corpus, total)
+    total, read = len(corpus), corpus.facts
+    given = None if vectors is None else GivenVectors.open(vectors, ids, encoders.dense, corpus)
     if given is not None and given.doubt:
         Console(stderr=True).print(f"warning: {given.doubt}", markup=False, highlight=False, soft_wrap=True)
-    documents = {"corpus_sha256": corpus.sha256(), "limit": corpus.limit, "skip_bad": corpus.skip_bad}
+    documents = {name: read[name] for name in ("corpus_sha256", "limit", "skip_bad")}
     documents["vectors_sha256"] = None if vectors is None else file_sha256(vectors)
     with ProgressBar("encode", total=total, unit="documents") as progress:
 

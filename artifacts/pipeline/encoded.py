@@ -1,256 +1,445 @@
-"""The encoded corpus as a bundle has it: shards joined with the documents, and with their terms. Needs no torch.
+"""The encoded corpus: every line read once and checked once, in columns that all later stages map into memory.
 
-WORK/bm25.json        what was counted for BM25, for documents that come later
-WORK/expansion.json, WORK/word_rows.npy   where a token table expands documents, what was measured and made for it
+FOLDER/KEY/           KEY is a digest of the format, the corpus file's SHA-256, and how it is read
+    corpus.json       what KEY is of; the number of documents, the bad lines, the different sets of fields
+    ids, raw          the documents' ids and JSON, one after the other; ids.at, raw.at (N + 1,) int64: where each begins
+    lines, texts      (N, 16) uint8, digests of the lines, and of title and text
+    fields            (N,) int32, each document's set of fields
+    tokens-TOKENIZER/ token ids: at (N + 1,) int64, values (nnz,) int32, in the order of the text
+    terms-VOCABULARY/ terms and how often a document has them: at, values, counts (nnz,) int32, names.json
+    NAME.old, origin  columns of the corpus before, and the place there of each document (N,) int64, -1 for a new line
+
+Numbers are little-endian. A changed corpus is another KEY: only lines whose digest is new are parsed and checked, and
+its columns are made of the former ones and of new lines. What the model makes of a text is in shards that are named by
+content (`files.shards`), by which several machines share the work: each of them has the same columns.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+import os
+import shutil
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
-from itertools import pairwise
+from hashlib import blake2b
+from itertools import groupby, pairwise
 from pathlib import Path
-from typing import Final, Self, TypeAlias
+from typing import Any, Final, Self
+from uuid import uuid4
 
 import numpy as np
 import numpy.typing as npt
-from lightretriever.artifacts.bundle.batches import EncodedBatch, dense_prefix
-from lightretriever.artifacts.bundle.parts import ExpansionInfo
-from lightretriever.artifacts.corpus.beir import Corpus, Document
-from lightretriever.artifacts.errors import ResumeError
-from lightretriever.artifacts.files.shards import ShardStore
-from lightretriever.artifacts.files.workdir import read_json, write_atomically
-from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder, ImpactRow, strongest
-from lightretriever.artifacts.pipeline.expansion import Expansion, word_rows
-from lightretriever.artifacts.progress import ProgressBar
+import orjson
+from lightretriever.artifacts.corpus.beir import Corpus, Document, Known, Skipped
+from lightretriever.artifacts.errors import CorpusError, ResumeError
+from lightretriever.artifacts.files.atomic_file import writing
+from lightretriever.artifacts.files.shards import text_digest
+from lightretriever.artifacts.files.workdir import read_json
+from lightretriever.artifacts.pipeline.recipe import Recipe
+from lightretriever.artifacts.progress import tracked
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 
-__all__ = [
-    "SPARSE_TOKENIZER",
-    "SparseLeg",
-    "TermImpacts",
-    "csr",
-    "encoded_batches",
-    "next_document",
-    "no_document_left",
-    "terms_tokenizer",
-]
+__all__ = ["FORMAT", "EncodedCorpus", "Rows", "TermCounts", "encoded_corpus"]
 
-SPARSE_TOKENIZER = "sparse_tokenizer.json"
-"""In the work directory, the tokenizer of the sparse side where that has another one than the dense side."""
-
-_BM25: Final = "bm25.json"
-_SAMPLE: Final = 1000
-
-Expand: TypeAlias = tuple[ExpansionInfo, npt.NDArray[np.float32]]
-"""How to expand documents, and by which token table (V, D)."""
+FORMAT: Final = 1
+_FACTS: Final = "corpus.json"
+_DIGEST_BYTES: Final = 16
+_BATCH: Final = 1024
+_OLD: Final = ".old"
 
 
 @dataclass(frozen=True)
-class SparseLeg:
-    """How the terms and impacts of documents are made: their `vocabulary`; whether the impacts of tokens are
-    `learned`, else BM25 as those of words, with `quantization` impacts per unit, `k1` and `b`; what those of tokens
-    are multiplied by beside words; and how words are expanded, by a table whose tokens are those of `tokenizer`."""
+class Rows:
+    """Whole numbers of n texts: those of text i are `values[at[i]:at[i + 1]]`. `at` (n + 1,) int64, `values` int32."""
 
-    vocabulary: Vocabulary
-    learned: bool
-    quantization: int
-    k1: float
-    b: float
-    token_factor: float
-    tokenizer: TextTokenizer
-    expand: Expand | None
+    at: npt.NDArray[np.int64]
+    values: npt.NDArray[np.int32]
 
-    def bm25_of(self, corpus: Iterable[str], vocabulary: Vocabulary) -> Bm25Encoder:
-        """Count a corpus."""
-        return Bm25Encoder.of(corpus, vocabulary, quantization=self.quantization, k1=self.k1, b=self.b)
+    def __len__(self) -> int:
+        return len(self.at) - 1
+
+    def __getitem__(self, row: int) -> npt.NDArray[np.int32]:
+        return self.values[self.at[row] : self.at[row + 1]]
+
+    def __iter__(self) -> Iterator[npt.NDArray[np.int32]]:
+        return (self[row] for row in range(len(self)))
 
 
 @dataclass(frozen=True)
-class TermImpacts:
-    """Makes the terms and impacts of documents, as the index of a corpus has them. `words` and `tokens` are their
-    BM25, None where the vocabulary lacks them or has learned impacts."""
+class TermCounts:
+    """The different terms of n texts as numbers, in the order in which a text has them, with `counts` beside them.
+    `names` are the terms by number, in the order in which the texts have them first."""
 
-    leg: SparseLeg
-    words: Bm25Encoder | None
-    tokens: Bm25Encoder | None
-    expansion: Expansion | None
-
-    @classmethod
-    def of(cls, leg: SparseLeg, work: Path, store: ShardStore, corpus: Corpus) -> Self:
-        """Count the corpus, and keep the counts below `work`. Raises CorpusError for one without a term."""
-        words, tokens = _apart(leg.vocabulary)
-        made = {
-            "words": None if words is None else leg.bm25_of(_texts(corpus), words),
-            "tokens": None if tokens is None or leg.learned else leg.bm25_of(_texts(corpus), tokens),
-        }
-        digest = store.documents["corpus_sha256"]
-        counted = {name: bm25 and bm25.counted() for name, bm25 in made.items()}
-        write_atomically(work / _BM25, json.dumps({"corpus_sha256": digest, **counted}).encode())
-        expansion = None
-        if made["words"] is not None and leg.expand is not None:
-            expansion = _measure(leg, leg.expand, store, corpus, made["words"])
-            expansion.save(work, digest, leg.expand[1])
-        return cls(leg, expansion=expansion, **made)
+    terms: Rows
+    counts: npt.NDArray[np.int32]
+    names: list[str]
 
     @classmethod
-    def again(cls, leg: SparseLeg, work: Path, corpus_sha256: str | None) -> Self:
-        """Those of the bundle of a corpus, for documents that come after it. Raises ResumeError where the work
-        directory was used for another corpus or table since."""
-        counted = read_json(work / _BM25)
-        if counted["corpus_sha256"] != corpus_sha256:
-            raise ResumeError(
-                f"{work / _BM25}: was counted in another corpus than that of the bundle.",
-                remedy="Run `lightretriever index` with this recipe again, and push the bundle.",
-            )
-        vocabularies = dict(zip(("words", "tokens"), _apart(leg.vocabulary), strict=True))
-        made = {
-            name: Bm25Encoder.again(counted[name], vocabulary)
-            if vocabulary is not None and counted[name] is not None
-            else None
-            for name, vocabulary in vocabularies.items()
-        }
-        expansion = None
-        if made["words"] is not None and leg.expand is not None:
-            expansion = Expansion.read(*leg.expand, made["words"], work, corpus_sha256)
-        return cls(leg, expansion=expansion, **made)
+    def of(cls, texts: Iterable[Sequence[str]]) -> Self:
+        """Count the terms of texts."""
+        numbers, at = dict[str, int](), array("q", [0])
+        terms, counts = array("i"), array("i")
+        for text in texts:
+            _count(text, numbers, terms, counts)
+            at.append(len(terms))
+        rows = Rows(np.array(at, np.int64), np.array(terms, np.int32))
+        return cls(rows, np.array(counts, np.int32), list(numbers))
+
+    def __len__(self) -> int:
+        return len(self.terms)
+
+    def sorted(
+        self, start: int, stop: int
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+        """The texts from `start` on up to `stop` in CSR form: `indptr` (n + 1,), terms (nnz,), ascending in each text,
+        and counts (nnz,)."""
+        at = self.terms.at[start : stop + 1]
+        part = slice(int(at[0]), int(at[-1]))
+        terms, counts, indptr = self.terms.values[part], self.counts[part], at - at[0]
+        order = np.lexsort((terms, np.repeat(np.arange(stop - start), np.diff(indptr))))
+        return indptr, terms[order], counts[order]
+
+    def parts(self, size: int = 65_536) -> Iterator[tuple[int, int]]:
+        """The texts in parts: first, and one after the last."""
+        for start in range(0, len(self), size):
+            yield start, min(start + size, len(self))
+
+
+@dataclass(frozen=True)
+class _Texts:
+    """Texts one after the other: text i is `content[at[i]:at[i + 1]]`."""
+
+    content: npt.NDArray[np.uint8]
+    at: npt.NDArray[np.int64]
+
+    def part(self, start: int, stop: int) -> list[bytes]:
+        ends = (self.at[start : stop + 1] - self.at[start]).tolist()
+        whole = self.content[self.at[start] : self.at[stop]].tobytes()
+        return [whole[begin:end] for begin, end in pairwise(ends)]
+
+
+@dataclass(frozen=True)
+class EncodedCorpus:
+    """A corpus that was read. `skipped` are its bad lines; `digests` (N, 16) uint8 are those of title and text."""
+
+    folder: Path
+    facts: dict[str, Any]
+    skipped: Skipped
+    digests: npt.NDArray[np.uint8]
+    _ids: _Texts
+    _raw: _Texts
+
+    @classmethod
+    def of(cls, corpus: Corpus, folder: Path, *, shared: bool = False) -> Self:
+        """The encoded corpus below `folder`, which is written unless it is there. Others are removed, unless the folder
+        is `shared` with processes that may use them. Raises CorpusError for a bad line or no document."""
+        facts = {"format": FORMAT, "corpus_sha256": corpus.sha256(), "limit": corpus.limit}
+        facts |= {"skip_bad": corpus.skip_bad, "kinds": corpus.fields}
+        key = blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=_DIGEST_BYTES).hexdigest()
+        if not (folder / key / _FACTS).is_file():
+            with _new_folder(folder / key) as new:
+                _write(corpus, facts, new, _former(folder, facts))
+        for other in () if shared else folder.iterdir():
+            if other.name != key:
+                shutil.rmtree(other)
+        return cls.open(folder / key)
+
+    @classmethod
+    def open(cls, folder: Path) -> Self:
+        """Map what `of` wrote. Raises ResumeError where it is damaged."""
+        facts = read_json(folder / _FACTS)
+        skipped = Skipped(facts["skipped"], facts["reasons"])
+        ids, raw = (_Texts(_mapped(folder / name, "u1"), _mapped(folder / f"{name}.at", "<i8")) for name in _TEXTS)
+        return cls(folder, facts, skipped, _mapped(folder / "texts", "u1", _DIGEST_BYTES), ids, raw)
 
     @property
-    def names(self) -> Sequence[str] | None:
-        """The terms by number, growing; None where a number is a token id."""
-        return None if self.words is None else self.words.numbers.names
+    def corpus_sha256(self) -> str:
+        """SHA-256 of the corpus' file."""
+        return str(self.facts["corpus_sha256"])
 
-    def rows(
-        self, texts: Sequence[str], dense: npt.NDArray[np.float32], learned: Sequence[ImpactRow]
-    ) -> list[ImpactRow]:
-        """Terms and impacts of documents with these texts, vectors (n, D) of length 1, and what the model learned."""
-        tokens = self._tokens(texts, learned)
-        if self.words is None:
-            return tokens
-        rows = self.words.impacts(texts)
-        if self.expansion is not None:
-            rows = self.expansion.impacts(dense[:, : self.expansion.dimension], rows)
-        if self.leg.vocabulary.kind == "words":
-            return rows
-        return [self._joined(*pair) for pair in zip(rows, tokens, strict=True)]
+    def __len__(self) -> int:
+        return int(self.facts["documents"])
 
-    def _tokens(self, texts: Sequence[str], learned: Sequence[ImpactRow]) -> list[ImpactRow]:
-        """The impacts of token ids, ascending."""
-        if self.tokens is None:
-            return list(learned)
-        found = []
-        for terms, impacts in self.tokens.impacts(texts):
-            ids = np.array([int(self.tokens.numbers.names[term]) for term in terms.tolist()], np.int32)
-            order = np.argsort(ids)
-            found.append((ids[order], impacts[order]))
-        return found
+    def ids(self, start: int, stop: int) -> list[str]:
+        """The ids of the documents from `start` on up to `stop`."""
+        return [document_id.decode() for document_id in self._ids.part(start, stop)]
 
-    def _joined(self, words: ImpactRow, tokens: ImpactRow) -> ImpactRow:
-        """A row of both vocabularies, by the numbers of the words."""
-        if self.words is None:
-            return tokens
-        ids = self.words.numbers.of(map(self.leg.vocabulary.of_token, tokens[0].tolist()))
-        terms = np.concatenate([words[0], ids])
-        impacts = np.concatenate([words[1], np.maximum(np.round(tokens[1] * self.leg.token_factor), 1)])
-        order = np.argsort(terms, kind="stable")
-        return strongest(terms[order], impacts[order])
+    def raws(self, start: int, stop: int) -> list[bytes]:
+        """The JSON of documents."""
+        return self._raw.part(start, stop)
 
+    def document(self, row: int) -> Document:
+        """A document."""
+        return _document(self._raw.part(row, row + 1)[0])
 
-def terms_tokenizer(work: Path) -> Path:
-    """The file of the tokenizer whose tokens are the terms of the sparse leg."""
-    apart = read_json(work / "backbone.json").get("sparse", {}).get("tokenizer")
-    return work / (SPARSE_TOKENIZER if apart else "tokenizer.json")
+    def __iter__(self) -> Iterator[Document]:
+        for start in range(0, len(self), _BATCH):
+            yield from map(_document, self.raws(start, min(start + _BATCH, len(self))))
 
+    def texts(self) -> Iterator[str]:
+        """Title and text of every document."""
+        return (document.full_text for document in self)
 
-def encoded_batches(work: Path, corpus: Corpus, leg: SparseLeg) -> Iterator[EncodedBatch]:
-    """The shards of a work directory joined with the documents' JSON, id by id, and with their terms.
+    def tokens(self, tokenizer: TextTokenizer, *, queries: bool = False) -> Rows:
+        """The token ids of every text, as `encode_batch` makes them, or as those of a query, unknown ones included."""
+        apart = queries and tokenizer.space is not None
+        name = f"tokens-{tokenizer.sha256[:16]}{'-lower' * tokenizer.lowercase}{'-queries' * apart}"
+        made = self._column(name, lambda: _Tokens(tokenizer, apart))
+        return Rows(_mapped(made / "at", "<i8"), _mapped(made / "values", "<i4"))
 
-    Raises ResumeError for missing shards or another corpus, and CorpusError for one without a term that BM25 counts.
-    """
-    store = ShardStore(work / "encode")
-    terms = None
-    if not (leg.learned and leg.vocabulary.kind == "tokens"):
-        terms = TermImpacts.of(leg, work, store, corpus)
-    for batch, texts in _joined(store, corpus, "index"):
-        if terms is None:
-            yield batch
-            continue
-        dense = np.asarray(batch.dense, np.float32)
-        if terms.expansion is not None:
-            dense = dense_prefix(batch, terms.expansion.dimension, first=0)
-        rows = terms.rows(texts, dense, _rows(batch))
-        yield EncodedBatch(batch.ids, batch.documents, batch.dense, *csr(rows), names=terms.names)
+    def terms(self, vocabulary: Vocabulary) -> TermCounts:
+        """The terms of a vocabulary of words, or one of tokens, counted in every document."""
+        tokenizer = vocabulary.tokenizer
+        if tokenizer is not None:
+            known = (tokenizer.known(ids) for ids in self.tokens(tokenizer, queries=True))
+            return TermCounts.of([f"{token}" for token in ids.tolist()] for ids in known)
+        made = self._column(f"terms-{vocabulary.language}", lambda: _Words(vocabulary))
+        rows = Rows(_mapped(made / "at", "<i8"), _mapped(made / "values", "<i4"))
+        return TermCounts(rows, _mapped(made / "counts", "<i4"), orjson.loads((made / "names.json").read_bytes()))
 
-
-def _apart(vocabulary: Vocabulary) -> tuple[Vocabulary | None, Vocabulary | None]:
-    """The words and the tokens of a vocabulary, each with its own terms."""
-    words = None if vocabulary.language is None else Vocabulary(None, vocabulary.language)
-    return words, None if vocabulary.tokenizer is None else Vocabulary(vocabulary.tokenizer, None)
-
-
-def _texts(corpus: Corpus) -> Iterator[str]:
-    return (document.full_text for document in corpus)
+    def _column(self, name: str, make: "Callable[[], _Column]") -> Path:
+        """The folder of a column, which is made of the former corpus' column and of the new texts."""
+        folder = self.folder / name
+        if folder.is_dir():
+            return folder
+        column, old = make(), self.folder / f"{name}{_OLD}"
+        origin = np.full(len(self), -1, np.int64)
+        if old.is_dir():
+            origin = _mapped(self.folder / "origin", "<i8")
+            column.begin(old)
+        with _new_folder(folder) as new:
+            for start in tracked(range(0, len(self), _BATCH), name.partition("-")[0], total=None, unit="batches"):
+                places = origin[start : start + _BATCH]
+                raws = self.raws(start, start + len(places))
+                fresh = iter(column.read([_document(raws[row]).full_text for row in np.flatnonzero(places < 0)]))
+                for is_old, run in groupby(places.tolist(), lambda place: place >= 0):
+                    if is_old:
+                        column.take(list(run))
+                    else:
+                        for _ in run:
+                            column.add(next(fresh))
+            column.write(new)
+        shutil.rmtree(old, ignore_errors=True)
+        if not any(self.folder.glob(f"*{_OLD}")):
+            (self.folder / "origin").unlink(missing_ok=True)
+        return folder
 
 
-def _joined(store: ShardStore, corpus: Corpus, label: str) -> Iterator[tuple[EncodedBatch, list[str]]]:
-    """The shards with the documents' JSON, and their texts."""
-    documents = iter(corpus)
-    with ProgressBar(label, total=store.totals().documents, unit="documents") as progress:
-        for shard in store:
-            found = [next_document(documents, document_id) for document_id in shard.ids]
-            progress.advance(len(found))
-            raws, dense = [document.raw for document in found], shard.dense.astype(np.float32)
-            batch = EncodedBatch(shard.ids, raws, dense, shard.indptr, shard.terms, shard.impacts)
-            yield batch, [document.full_text for document in found]
-    no_document_left(documents)
+def encoded_corpus(recipe: Recipe, *, shared: bool = False) -> EncodedCorpus:
+    """The corpus of a recipe, below its work directory; see `EncodedCorpus.of`."""
+    return EncodedCorpus.of(recipe.corpus.open(), recipe.work / "encoded", shared=shared)
 
 
-def _measure(leg: SparseLeg, expand: Expand, store: ShardStore, corpus: Corpus, bm25: Bm25Encoder) -> Expansion:
-    """Measure what an expansion needs: the rows of words, the mean of all vectors, and both parts of the impacts on
-    about a thousand documents from all over."""
-    settings, table = expand
-    rows = word_rows(_texts(corpus), bm25, leg.tokenizer, table)
-    total, size = store.totals().documents, table.shape[1]
-    step, first, mean = -(-total // _SAMPLE), 0, np.zeros(size)
-    vectors, texts = list[np.ndarray](), list[str]()
-    for batch, found in _joined(store, corpus, "expand"):
-        dense = dense_prefix(batch, size, first=first)
-        mean += dense.sum(axis=0, dtype=np.float64) / total
-        chosen = slice(-first % step, None, step)
-        vectors += list(dense[chosen])
-        texts += found[chosen]
-        first += len(found)
-    return Expansion.of(settings, rows, bm25, mean.astype(np.float32), np.array(vectors), bm25.impacts(texts))
+class _Column:
+    """A column on its way: rows of whole numbers, each made of a text or taken from the column before."""
+
+    def __init__(self) -> None:
+        self.at, self.values, self.old = array("q", [0]), array("i"), Rows(np.zeros(1, np.int64), np.zeros(0, np.int32))
+
+    def begin(self, old: Path) -> None:
+        """Take rows from a folder."""
+        self.old = Rows(_mapped(old / "at", "<i8"), _mapped(old / "values", "<i4"))
+
+    def read(self, texts: list[str]) -> Iterable[Any]:
+        """What `add` takes of each text."""
+        raise NotImplementedError
+
+    def add(self, row: Any) -> None:
+        """Add a row of a text."""
+        raise NotImplementedError
+
+    def take(self, places: list[int]) -> None:
+        """Add rows of the column before."""
+        raise NotImplementedError
+
+    def write(self, folder: Path) -> None:
+        """Write the column."""
+        (folder / "at").write_bytes(self.at.tobytes())
+        (folder / "values").write_bytes(self.values.tobytes())
 
 
-def csr(rows: Sequence[ImpactRow]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Give the terms and impacts of n documents as `indptr` (n+1,), `terms` (nnz,) and `impacts` (nnz,)."""
-    terms, impacts = zip(*rows, strict=True)
-    return np.cumsum([0, *map(len, terms)]), np.concatenate(terms), np.concatenate(impacts)
+class _Tokens(_Column):
+    def __init__(self, tokenizer: TextTokenizer, queries: bool) -> None:
+        super().__init__()
+        self._tokenizer, self._queries = tokenizer, queries
+
+    def read(self, texts: list[str]) -> Iterable[npt.NDArray[np.int32]]:
+        return self._tokenizer.as_queries(texts) if self._queries else self._tokenizer.encode_batch(texts)
+
+    def add(self, row: npt.NDArray[np.int32]) -> None:
+        self.values.frombytes(row.tobytes())
+        self.at.append(len(self.values))
+
+    def take(self, places: list[int]) -> None:
+        for place in places:
+            self.add(self.old[place])
 
 
-def _rows(batch: EncodedBatch) -> list[ImpactRow]:
-    terms, impacts = batch.terms.astype(np.int32, copy=False), batch.impacts.astype(np.uint16, copy=False)
-    return [(terms[start:end], impacts[start:end]) for start, end in pairwise(batch.indptr)]
+class _Words(_Column):
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        super().__init__()
+        self._vocabulary, self._numbers, self._counts = vocabulary, dict[str, int](), array("i")
+
+    def begin(self, old: Path) -> None:
+        super().begin(old)
+        self._old_counts = _mapped(old / "counts", "<i4")
+        self._old_names: list[str] = orjson.loads((old / "names.json").read_bytes())
+        self._renumbered = np.full(len(self._old_names), -1, np.int32)
+
+    def read(self, texts: list[str]) -> Iterable[list[str]]:
+        return self._vocabulary.terms_of(texts) if texts else []
+
+    def add(self, row: list[str]) -> None:
+        _count(row, self._numbers, self.values, self._counts)
+        self.at.append(len(self.values))
+
+    def take(self, places: list[int]) -> None:
+        for place in places:
+            terms = self.old[place]
+            for term in terms[self._renumbered[terms] < 0].tolist():
+                self._renumbered[term] = self._numbers.setdefault(self._old_names[term], len(self._numbers))
+            self.values.frombytes(self._renumbered[terms].tobytes())
+            self._counts.frombytes(self._old_counts[self.old.at[place] : self.old.at[place + 1]].tobytes())
+            self.at.append(len(self.values))
+
+    def write(self, folder: Path) -> None:
+        super().write(folder)
+        (folder / "counts").write_bytes(self._counts.tobytes())
+        (folder / "names.json").write_bytes(orjson.dumps(list(self._numbers)))
 
 
-def next_document(documents: Iterator[Document], document_id: str) -> Document:
-    """The next document of a corpus, which has the id that the shards have there. Raises ResumeError."""
-    document = next(documents, None)
-    if document is None or document.id != document_id:
-        raise _differ(f'"{document_id}"', "its end" if document is None else f'"{document.id}"')
-    return document
+def _count(text: Sequence[str], numbers: dict[str, int], terms: "array[int]", counts: "array[int]") -> None:
+    found = Counter(text)
+    terms.extend([numbers.setdefault(term, len(numbers)) for term in found])
+    counts.extend(found.values())
 
 
-def no_document_left(documents: Iterator[Document]) -> None:
-    """Read a corpus to its end, bad lines too, so that they are counted. Raises ResumeError for a further document."""
-    extra = next(documents, None)
-    if extra is not None:
-        raise _differ("its end", f'"{extra.id}"')
+_TEXTS: Final = ("ids", "raw")
 
 
-def _differ(encoded: str, found: str) -> ResumeError:
-    return ResumeError(
-        f"The encoded shards and the corpus differ: the shards have {encoded} where the corpus has {found}.",
-        remedy="Use the --limit and --skip-bad of the `encode` run, or encode again.",
-    )
+class _Former:
+    """The corpus before, by its lines."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.corpus = EncodedCorpus.open(folder)
+        self._fields = _mapped(folder / "fields", "<i4")
+        self._lines = _mapped(folder / "lines", "u1", _DIGEST_BYTES)
+        begins = np.ascontiguousarray(self._lines[:, :8]).view("<u8")[:, 0]
+        self._order = np.argsort(begins, kind="stable")
+        self._begins = begins[self._order]
+
+    def columns(self) -> list[Path]:
+        """The folders of its columns."""
+        return [folder for folder in self.folder.iterdir() if folder.is_dir() and not folder.suffix]
+
+    def known(self, line: bytes) -> Known | None:
+        """The document of a line; None for a line that the corpus before lacked."""
+        digest = _line_digest(line)
+        begin = np.uint64(int.from_bytes(digest[:8], "little"))
+        place = int(np.searchsorted(self._begins, begin))
+        while place < len(self._begins) and self._begins[place] == begin:
+            row = int(self._order[place])
+            if self._lines[row].tobytes() == digest:
+                names = tuple(self.corpus.facts["fields"][self._fields[row]])
+                return Known(self.corpus.ids(row, row + 1)[0], names, row)
+            place += 1
+        return None
+
+
+def _former(folder: Path, facts: dict[str, Any]) -> _Former | None:
+    """The corpus that was encoded before, if it was read in the same way."""
+    whole = [file for file in folder.glob(f"*/{_FACTS}") if not file.parent.suffix]  # the others are being written
+    for other in sorted(whole, key=lambda file: file.stat().st_mtime_ns, reverse=True):
+        found = read_json(other)
+        if all(found.get(name) == facts[name] for name in ("format", "kinds")):
+            return _Former(other.parent)
+    return None
+
+
+class _TextWriter:
+    def __init__(self, folder: Path, name: str) -> None:
+        self._at, self._file = array("q", [0]), (folder / name).open("wb")
+        self._end = folder / f"{name}.at"
+
+    def add(self, content: bytes) -> None:
+        self._file.write(content)
+        self._at.append(self._at[-1] + len(content))
+
+    def close(self) -> None:
+        self._file.close()
+        self._end.write_bytes(self._at.tobytes())
+
+
+def _write(corpus: Corpus, facts: dict[str, Any], new: Path, former: _Former | None) -> None:
+    """Read a corpus into the folder `new`, and lines that were read before from the `former` one."""
+    sets, fields, origin = dict[tuple[str, ...], int](), array("i"), array("q")
+    with ExitStack() as stack:
+        ids, raw = (stack.enter_context(closing(_TextWriter(new, name))) for name in _TEXTS)
+        lines, texts = (stack.enter_context((new / name).open("wb")) for name in ("lines", "texts"))
+        known = None if former is None else former.known
+        for line, found in tracked(corpus.read(known), "corpus", total=None, unit="documents"):
+            if former is not None and isinstance(found, Known):
+                row, names = found.row, found.names
+                content, digest = former.corpus.raws(row, row + 1)[0], former.corpus.digests[row].tobytes()
+            elif isinstance(found, Document):
+                row, names, content, digest = -1, found.names, found.raw, text_digest(found.full_text)
+            ids.add(found.id.encode())
+            raw.add(content)
+            lines.write(_line_digest(line))
+            texts.write(digest)
+            fields.append(sets.setdefault(names, len(sets)))
+            origin.append(row)
+    if not fields:
+        raise CorpusError(f"{corpus.path}: there is no document in it.", remedy="Give a corpus with documents.")
+    (new / "fields").write_bytes(fields.tobytes())
+    for column in () if former is None else former.columns():
+        shutil.copytree(column, new / f"{column.name}{_OLD}", copy_function=os.link)
+        (new / "origin").write_bytes(origin.tobytes())
+    facts = {**facts, "documents": len(fields), "skipped": corpus.skipped.count, "reasons": corpus.skipped.reasons}
+    (new / _FACTS).write_bytes(orjson.dumps(facts | {"fields": [list(names) for names in sets]}))
+
+
+@contextmanager
+def _new_folder(target: Path) -> Iterator[Path]:
+    """A folder that takes the name `target` when the block ends well, unless another process was faster."""
+    new = target.with_name(f"{target.name}.{uuid4().hex}.partial")
+    with writing(target):
+        new.mkdir(parents=True)
+        try:
+            yield new
+            for file in new.rglob("*"):
+                if file.is_file():
+                    with file.open("rb") as opened:
+                        os.fsync(opened.fileno())
+            try:
+                new.rename(target)
+            except OSError:
+                if not target.is_dir():
+                    raise
+        finally:
+            shutil.rmtree(new, ignore_errors=True)
+
+
+def _line_digest(line: bytes) -> bytes:
+    return blake2b(line, digest_size=_DIGEST_BYTES).digest()
+
+
+def _document(raw: bytes) -> Document:
+    record = orjson.loads(raw)
+    return Document(record["_id"], record.get("title") or "", record["text"], raw)
+
+
+def _mapped(file: Path, dtype: str, width: int | None = None) -> npt.NDArray[Any]:
+    """The numbers of a file, (n,) or (n, width), mapped. Raises ResumeError where it is missing or damaged."""
+    try:
+        if not file.stat().st_size:
+            return np.zeros(0 if width is None else (0, width), dtype)
+        numbers: npt.NDArray[Any] = np.memmap(file, dtype, "r")
+        return numbers if width is None else numbers.reshape(-1, width)
+    except (OSError, ValueError) as error:
+        raise ResumeError(
+            f"{file}: can't be read: {error}.", remedy=f"Delete {file.parent}, and run the same command again."
+        ) from error

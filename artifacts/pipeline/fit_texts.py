@@ -7,6 +7,7 @@ are never read.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Self, TypeVar
 
@@ -17,10 +18,11 @@ from lightretriever.artifacts.errors import RecipeError
 from lightretriever.artifacts.files.shards import EncodedRow, ShardStore
 from lightretriever.artifacts.files.workdir import read_json
 from lightretriever.artifacts.pipeline.encode import encoded_rows, write_shards
-from lightretriever.artifacts.pipeline.encoded import next_document, no_document_left
+from lightretriever.artifacts.pipeline.encoded import encoded_corpus
 from lightretriever.artifacts.pipeline.encoder import Encoded, Encoder
 from lightretriever.artifacts.pipeline.fit import Bags, FitTexts
 from lightretriever.artifacts.pipeline.recipe import DistilTableRecipe, Recipe, RefineRecipe
+from lightretriever.artifacts.pipeline.terms import checked_shards
 from lightretriever.artifacts.pipeline.weights import software
 from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.tokens.idf import TokenStatistics, count_tokens
@@ -57,21 +59,21 @@ class DistilTexts:
     def of(cls, recipe: Recipe, settings: DistilTableRecipe, encoder: Encoder) -> Self:
         """Read the corpus, its shards and the queries. Raises ModelError for a tokenizer that can't serve queries, and
         RecipeError where neither documents nor queries have a token that it knows."""
-        documents = [document.full_text for document in recipe.corpus.open()]
+        corpus = encoded_corpus(recipe)
         vectors = np.concatenate([shard.dense for shard in ShardStore(recipe.work / "encode")])
         texts = query_texts(settings.queries, settings.sample, settings.seed)
         if settings.sentences:
             limit = None if settings.sentences is True else settings.sentences
-            texts += corpus_sentences(recipe.corpus.open(), limit, settings.seed)
+            texts += corpus_sentences(corpus, limit, settings.seed)
         texts = list(dict.fromkeys(texts))
-        tokens = _tokens(encoder.tokenizer, documents, encoder.longest)
+        tokens = _tokens(encoder.tokenizer, corpus.tokens(encoder.tokenizer), encoder.longest)
         if not any(map(len, tokens)) and not any(map(len, encoder.tokenizer.as_queries(texts))):
             raise RecipeError(
-                f"None of the {len(documents)} documents and {len(texts)} other texts has a token that {encoder.name} "
+                f"None of the {len(corpus)} documents and {len(texts)} other texts has a token that {encoder.name} "
                 "knows, so no token table can be fitted to them.",
                 remedy="Name a model.path whose vocabulary has the corpus' script.",
             )
-        encoder.check_tokens([*texts[:_CHECKED], *documents[:_CHECKED]])
+        encoder.check_tokens([*texts[:_CHECKED], *islice(corpus.texts(), _CHECKED)])
         return cls(settings, encoder, tokens, vectors, count_tokens(tokens, encoder.tokenizer.vocab_size), texts)
 
     def of_task(self, instruction: str, teacher: Path) -> FitTexts:
@@ -102,16 +104,14 @@ def encoded_documents(recipe: Recipe, settings: RefineRecipe) -> FitTexts:
     store = ShardStore(recipe.work / "encode")
     drawn = np.random.default_rng(settings.seed).permutation(store.totals().documents)[: settings.documents]
     places = {int(row): place for place, row in enumerate(drawn)}
-    texts = [""] * len(drawn)
+    corpus = encoded_corpus(recipe)
     vectors = np.zeros((len(drawn), recipe.index.dimension or facts["hidden_size"]), dtype=np.float32)
-    documents = iter(recipe.corpus.open())
-    encoded = ((document_id, shard.dense[row]) for shard in store for row, document_id in enumerate(shard.ids))
-    for number, (document_id, vector) in enumerate(encoded):
-        document = next_document(documents, document_id)
+    shards = checked_shards(store, corpus, "refine")
+    for number, vector in enumerate(vector for shard in shards for vector in shard.dense):
         if (place := places.get(number)) is not None:
-            texts[place], vectors[place] = document.full_text, vector[: vectors.shape[1]]
-    no_document_left(documents)
-    bags = _tokens(tokenizer, texts, store.plan["max_length"])
+            vectors[place] = vector[: vectors.shape[1]]
+    tokens = corpus.tokens(tokenizer)
+    bags = _tokens(tokenizer, (tokens[row] for row in drawn.tolist()), store.plan["max_length"])
     kept = [place for place, tokens in enumerate(bags) if len(tokens)]
     cut = vectors[kept]
     unit = (cut / np.maximum(np.linalg.norm(cut, axis=1, keepdims=True), 1e-12)).astype(np.float16)
@@ -132,7 +132,7 @@ def with_sentences(texts: FitTexts, recipe: Recipe, settings: RefineRecipe, teac
         )
     facts = read_json(recipe.work / "backbone.json")
     tokenizer = TextTokenizer.from_file(recipe.work / "tokenizer.json", lowercase=facts["lowercase"])
-    found = corpus_sentences(recipe.corpus.open(), settings.sentences, settings.seed)
+    found = corpus_sentences(encoded_corpus(recipe), settings.sentences, settings.seed)
     bags = {text: ids for text, ids in zip(found, tokenizer.as_queries(found), strict=True) if len(ids)}
     targets = teacher_vectors(teacher, list(bags), "", folder, alone=True)
     order = np.random.default_rng(settings.seed).permutation(len(bags))
@@ -196,9 +196,11 @@ def teacher_vectors(
     return np.concatenate([np.zeros((0, encoder.hidden_size), dtype=np.float16), *(shard.dense for shard in store)])
 
 
-def _tokens(tokenizer: TextTokenizer, texts: list[str], longest: int | None) -> list[npt.NDArray[np.int32]]:
+def _tokens(
+    tokenizer: TextTokenizer, texts: Iterable[npt.NDArray[np.int32]], longest: int | None
+) -> list[npt.NDArray[np.int32]]:
     """The known token ids (n,) among the first `longest` of every text."""
-    return [tokenizer.known(ids[:longest]) for ids in tokenizer.encode_batch(texts)]
+    return [tokenizer.known(ids[:longest]) for ids in texts]
 
 
 def draw(texts: list[Text], limit: int | None, seed: tuple[int, ...]) -> list[Text]:

@@ -1,16 +1,15 @@
 """Document vectors from a file, as an index of a bi-encoder already holds them."""
 
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Self
 
 import numpy as np
 import numpy.typing as npt
-from lightretriever.artifacts.corpus.beir import Corpus
 from lightretriever.artifacts.corpus.lines import read_lines, read_text
 from lightretriever.artifacts.errors import CorpusError, RecipeError
 from lightretriever.artifacts.files.arrays import UNREADABLE, load_npy
+from lightretriever.artifacts.pipeline.encoded import EncodedCorpus
 from lightretriever.artifacts.pipeline.encoder import Encoder
 
 __all__ = ["GivenVectors"]
@@ -37,8 +36,8 @@ class GivenVectors:
     doubt: str = ""
 
     @classmethod
-    def open(cls, path: Path, ids: Path | None, encoder: Encoder, corpus: Corpus, count: int) -> Self:
-        """Map the vectors of the corpus' `count` documents, checked against corpus and encoder.
+    def open(cls, path: Path, ids: Path | None, encoder: Encoder, corpus: EncodedCorpus) -> Self:
+        """Map the vectors of the corpus' documents, checked against corpus and encoder.
 
         Raises RecipeError for another shape or number type, for `ids` in another order than the corpus', and when they
         are not what the encoder makes of the first, the last and drawn documents; CorpusError for one that is zero or
@@ -48,7 +47,7 @@ class GivenVectors:
             vectors: npt.NDArray[np.floating] = load_npy(path)
         except UNREADABLE as error:
             raise RecipeError(f"distil.vectors: {path} can't be read as .npy: {error}.") from error
-        shape = (count, encoder.hidden_size)
+        shape = (len(corpus), encoder.hidden_size)
         if vectors.shape != shape or vectors.dtype.type not in (np.float16, np.float32):
             raise RecipeError(
                 f"distil.vectors: {path} is {vectors.dtype.name} of shape {vectors.shape}, expected float16 or float32 "
@@ -71,14 +70,13 @@ def _unit(vectors: npt.NDArray[np.floating]) -> npt.NDArray[np.float32]:
     return unit
 
 
-def _compare(vectors: npt.NDArray[np.floating], encoder: Encoder, corpus: Corpus) -> tuple[int, str]:
+def _compare(vectors: npt.NDArray[np.floating], encoder: Encoder, corpus: EncodedCorpus) -> tuple[int, str]:
     """Compare some rows with the encoder's own: how many are bad, and what to say of them. Raises RecipeError where
     they are too many."""
     last = len(vectors) - 1
     drawn = np.random.default_rng(0).choice(last + 1, size=min(_PROBES, last + 1), replace=False)
     rows = np.unique([0, last, *drawn])
-    wanted = set(rows.tolist())
-    documents = [document for row, document in enumerate(corpus) if row in wanted]
+    documents = [corpus.document(row) for row in rows.tolist()]
     given = _unit(vectors[rows])
     made = encoder.encode_documents([document.full_text for document in documents]).dense
     cosines = (given * made).sum(axis=1)
@@ -96,29 +94,28 @@ def _compare(vectors: npt.NDArray[np.floating], encoder: Encoder, corpus: Corpus
     return len(bad), doubt
 
 
-def _check_ids(path: Path, corpus: Corpus) -> None:
+def _check_ids(path: Path, corpus: EncodedCorpus) -> None:
     try:
         ids = [read_text(line) for _, line in read_lines(path)]
     except (CorpusError, ValueError) as error:
         raise RecipeError(f"distil.ids: {path} can't be read: {error}.") from error
-    number = 0
-    for number, document in enumerate(corpus, start=1):
+    for number, document_id in enumerate(corpus.ids(0, len(corpus)), start=1):
         found = ids[number - 1] if number <= len(ids) else "nothing"
-        if found != document.id:
+        if found != document_id:
             raise RecipeError(
-                f'distil.ids: line {number} of {path} has {found!r} where the corpus has "{document.id}".',
+                f'distil.ids: line {number} of {path} has {found!r} where the corpus has "{document_id}".',
                 remedy="Give ids and vectors in the corpus' order.",
             )
-    if number < len(ids):
-        raise RecipeError(f"distil.ids: {path} has {len(ids)} ids, the corpus {number} documents.")
+    if len(corpus) < len(ids):
+        raise RecipeError(f"distil.ids: {path} has {len(ids)} ids, the corpus {len(corpus)} documents.")
 
 
-def _check_norms(vectors: npt.NDArray[np.floating], corpus: Corpus) -> None:
+def _check_norms(vectors: npt.NDArray[np.floating], corpus: EncodedCorpus) -> None:
     for start in range(0, len(vectors), _CHUNK):
         norms = np.linalg.norm(np.asarray(vectors[start : start + _CHUNK], dtype=np.float32), axis=1)
         bad = np.flatnonzero(~(np.isfinite(norms) & (norms > 0)))
         if len(bad):
-            document = next(islice(corpus, start + int(bad[0]), None))
+            document = corpus.document(start + int(bad[0]))
             raise CorpusError(
                 f'distil.vectors: the vector of document "{document.id}" has the norm {norms[bad[0]]:g}.',
                 remedy="Encode that document again.",

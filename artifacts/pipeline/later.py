@@ -16,10 +16,10 @@ from lightretriever.artifacts.files.workdir import work_lock
 from lightretriever.artifacts.live.documents import Encoded, read_impacts
 from lightretriever.artifacts.pipeline.build import sparse_leg
 from lightretriever.artifacts.pipeline.encode import encoded_rows
-from lightretriever.artifacts.pipeline.encoded import TermImpacts, csr
 from lightretriever.artifacts.pipeline.encoders import Encoders
 from lightretriever.artifacts.pipeline.recipe import Recipe
 from lightretriever.artifacts.pipeline.stages import load_recipe_encoders
+from lightretriever.artifacts.pipeline.terms import TermImpacts, csr
 
 __all__ = ["LaterDocuments"]
 

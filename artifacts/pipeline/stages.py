@@ -5,7 +5,8 @@ WORK/backbone.json       what the later stages need to know of the encoder
 WORK/tokenizer.json      its tokenizer
 WORK/sparse_tokenizer.json   that of the terms, where another model makes them and has another tokenizer
 WORK/idf.npy             what tokens of a query weigh (V,) float32, where the recipe has IDF weights
-WORK/encode/             encoded documents in shards (see `files.shards`)
+WORK/encoded/            the corpus, read and checked, its tokens and terms (see `pipeline.encoded`)
+WORK/encode/             what the models made of documents, in shards (see `files.shards`)
 WORK/tables/TASK/        token table of a task: table.npy (V, H) float32, plan.json; part-*.npy until it is there
     training.json        with `distil`: how it was fitted
     states/              with `distil`: part-*.npy, the encoder's states of single tokens
@@ -34,7 +35,7 @@ from lightretriever.artifacts.files.workdir import check_plan, read_json, write_
 from lightretriever.artifacts.pipeline.adapter_files import adapter_file, adapter_settings, load_embedding_bag
 from lightretriever.artifacts.pipeline.build import fit_settings, refined_folder
 from lightretriever.artifacts.pipeline.encode import Encoding, encode_corpus
-from lightretriever.artifacts.pipeline.encoded import SPARSE_TOKENIZER
+from lightretriever.artifacts.pipeline.encoded import encoded_corpus
 from lightretriever.artifacts.pipeline.encoder import PART, Encoder, rows_per_pass, token_rows
 from lightretriever.artifacts.pipeline.encoders import Encoders, load_encoders, load_teacher
 from lightretriever.artifacts.pipeline.fit import FittedTable, FitTexts, distinct_rows, fit_table
@@ -44,6 +45,7 @@ from lightretriever.artifacts.pipeline.head import make_heads
 from lightretriever.artifacts.pipeline.language_model import LanguageModel
 from lightretriever.artifacts.pipeline.model import choose_device
 from lightretriever.artifacts.pipeline.recipe import DistilTableRecipe, Recipe, RefineRecipe
+from lightretriever.artifacts.pipeline.terms import SPARSE_TOKENIZER
 from lightretriever.artifacts.pipeline.weights import software
 from lightretriever.artifacts.tokens.idf import IDF_FILE, count_tokens, idf_sha256, load_idf
 from lightretriever.artifacts.tokens.tokenizer import sentences_of
@@ -135,7 +137,8 @@ def _recipe_idf(recipe: Recipe, encoders: Encoders) -> npt.NDArray[np.float32] |
 def run_encode(recipe: Recipe, encoders: Encoders, part: Part | None = None) -> Encoding:
     """Encode the recipe's corpus into shards, or a `part` of them; see `encode_corpus`."""
     vectors, ids = (None, None) if recipe.distil is None else (recipe.distil.vectors, recipe.distil.ids)
-    return encode_corpus(encoders, recipe.corpus.open(), recipe.work / "encode", vectors=vectors, ids=ids, part=part)
+    corpus = encoded_corpus(recipe, shared=part is not None)
+    return encode_corpus(encoders, corpus, recipe.work / "encode", vectors=vectors, ids=ids, part=part)
 
 
 def run_tables(recipe: Recipe, encoders: Encoders, encoding: Encoding | None = None) -> dict[str, Path]:
@@ -272,7 +275,7 @@ def _general_table(recipe: Recipe, encoder: Encoder, task: str) -> GeneralTable 
     named = recipe.tables.get(task)
     if named is None and recipe.tasks[task]:
         return None
-    documents = list(islice(recipe.corpus.open(), _COMPARED))
+    documents = list(islice(encoded_corpus(recipe), _COMPARED))
     texts = [sentence for document in documents for sentence in sentences_of(document.title, document.text)]
     texts = texts or [document.full_text for document in documents]
     table = find_general_table(encoder, texts[:_COMPARED], shipped_tables() if named is None else [named])

@@ -11,7 +11,7 @@
 | docs/lab/measuring.md | versions, stages, libraries, load, users, live | versions, speed, users, live, load.json |
 | docs/reliability.md | what tests/faults measured, plain searches beside heavy ones | reliability.json, fairness.json |
 | docs/howto/cluster.md | the service on a cluster and on its own indexes, under load | cluster/load.json |
-| docs/lab/scale.md | bytes and times of a shard, a billion documents | scale.json |
+| docs/lab/scale.md | bytes and times of a shard, a billion documents, what a build takes | scale.json, build.json |
 
 quality.json has one row per system and dataset; result_tables.py says where a system stands, in which order and under
 which label, and which pairs are tested, which gives significance.json. A file of docs/results that has no row above is
@@ -29,7 +29,7 @@ from lightretriever.loadtest.results.fairness_table import fairness_table
 from lightretriever.loadtest.results.library_tables import library_tables
 from lightretriever.loadtest.results.live_table import live_table
 from lightretriever.loadtest.results.record import Goals, goal_table
-from lightretriever.loadtest.results.scale_tables import scale_tables
+from lightretriever.loadtest.results.scale_tables import build_table, scale_tables
 from lightretriever.loadtest.results.slo_table import OBJECTIVES
 from lightretriever.loadtest.results.speed_table import speed_table
 from lightretriever.loadtest.results.tables import load_table, speed_tables, versions_tables
@@ -81,6 +81,7 @@ VERSIONS = "versions.json"
 RELIABILITY = "reliability.json"
 LOAD = "load.json"
 SCALE = "scale.json"
+BUILD = "build.json"
 ENGINES = "engines"
 JUDGED = "judged"
 CLUSTER = "cluster"
@@ -115,6 +116,7 @@ OTHERS = (
     RELIABILITY,
     LOAD,
     SCALE,
+    BUILD,
     USERS,
     LIVE,
     FAIRNESS,
@@ -171,7 +173,7 @@ def outputs(root: Path) -> dict[Path, str]:
             *fairness_table(folder / FAIRNESS),
         ],
         root / "docs" / "howto" / "cluster.md": under_load(folder, CLUSTER, "Both engines under load", "../results"),
-        root / "docs" / "lab" / "scale.md": _from_lab(*scale_tables(folder / SCALE)),
+        root / "docs" / "lab" / "scale.md": _from_lab(*scale_tables(folder / SCALE), *build_table(folder / BUILD)),
     }
     written = {page: PART.replaced(page.read_text(encoding="utf-8"), "\n".join(parts)) for page, parts in pages.items()}
     if chart:

@@ -1,4 +1,4 @@
-"""The tables of docs/lab/scale.md, from the results of `loadtest.scale.scatter`."""
+"""The tables of docs/lab/scale.md, from the results of `loadtest.scale.scatter` and `loadtest.scale.build`."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -7,7 +7,7 @@ from typing import Any
 
 from lightretriever.loadtest.results.tables import markdown_table
 
-__all__ = ["scale_tables"]
+__all__ = ["build_table", "scale_tables"]
 
 Shard = Mapping[str, Any]
 
@@ -32,6 +32,29 @@ def scale_tables(file: Path) -> list[str]:
         f"Milliseconds of a search, p50 / p95 / p99; {content['searches']:,} searches each, seed {content['seed']}. ≥: "
         "some shard was as slow as the slowest time measured, so the truth is higher.\n",
         _origin(shards, file),
+    ]
+
+
+def build_table(file: Path) -> list[str]:
+    """Give what a build takes with each version of the program, with heading and origin; none if nothing is
+    recorded."""
+    if not file.is_file():
+        return []
+    content = json.loads(file.read_text(encoding="utf-8"))
+    sides = content["sides"]
+    kinds = {"whole": "all but the models' reading", "changed": "again, 1 % of the lines changed"}
+    figures = {"wall_s": "wall s", "cpu_s": "processor s", "peak_mib": "peak memory MiB", "disk_mib": "disk MiB"}
+    rows = [
+        [f"{side['name']}, {shown}", *(f"{side[kind][name]:,.4g}" for name in figures)]
+        for kind, shown in kinds.items()
+        for side in sides
+    ]
+    same = "The bundles of all versions are identical." if sides[0]["identical"] else "The bundles differ."
+    return [
+        *_section("What a build takes", markdown_table(["", *figures.values()], rows)),
+        f"{sides[0]['documents']:,} passages, median of {content['turns']} turns; commits "
+        f"{', '.join(side['commit'] for side in sides)}. {same} Measured on {content['machine']}, "
+        f"{content['date'][:10]}. [{file.name}](results/{file.name}).\n",
     ]
 
 

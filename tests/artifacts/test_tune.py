@@ -1,7 +1,7 @@
 """Choosing the legs' weights by judged queries, and comparing hybrid search with BM25 without any."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -11,7 +11,17 @@ from lightretriever.artifacts.bundle.manifest import LegWeights
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import CorpusError, RecipeError
 from lightretriever.artifacts.evaluation.searching import Fusion
-from lightretriever.artifacts.evaluation.tune import Difference, Tuned, find_known_items, tune_weights, weight_grid
+from lightretriever.artifacts.evaluation.tune import (
+    Difference,
+    KnownItems,
+    Tuned,
+    find_known_items,
+    tune_weights,
+    weight_grid,
+)
+from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder
+from lightretriever.artifacts.pipeline.encoded import TermCounts
+from lightretriever.artifacts.sparse.vocabulary import Vocabulary
 from lightretriever.service.cli import app
 from typer.testing import CliRunner
 
@@ -21,6 +31,22 @@ from tests.support.tiny import TinyDocument, make_tiny_bundle, tiny_documents
 QUERIES = [text for document in tiny_documents(80) if (text := " ".join(document.text.split()[:4]))][:60]
 
 tuned = partial(tune_weights, open_searcher, split="dev")
+
+
+def known_items(bundle: Bundle, folder: Path) -> KnownItems | None:
+    """Compare a bundle with BM25 on the words of its documents."""
+    with bundle.sparse() as index:
+        raws, ids = index.documents(np.arange(index.count)), index.ids()
+    lines = [json.loads(raw) for raw in raws]
+    words = Vocabulary(None, "english")
+    counts = TermCounts.of(words.terms_of([f"{line.get('title', '')} {line['text']}" for line in lines]))
+    encoder = Bm25Encoder.of_counts(counts, words, quantization=1, k1=0.9, b=0.4)
+
+    def bm25(queries: Sequence[str], k: int) -> list[list[tuple[str, float]]]:
+        found = encoder.search(counts, queries, k)
+        return [[(ids[row], score) for row, score in zip(*pair, strict=True)] for pair in found]
+
+    return find_known_items(open_searcher, bundle, bm25, folder)
 
 
 def write_dev(folder: Path, relevant: Callable[[str], list[str]], count: int = 60) -> Path:
@@ -159,22 +185,22 @@ def test_the_command_says_which_weights_to_set(tmp_path: Path) -> None:
 def test_documents_are_searched_for_by_their_own_sentences(tmp_path: Path) -> None:
     """Dense vectors that know nothing of the texts hurt, and are found out; impacts of words don't."""
     random = make_tiny_bundle(tmp_path / "dense", weights=LegWeights(dense=1.0))
-    found = find_known_items(open_searcher, random, tmp_path)
+    found = known_items(random, tmp_path)
     assert found is not None
     assert found.queries == 118  # two have no sentence
     assert found.weak == ["dense"]
     assert found.mrr["hybrid"] == found.mrr["dense"] < found.mrr["bm25"]
     words = make_tiny_bundle(tmp_path / "words", vocabulary="words", weights=LegWeights(sparse=1.0))
-    same = find_known_items(open_searcher, words, tmp_path)
+    same = known_items(words, tmp_path)
     assert same is not None
     assert same.weak == []  # the dense leg has no weight
     assert same.difference.mean == pytest.approx(0.0, abs=0.02)
     alone = make_tiny_bundle(tmp_path / "alone", vocabulary="words", dense=False)
-    one = find_known_items(open_searcher, alone, tmp_path)
+    one = known_items(alone, tmp_path)
     assert one is not None
     assert set(one.mrr) == {"sparse", "bm25"}
     assert (one.mrr["sparse"], one.difference) == (same.mrr["sparse"], same.difference)
-    assert find_known_items(open_searcher, make_tiny_bundle(tmp_path / "few", documents=10), tmp_path) is None
+    assert known_items(make_tiny_bundle(tmp_path / "few", documents=10), tmp_path) is None
 
 
 def test_documents_without_terms_are_no_obstacle(tmp_path: Path) -> None:
@@ -183,7 +209,7 @@ def test_documents_without_terms_are_no_obstacle(tmp_path: Path) -> None:
     unknown = [f"{'to be or not to be that is it ' * 2}{'and ' * (number % 3)}".strip() for number in range(30)]
     documents = [TinyDocument(f"d{number}", "", text, 2000) for number, text in enumerate([*known, *unknown])]
     bundle = make_tiny_bundle(tmp_path / "some", documents=documents, vocabulary="words", weights=LegWeights(sparse=1))
-    found = find_known_items(open_searcher, bundle, tmp_path)
+    found = known_items(bundle, tmp_path)
     assert found is not None
     assert found.queries == len(documents)
     assert 0 < found.mrr["sparse"] <= 0.5

@@ -14,11 +14,12 @@ from lightretriever.artifacts.errors import ResumeError
 from lightretriever.artifacts.files.workdir import work_lock
 from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder
 from lightretriever.artifacts.pipeline.encode import encode_corpus
-from lightretriever.artifacts.pipeline.encoded import SparseLeg, encoded_batches
+from lightretriever.artifacts.pipeline.encoded import EncodedCorpus
 from lightretriever.artifacts.pipeline.encoders import Encoders, resolved
 from lightretriever.artifacts.pipeline.language_model import LanguageModel
 from lightretriever.artifacts.pipeline.model import Backbone
 from lightretriever.artifacts.pipeline.recipe import EncodeRecipe
+from lightretriever.artifacts.pipeline.terms import SparseLeg, encoded_batches
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
 
 from tests.support.models import write_corpus
@@ -36,7 +37,7 @@ def test_batched_encoding_equals_one_document_at_a_time_by_the_formulas(any_back
     names = [document.id for document in documents]
     settings, corpus = SETTINGS.model_copy(update={"shard_size": 20}), Corpus(tmp_path / "corpus.jsonl")
     encoders = Encoders(LanguageModel.of(any_backbone, settings), None, settings)
-    (shard,) = encode_corpus(encoders, corpus, tmp_path / "work").store
+    (shard,) = encode_corpus(encoders, EncodedCorpus.of(corpus, tmp_path / "encoded"), tmp_path / "work").store
     assert shard.ids == names
     for row, document in enumerate(documents):
         ids = any_backbone.frame(any_backbone.tokenizer.encode(document.full_text)[:46].tolist())
@@ -72,7 +73,9 @@ def test_documents_that_are_cut_are_counted(backbone: Backbone, tmp_path: Path) 
     cut = encoder.are_cut([replace(document, title="", text=text).full_text for text in texts])
     assert cut == [False, False, True, True, False]
     encoders = Encoders(encoder, None, SETTINGS)
-    store = encode_corpus(encoders, Corpus(tmp_path / "corpus.jsonl"), tmp_path / "work").store
+    store = encode_corpus(
+        encoders, EncodedCorpus.of(Corpus(tmp_path / "corpus.jsonl"), tmp_path / "encoded"), tmp_path / "work"
+    ).store
     longer = sum(len(backbone.tokenizer.encode(one.full_text)) > room for one in Corpus(tmp_path / "corpus.jsonl"))
     assert store.totals().cut == longer
 
@@ -85,6 +88,7 @@ def test_killed_and_started_again_it_ends_byte_identical(model_folder: Path, tmp
         "import sys; from pathlib import Path\n"
         "from lightretriever.artifacts.corpus.beir import Corpus\n"
         "from lightretriever.artifacts.pipeline.encode import encode_corpus\n"
+        "from lightretriever.artifacts.pipeline.encoded import EncodedCorpus\n"
         "from lightretriever.artifacts.pipeline.encoders import Encoders\n"
         "from lightretriever.artifacts.pipeline.language_model import LanguageModel\n"
         "from lightretriever.artifacts.pipeline.recipe import EncodeRecipe\n"
@@ -92,7 +96,8 @@ def test_killed_and_started_again_it_ends_byte_identical(model_folder: Path, tmp
         "backbone = load_backbone(sys.argv[1], work=Path(sys.argv[3]), device='cpu')\n"
         "settings = EncodeRecipe(max_length=48, top_k=20, batch_tokens=256, shard_size=2)\n"
         "encoders = Encoders(LanguageModel.of(backbone, settings), None, settings)\n"
-        "encode_corpus(encoders, Corpus(Path(sys.argv[2])), Path(sys.argv[3]) / 'encode')\n"
+        "corpus = EncodedCorpus.of(Corpus(Path(sys.argv[2])), Path(sys.argv[3]) / 'encoded')\n"
+        "encode_corpus(encoders, corpus, Path(sys.argv[3]) / 'encode')\n"
     )
 
     def start(work: Path) -> subprocess.Popen[bytes]:
@@ -128,7 +133,8 @@ def test_killed_and_started_again_it_ends_byte_identical(model_folder: Path, tmp
 
 
 def test_a_half_written_shard_is_made_again(backbone: Backbone, tmp_path: Path) -> None:
-    corpus, work = Corpus(write_corpus(tmp_path / "corpus.jsonl", 20)), tmp_path / "work"
+    corpus = EncodedCorpus.of(Corpus(write_corpus(tmp_path / "corpus.jsonl", 20)), tmp_path / "encoded")
+    work = tmp_path / "work"
     store = encode_corpus(Encoders(LanguageModel.of(backbone, SETTINGS), None, SETTINGS), corpus, work).store
     whole, file = files(work), work / f"{store.names()[1]}.npz"
     file.rename(work / f"{file.name}.0123.partial")
@@ -141,7 +147,7 @@ def test_a_half_written_shard_is_made_again(backbone: Backbone, tmp_path: Path) 
 def test_an_unfinished_job_can_not_be_indexed(backbone: Backbone, tmp_path: Path) -> None:
     store = encode_corpus(
         Encoders(LanguageModel.of(backbone, SETTINGS), None, SETTINGS),
-        Corpus(write_corpus(tmp_path / "c.jsonl", 12)),
+        EncodedCorpus.of(Corpus(write_corpus(tmp_path / "c.jsonl", 12)), tmp_path / "encoded"),
         tmp_path / "work",
     ).store
     (tmp_path / "work" / "shards.json").unlink()
@@ -150,8 +156,8 @@ def test_an_unfinished_job_can_not_be_indexed(backbone: Backbone, tmp_path: Path
 
 
 def test_impacts_of_bm25(backbone: Backbone, tmp_path: Path) -> None:
-    corpus = Corpus(write_corpus(tmp_path / "corpus.jsonl", 20))
-    texts = [document.full_text for document in corpus]
+    corpus = EncodedCorpus.of(Corpus(write_corpus(tmp_path / "corpus.jsonl", 20)), tmp_path / "encoded")
+    texts = list(corpus.texts())
     settings = SETTINGS.model_copy(update={"impacts": "bm25", "top_k": None})
     encoder = LanguageModel.of(backbone, settings)
     encode_corpus(Encoders(encoder, None, settings), corpus, tmp_path / "encode")

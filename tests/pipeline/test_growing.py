@@ -16,6 +16,7 @@ from lightretriever.artifacts.errors import LightRetrieverError, RecipeError, Re
 from lightretriever.artifacts.files.shards import Part, ShardStore
 from lightretriever.artifacts.files.workdir import work_lock
 from lightretriever.artifacts.pipeline.encode import encode_corpus
+from lightretriever.artifacts.pipeline.encoded import EncodedCorpus
 from lightretriever.artifacts.pipeline.encoders import Encoders
 from lightretriever.artifacts.pipeline.language_model import LanguageModel
 from lightretriever.artifacts.pipeline.model import Backbone
@@ -110,7 +111,7 @@ def test_a_changed_corpus_is_built_from_what_was_encoded_to_the_bytes_of_a_fresh
 def test_what_is_known_of_a_text_is_taken_and_not_made_again(backbone: Backbone, tmp_path: Path) -> None:
     """The kept vectors are changed on disk, which shows where they come from."""
     encoders = Encoders(LanguageModel.of(backbone, SETTINGS), None, SETTINGS)
-    corpus = Corpus(write_corpus(tmp_path / "corpus.jsonl", 20))
+    corpus = EncodedCorpus.of(Corpus(write_corpus(tmp_path / "corpus.jsonl", 20)), tmp_path / "encoded")
     store = encode_corpus(encoders, corpus, tmp_path / "work").store
     for name in store.names():
         shard = store.read(name)
@@ -118,7 +119,9 @@ def test_what_is_known_of_a_text_is_taken_and_not_made_again(backbone: Backbone,
         store.write(name, type(shard)(**{**vars(shard), "dense": np.ones_like(shard.dense)}))
     lines = write_corpus(tmp_path / "corpus.jsonl", 23).read_text("utf-8").splitlines()
     (tmp_path / "corpus.jsonl").write_text("".join(f"{line}\n" for line in reversed(lines)), encoding="utf-8")
-    made = encode_corpus(encoders, Corpus(tmp_path / "corpus.jsonl"), tmp_path / "work")
+    made = encode_corpus(
+        encoders, EncodedCorpus.of(Corpus(tmp_path / "corpus.jsonl"), tmp_path / "encoded"), tmp_path / "work"
+    )
     assert made.counts == (20, 3, 0)
     ones = np.concatenate([(shard.dense == 1).all(axis=1) for shard in made.store])
     np.testing.assert_array_equal(ones, [False] * 3 + [True] * 20)
@@ -140,13 +143,18 @@ def test_a_document_alone_has_the_vector_that_it_has_beside_others(any_backbone:
 def test_nothing_is_reused_of_another_model_at_the_same_place_or_with_other_settings(tmp_path: Path) -> None:
     recipe = write_recipe(tmp_path, "learned")
     assert run("build", recipe).exit_code == 0
-    before, settings = files(tmp_path / "work"), yaml.safe_load(recipe.read_text())
+    settings = yaml.safe_load(recipe.read_text())
+
+    def made() -> dict[str, str]:
+        return {name: digest for name, digest in files(tmp_path / "work").items() if not name.startswith("encoded/")}
+
+    before = made()
 
     def refused(message: str) -> None:
         result = run("build", recipe, "--overwrite")
         assert isinstance(result.exception, ResumeError)
         assert message in str(result.exception)
-        assert files(tmp_path / "work") == before
+        assert made() == before
 
     change(tmp_path / "corpus.jsonl")
     for key, value in (("max_length", 32), ("top_k", 10), ("shard_size", 16), ("batch_tokens", 512)):

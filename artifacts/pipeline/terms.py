@@ -1,0 +1,282 @@
+"""Documents as a bundle has them: what the model made of them, joined with the encoded corpus and its terms.
+
+WORK/bm25.json        what was counted for BM25, for documents that come later
+WORK/expansion.json, WORK/word_rows.npy   where a token table expands documents, what was measured and made for it
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise, zip_longest
+from pathlib import Path
+from typing import Final, Self, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from lightretriever.artifacts.bundle.batches import EncodedBatch, dense_prefix
+from lightretriever.artifacts.bundle.parts import ExpansionInfo
+from lightretriever.artifacts.errors import ResumeError
+from lightretriever.artifacts.files.shards import EncodedShard, ShardStore
+from lightretriever.artifacts.files.workdir import read_json, write_atomically
+from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder, ImpactRow, strongest
+from lightretriever.artifacts.pipeline.encoded import EncodedCorpus, TermCounts
+from lightretriever.artifacts.pipeline.expansion import Expansion, word_rows
+from lightretriever.artifacts.progress import ProgressBar
+from lightretriever.artifacts.sparse.vocabulary import Vocabulary
+from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
+
+__all__ = [
+    "SPARSE_TOKENIZER",
+    "Counted",
+    "SparseLeg",
+    "TermImpacts",
+    "checked_shards",
+    "csr",
+    "encoded_batches",
+    "rank_by_bm25",
+    "terms_tokenizer",
+]
+
+SPARSE_TOKENIZER = "sparse_tokenizer.json"
+"""In the work directory, the tokenizer of the sparse side where that has another one than the dense side."""
+
+_BM25: Final = "bm25.json"
+_SAMPLE: Final = 1000
+
+Which: TypeAlias = Sequence[str] | range
+"""Documents: their texts, or where they are in the corpus that was counted."""
+
+Expand: TypeAlias = tuple[ExpansionInfo, npt.NDArray[np.float32]]
+"""How to expand documents, and by which token table (V, D)."""
+
+
+@dataclass(frozen=True)
+class SparseLeg:
+    """How the terms and impacts of documents are made: their `vocabulary`; whether the impacts of tokens are
+    `learned`, else BM25 as those of words, with `quantization` impacts per unit, `k1` and `b`; what those of tokens
+    are multiplied by beside words; and how words are expanded, by a table whose tokens are those of `tokenizer`."""
+
+    vocabulary: Vocabulary
+    learned: bool
+    quantization: int
+    k1: float
+    b: float
+    token_factor: float
+    tokenizer: TextTokenizer
+    expand: Expand | None
+
+    def bm25_of(self, counts: TermCounts, vocabulary: Vocabulary) -> Bm25Encoder:
+        """BM25 of a corpus whose terms of `vocabulary` were counted."""
+        return Bm25Encoder.of_counts(counts, vocabulary, quantization=self.quantization, k1=self.k1, b=self.b)
+
+
+@dataclass(frozen=True)
+class Counted:
+    """The BM25 of words or tokens, and how often the documents of the corpus have them; None for documents that come
+    after the corpus."""
+
+    bm25: Bm25Encoder
+    counts: TermCounts | None
+
+    def rows(self, which: Which) -> list[ImpactRow]:
+        """Terms and impacts of documents."""
+        if isinstance(which, range) and self.counts is not None:
+            return self.bm25.rows(self.counts, which.start, which.stop)
+        return self.bm25.impacts([str(text) for text in which])
+
+
+@dataclass(frozen=True)
+class TermImpacts:
+    """Makes the terms and impacts of documents, as the index of a corpus has them. `words` and `tokens` are their
+    BM25, None where the vocabulary lacks them or has learned impacts."""
+
+    leg: SparseLeg
+    words: Counted | None
+    tokens: Counted | None
+    expansion: Expansion | None
+
+    @classmethod
+    def of(cls, leg: SparseLeg, work: Path, store: ShardStore, corpus: EncodedCorpus) -> Self:
+        """Count the corpus, and keep the counts below `work`. Raises CorpusError for one without a term."""
+        words, tokens = _apart(leg.vocabulary)
+        made = {"words": _counted(leg, corpus, words), "tokens": None if leg.learned else _counted(leg, corpus, tokens)}
+        counted = {name: one and one.bm25.counted() for name, one in made.items()}
+        write_atomically(work / _BM25, json.dumps({"corpus_sha256": corpus.corpus_sha256, **counted}).encode())
+        expansion = None
+        if made["words"] is not None and leg.expand is not None:
+            expansion = _measure(leg, leg.expand, store, corpus, made["words"])
+            expansion.save(work, corpus.corpus_sha256, leg.expand[1])
+        return cls(leg, expansion=expansion, **made)
+
+    @classmethod
+    def again(cls, leg: SparseLeg, work: Path, corpus_sha256: str | None) -> Self:
+        """Those of the bundle of a corpus, for documents that come after it. Raises ResumeError where the work
+        directory was used for another corpus or table since."""
+        counted = read_json(work / _BM25)
+        if counted["corpus_sha256"] != corpus_sha256:
+            raise ResumeError(
+                f"{work / _BM25}: was counted in another corpus than that of the bundle.",
+                remedy="Run `lightretriever index` with this recipe again, and push the bundle.",
+            )
+        vocabularies = dict(zip(("words", "tokens"), _apart(leg.vocabulary), strict=True))
+        made = {
+            name: Counted(Bm25Encoder.again(counted[name], vocabulary), None)
+            if vocabulary is not None and counted[name] is not None
+            else None
+            for name, vocabulary in vocabularies.items()
+        }
+        expansion = None
+        if made["words"] is not None and leg.expand is not None:
+            expansion = Expansion.read(*leg.expand, made["words"].bm25, work, corpus_sha256)
+        return cls(leg, expansion=expansion, **made)
+
+    @property
+    def names(self) -> Sequence[str] | None:
+        """The terms by number, growing; None where a number is a token id."""
+        return None if self.words is None else self.words.bm25.numbers.names
+
+    def rows(self, which: Which, dense: npt.NDArray[np.float32], learned: Sequence[ImpactRow]) -> list[ImpactRow]:
+        """Terms and impacts of n documents, with vectors (n, D) of length 1, and what the model learned."""
+        tokens = self._tokens(which, learned)
+        if self.words is None:
+            return tokens
+        rows = self.words.rows(which)
+        if self.expansion is not None:
+            rows = self.expansion.impacts(dense[:, : self.expansion.dimension], rows)
+        if self.leg.vocabulary.kind == "words":
+            return rows
+        return [self._joined(*pair) for pair in zip(rows, tokens, strict=True)]
+
+    def _tokens(self, which: Which, learned: Sequence[ImpactRow]) -> list[ImpactRow]:
+        """The impacts of token ids, ascending."""
+        if self.tokens is None:
+            return list(learned)
+        found, names = [], self.tokens.bm25.numbers.names
+        for terms, impacts in self.tokens.rows(which):
+            ids = np.array([int(names[term]) for term in terms.tolist()], np.int32)
+            order = np.argsort(ids)
+            found.append((ids[order], impacts[order]))
+        return found
+
+    def _joined(self, words: ImpactRow, tokens: ImpactRow) -> ImpactRow:
+        """A row of both vocabularies, by the numbers of the words."""
+        if self.words is None:
+            return tokens
+        ids = self.words.bm25.numbers.of(map(self.leg.vocabulary.of_token, tokens[0].tolist()))
+        terms = np.concatenate([words[0], ids])
+        impacts = np.concatenate([words[1], np.maximum(np.round(tokens[1] * self.leg.token_factor), 1)])
+        order = np.argsort(terms, kind="stable")
+        return strongest(terms[order], impacts[order])
+
+
+def rank_by_bm25(
+    corpus: EncodedCorpus, vocabulary: Vocabulary, queries: Sequence[str], k: int, *, k1: float, b: float
+) -> list[list[tuple[str, float]]]:
+    """The best `k` documents of a corpus for each query by BM25 over the words of a vocabulary, or over its tokens
+    where it has no words: ids and scores, by score, then in the corpus' order."""
+    words, tokens = _apart(vocabulary)
+    terms = words or tokens or vocabulary
+    counts = corpus.terms(terms)
+    found = Bm25Encoder.of_counts(counts, terms, quantization=1, k1=k1, b=b).search(counts, queries, k)
+    ids = corpus.ids(0, len(corpus))
+    return [
+        [(ids[place], score) for place, score in zip(places.tolist(), scores.tolist(), strict=True)]
+        for places, scores in found
+    ]
+
+
+def terms_tokenizer(work: Path) -> Path:
+    """The file of the tokenizer whose tokens are the terms of the sparse leg."""
+    apart = read_json(work / "backbone.json").get("sparse", {}).get("tokenizer")
+    return work / (SPARSE_TOKENIZER if apart else "tokenizer.json")
+
+
+def encoded_batches(work: Path, corpus: EncodedCorpus, leg: SparseLeg) -> Iterator[EncodedBatch]:
+    """The shards of a work directory joined with the documents' JSON, id by id, and with their terms.
+
+    Raises ResumeError for missing shards or another corpus, and CorpusError for one without a term that BM25 counts.
+    """
+    store = ShardStore(work / "encode")
+    terms, start = None, 0
+    if not (leg.learned and leg.vocabulary.kind == "tokens"):
+        terms = TermImpacts.of(leg, work, store, corpus)
+    for shard in checked_shards(store, corpus, "index"):
+        stop = start + len(shard.ids)
+        dense, raws = shard.dense.astype(np.float32), corpus.raws(start, stop)
+        batch = EncodedBatch(shard.ids, raws, dense, shard.indptr, shard.terms, shard.impacts)
+        if terms is not None:
+            if terms.expansion is not None:
+                dense = dense_prefix(batch, terms.expansion.dimension, first=start)
+            rows = terms.rows(range(start, stop), dense, _rows(batch))
+            batch = EncodedBatch(batch.ids, raws, batch.dense, *csr(rows), names=terms.names)
+        yield batch
+        start = stop
+
+
+def _apart(vocabulary: Vocabulary) -> tuple[Vocabulary | None, Vocabulary | None]:
+    """The words and the tokens of a vocabulary, each with its own terms."""
+    words = None if vocabulary.language is None else Vocabulary(None, vocabulary.language)
+    return words, None if vocabulary.tokenizer is None else Vocabulary(vocabulary.tokenizer, None)
+
+
+def _counted(leg: SparseLeg, corpus: EncodedCorpus, vocabulary: Vocabulary | None) -> Counted | None:
+    if vocabulary is None:
+        return None
+    counts = corpus.terms(vocabulary)
+    return Counted(leg.bm25_of(counts, vocabulary), counts)
+
+
+def checked_shards(store: ShardStore, corpus: EncodedCorpus, label: str) -> Iterator[EncodedShard]:
+    """The shards, whose documents are those of the corpus. Raises ResumeError where they are not."""
+    start = 0
+    with ProgressBar(label, total=store.totals().documents, unit="documents") as progress:
+        for shard in store:
+            stop = start + len(shard.ids)
+            ids = corpus.ids(start, min(stop, len(corpus))) if start < len(corpus) else []
+            if shard.ids != ids:
+                pairs = zip_longest(shard.ids, ids)
+                raise _differ(*next(pair for pair in pairs if pair[0] != pair[1]))
+            progress.advance(len(shard.ids))
+            yield shard
+            start = stop
+    if start < len(corpus):
+        raise _differ(None, corpus.ids(start, start + 1)[0])
+
+
+def _measure(leg: SparseLeg, expand: Expand, store: ShardStore, corpus: EncodedCorpus, words: Counted) -> Expansion:
+    """Measure what an expansion needs: the rows of words, the mean of all vectors, and both parts of the impacts on
+    about a thousand documents from all over."""
+    settings, table = expand
+    rows = word_rows(corpus.texts(), words.bm25, leg.tokenizer, table)
+    total, size = len(corpus), table.shape[1]
+    step, first, mean = -(-total // _SAMPLE), 0, np.zeros(size)
+    vectors, impacts = list[np.ndarray](), list[ImpactRow]()
+    for shard in checked_shards(store, corpus, "expand"):
+        batch = EncodedBatch(shard.ids, [], shard.dense, shard.indptr, shard.terms, shard.impacts)
+        dense = dense_prefix(batch, size, first=first)
+        mean += dense.sum(axis=0, dtype=np.float64) / total
+        chosen = range(-first % step, len(dense), step)
+        vectors += list(dense[chosen.start :: step])
+        for row in chosen:
+            impacts += words.rows(range(first + row, first + row + 1))
+        first += len(dense)
+    return Expansion.of(settings, rows, words.bm25, mean.astype(np.float32), np.array(vectors), impacts)
+
+
+def csr(rows: Sequence[ImpactRow]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Give the terms and impacts of n documents as `indptr` (n+1,), `terms` (nnz,) and `impacts` (nnz,)."""
+    terms, impacts = zip(*rows, strict=True)
+    return np.cumsum([0, *map(len, terms)]), np.concatenate(terms), np.concatenate(impacts)
+
+
+def _rows(batch: EncodedBatch) -> list[ImpactRow]:
+    terms, impacts = batch.terms.astype(np.int32, copy=False), batch.impacts.astype(np.uint16, copy=False)
+    return [(terms[start:end], impacts[start:end]) for start, end in pairwise(batch.indptr)]
+
+
+def _differ(encoded: str | None, found: str | None) -> ResumeError:
+    shard, corpus = ("its end" if one is None else f'"{one}"' for one in (encoded, found))
+    return ResumeError(
+        f"The encoded shards and the corpus differ: the shards have {shard} where the corpus has {corpus}.",
+        remedy="Use the --limit and --skip-bad of the `encode` run, or encode again.",
+    )

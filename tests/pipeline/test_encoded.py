@@ -1,0 +1,129 @@
+"""The encoded corpus: its format, and what is read again of a changed corpus."""
+
+import json
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from lightretriever.artifacts.corpus.beir import Corpus
+from lightretriever.artifacts.errors import CorpusError, ResumeError
+from lightretriever.artifacts.files.shards import text_digest
+from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder
+from lightretriever.artifacts.pipeline.encoded import FORMAT, EncodedCorpus, TermCounts
+from lightretriever.artifacts.sparse.vocabulary import Vocabulary
+from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
+
+from tests.faults.builds import files
+from tests.support.tiny import tiny_documents, train_tokenizer
+
+ENGLISH = Vocabulary(None, "english")
+LINES = [
+    {"_id": document.id, "title": document.title, "text": document.text, "year": number}
+    for number, document in enumerate(tiny_documents(40))
+]
+
+
+def write(folder: Path, lines: Sequence[Any], **settings: Any) -> Corpus:
+    path = folder / "corpus.jsonl"
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
+    return Corpus(path, **settings)
+
+
+@pytest.fixture
+def tokenizer(tmp_path: Path) -> TextTokenizer:
+    train_tokenizer(tmp_path / "tokenizer.json", [document.text for document in tiny_documents(40)])
+    return TextTokenizer.from_file(tmp_path / "tokenizer.json")
+
+
+def test_the_columns_have_what_the_corpus_has(tmp_path: Path, tokenizer: TextTokenizer) -> None:
+    bad = {"_id": "bad", "text": 3}
+    corpus = write(tmp_path, [*LINES[:20], bad, {"_id": "ü", "text": "naïve"}, *LINES[20:]], skip_bad=True)
+    encoded = EncodedCorpus.of(corpus, tmp_path / "encoded")
+    documents = list(Corpus(corpus.path, skip_bad=True))
+    assert list(encoded) == documents
+    assert (len(encoded), encoded.facts["format"], encoded.corpus_sha256) == (41, FORMAT, corpus.sha256())
+    assert (encoded.skipped.count, len(encoded.skipped.reasons)) == (1, 1)
+    assert encoded.ids(19, 22) == [LINES[19]["_id"], "ü", LINES[20]["_id"]]
+    assert encoded.raws(20, 21) == [documents[20].raw]
+    assert encoded.document(40) == documents[40]
+    texts = [document.full_text for document in documents]
+    assert [row.tobytes() for row in encoded.digests] == [text_digest(text) for text in texts]
+    for found, ids in zip(encoded.tokens(tokenizer), tokenizer.encode_batch(texts), strict=True):
+        np.testing.assert_array_equal(found, ids)
+    for found, ids in zip(encoded.tokens(tokenizer, queries=True), tokenizer.as_queries(texts), strict=True):
+        np.testing.assert_array_equal(tokenizer.known(found), ids)
+    counts, expected = encoded.terms(ENGLISH), TermCounts.of(ENGLISH.terms_of(texts))
+    assert counts.names == expected.names
+    np.testing.assert_array_equal(counts.terms.values, expected.terms.values)
+    np.testing.assert_array_equal(counts.counts, expected.counts)
+
+
+def test_a_changed_corpus_reads_its_new_lines_alone_and_has_the_bytes_of_a_fresh_one(
+    tmp_path: Path, tokenizer: TextTokenizer
+) -> None:
+    changed = [{"_id": "new", "text": "zebra music"}, *LINES[30:], *LINES[5:20], {**LINES[20], "text": "another"}]
+
+    def read(folder: str, lines: Sequence[Any]) -> EncodedCorpus:
+        encoded = EncodedCorpus.of(write(tmp_path, lines), tmp_path / folder)
+        encoded.tokens(tokenizer)
+        encoded.terms(ENGLISH)
+        return encoded
+
+    read("grown", LINES)
+    read("grown", changed)
+    read("fresh", changed)
+    assert files(tmp_path / "grown") == files(tmp_path / "fresh")
+    kept = read("kept", LINES)
+    for name in ("raw", "terms-english/counts"):  # what is taken is as it is there, right or wrong
+        (kept.folder / name).write_bytes(
+            (kept.folder / name).read_bytes().replace(b"year", b"YEAR").replace(b"\1\0\0\0", b"\7\0\0\0")
+        )
+    encoded = read("kept", changed)
+    assert [b'"YEAR"' in raw for raw in encoded.raws(0, len(encoded))] == [False, *[True] * 25, False]
+    assert {7} <= set(encoded.terms(ENGLISH).counts[2:-1].tolist()) > {1} - {1}
+    assert encoded.terms(ENGLISH).counts[:2].tolist() == [1, 1]
+
+
+def test_another_format_is_not_read(tmp_path: Path) -> None:
+    encoded = EncodedCorpus.of(write(tmp_path, LINES), tmp_path / "encoded")
+    facts = encoded.folder / "corpus.json"
+    facts.write_text(facts.read_text().replace(f'"format":{FORMAT}', '"format":0'))
+    (encoded.folder / "raw").write_bytes(b"")
+    again = EncodedCorpus.of(write(tmp_path, LINES[1:]), tmp_path / "encoded")
+    assert [document.id for document in again] == [line["_id"] for line in LINES[1:]]
+    assert [folder.name for folder in (tmp_path / "encoded").iterdir()] == [again.folder.name]
+
+
+def test_processes_that_share_a_folder_have_the_same_columns(tmp_path: Path) -> None:
+    corpus, folder = write(tmp_path, LINES), tmp_path / "encoded"
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(lambda _: EncodedCorpus.of(corpus, folder, shared=True), range(4)))
+    assert {one.folder for one in found} == set(folder.iterdir())
+    assert all(list(one) == list(corpus) for one in found)
+    EncodedCorpus.of(write(tmp_path, LINES[1:]), folder, shared=True)
+    assert len(list(folder.iterdir())) == 2
+
+
+def test_a_damaged_column_is_named(tmp_path: Path) -> None:
+    encoded = EncodedCorpus.of(write(tmp_path, LINES), tmp_path / "encoded")
+    (encoded.folder / "texts").write_bytes(b"short")
+    with pytest.raises(ResumeError, match=r"texts: can't be read: .*Delete .* and run the same command again"):
+        EncodedCorpus.open(encoded.folder)
+
+
+def test_bad_lines_and_empty_corpora_leave_nothing(tmp_path: Path) -> None:
+    for lines, message in (([*LINES, LINES[3]], "was already used in line 4"), ([], "there is no document in it")):
+        with pytest.raises(CorpusError, match=message):
+            EncodedCorpus.of(write(tmp_path, lines), tmp_path / "encoded")
+        assert list((tmp_path / "encoded").iterdir()) == []
+
+
+def test_impacts_of_counts_are_those_of_texts(tmp_path: Path) -> None:
+    encoded = EncodedCorpus.of(write(tmp_path, LINES), tmp_path / "encoded")
+    texts, counts = list(encoded.texts()), encoded.terms(ENGLISH)
+    bm25 = Bm25Encoder.of_counts(counts, ENGLISH, quantization=100, k1=0.9, b=0.4)
+    for found, expected in zip(bm25.rows(counts, 7, 31), bm25.impacts(texts[7:31]), strict=True):
+        np.testing.assert_array_equal(found, expected)
