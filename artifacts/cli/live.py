@@ -1,9 +1,8 @@
 """The commands `upsert` and `delete`: documents changed while they are searched, on one machine or on a cluster."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from tempfile import gettempdir
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -27,7 +26,10 @@ from lightretriever.artifacts.corpus.bounds import check_id
 from lightretriever.artifacts.corpus.lines import read_lines, read_text
 from lightretriever.artifacts.errors import BundleError, CorpusError, MissingExtraError, RecipeError
 from lightretriever.artifacts.files.workdir import scratch_folder
-from lightretriever.artifacts.live.documents import Deleted, Encode, Encoded, Upserted, check_names
+from lightretriever.artifacts.live.documents import Encoded, Upserted, check_names
+from lightretriever.artifacts.live.upsert import Place
+from lightretriever.artifacts.live.upsert import delete as delete_documents
+from lightretriever.artifacts.live.upsert import upsert as upsert_documents
 from lightretriever.artifacts.pipeline.encoded import EncodedCorpus
 from lightretriever.artifacts.pipeline.recipe import Recipe
 from lightretriever.artifacts.progress import ProgressBar
@@ -136,7 +138,7 @@ def delete(
             _opened(live, bundle, to, user, ca_file, index) as place,
             ProgressBar("delete", total=len(names), unit="ids") as progress,
         ):
-            counts = place.delete(names, progress.advance)
+            counts = delete_documents(place.live, names, progress.advance)
             job.summary = DeleteSummary(command="delete", path=place.path, index=place.index, **vars(counts))
 
 
@@ -147,10 +149,9 @@ class _Place:
 
     path: str
     index: str
+    live: Place
     most_impact: int
     check: Callable[[Manifest], None]
-    upsert: Callable[[Iterable[Document], Encode, Callable[[int], object]], Upserted]
-    delete: Callable[[Iterable[str], Callable[[int], object]], Deleted]
 
 
 class _Encoder:
@@ -184,7 +185,7 @@ def _upsert(place: _Place, corpus: Corpus, manifest: Manifest, encoder: _Encoder
         if manifest.sparse.vocabulary != "tokens":
             start_jvm()  # splits texts into words
         with ProgressBar("upsert", total=len(documents), unit="documents") as progress:
-            return place.upsert(documents, encoder, progress.advance), len(documents)
+            return upsert_documents(place.live, documents, encoder, progress.advance), len(documents)
 
 
 @contextmanager
@@ -204,7 +205,6 @@ def _opened(
 @contextmanager
 def _journal(folder: Path, path: Path) -> Iterator[_Place]:
     from lightretriever.artifacts.live.store import LiveStore
-    from lightretriever.artifacts.live.upsert import delete, upsert
 
     opened = Bundle.open(path)
     start_jvm()
@@ -215,10 +215,9 @@ def _journal(folder: Path, path: Path) -> Iterator[_Place]:
             yield _Place(
                 path=str(folder),
                 index=opened.manifest.digest,
+                live=store,
                 most_impact=store.most_impact,
                 check=lambda _: None,
-                upsert=partial(upsert, store),
-                delete=partial(delete, store),
             )
         finally:
             store.close()
@@ -229,7 +228,6 @@ def _on_cluster(to: str, user: str | None, ca_file: Path | None, alias: str) -> 
     cluster = connected(to, user, ca_file)
     from lightretriever.artifacts.cluster.aliases import only_index, read_meta
     from lightretriever.artifacts.cluster.live import LiveIndex
-    from lightretriever.artifacts.cluster.upsert import delete, upsert
 
     try:
         index = only_index(cluster, alias)
@@ -246,10 +244,9 @@ def _on_cluster(to: str, user: str | None, ca_file: Path | None, alias: str) -> 
         yield _Place(
             path=f"{cluster.name}/{alias}",
             index=index,
+            live=live,
             most_impact=live.most_impact,
             check=check,
-            upsert=partial(upsert, live),
-            delete=partial(delete, live),
         )
     finally:
         cluster.close()

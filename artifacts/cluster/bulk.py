@@ -18,18 +18,22 @@ _LONGEST_WAIT_S: Final = 60
 _LOAD: Final = "Look at the cluster's disk and load, and try again."
 
 
-def send(cluster: Cluster, index: str, actions: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Send actions, again after 429, and give what became of each. Raises ClusterError."""
+def send(
+    cluster: Cluster, index: str, actions: Iterable[dict[str, Any]], max_retries: int = _RETRIES, **options: Any
+) -> Iterator[dict[str, Any]]:
+    """Send actions, again after 429, and give what became of each. `options` are those of each request. Raises
+    ClusterError."""
     with cluster.translated():
         for _, found in streaming_bulk(
             cluster.client,
             ({"_index": index, **one} for one in actions),
             chunk_size=BATCH,
             max_chunk_bytes=_BATCH_BYTES,
-            max_retries=_RETRIES,
+            max_retries=max_retries,
             initial_backoff=1,
             max_backoff=_LONGEST_WAIT_S,
             raise_on_error=False,
+            **options,
         ):
             yield next(iter(found.values()))
 

@@ -4,22 +4,23 @@ A document is always written whole, over the version that was read, so a change 
 its impacts, nor what another writer has written meanwhile.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from math import inf
 from time import perf_counter
 from typing import Any, Final
 
 from lightretriever.artifacts.cluster.aliases import only_index, read_meta
 from lightretriever.artifacts.cluster.bodies import Stored, body_of, most_impact
-from lightretriever.artifacts.cluster.bulk import refusal
+from lightretriever.artifacts.cluster.bulk import BATCH, refusal, send
 from lightretriever.artifacts.cluster.client import Cluster
-from lightretriever.artifacts.cluster.schema import IndexMeta
+from lightretriever.artifacts.cluster.schema import IndexMeta, document_hashes
+from lightretriever.artifacts.corpus.beir import Document
 from lightretriever.artifacts.errors import ClusterError, ClusterTimeoutError, ConflictError, DocumentError
 from lightretriever.artifacts.live.documents import Change, Result, Written, check_version
 
-__all__ = ["HASHES", "LiveIndex", "put_action"]
+__all__ = ["LiveIndex"]
 
-HASHES: Final = ("ordinal", "hashes")
-"""The fields of a document that tell whether it changed."""
+_HASHES: Final = ("ordinal", "hashes")  # the fields of a document that tell whether it changed
 
 _ATTEMPTS: Final = 5  # to write over a version that others change meanwhile
 
@@ -58,45 +59,101 @@ class LiveIndex:
         """Read a document as it is now, whether searches see it or not; None if there is none with this id."""
         return self.read([document_id], until)[0]
 
+    def known(self, documents: Sequence[Document]) -> list[tuple[str | None, bool]]:
+        """Give for each document the version that is there, None for none, and whether it is the same."""
+        found = zip(documents, self.read([one.id for one in documents], fields=_HASHES), strict=True)
+        return [
+            (None, False)
+            if stored is None
+            else (stored.version, stored.source["hashes"] == document_hashes(document.full_text, document.raw))
+            for document, stored in found
+        ]
+
     def write(self, changes: Sequence[Change], until: float, *, wait: bool = False) -> list[Result]:
-        """Make changes one after the other, and give what became of each."""
-        results: list[Result] = []
-        for change in changes:
-            try:
-                make = self._delete if change.document is None else self._put
-                results.append(make(change, until, wait=wait))
-            except (DocumentError, ConflictError) as error:
-                results.append(error)
+        """Make changes in their order, and give what became of each."""
+        results: list[Result] = [None] * len(changes)
+        for run in _runs(changes):
+            for _ in range(_ATTEMPTS):
+                run = self._make(changes, run, results, until, wait=wait)
+                if not run:
+                    break
+            for place in run:
+                message = f"Document {changes[place].id!r} was changed by others {_ATTEMPTS} times."
+                results[place] = ConflictError(message, remedy="Try again.")
         return results
 
-    def _put(self, change: Change, until: float, *, wait: bool) -> Written:
-        stored = self._expected(change, until)
-        for _ in range(_ATTEMPTS):
-            body = body_of(change, stored, self.meta)
-            try:
-                done = self._write([put_action(change.id, stored), body], until, wait=wait)
-            except ConflictError:
-                if change.version is not None:
-                    raise
-                stored = self.get(change.id, until)
-                continue
-            return Written(stored is None, self._stored(done, {}).version)
-        raise ConflictError(f"Document {change.id!r} was changed by others {_ATTEMPTS} times.", remedy="Try again.")
+    def refresh(self) -> None:
+        """Let searches see what was written."""
+        with self.cluster.translated():
+            self.cluster.client.indices.refresh(index=self.index)
+        self.check_alias()
 
-    def _delete(self, change: Change, until: float, *, wait: bool) -> Written | None:
-        stored = self._expected(change, until)
-        if stored is None:
-            return None
-        over = {} if change.version is None else _over(stored)
-        done = self._write([{"delete": {"_id": change.id} | over}], until, wait=wait)
-        return Written(False, self._stored(done, {}).version)
+    def _make(
+        self, changes: Sequence[Change], run: Sequence[int], results: list[Result], until: float, *, wait: bool
+    ) -> list[int]:
+        """Make the changes at these places, of different documents, and set their results. Give the places of those
+        that others have changed meanwhile, and that are not for one version alone."""
+        actions, places, again = list[dict[str, Any]](), list[int](), list[int]()
+        stored = self._read_for([changes[place] for place in run], until)
+        for place, there in zip(run, stored, strict=True):
+            try:
+                action = self._action(changes[place], there)
+            except (DocumentError, ConflictError) as error:
+                results[place] = error
+                continue
+            if action is not None:
+                actions.append(action)
+                places.append(place)
+        if not actions:
+            return []
+        self.mark()
+        new = {place: there is None for place, there in zip(run, stored, strict=True)}
+        items = send(self.cluster, self.index, actions, **_limits(until, wait=wait))
+        for place, item in zip(places, items, strict=True):
+            refused = refusal(self.cluster, item)
+            if refused is None:
+                written = Written(new[place], self._stored(item, {}).version)
+                results[place] = None if item["result"] == "not_found" else written
+            elif not isinstance(refused, ConflictError):
+                raise refused
+            elif changes[place].version is None:
+                again.append(place)
+            else:
+                results[place] = refused
+        self.check_alias()
+        return again
+
+    def _read_for(self, changes: Sequence[Change], until: float) -> list[Stored | None]:
+        """Read what is there of documents that will change: vector and impacts only of those that keep them."""
+        stored = dict(zip(ids := [one.id for one in changes], self.read(ids, until, _HASHES), strict=True))
+        kept = [
+            one.id
+            for one in changes
+            if one.document is not None
+            and (one.impacts is None or (one.vector is None and self.meta.dimension is not None))
+            and (there := stored[one.id]) is not None
+            and there.source["hashes"][0] == document_hashes(one.document.full_text, b"")[0]
+        ]
+        if kept:
+            stored |= zip(kept, self.read(kept, until), strict=True)
+        return [stored[one] for one in ids]
+
+    def _action(self, change: Change, stored: Stored | None) -> dict[str, Any] | None:
+        """Give the action of a bulk request, None where there is nothing to delete. ConflictError, UnencodedError."""
+        check_version(change, stored)
+        over = {} if stored is None else {"if_seq_no": stored.seq_no, "if_primary_term": stored.primary_term}
+        if change.document is None:
+            versioned = over if change.version is not None else {}
+            return None if stored is None else {"_op_type": "delete", "_id": change.id, **versioned}
+        about = {"_op_type": "create" if stored is None else "index", "_id": change.id, **over}
+        return {**about, "_source": body_of(change, stored, self.meta)}
 
     def read(
         self, ids: Sequence[str], until: float | None = None, fields: Sequence[str] | None = None
     ) -> list[Stored | None]:
         """Read documents as they are now, all of each or only some `fields`; None for an id that no document has."""
         params: dict[str, Any] = {} if fields is None else {"_source_includes": ",".join(fields)}
-        if until is not None:
+        if until is not None and until < inf:
             params |= {"request_timeout": _left(until)}
         with self.cluster.translated():
             found = self.cluster.client.mget(index=self.index, body={"ids": list(ids)}, params=params)["docs"]
@@ -122,39 +179,31 @@ class LiveIndex:
                 f"{self._alias} became {now} while {self.index} was written to.", remedy="Repeat the change."
             )
 
-    def _write(self, lines: list[dict[str, Any]], until: float, *, wait: bool) -> dict[str, Any]:
-        """Write one document; in a bulk request, because an id may be no part of a path."""
-        self.mark()
-        left = _left(until)
-        params = {"request_timeout": left, "timeout": f"{max(1, round(left * 1e3))}ms"}
-        with self.cluster.translated():
-            done = self.cluster.client.bulk(
-                index=self.index, body=lines, params=params | ({"refresh": "wait_for"} if wait else {})
-            )
-        item: dict[str, Any] = next(iter(done["items"][0].values()))
-        if (error := refusal(self.cluster, item)) is not None:
-            raise error
-        self.check_alias()
-        return item
-
     def _stored(self, found: Mapping[str, Any], source: Mapping[str, Any]) -> Stored:
         return Stored(source, self.index, found["_seq_no"], found["_primary_term"])
 
-    def _expected(self, change: Change, until: float) -> Stored | None:
-        stored = self.get(change.id, until)
-        check_version(change, stored)
-        return stored
+
+def _runs(changes: Sequence[Change]) -> Iterator[list[int]]:
+    """Give the places of changes in runs: in order, no document twice, and of up to `BATCH`."""
+    run, ids = list[int](), set[str]()
+    for place, change in enumerate(changes):
+        if change.id in ids or len(run) == BATCH:
+            yield run
+            run, ids = [], set()
+        run.append(place)
+        ids.add(change.id)
+    if run:
+        yield run
 
 
-def put_action(document_id: str, stored: Stored | None) -> dict[str, Any]:
-    """Give the action of a bulk request that writes a document over the one that is there, if there is one."""
-    if stored is None:
-        return {"create": {"_id": document_id}}
-    return {"index": {"_id": document_id} | _over(stored)}
-
-
-def _over(stored: Stored) -> dict[str, Any]:
-    return {"if_seq_no": stored.seq_no, "if_primary_term": stored.primary_term}
+def _limits(until: float, *, wait: bool) -> dict[str, Any]:
+    """Give the options of a bulk request that ends by `until`: one that has time is sent again where the cluster is
+    busy."""
+    visible = {"refresh": "wait_for"} if wait else {}
+    if until == inf:
+        return visible
+    left = _left(until)
+    return {"max_retries": 0, "request_timeout": left, "timeout": f"{max(1, round(left * 1e3))}ms", **visible}
 
 
 def _left(until: float) -> float:

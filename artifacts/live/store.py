@@ -15,6 +15,7 @@ from typing import Final
 import numpy as np
 import orjson
 from lightretriever.artifacts.bundle.manifest import Manifest
+from lightretriever.artifacts.corpus.beir import Document
 from lightretriever.artifacts.corpus.bounds import MAX_IMPACT
 from lightretriever.artifacts.dense.index import DenseIndex
 from lightretriever.artifacts.errors import ConflictError, DiskError, DocumentError, JavaError, JournalError
@@ -131,6 +132,14 @@ class LiveStore:
             return None
         (raw,) = self.snapshot.index.documents(np.array([ordinal]))
         return Stored(raw, self.version(sequence))
+
+    def known(self, documents: Sequence[Document]) -> list[tuple[str | None, bool]]:
+        """Give for each document the version that is there, None for none, and whether it is the same."""
+        found = ((one, self.get(one.id)) for one in documents)
+        return [(None, False) if there is None else (there.version, there.raw == one.raw) for one, there in found]
+
+    def refresh(self) -> None:
+        """Do nothing: searches see what was written."""
 
     def write(self, changes: Sequence[Change], until: float, *, wait: bool = False) -> list[Result]:
         """Make changes in their order, and give what became of each. This process's searches see them then; if `wait`,

@@ -1,84 +1,101 @@
-"""Many documents written to a journal, or deleted: only those that changed, and encoded only if their text did."""
+"""Many documents written or deleted, by a journal or on a cluster: only those that changed, and encoded only if their
+text did."""
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from math import inf
-from typing import Final
+from typing import Final, Protocol
 
 from lightretriever.artifacts.corpus.beir import Document
 from lightretriever.artifacts.errors import ConflictError, LightRetrieverError, UnencodedError
-from lightretriever.artifacts.live.documents import Change, Deleted, Encode, Result, Upserted
-from lightretriever.artifacts.live.store import LiveStore
+from lightretriever.artifacts.live.documents import Change, Deleted, Encode, Encoded, Result, Upserted
 
-__all__ = ["delete", "upsert"]
+__all__ = ["Place", "delete", "upsert"]
 
 _BATCH: Final = 256
 _ATTEMPTS: Final = 5  # to write over versions that others change meanwhile
 
 
-def upsert(live: LiveStore, documents: Iterable[Document], encode: Encode, done: Callable[[int], object]) -> Upserted:
+class Place(Protocol):
+    """Where documents are written: `LiveStore` of a journal, or `LiveIndex` of a cluster."""
+
+    def known(self, documents: Sequence[Document]) -> list[tuple[str | None, bool]]:
+        """Give for each document the version that is there, None for none, and whether it is the same."""
+
+    def write(self, changes: Sequence[Change], until: float, *, wait: bool = False) -> list[Result]:
+        """Make changes in their order, and give what became of each."""
+
+    def refresh(self) -> None:
+        """Let searches see what was written."""
+
+
+def upsert(live: Place, documents: Iterable[Document], encode: Encode, done: Callable[[int], object]) -> Upserted:
     """Write the documents that are not there or are otherwise. Those whose title and text are there already keep their
     vectors and impacts; `encode` is asked for the others. `done` is told numbers of documents.
 
-    A stopped call, made again, writes the rest. Raises what `LiveStore.write` and `encode` raise.
+    A stopped call, made again, writes the rest. Raises what `write` and `encode` raise.
     """
     counts, rest = Upserted(), iter(documents)
     while part := list(islice(rest, _BATCH)):
-        todo = part
+        todo, encoded = part, dict[str, Encoded]()
         for _ in range(_ATTEMPTS):
-            if not (todo := _write(live, todo, encode, counts)):
+            if not (todo := _write(live, todo, encode, encoded, counts)):
                 break
         else:
             raise ConflictError(f"Others change document {todo[0].id!r} all the time.", remedy="Try again.")
         done(len(part))
+    live.refresh()
     return counts
 
 
-def delete(live: LiveStore, ids: Iterable[str], done: Callable[[int], object]) -> Deleted:
-    """Delete documents by their ids. Raises what `LiveStore.write` raises."""
+def delete(live: Place, ids: Iterable[str], done: Callable[[int], object]) -> Deleted:
+    """Delete documents by their ids. Raises what `write` raises."""
     counts, rest = Deleted(), iter(ids)
     while part := list(islice(rest, _BATCH)):
-        results = live.write([Change(one) for one in dict.fromkeys(part)], inf)
-        missing = sum(one is None for one in results)
-        counts.missing += missing
-        counts.deleted += len(results) - missing
+        for result in live.write([Change(one) for one in dict.fromkeys(part)], inf):
+            if isinstance(result, LightRetrieverError):
+                raise result
+            counts.missing += result is None
+            counts.deleted += result is not None
         done(len(part))
+    live.refresh()
     return counts
 
 
-def _write(live: LiveStore, documents: Sequence[Document], encode: Encode, counts: Upserted) -> list[Document]:
-    """Write those of a batch that changed, and give the documents that others changed meanwhile."""
-    changes, again = list[Change](), dict[str, Document]()
-    for document in documents:
-        stored = live.get(document.id)
-        if stored is not None and stored.raw == document.raw:
-            counts.unchanged += 1
-        else:
-            changes.append(Change(document.id, document, version=None if stored is None else stored.version))
-    new = list[Change]()
+def _write(
+    live: Place, documents: Sequence[Document], encode: Encode, encoded: dict[str, Encoded], counts: Upserted
+) -> list[Document]:
+    """Write those of a batch that changed, and give the documents that others changed meanwhile. `encoded` has what was
+    encoded of the batch."""
+    changes, new, again = list[Change](), list[Document](), list[Document]()
+    for document, (version, same) in zip(documents, live.known(documents), strict=True):
+        counts.unchanged += same
+        if not same:
+            vector, impacts = encoded.get(document.id, (None, None))
+            changes.append(Change(document.id, document, vector, impacts, version))
+    versions = {change.id: change.version for change in changes}
     for change, result in zip(changes, live.write(changes, inf), strict=True):
-        if isinstance(result, UnencodedError):
-            new.append(change)
-        elif _kept(result, change, again):
-            counts.fields += 1
-    texts = [one.document for one in new if one.document is not None]
-    encoded = encode(texts) if texts else []
-    whole = [
-        Change(change.id, change.document, vector, impacts, change.version)
-        for change, (vector, impacts) in zip(new, encoded, strict=True)
-    ]
+        if isinstance(result, UnencodedError) and change.document is not None:
+            new.append(change.document)
+        else:
+            _count(change, result, encoded, counts, again)
+    if new:
+        encoded |= zip([one.id for one in new], encode(new), strict=True)
+    whole = [Change(one.id, one, *encoded[one.id], versions[one.id]) for one in new]
     for change, result in zip(whole, live.write(whole, inf), strict=True):
-        if _kept(result, change, again):
-            counts.encoded += 1
-            counts.created += not isinstance(result, LightRetrieverError) and result is not None and result.created
-    return list(again.values())
+        _count(change, result, encoded, counts, again)
+    return again
 
 
-def _kept(result: Result, change: Change, again: dict[str, Document]) -> bool:
-    """Tell whether a change was made; note the document if others were faster."""
+def _count(
+    change: Change, result: Result, encoded: dict[str, Encoded], counts: Upserted, again: list[Document]
+) -> None:
+    """Count a change that was made; note the document if others were faster."""
     if isinstance(result, ConflictError) and change.document is not None:
-        again[change.id] = change.document
-        return False
+        again.append(change.document)
+        return
     if isinstance(result, LightRetrieverError):
         raise result
-    return True
+    counts.created += result is not None and result.created
+    counts.encoded += change.id in encoded
+    counts.fields += change.id not in encoded

@@ -15,7 +15,8 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.cluster.client import Cluster
 from lightretriever.artifacts.cluster.live import LiveIndex
 from lightretriever.artifacts.cluster.push import push
-from lightretriever.artifacts.live.documents import Change
+from lightretriever.artifacts.errors import ConflictError, UnencodedError
+from lightretriever.artifacts.live.documents import Change, Written, read_fields
 from lightretriever.service.client import AnswerError, SearchClient
 from lightretriever.service.errors import DeadlineError, DocumentNotFoundError
 from lightretriever.service.http.api_keys import new_key
@@ -151,6 +152,30 @@ def test_other_fields_keep_vector_and_impacts(client: SearchClient, engine: Sear
     now = engine.parts.backends.vectors(np.array([before.source["ordinal"]]))[0]
     assert now == pytest.approx(vector / np.linalg.norm(vector), abs=1e-6)
     assert engine.terms("music") == terms
+
+
+def test_changes_of_one_call_are_made_in_their_order(engine: SearchEngine, bundle: Bundle) -> None:
+    live = engine.parts.backends.live
+    assert live is not None
+    vector, impacts = np.full(16, 0.25, np.float32), {"xylophone": 3}
+    first, second = (read_fields("ordered", {"text": NEW["text"], "year": year}, bundle.manifest) for year in (1, 2))
+    others = [read_fields(f"other-{n}", {"text": NEW["text"]}, bundle.manifest) for n in range(300)]
+    changes = [
+        Change("ordered", first),
+        Change("ordered", first, vector, impacts),
+        Change("ordered", second),
+        Change("ordered", second, version="1.1.other"),
+        *(Change(one.id, one, vector, impacts) for one in others),
+        Change("ordered"),
+        Change("ordered"),
+        *(Change(one.id) for one in others),
+    ]
+    results = live.write(changes, perf_counter() + 60, wait=False)
+    assert [type(one) for one in results[:4]] == [UnencodedError, Written, Written, ConflictError]
+    made = [one.created for one in results if isinstance(one, Written)]
+    assert made == [True, False, *[True] * 300, False, *[False] * 300]
+    assert results[305] is None
+    assert live.get("ordered", perf_counter() + 60) is None
 
 
 def test_only_the_version_that_was_read_is_written_over(client: SearchClient, engine: SearchEngine) -> None:

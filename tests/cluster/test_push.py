@@ -21,9 +21,9 @@ from lightretriever.artifacts.cluster.client import Cluster
 from lightretriever.artifacts.cluster.live import LiveIndex
 from lightretriever.artifacts.cluster.push import Pushed, push
 from lightretriever.artifacts.cluster.sample import check_scores
-from lightretriever.artifacts.cluster.upsert import delete
 from lightretriever.artifacts.errors import BundleError, ClusterError
 from lightretriever.artifacts.live.documents import Change
+from lightretriever.artifacts.live.upsert import delete
 from lightretriever.service.backends.opensearch import open_cluster
 from lightretriever.service.errors import SettingsError
 from lightretriever.service.execution.executor import Executor
