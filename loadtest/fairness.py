@@ -25,7 +25,7 @@ import os
 import random
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
@@ -75,7 +75,7 @@ def measure(url: str, seconds: float = _SECONDS) -> dict[str, Any]:
         plain = _plain_requests(client, info)
         heavy = heavy_requests(info, [json.loads(body)["query"] for _, body in plain])
         pool.submit(abs, 1).result()  # the process has started
-        found = {"alone": _times(client, plain, seconds), "beside": []}
+        alone, beside = _times(client, plain, seconds), list[dict[str, Any]]()
         for pair in [("plain", "plain"), *combinations_with_replacement(heavy, 2)]:
             requests = [plain if name == "plain" else heavy[name] for name in pair]
             pressed = pool.submit(_press, url, requests, seconds)
@@ -83,9 +83,9 @@ def measure(url: str, seconds: float = _SECONDS) -> dict[str, Any]:
             times = _times(client, plain, seconds - min(1.0, seconds / 2))
             statuses = dict(zip(("first", "second"), pressed.result(), strict=True))
             row = {"clients": list(pair), **times, **statuses}
-            found["beside"].append(row)
+            beside.append(row)
             print(json.dumps(row), file=sys.stderr, flush=True)
-    return found
+    return {"alone": alone, "beside": beside}
 
 
 def heavy_requests(info: Mapping[str, Any], queries: Sequence[str]) -> dict[str, list[Request]]:
@@ -107,7 +107,7 @@ def heavy_requests(info: Mapping[str, Any], queries: Sequence[str]) -> dict[str,
         ]
         return {"filter": {"not": {"or": each}}}
 
-    makers = {
+    makers: dict[str, Callable[[], tuple[str, dict[str, Any]]]] = {
         "filters": lambda: ("/search", {"query": text(), "k": hits, **condition()}),
         "embeddings": lambda: ("/v1/embeddings", {"model": "default", "input": [text() for _ in range(64)]}),
         "batches": lambda: ("/search/batch", {"searches": [{"query": text()} for _ in range(limits["max_batch"])]}),

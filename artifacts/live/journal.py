@@ -131,9 +131,9 @@ class Journal:
             while len(found) < most and (frame := self._frame()) is not None:
                 if frame.first != self.sequence + 1:
                     raise self._damaged()
+                if self.sequence + frame.count > after:
+                    found += self._records(frame)
                 self.sequence, self._end = self.sequence + frame.count, frame.end
-                if self.sequence > after:
-                    found += _records(frame.body, self.header.dimension)
             later = self._path(self.sequence + 1)
             if len(found) >= most or self._first == self.sequence + 1 or not later.exists():
                 return found
@@ -255,6 +255,16 @@ class Journal:
         """Read the next frame; None if it is not there, or not whole."""
         return _frame_at(self._file, self._end)
 
+    def _records(self, frame: _Frame) -> list[Record]:
+        """Read the changes of a frame. JournalError if it was not written by this program."""
+        try:
+            records = _records(frame.body, self.header.dimension)
+        except (struct.error, ValueError, TypeError) as error:
+            raise self._damaged() from error
+        if len(records) != frame.count:
+            raise self._damaged()
+        return records
+
     def _cut_end(self) -> None:
         """Cut off what a writer left that was killed. JournalError if whole changes follow it."""
         if _number(self._files()[-1]) != self._first:  # one between is missing
@@ -332,9 +342,12 @@ def _body(records: Sequence[Record]) -> bytes:
 
 
 def _records(body: bytes, dimension: int | None) -> list[Record]:
+    """Read the content of a frame. struct.error, ValueError or TypeError for another one than `_body` writes."""
     (text,) = struct.unpack_from("<Q", body)
     at, size, records = 8 + text, dimension or 0, list[Record]()
     for document_id, has_vector, impacts, raw in orjson.loads(memoryview(body)[8:at]):
+        if not (isinstance(document_id, str) and isinstance(impacts, dict) and isinstance(raw, str | None)):
+            raise TypeError(f"a change has {document_id!r:.80}, {impacts!r:.80} and {raw!r:.80}")
         vector = None
         if has_vector:
             vector, at = np.frombuffer(body, "<f4", size, at), at + 4 * size

@@ -97,7 +97,7 @@ SHORT: Sequence[tuple[str, str, bool]] = [
     ("mpnet-granite-tuned hybrid", "mpnet's and granite's table, weights tuned", False),
     ("mpnet-granite full-hybrid", "its encoders: mpnet and granite, weights 0.5 / 0.5", True),
     ("smollm2-given hybrid", "SmolLM2-135M's own table, weights 0.5 / 0.5", False),
-    ("smollm2 hybrid", "the same, the table fitted to the corpus", False),
+    ("smollm2 hybrid", "SmolLM2-135M, its table fitted to the corpus", False),
     ("smollm2 full-hybrid", "its model: SmolLM2-135M, weights 0.5 / 0.5", True),
 ]
 """README's table: system, label, and whether a model runs for every query. A hybrid one is the dense leg of the table

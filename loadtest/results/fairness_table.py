@@ -28,7 +28,7 @@ def fairness_table(file: Path) -> list[str]:
     rows = [["nobody", *_times(run["alone"]), "", ""]]
     rows += [
         [
-            " and ".join(_CLIENTS[name] for name in row["clients"]),
+            _asked(*row["clients"]),
             *_times(row),
             _answers(row["first"]),
             _answers(row["second"]),
@@ -49,6 +49,10 @@ def fairness_table(file: Path) -> list[str]:
             ]
         )
     ]
+
+
+def _asked(first: str, second: str) -> str:
+    return f"{_CLIENTS[first]}, both" if first == second else f"{_CLIENTS[first]}; {_CLIENTS[second]}"
 
 
 def _times(row: Mapping[str, Any]) -> list[str]:

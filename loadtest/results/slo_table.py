@@ -57,6 +57,9 @@ OBJECTIVES: Final[Goals] = {
     "api_cases_failed": ("requests generated from the API's description whose answer contradicts it", "0"),
     "fuzz_body_findings": ("fuzzed request bodies that raise an error from outside the project", "0"),
     "fuzz_manifest_findings": ("fuzzed manifests that raise one", "0"),
+    "fuzz_lines_findings": ("fuzzed lines of documents to write that raise one", "0"),
+    "fuzz_rules_findings": ("fuzzed files of rules that raise one", "0"),
+    "fuzz_journal_findings": ("fuzzed ends of a journal that raise one", "0"),
     "bad_requests_failed": ("hostile requests that cause a 5xx, an unnamed error, or the end of the server", "0"),
 }
 """By key: what it measures, and the objective."""

@@ -13,7 +13,7 @@ from typing import Final
 from lightretriever.artifacts.errors import LightRetrieverError
 from lightretriever.service.collections.collections import Collections
 from lightretriever.service.observability.logging import configure_logging
-from lightretriever.service.serving.listening import UNIX, address_of, listening
+from lightretriever.service.serving.listening import OPEN, UNIX, address_of, listening
 from lightretriever.service.serving.server import EXIT_ERROR, announce, check_tls, ready_line, serve
 from lightretriever.service.serving.workers import automatic_workers, run_workers
 from lightretriever.service.settings import Settings
@@ -62,7 +62,7 @@ def run(
             print(f"error: {error}", file=sys.stderr)
             return EXIT_ERROR
         except OSError as error:
-            where = host if host.startswith(UNIX) else f"{host} port {port}"
+            where = host if host.startswith((UNIX, OPEN)) else f"{host} port {port}"
             print(f"error: can't listen on {where}: {error.strerror or error}.", file=sys.stderr)
             return EXIT_ERROR
         except ValueError as error:  # includes UnicodeError: labels too long, or with a null

@@ -1,4 +1,4 @@
-"""The sockets that the service listens on: all addresses of a host, or a Unix socket."""
+"""The sockets that the service listens on: all addresses of a host, a Unix socket, or a socket that is open already."""
 
 import errno
 import socket
@@ -8,10 +8,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-__all__ = ["BACKLOG", "UNIX", "address_of", "listening"]
+__all__ = ["BACKLOG", "OPEN", "UNIX", "address_of", "listening"]
 
 UNIX: Final = "unix:"
 """Stands before the path of a Unix socket, in place of a host."""
+OPEN: Final = "fd:"
+"""Stands before the number of a listening socket that the process was started with, in place of a host."""
 BACKLOG: Final = 2048
 _NO_SUCH_ADDRESS: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
@@ -19,10 +21,14 @@ _NO_SUCH_ADDRESS: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 @contextmanager
 def listening(host: str, port: int) -> Iterator[list[socket.socket]]:
     """Listen on every address of a host, such as 127.0.0.1 and ::1 of localhost, all on one port; port 0 takes a free
-    one. A host `unix:PATH` is a Unix socket, which is removed afterwards. OSError, and ValueError for what is no name.
+    one. A host `unix:PATH` is a Unix socket, which is removed afterwards, and `fd:N` a socket on which whoever started
+    the process listens already, such as systemd. OSError, and ValueError for what is no name.
     """
     path = host.removeprefix(UNIX) if host.startswith(UNIX) else None
-    listeners = [_unix(path)] if path is not None else _internet(host, port)
+    if host.startswith(OPEN):
+        listeners = [_open(host.removeprefix(OPEN))]
+    else:
+        listeners = [_unix(path)] if path is not None else _internet(host, port)
     try:
         yield listeners
     finally:
@@ -35,10 +41,22 @@ def listening(host: str, port: int) -> Iterator[list[socket.socket]]:
 
 def address_of(scheme: str, host: str, listeners: Sequence[socket.socket]) -> str:
     """The address to print."""
-    if host.startswith(UNIX):
-        return host
+    if listeners[0].family == socket.AF_UNIX:
+        return f"{UNIX}{listeners[0].getsockname()}"
+    if host.startswith(OPEN):
+        host = str(listeners[0].getsockname()[0])
     name = f"[{host}]" if ":" in host else host
     return f"{scheme}://{name}:{listeners[0].getsockname()[1]}"
+
+
+def _open(number: str) -> socket.socket:
+    if not (number.isascii() and number.isdigit()):
+        raise ValueError("expected the number of an open socket, as in fd:3")
+    listener = socket.socket(fileno=int(number))
+    if not listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+        listener.close()
+        raise OSError(errno.EINVAL, "nobody listens on this socket")
+    return listener
 
 
 def _internet(host: str, port: int) -> list[socket.socket]:

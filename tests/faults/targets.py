@@ -1,15 +1,24 @@
 """What is fuzzed: functions of bytes that let no exception out unless it is a finding."""
 
 import json
+import shutil
+import struct
+import tempfile
+import zlib
+from functools import cache
 from pathlib import Path
 from typing import Any, Final, get_args
 
-from lightretriever.artifacts.bundle.manifest import parse_manifest
-from lightretriever.artifacts.errors import BundleError
-from lightretriever.service.errors import ServiceError
-from lightretriever.service.http.json import parse, parse_batch, problem_response
-from lightretriever.service.schemas import BatchRequest, EncodeRequest, Mode, SearchRequest, Weights
+from lightretriever.artifacts.bundle.manifest import Manifest, parse_manifest
+from lightretriever.artifacts.errors import BundleError, JournalError, LightRetrieverError
+from lightretriever.artifacts.live.documents import read_fields, read_impacts, read_vector
+from lightretriever.artifacts.live.journal import Journal
+from lightretriever.service.errors import ServiceError, SettingsError
+from lightretriever.service.http.cost import cost_of_batch, cost_of_encode, cost_of_search
+from lightretriever.service.http.json import MOST_DOCUMENT_VALUES, parse, parse_batch, parse_lines, problem_response
+from lightretriever.service.schemas import BatchRequest, DocumentLine, EncodeRequest, Mode, SearchRequest, Weights
 from lightretriever.service.search.request import RequestReader
+from lightretriever.service.search.rules import RulesFile
 from lightretriever.service.settings import Settings
 
 from tests.support.tampering import sign
@@ -52,11 +61,16 @@ def _read(data: bytes, model: type[Any]) -> Any:
 
 def _check(request: Any) -> None:
     if isinstance(request, SearchRequest):
+        cost = cost_of_search(request, _SETTINGS)
         _READER.read_search(request)
     elif isinstance(request, BatchRequest):
+        cost = cost_of_batch(request.searches, _SETTINGS)
         _READER.read_batch(request.searches)
     else:
+        cost = cost_of_encode(request)
         _READER.check_encode(request)
+    if cost < 1:
+        raise FindingError("a request costs nothing")
 
 
 def _check_problem(error: ServiceError) -> None:
@@ -92,7 +106,75 @@ def _parse(data: bytes) -> None:
         raise FindingError("the manifest is another one when it is written and read again")
 
 
-TARGETS: Final = {"body": body, "manifest": manifest}
+def lines(data: bytes) -> None:
+    """Lines of documents to write, from HTTP to what a journal or a cluster would be given."""
+    try:
+        for line in parse_lines(data, DocumentLine, most=MOST_DOCUMENT_VALUES):
+            if not line.delete:
+                _check_document(line)
+    except ServiceError as error:
+        _check_problem(error)
+
+
+def _check_document(line: DocumentLine) -> None:
+    try:
+        read_fields(line.id, line.fields, _served())
+        if line.vector is not None:
+            read_vector(line.vector, _served())
+        if line.impacts is not None:
+            read_impacts(line.impacts, _served(), 511)
+    except LightRetrieverError:
+        return
+
+
+def rules(data: bytes) -> None:
+    """A file of rules, which are applied to a query if it can be used."""
+    path = _folder() / "rules.yaml"
+    path.write_bytes(data)
+    try:
+        found = RulesFile(path)
+    except SettingsError as error:
+        if str(path) not in str(error):
+            raise FindingError(f"the file is not named: {error}") from error
+        return
+    for query in ("music player", "photo", "a b c"):
+        found.apply(query)
+
+
+def journal(data: bytes) -> None:
+    """The end of a journal as it is, and in a frame with the checksum that it has; the first byte counts changes."""
+    begun = _folder() / "begun"
+    if not begun.exists():
+        Journal(begun, _served()).close()
+    (file,) = begun.glob("*.journal")
+    head = struct.pack("<QQQ", len(data[1:]), 1, data[0] if data else 0)
+    frame = b"LRJ1" + struct.pack("<I", zlib.crc32(data[1:], zlib.crc32(head))) + head + data[1:]
+    for end in (data, frame):
+        folder = _folder() / "changed"
+        folder.mkdir(exist_ok=True)
+        (folder / file.name).write_bytes(file.read_bytes() + end)
+        try:
+            with Journal(folder, _served()) as opened:
+                opened.read()
+        except JournalError as error:
+            if file.name not in str(error):
+                raise FindingError(f"the file is not named: {error}") from error
+        finally:
+            shutil.rmtree(folder)
+
+
+@cache
+def _served() -> Manifest:
+    """The manifest of a bundle of words, with vectors and the fields `year` and `source`."""
+    return parse_manifest(corpus("manifest")[-1], Path("manifest.json"))
+
+
+@cache
+def _folder() -> Path:
+    return Path(tempfile.mkdtemp(prefix="fuzz-"))
+
+
+TARGETS: Final = {"body": body, "manifest": manifest, "lines": lines, "rules": rules, "journal": journal}
 """By name."""
 
 

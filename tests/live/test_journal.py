@@ -1,8 +1,10 @@
 """The journal: what is acknowledged is there, an end that was not written whole is cut off, other damage is refused."""
 
 import logging
+import struct
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 from threading import Barrier, Thread
 from time import perf_counter
@@ -210,3 +212,32 @@ def test_a_folder_that_can_not_be_made_is_told(tiny_bundle: Bundle, tmp_path: Pa
     (tmp_path / "file").write_text("")
     with pytest.raises(DiskError, match="file can't be written"):
         Journal(tmp_path / "file", tiny_bundle.manifest)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"[]",
+        b"[[1, false, {}, null]]",
+        b'[["a", false, [], null]]',
+        b'[["a", true, {}, "{}"]]',
+        b'{"a": 1}',
+        b"[[",
+    ],
+)
+def test_a_frame_with_a_right_checksum_and_another_content_is_refused(
+    tiny_bundle: Bundle, tmp_path: Path, content: bytes
+) -> None:
+    opened(tmp_path, tiny_bundle).close()
+    size = only_file(tmp_path).stat().st_size
+    body = struct.pack("<Q", len(content)) + content
+    head = struct.pack("<QQQ", len(body), 1, 1)
+    frame = b"LRJ1" + struct.pack("<I", zlib.crc32(body, zlib.crc32(head))) + head + body
+    with only_file(tmp_path).open("ab") as file:
+        file.write(frame)
+    with (
+        opened(tmp_path, tiny_bundle) as journal,
+        pytest.raises(JournalError, match=rf"byte {size}: the journal is damaged behind change 0\."),
+    ):
+        journal.read()

@@ -3,6 +3,8 @@
 import errno
 import os
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import httpx2
@@ -10,7 +12,7 @@ import pytest
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.serving.listening import address_of, listening
 
-from tests.service.process import Server
+from tests.service.process import ROOT, Server
 
 BOTH = [
     (socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("::1", 0, 0, 0)),
@@ -75,3 +77,44 @@ def test_a_file_is_no_socket_that_was_left(tiny_bundle: Bundle, tmp_path: Path) 
     with pytest.raises(OSError, match=os.strerror(errno.EADDRINUSE)), listening(f"unix:{tmp_path}/file", 0):
         pass
     assert (tmp_path / "file").read_text() == "kept"
+
+
+def test_a_socket_that_is_open_already_is_taken(tiny_bundle: Bundle) -> None:
+    """As systemd passes one: it listens before the service is there, so that no connection is refused."""
+    with socket.create_server(("127.0.0.1", 0)) as opened:
+        address, port = opened.getsockname()
+        command = [sys.executable, "-m", "lightretriever.service.cli", "serve", str(tiny_bundle.path), "--workers", "1"]
+        with (
+            subprocess.Popen(
+                [*command, "--host", f"fd:{opened.fileno()}"],
+                cwd=ROOT,
+                pass_fds=[opened.fileno()],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+            ) as process,
+            httpx2.Client(base_url=f"http://{address}:{port}", timeout=60) as client,
+        ):
+            assert client.post("/search", json={"query": "music"}).json()["hits"]  # sent before the service was there
+            assert process.stdout is not None
+            assert process.stdout.readline().endswith(f" at http://{address}:{port}\n")
+            process.terminate()
+            assert process.wait(60) == 0
+
+
+def test_what_is_no_open_socket_is_refused(tmp_path: Path) -> None:
+    with (tmp_path / "file").open("w") as file:
+        number = os.dup(file.fileno())
+        with pytest.raises(OSError, match=os.strerror(errno.ENOTSOCK)), listening(f"fd:{number}", 0):
+            pass
+        os.close(number)
+    with pytest.raises(OSError, match=os.strerror(errno.EBADF)), listening(f"fd:{number}", 0):
+        pass
+    with (
+        socket.socket() as idle,
+        pytest.raises(OSError, match="nobody listens"),
+        listening(f"fd:{os.dup(idle.fileno())}", 0),
+    ):
+        pass
+    with pytest.raises(ValueError, match="expected the number"), listening("fd:three", 0):
+        pass
