@@ -141,8 +141,8 @@ class EncodedCorpus:
         if not (folder / key / _FACTS).is_file():
             with _new_folder(folder / key) as new:
                 _write(corpus, facts, new, _former(folder, facts))
-        for other in () if shared else folder.iterdir():
-            if other.name != key:
+        for other in () if shared else [*folder.iterdir(), *(folder / key).glob("*.partial")]:
+            if other.name != key:  # another corpus, or what a killed process left
                 shutil.rmtree(other)
         return cls.open(folder / key)
 
