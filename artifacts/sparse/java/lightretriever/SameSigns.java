@@ -49,12 +49,16 @@ final class SameSigns extends BaseCharFilter {
     int difference = 0;
     for (int start = 0; start < text.length(); ) {
       int end = start + Character.charCount(text.codePointAt(start));
-      while (end < text.length() && joinsBefore(text.codePointAt(end))) {
+      while (end < text.length() && (joinsBefore(text.codePointAt(end)) || dropped(text, end))) {
         end += Character.charCount(text.codePointAt(end));
       }
-      String part = dropped(text, start) ? text.substring(start + 1, end) : text.substring(start, end);
-      String same = apostrophe(part.isEmpty() ? 0 : part.charAt(0)) ? "'" + part.substring(1) : part;
-      made.append(Normalizer.normalize(same, isLetter(text.charAt(start)) ? Normalizer.Form.NFC : Normalizer.Form.NFKC));
+      StringBuilder part = new StringBuilder();
+      for (int i = start; i < end; i++) {
+        if (!dropped(text, i)) {
+          part.append(apostrophe(text.charAt(i)) ? '\'' : text.charAt(i));
+        }
+      }
+      made.append(Normalizer.normalize(part, isLetter(text.charAt(start)) ? Normalizer.Form.NFC : Normalizer.Form.NFKC));
       int now = end - made.length();
       for (int i = 1; i <= difference - now; i++) { // the signs that one became stand where it begins
         addOffCorrectMap(made.length() - (difference - now) + i - 1, difference - i);
