@@ -55,6 +55,7 @@ class Encoded:
 class DenseEncoder(Protocol):
     """Gives documents dense vectors, and impacts too if the same pass makes them."""
 
+    @abstractmethod
     def encode_documents(self, texts: Sequence[str], *, progress: ProgressBar | None = None) -> Encoded:
         """Vectors of documents. Raises ModelError for what the model can't read."""
 
@@ -62,6 +63,7 @@ class DenseEncoder(Protocol):
 class SparseEncoder(Protocol):
     """Gives documents impacts."""
 
+    @abstractmethod
     def encode_impacts(self, texts: Sequence[str]) -> list[ImpactRow]:
         """Impacts of documents. Raises ModelError for weights that are not finite."""
 
@@ -88,7 +90,7 @@ class TextModel(ABC):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Encoder(TextModel):
+class Encoder(TextModel, DenseEncoder):
     """A dense encoder of documents and whole queries, whose token rows can stand for it in queries.
 
     `hidden_size` is H, the size of its vectors; of the V ids of the tokenizer the model has an `embedded` number, the
@@ -98,10 +100,6 @@ class Encoder(TextModel):
     hidden_size: int
     embedded: int
     has_sparse: bool = False
-
-    @abstractmethod
-    def encode_documents(self, texts: Sequence[str], *, progress: ProgressBar | None = None) -> Encoded:
-        """Vectors of documents. Raises ModelError for what the model can't read."""
 
     @abstractmethod
     def encode_queries(

@@ -13,7 +13,7 @@ from typing import Self
 import numpy as np
 import torch
 from lightretriever.artifacts.pipeline.bm25_impacts import ImpactRow
-from lightretriever.artifacts.pipeline.encoder import Encoded, Encoder, StatesOf
+from lightretriever.artifacts.pipeline.encoder import Encoded, Encoder, SparseEncoder, StatesOf
 from lightretriever.artifacts.pipeline.model import CHARS_PER_TOKEN, Backbone
 from lightretriever.artifacts.pipeline.recipe import EncodeRecipe
 from lightretriever.artifacts.pipeline.sparse_head import QUANTIZATION, quantise_top_k, sparse_weights
@@ -30,7 +30,7 @@ _ROW_TOKENS = 256
 
 
 @dataclass(frozen=True)
-class LanguageModel(Encoder):
+class LanguageModel(Encoder, SparseEncoder):
     """A language model as an encoder. `settings` say how far and how much at a time it reads documents, and how many
     of their terms it keeps."""
 

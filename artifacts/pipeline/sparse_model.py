@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import sentence_transformers
 import torch
 from lightretriever.artifacts.errors import ModelError
 from lightretriever.artifacts.pipeline.bm25_impacts import ImpactRow
-from lightretriever.artifacts.pipeline.encoder import TextModel
+from lightretriever.artifacts.pipeline.encoder import SparseEncoder, TextModel
 from lightretriever.artifacts.pipeline.loading import library_class, loading, module_folders, route
 from lightretriever.artifacts.pipeline.longest import cut_at_longest, longer_than
 from lightretriever.artifacts.pipeline.model import choose_device, choose_dtype
@@ -24,7 +25,6 @@ from lightretriever.artifacts.pipeline.recipe import EncodeRecipe, ModelRecipe
 from lightretriever.artifacts.pipeline.sparse_head import QUANTIZATION, quantise_top_k
 from lightretriever.artifacts.pipeline.weights import fingerprint, local_folder
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
-from sentence_transformers import SparseEncoder
 from sentence_transformers.sparse_encoder.modules import SparseStaticEmbedding
 
 __all__ = ["SparseModel", "load_sparse_model"]
@@ -34,13 +34,13 @@ _LEAST = np.float32(1e-6)
 
 
 @dataclass(frozen=True)
-class SparseModel(TextModel):
+class SparseModel(TextModel, SparseEncoder):
     """A SparseEncoder ready to encode.
 
     `weights` (V,) float32 are what the tokens of a query weigh, above 0; None where they weigh their count.
     """
 
-    model: SparseEncoder
+    model: sentence_transformers.SparseEncoder
     settings: EncodeRecipe
     weights: npt.NDArray[np.float32] | None
 
@@ -74,7 +74,9 @@ def load_sparse_model(recipe: ModelRecipe, settings: EncodeRecipe) -> SparseMode
     with loading(f"{path}: the SparseEncoder can't be loaded", path):
         if (kind := library_class(path)) not in (None, "SparseEncoder"):
             raise ModelError(f"{path}: is no SparseEncoder, but a {kind}.", remedy="Name it as model.path.")
-        model = SparseEncoder(path, device=str(target), trust_remote_code=False, model_kwargs={"dtype": dtype})
+        model = sentence_transformers.SparseEncoder(
+            path, device=str(target), trust_remote_code=False, model_kwargs={"dtype": dtype}
+        )
         asked, read = (route(model, task)[0] for task in ("query", "document"))
         static = asked if isinstance(asked, SparseStaticEmbedding) else None
         theirs: Any = asked.tokenizer

@@ -49,10 +49,11 @@ def build_table(file: Path) -> list[str]:
         for kind, shown in kinds.items()
         for side in sides
     ]
+    turns = "one turn" if content["turns"] == 1 else f"median of {content['turns']} turns"
     same = "The bundles of all versions are identical." if sides[0]["identical"] else "The bundles differ."
     return [
         *_section("What a build takes", markdown_table(["", *figures.values()], rows)),
-        f"{sides[0]['documents']:,} passages, median of {content['turns']} turns; commits "
+        f"{sides[0]['documents']:,} passages, {turns}; commits "
         f"{', '.join(side['commit'] for side in sides)}. {same} Measured on {content['machine']}, "
         f"{content['date'][:10]}. [{file.name}](results/{file.name}).\n",
     ]

@@ -130,18 +130,15 @@ def _run(python: Path, command: str, folder: Path) -> Figures:
     """Run a command of the program over the recipe in a folder. Raises LoadError if it fails."""
     options = ["--overwrite"] if command == "build" else []
     began = perf_counter()
-    process = subprocess.Popen(
-        [str(python), "-P", "-c", _PROGRAM, command, "recipe.yaml", *options],
-        cwd=folder,
-        stdout=subprocess.DEVNULL,
-        stderr=(folder / "log").open("wb"),
-    )
+    program = [str(python), "-P", "-c", _PROGRAM, command, "recipe.yaml", *options]
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(program, cwd=folder, stdout=subprocess.DEVNULL, stderr=log)
     _, status, used = os.wait4(process.pid, 0)
     wall = perf_counter() - began
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
-        log = (folder / "log").read_text(encoding="utf-8")[-500:]
-        raise LoadError(f"{python} can't {command}: {log}", remedy="Give an interpreter that has the program.")
+        reason = (folder / "log").read_text(encoding="utf-8")[-500:]
+        raise LoadError(f"{python} can't {command}: {reason}", remedy="Give an interpreter that has the program.")
     sizes = [file.stat().st_size for file in (folder / "work").rglob("*") if file.is_file()]
     shards = [file.stat().st_size for file in (folder / "work" / "encode").rglob("*") if file.is_file()]
     disk = (sum(sizes) - sum(shards)) / 2**20
