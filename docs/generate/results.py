@@ -57,6 +57,7 @@ from docs.generate.tables import (
     average_sets,
     below_table,
     demo_table,
+    expansion_size_table,
     expansion_table,
     halves_table,
     kept_table,
@@ -100,6 +101,7 @@ DEMO_QUERIES = "demo-queries.json"
 HALVES = "halves.json"
 QUANTISATION = "quantisation.json"
 EXPANSION = "expansion.json"
+EXPANSION_SIZE = "expansion-size.json"
 TUNED = "tuned.json"
 SCALING = "scaling.json"
 OTHERS = (
@@ -110,6 +112,7 @@ OTHERS = (
     HALVES,
     QUANTISATION,
     EXPANSION,
+    EXPANSION_SIZE,
     TUNED,
     SPEED,
     VERSIONS,
@@ -154,6 +157,7 @@ def outputs(root: Path) -> dict[Path, str]:
             *chinese,
             *tuned_table(folder / TUNED),
             *expansion_table(folder / EXPANSION),
+            *expansion_size_table(folder / EXPANSION_SIZE),
             *quantisation_table(folder / QUANTISATION),
             *halves_table(folder / HALVES),
             *matched_table(folder / MATCHED),

@@ -393,3 +393,27 @@ def _interval(values: Sequence[float]) -> str:
         return "0"
     text = f"{mean:+.4f} ({low:+.4f} to {high:+.4f})"
     return f"**{text}**" if low > 0 or high < 0 else text
+
+
+def expansion_size_table(file: Path) -> list[str]:
+    """Tabulate what recipes/expansion_size.py recorded. Empty without the file."""
+    if not file.is_file():
+        return []
+    content = json.loads(file.read_text(encoding="utf-8"))
+    lines = [
+        "### What expansion takes",
+        "",
+        "| | terms a document | sparse index MB | bundle MB | `index` s | processor s |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    for row in content["rows"]:
+        sizes = f"{row['sparse_bytes'] / 1e6:.2f} | {row['bytes'] / 1e6:.2f}"
+        lines.append(f"| {row['name']} | {row['terms']:g} | {sizes} | {row['seconds']:g} | {row['cpu_s']:g} |")
+    expanded, plain = content["rows"]
+    growth = expanded["sparse_bytes"] / plain["sparse_bytes"] - 1
+    turns = f"median of {content['turns']} turns; {content['machine']}, {content['date'][:10]}"
+    lines += [
+        "",
+        f"{expanded['documents']:,} documents. Expansion makes the sparse index {growth:.0%} larger. Times: {turns}.",
+    ]
+    return ["\n".join([*lines, f"[{file.name}](../results/{file.name}).", ""])]

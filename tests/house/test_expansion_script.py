@@ -6,10 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from lightretriever.service.cli import app
+from typer.testing import CliRunner
 
-from docs.generate.tables import expansion_table
-from recipes import expansion, quality
+from docs.generate.tables import expansion_size_table, expansion_table
+from recipes import expansion, expansion_size, quality
 from tests.house.test_quality_script import RECIPE
+from tests.support.biencoder import save_biencoder
 from tests.support.models import save_model, write_corpus
 
 
@@ -65,3 +68,25 @@ def test_a_difference_is_the_mean_over_the_collections() -> None:
     assert mean == pytest.approx(np.mean([(ours[name] - others[name]).mean() for name in ours]), abs=1e-5)
     deviation = np.sqrt(sum((ours[name] - others[name]).var() / len(ours[name]) for name in ours)) / 2
     assert (low, high) == pytest.approx((mean - 1.96 * deviation, mean + 1.96 * deviation), abs=0.1 * deviation)
+
+
+def test_what_expansion_takes_is_measured(tmp_path: Path) -> None:
+    write_corpus(tmp_path / "corpus.jsonl", 20)
+    content = RECIPE | {
+        "name": "toy",
+        "model": {"path": str(save_biencoder(tmp_path / "encoder")), "device": "cpu"},
+        "corpus": {"path": str(tmp_path / "corpus.jsonl"), "name": "toy"},
+        "distil": {"epochs": 1, "batch_size": 4, "held_out": 2},
+        "work": str(tmp_path / "work"),
+        "output": str(tmp_path / "bundle"),
+    }
+    recipe, result = tmp_path / "recipe.yaml", tmp_path / "expansion-size.json"
+    recipe.write_text(yaml.safe_dump(content))
+    assert CliRunner().invoke(app, ["build", str(recipe)]).exit_code == 0
+    assert expansion_size.main([str(recipe), str(result), "--turns", "1"]) == 0
+    expanded, plain = json.loads(result.read_text())["rows"]
+    assert (expanded["documents"], plain["added"]) == (20, 0)
+    assert expanded["terms"] > plain["terms"]
+    [table] = expansion_size_table(result)
+    assert "| words alone |" in table
+    assert expansion_size_table(tmp_path / "nothing.json") == []
