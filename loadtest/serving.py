@@ -1,4 +1,4 @@
-"""What a request costs the process that serves it, and how latencies spread at half load.
+"""Measure the cost of a request to its process, and the spread of latencies at half load.
 
     python -m lightretriever.loadtest.serving BUNDLE --queries FOLDER --results docs/results/speed.json
 

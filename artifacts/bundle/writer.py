@@ -98,7 +98,7 @@ class DenseSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class BundleContent:
-    """What a bundle to be contains.
+    """The content of a bundle to be written.
 
     `tokenizer_file` makes the tokens of the `tables`, one of each task, whose number type will be `table_dtype`.
     `dimension` is D: table rows and document vectors are cut to their first D values (Matryoshka), and the latter
@@ -263,7 +263,7 @@ def _write_idf(folder: Path, idf: npt.NDArray[np.float32] | None, vocab_size: in
 
 @dataclass(frozen=True)
 class _Documents:
-    """What was written: the ids in ordinal order, the names of all `fields` in alphabetical order, and the sample."""
+    """The written documents: ids in ordinal order, the names of all `fields` in alphabetical order, and the sample."""
 
     ids: list[str]
     fields: list[str]

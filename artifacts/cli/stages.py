@@ -48,7 +48,7 @@ def make_tables(recipe: Recipe) -> dict[str, Path]:
 def write_bundle(
     context: typer.Context, command: Literal["index", "build"], recipe: Recipe, overwrite: bool
 ) -> BundleSummary:
-    """Build the indexes and write the bundle. What was left out of the corpus is told on stderr."""
+    """Build the indexes and write the bundle. Print on stderr how much of the corpus was left out."""
     bundle, skipped = build_bundle(recipe, overwrite=overwrite)
     report_skipped(skipped, cut=bundle.manifest.corpus.cut)
     if recipe.head is None and any((recipe.work / "tables" / task / "head").is_dir() for task in recipe.tasks):

@@ -10,8 +10,8 @@ FOLDER/KEY/           KEY is a digest of the format, the corpus file's SHA-256, 
     NAME.old, origin  columns of the corpus before, and the place there of each document (N,) int64, -1 for a new line
 
 Numbers are little-endian. A changed corpus is another KEY: only lines whose digest is new are parsed and checked, and
-its columns are made of the former ones and of new lines. What the model makes of a text is in shards that are named by
-content (`files.shards`), by which several machines share the work: each of them has the same columns.
+its columns are made of the former ones and of new lines. The model's vectors and impacts of a text are in shards named
+by content (`files.shards`), by which several machines share the work: each of them has the same columns.
 """
 
 import json

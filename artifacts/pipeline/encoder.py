@@ -1,4 +1,4 @@
-"""What gives texts dense vectors, and what gives them impacts.
+"""Encoders: the protocols of dense vectors and of impacts.
 
 A language model (`pipeline.language_model`), a bi-encoder (`pipeline.biencoder`) and several of these
 (`pipeline.joint_encoder`) are dense encoders, a language model and a SparseEncoder of sentence-transformers

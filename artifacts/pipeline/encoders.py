@@ -30,7 +30,7 @@ __all__ = ["Encoders", "load_encoder", "load_encoders", "load_sparse_encoder", "
 
 @dataclass(frozen=True)
 class Encoders:
-    """What reads the documents of a recipe: `dense` for the dense leg, and `sparse` for the sparse one, None where
+    """The encoders of a recipe: `dense` for the dense leg, and `sparse` for the sparse one, None where
     `dense` gives the impacts as well or they are BM25. `settings` are those of the model that makes the terms, with the
     kind of impacts."""
 
@@ -50,7 +50,7 @@ class Encoders:
 
     @property
     def fingerprint(self) -> str:
-        """What decides vectors and impacts."""
+        """Digest of all that vectors and impacts depend on."""
         first, *others = (model.fingerprint for model in self.models)
         return sha256(" ".join([first, *others]).encode()).hexdigest() if others else first
 
@@ -71,7 +71,7 @@ class Encoders:
 
     @property
     def query_weights(self) -> npt.NDArray[np.float32] | None:
-        """What the sparse model itself says that tokens of a query weigh, (V,); None where it says nothing, and where
+        """Weights (V,) that the sparse model gives the tokens of a query; None where it says nothing, and where
         impacts are BM25, which has the IDF in itself."""
         if self.sparse is None or isinstance(self.sparse, LanguageModel) or self.impacts == "bm25":
             return None

@@ -110,7 +110,7 @@ class TermImpacts:
 
     @classmethod
     def again(cls, leg: SparseLeg, work: Path, corpus_sha256: str | None) -> Self:
-        """Those of the bundle of a corpus, for documents that come after it. Raises ResumeError where the work
+        """The term impacts of a corpus' bundle, for documents that come after it. Raises ResumeError where the work
         directory was used for another corpus or table since."""
         counted = read_json(work / _BM25)
         if counted["corpus_sha256"] != corpus_sha256:
