@@ -11,7 +11,7 @@ form NFKC, without signs that nobody sees, with ' for other apostrophes.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Final, Literal, NamedTuple, get_args
@@ -119,8 +119,9 @@ class Vocabulary:
                 terms += map(self.of_token, ids.tolist())
         return found
 
-    def places_of(self, texts: Sequence[str]) -> list[list[Place]]:
-        """The terms of each text and their places in it, by place. ValueError for a text that is no Unicode.
+    def places_of(self, texts: Sequence[str], words: Container[str] | None = None) -> list[list[Place]]:
+        """The terms of each text and their places in it, by place; of its words only those among `words`, if they are
+        given. ValueError for a text that is no Unicode.
 
         The place of a word in which the analyzer joins parts, such as cplusplus or wifi, may be empty; it is then where
         the first part ends.
@@ -130,9 +131,13 @@ class Vocabulary:
             packed = pack_texts([utf8("text", text) for text in texts])
             java, analyzer = _java(), word_analyzer(self.language)
             parts = unpack_texts(from_java(java_call(java.places, analyzer, *packed)), 2 * len(texts))
-            for places, words, ends in zip(found, parts[::2], parts[1::2], strict=True):
-                spans = np.frombuffer(ends, "<i4").reshape(-1, 2).tolist()
-                places += [Place(word, *span) for word, span in zip(words.decode().split(), spans, strict=True)]
+            for places, read, ends in zip(found, parts[::2], parts[1::2], strict=True):
+                spans = np.frombuffer(ends, "<i4").reshape(-1, 2)
+                places += [
+                    Place(word, *spans[row].tolist())
+                    for row, word in enumerate(read.decode().split())
+                    if words is None or word in words
+                ]
         if self.tokenizer is not None:
             for places, text in zip(found, texts, strict=True):
                 places += [Place(self.of_token(token), *span) for token, *span in self.tokenizer.query_places(text)]

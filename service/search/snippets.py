@@ -10,9 +10,9 @@ marked.
 
 import re
 from bisect import bisect_left, bisect_right
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Final
 
 from lightretriever.artifacts.sparse.vocabulary import Place, Vocabulary
@@ -26,6 +26,7 @@ LONGEST_READ: Final = 20_000
 """Most characters of a field that are searched for words."""
 
 _SPACE: Final = re.compile(r"\s")
+_AT_ONCE: Final = 10  # documents, for one call into Java
 _LONGEST_CUT: Final = 30  # most characters to cut at an end so that a snippet ends between words
 
 
@@ -48,7 +49,7 @@ class Snippets:
 
     def of(self, texts: Sequence[str], length: int) -> list[Snippet]:
         """Give each text's best part of up to `length` characters; its beginning if no word matches."""
-        places = self._vocabulary.places_of([text[:LONGEST_READ] for text in texts])
+        places = self._vocabulary.places_of([text[:LONGEST_READ] for text in texts], self._weights)
         return [self._one(text, found, length) for text, found in zip(texts, places, strict=True)]
 
     def _one(self, text: str, places: Sequence[Place], length: int) -> Snippet:
@@ -59,14 +60,15 @@ class Snippets:
 
     def _matches(self, text: str, places: Sequence[Place]) -> list[_Match]:
         """Give the matches in a text, by their places; none overlap."""
-        found = [place for place in places if place.term in self._weights]
-        if not found:
-            return []
-        words = [word.span() for word in WORD.finditer(text)]
-        starts, begins = [start for start, _ in words], [place.start for place in places]
-        matches: list[_Match] = []
-        for term, *place in found:
-            (start, end), terms = _whole(text, words, starts, *place), frozenset({term})
+        begins, matches = [place.start for place in places], list[_Match]()
+        around, words = range(0), list[tuple[int, int]]()
+        for place in places:
+            if (term := place.term) not in self._weights:
+                continue
+            if not (place.start in around and place.end <= around.stop):
+                around = _between_spaces(text, place)
+                words = [word.span() for word in WORD.finditer(text, around.start, around.stop)]
+            (start, end), terms = _whole(text, words, place), frozenset({term})
             if self._vocabulary.token_of(term) is not None:
                 inside = places[bisect_left(begins, start) : bisect_left(begins, end)]
                 if not all(self._is_known(one.term) for one in inside):
@@ -85,21 +87,23 @@ class Snippets:
         """Give start and end of the best part of up to `length` characters: the one whose distinct terms have the
         largest total weight, ties by length, then position. (0, 0) without a match."""
         best, key = (0, 0), (0.0, 0)
-        inside: Counter[str] = Counter()
+        inside = dict.fromkeys(self._weights, 0)
         weight, last = 0.0, 0
         for place, first in enumerate(matches):
             last = max(last, place)
             while last < len(matches) and matches[last].end - first.start <= length:
-                weight += sum(self._weights[term] for term in matches[last].terms if not inside[term])
-                inside.update(matches[last].terms)
+                for term in matches[last].terms:
+                    weight += 0.0 if inside[term] else self._weights[term]
+                    inside[term] += 1
                 last += 1
             if last == place:  # a word that is longer than a snippet
                 continue
             end = matches[last - 1].end
             if (round(weight, 6), first.start - end) > key:
                 best, key = (first.start, end), (round(weight, 6), first.start - end)
-            inside.subtract(first.terms)
-            weight -= sum(self._weights[term] for term in first.terms if not inside[term])
+            for term in first.terms:
+                inside[term] -= 1
+                weight -= 0.0 if inside[term] else self._weights[term]
         return best
 
 
@@ -111,25 +115,32 @@ def snippets_of(
     length: int,
     require_time: Callable[[], None],
 ) -> list[dict[str, Snippet]]:
-    """Give the snippets of each document's fields of these names. `require_time` is called before each, and may
+    """Give the snippets of each document's fields of these names. `require_time` is called again and again, and may
     raise."""
-    snippets, found = Snippets(vocabulary, query), []
-    for fields in documents:
+    snippets, found = Snippets(vocabulary, query), list[dict[str, Snippet]]()
+    for start in range(0, len(documents), _AT_ONCE):
         require_time()
-        texts = {name: text for name in names if isinstance(text := fields.get(name), str)}
-        found.append(dict(zip(texts, snippets.of(list(texts.values()), length), strict=True)))
+        texts = [
+            {name: text for name in names if isinstance(text := fields.get(name), str)}
+            for fields in documents[start : start + _AT_ONCE]
+        ]
+        made = iter(snippets.of([text for of_document in texts for text in of_document.values()], length))
+        found += [{name: next(made) for name in of_document} for of_document in texts]
     return found
 
 
-def _whole(text: str, words: Sequence[tuple[int, int]], starts: Sequence[int], start: int, end: int) -> tuple[int, int]:
+def _between_spaces(text: str, place: Place) -> range:
+    """The part of a text without a space in which a place is; no word goes beyond."""
+    end = text.find(" ", place.end)
+    return range(text.rfind(" ", 0, place.start) + 1, len(text) if end < 0 else end)
+
+
+def _whole(text: str, words: Sequence[tuple[int, int]], place: Place) -> tuple[int, int]:
     """The whole word in which a place is, with the signs of a name such as c++; both parts of a hyphen for a place
     where they are joined; the place itself in a script without spaces."""
-    row = bisect_right(starts, start) - 1
-    if (
-        start == end
-        and (joined := HYPHENED.search(text, words[row][0] if row >= 0 else 0))
-        and joined.end() - 1 == start
-    ):
+    _, start, end = place
+    row = bisect_right(words, start, key=itemgetter(0)) - 1
+    if row >= 0 and start == end and (joined := HYPHENED.search(text, words[row][0])) and joined.end() - 1 == start:
         return joined.start(), joined.end(2)
     if row < 0 or words[row][1] < end:
         return start, end
