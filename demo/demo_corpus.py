@@ -7,8 +7,9 @@ documentation, data, fonts, translations, plugins, kernels and compilers of a ce
 packages share is kept once, for the first of them.
 
 PACKAGES is the archive's own index of packages, a `Packages` file or what `apt-cache dumpavail` prints. A package that
-stands there gets the fields `section`, without the archive's area (`games`, not `contrib/games`), and `installed_kb`,
-its size when it is installed, in KiB. The others have none.
+stands there gets its short description in the title ("cmus: lightweight ncurses audio player"), the field `section`,
+without the archive's area (`games`, not `contrib/games`), and `installed_kb`, its size when it is installed, in KiB. The
+title of the others is their name alone.
 """
 
 import argparse
@@ -34,14 +35,17 @@ Facts = dict[str, str | int]
 
 
 def read_packages(lines: Iterable[str]) -> dict[str, Facts]:
-    """The fields of each package in the archive's index; of several versions those of the first."""
+    """The title and the fields of each package in the archive's index; of several versions those of the first."""
     found: dict[str, Facts] = {}
     facts: Facts = {}
+    name = ""
     for line in lines:
         key, _, value = line.rstrip("\n").partition(": ")
         if key == "Package":
-            facts = {}
-            found.setdefault(value, facts)
+            name, facts = value, {}
+            found.setdefault(name, facts)
+        elif key == "Description" and value:
+            facts["title"] = f"{name}: {value}"
         elif key == "Section" and value:
             facts["section"] = value.rpartition("/")[2]
         elif key == "Installed-Size":
@@ -54,7 +58,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("corpus", type=Path, help="the corpus file or its BEIR folder")
     parser.add_argument("output", type=Path)
-    parser.add_argument("--packages", type=Path, help="the archive's index, for the fields section and installed_kb")
+    parser.add_argument("--packages", type=Path, help="the archive's index: short descriptions, section and installed_kb")
     given = parser.parse_args(arguments)
     packages: dict[str, Facts] = {}
     if given.packages is not None:

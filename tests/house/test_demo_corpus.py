@@ -44,7 +44,7 @@ def test_programs_get_the_facts_that_the_archive_has(tmp_path: Path) -> None:
     output = tmp_path / "made" / "corpus.jsonl.gz"
     demo_corpus.main([str(corpus), str(output), "--packages", str(tmp_path / "Packages")])
     assert chosen(output) == [
-        {"_id": "mpv", "title": "mpv", "text": "About mpv.", "section": "video", "installed_kb": 4711},
+        {"_id": "mpv", "title": "mpv: player", "text": "About mpv.", "section": "video", "installed_kb": 4711},
         {"_id": "quake", "title": "quake", "text": "About quake.", "section": "games"},
         {"_id": "unknown", "title": "unknown", "text": "About unknown."},
     ]
