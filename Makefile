@@ -2,7 +2,7 @@
 PORT ?= 8080
 RESULTS ?= docs/results
 PYTHON_IN_VENV := .venv/bin/python
-MEASURE = $(PYTHON_IN_VENV) -m lightretriever.loadtest
+BENCH = $(PYTHON_IN_VENV) -m lightretriever.loadtest.bench
 # Two processes more than there are cores: many tests wait for a server.
 PROCESSES = $(shell cores=$$(nproc); echo $$((cores < 4 ? cores + 2 : 4)))
 PYTEST = .venv/bin/pytest --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder --durations 15 --durations-min 5
@@ -69,7 +69,7 @@ slow: ## Run the tests that `make test` leaves out: the image, the chart, framew
 faults: ## Break the service and the pipeline on purpose, at full length (about an hour), and record the figures
 	@deploy/install/install dev
 	.venv/bin/pytest tests/faults --slow --full-faults --record-faults $(RESULTS)/reliability.json
-	$(PYTHON_IN_VENV) -m docs.generate.results
+	$(PYTHON_IN_VENV) -m research.pages.results
 
 docs: ## Make a site of the documentation in build/docs
 	@deploy/install/install docs
@@ -80,17 +80,17 @@ bench: ## Measure speed: BUNDLE=… QUERIES=… LAYOUT=… [MODEL=… ADAPTER=�
 	$(if $(and $(BUNDLE),$(QUERIES),$(LAYOUT)),,$(error Give BUNDLE, QUERIES and LAYOUT, see docs/speed.md))
 	@deploy/install/install pipeline
 	@deploy/install/install loadtest
-	$(MEASURE).stages $(BUNDLE) --queries $(QUERIES) --results $(RESULTS)/speed.json
-	$(MEASURE).libraries $(BUNDLE) --queries $(QUERIES) --layout $(LAYOUT) --work runs/libraries --results $(RESULTS)/speed.json
-	$(MEASURE).bench $(BUNDLE) --queries $(QUERIES) --output $(RESULTS) \
+	$(PYTHON_IN_VENV) -m research.speed.stages $(BUNDLE) --queries $(QUERIES) --results $(RESULTS)/speed.json
+	$(PYTHON_IN_VENV) -m research.libraries $(BUNDLE) --queries $(QUERIES) --layout $(LAYOUT) --work runs/libraries --results $(RESULTS)/speed.json
+	$(BENCH) $(BUNDLE) --queries $(QUERIES) --output $(RESULTS) \
 		$(if $(MODEL),--model $(MODEL)) $(if $(ADAPTER),--adapter $(ADAPTER)) $(OPTIONS)
 
 bench-cluster: ## Measure the service on three OpenSearch nodes beside its own indexes: BUNDLE=… QUERIES=… OPENSEARCH_HOME=… [OPTIONS=…]
 	$(if $(and $(BUNDLE),$(QUERIES),$(OPENSEARCH_HOME)),,$(error Give BUNDLE, QUERIES and OPENSEARCH_HOME, see docs/lab/measuring.md))
 	@deploy/install/install dev
-	OPENSEARCH_HOME=$(OPENSEARCH_HOME) $(MEASURE).bench $(BUNDLE) --queries $(QUERIES) --systems lightretriever,cluster \
+	OPENSEARCH_HOME=$(OPENSEARCH_HOME) $(BENCH) $(BUNDLE) --queries $(QUERIES) --systems lightretriever,cluster \
 		--output $(RESULTS)/cluster --speed runs/cluster/speed.json $(OPTIONS)
-	$(PYTHON_IN_VENV) -m docs.generate.results
+	$(PYTHON_IN_VENV) -m research.pages.results
 
 lock: ## Pin the newest versions that pyproject.toml allows, in deploy/requirements/
 	$(PYTHON_IN_VENV) deploy/install/lock.py

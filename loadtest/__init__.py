@@ -1,1 +1,1 @@
-"""Speed: benchmarks, load tests, and other systems for comparison."""
+"""Load tests of a bundle's service: a load generator, and a benchmark of the service and of models per query."""

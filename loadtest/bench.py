@@ -20,12 +20,15 @@ from lightretriever.artifacts.errors import LightRetrieverError
 from lightretriever.artifacts.evaluation.quality import typed_command
 from lightretriever.artifacts.evaluation.runs import JudgedQueries, read_judged
 from lightretriever.artifacts.signals import stoppable
-from lightretriever.loadtest.client.connection import LoadError
-from lightretriever.loadtest.client.counters import median_of
-from lightretriever.loadtest.comparison.measure import CONCURRENCIES, FRACTIONS, Plan, measure, start
-from lightretriever.loadtest.comparison.overlap import ExactAnswers
-from lightretriever.loadtest.comparison.service_costs import processes, start_times
-from lightretriever.loadtest.comparison.systems import (
+from lightretriever.loadtest.connection import LoadError
+from lightretriever.loadtest.counters import median_of
+from lightretriever.loadtest.generator import read_texts
+from lightretriever.loadtest.measure import CONCURRENCIES, FRACTIONS, Plan, measure, start
+from lightretriever.loadtest.overlap import ExactAnswers
+from lightretriever.loadtest.record import four_digits, origin, record, typed, write_json
+from lightretriever.loadtest.report import write_report
+from lightretriever.loadtest.service_costs import processes, start_times
+from lightretriever.loadtest.systems import (
     LLM,
     NAMES,
     OURS,
@@ -35,9 +38,6 @@ from lightretriever.loadtest.comparison.systems import (
     LeftOut,
     systems,
 )
-from lightretriever.loadtest.generator import read_texts
-from lightretriever.loadtest.results.record import four_digits, origin, record, typed, write_json
-from lightretriever.loadtest.results.report import write_report
 
 __all__ = ["goal_rows", "main"]
 
@@ -115,7 +115,7 @@ def peer_rows(load: dict[str, Any], facts: dict[str, Any]) -> list[dict[str, Any
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, record and report; returns the exit status."""
     given = _parser().parse_args(arguments)
-    command = typed("bench", arguments)
+    command = typed("lightretriever.loadtest.bench", arguments)
     try:
         load = _measured(given, command)
         given.output.mkdir(parents=True, exist_ok=True)

@@ -24,8 +24,8 @@ from typing import Any, Final
 import uvloop
 from lightretriever.artifacts.corpus.beir import find_file, read_queries
 from lightretriever.artifacts.errors import LightRetrieverError
-from lightretriever.loadtest.client.connection import Connection, LoadError, Target, Ticket, search_requests
-from lightretriever.loadtest.client.counters import Counters
+from lightretriever.loadtest.connection import Connection, LoadError, Target, Ticket, search_requests
+from lightretriever.loadtest.counters import Counters
 
 __all__ = ["closed_loop", "main", "open_loop", "read_texts", "run_loop"]
 

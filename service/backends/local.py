@@ -47,7 +47,7 @@ DENSE_LANE: Final = "dense"
 
 HAND_OVER_BYTES: Final = 4 << 20
 """A search that reads fewer bytes of the dense index ends about as soon as another thread has taken it over, as
-`loadtest.hand_over` measures."""
+`research.speed.hand_over` measures."""
 
 
 def hands_over(search_bytes: int, running: int, free: int) -> bool:

@@ -7,7 +7,6 @@ from time import perf_counter
 import numpy as np
 import pytest
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.loadtest.instructions.calls import count_calls
 from lightretriever.service.backends.local import HAND_OVER_BYTES, LocalBackends, hands_over, open_local
 from lightretriever.service.execution.executor import Executor
 from lightretriever.service.execution.granted import processors
@@ -16,6 +15,7 @@ from lightretriever.service.search.encoder import QueryEncoder
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 
+from research.instructions.calls import count_calls
 from tests.support.tiny import make_tiny_bundle
 
 

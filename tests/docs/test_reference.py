@@ -10,7 +10,7 @@ from lightretriever.service.cli import app
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from docs.generate import reference
+from research.pages import reference
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -96,7 +96,7 @@ def test_check_names_page_and_remedy(
         (tmp_path / "docs" / name).write_text(f"before\n{reference.PART.begin}\nold\n{reference.PART.end}\nafter\n")
     monkeypatch.setattr(reference, "ROOT", tmp_path)
     assert reference.main(["--check"]) == 1
-    assert "docs/cli.md: differs from the code; run: python -m docs.generate.reference" in capsys.readouterr().err
+    assert "docs/cli.md: differs from the code; run: python -m research.pages.reference" in capsys.readouterr().err
     assert "\nold\n" in (tmp_path / "docs" / "cli.md").read_text()
     assert reference.main([]) == 0
     assert reference.main(["--check"]) == 0

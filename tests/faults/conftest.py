@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lightretriever.loadtest.results.record import record
-from lightretriever.loadtest.results.slo_table import OBJECTIVES
+from lightretriever.loadtest.record import record
 
+from research.pages.slo_table import OBJECTIVES
 from tests.faults.commands import Commands
 from tests.faults.place import DOCUMENTS, Place
 from tests.support.tiny import make_tiny_bundle
@@ -40,7 +40,7 @@ def figure(request: pytest.FixtureRequest) -> Iterator[Figure]:
 
     def take(key: str, value: float, unit: str, **more: object) -> None:
         if key not in OBJECTIVES:
-            raise KeyError(f"{key}: put it into loadtest/results/slo_table.py")
+            raise KeyError(f"{key}: put it into research/pages/slo_table.py")
         rows.append({"key": key, "value": value, "unit": unit, **more})
 
     failed = request.session.testsfailed

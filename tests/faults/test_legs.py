@@ -11,7 +11,7 @@ from typing import Any
 import httpx2
 import pytest
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.loadtest.comparison.process import ROOT, python
+from lightretriever.loadtest.process import ROOT, python
 from lightretriever.service.backends.base import Leg
 from lightretriever.service.backends.faiss import FaissDense
 from lightretriever.service.http.app import create_app

@@ -14,7 +14,7 @@ from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.serving.demo import ARCHIVE, EXAMPLE
 from lightretriever.service.settings import Settings
 
-from recipes import demo_queries
+from research.quality import demo_queries
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -33,7 +33,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 def test_mentioned_files_exist(page: Path) -> None:
     """A path in backticks below one of the repository's folders is there, or made by `make demo`."""
     mentioned = re.findall(
-        r"`((?:artifacts|service|loadtest|demo|deploy|docs|recipes|tests)/[\w./-]+)`", page.read_text("utf-8")
+        r"`((?:artifacts|service|loadtest|demo|deploy|docs|recipes|research|tests)/[\w./-]+)`", page.read_text("utf-8")
     )
     assert [path for path in mentioned if path != "demo/bundle" and not (ROOT / path).exists()] == []
 

@@ -16,13 +16,13 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).resolve().parents[2]
 MODULES = {
     path.relative_to(ROOT).as_posix(): ast.parse(path.read_text(encoding="utf-8"))
-    for folder in ("artifacts", "service", "loadtest", "demo", "deploy", "docs/generate", "recipes")
+    for folder in ("artifacts", "service", "loadtest", "demo", "deploy", "research")
     for path in sorted((ROOT / folder).rglob("*.py"))
 }
-PACKAGES = ("artifacts", "service", "loadtest")
-OWN = {"lightretriever", "demo", "deploy", "docs", "recipes", "tests"}
+PACKAGES = ("artifacts", "service", "loadtest", "research")
+OWN = {"lightretriever", "demo", "deploy", "research", "tests"}
 TOP_LEVEL = {
-    *("artifacts", "service", "loadtest", "deploy", "demo", "docs", "recipes", "tests"),
+    *("artifacts", "service", "loadtest", "deploy", "demo", "docs", "recipes", "research", "tests"),
     *("Dockerfile", "Makefile", "pyproject.toml"),
     *("README.md", "LICENSE", "NOTICE", "CHANGELOG.md", "CONTRIBUTING.md"),
 }
@@ -61,7 +61,7 @@ def floors() -> dict[str, int]:
 def room_of(name: str) -> str | None:
     """The room of a module of ours, named as a file or as an import; None for one at the root of its package."""
     parts = re.split(r"[./]", name.removeprefix("lightretriever."))
-    if parts[0] == "loadtest":
+    if parts[0] in ("loadtest", "research"):
         return parts[0]
     room = "/".join(parts[:2])
     return room if len(parts) > 1 and (ROOT / room).is_dir() else None
@@ -94,7 +94,7 @@ def test_the_architecture_lists_every_room() -> None:
         for package in ("artifacts", "service")
         for path in (ROOT / package).glob("*/__init__.py")
     }
-    assert set(floors()) == (rooms - {"service/lightretriever"}) | {"loadtest"}
+    assert set(floors()) == (rooms - {"service/lightretriever"}) | {"loadtest", "research"}
 
 
 def test_imports_only_point_down() -> None:
@@ -129,6 +129,10 @@ def test_artifacts_import_nothing_of_the_service() -> None:
         if what.startswith(above)
     ]
     assert sorted(wrong) == []
+
+
+def test_nothing_imports_research() -> None:
+    assert [name for name in importers("research") if not name.startswith("research/")] == []
 
 
 def test_public_names_are_listed() -> None:
@@ -197,14 +201,8 @@ def test_imported_distributions_are_declared() -> None:
         "artifacts/pipeline/": ["pipeline"],
         "artifacts/training/": ["pipeline"],
         "artifacts/evaluation/": ["pipeline"],
-        "docs/generate/": ["pipeline"],
-        "recipes/e5_model.py": ["pipeline"],
-        "recipes/granite_model.py": ["pipeline"],
-        "recipes/halves.py": ["pipeline"],
-        "recipes/levers.py": ["pipeline"],
-        "recipes/static_model.py": ["pipeline"],
-        "recipes/unpacked_model.py": ["pipeline"],
         "loadtest/": ["loadtest"],
+        "research/": ["loadtest", "pipeline"],
         "service/http/tracing.py": ["tracing"],
         "service/client/adapters/": ["client", "dev"],
         "service/client/": ["client"],

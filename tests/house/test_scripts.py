@@ -9,8 +9,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = [
     path.relative_to(ROOT)
-    for folder in ("demo", "deploy/image", "deploy/install", "docs/generate", "recipes")
-    for path in sorted((ROOT / folder).glob("*.py"))
+    for folder in ("demo", "deploy/image", "deploy/install", "research")
+    for path in sorted((ROOT / folder).rglob("*.py"))
     if "__main__" in path.read_text(encoding="utf-8")
 ]
 AS_FILE = "import runpy, sys; sys.path[0] = sys.argv[1]; runpy.run_path(sys.argv[2], run_name='imported')"
@@ -25,7 +25,7 @@ def started_as(script: Path) -> str:
 
 
 def module_of(script: Path) -> str:
-    return ".".join(script.with_suffix("").parts)
+    return ".".join(script.with_suffix("").parts).removesuffix(".__main__")
 
 
 MODULES = [module_of(script) for script in SCRIPTS if " -m " in started_as(script)]

@@ -8,10 +8,9 @@ from pathlib import Path
 from time import monotonic, sleep
 
 import pytest
-from lightretriever.loadtest import bench
-from lightretriever.loadtest.client.counters import COUNTS
-from lightretriever.loadtest.comparison.measure import Plan, _from, saturated
-from lightretriever.loadtest.results import report
+from lightretriever.loadtest import bench, report
+from lightretriever.loadtest.counters import COUNTS
+from lightretriever.loadtest.measure import Plan, _from, saturated
 
 PATIENCE_S = 60
 SHORT = ["--seconds", "0.3", "--rounds", "2", "--limit-s", "60"]

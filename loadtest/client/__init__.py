@@ -1,1 +1,0 @@
-"""The load: requests as bytes, connections, and counters of outcomes."""

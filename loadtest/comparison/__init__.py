@@ -1,1 +1,0 @@
-"""Compares systems under load: their definitions, their processes, and runs in turn."""

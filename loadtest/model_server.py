@@ -1,0 +1,211 @@
+"""The service with a model in the query path: the same indexes, fusion and HTTP with another query encoder.
+
+    python -m lightretriever.loadtest.model_server BUNDLE --model MODEL [--adapter ADAPTER] [--device cuda] --port 0
+
+MODEL is the causal language model that encoded the documents, or a sentence-transformers folder. It gives the dense
+query; a language model that learned the impacts of tokens gives the sparse one too, else the bundle does. For a fair
+comparison, the model encodes requests that wait while it is busy as one batch, up to `--batch`, and as many requests
+run at once. Settings are the service's.
+"""
+
+import argparse
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from tempfile import TemporaryDirectory
+from threading import Thread
+from time import perf_counter
+
+import numpy as np
+import numpy.typing as npt
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.errors import LightRetrieverError, ModelError
+from lightretriever.artifacts.evaluation.full import QueryModel
+from lightretriever.loadtest.process import add_address
+from lightretriever.service.backends.base import EncodedQuery
+from lightretriever.service.collections.collections import DEFAULT, Collections
+from lightretriever.service.collections.swap import EngineHolder
+from lightretriever.service.errors import FieldError, InvalidRequestError, NoDirectionError, shortened
+from lightretriever.service.observability.logging import configure_logging
+from lightretriever.service.observability.metrics import StageClock
+from lightretriever.service.search.encoder import QueryEncoder
+from lightretriever.service.search.engine import SearchEngine
+from lightretriever.service.search.parts import Parts
+from lightretriever.service.serving.listening import BACKLOG
+from lightretriever.service.serving.server import ready_line, serve
+from lightretriever.service.settings import load_settings
+
+__all__ = ["Encode", "ModelQueryEncoder", "main", "model_encoder", "open_engine"]
+
+Encode = Callable[[Sequence[str]], list[EncodedQuery]]
+"""Encodes texts as one batch."""
+
+_OTHER_MODEL = "Give the model that encoded the documents."
+
+
+class ModelQueryEncoder(QueryEncoder):
+    """Encodes with a model. It encodes texts that wait while it is busy as one batch of at most `batch`."""
+
+    def __init__(self, base: QueryEncoder, encode: Encode, batch: int) -> None:
+        super().__init__(base.tokenizer, base.tables, base.vocabulary)
+        self._encode = encode
+        self._batch = batch
+        self._queue: SimpleQueue[tuple[str, Future[EncodedQuery]]] = SimpleQueue()
+        Thread(target=self._work, name="model", daemon=True).start()
+
+    def encode(
+        self,
+        text: str,
+        task: str,
+        clock: StageClock,
+        *,
+        dense: bool = True,
+        sparse: bool = True,
+        field: str = "query",
+        extra_terms: Sequence[tuple[str, float]] = (),
+    ) -> EncodedQuery:
+        """Encode one text for the bundle's default task, the only possible one. Raises the model's errors, and
+        InvalidRequestError for extra terms."""
+        if extra_terms:
+            raise InvalidRequestError.of(FieldError("terms", "a model reads the query whole: leave them out"))
+        started = clock.add("tokenize", perf_counter())  # encoding includes the model's tokenising
+        future: Future[EncodedQuery] = Future()
+        self._queue.put((text, future))
+        query = future.result()
+        clock.add("encode", started)
+        if dense and query.dense is None:
+            reason = "the model's vector of this text is zero, so no document is nearer than another"
+            raise NoDirectionError.of(FieldError(field, reason, shortened(text)))
+        return query
+
+    def with_parts(self, query: EncodedQuery, task: str) -> EncodedQuery:
+        """Raise InvalidRequestError: a model has no shares per term."""
+        raise InvalidRequestError.of(FieldError("explain", "a model reads the query whole: leave it out"))
+
+    def _work(self) -> None:
+        while True:
+            waiting = [self._queue.get()]
+            while len(waiting) < self._batch:
+                try:
+                    waiting.append(self._queue.get_nowait())
+                except Empty:
+                    break
+            self._answer(waiting)
+
+    def _answer(self, waiting: list[tuple[str, Future[EncodedQuery]]]) -> None:
+        try:
+            queries = self._encode([text for text, _ in waiting])
+        except Exception as error:
+            if len(waiting) == 1:
+                waiting[0][1].set_exception(error)
+                return
+            for one in waiting:  # so that a bad text fails alone
+                self._answer([one])
+        else:
+            for (_, future), query in zip(waiting, queries, strict=True):
+                future.set_result(query)
+
+
+def model_encoder(model: QueryModel, bundle: Bundle, base: QueryEncoder, *, device: str) -> Encode:
+    """Load a model and give its query encoder, with the instruction of the bundle's default task.
+
+    Dense vectors are cut to the bundle's dimension and normalised again. A language model also gives the sparse query,
+    times IDF if the bundle has IDF; with a bi-encoder, where the bundle's terms are words, or where another model made
+    the impacts, `base`, the bundle's own encoder, gives it. Raises ModelError.
+    """
+    manifest, idf = bundle.manifest, bundle.idf()
+    task = manifest.default_task
+    with TemporaryDirectory(prefix="query-model-") as work:
+        encoder = model.load(Path(work), lowercase=manifest.tokenizer.lowercase, device=device)
+    _check_size(encoder.hidden_size, bundle)
+    has_sparse = encoder.has_sparse and manifest.sparse.model is None and manifest.sparse.vocabulary == "tokens"
+    if has_sparse and encoder.tokenizer.sha256 != manifest.tokenizer.sha256:
+        raise ModelError(f"{model.path} has another tokenizer than the bundle.", remedy=_OTHER_MODEL)
+
+    def encode(texts: Sequence[str]) -> list[EncodedQuery]:
+        made = encoder.encode_queries(texts, manifest.tasks[task].instruction)
+        vectors = _cut(made.dense, bundle)
+        if made.sparse is None or not has_sparse:
+            own = [base.encode(text, task, StageClock(), dense=False) for text in texts]
+            return [replace(query, dense=vector) for query, vector in zip(own, vectors, strict=True)]
+        return [
+            EncodedQuery.of_model(
+                list(map(base.vocabulary.of_token, terms.tolist())),
+                weights if idf is None else weights * idf[terms],
+                vector,
+            )
+            for vector, (terms, weights) in zip(vectors, made.sparse, strict=True)
+        ]
+
+    return encode
+
+
+def _check_size(hidden: int, bundle: Bundle) -> None:
+    if hidden < bundle.manifest.dimension:
+        raise ModelError(
+            f"The query model gives vectors of {hidden} values, the documents have {bundle.manifest.dimension}.",
+            remedy=_OTHER_MODEL,
+        )
+
+
+def _cut(vectors: npt.NDArray[np.float32], bundle: Bundle) -> list[npt.NDArray[np.float32] | None]:
+    """Cut vectors (n, H) to their first D values, normalised: n of (D,), None for a vector of zeros."""
+    cut = vectors[:, : bundle.manifest.dimension]
+    lengths = np.linalg.norm(cut, axis=1)
+    return [vector / length if length > 0 else None for vector, length in zip(cut, lengths, strict=True)]
+
+
+def open_engine(bundle: Bundle, model: QueryModel, *, device: str, batch: int) -> SearchEngine:
+    """Open the service's engine with the model as its query encoder. Raises LightRetrieverError."""
+    settings = load_settings()
+    settings = settings.model_copy(update={"search_threads": max(settings.threads(), batch)})
+    parts = Parts.open(bundle, settings, hashed=False)
+    try:
+        encode = model_encoder(model, bundle, parts.encoder, device=device)
+        parts = replace(parts, encoder=ModelQueryEncoder(parts.encoder, encode, batch))
+        return SearchEngine(bundle, settings, parts)
+    except BaseException:
+        parts.close()
+        raise
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Serve until SIGTERM; returns the exit status."""
+    given = _parser().parse_args(arguments)
+    try:
+        configure_logging("info")
+        model = QueryModel(given.model, given.adapter, given.bos_token)
+        with (
+            open_engine(Bundle.open(given.bundle), model, device=given.device, batch=given.batch) as engine,
+            socket.create_server((given.host, given.port), backlog=BACKLOG) as listener,
+        ):
+            collections, url = (
+                Collections({DEFAULT: EngineHolder(engine)}),
+                f"http://{given.host}:{listener.getsockname()[1]}",
+            )
+            line = f"{ready_line(collections)} with the model {Path(given.model).name} at {url}"
+            serve(collections, [listener], on_ready=lambda: print(line, flush=True))
+    except LightRetrieverError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description="The service with a model in the query path.")
+    parser.add_argument("bundle", type=Path)
+    parser.add_argument("--model", required=True, help="language model or bi-encoder of the bundle's documents")
+    parser.add_argument("--adapter", help="the language model's adapter")
+    parser.add_argument("--bos-token", help="first token, as in the bundle's recipe")
+    parser.add_argument("--device", default="auto", help="where the model runs (auto: CUDA if there is one)")
+    parser.add_argument("--batch", type=int, default=16, help="most queries encoded together (16)")
+    add_address(parser)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,161 @@
+"""A server process under test: start, wait, measure from outside, stop."""
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from threading import Timer
+from time import perf_counter
+from typing import Final, Self, TypeVar
+from weakref import finalize
+
+from lightretriever.loadtest.connection import LoadError
+
+__all__ = ["ROOT", "Server", "add_address", "finish", "python"]
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+_STOP_S: Final = 30
+_LAST: Final = 600
+T = TypeVar("T")
+
+
+def python(module: str, *arguments: str) -> list[str]:
+    """Give the command that runs a module of this checkout."""
+    return [sys.executable, "-m", module, *arguments]
+
+
+def add_address(parser: argparse.ArgumentParser) -> None:
+    """Add the address options of every server."""
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=8080)
+
+
+class Server:
+    """A process that prints `Ready: … ADDRESS` on stdout when it takes requests. Use it as a context.
+
+    `ready_s` is the time from the start of the process to that line, `url` the address. Raises LoadError, with the end
+    of the process's output, if it ends before or takes longer than `patience_s`.
+    """
+
+    def __init__(
+        self, command: Sequence[str], *, environment: Mapping[str, str] | None = None, patience_s: float = 1800
+    ) -> None:
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 -- closed with the process
+        begun = perf_counter()
+        try:
+            self._process = subprocess.Popen(
+                command,
+                cwd=ROOT,
+                env={**os.environ, **(environment or {})},
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                text=True,
+            )
+            self._end = finalize(self, _end, self._process)
+        except OSError as error:
+            self._errors.close()
+            raise LoadError(f"{command[0]} can't be started: {error}.") from error
+        alarm = Timer(patience_s, self._process.kill)
+        alarm.daemon = True  # Python does not wait for it at exit
+        try:
+            alarm.start()
+            self.url = self._await_ready(command)
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            alarm.cancel()
+        self.ready_s = perf_counter() - begun
+
+    @property
+    def pid(self) -> int:
+        """The process's id."""
+        return self._process.pid
+
+    def cpu_s(self) -> float:
+        """Give the processor time so far of the process and its children, over all threads, in seconds; LoadError if
+        one ended."""
+        return sum(self._of_each(lambda pid: time.clock_gettime((~pid << 3) | 2)))  # clock_getcpuclockid(3) of Linux
+
+    def switches(self) -> int:
+        """Give the context switches so far of the threads that the process and its children have now, voluntary or not;
+        LoadError if one ended."""
+        return sum(self._of_each(_switches))
+
+    def memory_mb(self) -> dict[str, float]:
+        """Give the memory of the process and its children as Linux accounts it, in MiB; LoadError if one ended.
+
+        `rss`: pages in memory. `private`: pages that no other process maps. `pss`: private pages and 1/n of each page
+        that n processes map, so that the sum over processes is their total memory.
+        """
+        each = self._of_each(_memory_mb)
+        return {name: round(sum(one[name] for one in each), 1) for name in each[0]}
+
+    def _of_each(self, read: Callable[[int], T]) -> list[T]:
+        """Call `read` with the ids of the process and its children."""
+        try:
+            children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text(encoding="ascii")
+            return [read(pid) for pid in (self.pid, *map(int, children.split()))]
+        except OSError as error:
+            raise LoadError(f"A process of the server {self.pid} is gone: {self._written()}") from error
+
+    def close(self) -> None:
+        """End the process. Idempotent."""
+        self._end()
+        self._errors.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _await_ready(self, command: Sequence[str]) -> str:
+        for line in self._process.stdout or ():
+            if line.startswith("Ready: "):
+                return line.split()[-1]
+        self._process.wait()
+        raise LoadError(f"{' '.join(command)} ended before it was ready: {self._written()}")
+
+    def _written(self) -> str:
+        self._errors.seek(0)
+        return self._errors.read().decode(errors="replace").strip()[-_LAST:] or "it wrote nothing on stderr."
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+    if process.stdout is not None:
+        process.stdout.close()
+
+
+def finish(command: Sequence[str]) -> None:
+    """Run a command to its end. Raises LoadError with the end of its output if it fails."""
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if run.returncode:
+        raise LoadError(f"{' '.join(command)} ended with {run.returncode}: {run.stderr.strip()[-_LAST:]}")
+
+
+def _switches(pid: int) -> int:
+    lines = [
+        line
+        for thread in Path(f"/proc/{pid}/task").iterdir()
+        for line in (thread / "status").read_text(encoding="ascii", errors="replace").splitlines()
+    ]
+    return sum(int(line.split()[-1]) for line in lines if "voluntary_ctxt_switches" in line)
+
+
+def _memory_mb(pid: int) -> dict[str, float]:
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines()[1:]
+    kib = {name: float(value.split()[0]) for name, _, value in (line.partition(":") for line in lines)}
+    kib["Private"] = kib["Private_Clean"] + kib["Private_Dirty"]
+    return {name: kib[name.capitalize()] / 1024 for name in ("rss", "pss", "private")}

@@ -1,1 +1,0 @@
-"""Measured figures: their files, and the tables and pages made from them."""

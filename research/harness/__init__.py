@@ -1,0 +1,1 @@
+"""What several programs share: processes that search in turns."""

@@ -1,0 +1,91 @@
+"""Count the calls of our own functions in one plain search, the modules that have them, and the calls into Java.
+
+    python -m research.instructions.calls BUNDLE --query "play music from the terminal"
+
+Counted are those of the request's thread, from the bytes of the request to those of the answer. A comprehension counts
+as a call until Python 3.12. What Faiss is handed over in a large index runs in another thread.
+"""
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final, NamedTuple
+
+from lightretriever import artifacts, service
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.errors import LightRetrieverError
+from lightretriever.artifacts.sparse import jvm
+from lightretriever.service.http.json import json_response, parse
+from lightretriever.service.schemas import SearchRequest
+from lightretriever.service.search.engine import SearchEngine
+
+__all__ = ["Calls", "count_calls", "main"]
+
+_OURS: Final = {
+    str(Path(room.__path__[0]).resolve()): room.__name__.rpartition(".")[2] for room in (artifacts, service)
+}
+
+
+class Calls(NamedTuple):
+    """Calls by function, as MODULE:NAME, and how many of them go into Java."""
+
+    functions: Counter[str]
+    java: int
+
+    @property
+    def modules(self) -> set[str]:
+        """The modules whose functions were called."""
+        return {name.partition(":")[0] for name in self.functions}
+
+
+def count_calls(engine: SearchEngine, body: bytes) -> Calls:
+    """Count the calls of one search, from the bytes of the request to those of the answer. The engine must be warm."""
+    found: Counter[str] = Counter()
+    java_call = jvm.java_call.__code__
+    java = 0
+
+    def look(frame: FrameType, event: str, _: Any) -> None:
+        nonlocal java
+        if event != "call":
+            return
+        code = frame.f_code
+        for folder, room in _OURS.items():
+            if code.co_filename.startswith(folder):
+                found[f"{room}{code.co_filename.removeprefix(folder)}:{code.co_qualname}"] += 1
+                java += code is java_call
+
+    sys.setprofile(look)
+    try:
+        json_response(engine.answer(parse(body, SearchRequest)))
+    finally:
+        sys.setprofile(None)
+    return Calls(found, java)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Count and print; returns the exit status."""
+    parser = argparse.ArgumentParser(description="The calls of our own functions in one plain search.")
+    parser.add_argument("bundle", type=Path)
+    parser.add_argument("--query", default="play music from the terminal")
+    parser.add_argument("--functions", action="store_true", help="print the calls of each function")
+    given = parser.parse_args(arguments)
+    try:
+        with SearchEngine.open(Bundle.open(given.bundle)) as engine:
+            engine.warm_up()
+            calls = count_calls(engine, SearchRequest(query=given.query).model_dump_json(exclude_unset=True).encode())
+    except LightRetrieverError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    if given.functions:
+        for name, count in calls.functions.most_common():
+            print(f"{count:5} {name}")
+    modules = len(calls.modules)
+    print(f"{calls.functions.total()} calls of our functions in {modules} modules, {calls.java} of them into Java")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

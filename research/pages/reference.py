@@ -1,0 +1,221 @@
+"""Write the parts of the reference pages that follow from the code.
+
+    python -m research.pages.reference           write docs/cli.md and docs/api.md
+    python -m research.pages.reference --check   say whether they are up to date, change nothing
+
+docs/cli.md gets every command with its arguments and options, as Typer knows them, and docs/api.md every route and
+every model of the API, as its OpenAPI description has them.
+"""
+
+import inspect
+import json
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+import typer
+from lightretriever.service import schemas
+from lightretriever.service.cli import app
+from lightretriever.service.http.app import create_app
+from lightretriever.service.settings import Settings
+from pydantic import BaseModel
+from pydantic.json_schema import JsonSchemaMode, models_json_schema
+from typer.main import get_command
+
+from research.pages.generated import Part, wants_check, write_or_check
+
+__all__ = ["api_reference", "command_reference", "main"]
+
+ROOT = Path(__file__).resolve().parents[2]
+PART = Part("<!-- reference: written by research/pages/reference.py -->", "<!-- end of reference -->")
+
+
+def command_reference(application: typer.Typer) -> str:
+    """Every command: what it does, and its arguments and options with their defaults."""
+    group: Any = get_command(application)
+    return "\n".join("\n".join(_command(name, command)) for name, command in group.commands.items())
+
+
+def _command(name: str, command: Any) -> Iterator[str]:
+    arguments = [one for one in command.params if one.param_type_name == "argument"]
+    options = [one for one in command.params if one.param_type_name == "option"]
+    yield f"## {name}"
+    yield from ["```", " ".join(["lightretriever", name, *map(_metavar, arguments)]), "```"]
+    yield f"{inspect.cleandoc(command.help)}\n"
+    if command.params:
+        yield from ["| argument or option | default | |", "|---|---|---|"]
+    yield from (_row(f"`{_metavar(one)}`", "required", one.help) for one in arguments)
+    yield from (_row(_option(one), _default(one), _help(one)) for one in options)
+    yield ""
+
+
+def _metavar(parameter: Any) -> str:
+    return str(parameter.metavar or parameter.name.upper())
+
+
+def _option(option: Any) -> str:
+    names = ", ".join(f"`{name}`" for name in option.opts)
+    if option.is_flag:
+        return names
+    kind = option.metavar or _values(option.type_descriptor.annotation)
+    return f"{names} `{kind}{' …' if option.multiple else ''}`"
+
+
+def _values(annotation: Any) -> str:
+    """What an option takes: a name for a type, the words of a choice, each of several values."""
+    if get_origin(annotation) is Literal:
+        return "|".join(get_args(annotation))
+    return " ".join(map(_values, get_args(annotation))) or _NAMES[annotation]
+
+
+_NAMES = {str: "TEXT", int: "INTEGER", float: "NUMBER", Path: "PATH"}
+
+
+def _default(option: Any) -> str:
+    if option.required:
+        return "required"
+    if isinstance(option.show_default, str):
+        return f"`{option.show_default}`"
+    return "" if option.default in (None, False, "", ()) or callable(option.default) else f"`{option.default}`"
+
+
+def _help(option: Any) -> str:
+    variable = f" From the environment: `{option.envvar}`." if option.envvar else ""
+    return f"{option.help}{variable}"
+
+
+def api_reference(paths: Mapping[str, Any]) -> str:
+    """Every route of an OpenAPI description with its request, answer and errors, and every model with its fields."""
+    operations = {
+        f"{method.upper()} {path}": operation
+        for path, methods in paths.items()
+        for method, operation in methods.items()
+    }
+    models = _models(operations.values())
+    head = ["## Routes", "| route | request | answer | errors |", "|---|---|---|---|"]
+    routes = [_route(name, operation) for name, operation in operations.items()]
+    tables = ["\n".join(_model(name, models[name])) for name in _in_order(paths, models)]
+    return "\n".join([*head, *routes, "", "## Models", *tables])
+
+
+def _models(operations: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """The JSON schemas of all models that the operations take or give, by name."""
+    modes: dict[type[BaseModel], JsonSchemaMode] = {}
+    for operation in operations:
+        modes |= {getattr(schemas, name): "validation" for name in _references(operation.get("requestBody", {}))}
+        modes |= {getattr(schemas, name): "serialization" for name in _references(operation["responses"])}
+    template = "#/components/schemas/{model}"
+    _, definitions = models_json_schema(list(modes.items()), ref_template=template)
+    found: Mapping[str, Any] = definitions["$defs"]
+    return found
+
+
+def _route(name: str, operation: Mapping[str, Any]) -> str:
+    request = operation.get("requestBody", {"content": {}})["content"]
+    answers = operation["responses"]
+    kinds = [
+        f"`{kind}`"
+        for status, answer in sorted(answers.items())
+        if status != "200"
+        for content in answer["content"].values()
+        for kind in content["examples"]
+    ]
+    return _row(f"`{name}`", _bodies(request), _bodies(answers["200"]["content"]), ", ".join(kinds))
+
+
+def _bodies(content: Mapping[str, Any]) -> str:
+    return ", ".join(_kind(body["schema"]) if "$ref" in body["schema"] else media for media, body in content.items())
+
+
+def _in_order(paths: Mapping[str, Any], models: Mapping[str, Any]) -> list[str]:
+    """The names of all models: those of the first route first, each before those that its fields have."""
+    found: dict[str, None] = {}
+    waiting = _references(paths)
+    while waiting:
+        name = waiting.pop(0)
+        if name not in found:
+            found[name] = None
+            waiting = [*_references(models[name]), *waiting]
+    return list(found)
+
+
+def _references(part: Any) -> list[str]:
+    if isinstance(part, Mapping):
+        own = [part["$ref"].rpartition("/")[2]] if isinstance(part.get("$ref"), str) else []
+        return own + [name for key, value in part.items() if key != "examples" for name in _references(value)]
+    return [name for value in part for name in _references(value)] if isinstance(part, list) else []
+
+
+def _model(name: str, schema: Mapping[str, Any]) -> Iterator[str]:
+    yield f"### {name}"
+    if text := schema.get("description"):
+        yield f"{inspect.cleandoc(text)}\n"
+    yield from ["| field | type | default | |", "|---|---|---|---|"]
+    required = schema.get("required", [])
+    for field, value in schema.get("properties", {}).items():
+        default = "required" if field in required else _json(value.get("default"))
+        yield _row(f"`{field}`", f"{_kind(value)}{_bounds(value)}", default, value.get("description", ""))
+    yield ""
+
+
+def _kind(schema: Mapping[str, Any]) -> str:
+    """The type that a JSON schema allows, in words; models are links."""
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        return f"[{name}](#{name.lower()})"
+    for key in ("anyOf", "oneOf"):
+        if key in schema:
+            return " or ".join(dict.fromkeys(f"{_kind(one)}{_bounds(one)}" for one in schema[key]))
+    if values := schema.get("enum", [schema["const"]] if "const" in schema else None):
+        return " or ".join(map(_json, values))
+    kind = str(schema.get("type", "any value"))
+    if kind == "array":
+        inner = schema.get("prefixItems", [schema.get("items", {})])
+        return f"list of {', '.join(map(_kind, inner))}"
+    if kind == "object" and isinstance(values := schema.get("additionalProperties"), Mapping):
+        return f"object of {_kind(values)}"
+    return kind
+
+
+_BOUNDS = {
+    "minimum": "≥ {}",
+    "exclusiveMinimum": "> {}",
+    "maximum": "≤ {}",
+    "minLength": "from {} characters",
+    "maxLength": "up to {} characters",
+    "minItems": "from {} items",
+    "maxItems": "up to {} items",
+}
+
+
+def _bounds(schema: Mapping[str, Any]) -> str:
+    found = [text.format(f"{schema[key]:,}") for key, text in _BOUNDS.items() if key in schema]
+    return "".join(", not empty" if text.startswith("from 1 ") else f", {text}" for text in found)
+
+
+def _json(value: Any) -> str:
+    return f"`{json.dumps(value, ensure_ascii=False)}`"
+
+
+def _row(*cells: str | None) -> str:
+    inside = (" ".join((cell or "").split()).replace("|", "\\|") for cell in cells)
+    return f"| {' | '.join(inside)} |"
+
+
+def outputs(root: Path) -> dict[Path, str]:
+    """Both pages, as they are to be."""
+    description = create_app(Path("no bundle"), Settings()).openapi()
+    parts = {"cli.md": command_reference(app), "api.md": api_reference(description["paths"])}
+    pages = {root / "docs" / name: text for name, text in parts.items()}
+    return {page: PART.replaced(page.read_text(encoding="utf-8"), text) for page, text in pages.items()}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Write the pages, or check them; returns the exit status."""
+    check = wants_check("Write the reference of commands and of the API.", arguments)
+    return write_or_check(outputs(ROOT), ROOT, "research.pages.reference", "the code", check=check)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,262 @@
+"""Build and evaluate one system on every English test collection, or those that are named, for the table of results.
+
+    python -m research.quality.evaluate RECIPE --data DIR --work runs/quality --system NAME [-- OPTIONS OF evaluate]
+
+RECIPE is a recipe of a bundle, of which model, encoding and index are taken; name, corpus, tasks and paths are filled
+in for each collection. A bi-encoder's recipe has a section `distil`. One build gives the rows of `dense`, `sparse`,
+`hybrid` and `bm25`. What stands after `--` is handed to `lightretriever evaluate`, as in `-- --only hybrid --weights
+dense=0.3,sparse=0.7`, which measures the same bundle again under another name. `--vocabulary` and `--no-expand` make
+another bundle of the same encoded corpus. With `--head-share`, the model reads that share of the test queries, drawn by
+a fixed seed, as the bundle's head queries.
+
+    WORK/DATASET/work/              intermediate files, shared by all variants of one encoding
+    WORK/DATASET/VARIANT.yaml       the recipe, VARIANT being bundle or such as bundle-d256-k64
+    WORK/DATASET/VARIANT/           the bundle
+    WORK/DATASET/head-SHARE.txt     head queries
+    WORK/DATASET/NAME-evaluation/   report and runs
+    WORK/DATASET-test/DATASET-test/ of a collection made for training: what its test split judges (judged_part.py)
+
+Stopped and started again, it goes on: bundles that are there are kept, results that are recorded are skipped.
+"""
+
+import argparse
+import math
+import random
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+import yaml
+from lightretriever.artifacts.bundle.manifest import read_manifest
+from lightretriever.artifacts.bundle.paths import MANIFEST_FILE
+from lightretriever.artifacts.corpus.beir import read_qrels, read_queries
+from lightretriever.artifacts.errors import LightRetrieverError, RecipeError
+from lightretriever.artifacts.evaluation.quality import read_rows, typed_command
+from lightretriever.artifacts.pipeline.recipe import is_of_sentence_transformers
+from lightretriever.artifacts.sparse.vocabulary import VocabularyKind
+from lightretriever.service.cli import app
+
+from research.quality.judged_part import write_judged_part
+
+__all__ = ["COLLECTIONS", "Collection", "build", "main", "options_parser"]
+
+ROOT = Path(__file__).resolve().parents[2]
+TASK = "search"
+
+
+@dataclass(frozen=True)
+class Collection:
+    """A collection in BEIR layout: its folder below --data, and what a query asks for.
+
+    With `part`, only the documents that its `split` judges are searched. One that is not `usual` is measured where
+    `--datasets` names it.
+    """
+
+    folder: str
+    instruction: str
+    skip_bad: bool = False
+    part: bool = False
+    usual: bool = True
+    split: str = "test"
+
+    @property
+    def name(self) -> str:
+        """Its name in the results: the last name of its folder, with the split where it is a part."""
+        return Path(self.folder).name + (f"-{self.split}" if self.part else "")
+
+    def path(self, given: argparse.Namespace) -> Path:
+        """Where its files lie, or the part's will."""
+        work, data = Path(given.work), Path(given.data)
+        return work / self.name / self.name if self.part else data / self.folder
+
+
+COLLECTIONS = (
+    Collection("eval/scifact", "Given a scientific claim, retrieve documents that support or refute the claim"),
+    Collection("eval/vaswani", "Given a query on electronics or physics, retrieve relevant abstracts"),
+    # Two of its documents are empty.
+    Collection("eval/cranfield", "Given a question on aerodynamics, retrieve relevant abstracts", skip_bad=True),
+    Collection("eval/cacm", "Given a query on computer science, retrieve relevant titles and abstracts"),
+    Collection("eval/wikiqa", "Given a question, retrieve sentences that answer the question"),
+    Collection("eval/trecqa", "Given a question, retrieve sentences that answer the question"),
+    # 27,931 passages of 350 tokens, of which the test split judges 1,130.
+    Collection("train/race-qa", "Given a question or a statement on a passage, retrieve the passage", part=True),
+    # Chinese, simplified and traditional: for encoders that read it.
+    Collection("eval/cmrc2018-zh", "Given a question, retrieve the paragraph that answers it", usual=False),
+    Collection("eval/drcd-zh", "Given a question, retrieve the paragraph that answers it", usual=False),
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Build and evaluate; returns the exit status."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    split = words.index("--") if "--" in words else len(words)
+    given = options_parser().parse_args(words[:split])
+    try:
+        for collection in COLLECTIONS:
+            if collection.usual if given.datasets is None else collection.name in given.datasets:
+                measure(given, collection, words[split + 1 :])
+    except LightRetrieverError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def measure(given: argparse.Namespace, collection: Collection, options: Sequence[str]) -> None:
+    """Build the bundle of one collection and evaluate it, where that is not done.
+
+    Raises RecipeError when the bundle that is there was made by another recipe, and what the two commands raise.
+    """
+    content = build(given, collection)
+    bundle = Path(content["output"])
+    command = evaluate_command(given, collection, content, options)
+    digest, recorded = read_manifest(bundle).digest, typed_command(["lightretriever", *command])
+    for row in read_rows(given.results):
+        if (row["dataset"], row["command"], row.get("bundle", digest)) == (collection.name, recorded, digest):
+            print(f"{collection.name}: recorded already", file=sys.stderr)
+            return
+    run(command)
+
+
+def build(given: argparse.Namespace, collection: Collection) -> dict[str, Any]:
+    """Build the bundle of one collection where it is not there, and return its recipe.
+
+    Raises RecipeError when the bundle that is there was made by another recipe, and what `build` raises.
+    """
+    if collection.part and not collection.path(given).is_dir():
+        write_judged_part(given.data / collection.folder, collection.path(given), collection.split)
+    content = bundle_recipe(given, collection)
+    recipe, bundle = Path(content["output"]).with_suffix(".yaml"), Path(content["output"])
+    write_recipe(recipe, content)
+    if not (bundle / MANIFEST_FILE).is_file():
+        device = ["--device", given.device] if given.device else []
+        run(["build", str(recipe), *device])
+    return content
+
+
+def bundle_recipe(given: argparse.Namespace, collection: Collection) -> dict[str, Any]:
+    """The recipe for one collection."""
+    content: dict[str, Any] = yaml.safe_load(given.recipe.read_text(encoding="utf-8"))
+    biencoder = "distil" in content or is_of_sentence_transformers(given.model or content["model"]["path"])
+    options = {
+        "model": {"path": given.model, "adapter": given.adapter, "idf": given.idf},
+        "encode": {"max_length": given.max_length},
+        "index": {"dimension": given.dimension, "top_k": given.top_k, "vocabulary": given.vocabulary},
+    }
+    for section, values in options.items():
+        chosen = {key: value for key, value in values.items() if value is not None}
+        if chosen:
+            content[section] = {**(content.get(section) or {}), **chosen}
+    cuts = {"d": given.dimension, "k": given.top_k}
+    variant = "".join(f"-{letter}{size}" for letter, size in cuts.items() if size is not None)
+    if given.no_refine:
+        content.pop("refine", None)
+    if given.no_expand:
+        content["expand"] = False
+    if content["model"].get("idf") == "auto":
+        del content["model"]["idf"]  # the default
+    variant += "-refined" * (content.get("refine") is not None) + "-idf" * (content["model"].get("idf") == "corpus")
+    variant += f"-{given.vocabulary}" * (given.vocabulary is not None) + "-plain" * given.no_expand
+    folder = given.work / collection.name
+    if given.head_share is not None:
+        variant += f"-head{given.head_share:g}"
+        log = folder / f"head-{given.head_share:g}.txt"
+        content["head"] = {"queries": str(log), "top": write_head_log(log, collection.path(given), given.head_share)}
+    return content | {
+        "name": f"{collection.name}{variant}",
+        "corpus": {
+            "path": str(collection.path(given)),
+            "name": collection.name,
+            "skip_bad": collection.skip_bad,
+        },
+        # A bi-encoder was trained without such an instruction, or brings its own prompt.
+        "tasks": {TASK: "" if biencoder else collection.instruction},
+        "default_task": TASK,
+        "work": str(folder / "work"),
+        "output": str(folder / f"bundle{variant}"),
+    }
+
+
+def write_head_log(log: Path, collection: Path, share: float) -> int:
+    """Write a drawn share of a collection's test queries as a log, and return how many there are.
+
+    Raises RecipeError for a share that is not above 0 and at most 1.
+    """
+    if not 0 < share <= 1:
+        raise RecipeError(f"--head-share is {share:g}.", remedy="Give a share above 0 and at most 1.")
+    queries = read_queries(collection)
+    texts = [" ".join(queries[name].split()) for name in read_qrels(collection / "qrels" / "test.tsv")]
+    drawn = random.Random(0).sample(texts, math.ceil(share * len(texts)))
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.write_text("".join(f"{text}\n" for text in drawn), encoding="utf-8")
+    return len(drawn)
+
+
+def write_recipe(file: Path, content: dict[str, Any]) -> None:
+    """Write the recipe of a bundle. Raises RecipeError when another one stands there."""
+    text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
+    if file.is_file() and file.read_text(encoding="utf-8") != text:
+        raise RecipeError(
+            f"{file}: was written with other settings than these.", remedy="Use another --work, or remove its folder."
+        )
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text, encoding="utf-8")
+
+
+def evaluate_command(
+    given: argparse.Namespace, collection: Collection, content: dict[str, Any], options: Sequence[str]
+) -> list[str]:
+    """The arguments of `lightretriever evaluate`."""
+    bundle, dataset = content["output"], str(collection.path(given))
+    output = given.work / collection.name / f"{given.system}-evaluation"
+    command = ["evaluate", bundle, dataset, "--output", str(output), *options]
+    model = content["model"]
+    if given.full:
+        keys = {"path": "--query-model", "adapter": "--query-adapter", "bos_token": "--query-bos-token"}
+        command += [word for key, option in keys.items() if model.get(key) for word in (option, str(model[key]))]
+    length = (content.get("encode") or {}).get("max_length")
+    note = ["--note", f"documents cut to {length} tokens"] if length else []
+    return [*command, *note, "--results", str(given.results), "--system", given.system]
+
+
+def run(command: Sequence[str]) -> None:
+    """Run a command of `lightretriever` as if it had been typed. Raises its errors."""
+    typed = ["lightretriever", *command]
+    print(typed_command(typed), file=sys.stderr)
+    before, sys.argv = sys.argv, typed  # what is recorded as the command
+    try:
+        app(list(command), standalone_mode=False)
+    finally:
+        sys.argv = before
+
+
+def options_parser() -> argparse.ArgumentParser:
+    """The options of this program."""
+    parser = argparse.ArgumentParser(
+        description="Build and evaluate one system on every test collection.",
+        epilog="What stands after -- is handed to `lightretriever evaluate`.",
+    )
+    parser.add_argument("recipe", type=Path, help="recipe that gives model, encoding and index")
+    parser.add_argument("--data", type=Path, required=True, help="folder of the test collections")
+    parser.add_argument("--work", type=Path, required=True, help="folder for bundles and intermediate files")
+    parser.add_argument("--system", required=True, help="what the results are recorded as")
+    parser.add_argument("--datasets", nargs="+", choices=[one.name for one in COLLECTIONS], help="these alone")
+    parser.add_argument("--results", type=Path, default=ROOT / "docs" / "results" / "quality.json")
+    parser.add_argument("--full", action="store_true", help="also encode queries by the whole model")
+    parser.add_argument("--model", help="in place of the recipe's model.path")
+    parser.add_argument("--adapter", help="in place of the recipe's model.adapter")
+    parser.add_argument("--max-length", type=int, help="in place of the recipe's encode.max_length")
+    parser.add_argument("--top-k", type=int, help="in place of the recipe's index.top_k")
+    parser.add_argument("--dimension", type=int, help="in place of the recipe's index.dimension")
+    parser.add_argument("--no-refine", action="store_true", help="without the recipe's section refine")
+    parser.add_argument("--vocabulary", choices=get_args(VocabularyKind), help="in place of index.vocabulary")
+    parser.add_argument("--no-expand", action="store_true", help="documents have the terms of their texts alone")
+    parser.add_argument("--head-share", type=float, help="share of the test queries that the model reads")
+    parser.add_argument("--idf", help="in place of the recipe's model.idf")
+    parser.add_argument("--device", help="cpu, cuda, …, for building")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,175 @@
+"""Measure what `build` takes besides the models' reading, with several versions of the program in one run.
+
+    python -m research.scale.build CORPUS MODEL --documents 20000 --results docs/results/build.json \\
+        --side before OLD/.venv/bin/python --side after .venv/bin/python
+
+CORPUS is a file of JSON lines, of which the first documents are taken, MODEL a folder of static embeddings
+(`research/models/static.py`), which take next to no time. A side is a name and an interpreter that has the program.
+
+whole     `build` from nothing but the shards of the models, which `encode` makes before, unmeasured
+changed   `build` again over a corpus in which every hundredth line is new, encoding it included
+
+Processor time and peak memory are those of the process (`getrusage`), disk is the work directory without the shards.
+The sides take turns, each figure is the median of the turns, and every turn's bundles are compared with the first
+side's: tables and dense index byte by byte, the sparse index term by term, as Lucene draws ids for its files.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import perf_counter
+from typing import Any, Final
+
+import numpy as np
+import yaml
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.errors import LightRetrieverError
+from lightretriever.loadtest.connection import LoadError
+from lightretriever.loadtest.record import commit, four_digits, origin, typed, write_json
+
+__all__ = ["compare", "differences", "main"]
+
+_PROGRAM: Final = "from lightretriever.service.cli import main; main()"
+_EVERY: Final = 100
+_READ: Final = 4096
+_FIGURES: Final = ("wall_s", "cpu_s", "peak_mib", "disk_mib")
+
+Figures = dict[str, float]
+
+
+def compare(
+    corpus: Path, model: Path, sides: Sequence[tuple[str, Path]], documents: int, turns: int, work: Path
+) -> list[dict[str, Any]]:
+    """Measure all sides in turns below the folder `work`: one row each. Raises LoadError if a side fails."""
+    with corpus.open(encoding="utf-8") as file:
+        lines = list(islice(file, documents))
+    found: dict[str, dict[str, list[Figures]]] = {name: {"whole": [], "changed": []} for name, _ in sides}
+    same = True
+    for turn in range(turns):
+        for name, python in sides:
+            folder = work / f"{name}-{turn}"
+            for kind, figures in _turn(folder, python, model, lines).items():
+                found[name][kind].append(figures)
+            for bundle in ("whole", "changed"):
+                first = work / f"{sides[0][0]}-{turn}"
+                same = same and not differences(first / bundle, folder / bundle)
+        for name, _ in sides:
+            shutil.rmtree(work / f"{name}-{turn}")
+    return [
+        {"name": name, "commit": commit(python.parent), "documents": len(lines), "identical": same}
+        | {kind: {one: _median(figures, one) for one in _FIGURES} for kind, figures in found[name].items()}
+        for name, python in sides
+    ]
+
+
+def differences(one: Path, other: Path) -> list[str]:
+    """Compare two bundles: files that differ, but for the manifest, which has a date, and those of Lucene, whose
+    documents, terms and impacts are compared instead."""
+    names = [sorted(str(file.relative_to(path)) for file in path.rglob("*") if file.is_file()) for path in (one, other)]
+    found = sorted(set(names[0]) ^ set(names[1]))
+    plain = [name for name in names[0] if not name.startswith(("lucene/", "manifest.json")) and name not in found]
+    found += [name for name in plain if (one / name).read_bytes() != (other / name).read_bytes()]
+    with Bundle.open(one).sparse() as first, Bundle.open(other).sparse() as second:
+        for start in range(0, first.count, _READ):
+            stop = min(start + _READ, first.count)
+            ordinals = np.arange(start, stop)
+            indptr, spelt, terms, impacts = first.rows(start, stop)
+            others, other_spelt, *rest = second.rows(start, stop)
+            pairs = ((indptr, others), (terms, rest[0]), (impacts, rest[1]))
+            equal = spelt == other_spelt and all(np.array_equal(one, other) for one, other in pairs)
+            if not equal or first.documents(ordinals) != second.documents(ordinals):
+                return [*found, "lucene"]
+    return found
+
+
+def _turn(folder: Path, python: Path, model: Path, lines: Sequence[str]) -> dict[str, Figures]:
+    """Build both bundles of a side below `folder`."""
+    folder.mkdir(parents=True)
+    _write(folder, model, lines)
+    _run(python, "encode", folder)
+    shards = folder / "work" / "encode"
+    kept = shutil.move(shards, folder / "kept")
+    shutil.rmtree(folder / "work")
+    (folder / "work").mkdir()
+    shutil.move(kept, shards)
+    whole = _run(python, "build", folder)
+    shutil.copytree(folder / "bundle", folder / "whole")
+    _write(folder, model, [_changed(line) if row % _EVERY == 0 else line for row, line in enumerate(lines)])
+    changed = _run(python, "build", folder)
+    shutil.move(folder / "bundle", folder / "changed")
+    return {"whole": whole, "changed": changed}
+
+
+def _changed(line: str) -> str:
+    record = json.loads(line)
+    return json.dumps({**record, "text": f"{record['text']} This sentence is new."}) + "\n"
+
+
+def _write(folder: Path, model: Path, lines: Sequence[str]) -> None:
+    (folder / "corpus.jsonl").write_text("".join(lines), encoding="utf-8")
+    recipe = {
+        "name": "build",
+        "model": {"path": str(model.resolve()), "device": "cpu"},
+        "corpus": {"path": "corpus.jsonl", "name": "passages"},
+        "encode": {"shard_size": 8192},
+        "distil": {"sentences": False, "epochs": 0},
+        "work": "work",
+        "output": "bundle",
+    }
+    (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe), encoding="utf-8")
+
+
+def _run(python: Path, command: str, folder: Path) -> Figures:
+    """Run a command of the program over the recipe in a folder. Raises LoadError if it fails."""
+    options = ["--overwrite"] if command == "build" else []
+    began = perf_counter()
+    program = [str(python), "-P", "-c", _PROGRAM, command, "recipe.yaml", *options]
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(program, cwd=folder, stdout=subprocess.DEVNULL, stderr=log)
+    _, status, used = os.wait4(process.pid, 0)
+    wall = perf_counter() - began
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        reason = (folder / "log").read_text(encoding="utf-8")[-500:]
+        raise LoadError(f"{python} can't {command}: {reason}", remedy="Give an interpreter that has the program.")
+    sizes = [file.stat().st_size for file in (folder / "work").rglob("*") if file.is_file()]
+    shards = [file.stat().st_size for file in (folder / "work" / "encode").rglob("*") if file.is_file()]
+    disk = (sum(sizes) - sum(shards)) / 2**20
+    return dict(zip(_FIGURES, (wall, used.ru_utime + used.ru_stime, used.ru_maxrss / 2**10, disk), strict=True))
+
+
+def _median(figures: Sequence[Figures], name: str) -> float:
+    return four_digits(float(np.median([one[name] for one in figures])))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure and record; returns the exit status."""
+    parser = argparse.ArgumentParser(description="Measure what `build` takes, with several versions of the program.")
+    parser.add_argument("corpus", type=Path, help="file of JSON lines, not packed")
+    parser.add_argument("model", type=Path, help="folder of static embeddings")
+    parser.add_argument("--side", nargs=2, metavar=("NAME", "PYTHON"), action="append", required=True)
+    parser.add_argument("--documents", type=int, default=20_000)
+    parser.add_argument("--turns", type=int, default=1)
+    parser.add_argument("--results", type=Path, required=True)
+    given = parser.parse_args(arguments)
+    sides = [(name, Path(os.path.abspath(python))) for name, python in given.side]  # noqa: PTH100 -- keeps links
+    try:
+        with TemporaryDirectory(prefix="build-") as work:
+            rows = compare(given.corpus, given.model, sides, given.documents, given.turns, Path(work))
+    except LightRetrieverError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    about = {**origin(), "command": typed("research.scale.build", arguments), "turns": given.turns}
+    write_json(given.results, {**about, "sides": rows})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

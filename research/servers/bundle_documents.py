@@ -1,0 +1,144 @@
+"""What other systems take of a bundle: its documents and vectors to index, the vectors of queries, the form of hits."""
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import orjson
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.evaluation.bm25 import build_word_index
+from lightretriever.artifacts.sparse.index import ImpactIndex
+from lightretriever.artifacts.tokens.tokenizer import document_text
+from lightretriever.service.observability.metrics import StageClock
+from lightretriever.service.search.documents import Documents
+from lightretriever.service.search.encoder import QueryEncoder
+
+__all__ = ["CANDIDATES", "RANK_CONSTANT", "Row", "built", "by_number", "document_texts", "folder_of"]
+__all__ += [
+    "hit",
+    "index_of",
+    "probes",
+    "query_encoder",
+    "read_rows",
+    "stored_documents",
+    "term_numbers",
+    "vectors_of",
+    "word_index",
+]
+
+CANDIDATES: Final = 100
+"""Least candidates of a leg, as in the service."""
+RANK_CONSTANT: Final = 60
+"""Constant of reciprocal rank fusion, as in the service."""
+
+_CHUNK: Final = 1024
+_READ: Final = 8192  # documents whose terms are read together, since each time asks Lucene every term
+Row = tuple[int, list[float], dict[str, float], bytes]
+"""A document: its ordinal, dense vector of length D, impacts by term, and JSON."""
+
+
+def stored_documents(index: ImpactIndex) -> Iterator[bytes]:
+    """Give the JSON of every document, in ordinal order."""
+    for start in range(0, index.count, _CHUNK):
+        yield from index.documents(np.arange(start, min(start + _CHUNK, index.count)))
+
+
+def document_texts(index: ImpactIndex) -> Iterator[str]:
+    """Give title and text of every document, as encoded, in ordinal order."""
+    for raw in stored_documents(index):
+        document: dict[str, Any] = orjson.loads(raw)
+        yield document_text(document.get("title") or "", document.get("text") or "")
+
+
+def read_rows(bundle: Bundle) -> Iterator[Row]:
+    """Read all documents of a bundle, in ordinal order."""
+    dense = bundle.dense()
+    with bundle.sparse() as index:
+        for first in range(0, index.count, _READ):
+            ordinals = np.arange(first, min(first + _READ, index.count))
+            indptr, names, terms, impacts = index.rows(first, first + ordinals.size)
+            vectors, raws = dense.vectors(ordinals), index.documents(ordinals)
+            for place, number in enumerate(ordinals.tolist()):
+                own = slice(indptr[place], indptr[place + 1])
+                known = [names[term] for term in terms[own].tolist()]
+                sparse = dict(zip(known, impacts[own].astype(np.float64).tolist(), strict=True))
+                yield number, vectors[place].tolist(), sparse, raws[place]
+
+
+def term_numbers(bundle: Bundle) -> dict[str, int]:
+    """Number the terms of a bundle's documents, for systems whose terms are numbers."""
+    found = set[str]()
+    with bundle.sparse() as index:
+        for first in range(0, index.count, _READ):
+            found.update(index.rows(first, min(first + _READ, index.count))[1])
+    return {term: number for number, term in enumerate(sorted(found))}
+
+
+def by_number(sparse: Mapping[str, float], numbers: Mapping[str, int]) -> dict[int, float]:
+    """Give weights by number of the term, ascending, without terms that no document has."""
+    return dict(sorted((numbers[term], weight) for term, weight in sparse.items() if term in numbers))
+
+
+def query_encoder(bundle: Bundle) -> QueryEncoder:
+    """Open the service's query encoder for the bundle's default task."""
+    task, tokenizer = bundle.manifest.default_task, bundle.tokenizer()
+    return QueryEncoder(tokenizer, {task: bundle.table(task)}, bundle.vocabulary(tokenizer), bundle.idf())
+
+
+def vectors_of(bundle: Bundle) -> Callable[[str], tuple[list[float], dict[str, float]]]:
+    """Give what encodes a query as the service does: its dense vector of length D, and its weights by term."""
+    task, encoder = bundle.manifest.default_task, query_encoder(bundle)
+
+    def encode(query: str) -> tuple[list[float], dict[str, float]]:
+        encoded = encoder.encode(query, task, StageClock())
+        if encoded.dense is None:
+            raise ValueError(f"no token of {query!r} has a vector")
+        return encoded.dense.tolist(), dict(zip(encoded.terms, encoded.weights.tolist(), strict=True))
+
+    return encode
+
+
+def hit(rank: int, score: float, raw: str | bytes) -> dict[str, Any]:
+    """Give a hit of the answer, from a document's JSON."""
+    fields = orjson.loads(raw)
+    return {"id": fields.pop("_id"), "rank": rank, "score": score, "fields": fields}
+
+
+def probes(bundle: Bundle, count: int) -> list[str]:
+    """Give up to `count` query-like texts."""
+    with bundle.sparse() as index:
+        return Documents(index, bundle.manifest.field_names).probes(count)
+
+
+def folder_of(work: Path, bundle: Bundle, kind: str) -> Path:
+    """Give the folder that `built` writes."""
+    return work / f"{kind}-{bundle.manifest.digest[:12]}"
+
+
+def built(work: Path, bundle: Bundle, kind: str, build: Callable[[Path], object]) -> Path:
+    """Give the bundle's folder of this kind in `work`; if it is missing, make it atomically with `build`."""
+    folder = folder_of(work, bundle, kind)
+    if not folder.is_dir():
+        work.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{kind}-", dir=work) as scratch:
+            build(Path(scratch) / "new")
+            (Path(scratch) / "new").rename(folder)
+    return folder
+
+
+def index_of(kind: str, write: Callable[[Bundle, Path], object]) -> Callable[[Bundle, Path], Path]:
+    """Give a function that does `built` for this kind by `write`, which gets the bundle and the folder to make."""
+    return lambda bundle, work: built(work, bundle, kind, partial(write, bundle))
+
+
+def word_index(bundle: Bundle, work: Path) -> Path:
+    """Give the folder in `work` of a Lucene index of the words of a bundle's documents; build it if it is missing."""
+
+    def build(path: Path) -> None:
+        with bundle.sparse() as index:
+            build_word_index(path, index.ids(), document_texts(index))
+
+    return built(work, bundle, "words", build)

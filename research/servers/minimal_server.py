@@ -1,0 +1,143 @@
+"""A minimal HTTP route around a search function, for systems without one: `POST /search` with `query` and `k`.
+
+The same server, event loop, parser and JSON library as the service; no validation beyond types, no deadlines, no log.
+"""
+
+import argparse
+import asyncio
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
+from functools import partial
+from pathlib import Path
+from time import perf_counter
+from typing import Any, Final
+
+import orjson
+import uvicorn
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.errors import LightRetrieverError
+from lightretriever.loadtest.process import add_address
+from lightretriever.service.execution.memory import freeze_gc
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from research.servers.bundle_documents import probes
+
+__all__ = ["Hits", "Search", "application", "lifespan_of", "serve", "serve_system"]
+
+Hits = list[dict[str, Any]]
+"""`id`, `rank` from 1, `score`, `fields`; best first."""
+Search = Callable[[str, int], Hits]
+"""Finds the best documents for a query. Called from several threads at once."""
+
+_THREADS: Final = 8
+_BACKLOG: Final = 2048
+_GRACE_S: Final = 10
+_WARM_UP_QUERIES: Final = 2000
+_WARM_UP_S: Final = 5.0
+
+
+def lifespan_of(on_ready: Callable[[], None]) -> Callable[[Starlette], AbstractAsyncContextManager[None]]:
+    """Give an application threads for its requests, and call `on_ready` when it takes them."""
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        with ThreadPoolExecutor(_THREADS, thread_name_prefix="request") as executor:
+            app.state.executor = executor
+            on_ready()
+            yield
+
+    return lifespan
+
+
+def application(search: Search, on_ready: Callable[[], None]) -> Starlette:
+    """Make the application around a search; `on_ready` is called when it takes requests."""
+
+    async def answer(request: Request) -> Response:
+        try:
+            body = orjson.loads(await request.body())
+            query, k = body["query"], body.get("k", 10)
+            if not (isinstance(query, str) and type(k) is int and k > 0):
+                raise TypeError(f"query is {query!r}, k is {k!r}")
+        except (orjson.JSONDecodeError, AttributeError, KeyError, TypeError) as error:
+            return _json({"error": f'send {{"query": "…", "k": 10}}: {error}'}, 422)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(request.app.state.executor, lambda: _json({"hits": search(query, k)}))
+
+    return Starlette(routes=[Route("/search", answer, methods=["POST"])], lifespan=lifespan_of(on_ready))
+
+
+def serve(make: Callable[[Callable[[], None]], Starlette], what: str, *, host: str, port: int) -> None:
+    """Serve an application until SIGTERM or SIGINT; port 0 takes a free one. Prints `what` and the address on stdout
+    when it takes requests, which is when the application calls the function that `make` gets."""
+    with socket.create_server((host, port), backlog=_BACKLOG) as listener:
+        url = f"http://{host}:{listener.getsockname()[1]}"
+
+        def ready() -> None:
+            freeze_gc()
+            print(f"Ready: {what} at {url}", flush=True)
+
+        config = uvicorn.Config(
+            make(ready),
+            loop="uvloop",
+            http="httptools",
+            ws="none",
+            lifespan="on",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            backlog=_BACKLOG,
+            timeout_graceful_shutdown=_GRACE_S,
+        )
+        uvicorn.Server(config).run(sockets=[listener])
+
+
+def serve_system(
+    name: str,
+    build: Callable[[Bundle, Path], Path],
+    opened: Callable[[Bundle, Path], AbstractContextManager[Search]],
+    arguments: Sequence[str] | None,
+) -> int:
+    """Run the command of a system over a bundle: serve until SIGTERM; returns the exit status.
+
+    `build` indexes the bundle's documents below the folder `--work`, unless the index exists, and gives its path;
+    `opened` opens it. With `--build` the command only builds the index.
+    """
+    parser = argparse.ArgumentParser(description=f"{name} over the documents of a bundle.")
+    parser.add_argument("bundle", type=Path)
+    parser.add_argument("--work", type=Path, required=True, help="folder for the index")
+    parser.add_argument("--build", action="store_true", help="make the index, print its folder, and end")
+    add_address(parser)
+    given = parser.parse_args(arguments)
+    try:
+        bundle = Bundle.open(given.bundle)
+        index = build(bundle, given.work)
+        if given.build:
+            print(index)
+            return 0
+        with opened(bundle, index) as search:
+            _warm_up(search, probes(bundle, _WARM_UP_QUERIES))
+            what = f"{name} with {bundle.manifest.documents} documents"
+            serve(partial(application, search), what, host=given.host, port=given.port)
+    except LightRetrieverError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _warm_up(search: Search, queries: Sequence[str]) -> None:
+    """Search as often and as long as the service does before it reports ready."""
+    until = perf_counter() + _WARM_UP_S
+    for query in queries:
+        search(query, 1)
+        if perf_counter() >= until:
+            return
+
+
+def _json(content: Any, status: int = 200) -> Response:
+    return Response(orjson.dumps(content), status, media_type="application/json")

@@ -1,0 +1,78 @@
+"""ablations.py: what a variant changes, and two of them trained, evaluated and recorded on a toy set."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from lightretriever.artifacts.evaluation.quality import read_rows
+from lightretriever.artifacts.training.recipe import TrainRecipe
+
+from research.quality import ablations, evaluate
+from tests.support.toy import save_toy_model, write_toy_set
+
+RECIPE: dict[str, Any] = {
+    "name": "toy",
+    "model": {"path": "left-to-the-command", "device": "cpu"},
+    "lora": {"r": 4, "alpha": 8},
+    "idf_rows": True,
+    "data": {"sets": [{"path": "pairs", "instruction": "find"}], "max_document_length": 16},
+    "stages": [
+        {"kind": "contrastive", "steps": 2, "batch_size": 8, "negatives": 0, "full_kl": 0.5, "matryoshka": [16]},
+    ],
+    "work": "work",
+    "output": "adapter",
+}
+CHANGES: dict[str, Callable[[Any], bool]] = {
+    "no-kl": lambda recipe: recipe.stages[0].full_kl == 0,
+    "no-idf": lambda recipe: not recipe.stages[0].flops.idf,
+    "no-idf-rows": lambda recipe: not recipe.idf_rows,
+    "no-matryoshka": lambda recipe: recipe.stages[0].matryoshka == [],
+}
+
+
+@pytest.mark.parametrize("name", ablations.VARIANTS)
+def test_a_variant_changes_one_thing(name: str) -> None:
+    whole = TrainRecipe.model_validate(RECIPE)
+    content = ablations.variant_of(RECIPE, name)
+    assert content is not None
+    changed = TrainRecipe.model_validate(content)
+    assert CHANGES[name](changed)
+    assert not CHANGES[name](whole)
+    others = [holds(changed) for other, holds in CHANGES.items() if other != name]
+    assert not any(others)
+
+
+@pytest.mark.slow
+def test_a_variant_is_trained_evaluated_and_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = save_toy_model(tmp_path / "model")
+    write_toy_set(tmp_path / "data" / "pairs", "train", 60, seed=1)
+    write_toy_set(tmp_path / "data" / "toy", "test", 20, seed=2)
+    monkeypatch.setattr(evaluate, "COLLECTIONS", (evaluate.Collection("toy", "find"),))
+    (tmp_path / "train.yaml").write_text(yaml.safe_dump(RECIPE))
+    (tmp_path / "bundle.yaml").write_text(yaml.safe_dump({"model": {"device": "cpu"}, "index": {"factory": "Flat"}}))
+    places = {"--data": "data", "--work": "work", "--results": "quality.json", "--bundle-recipe": "bundle.yaml"}
+    command = [str(tmp_path / "train.yaml"), "--model", str(model), "--system", "toy"]
+    command += [word for option, place in places.items() for word in (option, str(tmp_path / place))]
+    command += ["--only", "base", "no-idf-rows", "--max-length", "16"]
+    command += ["--", "--only", "dense"]
+    assert ablations.main(command) == 0
+    rows = read_rows(tmp_path / "quality.json")
+    assert [row["system"] for row in rows] == ["toy dense", "toy-no-idf-rows dense"]
+    assert rows[0]["ndcg@10"] != rows[1]["ndcg@10"]
+    log = tmp_path / "work" / "base" / "train" / "log.jsonl"
+    before = log.stat().st_mtime_ns
+    assert ablations.main(command) == 0  # nothing is done twice
+    assert log.stat().st_mtime_ns == before
+    assert len(read_rows(tmp_path / "quality.json")) == 2
+
+
+@pytest.mark.slow
+def test_a_failed_training_ends_it(tmp_path: Path) -> None:
+    (tmp_path / "train.yaml").write_text(yaml.safe_dump(RECIPE))
+    places = {"--data": "data", "--work": "work", "--results": "quality.json"}
+    command = [str(tmp_path / "train.yaml"), "--model", str(tmp_path / "none"), "--system", "toy", "--only", "base"]
+    command += [word for option, place in places.items() for word in (option, str(tmp_path / place))]
+    assert ablations.main(command) == 2
+    assert not (tmp_path / "quality.json").exists()

@@ -1,0 +1,171 @@
+"""evaluate.py on a tiny collection with a tiny model: builds, evaluates, records, and does nothing twice."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from lightretriever.artifacts.bundle.parts import HeadInfo
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.evaluation.quality import read_rows
+
+from research.quality import evaluate, judged_part
+from tests.support.models import save_model, write_corpus
+
+RECIPE = {
+    "model": {"bos_token": "<|im_start|>", "device": "cpu"},
+    "encode": {"top_k": 50},
+    "index": {"factory": "Flat"},
+}
+
+
+LEGS = ("dense", "sparse", "hybrid")
+
+
+@pytest.fixture
+def arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A recipe without a model, and a folder of data with one collection, one of whose documents is empty."""
+    collection = tmp_path / "data" / "eval" / "toy"
+    (collection / "qrels").mkdir(parents=True)
+    write_corpus(collection / "corpus.jsonl", 20)
+    with (collection / "corpus.jsonl").open("a") as corpus:
+        corpus.write('{"_id": "empty", "text": ""}\n')
+    (collection / "queries.jsonl").write_text('{"_id": "q1", "text": "playlists and a small library"}\n')
+    (collection / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq1\tmusic\t1\n")
+    instruction = "Given a text, retrieve its like"
+    monkeypatch.setattr(evaluate, "COLLECTIONS", (evaluate.Collection("eval/toy", instruction, skip_bad=True),))
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(yaml.safe_dump(RECIPE))
+    model = save_model(tmp_path / "model", "llama")
+    options = {"--data": tmp_path / "data", "--work": tmp_path / "work", "--results": tmp_path / "quality.json"}
+    return [str(recipe), "--model", str(model), *(str(word) for pair in options.items() for word in pair)]
+
+
+def test_one_command_builds_evaluates_and_records(arguments: list[str], tmp_path: Path) -> None:
+    command = [*arguments, "--system", "tiny-d16", "--dimension", "16", "--max-length", "40", "--full"]
+    command += ["--", "--only", "full-dense", "--only", "bm25"]
+    assert evaluate.main(command) == 0
+    recipe = yaml.safe_load((tmp_path / "work" / "toy" / "bundle-d16.yaml").read_text())
+    assert recipe["encode"] == {"top_k": 50, "max_length": 40}
+    assert recipe["tasks"] == {"search": "Given a text, retrieve its like"}
+    rows = read_rows(tmp_path / "quality.json")
+    assert [(row["system"], row["dataset"], row["documents"]) for row in rows] == [
+        ("bm25", "toy", 20),
+        ("tiny-d16 full-dense", "toy", 20),
+    ]
+    assert rows[1]["dimension"] == 16
+    assert rows[1]["query_model"] == {"name": "model", "adapter": None, "bos_token": "<|im_start|>"}
+    assert rows[0]["note"] == "documents cut to 40 tokens"
+    assert str(tmp_path) not in json.dumps(rows)
+    report = json.loads((tmp_path / "work" / "toy" / "tiny-d16-evaluation" / "evaluation.json").read_text())
+    assert report["warnings"] == []
+
+    before = (
+        (tmp_path / "quality.json").stat().st_mtime_ns,
+        (tmp_path / "work/toy/bundle-d16/manifest.json").stat().st_mtime_ns,
+    )
+    assert evaluate.main(command) == 0
+    after = (
+        (tmp_path / "quality.json").stat().st_mtime_ns,
+        (tmp_path / "work/toy/bundle-d16/manifest.json").stat().st_mtime_ns,
+    )
+    assert before == after
+
+
+def test_one_encoding_serves_several_vocabularies(arguments: list[str], tmp_path: Path) -> None:
+    for name, options in {
+        "words": ["--vocabulary", "words"],
+        "plain": ["--vocabulary", "words", "--no-expand"],
+    }.items():
+        assert evaluate.main([*arguments, "--system", name, *options]) == 0
+    found = {row["system"]: row for row in read_rows(tmp_path / "quality.json")}
+    assert set(found) == {"bm25", *(f"{name} {leg}" for name in ("words", "plain") for leg in LEGS)}
+    assert found["words sparse"]["expansion"] == {"terms": 16, "weight": 0.25}
+    assert found["plain sparse"]["expansion"] is None
+    assert found["plain hybrid"]["fusion"]["weights"] == {"dense": 0.5, "sparse": 0.5}
+    folder = tmp_path / "work" / "toy"
+    assert {path.name for path in folder.glob("bundle*/")} == {"bundle-words", "bundle-words-plain"}
+
+
+def test_a_bundle_of_other_settings_is_not_taken(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = tmp_path / "work" / "toy" / "bundle.yaml"
+    recipe.parent.mkdir(parents=True)
+    recipe.write_text("name: another\n")
+    assert evaluate.main([*arguments, "--system", "tiny"]) == 2
+    assert "was written with other settings" in capsys.readouterr().err
+    assert recipe.read_text() == "name: another\n"
+
+
+def lines_of(file: Path) -> list[str]:
+    return file.read_text(encoding="utf-8").splitlines(keepends=True)
+
+
+def test_a_collection_made_for_training_is_cut_to_what_its_test_split_judges(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collection = tmp_path / "data" / "eval" / "toy"
+    corpus, queries = collection / "corpus.jsonl", collection / "queries.jsonl"
+    corpus.write_text("".join(line for line in lines_of(corpus) if '"empty"' not in line))
+    with queries.open("a") as file:
+        file.write('{"_id": "trained", "text": "of another split"}\n')
+    with (collection / "qrels" / "test.tsv").open("a") as file:
+        file.write("q1\tdoc-15\t1\n")
+    monkeypatch.setattr(evaluate, "COLLECTIONS", (evaluate.Collection("eval/toy", "Given a text", part=True),))
+    assert evaluate.main([*arguments, "--system", "tiny", "--", "--only", "bm25"]) == 0
+    part = tmp_path / "work" / "toy-test" / "toy-test"
+    judged = [line for line in lines_of(corpus) if json.loads(line)["_id"] in {"music", "doc-15"}]
+    assert (part / "corpus.jsonl").read_text() == "".join(judged)
+    assert len(judged) == 2
+    assert [json.loads(line)["_id"] for line in lines_of(part / "queries.jsonl")] == ["q1"]
+    assert (part / "qrels" / "test.tsv").read_bytes() == (collection / "qrels" / "test.tsv").read_bytes()
+    rows = read_rows(tmp_path / "quality.json")
+    assert [(row["dataset"], row["documents"], row["queries"]) for row in rows] == [("toy-test", 2, 1)]
+
+
+def test_a_part_of_a_collection_that_lacks_a_judged_document_is_not_made(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    collection, output = tmp_path / "data" / "eval" / "toy", tmp_path / "part"
+    corpus = collection / "corpus.jsonl"
+    corpus.write_text("".join(line for line in lines_of(corpus) if '"empty"' not in line and '"music"' not in line))
+    assert judged_part.main([str(collection), str(output)]) == 2
+    assert "1 of the documents and queries it names are not there, such as 'music'" in capsys.readouterr().err
+    assert not output.exists()
+
+
+def test_what_fails_is_said(arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "data" / "eval" / "toy" / "corpus.jsonl").unlink()
+    assert evaluate.main([*arguments, "--system", "tiny"]) == 2
+    assert "error: " in capsys.readouterr().err
+    assert not (tmp_path / "quality.json").exists()
+
+
+def test_a_collection_that_is_not_usual_is_measured_where_it_is_named(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    toy = evaluate.Collection("eval/toy", "Given a text, retrieve its like", skip_bad=True, usual=False)
+    monkeypatch.setattr(evaluate, "COLLECTIONS", (toy,))
+    assert evaluate.main([*arguments, "--system", "tiny"]) == 0
+    assert not (tmp_path / "quality.json").exists()
+    assert evaluate.main([*arguments, "--system", "tiny", "--datasets", "toy", "--", "--only", "bm25"]) == 0
+    assert [row["dataset"] for row in read_rows(tmp_path / "quality.json")] == ["toy"]
+
+
+def test_collections_have_different_names() -> None:
+    names = [collection.name for collection in evaluate.COLLECTIONS]
+    assert len(set(names)) == len(names)
+
+
+def test_a_share_of_the_test_queries_may_be_head_queries(arguments: list[str], tmp_path: Path) -> None:
+    command = [*arguments, "--system", "tiny-head1", "--head-share", "1", "--full"]
+    assert evaluate.main([*command, "--", "--only", "hybrid", "--only", "full-hybrid"]) == 0
+    assert (tmp_path / "work" / "toy" / "head-1.txt").read_text() == "playlists and a small library\n"
+    bundle = Bundle.open(tmp_path / "work" / "toy" / "bundle-head1")
+    assert bundle.manifest.tasks["search"].head == HeadInfo(queries=1, sparse=True)
+    full, head = read_rows(tmp_path / "quality.json")
+    assert (head["system"], full["system"]) == ("tiny-head1 hybrid", "tiny-head1 full-hybrid")
+    assert (head["head_queries"], full.get("head_queries")) == (1, None)
+    assert head["ndcg@10"] == full["ndcg@10"]
+    assert evaluate.main([*arguments, "--system", "tiny", "--head-share", "2"]) == 2

@@ -1,0 +1,92 @@
+"""research/quality/expansion.py on a tiny collection with a tiny model, and how the page shows what it records."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from lightretriever.service.cli import app
+from typer.testing import CliRunner
+
+from research.pages.quality_tables import expansion_size_table, expansion_table
+from research.quality import evaluate, expansion, expansion_size
+from tests.research.test_evaluate import RECIPE
+from tests.support.biencoder import save_biencoder
+from tests.support.models import save_model, write_corpus
+
+
+def test_settings_are_compared_with_the_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    collection = tmp_path / "data" / "eval" / "toy"
+    (collection / "qrels").mkdir(parents=True)
+    write_corpus(collection / "corpus.jsonl", 20)
+    lines = ['{"_id": "q1", "text": "playlists and a small library"}', '{"_id": "q2", "text": "the"}']
+    (collection / "queries.jsonl").write_text("\n".join(lines) + "\n")
+    (collection / "qrels" / "dev.tsv").write_text("query-id\tcorpus-id\tscore\nq1\tmusic\t1\nq2\tmusic\t1\n")
+    toy = evaluate.Collection("eval/toy", "Given a text, retrieve its like", split="dev")
+    monkeypatch.setattr(expansion, "DEVELOPMENT", (toy,))
+    recipe, results = tmp_path / "recipe.yaml", tmp_path / "expansion.json"
+    recipe.write_text(yaml.safe_dump(RECIPE))
+    command = [str(recipe), "--model", str(save_model(tmp_path / "model", "llama")), "--vocabulary", "words"]
+    command += ["--data", str(tmp_path / "data"), "--work", str(tmp_path / "work"), "--results", str(results)]
+    for system in ("one", "other"):
+        assert expansion.main([*command, "--system", system, "--weights", "0.25", "1", "--terms", "2", "16"]) == 0
+    assert expansion_table(tmp_path / "nothing.json") == []
+    systems = json.loads(results.read_text())["systems"]
+    assert list(systems) == ["one", "other"]
+    found = systems["one"]
+    assert [row["setting"] for row in found["rows"]] == [
+        "λ 0.25, k 16",
+        "plain",
+        "λ 0.25, k 2",
+        "λ 1, k 2",
+        "λ 1, k 16",
+        "λ 0.25, k 16, b 0",
+        "λ 0.25, k 16, b 0.2",
+        "λ 0.25, k 16, 200 impacts a unit",
+        "λ 0.25, k 16, lacking words too",
+        "λ 0.25, k 16, rows / tokens^0.5",
+        "λ 0.25, k 16, rows / tokens^1",
+        "λ 0.25, k 16, equal form",
+        "λ 0.25, k 16, commonest form",
+        "λ 0.25, k 16, λ · length^-0.5",
+        "λ 0.25, k 16, λ · length^0.5",
+    ]
+    assert found["queries"] == {"toy": 2}
+    assert found["rows"][0]["sparse_difference"] == [0, 0, 0]
+    assert found["rows"][1]["sparse"] == {"toy": 0.5, "average": 0.5}  # of the two, one query has no word but "the"
+    [table] = expansion_table(results)
+    assert "| λ 0.25, k 16, the default |" in table
+    assert table.count("Queries: toy 2.") == 2
+
+
+def test_a_difference_is_the_mean_over_the_collections() -> None:
+    random = np.random.default_rng(1)
+    ours = {"many": random.random(400), "few": random.random(40) + 1}
+    others = {"many": random.random(400), "few": random.random(40)}
+    mean, low, high = expansion.difference(ours, others)
+    assert mean == pytest.approx(np.mean([(ours[name] - others[name]).mean() for name in ours]), abs=1e-5)
+    deviation = np.sqrt(sum((ours[name] - others[name]).var() / len(ours[name]) for name in ours)) / 2
+    assert (low, high) == pytest.approx((mean - 1.96 * deviation, mean + 1.96 * deviation), abs=0.1 * deviation)
+
+
+def test_what_expansion_takes_is_measured(tmp_path: Path) -> None:
+    write_corpus(tmp_path / "corpus.jsonl", 20)
+    content = RECIPE | {
+        "name": "toy",
+        "model": {"path": str(save_biencoder(tmp_path / "encoder")), "device": "cpu"},
+        "corpus": {"path": str(tmp_path / "corpus.jsonl"), "name": "toy"},
+        "distil": {"epochs": 1, "batch_size": 4, "held_out": 2},
+        "work": str(tmp_path / "work"),
+        "output": str(tmp_path / "bundle"),
+    }
+    recipe, result = tmp_path / "recipe.yaml", tmp_path / "expansion-size.json"
+    recipe.write_text(yaml.safe_dump(content))
+    assert CliRunner().invoke(app, ["build", str(recipe)]).exit_code == 0
+    assert expansion_size.main([str(recipe), str(result), "--turns", "1"]) == 0
+    expanded, plain = json.loads(result.read_text())["rows"]
+    assert (expanded["documents"], plain["added"]) == (20, 0)
+    assert expanded["terms"] > plain["terms"]
+    [table] = expansion_size_table(result)
+    assert "| words alone |" in table
+    assert expansion_size_table(tmp_path / "nothing.json") == []

@@ -1,0 +1,99 @@
+"""A real bundle of a tiny model, and a larger one drawn after it."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.bundle.verify import verify_bundle
+from lightretriever.artifacts.pipeline.recipe import load_recipe
+from lightretriever.service.cli import app
+from typer.testing import CliRunner
+
+from research.speed.make_corpus import main, read_sample
+from tests.support.models import save_model, write_corpus
+
+
+def built(folder: Path, index: dict[str, object]) -> Path:
+    """The recipe of a bundle that was built, in a folder of its own."""
+    content = {
+        "name": "tiny",
+        "model": {"path": str(save_model(folder / "model", "llama")), "device": "cpu"},
+        "corpus": {"path": str(write_corpus(folder / "corpus.jsonl", 60)), "name": "tiny"},
+        "tasks": {"web": "find pages"},
+        "default_task": "web",
+        "encode": {"max_length": 32, "top_k": 40},
+        "index": {"dimension": 8, **index},
+        "work": str(folder / "work"),
+        "output": str(folder / "bundle"),
+    }
+    file = folder / "recipe.yaml"
+    file.write_text(yaml.safe_dump(content))
+    assert CliRunner().invoke(app, ["build", str(file)], catch_exceptions=False).exit_code == 0
+    return file
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built(tmp_path_factory.mktemp("real"), {"vocabulary": "tokens", "top_k": 25})
+
+
+def test_a_larger_bundle_after_a_real_one(recipe: Path, tmp_path: Path) -> None:
+    queries = tmp_path / "queries"
+    queries.mkdir()
+    (queries / "queries.jsonl").write_text('{"_id":"q","text":"plays music from the terminal"}\n')
+    command = [str(recipe), str(tmp_path / "large"), "--documents", "700", "--seed", "3"]
+    command += ["--queries", str(queries)]
+    assert main(command) == 0
+    assert verify_bundle(tmp_path / "large") == []
+    real, large = Bundle.open(recipe.parent / "bundle"), Bundle.open(tmp_path / "large")
+    assert (large.manifest.documents, large.manifest.dimension) == (700, 8)
+    assert large.manifest.sparse.top_k == real.manifest.sparse.top_k == 25
+    np.testing.assert_array_equal(large.table("web").rows(np.arange(50)), real.table("web").rows(np.arange(50)))
+    with real.sparse() as few, large.sparse() as many:
+        (terms,) = real.vocabulary(real.tokenizer()).terms_of(["plays music from the terminal"])
+        found = [index.search(terms, np.ones(len(terms), np.float32), 100)[0].size for index in (few, many)]
+        assert found[1] > found[0] > 0
+        assert json.loads(many.documents(np.array([5]))[0])["_id"]
+
+
+@pytest.mark.parametrize("vocabulary", ["words", "both"])
+def test_a_larger_bundle_of_words(vocabulary: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Expanded ones: a document drawn near others has their terms, and their impacts."""
+    recipe = built(tmp_path, {"vocabulary": vocabulary, "language": "english", "k1": 1.2})
+    assert main([str(recipe), str(tmp_path / "large"), "--documents", "300"]) == 0
+    assert verify_bundle(tmp_path / "large") == []
+    real, large = Bundle.open(tmp_path / "bundle"), Bundle.open(tmp_path / "large")
+    assert large.manifest.sparse == real.manifest.sparse
+    assert (large.manifest.fusion, large.manifest.sparse.k1) == (real.manifest.fusion, 1.2)
+    assert large.manifest.sparse.expansion is not None
+    with real.sparse() as few, large.sparse() as many:
+        _, known, *_ = few.rows(0, few.count)
+        indptr, names, _, impacts = many.rows(0, many.count)
+        assert set(names) <= set(known)
+        assert np.diff(indptr).min() > 0
+        assert impacts.min() > 0
+
+
+def test_the_sample_is_cut_as_the_bundle_is(recipe: Path) -> None:
+    sample = read_sample(load_recipe(recipe))
+    assert sample.dense.shape == (60, 8)
+    assert np.diff(sample.indptr).max() == 25
+
+
+def test_vectors_may_be_cut_further(recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = [str(recipe), str(tmp_path / "cut"), "--documents", "50", "--dimension"]
+    assert main([*command, "4"]) == 0
+    assert Bundle.open(tmp_path / "cut").manifest.dimension == 4
+    assert main([*command, "9"]) == 2
+    assert "--dimension is 9, the bundle has 8. Give 1 to 8." in capsys.readouterr().err
+
+
+def test_a_bundle_that_was_not_built_is_named(recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    content = yaml.safe_load(recipe.read_text())
+    other = tmp_path / "recipe.yaml"
+    other.write_text(yaml.safe_dump(content | {"work": str(tmp_path / "nowhere")}))
+    assert main([str(other), str(tmp_path / "large"), "--documents", "10"]) == 2
+    assert "nowhere" in capsys.readouterr().err

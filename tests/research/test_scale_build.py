@@ -1,0 +1,42 @@
+"""What a build takes: the program that measures it, and its table."""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+from tokenizers import Tokenizer
+
+from research.pages.scale_tables import build_table
+from research.scale.build import differences, main
+from tests.support.models import write_corpus
+from tests.support.tiny import make_tiny_bundle, tiny_documents, train_tokenizer
+
+
+def test_bundles_are_compared_by_what_they_hold(tmp_path: Path) -> None:
+    paths = [make_tiny_bundle(tmp_path / str(number), documents=20, seed=max(number, 1)).path for number in range(3)]
+    assert differences(paths[0], paths[1]) == []
+    assert {"dense.faiss", "tables/fact.npy", "lucene"} <= set(differences(paths[0], paths[2]))
+
+
+@pytest.mark.slow
+def test_versions_are_measured_in_turns_and_make_a_table(tmp_path: Path) -> None:
+    train_tokenizer(tmp_path / "tokenizer.json", [document.text for document in tiny_documents(100)])
+    tokenizer = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    rows = np.random.default_rng(0).standard_normal((tokenizer.get_vocab_size(), 8)).astype(np.float32)
+    model = SentenceTransformer(modules=[StaticEmbedding(tokenizer, embedding_weights=rows)], device="cpu")
+    model.save(str(tmp_path / "model"), create_model_card=False)
+    corpus, results = write_corpus(tmp_path / "corpus.jsonl", 100), tmp_path / "build.json"
+    sides = [option for name in ("one", "other") for option in ("--side", name, sys.executable)]
+    assert main([str(corpus), str(tmp_path / "model"), "--results", str(results), *sides]) == 0
+    one, other = json.loads(results.read_text())["sides"]
+    assert (one["documents"], one["identical"], other["name"]) == (100, True, "other")
+    for side in (one, other):
+        assert all(side[kind][name] > 0 for kind in ("whole", "changed") for name in ("wall_s", "cpu_s", "peak_mib"))
+    heading, table, source = build_table(results)
+    assert heading == "### What a build takes\n"
+    assert table.count("| one, ") == table.count("| other, ") == 2
+    assert "The bundles of all versions are identical." in source

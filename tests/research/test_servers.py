@@ -1,0 +1,263 @@
+"""Every system that is compared starts by its one command on a tiny bundle, and answers over HTTP."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from shutil import rmtree
+from tempfile import mkdtemp
+from typing import Literal
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import numpy as np
+import pytest
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.errors import ModelError
+from lightretriever.artifacts.evaluation.bm25 import WordIndex
+from lightretriever.artifacts.evaluation.full import QueryModel
+from lightretriever.loadtest.connection import LoadError, search_requests
+from lightretriever.loadtest.generator import open_loop, run_loop
+from lightretriever.loadtest.model_server import open_engine
+from lightretriever.loadtest.overlap import ExactAnswers, overlap
+from lightretriever.loadtest.process import Server, finish, python
+from lightretriever.loadtest.service_costs import serve_command
+from lightretriever.loadtest.systems import NAMES, Given, LeftOut, System, systems
+from lightretriever.service.schemas import RrfFusion, SearchRequest
+from lightretriever.service.search.engine import SearchEngine
+from lightretriever.service.settings import Settings
+
+from research.servers.bundle_documents import (
+    by_number,
+    read_rows,
+    stored_documents,
+    term_numbers,
+    vectors_of,
+    word_index,
+)
+from tests.support.biencoder import save_biencoder
+from tests.support.tiny import make_tiny_bundle
+
+SETTINGS = Settings(deadline_ms=60_000)
+FAST = {"LIGHTRETRIEVER_WARM_UP_QUERIES": "3", "LIGHTRETRIEVER_DEADLINE_MS": "60000"}
+
+
+def ask(url: str, body: object, what: str = "search") -> dict[str, object]:
+    request = Request(f"{url}/{what}", data=json.dumps(body).encode(), headers={"content-type": "application/json"})
+    with urlopen(request) as answer:
+        content: dict[str, object] = json.load(answer)
+    return content
+
+
+@pytest.fixture(scope="module")
+def found(real_bundle: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, System]]:
+    """Every system, with all that it needs."""
+    folder, work = tmp_path_factory.mktemp("given"), Path(mkdtemp(prefix="loadtest-"))
+    work.chmod(0o755)  # the user of a node can't enter pytest's own folders
+    same = make_tiny_bundle(folder / "same", documents=Bundle.open(real_bundle[0]).manifest.documents).path
+    given = Given(
+        bundle=real_bundle[0],
+        work=work,
+        model=str(real_bundle[1]),
+        device="cpu",
+        biencoder=str(save_biencoder(folder / "encoder")),
+        biencoder_bundle=same,
+        static_bundle=same,
+    )
+    yield {one.name: one for one in systems(given) if isinstance(one, System)}
+    rmtree(work)
+
+
+def needed(name: str, found: dict[str, System]) -> System:
+    """The system; the test is skipped without its package or, for OpenSearch, its folder."""
+    if name not in found:
+        assert name in ("cluster", "opensearch", "seekdb", "milvus", "lancedb")
+        pytest.skip(f"{name} is not installed, or OPENSEARCH_HOME not set")
+    if found[name].prepare:
+        finish(found[name].prepare)
+    return found[name]
+
+
+SLOW = (
+    "processes",
+    "cluster",
+    "llm",
+    "biencoder",
+    "static",
+    "opensearch",
+    "seekdb",
+    "milvus",
+    "lancedb",
+)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in NAMES]
+)
+def test_a_system_starts_and_answers(name: str, found: dict[str, System]) -> None:
+    with Server([*needed(name, found).command, "--port", "0"], environment=FAST) as server:
+        assert server.ready_s > 0
+        requests = search_requests(server.url, ["music player", "terminal"], 5)
+        before = server.cpu_s()
+        result = run_loop(open_loop(server.url, requests, rate=20, seconds=0.5, limit_s=60))
+        assert result["answered"] == result["sent"] == 10
+        assert result["degraded"] == 0
+        assert server.cpu_s() > before
+        memory = server.memory_mb()
+        assert 10 < memory["private"] <= memory["pss"] <= memory["rss"]
+        hits = ask(server.url, {"query": "music player", "k": 2})["hits"]
+        assert isinstance(hits, list)
+        assert [hit["rank"] for hit in hits] == [1, 2]
+        assert hits[0]["score"] >= hits[1]["score"]
+        assert "_id" not in hits[0]["fields"]
+        assert {"title", "text", "year"} == set(hits[0]["fields"])
+        if name in ("lightretriever", "llm", "biencoder"):
+            encoded = ask(server.url, {"text": "music player"}, "encode")
+            assert encoded["dimension"] == 16
+            assert encoded["terms"]
+            assert bool(encoded["tokens"]) == (name == "lightretriever")  # a model's vector is no sum over tokens
+
+
+@pytest.mark.slow
+def test_what_a_model_can_not_tell_is_refused(found: dict[str, System]) -> None:
+    with Server([*found["llm"].command, "--port", "0"], environment=FAST) as server:
+        for further, named in (({"explain": True}, "explain"), ({"terms": [{"text": "new", "weight": 1}]}, "terms")):
+            with pytest.raises(HTTPError) as refused:
+                ask(server.url, {"query": "music player", **further})
+            with refused.value:
+                assert refused.value.code == 422
+                assert [error["field"] for error in json.load(refused.value)["errors"]] == [named]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("vocabulary", ["tokens", "words"])
+@pytest.mark.parametrize("name", ["opensearch", "seekdb", "milvus"])
+def test_an_engine_fuses_the_same_rankings(
+    name: str, vocabulary: str, found: dict[str, System], real_bundle: tuple[Path, Path], word_bundle: Bundle
+) -> None:
+    bundle = Bundle.open(real_bundle[0]) if vocabulary == "tokens" else word_bundle
+    work = Path(found["bm25"].command[found["bm25"].command.index("--work") + 1])
+    there = {one.name: one for one in systems(Given(bundle.path, work)) if isinstance(one, System)}
+    with (
+        Server([*needed(name, there).command, "--port", "0"]) as server,
+        SearchEngine.open(bundle, SETTINGS) as engine,
+    ):
+        for text in ("music player", "text editor with plugins", "terminal"):
+            hits = ask(server.url, {"query": text, "k": 40})["hits"]
+            ours = engine.search(SearchRequest(query=text, k=40, fusion=RrfFusion(method="rrf"))).hits
+            assert isinstance(hits, list)
+            theirs = {hit["id"]: hit["score"] for hit in hits}
+            # Documents that tie in a leg may change places there, and nothing else may differ.
+            assert theirs == pytest.approx({hit.id: hit.score for hit in ours}, abs=2e-3)
+
+
+def test_overlap_is_the_share_of_exact_answers_found(tiny_bundle: Bundle) -> None:
+    texts = ["music player", "terminal"]
+    exact = ExactAnswers.of(tiny_bundle, texts, 5)
+    assert [len(ids) for ids in (*exact.default, *exact.rrf)] == [5] * 4
+    with Server(serve_command(tiny_bundle.path), environment=FAST) as server:
+        assert overlap(server.url, texts, exact.default) == 1.0
+        assert overlap(server.url, texts, [[*ids[:4], "none"] for ids in exact.default]) == pytest.approx(0.8)
+
+
+def test_words_of_the_query_are_in_what_bm25_finds(found: dict[str, System]) -> None:
+    with Server([*found["bm25"].command, "--port", "0"]) as server:
+        hits = ask(server.url, {"query": "music player", "k": 3})["hits"]
+        assert isinstance(hits, list)
+        assert all("music" in json.dumps(hit["fields"]).lower() for hit in hits)
+        assert ask(server.url, {"query": "qqqzzz"})["hits"] == []
+        for body in ({}, {"query": 5}, {"query": "x", "k": 0}, [1]):
+            with pytest.raises(HTTPError) as refused:
+                ask(server.url, body)
+            with refused.value:
+                assert refused.value.code == 422
+
+
+def test_a_server_that_ends_says_why(tmp_path: Path) -> None:
+    with pytest.raises(LoadError, match="nowhere: there is no such folder"):
+        Server(python("lightretriever.service.cli", "serve", str(tmp_path / "nowhere"), "--port", "0"))
+    with pytest.raises(LoadError, match=r"ended with 2: .*nowhere"):
+        finish(python("research.servers.bm25", str(tmp_path / "nowhere"), "--work", str(tmp_path), "--build"))
+    with pytest.raises(LoadError, match="can't be started"):
+        Server([str(tmp_path / "no-program")])
+
+
+def test_what_is_missing_is_named(tiny_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENSEARCH_HOME", raising=False)
+    left = {one.name: one.reason for one in systems(Given(tiny_path, tmp_path)) if isinstance(one, LeftOut)}
+    assert set(left) - {"seekdb", "milvus", "lancedb"} == {
+        "llm",
+        "biencoder",
+        "static",
+        "opensearch",
+        "cluster",
+    }
+    assert left["opensearch"] == "OPENSEARCH_HOME names no folder with bin/cluster"
+    assert left["llm"] == "no --model was given"
+    assert "--biencoder" in left["biencoder"]
+    assert "--static-bundle" in left["static"]
+    encoder = save_biencoder(tmp_path / "encoder")
+    (wrong,) = [one for one in systems(Given(tiny_path, tmp_path, model=str(encoder))) if one.name == "llm"]
+    assert isinstance(wrong, LeftOut)
+    assert "bi-encoder" in wrong.reason
+    other = make_tiny_bundle(tmp_path / "other", documents=50).path
+    more = Given(tiny_path, tmp_path, biencoder=str(encoder), biencoder_bundle=other, static_bundle=other)
+    left = {one.name: one.reason for one in systems(more) if isinstance(one, LeftOut)}
+    assert left["biencoder"] == left["static"] == "its bundle has 50 documents, not 120"
+    only = [one for one in systems(Given(tiny_path, tmp_path), ("bm25",)) if isinstance(one, System)]
+    assert [one.name for one in only] == ["bm25"]
+    with pytest.raises(LoadError, match="elastic"):
+        list(systems(Given(tiny_path, tmp_path), ("elastic",)))
+
+
+def test_another_model_is_refused(real_bundle: tuple[Path, Path], tiny_bundle: Bundle) -> None:
+    with pytest.raises(ModelError, match="another tokenizer"):
+        open_engine(tiny_bundle, QueryModel(str(real_bundle[1])), device="cpu", batch=1)
+
+
+@pytest.fixture
+def words(tiny_bundle: Bundle, tmp_path: Path) -> Iterator[WordIndex]:
+    with WordIndex.open(word_index(tiny_bundle, tmp_path)) as words:
+        yield words
+
+
+def test_a_bundle_gives_its_documents_and_vectors_back(tiny_bundle: Bundle, words: WordIndex) -> None:
+    with tiny_bundle.sparse() as index:
+        assert words.ids() == index.ids()
+        raw = list(stored_documents(index))
+        assert [json.loads(one)["_id"] for one in raw] == index.ids()
+        indptr, names, terms, impacts = index.rows(0, index.count)
+        vectors = tiny_bundle.dense().vectors(np.arange(index.count))
+        for number, (ordinal, dense, sparse, document) in enumerate(read_rows(tiny_bundle)):
+            own = slice(indptr[number], indptr[number + 1])
+            assert (ordinal, document) == (number, raw[number])
+            assert dense == vectors[number].tolist()
+            known = [names[term] for term in terms[own].tolist()]
+            assert sparse == dict(zip(known, impacts[own].tolist(), strict=True))
+        assert number == index.count - 1
+
+
+def test_terms_have_numbers_for_engines_that_ask_for_them(word_bundle: Bundle) -> None:
+    numbers = term_numbers(word_bundle)
+    assert sorted(numbers.values()) == list(range(len(numbers)))
+    dense, sparse = vectors_of(word_bundle)("Music music qqqzzz")
+    assert len(dense) == 16
+    assert sparse == {"music": 2.0, "qqqzzz": 1.0}
+    assert by_number(sparse, numbers) == {numbers["music"]: 2.0}
+    _, _, impacts, _ = next(read_rows(word_bundle))
+    assert "player" in impacts
+    assert list(by_number(impacts, numbers)) == sorted(numbers[term] for term in impacts)
+
+
+@pytest.mark.parametrize("mode", ["dense", "sparse"])
+def test_the_model_encodes_the_queries(
+    real_bundle: tuple[Path, Path], mode: Literal["dense", "sparse"], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LIGHTRETRIEVER_DEADLINE_MS", "60000")
+    bundle, asked = Bundle.open(real_bundle[0]), SearchRequest(query="music player", mode=mode)
+    with (
+        open_engine(bundle, QueryModel(str(real_bundle[1])), device="cpu", batch=2) as heavy,
+        SearchEngine.open(bundle, SETTINGS) as light,
+    ):
+        whole, table = ([(hit.id, hit.score) for hit in engine.search(asked).hits] for engine in (heavy, light))
+    assert whole
+    assert whole != table
