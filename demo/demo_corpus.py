@@ -8,8 +8,8 @@ packages share is kept once, for the first of them.
 
 PACKAGES is the archive's own index of packages, a `Packages` file or what `apt-cache dumpavail` prints. A package that
 stands there gets its short description in the title ("cmus: lightweight ncurses audio player"), the field `section`,
-without the archive's area (`games`, not `contrib/games`), and `installed_kb`, its size when it is installed, in KiB. The
-title of the others is their name alone.
+without the archive's area (`games`, not `contrib/games`), and `installed_kb`, its size when it is installed, in KiB.
+The title of the others is their name alone.
 """
 
 import argparse
@@ -58,7 +58,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("corpus", type=Path, help="the corpus file or its BEIR folder")
     parser.add_argument("output", type=Path)
-    parser.add_argument("--packages", type=Path, help="the archive's index: short descriptions, section and installed_kb")
+    parser.add_argument("--packages", type=Path, help="the archive's index, for titles, sections and sizes")
     given = parser.parse_args(arguments)
     packages: dict[str, Facts] = {}
     if given.packages is not None:
