@@ -8,17 +8,16 @@ from itertools import accumulate
 from typing import Any, Final, NamedTuple
 
 from lightretriever.artifacts.files.reading import parse_yaml
+from markdown_it import MarkdownIt
 
 __all__ = ["Heading", "markdown_headings", "markdown_title"]
 
-_HEADING: Final = re.compile(r" {0,3}(#{1,6})[ \t]+(.*)")
-_BLANKS: Final = " \t"
-_UNDERLINE: Final = re.compile(r" {0,3}(?:=+|-{2,})[ \t]*")
-_NO_PARAGRAPH: Final = re.compile(r"[ \t]*(?:[-*+>|#<]|\d+[.)])|    |\t")
-_FENCE: Final = re.compile(r" {0,3}(`{3,}(?=[^`]*$)|~{3,})")
-_HTML: Final = re.compile(r" {0,3}<h([1-6])\b[^>]*>(.*?)</h\1>", re.DOTALL | re.IGNORECASE)
-_HTML_LINES: Final = 20
+_BLOCKS: Final = MarkdownIt("commonmark").disable("inline")
+_HTML: Final = re.compile(
+    r"^ {0,3}<h([1-6])\b[^>]{0,1000}>(.{0,2000}?)</h\1>", re.DOTALL | re.IGNORECASE | re.MULTILINE
+)
 _TAG: Final = re.compile(r"<[^>]*>")
+_BLANKS: Final = " \t"
 
 
 class Heading(NamedTuple):
@@ -31,33 +30,44 @@ class Heading(NamedTuple):
 
 def markdown_headings(text: str) -> list[Heading]:
     """The headings of a text without front matter, in order, of all the kinds that `markdown_title` knows."""
-    lines, found = text.split("\n"), list[Heading]()
-    offsets = [0, *accumulate(len(line) + 1 for line in lines)]
-    for number in _outside_of_fences(lines):
-        title, level, _, _ = _heading(lines, number)
-        if title:
-            found.append(Heading(offsets[number], level, title))
-    return found
+    offsets = [0, *accumulate(len(line) + 1 for line in text.split("\n"))]
+    return [Heading(offsets[begin], level, title) for begin, _, level, title, _ in _headings(text)]
 
 
 def markdown_title(content: str) -> tuple[str, str]:
     """Title and text. "" and the text without its front matter where there is no title.
 
     The title is that of the front matter (YAML or TOML), or else the first heading of the first level, or a heading of
-    any level that the text begins with: by #, underlined, or in HTML. Fences and comments hold no headings.
+    any level that the text begins with: by #, underlined, or in HTML. Code, lists, quotes and comments hold none.
     """
     about, body = _front_matter(content)
     title = about.get("title")
     if title is not None and (found := " ".join(str(title).split())):
         return found, body
     lines = body.split("\n")
-    begun = False
-    for number in _outside_of_fences(lines):
-        title, level, end, rest = _heading(lines, number)
-        if title and (level == 1 or not begun):
-            return title, "\n".join([*lines[:number], *rest, *lines[end:]])
-        begun = begun or bool(lines[number].strip())
+    for begin, end, level, title, rest in _headings(body):
+        if level == 1 or not "".join(lines[:begin]).strip():
+            return title, "\n".join([*lines[:begin], *rest, *lines[end:]])
     return "", body
+
+
+def _headings(text: str) -> Iterator[tuple[int, int, int, str, list[str]]]:
+    """The headings with a text: the line where each begins, the one after its end, level, text, and the rest of its
+    last line."""
+    tokens = _BLOCKS.parse(text)
+    for number, token in enumerate(tokens):
+        begin, end = token.map or (0, 0)
+        if token.level == 0 and token.type == "heading_open":
+            if title := " ".join(tokens[number + 1].content.split("\n")):
+                yield begin, end, int(token.tag[1]), title, []
+        elif token.level == 0 and token.type == "html_block" and not token.content.lstrip().startswith("<!--"):
+            for found in _HTML.finditer(token.content):
+                first = begin + token.content.count("\n", 0, found.start())
+                last = begin + token.content.count("\n", 0, found.end())
+                behind = token.content[found.end() :].partition("\n")[0]
+                title = " ".join(html.unescape(_TAG.sub(" ", found[2])).split())
+                if title:
+                    yield first, last + 1, int(found[1]), title, [behind] if behind.strip() else []
 
 
 def _front_matter(content: str) -> tuple[dict[str, Any], str]:
@@ -73,39 +83,3 @@ def _front_matter(content: str) -> tuple[dict[str, Any], str]:
             if isinstance(about, dict):
                 return about, rest[end.end() :]
     return {}, content
-
-
-def _outside_of_fences(lines: list[str]) -> Iterator[int]:
-    """The places of the lines that are neither code in a fence nor in an HTML comment of several lines."""
-    fence = ""
-    comment = False
-    for number, line in enumerate(lines):
-        if comment:
-            comment = "-->" not in line
-        elif fence:
-            closing = _FENCE.match(line)
-            if closing and closing[1].startswith(fence) and not line[closing.end() :].strip():
-                fence = ""
-        elif opening := _FENCE.match(line):
-            fence = opening[1]
-        elif line.lstrip().startswith("<!--"):
-            comment = "-->" not in line
-        else:
-            yield number
-
-
-def _heading(lines: list[str], number: int) -> tuple[str, int, int, list[str]]:
-    """The heading that begins in a line: its text ("" where there is none), its level, where the lines after it begin,
-    and what stands behind it in its last line."""
-    line = lines[number]
-    if found := _HEADING.fullmatch(line):
-        return found[2].rstrip(_BLANKS).rstrip("#").rstrip(_BLANKS), len(found[1]), number + 1, []
-    below = "".join(lines[number + 1 : number + 2])
-    if line.strip() and not _NO_PARAGRAPH.match(line) and _UNDERLINE.fullmatch(below):
-        return line.strip(), 1 if "=" in below else 2, number + 2, []
-    if line.lstrip(" ")[:2].lower() == "<h" and (found := _HTML.match("\n".join(lines[number : number + _HTML_LINES]))):
-        end = number + found[0].count("\n")
-        behind = lines[end][len(found[0].rpartition("\n")[2]) :]
-        title = " ".join(html.unescape(_TAG.sub(" ", found[2])).split())
-        return title, int(found[1]), end + 1, [behind] if behind.strip() else []
-    return "", 0, number + 1, []

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -27,8 +26,8 @@ __all__ = [
     "Results",
     "Searches",
     "postings_per_query",
+    "run_bm25",
     "run_systems",
-    "word_index",
 ]
 
 PAPER_FUSION: Final = Fusion(LegWeights(dense=0.7, sparse=0.3), normalization="paper")
@@ -90,18 +89,12 @@ class Results:
     postings: dict[str, float] = field(default_factory=dict)
 
 
-def run_systems(
-    light: Searcher, index: ImpactIndex, judged: JudgedQueries, searches: Searches, scratch: Path
-) -> Results:
-    """Search with every judged query; `light` encodes it without a model. BM25's index is made in the folder `scratch`,
-    and removed again."""
-    results, wanted = Results(), searches.wanted()
+def run_systems(light: Searcher, index: ImpactIndex, judged: JudgedQueries, searches: Searches) -> Results:
+    """Search with every judged query by the systems of the bundle; `light` encodes it without a model."""
+    results, wanted = Results(), [system for system in searches.wanted() if system != "bm25"]
     whole = light if searches.full is None else searches.full.searcher(light, searches.task)
     with ProgressBar("evaluate", total=len(judged.queries) * len(wanted), unit="queries") as progress:
         for system in wanted:
-            if system == "bm25":
-                results.runs[system] = _bm25(index, judged, searches.depth, scratch, progress)
-                continue
             searcher = whole if system.startswith("full-") else light
             run = results.runs[system] = {}
             for query_id, text in judged.queries.items():
@@ -133,27 +126,14 @@ def postings_per_query(index: ImpactIndex, queries: Iterable[QueryVectors]) -> f
     return float(np.mean(totals)) if totals else 0.0
 
 
-@contextmanager
-def word_index(
-    parent: Path, prefix: str, ids: Collection[str], texts: Iterable[str], stage: str
-) -> Iterator[WordIndex]:
-    """A BM25 index of `texts`, named by `ids`, in a new folder below `parent` that is removed after the block."""
-    with scratch_folder(parent, prefix) as folder:
-        build_word_index(folder / "lucene", ids, tracked(texts, stage, total=len(ids), unit="documents"))
+def run_bm25(index: ImpactIndex, judged: JudgedQueries, depth: int, parent: Path) -> dict[str, Ranking]:
+    """BM25 over the words of the bundle's documents, by an index below `parent` that is removed again."""
+    with scratch_folder(parent, "words-") as folder:
+        texts = tracked(_texts(index), "bm25", total=index.count, unit="documents")
+        build_word_index(folder / "lucene", index.ids(), texts)
         with WordIndex.open(folder / "lucene") as words:
-            yield words
-
-
-def _bm25(
-    index: ImpactIndex, judged: JudgedQueries, depth: int, scratch: Path, progress: ProgressBar
-) -> dict[str, Ranking]:
-    """BM25 over the words of the bundle's documents."""
-    run: dict[str, Ranking] = {}
-    with word_index(scratch, "words-", index.ids(), _texts(index), "bm25") as words:
-        for query_id, text in judged.queries.items():
-            run[query_id] = ranking(words.search(text, depth, **BM25))
-            progress.advance(1)
-    return run
+            queries = tracked(judged.queries.items(), "evaluate", total=len(judged.queries), unit="queries")
+            return {name: ranking(words.search(text, depth, **BM25)) for name, text in queries}
 
 
 def _texts(index: ImpactIndex) -> Iterator[str]:
