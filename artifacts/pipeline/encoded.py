@@ -43,7 +43,7 @@ from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 
 __all__ = ["FORMAT", "EncodedCorpus", "Rows", "TermCounts", "encoded_corpus"]
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 _FACTS: Final = "corpus.json"
 _DIGEST_BYTES: Final = 16
 _BATCH: Final = 1024
