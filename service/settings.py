@@ -25,6 +25,9 @@ _FEWEST_THREADS: Final = 2  # for the two legs
 _MOST_THREADS: Final = 4  # more would contend for the GIL
 _THREADS_ON_CLUSTER: Final = 16  # they wait most of the time
 
+_OF_CLIENTS: Final = {f"{ENV_PREFIX}URL", f"{ENV_PREFIX}API_KEY"}
+"""What `search` and `mcp` read, which may run in the same environment."""
+
 _MAY_BE_EMPTY: Final = f"{ENV_PREFIX}TRUSTED_PROXIES"
 """Empty, it trusts no proxy, which the default does."""
 
@@ -296,6 +299,8 @@ def _check_environment() -> None:
     known = {CONFIG_VARIABLE, *(ENV_PREFIX + name.upper() for name in Settings.model_fields)}
     for variable in os.environ:
         name = variable.upper()
+        if name in _OF_CLIENTS:
+            continue
         if name.startswith(ENV_PREFIX) and name not in known and not _INJECTED.fullmatch(name, len(ENV_PREFIX)):
             raise _unknown(f"The environment has {variable}, but there is no such setting.")
         if name in known and not os.environ[variable].strip() and name != _MAY_BE_EMPTY:

@@ -16,7 +16,9 @@ _EXTRA: Final = "Install the extra: pip install 'lightretriever-search[client]'.
 
 def search(
     query: Annotated[str, typer.Argument(help="What to look for.", show_default=False)],
-    url: Annotated[str, typer.Option(help="Address of the service.", envvar="LRSEARCH_URL")] = "http://127.0.0.1:8080",
+    url: Annotated[
+        str, typer.Option(help="Address of the service.", envvar="LIGHTRETRIEVER_URL")
+    ] = "http://127.0.0.1:8080",
     k: Annotated[int | None, typer.Option(help="Number of hits.", show_default="10")] = None,
     mode: Annotated[Mode | None, typer.Option(help="Both legs, or one of them.", show_default="hybrid")] = None,
     task: Annotated[str | None, typer.Option(help="Token table that encodes the query.")] = None,
@@ -27,7 +29,7 @@ def search(
     explain: Annotated[bool, typer.Option("--explain", help="Say what each word adds to the scores.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the answer's JSON unchanged.")] = False,
     api_key: Annotated[
-        str | None, typer.Option(help="API key, if the service needs one.", envvar="LRSEARCH_API_KEY")
+        str | None, typer.Option(help="API key, if the service needs one.", envvar="LIGHTRETRIEVER_API_KEY")
     ] = None,
     timeout_s: Annotated[float, typer.Option(help="Most seconds for the whole call.")] = 30.0,
 ) -> None:

@@ -4,7 +4,7 @@ import hashlib
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -170,8 +170,11 @@ def _sha256_of(path: Path, *_: int) -> str:
     return file_sha256(path)
 
 
-def read_queries(path: Path) -> dict[str, str]:
-    """Query texts by id, in file order, from `queries.jsonl[.gz]` or the folder that holds it."""
+def read_queries(path: Path, judged: Container[str] | None = None) -> dict[str, str]:
+    """Query texts by id, in file order, from `queries.jsonl[.gz]` or the folder that holds it.
+
+    Raises CorpusError for a bad line. An empty text is one, unless its id is not among those that are `judged`.
+    """
     path = find_file(path, "queries")
     queries: dict[str, str] = {}
     for number, line in read_lines(path):
@@ -181,7 +184,7 @@ def read_queries(path: Path) -> dict[str, str]:
             _serialised(record)
             if query_id in queries:
                 raise ValueError(f'id "{query_id}" is used twice')
-            if not text.strip():
+            if not text.strip() and (judged is None or query_id in judged):
                 raise ValueError(f'query "{query_id}" has an empty text')
         except ValueError as error:
             raise CorpusError(f"{path}, line {number}: {error}.", remedy="Mend the line.") from error

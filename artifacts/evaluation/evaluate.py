@@ -193,6 +193,7 @@ def _describe_dataset(dataset: Path, split: str, judged: JudgedQueries, missing:
         "judgments": len(grades),
         "relevant_judgments": sum(grade > 0 for grade in grades),
         "queries_without_text": len(judged.without_text),
+        "queries_without_judgments": judged.unjudged,
         "relevant_documents_missing_in_bundle": len(missing),
         "sha256": {name: file_sha256(file) for name, file in files.items()},
     }

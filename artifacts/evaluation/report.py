@@ -59,9 +59,10 @@ def print_report(report: Mapping[str, Any], console: Console) -> None:
     dataset, bundle = report["dataset"], report["bundle"]
     for warning in report["warnings"]:
         console.print(f"[bold red]Warning:[/] {escape(warning)}", highlight=False)
+    unjudged = f" ({dataset['queries_without_judgments']:,} unjudged)" if dataset["queries_without_judgments"] else ""
     table = Table(
         title=escape(
-            f"{dataset['name']} ({dataset['split']}): {dataset['queries']:,} queries, "
+            f"{dataset['name']} ({dataset['split']}): {dataset['queries']:,} queries{unjudged}, "
             f"{bundle['documents']:,} documents, task {report['settings']['task']}"
         )
     )

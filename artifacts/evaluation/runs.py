@@ -98,12 +98,14 @@ def _field(text: str) -> str:
 class JudgedQueries:
     """The queries of a split that have judgments, in file order, and their qrels: query id → document id → grade.
 
-    `without_text` are the ids of judged queries that the queries file does not have.
+    `without_text` are the ids of judged queries that the queries file does not have; of those that it has, so many are
+    `unjudged`.
     """
 
     queries: dict[str, str]
     qrels: dict[str, dict[str, int]]
     without_text: list[str]
+    unjudged: int = 0
 
 
 def qrels_file(dataset: Path, split: str) -> Path:
@@ -116,10 +118,11 @@ def qrels_file(dataset: Path, split: str) -> Path:
 
 
 def read_judged(dataset: Path, split: str) -> JudgedQueries:
-    """Read the queries of a split in the folder `dataset`. Raises CorpusError when no judged query has a text."""
+    """Read the queries of a split in the folder `dataset`. Raises CorpusError when no judged query has a text, or one
+    has an empty text; queries without judgments are counted, whatever their texts."""
     file = qrels_file(dataset, split)
     qrels = read_qrels(file)
-    texts = read_queries(find_file(dataset, "queries"))
+    texts = read_queries(find_file(dataset, "queries"), qrels)
     queries = {query_id: text for query_id, text in texts.items() if query_id in qrels}
     if not queries:
         raise CorpusError(
@@ -127,7 +130,8 @@ def read_judged(dataset: Path, split: str) -> JudgedQueries:
             remedy="Give qrels and queries that belong together.",
         )
     without_text = [query_id for query_id in qrels if query_id not in texts]
-    return JudgedQueries(queries, {query_id: qrels[query_id] for query_id in queries}, without_text)
+    judged = {query_id: qrels[query_id] for query_id in queries}
+    return JudgedQueries(queries, judged, without_text, len(texts) - len(queries))
 
 
 def relevant_but_missing(judged: JudgedQueries, ids: Container[str]) -> list[str]:

@@ -93,10 +93,10 @@ class BiEncoder(Encoder):
         """
         special = self._special()
         for text in texts:
-            lowered = text.lower() if self.tokenizer.lowercase else text
-            if any(token in lowered for token in special):
+            prepared = self.tokenizer.prepared(text)
+            if any(token in prepared for token in special):
                 continue
-            ours, theirs = self.tokenizer.encode(text).tolist(), self._ids(lowered)
+            ours, theirs = self.tokenizer.encode(text).tolist(), self._ids(prepared)
             if ours != theirs:
                 place = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(ours, theirs, strict=False)))
                 raise ModelError(

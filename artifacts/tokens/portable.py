@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 import orjson
 from lightretriever.artifacts.errors import BundleError
-from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
+from lightretriever.artifacts.tokens.tokenizer import INVISIBLE, TextTokenizer
 from tokenizers import Tokenizer
 
 __all__ = ["PortableTokenizer"]
@@ -25,6 +25,7 @@ _UNKNOWN: Final = "\U0010fffd"
 _TRIALS: Final = (
     *("", " ", "two words", " a space before", "two  spaces", "1984 numbers 12", "Capitals ΟΔΥΣΣΕΥΣ İ ẞ", "é naïve"),
     *("漢字 かな 한글", "кириллица", "ภาษาไทย", "हिन्दी", "עברית", "🎉 🎊", "a🎉b \U0010fffe c", "\t a\n\nb\r\n"),
+    *("e\u0301 Wi\u200bFi \u00adx", "\ufeff \u2060a"),
     *("[UNK] [CLS] <s> </s> <unk> <|endoftext|> <pad>", "x" * 300, '(a) "b" -c- d/e f\'s', "\x1c a \x1f\u3000b"),
 )
 _CHUNK: Final = 32
@@ -51,8 +52,8 @@ class PortableTokenizer:
         added = _added_pieces(made, tokenizer)
         made |= {"truncation": None, "padding": None, "post_processor": None}
         made["model"].pop("dropout", None)
-        if tokenizer.lowercase:
-            _normalise_first(made, _replace(_FINAL_SIGMA, "ς"), {"type": "Lowercase"})
+        lower = (_replace(_FINAL_SIGMA, "ς"), {"type": "Lowercase"}) if tokenizer.lowercase else ()
+        _normalise_first(made, _replace(f"[{INVISIBLE}]+", ""), *lower, {"type": "NFC"})
         built = Tokenizer.from_str(orjson.dumps(made).decode())
         ids = {built.token_to_id(piece) for piece in added}
         if tokenizer.unknown_id is not None:

@@ -3,6 +3,7 @@
 import hashlib
 import math
 import re
+import unicodedata
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
@@ -16,7 +17,7 @@ from lightretriever.artifacts.errors import BundleError, TokenizerError
 from tokenizers import Tokenizer
 from tokenizers.models import BPE
 
-__all__ = ["TextTokenizer", "document_text", "is_of_library", "sentences_of"]
+__all__ = ["INVISIBLE", "TextTokenizer", "document_text", "is_of_library", "sentences_of"]
 
 _BATCH = 4096
 _SENTENCE_END = re.compile(r"(?<=[.!?;:])\s+|\n+|(?<=[。！？])")
@@ -30,6 +31,11 @@ _LONGEST_WORD = 1_000
 """Characters; WordPiece takes the square of them to find that it knows none."""
 _UNKNOWN = "\U0010fffd"
 """For private use, so that no vocabulary has it."""
+INVISIBLE = "\u00ad\u200b\u200e\u200f\u202a-\u202e\u2060\u2066-\u2069\ufeff"
+"""Signs that nobody sees and that part no words, as in a regular expression's class: soft hyphens, zero-width spaces,
+marks of direction, marks of byte order. The joiners of Persian, Indic scripts and emoji are not among them."""
+_INVISIBLE = re.compile(f"[{INVISIBLE}]+")
+_BEFORE = re.compile(rf"[\s{INVISIBLE}]*")
 _TRIAL = f"Some words, 1234 numbers\u2026 é 漢字 ภาษา 🎉\r\n\t{'a' * 64} {'ab' * 32}"
 
 
@@ -48,8 +54,8 @@ class TextTokenizer:
     """A `tokenizers` tokenizer without special tokens, padding or truncation.
 
     Strings that look like special tokens (`<|endoftext|>` in a query) are ordinary text, so nobody can put a control
-    token into a query or a document. Text is lowercased first where the bundle says so. Methods that take text raise
-    TokenizerError for a text that the tokenizer fails on.
+    token into a query or a document. Text is `prepared` first. Methods that take text raise TokenizerError for a text
+    that the tokenizer fails on.
     """
 
     def __init__(self, tokenizer: Tokenizer, *, content: bytes, lowercase: bool = True) -> None:
@@ -96,9 +102,20 @@ class TextTokenizer:
             raise BundleError(f"{name}: the vocabulary is empty.", remedy="Give a tokenizer.json with a vocabulary.")
         return tokenizer
 
+    def prepared(self, text: str) -> str:
+        """The text that the tokenizer reads: lowercased where the bundle says so, in Unicode's form NFC, and without
+        `INVISIBLE` signs. Most tokenizers spell these in bytes, and a composed letter as another token than the letter
+        with its accent."""
+        if text.isascii():
+            return self._lower(text)
+        return unicodedata.normalize("NFC", self._lower(_INVISIBLE.sub("", text)))
+
+    def _lower(self, text: str) -> str:
+        return text.lower() if self.lowercase else text
+
     def encode(self, text: str) -> npt.NDArray[np.int32]:
         """Token ids of a text, shape (n,), int32. A text without tokens gives shape (0,)."""
-        return np.array(self._ids(self._prepare(text)), dtype=np.int32)
+        return np.array(self._ids(self.prepared(text)), dtype=np.int32)
 
     def query_ids(self, text: str, *, appended: bool = False) -> list[int]:
         """Token ids of a query as Python integers, those that are `known`.
@@ -108,9 +125,9 @@ class TextTokenizer:
         token by itself.
         """
         if self.space is None:
-            ids = self._ids(self._prepare(text))
+            ids = self._ids(self.prepared(text))
         else:
-            ids = self._ids(self._prepare(f" {text.lstrip()}"))
+            ids = self._ids(self.prepared(f" {_begun(text)}"))
             if ids[:1] == [self.space] and not appended:  # a space that is no part of the word
                 del ids[0]
         return self.known(np.array(ids, dtype=np.int32)).tolist() if self.unknown_id in ids else ids
@@ -118,9 +135,9 @@ class TextTokenizer:
     def query_places(self, text: str) -> list[tuple[int, int, int]]:
         """The `query_ids` of a text, each with its first character and the one after the last, without spaces
         around."""
-        skipped = len(text) - len(text.lstrip())
-        shift = 0 if self.space is None else 1
-        read = f"{' ' * shift}{text[skipped:]}"
+        begun = _begun(text)
+        skipped, shift = len(text) - len(begun), 0 if self.space is None else 1
+        read = f"{' ' * shift}{begun}"
         found = self.spans(read)
         if found and found[0][0] == self.space:
             del found[0]
@@ -148,7 +165,7 @@ class TextTokenizer:
         if self.space is None:
             yield from map(self.known, self.encode_all(texts))
             return
-        for ids in self.encode_all(f" {text.lstrip()}" for text in texts):
+        for ids in self.encode_all(f" {_begun(text)}" for text in texts):
             yield self.known(ids[1:] if ids[:1].tolist() == [self.space] else ids)
 
     def known(self, ids: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
@@ -161,7 +178,7 @@ class TextTokenizer:
 
     def encode_batch(self, texts: Sequence[str]) -> list[npt.NDArray[np.int32]]:
         """Token ids of every text, each int32 (n_i,); uses all cores."""
-        encodings = _asked(self._tokenizer.encode_batch_fast, [self._prepare(text) for text in texts])
+        encodings = _asked(self._tokenizer.encode_batch_fast, [self.prepared(text) for text in texts])
         return [np.asarray(encoding.ids, dtype=np.int32) for encoding in encodings]
 
     def encode_all(self, texts: Iterable[str]) -> Iterator[npt.NDArray[np.int32]]:
@@ -180,23 +197,35 @@ class TextTokenizer:
     def spans_of(self, texts: Sequence[str]) -> list[list[tuple[int, int, int]]]:
         """The `spans` of every text; uses all cores."""
         read = [self._with_origins(text) for text in texts]
-        encodings = _asked(self._tokenizer.encode_batch, [prepared for prepared, _ in read])
+        encodings = _asked(self._tokenizer.encode_batch, [prepared for prepared, *_ in read])
         return [
             [
-                (token_id, origins[start], origins[end - 1] + 1)
+                (token_id, starts[start], ends[end - 1])
                 for token_id, (start, end) in zip(encoding.ids, encoding.offsets, strict=True)
                 if end > start
             ]
-            for encoding, (_, origins) in zip(encodings, read, strict=True)
+            for encoding, (_, starts, ends) in zip(encodings, read, strict=True)
         ]
 
-    def _with_origins(self, text: str) -> tuple[str, Sequence[int]]:
-        """The text as the tokenizer reads it, and the place of each of its characters in the original."""
-        prepared = self._prepare(text)
-        if len(prepared) == len(text):
-            return prepared, range(len(text))
-        prepared = "".join(map(str.lower, text))  # a few capitals become two characters
-        return prepared, [place for place, character in enumerate(text) for _ in character.lower()]
+    def _with_origins(self, text: str) -> tuple[str, Sequence[int], Sequence[int]]:
+        """The text as the tokenizer reads it, and the places in the original where each of its characters begins and
+        ends."""
+        lowered = self._lower(text)
+        if len(lowered) == len(text):
+            if lowered == self.prepared(text):
+                return lowered, range(len(text)), range(1, len(text) + 1)
+            signs = [(sign, place) for place, sign in enumerate(lowered)]
+        else:  # a few capitals become two characters
+            signs = [(sign, place) for place, character in enumerate(text) for sign in self._lower(character)]
+        parts, starts, ends = list[str](), list[int](), list[int]()
+        for group in _joined(one for one in signs if not _INVISIBLE.match(one[0])):
+            composed = unicodedata.normalize("NFC", "".join(sign for sign, _ in group))
+            places = [place for _, place in group]
+            alike = len(composed) == len(group)
+            starts += places if alike else [places[0]] * len(composed)
+            ends += [place + 1 for place in (places if alike else [places[-1]] * len(composed))]
+            parts.append(composed)
+        return "".join(parts), starts, ends
 
     def token(self, token_id: int) -> str:
         """The vocabulary's own spelling of a token id. Raises KeyError for an id that has no token."""
@@ -233,19 +262,38 @@ class TextTokenizer:
     def _try(self) -> None:
         """Read a text of many kinds. Raises what `tokenizers` panics with; other failures are those of a text."""
         try:
-            self._ids(self._prepare(_TRIAL))
+            self._ids(self.prepared(_TRIAL))
         except TokenizerError as error:
             if not isinstance(error.__cause__, Exception):
                 raise
-
-    def _prepare(self, text: str) -> str:
-        return text.lower() if self.lowercase else text
 
     def _ids(self, prepared: str) -> list[int]:
         """Token ids. `encode` of the library would also say where each token stands, which takes time."""
         (found,) = _asked(self._tokenizer.encode_batch_fast, [prepared])
         ids: list[int] = found.ids
         return ids
+
+
+def _begun(text: str) -> str:
+    """The text from its first visible character on."""
+    return text[_BEFORE.match(text).end() :]  # type: ignore[union-attr]  # which matches nothing, too
+
+
+def _joined(signs: Iterable[tuple[str, int]]) -> Iterator[list[tuple[str, int]]]:
+    """Signs with their places, each together with those behind it that may compose with it."""
+    group: list[tuple[str, int]] = []
+    for one in signs:
+        if group and not _composes(one[0]):
+            yield group
+            group = []
+        group.append(one)
+    if group:
+        yield group
+
+
+def _composes(sign: str) -> bool:
+    """Whether a sign may become one with the sign before it: a mark, or a vowel or final of Hangul."""
+    return not sign.isascii() and ("\u1160" <= sign <= "\u11ff" or unicodedata.category(sign)[0] == "M")
 
 
 def _asked(ask: Callable[..., Any], texts: list[str]) -> Any:

@@ -14,14 +14,14 @@ from lightretriever.service.errors import SettingsError
 
 __all__ = ["mcp"]
 
-_KEY: Final = "LRSEARCH_API_KEY"
+_KEY: Final = "LIGHTRETRIEVER_API_KEY"
 _MOST_KEY_BYTES: Final = 1024
 _ADDRESS: Final = re.compile(r"(?:\[(?P<ipv6>[^\]]+)\]|(?P<host>[^:\[\]]+)):(?P<port>[0-9]{1,5})")
 
 
 def mcp(
     url: Annotated[
-        str, typer.Argument(help="Address of the service.", envvar="LRSEARCH_URL")
+        str, typer.Argument(help="Address of the service.", envvar="LIGHTRETRIEVER_URL")
     ] = "http://127.0.0.1:8080",
     http: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="Serve streamable HTTP there, at /mcp, in place of stdio.")

@@ -185,6 +185,7 @@ def test_the_report_says_what_was_measured(evaluated: tuple[Evaluation, Path], t
         "judgments": 38,
         "relevant_judgments": 37,
         "queries_without_text": 0,
+        "queries_without_judgments": 1,
         "relevant_documents_missing_in_bundle": 0,
         "sha256": None,
     }

@@ -110,7 +110,17 @@ def test_only_judged_queries_are_read_in_the_order_of_their_file(tmp_path: Path)
     judged = read_judged(write_dataset(tmp_path, queries, qrels), "test")
     assert list(judged.queries.items()) == [("z", "about z"), ("x", "about x")]
     assert judged.qrels == {"z": {"d1": 0, "d2": 2}, "x": {"d1": 1}}
-    assert judged.without_text == ["w"]
+    assert (judged.without_text, judged.unjudged) == (["w"], 1)
+
+
+def test_an_empty_query_is_an_error_where_it_is_judged(tmp_path: Path) -> None:
+    queries = '{"_id": "a", "text": "b"}\n{"_id": "none", "text": " "}\n{"_id": "e", "text": ""}\n'
+    dataset = write_dataset(tmp_path, queries, "a\td\t1\n")
+    judged = read_judged(dataset, "test")
+    assert (judged.queries, judged.unjudged) == ({"a": "b"}, 2)
+    (dataset / "qrels" / "test.tsv").write_text("a\td\t1\ne\td\t1\n")
+    with pytest.raises(CorpusError, match=r'line 3: query "e" has an empty text\. Mend the line'):
+        read_judged(dataset, "test")
 
 
 def test_a_missing_split_names_those_that_are_there(tmp_path: Path) -> None:

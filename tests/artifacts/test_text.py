@@ -47,6 +47,37 @@ def test_ids_of_many_stand_one_behind_the_other(file: Path) -> None:
     assert [array.size for array in tokenizer.query_ids_of([])] == [0, 0]
 
 
+ALIKE = {
+    "Wi\u200bFi": "WiFi",
+    "cafe\u0301": "café",
+    "so\u00adft": "soft",
+    "\ufeffmusic": "music",
+    "\u202ea \u1112\u1161\u11ab": "a 한",
+    "O\u0308l\u2060": "Öl",
+}
+
+
+@pytest.mark.parametrize("lowercase", [True, False])
+@pytest.mark.parametrize(("text", "plain"), ALIKE.items())
+def test_texts_that_look_equal_have_the_same_tokens(file: Path, text: str, plain: str, lowercase: bool) -> None:
+    """A byte-level BPE spells what nobody sees in bytes, and a letter and its accent apart."""
+    raw, tokenizer = Tokenizer.from_file(str(file)), TextTokenizer.from_file(file, lowercase=lowercase)
+    assert raw.encode(text).ids != raw.encode(plain).ids
+    assert tokenizer.encode(text).tolist() == tokenizer.encode(plain).tolist()
+    assert tokenizer.query_ids(f"\u200b {text}") == tokenizer.query_ids(plain)
+    assert [ids.tolist() for ids in tokenizer.as_queries([f" \ufeff{text}"])] == [tokenizer.query_ids(plain)]
+    assert [token for token, *_ in tokenizer.query_places(text)] == tokenizer.query_ids(plain)
+
+
+def test_places_are_those_of_the_text_as_it_stands(tmp_path: Path) -> None:
+    words = Tokenizer(models.WordLevel({"wifi": 0, "café": 1, "i\u0307x": 2}, unk_token="?"))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer = TextTokenizer.from_bytes(words.to_str().encode(), name="here")
+    text = "\ufeff Wi\u200bFi İx cafe\u0301\u00ad CAFÉ"
+    found = [(token, text[start:end]) for token, start, end in tokenizer.query_places(text)]
+    assert found == [(0, "Wi\u200bFi"), (2, "İx"), (1, "cafe\u0301"), (1, "CAFÉ")]
+
+
 UNIGRAM = models.Unigram([("a", -1.0), ("b", -1.5), ("<unk>", -9.0)], unk_id=2)
 BYTES = [(f"<0x{byte:02X}>", -5.0) for byte in range(256)]
 

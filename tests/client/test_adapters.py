@@ -137,11 +137,13 @@ def test_haystack(client: SearchClient, url: str) -> None:
 
 
 def test_haystack_pipelines_run_and_can_be_saved(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    component = haystack.SearchRetriever(url, api_key=Secret.from_env_var("LRSEARCH_API_KEY"), top_k=2, timeout_s=120)
+    component = haystack.SearchRetriever(
+        url, api_key=Secret.from_env_var("LIGHTRETRIEVER_API_KEY"), top_k=2, timeout_s=120
+    )
     pipeline = Pipeline()
     pipeline.add_component("search", component)
     saved = pipeline.dumps()
-    monkeypatch.setenv("LRSEARCH_API_KEY", "any-key")  # this server needs none
+    monkeypatch.setenv("LIGHTRETRIEVER_API_KEY", "any-key")  # this server needs none
     assert "any-key" not in saved
     again = Pipeline.loads(saved, allowed_modules=[MODULE])
     found = again.run({"search": {"query": QUERY}})["search"]["documents"]
@@ -154,9 +156,9 @@ def test_haystack_pipelines_run_and_can_be_saved(url: str, monkeypatch: pytest.M
 
 
 def test_haystack_sends_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LRSEARCH_API_KEY", "the-key")
+    monkeypatch.setenv("LIGHTRETRIEVER_API_KEY", "the-key")
     with Scripted(answer()) as server:
-        component = haystack.SearchRetriever(server.url, api_key=Secret.from_env_var("LRSEARCH_API_KEY"))
+        component = haystack.SearchRetriever(server.url, api_key=Secret.from_env_var("LIGHTRETRIEVER_API_KEY"))
         with closing(component):
             component.run(QUERY)
             asyncio.run(component.run_async(QUERY))

@@ -36,7 +36,7 @@ MODULE = "lightretriever.service.client.adapters.haystack"
 TEXT = "A zebra plays the xylophone."
 FIELDS = {"title": "Zebra", "year": 2026}
 ENCODED: dict[str, Any] = {**FIELDS, "vector": [0.25] * 16, "impacts": {"300": 5}}
-VARIABLE = "LRSEARCH_API_KEY"
+VARIABLE = "LIGHTRETRIEVER_API_KEY"
 
 Add = Callable[[list[tuple[str, str, dict[str, Any]]]], Any]
 Delete = Callable[[list[str]], Any]

@@ -123,9 +123,9 @@ def test_address_and_key_from_the_environment(tiny_bundle: Bundle, tmp_path: Pat
     keys = tmp_path / "keys.json"
     keys.write_text(json.dumps([ENTRY.model_dump()]))
     with serving(tiny_bundle.path, {"LIGHTRETRIEVER_API_KEYS_FILE": str(keys)}) as url:
-        assert search_apart("music", LRSEARCH_URL=url, LRSEARCH_API_KEY=KEY).returncode == 0
+        assert search_apart("music", LIGHTRETRIEVER_URL=url, LIGHTRETRIEVER_API_KEY=KEY).returncode == 0
         assert search_apart("music", "--url", url, "--api-key", KEY).returncode == 0
-        done = search_apart("music", LRSEARCH_URL=url, LRSEARCH_API_KEY="wrong-key")
+        done = search_apart("music", LIGHTRETRIEVER_URL=url, LIGHTRETRIEVER_API_KEY="wrong-key")
         assert done.returncode == 2
         assert b"401 unauthorized" in done.stderr
         assert b"wrong-key" not in done.stderr

@@ -256,9 +256,9 @@ def test_the_key_comes_from_the_environment_or_a_file(tiny_bundle: Bundle, tmp_p
 
     async def work() -> None:
         with serving(tiny_bundle.path, {"LIGHTRETRIEVER_API_KEYS_FILE": str(keys)}) as url:
-            assert await search(url, more={"LRSEARCH_API_KEY": KEY})
-            assert await search(url, "--api-key-file", str(file), more={"LRSEARCH_API_KEY": "other"})
-            assert not await search(url, more={"LRSEARCH_API_KEY": "other"})
+            assert await search(url, more={"LIGHTRETRIEVER_API_KEY": KEY})
+            assert await search(url, "--api-key-file", str(file), more={"LIGHTRETRIEVER_API_KEY": "other"})
+            assert not await search(url, more={"LIGHTRETRIEVER_API_KEY": "other"})
 
     asking(work)
 

@@ -10,6 +10,7 @@ from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
+from lightretriever.service.settings import ENV_PREFIX, Settings
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -27,6 +28,11 @@ TOP_LEVEL = {
     *("README.md", "LICENSE", "NOTICE", "CHANGELOG.md", "CONTRIBUTING.md"),
 }
 """The only entries of the repository's top level, besides those whose names begin with a dot."""
+VARIABLES_OF_OTHERS = {
+    *("JAVA_HOME", "OPENSEARCH_HOME", "PATH", "PROMETHEUS_MULTIPROC_DIR", "RANK", "WORLD_SIZE", "XDG_CACHE_HOME"),
+    "_JAVA_OPTIONS",
+}
+"""Variables of the environment that belong to other programs."""
 MODEL_SOFTWARE = ("torch", "transformers", "peft", "accelerate")
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -223,3 +229,52 @@ def test_imported_distributions_are_declared() -> None:
             if not declared & {canonicalize_name(distribution) for distribution in distributions.get(top, [top])}:
                 undeclared.append(f"{name}: {top}")
     assert undeclared == []
+
+
+def variables_read(module: ast.Module) -> Iterator[str]:
+    """The variables of the environment that a module names where it reads one; of an f-string, its beginning."""
+    constants = {
+        target.id: node.value.value
+        for node in module.body
+        if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Constant)
+        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+        if isinstance(target, ast.Name)
+    }
+
+    def text(node: ast.AST) -> str | None:
+        if isinstance(node, ast.JoinedStr):
+            return text(node.values[0])
+        if isinstance(node, ast.FormattedValue):
+            return text(node.value)
+        value = constants.get(node.id) if isinstance(node, ast.Name) else getattr(node, "value", None)
+        return value if isinstance(value, str) else None
+
+    for node in ast.walk(module):
+        read: list[ast.expr] = []
+        if isinstance(node, ast.Subscript) and ast.unparse(node.value) == "os.environ":
+            read = [node.slice]
+        elif isinstance(node, ast.Call):
+            if ast.unparse(node.func) in ("os.environ.get", "os.getenv"):
+                read = node.args[:1]
+            read += [option.value for option in node.keywords if option.arg == "envvar"]
+        yield from filter(None, map(text, read))
+
+
+def test_variables_of_the_environment_have_one_prefix() -> None:
+    found = {name: set(variables_read(module)) for name, module in MODULES.items()}
+    assert found["service/terminal.py"] == {"LIGHTRETRIEVER_URL", "LIGHTRETRIEVER_API_KEY"}
+    assert found["artifacts/cli/cluster.py"] == {"LIGHTRETRIEVER_OPENSEARCH_"}
+    read = set().union(*found.values())
+    assert {name for name in read if not name.startswith(ENV_PREFIX)} == VARIABLES_OF_OTHERS
+
+
+def test_documentation_and_deployment_name_variables_that_exist() -> None:
+    known = {*Settings.model_fields, "config", "url", "api_key"} | {"port", "service_host"}  # these are Kubernetes' own
+    files = [*(ROOT / "docs").rglob("*.md"), *(ROOT / "deploy").rglob("*.*"), ROOT / "Dockerfile", ROOT / "README.md"]
+    named = {
+        (path.name, name)
+        for path in files
+        for name in re.findall(rf"\b{ENV_PREFIX}([A-Z_]*[A-Z])\b", path.read_text("utf-8"))
+    }
+    assert {name for _, name in named} >= {"OPENSEARCH_PASSWORD", "API_KEY", "LOG_LEVEL"}
+    assert [one for one in named if one[1].lower() not in known] == []

@@ -53,6 +53,13 @@ def test_environment_over_file_over_default(tmp_path: Path, monkeypatch: pytest.
     assert load_settings(other).candidates == 100
 
 
+@pytest.mark.parametrize("variable", ["LIGHTRETRIEVER_URL", "LIGHTRETRIEVER_API_KEY"])
+@pytest.mark.parametrize("value", ["x", ""])
+def test_variables_of_clients_are_no_settings(variable: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(variable, value)
+    assert load_settings() == Settings()
+
+
 @pytest.mark.parametrize("service", ["", "SEARCH_"])
 def test_what_kubernetes_sets_for_a_service_of_this_name_does_not_matter(
     service: str, monkeypatch: pytest.MonkeyPatch
