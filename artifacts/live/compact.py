@@ -1,7 +1,6 @@
 """A bundle of a bundle's documents and of those in a journal. No document is encoded again."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from math import inf
 from pathlib import Path
 from typing import Final
 
@@ -44,15 +43,11 @@ def compact(
     `write_bundle`; `done` is told numbers of documents. Raises JournalError, and what `write_bundle` raises.
     """
     with Journal(folder, bundle.manifest) as journal:
-        position = journal.position_of(bundle.manifest)
         records: dict[str, Record] = {}
-        with journal.writing(inf) as changes:
-            journal.rotate()  # so that what the new bundle contains fills whole files
-        for number, record in enumerate(changes, start=journal.sequence - len(changes) + 1):
-            if number > position:
-                records.pop(record.id, None)
-                records[record.id] = record
-        live = LiveInfo(journal=journal.header.journal, position=max(position, journal.sequence))
+        for record in journal.read():
+            records.pop(record.id, None)
+            records[record.id] = record
+        live = LiveInfo(journal=journal.header.journal, position=journal.sequence)
     sparse = bundle.sparse()
     try:
         dense = None if bundle.manifest.dense is None else bundle.dense()

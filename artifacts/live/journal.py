@@ -1,21 +1,15 @@
-"""The journal of changes after a bundle: each is on the disk, with a checksum, before it is acknowledged.
+"""The journal of changes after a bundle: a SQLite database in which each is on the disk before it is acknowledged.
 
-A folder has files SEQUENCE.journal, named by the number of their first change in 20 digits; changes are numbered from 1
-for ever. A file is a row of frames: the magic bytes, a CRC-32 of all that follows, the number of bytes, the number of
-the first change and how many there are, then JSON and float32 vectors. The first frame of a file is its `Header`; each
-other one has the changes that were acknowledged together. The writer holds a lock; readers need none, and take
-whole frames only.
+Changes are numbered from 1 for ever, each with a checksum, because SQLite has none for its pages. The database has a
+write-ahead log, so readers wait for nobody, and what a killed writer left is as if it had not begun. The one writer
+of all processes holds a lock on a file of its own.
 """
 
 import fcntl
-import logging
-import os
-import struct
+import sqlite3
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from itertools import pairwise
+from contextlib import contextmanager
 from math import inf
 from pathlib import Path
 from time import perf_counter, sleep
@@ -27,16 +21,26 @@ import numpy.typing as npt
 import orjson
 from lightretriever.artifacts.bundle.manifest import Manifest
 from lightretriever.artifacts.errors import DiskError, JournalError
-from lightretriever.artifacts.files.atomic_file import new_file, writing
+from lightretriever.artifacts.files.atomic_file import writing
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 __all__ = ["Header", "Journal", "Record"]
 
-_log = logging.getLogger(__name__)
-_MAGIC: Final = b"LRJ1"
-_HEAD: Final = struct.Struct("<4sIQQQ")
-_CHECKED_FROM: Final = 8  # bytes of the head that the checksum leaves out: the magic and itself
-_LARGEST_BYTES: Final = 64 << 20  # of a file, before the next one begins
+_FILE: Final = "journal.sqlite"
+_TABLES: Final = (
+    "CREATE TABLE IF NOT EXISTS header (facts TEXT NOT NULL)",
+    # AUTOINCREMENT notes the last number, also of changes that were dropped.
+    """CREATE TABLE IF NOT EXISTS changes (
+        sequence INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL, raw BLOB, vector BLOB, impacts BLOB NOT NULL,
+        checksum INTEGER NOT NULL
+    )""",
+)
+_OF_THE_DISK: Final = frozenset(
+    {
+        *(sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY),
+        *(sqlite3.SQLITE_PERM, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_PROTOCOL),
+    }
+)
 _POLL_S: Final = 0.002
 _RESTORE: Final = (
     "Restore the folder from a copy, or move it away: the bundle is then served without the changes in it."
@@ -77,125 +81,74 @@ class Record(NamedTuple):
     impacts: Mapping[str, int] = {}
 
 
-@dataclass(frozen=True)
-class _Frame:
-    """A frame of a file: the number of its first change, how many it has, its content, and where the next begins."""
-
-    first: int
-    count: int
-    body: bytes
-    end: int
-
-
 class Journal:
-    """A journal, open for reading from its first change on, and for writing. One thread at a time."""
+    """A journal, open for reading and writing beside a bundle. One thread at a time."""
 
     sequence: int
-    """The number of the last change that was read or appended."""
-
-    first: int
-    """The number of the first change that the journal has."""
+    """The number of the last change that was read or appended; at first, of the last one that the bundle has."""
 
     header: Header
-    """That of the file which is read."""
-
-    _file: int = -1
-    _first: int
-    _end: int
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
-        """Open the journal of a folder, or begin one for a bundle. JournalError for a damaged one, and for one of
-        another model; DiskError."""
+        """Open the journal of a folder, or begin one for a bundle. JournalError for a damaged one, for one of another
+        model, and for one without the changes after those that the bundle has; DiskError."""
         self.folder = folder
+        self._path = folder / _FILE
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
             self._lock = (folder / "lock").open("ab")
         try:
-            with self._locked():
-                files = self._files()
-                if not files:
-                    self._begin(Header.of(manifest), 1)
-                    files = self._files()
-                self.first = _number(files[0])
-                self._open(files[0])
-                self._check(Header.of(manifest))
+            with self._locked(inf), self._translated():
+                self._database = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
+                self._opened(manifest)
         except BaseException:
-            self._lock.close()
+            self.close()
             raise
 
-    def read(self, most: float = inf, after: int = 0) -> list[Record]:
-        """Give the changes since the last one read or appended that are whole on the disk, `most` or a few more. Those
-        numbered up to `after` are checked, but left out, unless they were written with later ones. JournalError."""
-        found: list[Record] = []
-        while True:
-            while len(found) < most and (frame := self._frame()) is not None:
-                if frame.first != self.sequence + 1:
-                    raise self._damaged()
-                if self.sequence + frame.count > after:
-                    found += self._records(frame)
-                self.sequence, self._end = self.sequence + frame.count, frame.end
-            later = self._path(self.sequence + 1)
-            if len(found) >= most or self._first == self.sequence + 1 or not later.exists():
-                return found
-            if self._frame() is None:  # no change came before the next file was begun
-                if os.fstat(self._file).st_size > self._end:
-                    raise self._damaged()
-                self._open(later)
-
-    def position_of(self, manifest: Manifest) -> int:
-        """Give the number of the last change that a bundle has, 0 for none. JournalError if the journal no longer has
-        the ones after it."""
-        live = manifest.live
-        position = live.position if live is not None and live.journal == self.header.journal else 0
-        if self.first > position + 1:
-            raise JournalError(
-                f"{self.folder}: the journal begins with change {self.first}, and the bundle has its changes up to "
-                f"{position}.",
-                remedy="Serve the bundle that `lightretriever compact` made of them, or give an empty folder.",
-            )
-        return position
+    def read(self, most: int = -1) -> list[Record]:
+        """Give the changes since the last one read or appended, up to `most` if that is not negative. JournalError."""
+        with self._translated():
+            rows = self._database.execute(
+                "SELECT sequence, id, raw, vector, impacts, checksum FROM changes WHERE sequence > ? ORDER BY sequence"
+                " LIMIT ?",
+                (self.sequence, most),
+            ).fetchall()
+        found = list[Record]()
+        for number, (sequence, *parts, checksum) in enumerate(rows, start=self.sequence + 1):
+            try:
+                whole = sequence == number and _checksum(sequence, *parts) == checksum
+            except TypeError:  # a column has a value of another kind
+                whole = False
+            if not whole:
+                raise self._damaged(f"behind change {number - 1}")
+            document_id, raw, vector, impacts = parts
+            values = None if vector is None else np.frombuffer(vector, "<f4")
+            found.append(Record(document_id, raw, values, orjson.loads(impacts)))
+        self.sequence += len(found)
+        return found
 
     @contextmanager
     def writing(self, until: float) -> Iterator[list[Record]]:
-        """Be the one writer of all processes in the block; yields the changes since the last one read or appended. Cuts
-        off an end that was not written whole, and logs it. TimeoutError if another is the writer until the
-        `perf_counter` time `until`, JournalError."""
+        """Be the one writer of all processes in the block; yields the changes since the last one read or appended.
+        TimeoutError if another is the writer until the `perf_counter` time `until`, JournalError."""
         with self._locked(until):
             missed = self.read()
-            self._cut_end()
+            if self.sequence != self._last():
+                raise self._damaged(f"behind change {self.sequence}")
             yield missed
 
     def append(self, records: Sequence[Record]) -> None:
         """Write changes, and return when they are on the disk. To be called in the block of `writing`. DiskError, after
-        which the file is as it was."""
-        if self._end > _LARGEST_BYTES:
-            self.rotate()
-        frame = _packed(self.sequence + 1, len(records), _body(records))
-        try:
-            with writing(self._path(self._first)):
-                _write(self._file, frame, self._end)
-                os.fsync(self._file)
-        except DiskError:
-            with suppress(OSError):  # the next writer cuts it off otherwise
-                os.ftruncate(self._file, self._end)
-            raise
+        which the journal is as it was."""
+        rows = [(number, *_row(number, one)) for number, one in enumerate(records, start=self.sequence + 1)]
+        with self._changing():
+            self._database.executemany("INSERT INTO changes VALUES (?, ?, ?, ?, ?, ?)", rows)
         self.sequence += len(records)
-        self._end += len(frame)
-
-    def rotate(self) -> None:
-        """Begin another file behind the last change, unless there is no change in this one. To be called in the block
-        of `writing`. DiskError."""
-        if self.sequence >= self._first:
-            self._begin(self.header, self.sequence + 1)
-            self._open(self._path(self.sequence + 1))
 
     def drop(self, position: int) -> None:
-        """Remove the files whose changes are all numbered up to `position`. To be called in the block of `writing`."""
-        files = self._files()
-        for file, later in pairwise(files):
-            if _number(later) <= position + 1:
-                file.unlink(missing_ok=True)
-        self.first = _number(self._files()[0])
+        """Remove the changes numbered up to `position`. To be called in the block of `writing`. DiskError."""
+        with self._changing():
+            self._database.execute("DELETE FROM changes WHERE sequence <= ?", (position,))
 
     def __enter__(self) -> Self:
         return self
@@ -205,84 +158,24 @@ class Journal:
 
     def close(self) -> None:
         """Close the files. Idempotent."""
-        if not self._lock.closed:
-            self._lock.close()
-            os.close(self._file)
+        if hasattr(self, "_database"):
+            self._database.close()
+        self._lock.close()
 
-    @contextmanager
-    def _locked(self, until: float | None = None) -> Iterator[None]:
-        while True:
-            try:
-                fcntl.flock(self._lock, fcntl.LOCK_EX | (0 if until is None else fcntl.LOCK_NB))
-                break
-            except BlockingIOError:
-                if until is not None and perf_counter() >= until:
-                    raise TimeoutError(f"{self.folder}: another process wrote to the journal all the time.") from None
-                sleep(_POLL_S)
+    def _opened(self, manifest: Manifest) -> None:
+        """Make the tables if they are not there, and compare the header and the numbers with the bundle's."""
+        self._database.execute("PRAGMA journal_mode = WAL")
+        self._database.execute("PRAGMA synchronous = FULL")  # a change is on the disk when it is acknowledged
+        expected = Header.of(manifest)
+        with self._changing():
+            for table in _TABLES:
+                self._database.execute(table)
+            if (row := self._database.execute("SELECT facts FROM header").fetchone()) is None:
+                self._database.execute("INSERT INTO header VALUES (?)", (expected.model_dump_json(),))
         try:
-            yield
-        finally:
-            fcntl.flock(self._lock, fcntl.LOCK_UN)
-
-    def _begin(self, header: Header, first: int) -> None:
-        with new_file(self._path(first)) as file:
-            file.write(_packed(first, 0, header.model_dump_json().encode()))
-        with writing(self.folder):
-            folder = os.open(self.folder, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
-
-    def _open(self, path: Path) -> None:
-        """Go on reading and writing at the first change of a file."""
-        with writing(path):
-            file = os.open(path, os.O_RDWR)
-        if self._file >= 0:
-            os.close(self._file)
-        self._file, self._end, self._first = file, 0, _number(path)
-        self.sequence = self._first - 1
-        frame = self._frame()
-        try:
-            header = None if frame is None else Header.model_validate_json(frame.body)
-        except ValidationError:
-            header = None
-        if frame is None or header is None or frame.first != self._first:
-            raise self._damaged()
-        self.header, self._end = header, frame.end
-
-    def _frame(self) -> _Frame | None:
-        """Read the next frame; None if it is not there, or not whole."""
-        return _frame_at(self._file, self._end)
-
-    def _records(self, frame: _Frame) -> list[Record]:
-        """Read the changes of a frame. JournalError if it was not written by this program."""
-        try:
-            records = _records(frame.body, self.header.dimension)
-        except (struct.error, ValueError, TypeError) as error:
-            raise self._damaged() from error
-        if len(records) != frame.count:
-            raise self._damaged()
-        return records
-
-    def _cut_end(self) -> None:
-        """Cut off what a writer left that was killed. JournalError if whole changes follow it."""
-        if _number(self._files()[-1]) != self._first:  # one between is missing
-            raise self._damaged()
-        if (size := os.fstat(self._file).st_size) > self._end:
-            rest = os.pread(self._file, size - self._end, self._end)
-            place = rest.find(_MAGIC, 1)
-            while place > 0:
-                if _frame_at(self._file, self._end + place) is not None:
-                    raise self._damaged()
-                place = rest.find(_MAGIC, place + 1)
-            about = {"file": str(self._path(self._first)), "bytes": size - self._end, "kept": self.sequence}
-            _log.warning("journal cut behind its last whole change", extra=about)
-            with writing(self._path(self._first)):
-                os.ftruncate(self._file, self._end)
-                os.fsync(self._file)
-
-    def _check(self, expected: Header) -> None:
+            self.header = expected if row is None else Header.model_validate_json(row[0])
+        except ValidationError as error:
+            raise self._damaged("in its header") from error
         for name in ("dimension", "vocabulary", "model"):
             found, wanted = getattr(self.header, name), getattr(expected, name)
             if found != wanted:
@@ -290,66 +183,73 @@ class Journal:
                     f"{self.folder}: the journal's {name} is {found}, the bundle's {wanted}.",
                     remedy="Serve a bundle of the same model, or give an empty folder.",
                 )
+        live, last = manifest.live, self._last()
+        self.sequence = live.position if live is not None and live.journal == self.header.journal else 0
+        (first,) = self._database.execute("SELECT coalesce(min(sequence), ?) FROM changes", (last + 1,)).fetchone()
+        if not first - 1 <= self.sequence <= last:
+            raise JournalError(
+                f"{self.folder}: the journal has the changes {first} to {last}, and the bundle those up to "
+                f"{self.sequence}.",
+                remedy="Serve the bundle that `lightretriever compact` made of them, or give an empty folder.",
+            )
 
-    def _damaged(self) -> JournalError:
-        where = f"{self._path(self._first)}, byte {self._end}"
-        return JournalError(f"{where}: the journal is damaged behind change {self.sequence}.", remedy=_RESTORE)
+    def _last(self) -> int:
+        """Give the number of the last change that was ever appended."""
+        with self._translated():
+            row = self._database.execute("SELECT seq FROM sqlite_sequence WHERE name = 'changes'").fetchone()
+        return 0 if row is None else int(row[0])
 
-    def _path(self, first: int) -> Path:
-        return self.folder / f"{first:020d}.journal"
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Make all changes of the block, or none."""
+        with self._translated():
+            self._database.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._database.execute("COMMIT")
+            finally:
+                if self._database.in_transaction:
+                    self._database.execute("ROLLBACK")
 
-    def _files(self) -> list[Path]:
-        return sorted(self.folder.glob("*.journal"))
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF not in _OF_THE_DISK:
+                raise self._damaged(f"({error})") from error
+            raise DiskError(
+                f"{self._path} can't be written: {error}.",
+                remedy="Look at free space and permissions, and run the same command again.",
+            ) from error
 
+    @contextmanager
+    def _locked(self, until: float) -> Iterator[None]:
+        while True:
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if perf_counter() >= until:
+                    raise TimeoutError(f"{self.folder}: another process wrote to the journal all the time.") from None
+                sleep(_POLL_S)
+        try:
+            yield
+        finally:
+            fcntl.flock(self._lock, fcntl.LOCK_UN)
 
-def _number(path: Path) -> int:
-    return int(path.stem)
-
-
-def _packed(first: int, count: int, body: bytes) -> bytes:
-    head = _HEAD.pack(_MAGIC, 0, len(body), first, count)[_CHECKED_FROM:]
-    return _MAGIC + struct.pack("<I", zlib.crc32(body, zlib.crc32(head))) + head + body
-
-
-def _frame_at(file: int, start: int) -> _Frame | None:
-    head = os.pread(file, _HEAD.size, start)
-    if len(head) < _HEAD.size:
-        return None
-    magic, checksum, size, first, count = _HEAD.unpack(head)
-    if magic != _MAGIC or size > os.fstat(file).st_size - start - _HEAD.size:
-        return None
-    body = os.pread(file, size, start + _HEAD.size)
-    if len(body) < size or zlib.crc32(body, zlib.crc32(head[_CHECKED_FROM:])) != checksum:
-        return None
-    return _Frame(first, count, body, start + _HEAD.size + size)
-
-
-def _write(file: int, content: bytes, start: int) -> None:
-    written = 0
-    while written < len(content):
-        written += os.pwrite(file, content[written:], start + written)
-
-
-def _body(records: Sequence[Record]) -> bytes:
-    """The number of bytes of JSON, the JSON, and the vectors of those that have one."""
-    rows = [
-        [one.id, one.vector is not None, dict(one.impacts), None if one.raw is None else one.raw.decode()]
-        for one in records
-    ]
-    text = orjson.dumps(rows)
-    vectors = b"".join(one.vector.astype("<f4").tobytes() for one in records if one.vector is not None)
-    return struct.pack("<Q", len(text)) + text + vectors
+    def _damaged(self, where: str) -> JournalError:
+        return JournalError(f"{self._path}: the journal is damaged {where}.", remedy=_RESTORE)
 
 
-def _records(body: bytes, dimension: int | None) -> list[Record]:
-    """Read the content of a frame. struct.error, ValueError or TypeError for another one than `_body` writes."""
-    (text,) = struct.unpack_from("<Q", body)
-    at, size, records = 8 + text, dimension or 0, list[Record]()
-    for document_id, has_vector, impacts, raw in orjson.loads(memoryview(body)[8:at]):
-        if not (isinstance(document_id, str) and isinstance(impacts, dict) and isinstance(raw, str | None)):
-            raise TypeError(f"a change has {document_id!r:.80}, {impacts!r:.80} and {raw!r:.80}")
-        vector = None
-        if has_vector:
-            vector, at = np.frombuffer(body, "<f4", size, at), at + 4 * size
-        records.append(Record(document_id, None if raw is None else raw.encode(), vector, impacts))
-    return records
+def _row(sequence: int, record: Record) -> tuple[str, bytes | None, bytes | None, bytes, int]:
+    vector = None if record.vector is None else record.vector.astype("<f4").tobytes()
+    parts = (record.id, record.raw, vector, orjson.dumps(dict(record.impacts)))
+    return *parts, _checksum(sequence, *parts)
+
+
+def _checksum(sequence: int, document_id: str, *parts: bytes | None) -> int:
+    checksum = zlib.crc32(f"{sequence} {document_id}".encode())
+    for part in parts:
+        checksum = zlib.crc32(part or b"", checksum)
+    return checksum

@@ -16,7 +16,6 @@ from lightretriever.artifacts.bundle.manifest import Manifest
 from lightretriever.artifacts.dense.index import DenseIndex
 from lightretriever.artifacts.dense.later import LaterIndex
 from lightretriever.artifacts.dense.later import LaterIndexWriter as DenseWriter
-from lightretriever.artifacts.live.checkpoint import LUCENE, Checkpoint
 from lightretriever.artifacts.live.journal import Record
 from lightretriever.artifacts.sparse.index import DocumentSet, ImpactIndex
 from lightretriever.artifacts.sparse.later import LaterIndexWriter
@@ -25,6 +24,8 @@ __all__ = ["Among", "Overlay", "Snapshot"]
 
 Bits = npt.NDArray[np.uint8]
 _KEPT: Final = 64  # conditions whose documents a snapshot remembers
+_LEAST_MERGED: Final = 512  # documents in segments of their own that are worth one segment of all
+_SHARE_MERGED: Final = 8  # if they are one in so many
 
 
 @dataclass(frozen=True)
@@ -78,27 +79,23 @@ class Overlay:
     `snapshot`."""
 
     def __init__(
-        self, manifest: Manifest, index: ImpactIndex, dense: DenseIndex | None, folder: Path, begun: Checkpoint | None
+        self, manifest: Manifest, index: ImpactIndex, dense: DenseIndex | None, folder: Path, indexed: int
     ) -> None:
-        """`index` and `dense` are the bundle's, and stay open; `folder` has the files of the checkpoint `begun`, or is
-        not there yet. JavaError; OSError, ValueError or RuntimeError for a damaged checkpoint."""
+        """`index` and `dense` are the bundle's, and stay open; `folder` has the files of a checkpoint of the changes up
+        to the one numbered `indexed`, or is not there yet. JavaError for a damaged one."""
         self.snapshot: Snapshot
         """What searches see now."""
         self.changed: dict[str, tuple[int | None, int]] = {}
         """For every id that was changed, the ordinal of its document, None if it was deleted, and the number of the
         change. `snapshot` has every document in it."""
         self._index = index
+        self._indexed = indexed
+        self._merged = 0
         self._dense = None if dense is None else DenseWriter(dense)
         self._alive = np.ones(index.count, np.bool_)
-        if begun is not None:
-            self.changed = {one: (ordinal, number) for one, (ordinal, number) in begun.changed.items()}
-            self._alive = begun.alive
-            if self._dense is not None:
-                self._dense.load(folder)
-        (folder / LUCENE).mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         spellings = manifest.sparse.language is not None
-        self._writer = LaterIndexWriter(folder / LUCENE, index, manifest.fields, spellings=spellings)
-        self.publish(0 if begun is None else begun.sequence)
+        self._writer = LaterIndexWriter(folder, index, manifest.fields, spellings=spellings)
 
     def find(self, document_id: str) -> tuple[int | None, int]:
         """Give the ordinal of the living document with this id, None if there is none, and the number of the change
@@ -106,50 +103,56 @@ class Overlay:
         known = self.changed.get(document_id)
         return (self._index.ordinal(document_id), 0) if known is None else known
 
-    def apply(self, records: Sequence[Record], sequence: int) -> None:
-        """Make changes searchable, the last of which has the number `sequence`."""
-        if not records:
-            return
-        written = [(one.id, one.raw, one.impacts, one.vector) for one in records if one.raw is not None]
-        if written:
-            ids, raws, impacts, vectors = zip(*written, strict=True)
-            self._writer.add_rows(ids, raws, impacts)
-            if self._dense is not None:
-                self._dense.add(np.array(vectors, np.float32))
+    def apply(self, records: Sequence[Record], sequence: int, *, publish: bool = True) -> None:
+        """Make changes searchable, the last of which has the number `sequence`: at once, or with the next ones."""
+        first = sequence - len(records) + 1
+        written = [(number, one) for number, one in enumerate(records, start=first) if one.raw is not None]
+        if later := [one for number, one in written if number > self._indexed]:
+            raws = [one.raw or b"" for one in later]
+            self._writer.add_rows([one.id for one in later], raws, [one.impacts for one in later])
+        if self._dense is not None and written:
+            self._dense.add(np.array([one.vector for _, one in written], np.float32))
         new = list(dict.fromkeys(one.id for one in records if one.id not in self.changed))
         now: dict[str, int | None] = dict(zip(new, self._index.ordinals(new).tolist(), strict=True))
         now |= {one.id: self.changed[one.id][0] for one in records if one.id in self.changed}
         changed: dict[str, tuple[int | None, int]] = {}
         ordinal = self._alive.size
-        self._alive = np.concatenate([self._alive, np.ones(len(written), np.bool_)])  # a checkpoint keeps the old one
-        for number, record in enumerate(records, start=sequence - len(records) + 1):
+        self._alive = np.pad(self._alive, (0, len(written)), constant_values=True)
+        for number, record in enumerate(records, start=first):
             before = now[record.id]
             if before is not None and before >= 0:
                 self._alive[before] = False
             now[record.id] = None if record.raw is None else ordinal
             changed[record.id] = now[record.id], number
             ordinal += record.raw is not None
-        self.publish(sequence)
+        if publish:
+            self.publish(sequence)
         self.changed.update(changed)
 
-    def encode(self) -> bool:
-        """Make codes of the vectors that have none, beside a thread that applies changes; tell whether `publish` shows
-        searches new ones."""
-        return self._dense is not None and self._dense.encode()
+    def settle(self) -> bool:
+        """Make codes of vectors that have none, and one segment of documents that are in several, unless they are few.
+        Beside a thread that applies changes; tells whether `publish` shows searches anything new."""
+        coded = self._dense is not None and self._dense.encode()
+        later = self.snapshot.later
+        if later - self._merged < max(_LEAST_MERGED, later // _SHARE_MERGED):
+            return coded
+        self._writer.merge()
+        self._merged = later
+        return True
 
-    def checkpoint(self, bundle: str, journal: str, position: int) -> tuple[Checkpoint, list[Path], LaterIndex | None]:
-        """Give what `save` needs. JavaError."""
-        now = self.snapshot
-        about = Checkpoint(bundle, journal, position, now.sequence, self._alive, dict(self.changed))
-        return about, self._writer.checkpoint(), now.dense
+    def checkpoint(self) -> list[Path]:
+        """Give the files of the index of all changes, for `save`. JavaError."""
+        return self._writer.checkpoint()
 
     def close(self) -> None:
         """Forget the changes; the bundle's indexes stay open."""
         self._writer.rollback()
 
     def publish(self, sequence: int) -> None:
-        """Let searches see the changes up to `sequence`."""
+        """Let searches see the changes up to `sequence`. ValueError where a checkpoint has others."""
         index = self._writer.behind()
+        if index.count != self._alive.size:
+            raise ValueError(f"{index.count} documents are indexed, not {self._alive.size}")
         dense = None if self._dense is None else self._dense.behind()
         later, living = index.count - self._index.count, int(np.count_nonzero(self._alive))
         alive, every = None, Among(index, dense)

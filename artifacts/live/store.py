@@ -3,9 +3,10 @@
 import logging
 import shutil
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 from pathlib import Path
 from threading import TIMEOUT_MAX, Event, Lock, Thread
@@ -19,7 +20,7 @@ from lightretriever.artifacts.corpus.beir import Document
 from lightretriever.artifacts.corpus.bounds import MAX_IMPACT
 from lightretriever.artifacts.dense.index import DenseIndex
 from lightretriever.artifacts.errors import ConflictError, DiskError, DocumentError, JavaError, JournalError
-from lightretriever.artifacts.live.checkpoint import Checkpoint, discard, newest, restored, save
+from lightretriever.artifacts.live.checkpoint import discard, newest, restore, save
 from lightretriever.artifacts.live.documents import Change, Result, Written, check_version, unencoded
 from lightretriever.artifacts.live.followers import Follower
 from lightretriever.artifacts.live.journal import Journal, Record
@@ -38,6 +39,7 @@ _LEAST_SAVED: Final = 5_000  # changes beyond a checkpoint that are worth anothe
 _SAVED_SHARE: Final = 4  # so is one for so many in it
 _SHARE: Final = 10  # of the bundle's documents, one in so many is the size from which on a compaction pays
 _FEW, _MANY = 1_000, 100_000  # bounds of that size
+_MOVE: Final = "Move the folder away: the bundle is then served without the changes in it."
 _COMPACT: Final = "Make a bundle of all: `lightretriever compact BUNDLE --live DIR --output NEW`."
 
 
@@ -70,32 +72,36 @@ class LiveStore:
     def __init__(self, folder: Path, manifest: Manifest, index: ImpactIndex, dense: DenseIndex | None) -> None:
         """Replay the journal in a folder, or begin one. `index` and `dense` are the bundle's, and stay open.
         JournalError for a damaged journal, or one that does not fit the bundle; DiskError."""
-        self._journal = Journal(folder, manifest)
-        self._digest = manifest.digest
         self.top_k = manifest.sparse.top_k
         """Most terms of a document, the strongest; None: all."""
-        self._large = min(_MANY, max(_FEW, manifest.documents // _SHARE))
-        self._lock = Lock()  # of the journal and the overlay
-        self._dropped = False
         self.problem: str | None = None
         """Why searches can't see changes any more; None if they can."""
+        self._digest = manifest.digest[:12]
+        self._large = min(_MANY, max(_FEW, manifest.documents // _SHARE))
+        self._lock = Lock()  # of the journal and the overlay
         self._waiting = deque[_Group]()
         self._stop = Event()
         with ExitStack() as opened:
-            opened.callback(lambda: self._journal.close())
-            self._position = self._known = self._journal.position_of(manifest)
+            self._journal = opened.enter_context(Journal(folder, manifest))
+            position = self._journal.sequence
+            self._to_drop: int | None = position
+            self._name = f"{self._digest}.{self._journal.header.journal}"
             self._follower = Follower(folder)
             opened.callback(self._follower.close)
-            begun, records = self._restored(manifest)
-            self._saved = self._known
-            self._overlay = Overlay(manifest, index, dense, self._follower.index, begun)
+            self._saved = restore(folder, self._name, self._follower.index)
+            overlay = partial(Overlay, manifest, index, dense, self._follower.index)
+            try:
+                self._overlay = self._replayed(overlay)
+            except (JavaError, ValueError) as error:
+                if not self._saved:
+                    raise JournalError(f"{folder}: the changes can't be searched: {error}", remedy=_MOVE) from error
+                discard(folder, str(error))
+                shutil.rmtree(self._follower.index)
+                self._saved, self._journal.sequence = 0, position
+                self._overlay = self._replayed(overlay)
             opened.callback(self._overlay.close)
-            while records:
-                self._apply(records)
-                records = self._journal.read(_AT_ONCE)
             with self._journal.writing(inf) as records:
                 self._apply(records)
-            self._encode()
             opened.pop_all()
         self._thread = Thread(target=self._follow, name="journal", daemon=True)
         self._thread.start()
@@ -123,7 +129,7 @@ class LiveStore:
 
     def version(self, sequence: int) -> str:
         """Give the version of the document that a change made; 0: that of a document of the bundle."""
-        return f"{sequence}.{self._journal.header.journal if sequence else self._digest[:12]}"
+        return f"{sequence}.{self._journal.header.journal if sequence else self._digest}"
 
     def get(self, document_id: str, until: float = inf) -> Stored | None:
         """Read a document as it is now; None if there is none with this id."""
@@ -189,9 +195,9 @@ class LiveStore:
             raise JournalError(self.problem)
         with self._journal.writing(until) as missed:
             self._apply(missed)
-            if not self._dropped:  # a bundle that is opened, but refused, writes nothing, and so drops nothing
-                self._journal.drop(self._position)
-                self._dropped = True
+            if self._to_drop is not None:  # a bundle that is opened, but refused, writes nothing, and so drops nothing
+                self._journal.drop(self._to_drop)
+                self._to_drop = None
             groups = list[_Group]()
             while self._waiting:
                 groups.append(self._waiting.popleft())
@@ -210,16 +216,15 @@ class LiveStore:
             group.results = found
 
     def _apply(self, records: Sequence[Record]) -> None:
-        """Make changes searchable that were read or appended, those that the bundle lacks."""
-        last = self._journal.sequence
-        known = max(0, self._known - (last - len(records)))
+        """Make changes searchable that were read or appended."""
+        if not records:
+            return
         try:
-            self._overlay.apply(records[known:], last)
+            self._overlay.apply(records, self._journal.sequence)
         except Exception as error:
             self.problem = f"Changes are on the disk, but not searched: {error} Start the service again."
             raise JournalError(self.problem) from error
-        if records:
-            self._follower.tell(last)
+        self._follower.tell(self._journal.sequence)
 
     def _require_room(self, records: Sequence[Record]) -> None:
         written = sum(one.raw is not None for one in records)
@@ -238,43 +243,43 @@ class LiveStore:
                         self._apply(self._journal.read())
                     finally:
                         self._lock.release()
-                self._encode()
-                self._save(max(_LEAST_SAVED, (self._saved - self._position) // _SAVED_SHARE))
+                if self._overlay.settle():
+                    with self._lock:
+                        self._overlay.publish(self.snapshot.sequence)
+                self._save(max(_LEAST_SAVED, self._saved // _SAVED_SHARE))
             except Exception as error:
                 self.problem = self.problem or str(error)
                 _log.exception("the journal can't be followed")
 
-    def _encode(self) -> None:
-        if self._overlay.encode():
-            with self._lock:
-                self._overlay.publish(self.snapshot.sequence)
-
-    def _restored(self, manifest: Manifest) -> tuple[Checkpoint | None, list[Record]]:
-        """Give the newest checkpoint, None for none, and the first changes after it."""
-        journal = self._journal
-        begun = restored(journal.folder, self._follower.index, self._digest, journal.header.journal, self._position)
-        self._known = self._position if begun is None else begun.sequence
-        records = journal.read(_AT_ONCE, after=self._known)
-        if begun is not None and journal.sequence < begun.sequence:  # the journal was restored from a copy
-            discard(journal.folder, "the journal has fewer changes")
-            journal.close()
-            self._journal = Journal(journal.folder, manifest)
-            shutil.rmtree(self._follower.index)
-            return self._restored(manifest)
-        return begun, records
+    def _replayed(self, opened: Callable[[int], Overlay]) -> Overlay:
+        """Make an overlay of all changes that the bundle lacks. JavaError or ValueError if the checkpoint, which has
+        those up to `_saved`, is damaged or has others."""
+        overlay, journal = opened(self._saved), self._journal
+        try:
+            while records := journal.read(_AT_ONCE):
+                overlay.apply(records, journal.sequence, publish=False)
+            if journal.sequence < self._saved:
+                raise ValueError(f"the journal ends with change {journal.sequence}, before {self._saved}")
+            overlay.publish(journal.sequence)
+            self._follower.tell(journal.sequence)
+        except BaseException:
+            overlay.close()
+            raise
+        return overlay
 
     def _save(self, least: int) -> None:
         """Write a checkpoint, if none has all changes but `least`."""
         if self.snapshot.sequence - self._saved >= least:
-            self._saved = max(self._saved, newest(self._journal.folder))  # another process may have written it
+            self._saved = max(
+                self._saved, newest(self._journal.folder, self._name)
+            )  # another process may have written it
         if self.snapshot.sequence - self._saved < least:
             return
         with self._lock:
-            state = self._overlay.checkpoint(self._digest, self._journal.header.journal, self._position)
-        self._saved = state[0].sequence
+            files, self._saved = self._overlay.checkpoint(), self.snapshot.sequence
         try:
-            save(self._journal.folder, self._follower.path / "checkpoint", *state)
-        except (OSError, RuntimeError) as error:
+            save(self._journal.folder, self._name, self._saved, self._follower.path / "checkpoint", files)
+        except OSError as error:
             _log.warning("no checkpoint was written", extra={"reason": str(error)})
 
 

@@ -20,7 +20,7 @@ class LaterIndexWriter(ImpactIndexWriter):
 
     def __init__(self, path: Path, index: ImpactIndex, fields: Mapping[str, FieldKind], *, spellings: bool) -> None:
         """`path` is the folder, with the files of a `checkpoint` or none; `fields` and `spellings` are those that
-        `index` was written with. Raises JavaError when Java or the disk fails."""
+        `index` was written with. Raises JavaError for a damaged checkpoint, and when Java or the disk fails."""
         super().__init__(path, fields, spellings=spellings)
         self._index = index
 
@@ -38,6 +38,10 @@ class LaterIndexWriter(ImpactIndexWriter):
         found = ImpactIndex(handle, self._index.path)
         finalize(found, java_call, java_class("lightretriever.OpenIndex").close, handle).atexit = False
         return found
+
+    def merge(self) -> None:
+        """Make one segment of all that was added up to now, beside other calls. JavaError when the disk fails."""
+        java_call(self._java.merge, self._handle)
 
     def checkpoint(self) -> list[Path]:
         """Give the files that have all that was added up to now. They are not changed, and stay until the next call.

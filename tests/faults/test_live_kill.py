@@ -44,8 +44,6 @@ def write(bundle: Path, folder: Path, name: str, told: "Connection[str, str]") -
                 for place in range(size)
             ]
             with journal.writing(perf_counter() + 60):
-                if number % 20 == 19:
-                    journal.rotate()
                 journal.append(records)
             tell(group)
 

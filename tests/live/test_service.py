@@ -309,7 +309,6 @@ def test_a_journal_that_can_not_be_followed_is_told(
         with SearchClient(url, api_key=KEY, timeout_s=60) as client:
             client.put_document("kept", NEW, vector=VECTOR, impacts=impacts_of(engine, "zebra"))
             with Journal(tmp_path / "live", bundle.manifest) as other, other.writing(perf_counter() + 60):
-                other.rotate()
                 other.append([Record("other", b"{}", np.ones(16, np.float32), {"no word": 0})])  # nobody checked it
             while httpx2.get(f"{url}/readyz", timeout=60).status_code == 200:
                 sleep(0.01)

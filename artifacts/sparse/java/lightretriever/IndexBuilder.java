@@ -106,7 +106,8 @@ public final class IndexBuilder {
 
   /**
    * Writes for behind(), going on after the documents that checkpoint() committed to a directory. Segments are few at any
-   * time, because searches visit each. Nothing waits for the disk: after a crash the files are not to be relied on.
+   * time, because searches visit each. Nothing waits for the disk: after a crash the files are not to be relied on, so they
+   * are checked.
    */
   public static IndexBuilder later(byte[] path, Analyzer analyzer) throws IOException {
     Directory files =
@@ -117,6 +118,9 @@ public final class IndexBuilder {
           @Override
           public void syncMetaData() {}
         };
+    if (DirectoryReader.indexExists(files)) {
+      OpenIndex.check(files);
+    }
     // What one change adds is a segment of its own at first, and in memory.
     Directory cached = new NRTCachingDirectory(files, LATER_CACHED_MEGABYTES, LATER_MEGABYTES);
     return new IndexBuilder(
@@ -145,6 +149,11 @@ public final class IndexBuilder {
         .putInt(names.size())
         .put(parts)
         .array();
+  }
+
+  /** Merges all that was added up to now to one segment, while other threads add more. */
+  public static void merge(IndexBuilder builder) throws IOException {
+    builder.writer.forceMerge(1);
   }
 
   /** What was added up to now, behind the documents of an index. The caller closes it, at any time. */

@@ -26,6 +26,7 @@ import org.apache.lucene.index.Terms;
 import org.apache.lucene.index.TermsEnum;
 import org.apache.lucene.search.IndexSearcher;
 import org.apache.lucene.store.AlreadyClosedException;
+import org.apache.lucene.store.Directory;
 import org.apache.lucene.store.IOContext;
 import org.apache.lucene.store.IndexInput;
 import org.apache.lucene.store.MMapDirectory;
@@ -158,14 +159,18 @@ public final class OpenIndex {
   public static void check(OpenIndex index) throws IOException {
     index.reading(
         () -> {
-          SegmentInfos commit = SegmentInfos.readLatestCommit(index.directory);
-          for (String file : new TreeSet<>(commit.files(true))) {
-            try (IndexInput input = index.directory.openInput(file, IOContext.READONCE)) {
-              CodecUtil.checksumEntireFile(input);
-            }
-          }
+          check(index.directory);
           return null;
         });
+  }
+
+  /** The same of the last commit in a directory. */
+  static void check(Directory directory) throws IOException {
+    for (String file : new TreeSet<>(SegmentInfos.readLatestCommit(directory).files(true))) {
+      try (IndexInput input = directory.openInput(file, IOContext.READONCE)) {
+        CodecUtil.checksumEntireFile(input);
+      }
+    }
   }
 
   public static void close(OpenIndex index) throws IOException {
