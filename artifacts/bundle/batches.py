@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 import orjson
-from lightretriever.artifacts.corpus.bounds import MAX_IMPACT, check_document, new_names
+from lightretriever.artifacts.corpus.bounds import check_document, new_names
 from lightretriever.artifacts.errors import CorpusError
+from lightretriever.artifacts.sparse.arguments import check_rows
 
 __all__ = ["EncodedBatch", "check_batch", "check_documents", "dense_prefix", "keep_top_terms"]
 
@@ -50,7 +51,11 @@ def check_batch(batch: EncodedBatch, *, vocab_size: int, dimension: int, first: 
             f"{where}: dense vectors of shape {batch.dense.shape}, expected at least {dimension} values each.",
             remedy="Lower the dimension, or encode with a larger model.",
         )
-    _check_sparse(batch, where, vocab_size if batch.names is None else len(batch.names))
+    size = vocab_size if batch.names is None else len(batch.names)
+    try:
+        check_rows(batch.ids, batch.indptr, batch.terms, batch.impacts, vocab_size=size)
+    except ValueError as error:
+        raise CorpusError(f"{where}: {error}.", remedy=_ENCODE_AGAIN) from error
 
 
 def check_documents(batch: EncodedBatch, names: set[str], *, first: int) -> None:
@@ -104,28 +109,3 @@ def keep_top_terms(batch: EncodedBatch, top_k: int | None) -> EncodedBatch:
     kept = kept[np.lexsort((batch.terms[kept], rows[kept]))]
     indptr = np.concatenate([[0], np.cumsum(np.bincount(rows[kept], minlength=len(counts)))]).astype(np.int64)
     return replace(batch, indptr=indptr, terms=batch.terms[kept].astype(np.int32), impacts=batch.impacts[kept])
-
-
-def _check_sparse(batch: EncodedBatch, where: str, vocab_size: int) -> None:
-    indptr, terms, impacts = batch.indptr, batch.terms, batch.impacts
-    if indptr[0] != 0 or (np.diff(indptr) < 0).any() or indptr[-1] != len(terms) or len(terms) != len(impacts):
-        raise CorpusError(
-            f"{where}: indptr must rise from 0 to the number of terms and impacts; it goes from {indptr[0]} to "
-            f"{indptr[-1]}, with {len(terms)} terms and {len(impacts)} impacts.",
-            remedy=_ENCODE_AGAIN,
-        )
-    rows = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
-    for name, values, low, high in (("term", terms, 0, vocab_size - 1), ("impact", impacts, 1, MAX_IMPACT)):
-        outside = np.flatnonzero((values < low) | (values > high))
-        if len(outside):
-            document = batch.ids[rows[outside[0]]]
-            raise CorpusError(
-                f'document "{document}": {name} {values[outside[0]]} is outside {low}..{high}.', remedy=_ENCODE_AGAIN
-            )
-    order = np.lexsort((terms, rows))
-    twice = np.flatnonzero((np.diff(terms[order]) == 0) & (np.diff(rows[order]) == 0))
-    if len(twice):
-        place = order[twice[0]]
-        raise CorpusError(
-            f'document "{batch.ids[rows[place]]}": term {terms[place]} occurs twice.', remedy=_ENCODE_AGAIN
-        )

@@ -1,4 +1,4 @@
-"""Checks of the arguments that all searches of impacts share."""
+"""Checks of arguments: of the impacts that are written, and of those that all searches share."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,7 +9,7 @@ import numpy.typing as npt
 from lightretriever.artifacts import kernels
 from lightretriever.artifacts.corpus.bounds import MAX_IMPACT
 
-__all__ = ["check_integers", "check_k", "check_ordinals", "scores_of", "weighted_ids", "weighted_query"]
+__all__ = ["check_k", "check_ordinals", "check_rows", "scores_of", "weighted_ids", "weighted_query"]
 
 _MAX_TERM: Final = int(np.iinfo(np.int32).max)
 _MAX_SCORE: Final = float(np.finfo(np.float32).max)
@@ -68,7 +68,7 @@ def check_k(k: int) -> None:
 
 def _check_terms(terms: npt.NDArray[Any]) -> None:
     """Raise ValueError unless terms are integers of shape (t,) from 0 to 2^31 - 1."""
-    check_integers("terms", terms)
+    _check_integers("terms", terms)
     if len(terms) == 0:
         return
     least, most = _extremes(terms)
@@ -78,7 +78,7 @@ def _check_terms(terms: npt.NDArray[Any]) -> None:
 
 def check_ordinals(ordinals: npt.NDArray[np.integer[Any]], count: int, path: Path) -> None:
     """Raise ValueError unless ordinals are integers of shape (m,) below the `count` of documents in `path`."""
-    check_integers("ordinals", ordinals)
+    _check_integers("ordinals", ordinals)
     if len(ordinals) == 0:
         return
     least, largest = _extremes(ordinals)
@@ -86,7 +86,42 @@ def check_ordinals(ordinals: npt.NDArray[np.integer[Any]], count: int, path: Pat
         raise ValueError(f"ordinals must be 0 to {count - 1} in {path}; got {least} to {largest}.")
 
 
-def check_integers(name: str, values: npt.NDArray[Any]) -> None:
+def check_rows(
+    ids: Sequence[str],
+    indptr: npt.NDArray[np.integer[Any]],
+    terms: npt.NDArray[np.integer[Any]],
+    impacts: npt.NDArray[np.integer[Any]],
+    *,
+    vocab_size: int,
+) -> None:
+    """Raise ValueError, which names the document, unless these are the terms and impacts of n documents in CSR form:
+    `indptr` (n + 1,) rises from 0 to nnz, `terms` (nnz,) are below `vocab_size`, none twice in a document, and
+    `impacts` (nnz,) 1 to 65,535."""
+    for name, values in (("indptr", indptr), ("terms", terms), ("impacts", impacts)):
+        _check_integers(name, values)
+    lengths = indptr[1:].astype(np.int64) - indptr[:-1].astype(np.int64)
+    rises = len(indptr) == len(ids) + 1 and indptr[0] == 0 and not (lengths < 0).any()
+    if not rises or not indptr[-1] == len(terms) == len(impacts):
+        raise ValueError(
+            f"indptr must be {len(ids) + 1} numbers that rise from 0 to the number of terms and impacts; "
+            f"it is {indptr}, with {len(terms)} terms and {len(impacts)} impacts"
+        )
+    rows = np.repeat(np.arange(len(ids)), lengths)
+    for name, values, least, most in (("term", terms, 0, vocab_size - 1), ("impact", impacts, 1, MAX_IMPACT)):
+        outside = np.flatnonzero((values < least) | (values > most))
+        if len(outside):
+            first = outside[0]
+            raise ValueError(f'document "{ids[rows[first]]}": {name} {values[first]} is outside {least}..{most}')
+    if ((np.diff(terms.astype(np.int64)) > 0) | (np.diff(rows) > 0)).all():
+        return
+    order = np.lexsort((terms, rows))
+    twice = np.flatnonzero((np.diff(terms[order]) == 0) & (np.diff(rows[order]) == 0))
+    if len(twice):
+        first = order[twice[0]]
+        raise ValueError(f'document "{ids[rows[first]]}": term {terms[first]} occurs twice')
+
+
+def _check_integers(name: str, values: npt.NDArray[Any]) -> None:
     """Raise ValueError unless values are integers of shape (n,)."""
     if values.ndim != 1 or values.dtype.kind not in "iu":
         raise ValueError(f"{name} must be integers of shape (n,); got {values.dtype} of shape {values.shape}.")

@@ -14,10 +14,10 @@ from typing import Any, Final, Self
 import numpy as np
 import numpy.typing as npt
 import orjson
-from lightretriever.artifacts.corpus.bounds import MAX_DOCUMENT_BYTES, MAX_ID_BYTES, MAX_IMPACT, MAX_TERM
+from lightretriever.artifacts.corpus.bounds import MAX_DOCUMENT_BYTES, MAX_ID_BYTES, MAX_TERM
 from lightretriever.artifacts.corpus.fields import FieldKind, indexed_values
 from lightretriever.artifacts.errors import BundleError, JavaError
-from lightretriever.artifacts.sparse.arguments import check_integers
+from lightretriever.artifacts.sparse.arguments import check_rows
 from lightretriever.artifacts.sparse.java_bytes import pack_ints, pack_texts, utf8
 from lightretriever.artifacts.sparse.jvm import JavaObject, java_call, java_class
 from lightretriever.artifacts.sparse.vocabulary import word_analyzer
@@ -148,7 +148,10 @@ class ImpactIndexWriter(LuceneWriter):
         it). An id used twice is found by `close()`.
         """
         identities = [utf8("document id", text) for text in ids]
-        _check_batch(identities, documents, indptr, terms, impacts)
+        if len(documents) != len(ids):
+            raise ValueError(f"{len(ids)} ids and {len(documents)} documents were given; their numbers must be equal.")
+        check_rows(ids, indptr, terms, impacts, vocab_size=MAX_TERM if names is None else len(names))
+        check_texts(identities, documents)
         for start, end in chunks(identities, documents, np.diff(indptr).tolist()):
             rows = indptr[start : end + 1]
             first, last = int(rows[0]), int(rows[-1])
@@ -198,29 +201,6 @@ def _text(document_id: str, document: bytes) -> bytes:
         if all(isinstance(part, str) for part in parts):
             return document_text(*parts).encode()
     raise ValueError(f'document "{document_id}": title and text must be texts to index their spellings.')
-
-
-def _check_batch(
-    ids: Sequence[bytes],
-    documents: Sequence[bytes],
-    indptr: npt.NDArray[Any],
-    terms: npt.NDArray[Any],
-    impacts: npt.NDArray[Any],
-) -> None:
-    count = len(ids)
-    if len(documents) != count:
-        raise ValueError(f"{count} ids and {len(documents)} documents were given; their numbers must be equal.")
-    for name, values in (("indptr", indptr), ("terms", terms), ("impacts", impacts)):
-        check_integers(name, values)
-    if len(indptr) != count + 1 or int(indptr[0]) != 0 or bool(np.any(np.diff(indptr.astype(np.int64)) < 0)):
-        raise ValueError(f"indptr must be {count + 1} ascending numbers from 0 for {count} documents; got {indptr}.")
-    if not len(terms) == len(impacts) == int(indptr[-1]):
-        raise ValueError(f"indptr ends at {indptr[-1]}; there are {len(terms)} terms and {len(impacts)} impacts.")
-    if len(terms) and not (int(terms.min()) >= 0 and int(terms.max()) < MAX_TERM):
-        raise ValueError(f"terms must be 0 to {MAX_TERM - 1}; got {terms.min()} to {terms.max()}.")
-    if len(terms) and not (int(impacts.min()) >= 1 and int(impacts.max()) <= MAX_IMPACT):
-        raise ValueError(f"impacts must be 1 to {MAX_IMPACT}; got {impacts.min()} to {impacts.max()}.")
-    check_texts(ids, documents)
 
 
 def check_texts(ids: Sequence[bytes], texts: Sequence[bytes]) -> None:

@@ -83,7 +83,7 @@ def test_a_good_batch_passes() -> None:
         ({"indptr": np.array([0, 2])}, "1 sparse"),
         ({"indptr": np.array([1, 2, 3])}, "rise from 0"),
         ({"indptr": np.array([0, 4, 3])}, "rise from 0"),
-        ({"indptr": np.array([0, 2, 4])}, "from 0 to 4, with 3 terms and 3 impacts"),
+        ({"indptr": np.array([0, 2, 4])}, r"it is \[0 2 4\], with 3 terms and 3 impacts"),
         ({"impacts": np.array([1, 2])}, "3 terms and 2 impacts"),
         ({"terms": np.array([1, 2, 50])}, 'document "d1": term 50 is outside 0..49'),
         ({"terms": np.array([-1, 2, 5])}, 'document "d0": term -1 is outside'),
