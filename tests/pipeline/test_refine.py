@@ -9,8 +9,8 @@ import yaml
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
 from lightretriever.artifacts.errors import RecipeError, ResumeError
-from lightretriever.artifacts.files.shards import ShardStore
 from lightretriever.artifacts.pipeline.biencoder import load_biencoder
+from lightretriever.artifacts.pipeline.encoded import TextStore
 from lightretriever.artifacts.pipeline.fit_texts import corpus_sentences
 from lightretriever.artifacts.pipeline.recipe import load_recipe
 from lightretriever.service.cli import app
@@ -90,7 +90,7 @@ def cosine(bundle: Bundle, work: Path) -> float:
     documents = [json.loads(line) for line in (work.parent / "corpus.jsonl").read_text().splitlines()]
     texts = [f"{one['title']} {one['text']}".strip() for one in documents]
     made = np.stack([table.rows(tokenizer.encode(text)[:32]).mean(axis=0) for text in texts])
-    vectors = np.concatenate([shard.dense for shard in ShardStore(work / "encode")])[:, : made.shape[1]]
+    vectors = TextStore(work / "encode").whole().dense[:, : made.shape[1]]
     lengths = np.linalg.norm(made, axis=1) * np.linalg.norm(vectors.astype(np.float32), axis=1)
     return float(((made * vectors).sum(axis=1) / lengths).mean())
 
