@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -28,6 +29,7 @@ __all__ = [
     "postings_per_query",
     "run_bm25",
     "run_systems",
+    "word_index",
 ]
 
 PAPER_FUSION: Final = Fusion(LegWeights(dense=0.7, sparse=0.3), normalization="paper")
@@ -126,14 +128,22 @@ def postings_per_query(index: ImpactIndex, queries: Iterable[QueryVectors]) -> f
     return float(np.mean(totals)) if totals else 0.0
 
 
+@contextmanager
+def word_index(
+    parent: Path, prefix: str, ids: Collection[str], texts: Iterable[str], stage: str
+) -> Iterator[WordIndex]:
+    """A BM25 index of `texts`, named by `ids`, in a new folder below `parent` that is removed after the block."""
+    with scratch_folder(parent, prefix) as folder:
+        build_word_index(folder / "lucene", ids, tracked(texts, stage, total=len(ids), unit="documents"))
+        with WordIndex.open(folder / "lucene") as words:
+            yield words
+
+
 def run_bm25(index: ImpactIndex, judged: JudgedQueries, depth: int, parent: Path) -> dict[str, Ranking]:
     """BM25 over the words of the bundle's documents, by an index below `parent` that is removed again."""
-    with scratch_folder(parent, "words-") as folder:
-        texts = tracked(_texts(index), "bm25", total=index.count, unit="documents")
-        build_word_index(folder / "lucene", index.ids(), texts)
-        with WordIndex.open(folder / "lucene") as words:
-            queries = tracked(judged.queries.items(), "evaluate", total=len(judged.queries), unit="queries")
-            return {name: ranking(words.search(text, depth, **BM25)) for name, text in queries}
+    with word_index(parent, "words-", index.ids(), _texts(index), "bm25") as words:
+        queries = tracked(judged.queries.items(), "evaluate", total=len(judged.queries), unit="queries")
+        return {name: ranking(words.search(text, depth, **BM25)) for name, text in queries}
 
 
 def _texts(index: ImpactIndex) -> Iterator[str]:

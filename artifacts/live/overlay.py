@@ -18,7 +18,7 @@ from lightretriever.artifacts.dense.later import LaterIndex
 from lightretriever.artifacts.dense.later import LaterIndexWriter as DenseWriter
 from lightretriever.artifacts.live.journal import Record
 from lightretriever.artifacts.sparse.index import DocumentSet, ImpactIndex
-from lightretriever.artifacts.sparse.later import LaterIndexWriter
+from lightretriever.artifacts.sparse.writer import LaterIndexWriter
 
 __all__ = ["Among", "Overlay", "Snapshot"]
 

@@ -26,6 +26,7 @@ makes one run of all, with the bytes of a fresh one.
 import json
 import os
 import shutil
+from abc import ABC, abstractmethod
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -61,6 +62,7 @@ __all__ = [
     "Rows",
     "TermCounts",
     "TextStore",
+    "csr",
     "encoded_corpus",
     "first_rows",
     "text_digest",
@@ -292,10 +294,20 @@ class Part(NamedTuple):
 
     def has(self, shards: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Whether each shard, counted from 0, belongs to it."""
-        return shards % self.of == self.number - 1
+        own: npt.NDArray[np.bool_] = shards % self.of == self.number - 1
+        return own
 
     def __str__(self) -> str:
         return f"{self.number}/{self.of}"
+
+
+def csr(
+    rows: Sequence[ImpactRow],
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.uint16]]:
+    """The terms and impacts of n texts as `indptr` (n + 1,), `terms` (nnz,) and `impacts` (nnz,)."""
+    indptr = np.cumsum([0, *(len(terms) for terms, _ in rows)]).astype(np.int64)
+    terms = np.concatenate([np.empty(0, np.int32), *(terms for terms, _ in rows)])
+    return indptr, terms, np.concatenate([np.empty(0, np.uint16), *(impacts for _, impacts in rows)])
 
 
 @dataclass(frozen=True)
@@ -311,9 +323,7 @@ class ModelRows:
     @classmethod
     def of(cls, dense: npt.NDArray[np.float16], sparse: Sequence[ImpactRow], cut: Sequence[bool]) -> Self:
         """Of vectors, and the terms and impacts of each text."""
-        at = np.cumsum([0, *(len(terms) for terms, _ in sparse)]).astype(np.int64)
-        terms = np.concatenate([np.empty(0, np.int32), *(terms for terms, _ in sparse)])
-        impacts = np.concatenate([np.empty(0, np.uint16), *(impacts for _, impacts in sparse)])
+        at, terms, impacts = csr(sparse)
         return cls(dense, Rows(at, terms), impacts, np.array(cut, np.bool_))
 
     @classmethod
@@ -396,6 +406,12 @@ class TextStore:
         for number, (_, rows) in enumerate(self._runs):
             parts.append(rows.take(places[run == number] - (ends[number] - len(rows))))
         return ModelRows.joined(parts).take(np.argsort(np.argsort(run, kind="stable"), kind="stable"))
+
+    def counts(self, places: npt.NDArray[np.int64]) -> tuple[int, int]:
+        """How many terms the texts at these places (n,) have together, and how many texts are cut."""
+        lengths = np.concatenate([np.empty(0, np.int64), *(np.diff(rows.terms.at) for _, rows in self._runs)])
+        cut = np.concatenate([np.empty(0, np.bool_), *(rows.cut for _, rows in self._runs)])
+        return int(lengths[places].sum()), int(cut[places].sum())
 
     def places(self) -> npt.NDArray[np.int64]:
         """Where the corpus' texts are, (N,), for `rows`. Raises ResumeError when some are missing, and names their
@@ -516,12 +532,12 @@ class _Run:
             with writing(self._folder):
                 self._folder.mkdir(parents=True, exist_ok=True)
             at = np.concatenate([[0], at])
-        columns = {"dense": rows.dense, "at": at, "terms": rows.terms.values, "impacts": rows.impacts, "cut": rows.cut}
-        for name, values in (columns | {"texts": texts}).items():
+        columns: list[npt.NDArray[Any]] = [rows.dense, at, rows.terms.values, rows.impacts, rows.cut, texts]
+        for (name, dtype), values in zip(_MODEL.items(), columns, strict=True):
             with writing(self._folder / name):
                 if name not in self._files:
                     self._files[name] = (self._folder / name).open("wb", buffering=0)
-                left = memoryview(values.astype(_MODEL[name], copy=False).tobytes())
+                left = memoryview(values.astype(dtype, copy=False).tobytes())
                 while left:
                     left = left[self._files[name].write(left) :]
         self._end = int(at[-1])
@@ -583,7 +599,7 @@ def _name(digests: npt.NDArray[np.uint8]) -> str:
     return blake2b(digests.tobytes(), digest_size=_DIGEST_BYTES).hexdigest()
 
 
-class _Column:
+class _Column(ABC):
     """A column on its way: rows of whole numbers, each made of a text or taken from the column before."""
 
     def __init__(self) -> None:
@@ -593,17 +609,18 @@ class _Column:
         """Take rows from a folder."""
         self.old = Rows(_mapped(old / "at", "<i8"), _mapped(old / "values", "<i4"))
 
+    @abstractmethod
     def read(self, texts: list[str]) -> Iterable[Any]:
         """What `add` takes of each text."""
-        raise NotImplementedError
 
+    @abstractmethod
     def add(self, row: Any) -> None:
         """Add a row of a text."""
-        raise NotImplementedError
 
     def take(self, places: list[int]) -> None:
         """Add rows of the column before."""
-        raise NotImplementedError
+        for place in places:
+            self.add(self.old[place])
 
     def write(self, folder: Path) -> None:
         """Write the column."""
@@ -622,10 +639,6 @@ class _Tokens(_Column):
     def add(self, row: npt.NDArray[np.int32]) -> None:
         self.values.frombytes(row.tobytes())
         self.at.append(len(self.values))
-
-    def take(self, places: list[int]) -> None:
-        for place in places:
-            self.add(self.old[place])
 
 
 class _Words(_Column):

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -170,7 +170,12 @@ def teacher_vectors(
     """
     apart = alone and encoder.device.type == "cpu"
     step = 1 if apart else _PART
-    plan = {"model": encoder.fingerprint, "instruction": instruction, "device": encoder.device.type, "alone": alone}
+    plan: dict[str, Any] = {
+        "model": encoder.fingerprint,
+        "instruction": instruction,
+        "device": encoder.device.type,
+        "alone": alone,
+    }
     plan |= {"software": software(), "dimension": encoder.hidden_size, "shard_size": _PART}
     store, digests = TextStore.begin(folder, plan), text_digests(texts)
     with ProgressBar("teacher", total=len(texts), unit="texts") as progress:

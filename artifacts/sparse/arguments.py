@@ -99,8 +99,8 @@ def check_rows(
     `impacts` (nnz,) 1 to 65,535."""
     for name, values in (("indptr", indptr), ("terms", terms), ("impacts", impacts)):
         _check_integers(name, values)
-    lengths = np.diff(indptr.astype(np.int64))
-    rises = len(lengths) == len(ids) and indptr[0] == 0 and not (lengths < 0).any()
+    lengths = indptr[1:].astype(np.int64) - indptr[:-1].astype(np.int64)
+    rises = len(indptr) == len(ids) + 1 and indptr[0] == 0 and not (lengths < 0).any()
     if not rises or not indptr[-1] == len(terms) == len(impacts):
         raise ValueError(
             f"indptr must be {len(ids) + 1} numbers that rise from 0 to the number of terms and impacts; "

@@ -32,7 +32,7 @@ from unittest.mock import patch
 
 import numpy as np
 import numpy.typing as npt
-from lightretriever.artifacts.bundle.parts import ExpansionInfo
+from lightretriever.artifacts.bundle.manifest import ExpansionInfo
 from lightretriever.artifacts.bundle.query_sample import query_vectors
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.corpus.bounds import MAX_IMPACT
@@ -43,9 +43,9 @@ from lightretriever.artifacts.files.workdir import read_json, scratch_folder
 from lightretriever.artifacts.pipeline import expansion
 from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder, TermNumbers
 from lightretriever.artifacts.pipeline.build import sparse_leg
-from lightretriever.artifacts.pipeline.encoded import ImpactRow, TextStore
+from lightretriever.artifacts.pipeline.encoded import ImpactRow, TextStore, csr
 from lightretriever.artifacts.pipeline.recipe import load_recipe
-from lightretriever.artifacts.pipeline.terms import SparseLeg, csr
+from lightretriever.artifacts.pipeline.terms import SparseLeg
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.sparse.writer import ImpactIndexWriter
 from lightretriever.loadtest.program import option, program

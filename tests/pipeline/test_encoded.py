@@ -142,11 +142,10 @@ def made(texts: npt.NDArray[np.uint8]) -> ModelRows:
 
 
 def assert_equal(found: ModelRows, expected: ModelRows) -> None:
-    for one, other in zip(
-        (found.dense, found.terms.at, found.terms.values, found.impacts, found.cut),
-        (expected.dense, expected.terms.at, expected.terms.values, expected.impacts, expected.cut),
-        strict=True,
-    ):
+    def columns(rows: ModelRows) -> list[npt.NDArray[Any]]:
+        return [rows.dense, rows.terms.at, rows.terms.values, rows.impacts, rows.cut]
+
+    for one, other in zip(columns(found), columns(expected), strict=True):
         np.testing.assert_array_equal(one, other)
         assert one.dtype == other.dtype
 
