@@ -2,7 +2,7 @@
 PORT ?= 8080
 RESULTS ?= docs/results
 PYTHON_IN_VENV := .venv/bin/python
-BENCH = $(PYTHON_IN_VENV) -m lightretriever.loadtest.bench
+BENCH = $(PYTHON_IN_VENV) -m research.servers
 # Two processes more than there are cores: many tests wait for a server.
 PROCESSES = $(shell cores=$$(nproc); echo $$((cores < 4 ? cores + 2 : 4)))
 PYTEST = .venv/bin/pytest --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder --durations 15 --durations-min 5

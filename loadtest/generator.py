@@ -9,12 +9,12 @@ would never have sent them (coordinated omission). Closed loop: every connection
 has the last answer, which gives the highest throughput at that concurrency.
 """
 
-import argparse
 import asyncio
 import json
 import random
 import selectors
 import sys
+from argparse import Namespace
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
@@ -23,9 +23,9 @@ from typing import Any, Final
 
 import uvloop
 from lightretriever.artifacts.corpus.beir import find_file, read_queries
-from lightretriever.artifacts.errors import LightRetrieverError
 from lightretriever.loadtest.connection import Connection, LoadError, Target, Ticket, search_requests
 from lightretriever.loadtest.counters import Counters
+from lightretriever.loadtest.program import QUERIES, option, program
 
 __all__ = ["closed_loop", "main", "open_loop", "read_texts", "run_loop"]
 
@@ -215,33 +215,25 @@ def read_texts(folder: Path, seed: int) -> list[str]:
     return texts
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Send load and print the result as JSON; returns the exit status."""
-    given = _parser().parse_args(arguments)
-    try:
-        requests = search_requests(given.url, read_texts(given.queries, given.seed), given.k)
-        if given.rate is not None:
-            work = open_loop(given.url, requests, rate=given.rate, seconds=given.seconds)
-        else:
-            work = closed_loop(given.url, requests, connections=given.connections, seconds=given.seconds)
-        print(json.dumps(run_loop(work, on_time=given.rate is not None)))
-    except LightRetrieverError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description="Load on a search server, at a constant rate or concurrency.")
-    parser.add_argument("url", help="address of the server, as http://HOST:PORT")
-    parser.add_argument("--queries", type=Path, required=True, help="folder with queries.jsonl(.gz)")
-    parser.add_argument("--seconds", type=float, default=10.0)
-    parser.add_argument("--k", type=int, default=10, help="hits asked for (10)")
-    parser.add_argument("--seed", type=int, default=7, help="order of the queries (7)")
-    kind = parser.add_mutually_exclusive_group(required=True)
-    kind.add_argument("--rate", type=float, help="requests a second: open loop")
-    kind.add_argument("--connections", type=int, help="requests at once: closed loop")
-    return parser
+@program(
+    option("url", str, "address of the server, as http://HOST:PORT"),
+    QUERIES,
+    option("--seconds", 10.0),
+    option("--k", 10, "hits asked for"),
+    option("--seed", 7, "order of the queries"),
+    option("--rate", None, "requests a second: open loop", type=float),
+    option("--connections", None, "requests at once: closed loop", type=int),
+)
+def main(given: Namespace) -> None:
+    """Send load and print the result as JSON."""
+    if (given.rate is None) == (given.connections is None):
+        raise LoadError("There is no load, or two.", remedy="Give either --rate or --connections.")
+    requests = search_requests(given.url, read_texts(given.queries, given.seed), given.k)
+    if given.rate is not None:
+        work = open_loop(given.url, requests, rate=given.rate, seconds=given.seconds)
+    else:
+        work = closed_loop(given.url, requests, connections=given.connections, seconds=given.seconds)
+    print(json.dumps(run_loop(work, on_time=given.rate is not None)))
 
 
 if __name__ == "__main__":

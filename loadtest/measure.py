@@ -15,7 +15,7 @@ from lightretriever.loadtest.generator import closed_loop, open_loop, run_loop
 from lightretriever.loadtest.overlap import ExactAnswers, ndcg, overlap
 from lightretriever.loadtest.process import Server, finish
 from lightretriever.loadtest.record import four_digits
-from lightretriever.loadtest.systems import PEERS, LeftOut, System
+from lightretriever.loadtest.systems import System
 
 __all__ = ["CONCURRENCIES", "FRACTIONS", "Plan", "Running", "measure", "saturated", "start"]
 
@@ -49,10 +49,10 @@ class Running:
     server: Server
 
 
-def start(system: System | LeftOut, limit_s: float, stack: ExitStack) -> Running | LeftOut:
+def start(system: System, limit_s: float, stack: ExitStack) -> Running | str:
     """Build a system's index and start its server, which ends with the `stack`; give the reason if it can't start."""
-    if isinstance(system, LeftOut):
-        return system
+    if system.missing is not None:
+        return system.missing
     print(f"starting {system.name}", file=sys.stderr)
     # Every connection of the generator may wait, so that slow systems are measured, not refused.
     settings = {"LIGHTRETRIEVER_DEADLINE_MS": f"{limit_s * 1e3:.0f}", "LIGHTRETRIEVER_MAX_WAITING": "256"}
@@ -63,7 +63,7 @@ def start(system: System | LeftOut, limit_s: float, stack: ExitStack) -> Running
         server = stack.enter_context(Server([*system.command, "--port", "0"], environment=settings))
     except LoadError as error:
         # Paths of this machine's folders don't belong in a result.
-        return LeftOut(system.name, system.label, f"it did not start: {re.sub(r'/[^ ]*/', '', error.message)}")
+        return f"it did not start: {re.sub(r'/[^ ]*/', '', error.message)}"
     return Running(system, server)
 
 
@@ -82,7 +82,7 @@ def measure(
     """
     shares = {
         one.system.name: four_digits(
-            overlap(one.server.url, exact.queries, exact.rrf if one.system.name in PEERS else exact.default)
+            overlap(one.server.url, exact.queries, exact.rrf if one.system.ranks else exact.default)
         )
         for one in running
     }

@@ -8,9 +8,9 @@ comparison, the model encodes requests that wait while it is busy as one batch, 
 run at once. Settings are the service's.
 """
 
-import argparse
 import socket
 import sys
+from argparse import Namespace
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
@@ -23,9 +23,9 @@ from time import perf_counter
 import numpy as np
 import numpy.typing as npt
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.errors import LightRetrieverError, ModelError
+from lightretriever.artifacts.errors import ModelError
 from lightretriever.artifacts.evaluation.full import QueryModel
-from lightretriever.loadtest.process import add_address
+from lightretriever.loadtest.program import ADDRESS, BUNDLE, MODEL, option, program
 from lightretriever.service.backends.base import EncodedQuery
 from lightretriever.service.collections.collections import DEFAULT, Collections
 from lightretriever.service.collections.swap import EngineHolder
@@ -173,38 +173,21 @@ def open_engine(bundle: Bundle, model: QueryModel, *, device: str, batch: int) -
         raise
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Serve until SIGTERM; returns the exit status."""
-    given = _parser().parse_args(arguments)
-    try:
-        configure_logging("info")
-        model = QueryModel(given.model, given.adapter, given.bos_token)
-        with (
-            open_engine(Bundle.open(given.bundle), model, device=given.device, batch=given.batch) as engine,
-            socket.create_server((given.host, given.port), backlog=BACKLOG) as listener,
-        ):
-            collections, url = (
-                Collections({DEFAULT: EngineHolder(engine)}),
-                f"http://{given.host}:{listener.getsockname()[1]}",
-            )
-            line = f"{ready_line(collections)} with the model {Path(given.model).name} at {url}"
-            serve(collections, [listener], on_ready=lambda: print(line, flush=True))
-    except LightRetrieverError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description="The service with a model in the query path.")
-    parser.add_argument("bundle", type=Path)
-    parser.add_argument("--model", required=True, help="language model or bi-encoder of the bundle's documents")
-    parser.add_argument("--adapter", help="the language model's adapter")
-    parser.add_argument("--bos-token", help="first token, as in the bundle's recipe")
-    parser.add_argument("--device", default="auto", help="where the model runs (auto: CUDA if there is one)")
-    parser.add_argument("--batch", type=int, default=16, help="most queries encoded together (16)")
-    add_address(parser)
-    return parser
+@program(BUNDLE, *MODEL, option("--batch", 16, "most queries encoded together"), *ADDRESS)
+def main(given: Namespace) -> None:
+    """Serve until SIGTERM."""
+    configure_logging("info")
+    if given.model is None:
+        raise ModelError("There is no model.", remedy="Give --model.")
+    model = QueryModel(given.model, given.adapter, given.bos_token)
+    with (
+        open_engine(Bundle.open(given.bundle), model, device=given.device, batch=given.batch) as engine,
+        socket.create_server((given.host, given.port), backlog=BACKLOG) as listener,
+    ):
+        collections = Collections({DEFAULT: EngineHolder(engine)})
+        url = f"http://{given.host}:{listener.getsockname()[1]}"
+        line = f"{ready_line(collections)} with the model {Path(given.model).name} at {url}"
+        serve(collections, [listener], on_ready=lambda: print(line, flush=True))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,5 @@
 """A server process under test: start, wait, measure from outside, stop."""
 
-import argparse
 import os
 import subprocess
 import sys
@@ -15,7 +14,7 @@ from weakref import finalize
 
 from lightretriever.loadtest.connection import LoadError
 
-__all__ = ["ROOT", "Server", "add_address", "finish", "python"]
+__all__ = ["ROOT", "Server", "finish", "python", "serve_command"]
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 _STOP_S: Final = 30
@@ -28,10 +27,9 @@ def python(module: str, *arguments: str) -> list[str]:
     return [sys.executable, "-m", module, *arguments]
 
 
-def add_address(parser: argparse.ArgumentParser) -> None:
-    """Add the address options of every server."""
-    parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, default=8080)
+def serve_command(bundle: Path, *options: str) -> list[str]:
+    """Give the command that starts one process of the service on a free port."""
+    return python("lightretriever.service.cli", "serve", str(bundle), "--port", "0", "--workers", "1", *options)
 
 
 class Server:

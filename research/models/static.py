@@ -1,7 +1,7 @@
 """Save static embeddings as a folder of sentence-transformers, to be evaluated like any other bi-encoder.
 
-    python research/models/static.py path/to/wordllama runs/wordllama
-    python research/models/static.py path/to/bundle runs/light-documents
+    python -m research.models.static path/to/wordllama runs/wordllama
+    python -m research.models.static path/to/bundle runs/light-documents
 
 A text is the mean of its tokens' rows, for queries and documents alike; no model reads either. The first folder is the
 package `wordllama` (0.4.0, MIT licence) as pip installs it, or its wheel unpacked; or a bundle, whose token table of
@@ -9,15 +9,16 @@ the default task then stands for documents as well (the paper's ablation A1). Te
 systems it is compared with: tokenizers know cases, and some collections write their queries in capitals.
 """
 
-import argparse
 import sys
+from argparse import Namespace
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 from lightretriever.artifacts.bundle.paths import MANIFEST_FILE
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.errors import BundleError
+from lightretriever.artifacts.errors import ModelError
+from lightretriever.loadtest.program import option, program
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 from sentence_transformers import SentenceTransformer
@@ -41,7 +42,7 @@ unchanged; text is lowercased first.
 def save_static(source: Path, output: Path) -> None:
     """Write the model of the folder `source` to the folder `output`.
 
-    Raises ValueError when a file is missing, can't be read, or tokenizer and embedding don't fit each other, and
+    Raises ModelError when a file is missing, can't be read, or tokenizer and embedding don't fit each other, and
     BundleError for a bundle that can't be opened.
     """
     bundle = (source / MANIFEST_FILE).is_file()
@@ -62,10 +63,10 @@ def _of_wordllama(package: Path) -> tuple[npt.NDArray[np.floating], Tokenizer, s
         (name, rows), *others = load_file(package / WEIGHTS).items()
         tokenizer = Tokenizer.from_str((package / TOKENIZER).read_text(encoding="utf-8"))
     except (OSError, SafetensorError) as error:
-        raise ValueError(f"{package}: neither wordllama 0.4.0 nor a bundle: {error}") from error
+        raise ModelError(f"{package}: neither wordllama 0.4.0 nor a bundle: {error}") from error
     highest = max(tokenizer.get_vocab(with_added_tokens=True).values())
     if others or rows.ndim != 2 or highest >= len(rows):
-        raise ValueError(
+        raise ModelError(
             f"{package / WEIGHTS}: expected one embedding of more than {highest} rows, found {name} {rows.shape}"
         )
     origin = "wordllama 0.4.0 (`l2_supercat`, 256 dimensions; Lee Miller, MIT licence)"
@@ -75,7 +76,7 @@ def _of_wordllama(package: Path) -> tuple[npt.NDArray[np.floating], Tokenizer, s
 def _of_bundle(folder: Path) -> tuple[npt.NDArray[np.floating], Tokenizer, str]:
     bundle = Bundle.open(folder)
     if not bundle.manifest.tokenizer.lowercase:
-        raise ValueError(f"{folder}: its text is not lowercased, which static embeddings here are")
+        raise ModelError(f"{folder}: its text is not lowercased, which static embeddings here are")
     table = bundle.table(bundle.manifest.default_task)
     tokenizer = Tokenizer.from_file(str(folder / bundle.manifest.tokenizer.file))
     origin = f"the token table of {bundle.manifest.model.name}"
@@ -83,18 +84,12 @@ def _of_bundle(folder: Path) -> tuple[npt.NDArray[np.floating], Tokenizer, str]:
     return table.rows(np.arange(table.shape[0])), tokenizer, card
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Save the model; returns the exit status."""
-    parser = argparse.ArgumentParser(description="Save static embeddings as a sentence-transformers folder.")
-    parser.add_argument("source", type=Path, help="folder of the package wordllama, or a bundle")
-    parser.add_argument("output", type=Path, help="folder to write")
-    given = parser.parse_args(arguments)
-    try:
-        save_static(given.source, given.output)
-    except (ValueError, BundleError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+@program(
+    option("source", Path, "folder of the package wordllama, or a bundle"), option("output", Path, "folder to write")
+)
+def main(given: Namespace) -> None:
+    """Save the model."""
+    save_static(given.source, given.output)
 
 
 if __name__ == "__main__":

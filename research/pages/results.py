@@ -8,7 +8,7 @@
 | README.md | the short table of quality, the systems under load | quality.json, judged/load.json, speed.json |
 | docs/lab/quality.md | tables of quality, the plot, evaluations, tests, and others | quality.json, others |
 | docs/speed.md | every ratio with a goal | speed.json |
-| docs/lab/measuring.md | versions, stages, libraries, load, users, live | versions, speed, users, live, load.json |
+| docs/lab/measuring.md | stages, libraries, load, versions, growth | speed, load, users, versions, live, scaling.json |
 | docs/reliability.md | what tests/faults measured, plain searches beside heavy ones | reliability.json, fairness.json |
 | docs/howto/cluster.md | the service on a cluster and on its own indexes, under load | cluster/load.json |
 | docs/lab/scale.md | bytes and times of a shard, a billion documents, what a build takes | scale.json, build.json |
@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from lightretriever.artifacts.evaluation.quality import MEASURE, read_queries_file, read_rows
-from lightretriever.loadtest.record import Goals, goal_table
 
+from research.harness.rows import Goals
 from research.pages.bar_chart import Bar, bar_chart
 from research.pages.fairness_table import fairness_table
 from research.pages.generated import Part, wants_check, write_or_check
@@ -66,9 +66,10 @@ from research.pages.result_tables import (
     SHORT_DATASETS,
 )
 from research.pages.scale_tables import build_table, scale_tables
+from research.pages.scaling_tables import scaling_tables
 from research.pages.slo_table import OBJECTIVES
 from research.pages.speed_table import speed_table
-from research.pages.speed_tables import load_table, speed_tables, versions_tables
+from research.pages.speed_tables import goal_table, load_table, speed_tables, versions_tables
 from research.pages.users_table import users_table
 
 __all__ = ["main", "outputs", "render"]
@@ -126,6 +127,7 @@ OTHERS = (
     SCALING,
 )
 PART = Part("<!-- results: written by research/pages/results.py -->", "<!-- end of results -->")
+GROWTH = Part("<!-- growth: written by research/pages/results.py -->", "<!-- end of growth -->")
 
 
 def recorded(folder: Path) -> tuple[Results, Results]:
@@ -180,6 +182,8 @@ def outputs(root: Path) -> dict[Path, str]:
         root / "docs" / "lab" / "scale.md": _from_lab(*scale_tables(folder / SCALE), *build_table(folder / BUILD)),
     }
     written = {page: PART.replaced(page.read_text(encoding="utf-8"), "\n".join(parts)) for page, parts in pages.items()}
+    measuring = root / "docs" / "lab" / "measuring.md"
+    written[measuring] = GROWTH.replaced(written[measuring], "".join(scaling_tables(folder / SCALING)))
     if chart:
         written[folder / CHART] = chart
     if (folder / USERS).is_file():

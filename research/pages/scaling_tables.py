@@ -6,32 +6,20 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from lightretriever.artifacts.files.workdir import write_atomically
-from lightretriever.loadtest.connection import LoadError
 from lightretriever.loadtest.report import markdown_table
 
-__all__ = ["BEGIN", "END", "predict", "tables", "write_tables"]
+__all__ = ["predict", "scaling_tables", "tables"]
 
-BEGIN: Final = "<!-- scaling: written by research/speed/scaling.py -->"
-END: Final = "<!-- end of scaling -->"
 TARGETS: Final = (1_000_000, 10_000_000, 100_000_000)
 
 Measured = Mapping[str, Any]
 
 
-def write_tables(results: Path, page: Path) -> None:
-    """Write the tables between the two marks of a Markdown page. Raises LoadError without the marks or results."""
-    text = page.read_text(encoding="utf-8")
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not (begin and end):
-        raise LoadError(f"{page}: the tables have no place.", remedy=f"Put the lines {BEGIN} and {END} there.")
-    try:
-        content = json.loads(results.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise LoadError(f"{results}: no results: {error.strerror}.", remedy="Measure bundles first.") from error
-    inside = "\n\n".join(tables(content))
-    write_atomically(page, f"{before}{BEGIN}\n{inside}\n{END}{after}".encode())
+def scaling_tables(file: Path) -> list[str]:
+    """Give the tables as Markdown; none if nothing is recorded."""
+    if not file.is_file():
+        return []
+    return ["\n\n".join(tables(json.loads(file.read_text(encoding="utf-8")))) + "\n"]
 
 
 def tables(content: Measured) -> list[str]:

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from lightretriever.loadtest.record import Goals
+from research.harness.rows import Goals
 
 __all__ = ["OBJECTIVES"]
 

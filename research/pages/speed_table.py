@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lightretriever.loadtest.record import GOALS
 from lightretriever.loadtest.report import markdown_table
 
+from research.harness.rows import GOALS
 from research.pages.library_tables import RATIOS
 
 __all__ = ["reached", "speed_table"]

@@ -8,7 +8,9 @@ from typing import Any, Final
 from lightretriever.loadtest.counters import median_of
 from lightretriever.loadtest.report import markdown_table
 
-__all__ = ["FIGURES", "load_table", "speed_tables", "versions_tables"]
+from research.harness.rows import GOALS, Goals
+
+__all__ = ["FIGURES", "goal_table", "load_table", "speed_tables", "versions_tables"]
 
 Row = Mapping[str, Any]
 _HALF: Final = 0.5  # of the highest throughput
@@ -25,6 +27,20 @@ def speed_tables(file: Path) -> list[str]:
         if of_kind:
             blocks.append("\n".join([f"{title}:", "", *markdown_table(["", *columns], of_kind), ""]))
     return blocks
+
+
+def goal_table(file: Path, goals: Goals = GOALS) -> list[str]:
+    """Give the rows that have a goal, as lines of a Markdown table; none if nothing is recorded."""
+    if not file.is_file():
+        return []
+    rows = {row["key"]: row for row in json.loads(file.read_text(encoding="utf-8"))["rows"] if "goal" in row}
+    lines = ["| | measured | unit | goal |", "|---|---:|---|---|"]
+    for key, (what, goal) in goals.items():
+        if key in rows:
+            row = rows[key]
+            found = f"{row['value']:,}" if "value" in row else f"p50 {row['p50']:,}, p99 {row['p99']:,}"
+            lines.append(f"| {what} | {found} | {row['unit']} | {goal} |")
+    return lines if len(lines) > 2 else []
 
 
 def load_table(file: Path) -> list[str]:

@@ -14,20 +14,23 @@ as `no-kl` where there is no KL, is left out.
 Stopped and started again, it goes on where it was; training goes on from its checkpoint.
 """
 
-import argparse
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from argparse import Namespace
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import yaml
+from lightretriever.loadtest.connection import LoadError
+from lightretriever.loadtest.process import python
+from lightretriever.loadtest.program import REST, option, program
+from lightretriever.loadtest.record import ROOT
 
 from research.quality import evaluate
 
 __all__ = ["VARIANTS", "main", "variant_of"]
 
-BUNDLE_RECIPE = evaluate.ROOT / "recipes" / "scifact-lightretriever.yaml"
 Content = dict[str, Any]
 
 
@@ -63,27 +66,8 @@ def variant_of(recipe: Content, name: str) -> Content | None:
     return None if changed == {**defaults, **recipe} else changed
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Train and evaluate; returns the exit status."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    split = words.index("--") if "--" in words else len(words)
-    given = _parser().parse_args(words[:split])
-    recipe: Content = yaml.safe_load(given.recipe.read_text(encoding="utf-8"))
-    contents = {"base": recipe} | {name: variant_of(recipe, name) for name in VARIANTS}
-    for name, content in contents.items():
-        if name not in (given.only or contents):
-            continue
-        if content is None:
-            print(f"{name}: nothing to change in {given.recipe.name}", file=sys.stderr)
-            continue
-        status = measure(given, name, content, words[split:])
-        if status:
-            return status
-    return 0
-
-
-def measure(given: argparse.Namespace, name: str, content: Content, options: Sequence[str]) -> int:
-    """Train one variant and evaluate it; returns the exit status."""
+def measure(given: Namespace, name: str, content: Content) -> None:
+    """Train one variant and evaluate it. Raises LoadError if a step fails."""
     folder = given.work / name
     adapter = folder / "adapter"
     device = ["--device", given.device] if given.device else []
@@ -94,9 +78,8 @@ def measure(given: argparse.Namespace, name: str, content: Content, options: Seq
         places = ["--work", str(folder / "train"), "--output", str(adapter)]
         command = ["train", str(file), "--model", given.model, "--data", str(given.data), *places, *device]
         # In a process of its own, which may start others for more GPUs.
-        status = subprocess.run([sys.executable, "-m", "lightretriever.service.cli", *command], check=False).returncode
-        if status:
-            return status
+        if subprocess.run(python("lightretriever.service.cli", *command), check=False).returncode:
+            raise LoadError(f"{name} was not trained.")
     system = given.system if name == "base" else f"{given.system}-{name}"
     words = ["--data", str(given.data), "--work", str(folder / "quality"), "--results", str(given.results)]
     words += ["--model", given.model, "--adapter", str(adapter), "--system", system, *device]
@@ -105,26 +88,35 @@ def measure(given: argparse.Namespace, name: str, content: Content, options: Seq
         words += ["--datasets", *given.datasets]
     if given.max_length:
         words += ["--max-length", str(given.max_length)]
-    return evaluate.main([str(given.bundle_recipe), *words, *options])
+    if evaluate.main([str(given.bundle_recipe), *words, *(["--", *given.rest] if given.rest else [])]):
+        raise LoadError(f"{name} was not evaluated.")
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        description="Train the variants of a training recipe and evaluate each on the test collections.",
-        epilog="What stands after -- is handed to `lightretriever evaluate`.",
-    )
-    parser.add_argument("recipe", type=Path, help="training recipe that the variants change")
-    parser.add_argument("--model", required=True, help="in place of the recipe's model.path")
-    parser.add_argument("--data", type=Path, required=True, help="folder of the training sets and test collections")
-    parser.add_argument("--work", type=Path, required=True, help="folder for runs, adapters and bundles")
-    parser.add_argument("--system", required=True, help="what the recipe itself is recorded as")
-    parser.add_argument("--only", nargs="+", choices=["base", *VARIANTS], help="these variants alone")
-    parser.add_argument("--bundle-recipe", type=Path, default=BUNDLE_RECIPE, help="model, encoding and index")
-    parser.add_argument("--datasets", nargs="+", help="these test collections alone")
-    parser.add_argument("--max-length", type=int, help="in place of the recipe's encode.max_length")
-    parser.add_argument("--results", type=Path, default=evaluate.ROOT / "docs" / "results" / "quality.json")
-    parser.add_argument("--device", help="cpu, cuda, …")
-    return parser
+@program(
+    option("recipe", Path, "training recipe that the variants change"),
+    option("--model", str, "in place of the recipe's model.path"),
+    option("--data", Path, "folder of the training sets and test collections"),
+    option("--work", Path, "folder for runs, adapters and bundles"),
+    option("--system", str, "what the recipe itself is recorded as"),
+    option("--only", None, "these variants alone", nargs="+", choices=["base", *VARIANTS]),
+    option("--bundle-recipe", ROOT / "recipes" / "scifact-lightretriever.yaml", "model, encoding and index"),
+    option("--datasets", None, "these test collections alone", nargs="+"),
+    option("--max-length", None, "in place of the recipe's encode.max_length", type=int),
+    option("--results", evaluate.RESULTS / "quality.json"),
+    option("--device", None, "cpu, cuda, …"),
+    REST,
+)
+def main(given: Namespace) -> None:
+    """Train and evaluate."""
+    recipe: Content = yaml.safe_load(given.recipe.read_text(encoding="utf-8"))
+    contents = {"base": recipe} | {name: variant_of(recipe, name) for name in VARIANTS}
+    for name, content in contents.items():
+        if name not in (given.only or contents):
+            continue
+        if content is None:
+            print(f"{name}: nothing to change in {given.recipe.name}", file=sys.stderr)
+            continue
+        measure(given, name, content)
 
 
 if __name__ == "__main__":

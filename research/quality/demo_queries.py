@@ -8,16 +8,17 @@ JSON, for those kept apart and the others: how many have an expected package amo
 called `strong` although they have none, and the answers.
 """
 
-import argparse
 import json
 import sys
+from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.errors import LightRetrieverError
 from lightretriever.artifacts.evaluation.report import environment
+from lightretriever.loadtest.program import option, program
+from lightretriever.loadtest.record import write_json
 from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
@@ -53,20 +54,10 @@ def measure(bundle: Path, queries: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {**groups, "answers": answers}
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure and write; returns the exit status."""
-    parser = argparse.ArgumentParser(description="What the demo answers to queries with expected packages.")
-    parser.add_argument("bundle", type=Path, help="the demo bundle")
-    parser.add_argument("result", type=Path, help="JSON file to write")
-    given = parser.parse_args(arguments)
-    try:
-        found = measure(given.bundle, read_queries())
-    except LightRetrieverError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    content = {**found, "environment": environment()}
-    given.result.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    return 0
+@program(option("bundle", Path, "the demo bundle"), option("result", Path, "JSON file to write"))
+def main(given: Namespace) -> None:
+    """Measure and write."""
+    write_json(given.result, {**measure(given.bundle, read_queries()), "environment": environment()})
 
 
 if __name__ == "__main__":

@@ -19,10 +19,10 @@ a fixed seed, as the bundle's head queries.
 Stopped and started again, it goes on: bundles that are there are kept, results that are recorded are skipped.
 """
 
-import argparse
 import math
 import random
 import sys
+from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,17 +32,20 @@ import yaml
 from lightretriever.artifacts.bundle.manifest import read_manifest
 from lightretriever.artifacts.bundle.paths import MANIFEST_FILE
 from lightretriever.artifacts.corpus.beir import read_qrels, read_queries
-from lightretriever.artifacts.errors import LightRetrieverError, RecipeError
+from lightretriever.artifacts.errors import RecipeError
 from lightretriever.artifacts.evaluation.quality import read_rows, typed_command
 from lightretriever.artifacts.pipeline.recipe import is_of_sentence_transformers
 from lightretriever.artifacts.sparse.vocabulary import VocabularyKind
+from lightretriever.loadtest.connection import LoadError
+from lightretriever.loadtest.program import REST, option, program
+from lightretriever.loadtest.record import ROOT
 from lightretriever.service.cli import app
 
 from research.quality.judged_part import write_judged_part
 
-__all__ = ["COLLECTIONS", "Collection", "build", "main", "options_parser"]
+__all__ = ["COLLECTIONS", "OPTIONS", "RESULTS", "Collection", "build", "main"]
 
-ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "docs" / "results"
 TASK = "search"
 
 
@@ -66,7 +69,7 @@ class Collection:
         """Its name in the results: the last name of its folder, with the split where it is a part."""
         return Path(self.folder).name + (f"-{self.split}" if self.part else "")
 
-    def path(self, given: argparse.Namespace) -> Path:
+    def path(self, given: Namespace) -> Path:
         """Where its files lie, or the part's will."""
         work, data = Path(given.work), Path(given.data)
         return work / self.name / self.name if self.part else data / self.folder
@@ -88,22 +91,7 @@ COLLECTIONS = (
 )
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Build and evaluate; returns the exit status."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    split = words.index("--") if "--" in words else len(words)
-    given = options_parser().parse_args(words[:split])
-    try:
-        for collection in COLLECTIONS:
-            if collection.usual if given.datasets is None else collection.name in given.datasets:
-                measure(given, collection, words[split + 1 :])
-    except LightRetrieverError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
-
-
-def measure(given: argparse.Namespace, collection: Collection, options: Sequence[str]) -> None:
+def measure(given: Namespace, collection: Collection, options: Sequence[str]) -> None:
     """Build the bundle of one collection and evaluate it, where that is not done.
 
     Raises RecipeError when the bundle that is there was made by another recipe, and what the two commands raise.
@@ -119,7 +107,7 @@ def measure(given: argparse.Namespace, collection: Collection, options: Sequence
     run(command)
 
 
-def build(given: argparse.Namespace, collection: Collection) -> dict[str, Any]:
+def build(given: Namespace, collection: Collection) -> dict[str, Any]:
     """Build the bundle of one collection where it is not there, and return its recipe.
 
     Raises RecipeError when the bundle that is there was made by another recipe, and what `build` raises.
@@ -135,7 +123,7 @@ def build(given: argparse.Namespace, collection: Collection) -> dict[str, Any]:
     return content
 
 
-def bundle_recipe(given: argparse.Namespace, collection: Collection) -> dict[str, Any]:
+def bundle_recipe(given: Namespace, collection: Collection) -> dict[str, Any]:
     """The recipe for one collection."""
     content: dict[str, Any] = yaml.safe_load(given.recipe.read_text(encoding="utf-8"))
     biencoder = "distil" in content or is_of_sentence_transformers(given.model or content["model"]["path"])
@@ -205,7 +193,7 @@ def write_recipe(file: Path, content: dict[str, Any]) -> None:
 
 
 def evaluate_command(
-    given: argparse.Namespace, collection: Collection, content: dict[str, Any], options: Sequence[str]
+    given: Namespace, collection: Collection, content: dict[str, Any], options: Sequence[str]
 ) -> list[str]:
     """The arguments of `lightretriever evaluate`."""
     bundle, dataset = content["output"], str(collection.path(given))
@@ -231,31 +219,37 @@ def run(command: Sequence[str]) -> None:
         sys.argv = before
 
 
-def options_parser() -> argparse.ArgumentParser:
-    """The options of this program."""
-    parser = argparse.ArgumentParser(
-        description="Build and evaluate one system on every test collection.",
-        epilog="What stands after -- is handed to `lightretriever evaluate`.",
-    )
-    parser.add_argument("recipe", type=Path, help="recipe that gives model, encoding and index")
-    parser.add_argument("--data", type=Path, required=True, help="folder of the test collections")
-    parser.add_argument("--work", type=Path, required=True, help="folder for bundles and intermediate files")
-    parser.add_argument("--system", required=True, help="what the results are recorded as")
-    parser.add_argument("--datasets", nargs="+", choices=[one.name for one in COLLECTIONS], help="these alone")
-    parser.add_argument("--results", type=Path, default=ROOT / "docs" / "results" / "quality.json")
-    parser.add_argument("--full", action="store_true", help="also encode queries by the whole model")
-    parser.add_argument("--model", help="in place of the recipe's model.path")
-    parser.add_argument("--adapter", help="in place of the recipe's model.adapter")
-    parser.add_argument("--max-length", type=int, help="in place of the recipe's encode.max_length")
-    parser.add_argument("--top-k", type=int, help="in place of the recipe's index.top_k")
-    parser.add_argument("--dimension", type=int, help="in place of the recipe's index.dimension")
-    parser.add_argument("--no-refine", action="store_true", help="without the recipe's section refine")
-    parser.add_argument("--vocabulary", choices=get_args(VocabularyKind), help="in place of index.vocabulary")
-    parser.add_argument("--no-expand", action="store_true", help="documents have the terms of their texts alone")
-    parser.add_argument("--head-share", type=float, help="share of the test queries that the model reads")
-    parser.add_argument("--idf", help="in place of the recipe's model.idf")
-    parser.add_argument("--device", help="cpu, cuda, …, for building")
-    return parser
+OPTIONS = (
+    option("recipe", Path, "recipe that gives model, encoding and index"),
+    option("--data", Path, "folder of the test collections"),
+    option("--work", Path, "folder for bundles and intermediate files"),
+    option("--system", str, "what the results are recorded as"),
+    option("--datasets", None, "these alone", nargs="+"),
+    option("--full", False, "also encode queries by the whole model"),
+    option("--model", None, "in place of the recipe's model.path"),
+    option("--adapter", None, "in place of the recipe's model.adapter"),
+    option("--max-length", None, "in place of the recipe's encode.max_length", type=int),
+    option("--top-k", None, "in place of the recipe's index.top_k", type=int),
+    option("--dimension", None, "in place of the recipe's index.dimension", type=int),
+    option("--no-refine", False, "without the recipe's section refine"),
+    option("--vocabulary", None, "in place of index.vocabulary", choices=get_args(VocabularyKind)),
+    option("--no-expand", False, "documents have the terms of their texts alone"),
+    option("--head-share", None, "share of the test queries that the model reads", type=float),
+    option("--idf", None, "in place of the recipe's model.idf"),
+    option("--device", None, "cpu, cuda, …, for building"),
+)
+"""The options of a program that builds bundles of collections."""
+
+
+@program(*OPTIONS, option("--results", RESULTS / "quality.json"), REST)
+def main(given: Namespace) -> None:
+    """Build and evaluate."""
+    names = [collection.name for collection in COLLECTIONS]
+    if unknown := sorted(set(given.datasets or ()) - set(names)):
+        raise LoadError(f"--datasets: {', '.join(unknown)}: no such set.", remedy=f"The sets are {', '.join(names)}.")
+    for collection in COLLECTIONS:
+        if collection.usual if given.datasets is None else collection.name in given.datasets:
+            measure(given, collection, given.rest)
 
 
 if __name__ == "__main__":

@@ -20,9 +20,8 @@ there are, each with the default setting but for one thing:
 interval: a bootstrap that draws queries within each collection.
 """
 
-import argparse
-import json
 import sys
+from argparse import Namespace
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -38,11 +37,10 @@ from lightretriever.artifacts.bundle.query_sample import query_vectors
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.corpus.bounds import MAX_IMPACT
 from lightretriever.artifacts.dense.index import DenseIndex
-from lightretriever.artifacts.errors import LightRetrieverError
 from lightretriever.artifacts.evaluation.report import environment
 from lightretriever.artifacts.evaluation.runs import JudgedQueries, Ranking, ndcg_per_query, ranking, read_judged
 from lightretriever.artifacts.files.shards import ShardStore
-from lightretriever.artifacts.files.workdir import read_json, scratch_folder, write_atomically
+from lightretriever.artifacts.files.workdir import read_json, scratch_folder
 from lightretriever.artifacts.pipeline import expansion
 from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder, ImpactRow, TermNumbers
 from lightretriever.artifacts.pipeline.build import sparse_leg
@@ -50,6 +48,8 @@ from lightretriever.artifacts.pipeline.recipe import load_recipe
 from lightretriever.artifacts.pipeline.terms import SparseLeg, csr
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.sparse.writer import ImpactIndexWriter
+from lightretriever.loadtest.program import option, program
+from lightretriever.loadtest.record import write_json
 from lightretriever.service.search.fusion import align, fuse_linear
 from tokenizers import Tokenizer
 
@@ -164,7 +164,7 @@ class Searched:
         return rows
 
     @classmethod
-    def of(cls, given: argparse.Namespace, collection: Collection) -> "Searched":
+    def of(cls, given: Namespace, collection: Collection) -> "Searched":
         """Read what evaluate.py built for a collection."""
         recipe = load_recipe(Path(evaluate.build(given, collection)["output"]).with_suffix(".yaml"))
         store, documents = ShardStore(recipe.work / "encode"), list(recipe.corpus.open())
@@ -183,36 +183,6 @@ class Searched:
             dense=bundle.dense(),
             queries=query_vectors(bundle.table(bundle.manifest.default_task), bags),
         )
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure every setting on every collection, and write the results; returns the exit status."""
-    parser = evaluate.options_parser()
-    parser.description = "Choose how documents are expanded, by development queries."
-    parser.epilog = None
-    parser.add_argument("--weights", type=float, nargs="+", default=[0.25, 0.5], help="λ, several")
-    parser.add_argument("--terms", type=int, nargs="+", default=[16], help="words to add, several numbers")
-    parser.set_defaults(results=evaluate.ROOT / "docs" / "results" / "expansion.json")
-    given = parser.parse_args(arguments)
-    try:
-        settings = [Setting(weight=0, terms=0, impacts=_PLAIN)]
-        settings += [Setting(weight, terms) for weight in given.weights for terms in given.terms]
-        settings += [Setting(b=0.0), Setting(b=0.2)]
-        settings += [Setting(impacts=200, highest=MAX_IMPACT), Setting(lacking=True)]
-        settings += [Setting(pieces=0.5), Setting(pieces=1.0), Setting(forms="equal"), Setting(forms="commonest")]
-        settings += [Setting(length=-0.5), Setting(length=0.5)]
-        found = {setting: dict[str, Values]() for setting in dict.fromkeys([Setting(), *settings])}
-        for collection in DEVELOPMENT:
-            searched = Searched.of(given, collection)
-            for setting, values in found.items():
-                for leg, each in measured(searched, setting, given.work).items():
-                    values.setdefault(leg, {})[collection.name] = each
-                    print(collection.name, setting, leg, f"{each.mean():.4f}", file=sys.stderr)
-        write_atomically(given.results, content(given.results, given.system, found))
-    except LightRetrieverError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
 
 
 def measured(searched: Searched, setting: Setting, scratch: Path) -> Values:
@@ -288,7 +258,7 @@ def with_lacking(searched: Searched, bm25: Bm25Encoder, words: Matrix) -> tuple[
     return replace(bm25, numbers=numbers, frequencies=frequencies), np.concatenate([words, np.array(new, np.float32)])
 
 
-def content(file: Path, system: str, found: Mapping[Setting, Mapping[str, Values]]) -> bytes:
+def content(file: Path, system: str, found: Mapping[Setting, Mapping[str, Values]]) -> dict[str, Any]:
     """The file of results, with these of one system in place of older ones."""
     default = found[Setting()]
     rows = []
@@ -303,7 +273,7 @@ def content(file: Path, system: str, found: Mapping[Setting, Mapping[str, Values
     queries = {name: len(each) for name, each in default["sparse"].items()}
     systems = read_json(file)["systems"] if file.is_file() else {}
     systems[system] = {"queries": queries, "default": str(Setting()), "rows": rows, "environment": environment()}
-    return json.dumps({"systems": systems}, indent=1, ensure_ascii=False).encode() + b"\n"
+    return {"systems": systems}
 
 
 def difference(values: Values, others: Values) -> list[float]:
@@ -317,6 +287,30 @@ def difference(values: Values, others: Values) -> list[float]:
         drawn += counts @ one / len(one) / len(values)
     low, high = np.percentile(drawn, (2.5, 97.5))
     return [round(float(value), 5) for value in (np.mean(means), low, high)]
+
+
+@program(
+    *evaluate.OPTIONS,
+    option("--results", evaluate.RESULTS / "expansion.json"),
+    option("--weights", [0.25, 0.5], "λ, several"),
+    option("--terms", [16], "words to add, several numbers"),
+)
+def main(given: Namespace) -> None:
+    """Measure every setting on every collection, and write the results."""
+    settings = [Setting(weight=0, terms=0, impacts=_PLAIN)]
+    settings += [Setting(weight, terms) for weight in given.weights for terms in given.terms]
+    settings += [Setting(b=0.0), Setting(b=0.2)]
+    settings += [Setting(impacts=200, highest=MAX_IMPACT), Setting(lacking=True)]
+    settings += [Setting(pieces=0.5), Setting(pieces=1.0), Setting(forms="equal"), Setting(forms="commonest")]
+    settings += [Setting(length=-0.5), Setting(length=0.5)]
+    found = {setting: dict[str, Values]() for setting in dict.fromkeys([Setting(), *settings])}
+    for collection in DEVELOPMENT:
+        searched = Searched.of(given, collection)
+        for setting, values in found.items():
+            for leg, each in measured(searched, setting, given.work).items():
+                values.setdefault(leg, {})[collection.name] = each
+                print(collection.name, setting, leg, f"{each.mean():.4f}", file=sys.stderr)
+    write_json(given.results, content(given.results, given.system, found))
 
 
 if __name__ == "__main__":

@@ -6,21 +6,19 @@ RECIPE is one of words whose corpus is encoded and whose tables are there. Both 
 that is not measured; seconds and processor seconds are medians, and terms of a document are `index`'s own figures.
 """
 
-import argparse
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from argparse import Namespace
 from pathlib import Path
-from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import yaml
-from lightretriever.artifacts.errors import LightRetrieverError, RecipeError
-from lightretriever.artifacts.evaluation.quality import typed_command
-from lightretriever.loadtest.record import four_digits, origin, write_json
+from lightretriever.artifacts.errors import RecipeError
+from lightretriever.loadtest.program import option, program
+from lightretriever.loadtest.record import median, origin, write_json
 
 __all__ = ["main", "measure"]
 
@@ -40,7 +38,7 @@ def measure(recipe: Path, turns: int, folder: Path) -> list[dict[str, Any]]:
     fixed = ("documents", "terms", "added", "sparse_bytes", "bytes")
     return [
         {"name": name, **{key: rows[0][key] for key in fixed}}
-        | {key: four_digits(median(row[key] for row in rows)) for key in ("seconds", "cpu_s")}
+        | {key: median([row[key] for row in rows]) for key in ("seconds", "cpu_s")}
         for name, rows in found.items()
     ]
 
@@ -59,23 +57,16 @@ def _index(recipe: Path, bundle: Path, folder: Path) -> dict[str, Any]:
     return {**summary, "sparse_bytes": sparse, "cpu_s": used.ru_utime + used.ru_stime}
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure and record; returns the exit status."""
-    parser = argparse.ArgumentParser(description="Measure what expansion takes of a bundle.")
-    parser.add_argument("recipe", type=Path, help="recipe of words whose corpus is encoded")
-    parser.add_argument("result", type=Path, help="JSON file to write")
-    parser.add_argument("--turns", type=int, default=3)
-    given = parser.parse_args(arguments)
-    try:
-        with TemporaryDirectory(prefix="expansion-") as folder:
-            rows = measure(given.recipe, given.turns, Path(folder))
-    except LightRetrieverError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    words = sys.argv[1:] if arguments is None else arguments
-    command = typed_command(["python", "-m", "research.quality.expansion_size", *words])
-    write_json(given.result, {**origin(), "command": command, "turns": given.turns, "rows": rows})
-    return 0
+@program(
+    option("recipe", Path, "recipe of words whose corpus is encoded"),
+    option("result", Path, "JSON file to write"),
+    option("--turns", 3),
+)
+def main(given: Namespace) -> None:
+    """Measure and write."""
+    with TemporaryDirectory(prefix="expansion-") as folder:
+        rows = measure(given.recipe, given.turns, Path(folder))
+    write_json(given.result, {**origin(), "command": given.command, "turns": given.turns, "rows": rows})
 
 
 if __name__ == "__main__":

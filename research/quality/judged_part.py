@@ -7,15 +7,15 @@ with a language model takes hours. OUTPUT gets the documents, queries and judgme
 Fewer documents are easier to search: figures of the part are to be compared with each other only.
 """
 
-import argparse
 import json
 import sys
-from collections.abc import Sequence
+from argparse import Namespace
 from pathlib import Path
 
 from lightretriever.artifacts.corpus.beir import Corpus, find_file, read_qrels, read_queries
-from lightretriever.artifacts.errors import CorpusError, LightRetrieverError
+from lightretriever.artifacts.errors import CorpusError
 from lightretriever.artifacts.files.atomic_dir import new_folder
+from lightretriever.loadtest.program import option, program
 
 __all__ = ["main", "write_judged_part"]
 
@@ -44,19 +44,14 @@ def write_judged_part(collection: Path, output: Path, split: str = "test") -> No
         (folder / "queries.jsonl").write_text("".join(lines), encoding="utf-8")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Write the part; returns the exit status."""
-    parser = argparse.ArgumentParser(description="The part of a collection that one of its splits judges.")
-    parser.add_argument("collection", type=Path, help="folder in BEIR layout")
-    parser.add_argument("output", type=Path, help="folder to make")
-    parser.add_argument("--split", default="test", help="name of the judgments, as in qrels/test.tsv")
-    given = parser.parse_args(arguments)
-    try:
-        write_judged_part(given.collection, given.output, given.split)
-    except LightRetrieverError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+@program(
+    option("collection", Path, "folder in BEIR layout"),
+    option("output", Path, "folder to make"),
+    option("--split", "test", "name of the judgments, as in qrels/test.tsv"),
+)
+def main(given: Namespace) -> None:
+    """Write the part."""
+    write_judged_part(given.collection, given.output, given.split)
 
 
 if __name__ == "__main__":

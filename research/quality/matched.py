@@ -11,19 +11,22 @@ subject, a query of the one may well match in the other, and a document that is 
 the figures for removed and others are on the cautious side.
 """
 
-import argparse
 import json
 import sys
 import tempfile
+from argparse import Namespace
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.corpus.beir import read_qrels, read_queries
-from lightretriever.artifacts.errors import LightRetrieverError
+from lightretriever.artifacts.errors import BundleError
 from lightretriever.artifacts.evaluation.report import environment
+from lightretriever.loadtest.connection import LoadError
+from lightretriever.loadtest.program import option, program
+from lightretriever.loadtest.record import write_json
 from lightretriever.service.errors import NoTokensError
 from lightretriever.service.schemas import Mode, SearchRequest
 from lightretriever.service.search.engine import SearchEngine
@@ -43,14 +46,16 @@ Judged = dict[str, list[str]]
 def measure(bundles: dict[str, Path], queries: dict[str, Judged]) -> dict[str, dict[str, Any]]:
     """By bundle, the thresholds, and by mode the shares of each level for the queries `own`, `removed` and `others`.
 
-    ValueError for a bundle without thresholds.
+    BundleError for a bundle without thresholds.
     """
     found: dict[str, dict[str, Any]] = {}
     for name, path in bundles.items():
         bundle = Bundle.open(path)
         thresholds = bundle.manifest.tasks[bundle.manifest.default_task].match
         if thresholds is None:
-            raise ValueError(f"{path}: the bundle has no thresholds; build it with a tokenizer of at least 1,000 words")
+            raise BundleError(
+                f"{path}: the bundle has no thresholds.", remedy="Build it with a tokenizer of at least 1,000 words."
+            )
         strangers = [text for other, texts in queries.items() if other != name for text in texts]
         with tempfile.TemporaryDirectory() as folder:
             found[name] = {
@@ -87,26 +92,6 @@ def _shares(bundle: Bundle, texts: Iterable[str], rules: RulesFile | None = None
     return {mode: {level: round(of[level] / max(1, of.total()), 3) for level in _LEVELS} for mode, of in counts.items()}
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure and write; returns the exit status."""
-    parser = argparse.ArgumentParser(description="How often `matched` is right.")
-    parser.add_argument("result", type=Path, help="JSON file to write")
-    parser.add_argument("collections", nargs="+", metavar="NAME=BUNDLE=DATA", help="at least two")
-    given = parser.parse_args(arguments)
-    parts = [collection.split("=") for collection in given.collections]
-    if len(parts) < 2 or any(len(part) != 3 for part in parts):
-        parser.error("give at least two collections, each as NAME=BUNDLE=DATA")
-    try:
-        queries = {name: _judged(Path(data)) for name, _, data in parts}
-        found = measure({name: Path(bundle) for name, bundle, _ in parts}, queries)
-    except (LightRetrieverError, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    content = {"bundles": found, "environment": environment()}
-    given.result.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    return 0
-
-
 def _judged(folder: Path) -> Judged:
     """A sample of the queries of a collection that have relevant documents."""
     queries, judged = read_queries(folder), dict[str, list[str]]()
@@ -116,6 +101,20 @@ def _judged(folder: Path) -> Judged:
             judged[queries[query]] = ids
     texts = list(judged)
     return {text: judged[text] for text in texts[:: max(1, -(-len(texts) // _MOST))]}
+
+
+@program(
+    option("result", Path, "JSON file to write"),
+    option("collections", None, "at least two", nargs="+", metavar="NAME=BUNDLE=DATA"),
+)
+def main(given: Namespace) -> None:
+    """Measure and write."""
+    parts = [collection.split("=") for collection in given.collections]
+    if len(parts) < 2 or any(len(part) != 3 for part in parts):
+        raise LoadError("There are fewer than two collections.", remedy="Give each as NAME=BUNDLE=DATA.")
+    queries = {name: _judged(Path(data)) for name, _, data in parts}
+    found = measure({name: Path(bundle) for name, bundle, _ in parts}, queries)
+    write_json(given.result, {"bundles": found, "environment": environment()})
 
 
 if __name__ == "__main__":

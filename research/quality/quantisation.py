@@ -7,9 +7,8 @@ impacts a unit. For each the program records nDCG@10, and the share of the queri
 same in the same order, where documents whose scores differ by less than the float32 of a score are ties.
 """
 
-import argparse
-import json
 import sys
+from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -19,12 +18,14 @@ from lightretriever.artifacts.corpus.beir import Corpus
 from lightretriever.artifacts.evaluation.bm25 import BM25_B, BM25_K1, WordIndex, build_word_index
 from lightretriever.artifacts.evaluation.report import environment
 from lightretriever.artifacts.evaluation.runs import JudgedQueries, measure, ranking, read_judged
-from lightretriever.artifacts.files.workdir import scratch_folder, write_atomically
+from lightretriever.artifacts.files.workdir import scratch_folder
 from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder
 from lightretriever.artifacts.pipeline.terms import csr
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
 from lightretriever.artifacts.sparse.writer import ImpactIndexWriter
+from lightretriever.loadtest.program import option, program
+from lightretriever.loadtest.record import write_json
 
 from research.quality.evaluate import COLLECTIONS, Collection
 from research.quality.judged_part import write_judged_part
@@ -35,22 +36,7 @@ DEPTH: Final = 100
 _TIE: Final = 2e-6  # of a score: a float32 has 24 bits, and a sum of products some more errors
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure every collection, and write the results; returns the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help="folder of the collections")
-    parser.add_argument("--work", type=Path, required=True, help="folder for indexes")
-    parser.add_argument("--results", type=Path, required=True, help="file to write")
-    parser.add_argument("--impacts", type=int, nargs="+", default=[25, 50, 100, 200, 400, 1000, 4000])
-    given = parser.parse_args(arguments)
-    given.work.mkdir(parents=True, exist_ok=True)
-    found = {one.name: measured(one, given) for one in COLLECTIONS if one.usual}
-    content = {"k1": BM25_K1, "b": BM25_B, "collections": found, "environment": environment()}
-    write_atomically(given.results, json.dumps(content, indent=1).encode() + b"\n")
-    return 0
-
-
-def measured(collection: Collection, given: argparse.Namespace) -> dict[str, Any]:
+def measured(collection: Collection, given: Namespace) -> dict[str, Any]:
     """BM25's nDCG@10, and by impacts a unit nDCG@10 and the share of equal first tens."""
     path = collection.path(given)
     if collection.part and not path.is_dir():
@@ -102,6 +88,20 @@ def agreement(
 
 def _ndcg(judged: JudgedQueries, run: dict[str, list[tuple[str, float]]]) -> float:
     return measure(judged.qrels, {query: ranking(hits) for query, hits in run.items()})["nDCG@10"]
+
+
+@program(
+    option("--data", Path, "folder of the collections"),
+    option("--work", Path, "folder for indexes"),
+    option("--results", Path, "file to write"),
+    option("--impacts", [25, 50, 100, 200, 400, 1000, 4000], "impacts a unit of BM25"),
+)
+def main(given: Namespace) -> None:
+    """Measure every collection, and write the results."""
+    given.work.mkdir(parents=True, exist_ok=True)
+    found = {one.name: measured(one, given) for one in COLLECTIONS if one.usual}
+    content = {"k1": BM25_K1, "b": BM25_B, "collections": found, "environment": environment()}
+    write_json(given.results, content)
 
 
 if __name__ == "__main__":

@@ -14,12 +14,12 @@ The sides take turns, each figure is the median of the turns, and every turn's b
 side's: tables and dense index byte by byte, the sparse index term by term, as Lucene draws ids for its files.
 """
 
-import argparse
 import json
 import os
 import shutil
 import subprocess
 import sys
+from argparse import Namespace
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
@@ -30,9 +30,9 @@ from typing import Any, Final
 import numpy as np
 import yaml
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.errors import LightRetrieverError
 from lightretriever.loadtest.connection import LoadError
-from lightretriever.loadtest.record import commit, four_digits, origin, typed, write_json
+from lightretriever.loadtest.program import option, program
+from lightretriever.loadtest.record import commit, median, origin, write_json
 
 __all__ = ["compare", "differences", "main"]
 
@@ -64,7 +64,10 @@ def compare(
             shutil.rmtree(work / f"{name}-{turn}")
     return [
         {"name": name, "commit": commit(python.parent), "documents": len(lines), "identical": same}
-        | {kind: {one: _median(figures, one) for one in _FIGURES} for kind, figures in found[name].items()}
+        | {
+            kind: {one: median([row[one] for row in figures]) for one in _FIGURES}
+            for kind, figures in found[name].items()
+        }
         for name, python in sides
     ]
 
@@ -145,30 +148,21 @@ def _run(python: Path, command: str, folder: Path) -> Figures:
     return dict(zip(_FIGURES, (wall, used.ru_utime + used.ru_stime, used.ru_maxrss / 2**10, disk), strict=True))
 
 
-def _median(figures: Sequence[Figures], name: str) -> float:
-    return four_digits(float(np.median([one[name] for one in figures])))
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure and record; returns the exit status."""
-    parser = argparse.ArgumentParser(description="Measure what `build` takes, with several versions of the program.")
-    parser.add_argument("corpus", type=Path, help="file of JSON lines, not packed")
-    parser.add_argument("model", type=Path, help="folder of static embeddings")
-    parser.add_argument("--side", nargs=2, metavar=("NAME", "PYTHON"), action="append", required=True)
-    parser.add_argument("--documents", type=int, default=20_000)
-    parser.add_argument("--turns", type=int, default=1)
-    parser.add_argument("--results", type=Path, required=True)
-    given = parser.parse_args(arguments)
+@program(
+    option("corpus", Path, "file of JSON lines, not packed"),
+    option("model", Path, "folder of static embeddings"),
+    option("--side", None, nargs=2, metavar=("NAME", "PYTHON"), action="append", required=True),
+    option("--documents", 20_000),
+    option("--turns", 1),
+    option("--results", Path),
+)
+def main(given: Namespace) -> None:
+    """Measure and write."""
     sides = [(name, Path(os.path.abspath(python))) for name, python in given.side]  # noqa: PTH100 -- keeps links
-    try:
-        with TemporaryDirectory(prefix="build-") as work:
-            rows = compare(given.corpus, given.model, sides, given.documents, given.turns, Path(work))
-    except LightRetrieverError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    about = {**origin(), "command": typed("research.scale.build", arguments), "turns": given.turns}
+    with TemporaryDirectory(prefix="build-") as work:
+        rows = compare(given.corpus, given.model, sides, given.documents, given.turns, Path(work))
+    about = {**origin(), "command": given.command, "turns": given.turns}
     write_json(given.results, {**about, "sides": rows})
-    return 0
 
 
 if __name__ == "__main__":

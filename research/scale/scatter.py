@@ -11,8 +11,8 @@ the delay at rank u^(1/N). A search is three trips, one after the other.
 The same file and seed give the same results, to the byte.
 """
 
-import argparse
 import sys
+from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from math import ceil
 from pathlib import Path
@@ -20,7 +20,9 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-from lightretriever.loadtest.record import four_digits, latency, typed, write_json
+from lightretriever.loadtest.connection import LoadError
+from lightretriever.loadtest.program import option, program
+from lightretriever.loadtest.record import four_digits, latency, write_json
 
 from research.scale.shard import TRIPS, read_times
 
@@ -97,30 +99,24 @@ def simulated(shard: Mapping[str, Any], searches: int, seed: int) -> dict[str, A
     return {**facts, "trips": trips, "scatter": rows, "capacity": capacity(shard) if trips else None}
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Simulate every shard of the file and write the results; returns the exit status."""
-    given = _parser().parse_args(arguments)
+@program(
+    option("times", Path, "file of times that research.scale.shard wrote"),
+    option("--results", Path, "JSON file of the results"),
+    option("--searches", 20_000, "searches to simulate"),
+    option("--seed", 7, "seed of the random numbers"),
+)
+def main(given: Namespace) -> None:
+    """Simulate every shard of the file and write the results."""
     shards = read_times(given.times)
     if not shards:
-        print(f"error: {given.times}: no shard is measured: run research.scale.shard first.", file=sys.stderr)
-        return 2
+        raise LoadError(f"{given.times}: no shard is measured.", remedy="Run research.scale.shard first.")
     found = [simulated(shard, given.searches, given.seed) for shard in shards]
-    about = {"command": typed("research.scale.scatter", arguments), "seed": given.seed, "searches": given.searches}
+    about = {"command": given.command, "seed": given.seed, "searches": given.searches}
     write_json(given.results, {**about, "assumed": CAPACITY, "shards": found})
     for shard in found:
         for row in shard["scatter"]:
             figures = ", ".join(f"{name} {row[name]:g}" for name in ("p50", "p95", "p99"))
             print(f"{shard['name']}, {row['shards']} shards: {figures} ms")
-    return 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description="Latency of a search over many shards, simulated.")
-    parser.add_argument("times", type=Path, help="file of times that research.scale.shard wrote")
-    parser.add_argument("--results", type=Path, required=True, help="JSON file of the results")
-    parser.add_argument("--searches", type=int, default=20_000, help="searches to simulate (20,000)")
-    parser.add_argument("--seed", type=int, default=7, help="seed of the random numbers (7)")
-    return parser
 
 
 if __name__ == "__main__":

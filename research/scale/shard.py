@@ -11,10 +11,10 @@ Every query is asked in every round, so that what is slow about a query can be t
 `research.scale.scatter` reads the file.
 """
 
-import argparse
 import gzip
 import json
 import sys
+from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
@@ -25,10 +25,10 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.size import PartSize, part_sizes
 from lightretriever.artifacts.cluster.aliases import only_index
 from lightretriever.artifacts.cluster.client import ClusterAddress, connect
-from lightretriever.artifacts.errors import LightRetrieverError
 from lightretriever.artifacts.files.workdir import write_atomically
 from lightretriever.loadtest.generator import read_texts
-from lightretriever.loadtest.record import four_digits, origin, typed
+from lightretriever.loadtest.program import QUERIES, option, program
+from lightretriever.loadtest.record import four_digits, origin
 from lightretriever.service.execution.memory import freeze_gc
 from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.schemas import LegName
@@ -128,7 +128,7 @@ def _record(file: Path, shard: dict[str, Any]) -> None:
     write_atomically(file, gzip.compress(content.encode(), mtime=0))
 
 
-def _measured(given: argparse.Namespace, command: str) -> dict[str, Any]:
+def _measured(given: Namespace) -> dict[str, Any]:
     queries, bundle = read_texts(given.queries, given.seed)[: given.count], Bundle.open(given.bundle)
     manifest = bundle.manifest
     there = {"backend": "opensearch", "opensearch_url": given.opensearch_url, "opensearch_index": given.index}
@@ -151,7 +151,7 @@ def _measured(given: argparse.Namespace, command: str) -> dict[str, Any]:
         "queries": len(queries),
         "rounds": given.rounds,
         "candidates": given.candidates,
-        "command": command,
+        "command": given.command,
         **origin(),
         "parts": [
             {"name": part.name, "in_memory": part.in_memory, "fixed": part.fixed}
@@ -162,34 +162,25 @@ def _measured(given: argparse.Namespace, command: str) -> dict[str, Any]:
     }
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure a shard and record it; returns the exit status."""
-    given = _parser().parse_args(arguments)
-    try:
-        shard = _measured(given, typed("research.scale.shard", arguments))
-    except LightRetrieverError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+@program(
+    option("bundle", Path, "the bundle, whose documents a cluster has, too"),
+    option("--name", str, "name of the shard in the tables"),
+    QUERIES,
+    option("--times", Path, "file to record the times in, .json.gz"),
+    option("--opensearch-url", None, "address of a cluster that has the bundle"),
+    option("--index", None, "its index there"),
+    option("--count", 200, "queries"),
+    option("--rounds", 20, "how often each is asked; 0: only the sizes"),
+    option("--candidates", 100, "candidates per leg"),
+    option("--seed", 7, "order of the queries"),
+)
+def main(given: Namespace) -> None:
+    """Measure a shard and record it."""
+    shard = _measured(given)
     _record(given.times, shard)
     for trip, values in shard["ms"].items():
         p50, p99 = np.percentile(values, [50, 99])
         print(f"{trip:8} p50 {p50:.3g} ms, p99 {p99:.3g} ms")
-    return 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description="Bytes and times of one shard.")
-    parser.add_argument("bundle", type=Path, help="the bundle, whose documents a cluster has, too")
-    parser.add_argument("--name", required=True, help="name of the shard in the tables")
-    parser.add_argument("--queries", type=Path, required=True, help="folder with queries.jsonl(.gz)")
-    parser.add_argument("--times", type=Path, required=True, help="file to record the times in, .json.gz")
-    parser.add_argument("--opensearch-url", help="address of a cluster that has the bundle")
-    parser.add_argument("--index", help="its index there")
-    parser.add_argument("--count", type=int, default=200, help="queries (200)")
-    parser.add_argument("--rounds", type=int, default=20, help="how often each is asked (20); 0: only the sizes")
-    parser.add_argument("--candidates", type=int, default=100, help="candidates per leg (100)")
-    parser.add_argument("--seed", type=int, default=7, help="order of the queries (7)")
-    return parser
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ The first start builds the index in FOLDER. `--build` only builds it; Anserini's
 """
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -41,9 +41,7 @@ def opened(bundle: Bundle, path: Path) -> Iterator[Search]:
         yield search
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Serve until SIGTERM; returns the exit status."""
-    return serve_system("BM25", word_index, opened, arguments)
+main = serve_system("BM25", word_index, opened)
 
 
 if __name__ == "__main__":

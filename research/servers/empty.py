@@ -3,11 +3,11 @@
 python -m research.servers.empty --port 8081
 """
 
-import argparse
 import sys
-from collections.abc import Callable, Sequence
+from argparse import Namespace
+from collections.abc import Callable
 
-from lightretriever.loadtest.process import add_address
+from lightretriever.loadtest.program import ADDRESS, program
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
@@ -28,13 +28,10 @@ def application(on_ready: Callable[[], None]) -> Starlette:
     return Starlette(routes=[Route("/search", answer, methods=["POST"])], lifespan=lifespan_of(on_ready))
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Serve until SIGTERM or SIGINT; returns the exit status."""
-    parser = argparse.ArgumentParser(description="An empty route.")
-    add_address(parser)
-    given = parser.parse_args(arguments)
+@program(*ADDRESS)
+def main(given: Namespace) -> None:
+    """Serve until SIGTERM or SIGINT."""
     serve(application, "an empty route", host=given.host, port=given.port)
-    return 0
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ documents too.
 """
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -69,9 +69,7 @@ def opened(bundle: Bundle, path: Path) -> Iterator[Search]:
     yield search
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Serve until SIGTERM; returns the exit status."""
-    return serve_system("LanceDB", index_of("lancedb", build_table), opened, arguments)
+main = serve_system("LanceDB", index_of("lancedb", build_table), opened)
 
 
 if __name__ == "__main__":

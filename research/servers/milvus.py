@@ -7,7 +7,7 @@ hybrid search asks both for 100 candidates and merges the rankings by RRF; it gi
 """
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from itertools import islice
 from pathlib import Path
@@ -93,9 +93,7 @@ def _client(path: Path) -> Iterator[MilvusClient]:
         server_manager_instance.release_server(file)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Serve until SIGTERM; returns the exit status."""
-    return serve_system("Milvus Lite", index_of("milvus", build_collection), opened, arguments)
+main = serve_system("Milvus Lite", index_of("milvus", build_collection), opened)
 
 
 if __name__ == "__main__":

@@ -3,10 +3,9 @@
 The same server, event loop, parser and JSON library as the service; no validation beyond types, no deadlines, no log.
 """
 
-import argparse
 import asyncio
 import socket
-import sys
+from argparse import Namespace
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
@@ -18,8 +17,7 @@ from typing import Any, Final
 import orjson
 import uvicorn
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.errors import LightRetrieverError
-from lightretriever.loadtest.process import add_address
+from lightretriever.loadtest.program import ADDRESS, BUNDLE, Main, option, program
 from lightretriever.service.execution.memory import freeze_gc
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -28,12 +26,20 @@ from starlette.routing import Route
 
 from research.servers.bundle_documents import probes
 
-__all__ = ["Hits", "Search", "application", "lifespan_of", "serve", "serve_system"]
+__all__ = ["SYSTEM", "Hits", "Search", "application", "lifespan_of", "serve", "serve_system"]
 
 Hits = list[dict[str, Any]]
 """`id`, `rank` from 1, `score`, `fields`; best first."""
 Search = Callable[[str, int], Hits]
 """Finds the best documents for a query. Called from several threads at once."""
+
+SYSTEM: Final = (
+    BUNDLE,
+    option("--work", Path, "folder for the index"),
+    option("--build", False, "make the index, print its folder, and end"),
+    *ADDRESS,
+)
+"""The options of a system's program."""
 
 _THREADS: Final = 8
 _BACKLOG: Final = 2048
@@ -101,33 +107,27 @@ def serve_system(
     name: str,
     build: Callable[[Bundle, Path], Path],
     opened: Callable[[Bundle, Path], AbstractContextManager[Search]],
-    arguments: Sequence[str] | None,
-) -> int:
-    """Run the command of a system over a bundle: serve until SIGTERM; returns the exit status.
+) -> Main:
+    """Make the program of a system over a bundle, which serves until SIGTERM.
 
     `build` indexes the bundle's documents below the folder `--work`, unless the index exists, and gives its path;
-    `opened` opens it. With `--build` the command only builds the index.
+    `opened` opens it. With `--build` the program only builds the index.
     """
-    parser = argparse.ArgumentParser(description=f"{name} over the documents of a bundle.")
-    parser.add_argument("bundle", type=Path)
-    parser.add_argument("--work", type=Path, required=True, help="folder for the index")
-    parser.add_argument("--build", action="store_true", help="make the index, print its folder, and end")
-    add_address(parser)
-    given = parser.parse_args(arguments)
-    try:
+
+    def main(given: Namespace) -> None:
+        """Serve until SIGTERM."""
         bundle = Bundle.open(given.bundle)
         index = build(bundle, given.work)
         if given.build:
             print(index)
-            return 0
+            return
         with opened(bundle, index) as search:
             _warm_up(search, probes(bundle, _WARM_UP_QUERIES))
             what = f"{name} with {bundle.manifest.documents} documents"
             serve(partial(application, search), what, host=given.host, port=given.port)
-    except LightRetrieverError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+
+    main.__module__ = opened.__module__  # the system, by which the program is named
+    return program(*SYSTEM)(main)
 
 
 def _warm_up(search: Search, queries: Sequence[str]) -> None:

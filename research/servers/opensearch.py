@@ -11,7 +11,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -23,12 +23,11 @@ from lightretriever.artifacts.cluster.aliases import only_index, read_meta
 from lightretriever.artifacts.cluster.client import Cluster, ClusterAddress, connect
 from lightretriever.artifacts.cluster.push import push
 from lightretriever.artifacts.cluster.queries import dense_search, sparse_search
-from lightretriever.artifacts.signals import stoppable
 from lightretriever.loadtest.connection import LoadError
-from lightretriever.loadtest.systems import OPENSEARCH_HOME
 
 from research.servers.bundle_documents import CANDIDATES, RANK_CONSTANT, hit, index_of, vectors_of
 from research.servers.minimal_server import Hits, Search, serve_system
+from research.servers.systems import OPENSEARCH_HOME
 
 __all__ = ["build_index", "main", "opened", "running_nodes"]
 
@@ -96,11 +95,8 @@ def running_nodes(path: Path, count: int = 1) -> Iterator[Cluster]:
         subprocess.run([program, "stop", str(path)], check=False)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Serve until SIGTERM; returns the exit status."""
-    return serve_system("OpenSearch", index_of("opensearch", build_index), opened, arguments)
+main = serve_system("OpenSearch", index_of("opensearch", build_index), opened)
 
 
 if __name__ == "__main__":
-    with stoppable():  # its node ends with it
-        sys.exit(main())
+    sys.exit(main())

@@ -9,7 +9,7 @@ with a primary key; reciprocal rank fusion merges the rankings. The documents co
 """
 
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -122,9 +122,7 @@ def _literal(vector: Collection[float]) -> str:
     return orjson.dumps(vector, option=orjson.OPT_NON_STR_KEYS).decode().replace('"', "")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Serve until SIGTERM; returns the exit status."""
-    return serve_system("seekdb", index_of("seekdb", build_table), opened, arguments)
+main = serve_system("seekdb", index_of("seekdb", build_table), opened)
 
 
 if __name__ == "__main__":

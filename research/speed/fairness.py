@@ -18,12 +18,12 @@ Prints p50 and p99 of the plain search in milliseconds, and the statuses that th
 has the same.
 """
 
-import argparse
 import http.client
 import json
 import os
 import random
 import sys
+from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
@@ -37,8 +37,9 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 import numpy as np
-from lightretriever.loadtest.process import Server, python
-from lightretriever.loadtest.record import four_digits, origin, typed, write_json
+from lightretriever.loadtest.process import Server, serve_command
+from lightretriever.loadtest.program import BUNDLE, option, program
+from lightretriever.loadtest.record import four_digits, origin, write_json
 
 __all__ = ["heavy_requests", "main", "measure"]
 
@@ -171,25 +172,15 @@ def _by_status(statuses: Counter[int]) -> dict[str, int]:
     return {str(status): count for status, count in sorted(statuses.items())}
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m research.speed.fairness", description="Plain searches beside heavy clients."
-    )
-    parser.add_argument("bundle", type=Path)
-    parser.add_argument("--seconds", type=float, default=_SECONDS, help="for each pair of clients")
-    parser.add_argument("--results", type=Path)
-    given = parser.parse_args(arguments)
+@program(BUNDLE, option("--seconds", _SECONDS, "length for each pair of clients"), option("--results", None, type=Path))
+def main(given: Namespace) -> None:
+    """Measure, print and write."""
     load = os.getloadavg()[0]  # of other work, before this begins
-    with Server(
-        python("lightretriever.service.cli", "serve", str(given.bundle), "--workers", "1", "--port", "0")
-    ) as server:
+    with Server(serve_command(given.bundle)) as server:
         found = measure(server.url, given.seconds)
     if given.results is not None:
-        command = typed("research.speed.fairness", arguments)
-        write_json(given.results, {**origin(), "load": round(load, 1), "command": command, **found})
+        write_json(given.results, {**origin(), "load": round(load, 1), "command": given.command, **found})
     print(json.dumps(found, indent=1))
-    return 0
 
 
 if __name__ == "__main__":

@@ -7,12 +7,11 @@ is searched in both legs in two ways in turn, and once alone in each: one leg af
 Faiss in its lane meanwhile. Both ways are those of `LocalBackends`; `hands_over` chooses between them.
 """
 
-import argparse
 import os
 import sys
+from argparse import Namespace
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from time import perf_counter
 from typing import Any, Final
 
@@ -20,10 +19,10 @@ import faiss
 import numpy as np
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.dense.index import DenseIndex
-from lightretriever.artifacts.errors import LightRetrieverError
 from lightretriever.loadtest.generator import read_texts
 from lightretriever.loadtest.overlap import dense_info
-from lightretriever.loadtest.record import four_digits, record, typed
+from lightretriever.loadtest.program import BUNDLE, QUERIES, SPEED, option, program
+from lightretriever.loadtest.record import four_digits, median
 from lightretriever.service.backends.base import EncodedQuery, Leg
 from lightretriever.service.backends.faiss import FaissDense
 from lightretriever.service.backends.local import DENSE_LANE, HAND_OVER_BYTES
@@ -31,6 +30,8 @@ from lightretriever.service.execution.executor import Executor, call_here
 from lightretriever.service.execution.granted import processors
 from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.search.engine import SearchEngine
+
+from research.harness.rows import record
 
 __all__ = ["main", "measure"]
 
@@ -73,7 +74,7 @@ def _times(
             ways[name]()
             if turn >= len(asked):
                 seconds[name].append(perf_counter() - begun)
-    return {name: four_digits(float(np.median(values)) * 1e6) for name, values in seconds.items()}
+    return {name: median(np.array(values) * 1e6) for name, values in seconds.items()}
 
 
 def _ways(query: EncodedQuery, dense: Leg, sparse: Leg, executor: Executor) -> dict[str, Callable[[], object]]:
@@ -101,29 +102,23 @@ def _random_index(dimension: int, size: int) -> DenseIndex:
     return DenseIndex(index)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure and record; returns the exit status."""
-    parser = argparse.ArgumentParser(description="When it pays that Faiss searches in another thread.")
-    parser.add_argument("bundle", type=Path)
-    parser.add_argument("--queries", type=Path, required=True, help="folder with queries.jsonl(.gz)")
-    parser.add_argument("--count", type=int, default=500, help="queries to measure with (500)")
-    parser.add_argument("--seed", type=int, default=0, help="order of the queries")
-    parser.add_argument("--results", type=Path, help="file of speeds to record in")
-    given = parser.parse_args(arguments)
-    try:
-        texts, bundle = read_texts(given.queries, given.seed), Bundle.open(given.bundle)
-        dense_info(bundle)  # a bundle without a dense leg has no such rule
-        with SearchEngine.open(bundle, hashed=False) as engine:
-            engine.warm_up()
-            rows = measure(engine, [texts[number % len(texts)] for number in range(given.count)])
-    except LightRetrieverError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+@program(
+    BUNDLE,
+    QUERIES,
+    option("--count", 500, "queries to measure with"),
+    option("--seed", 0, "order of the queries"),
+    SPEED,
+)
+def main(given: Namespace) -> None:
+    """Measure and record."""
+    texts, bundle = read_texts(given.queries, given.seed), Bundle.open(given.bundle)
+    dense_info(bundle)  # a bundle without a dense leg has no such rule
+    with SearchEngine.open(bundle, hashed=False) as engine:
+        engine.warm_up()
+        rows = measure(engine, [texts[number % len(texts)] for number in range(given.count)])
     for row in rows:
         print(f"{row['setting']}: inline {row['inline_us']:,} µs, handed over {row['handed_us']:,} µs; {row['rule']}")
-    if given.results is not None:
-        record(given.results, rows, typed("research.speed.hand_over", arguments), whole=("hand_over",))
-    return 0
+    record(given.results, rows, given.command, whole=("hand_over",))
 
 
 if __name__ == "__main__":

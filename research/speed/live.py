@@ -17,13 +17,13 @@ deleted. Queries are the first words of documents.
 The results file has the figures of each bundle by its number of documents.
 """
 
-import argparse
 import json
 import os
 import resource
 import shutil
 import sys
 import tempfile
+from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -37,7 +37,8 @@ import orjson
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.live.compact import compact
 from lightretriever.artifacts.live.documents import Change, read_fields
-from lightretriever.loadtest.record import four_digits, origin, typed, write_json
+from lightretriever.loadtest.program import BUNDLE, option, program
+from lightretriever.loadtest.record import four_digits, origin, write_json
 from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
@@ -197,23 +198,22 @@ def _resident() -> int:
     return pages * resource.getpagesize()
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line."""
-    parser = argparse.ArgumentParser(prog="python -m research.speed.live", description="Documents beside a bundle.")
-    parser.add_argument("bundle", type=Path)
-    parser.add_argument("--sizes", type=int, nargs="+", default=_SIZES)
-    parser.add_argument("--no-compaction", action="store_true", help="make no new bundles, which takes long")
-    parser.add_argument("--results", type=Path)
-    given = parser.parse_args(arguments)
+@program(
+    BUNDLE,
+    option("--sizes", list(_SIZES), "numbers of written documents"),
+    option("--no-compaction", False, "make no new bundles, which takes long"),
+    option("--results", None, type=Path),
+)
+def main(given: Namespace) -> None:
+    """Measure, print and write."""
     load = os.getloadavg()[0]  # of other work, before this begins
     with tempfile.TemporaryDirectory(dir=given.bundle.absolute().parent) as folder:
         found = measure(Bundle.open(given.bundle), given.sizes, Path(folder), compacted=not given.no_compaction)
     if given.results is not None:
         runs = json.loads(given.results.read_text("utf-8")) if given.results.exists() else {}
-        run = {**origin(), "load": round(load, 1), "command": typed("research.speed.live", arguments), **found}
+        run = {**origin(), "load": round(load, 1), "command": given.command, **found}
         write_json(given.results, {**runs, f"{found['documents']}": run})
     print(json.dumps(found, indent=1))
-    return 0
 
 
 if __name__ == "__main__":

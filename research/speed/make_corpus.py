@@ -18,8 +18,8 @@ text    the JSON of the central document, under another id
 docs/speed.md lists what the model keeps and loses.
 """
 
-import argparse
 import sys
+from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,12 +40,13 @@ from lightretriever.artifacts.bundle.writer import (
     write_bundle,
 )
 from lightretriever.artifacts.corpus.beir import find_file, read_queries
-from lightretriever.artifacts.errors import LightRetrieverError, RecipeError
+from lightretriever.artifacts.errors import RecipeError
 from lightretriever.artifacts.files.shards import ShardStore
 from lightretriever.artifacts.pipeline.build import sparse_leg
 from lightretriever.artifacts.pipeline.encoded import encoded_corpus
 from lightretriever.artifacts.pipeline.recipe import Recipe, load_recipe
 from lightretriever.artifacts.pipeline.terms import encoded_batches
+from lightretriever.loadtest.program import option, program
 
 __all__ = ["Sample", "SyntheticCorpus", "main", "make_bundle", "read_sample"]
 
@@ -229,33 +230,24 @@ def _settings(source: Bundle, info: SparseInfo) -> SparseSettings:
     )
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Make the bundle; returns the exit status."""
-    given = _parser().parse_args(arguments)
-    try:
-        recipe = load_recipe(given.recipe)
-        source, sample = Bundle.open(recipe.output), read_sample(recipe, given.dimension)
-        corpus = SyntheticCorpus(sample, seed=given.seed)
-        print(f"fitted to {len(sample.documents):,} documents and their neighbourhoods", file=sys.stderr)
-        texts = [] if given.queries is None else list(read_queries(find_file(given.queries, "queries")).values())
-        bundle = make_bundle(source, corpus, given.documents, given.output, given.factory, texts)
-    except LightRetrieverError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+@program(
+    option("recipe", Path, "recipe of the real bundle"),
+    option("output", Path, "the bundle to write"),
+    option("--documents", int),
+    option("--seed", 7),
+    option("--dimension", None, "dimensions (those of the real bundle)", type=int),
+    option("--factory", None, "Faiss factory string (by size)"),
+    option("--queries", None, "folder in BEIR layout: lays out the dense index", type=Path),
+)
+def main(given: Namespace) -> None:
+    """Make the bundle."""
+    recipe = load_recipe(given.recipe)
+    source, sample = Bundle.open(recipe.output), read_sample(recipe, given.dimension)
+    corpus = SyntheticCorpus(sample, seed=given.seed)
+    print(f"fitted to {len(sample.documents):,} documents and their neighbourhoods", file=sys.stderr)
+    texts = [] if given.queries is None else list(read_queries(find_file(given.queries, "queries")).values())
+    bundle = make_bundle(source, corpus, given.documents, given.output, given.factory, texts)
     print(f"{bundle.path}: {bundle.manifest.documents:,} documents")
-    return 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description="Make a bundle of any size that searches like a real one.")
-    parser.add_argument("recipe", type=Path, help="recipe of the real bundle")
-    parser.add_argument("output", type=Path, help="the bundle to write")
-    parser.add_argument("--documents", type=int, required=True)
-    parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--dimension", type=int, help="dimensions (those of the real bundle)")
-    parser.add_argument("--factory", help="Faiss factory string (by size)")
-    parser.add_argument("--queries", type=Path, help="folder in BEIR layout: lays out the dense index")
-    return parser
 
 
 if __name__ == "__main__":

@@ -17,9 +17,9 @@ The paper's figures (arXiv:2505.12260, table 1; one A800 GPU, 1 million passages
     LightRetriever-Llama8b  tokenise 0.8209 s   encode   0.0412 s   search 8.5010 s   total   9.3630 s   6,999 QPS
 """
 
-import argparse
 import os
 import sys
+from argparse import Namespace
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from itertools import cycle, islice
@@ -30,11 +30,11 @@ from time import perf_counter
 from typing import Any, Final
 
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.errors import LightRetrieverError
 from lightretriever.artifacts.evaluation.full import QueryModel
 from lightretriever.loadtest.generator import read_texts
 from lightretriever.loadtest.model_server import Encode, model_encoder
-from lightretriever.loadtest.record import four_digits, record, typed
+from lightretriever.loadtest.program import BUNDLE, MODEL, QUERIES, SPEED, option, program
+from lightretriever.loadtest.record import four_digits
 from lightretriever.service.backends.base import EncodedQuery
 from lightretriever.service.backends.local import open_local
 from lightretriever.service.execution.executor import Executor
@@ -42,6 +42,7 @@ from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.search.fusion import align, fuse_linear
 from lightretriever.service.settings import Settings
 
+from research.harness.rows import record
 from research.servers.bundle_documents import query_encoder
 
 __all__ = ["PAPER", "encode_light", "main", "rows_of"]
@@ -168,22 +169,7 @@ def _table_row(setting: str, times: Times, count: int, facts: dict[str, Any]) ->
     }
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print and record; returns the exit status."""
-    given = _parser().parse_args(arguments)
-    try:
-        rows = _measured(given)
-    except LightRetrieverError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    for row in rows:
-        print(", ".join(f"{name} {value}" for name, value in row.items() if name != "key"))
-    if given.results is not None:
-        record(given.results, rows, typed("research.speed.paper_table", arguments))
-    return 0
-
-
-def _measured(given: argparse.Namespace) -> list[dict[str, Any]]:
+def _measured(given: Namespace) -> list[dict[str, Any]]:
     bundle = Bundle.open(given.bundle)
     bundle.check_hashes()  # into the page cache, as in the service
     texts = list(islice(cycle(read_texts(given.queries, given.seed)), given.count))
@@ -203,21 +189,23 @@ def _measured(given: argparse.Namespace) -> list[dict[str, Any]]:
     return rows_of(light, measure_model(bundle, encode, sample, given.count), given.count, facts)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description="The paper's table of speed, remade.")
-    parser.add_argument("bundle", type=Path)
-    parser.add_argument("--queries", type=Path, required=True, help="folder with queries.jsonl(.gz)")
-    parser.add_argument("--count", type=int, default=COUNT, help=f"queries ({COUNT})")
-    parser.add_argument("--seed", type=int, default=7, help="order of the queries (7)")
-    parser.add_argument("--processes", type=int, default=2, help="processes that encode without the LLM (2)")
-    parser.add_argument("--searches", type=int, default=COUNT, help="queries searched without the LLM (all)")
-    parser.add_argument("--model", help="the language model that read the documents")
-    parser.add_argument("--adapter", help="its adapter")
-    parser.add_argument("--bos-token", help="its first token, as in the bundle's recipe")
-    parser.add_argument("--device", default="auto", help="where it runs (auto: CUDA if there is one)")
-    parser.add_argument("--llm-queries", type=int, help="queries it encodes (1024 on a CPU, else all)")
-    parser.add_argument("--results", type=Path, help="JSON file to record the rows in")
-    return parser
+@program(
+    BUNDLE,
+    QUERIES,
+    option("--count", COUNT, "queries"),
+    option("--seed", 7, "order of the queries"),
+    option("--processes", 2, "processes that encode without the LLM"),
+    option("--searches", COUNT, "queries searched without the LLM"),
+    *MODEL,
+    option("--llm-queries", None, "queries it encodes (1024 on a CPU, else all)", type=int),
+    SPEED,
+)
+def main(given: Namespace) -> None:
+    """Measure, print and record."""
+    rows = _measured(given)
+    for row in rows:
+        print(", ".join(f"{name} {value}" for name, value in row.items() if name != "key"))
+    record(given.results, rows, given.command)
 
 
 if __name__ == "__main__":

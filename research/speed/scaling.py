@@ -1,18 +1,17 @@
 """Growth of costs with the corpus, the dimension, the terms per document, k, candidates and the query's length.
 
-    python -m research.speed.scaling BUNDLE … --queries FOLDER --results docs/results/scaling.json \\
-        --docs docs/speed.md
+    python -m research.speed.scaling BUNDLE … --queries FOLDER --results docs/results/scaling.json
 
 The bundles are those of `research.speed.make_corpus` at several sizes, and real ones cut to other dimensions and terms.
 Each is measured in process, one query after the other, and as a service: start with its files out of the page cache,
 first queries, memory of one and of two processes. `--speed` records the growth of a series of bundles that differ only
-in size. `--docs` writes the tables, extrapolated to 10 and 100 million documents, between two marks of that page.
+in size. `research.pages.results` extrapolates to 10 and 100 million documents.
 """
 
-import argparse
 import json
 import os
 import sys
+from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
@@ -21,19 +20,18 @@ from urllib.request import Request, urlopen
 
 import numpy as np
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.errors import LightRetrieverError
-from lightretriever.artifacts.signals import stoppable
 from lightretriever.loadtest.generator import read_texts
 from lightretriever.loadtest.overlap import dense_info
-from lightretriever.loadtest.process import Server
-from lightretriever.loadtest.record import four_digits, latency, origin, record, typed, write_json
-from lightretriever.loadtest.service_costs import processes, serve_command
+from lightretriever.loadtest.process import Server, serve_command
+from lightretriever.loadtest.program import option, program
+from lightretriever.loadtest.record import four_digits, latency, origin, write_json
 from lightretriever.service.execution.memory import freeze_gc
 from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 
-from research.pages.scaling_tables import write_tables
+from research.harness.rows import record
+from research.servers.__main__ import processes
 from research.speed.stages import measure
 
 __all__ = ["LENGTHS", "SIZES", "cold_start", "growth_rows", "main", "measure_bundle"]
@@ -152,24 +150,26 @@ def _ask(url: str, query: str) -> float:
     return round((perf_counter() - begun) * 1e3, 2)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure the given bundles, and write the tables if requested; returns the exit status."""
-    given = _parser().parse_args(arguments)
-    try:
-        if given.bundles:
-            _measure_all(given, typed("research.speed.scaling", arguments))
-        if given.speed is not None:
-            content = json.loads(given.results.read_text(encoding="utf-8"))
-            record(given.speed, growth_rows(content["bundles"]), content["command"], whole=("growth", "growth_slope"))
-        if given.docs is not None:
-            write_tables(given.results, given.docs)
-    except LightRetrieverError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+@program(
+    option("bundles", None, "bundles to measure; none: only derive the growth", type=Path, nargs="*"),
+    option("--queries", None, "folder with queries.jsonl(.gz)", type=Path),
+    option("--results", Path, "JSON file of the results"),
+    option("--further", False, "keep the file's other bundles"),
+    option("--speed", None, "JSON file to record the growth in, such as docs/results/speed.json", type=Path),
+    option("--count", 1000, "queries per measurement"),
+    option("--seconds", 5.0, "searches before memory is read"),
+    option("--seed", 7, "order of the queries"),
+)
+def main(given: Namespace) -> None:
+    """Measure the given bundles, and record their growth if requested."""
+    if given.bundles:
+        _measure_all(given)
+    if given.speed is not None:
+        content = json.loads(given.results.read_text(encoding="utf-8"))
+        record(given.speed, growth_rows(content["bundles"]), content["command"], whole=("growth", "growth_slope"))
 
 
-def _measure_all(given: argparse.Namespace, command: str) -> None:
+def _measure_all(given: Namespace) -> None:
     queries = read_texts(given.queries, given.seed)
     asked = {"name": given.queries.name, "count": min(given.count, len(queries))}
     before = json.loads(given.results.read_text(encoding="utf-8"))["bundles"] if given.further else []
@@ -178,24 +178,9 @@ def _measure_all(given: argparse.Namespace, command: str) -> None:
         print(f"measuring {bundle.path}", file=sys.stderr)
         one = measure_bundle(bundle, queries, given.count, given.seconds)
         found[_identity(one)] = one
-    content = {"command": command, "queries": asked, "bundles": list(found.values())}
+    content = {"command": given.command, "queries": asked, "bundles": list(found.values())}
     write_json(given.results, origin() | content)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description="How costs grow.")
-    parser.add_argument("bundles", type=Path, nargs="*", help="bundles to measure; none: only write the tables")
-    parser.add_argument("--queries", type=Path, help="folder with queries.jsonl(.gz)")
-    parser.add_argument("--results", type=Path, required=True, help="JSON file of the results")
-    parser.add_argument("--further", action="store_true", help="keep the file's other bundles")
-    parser.add_argument("--speed", type=Path, help="JSON file to record the growth in, such as docs/results/speed.json")
-    parser.add_argument("--docs", type=Path, help="Markdown page to write the tables into")
-    parser.add_argument("--count", type=int, default=1000, help="queries per measurement (1000)")
-    parser.add_argument("--seconds", type=float, default=5.0, help="searches before memory is read (5)")
-    parser.add_argument("--seed", type=int, default=7, help="order of the queries (7)")
-    return parser
-
-
 if __name__ == "__main__":
-    with stoppable():  # its servers end with it
-        sys.exit(main())
+    sys.exit(main())

@@ -7,21 +7,20 @@ gives its highest throughput, its processor time for a request, and its context 
 Linux counts them. Then requests come at half of that throughput, at a constant rate; p99 ÷ p50 is of these.
 """
 
-import argparse
 import os
 import sys
+from argparse import Namespace
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.errors import LightRetrieverError
 from lightretriever.loadtest.connection import LoadError, search_requests
 from lightretriever.loadtest.generator import closed_loop, open_loop, read_texts, run_loop
-from lightretriever.loadtest.process import Server
-from lightretriever.loadtest.record import GOALS, four_digits, record, typed
-from lightretriever.loadtest.service_costs import serve_command
+from lightretriever.loadtest.process import Server, serve_command
+from lightretriever.loadtest.program import BUNDLE, QUERIES, SPEED, option, program
+from lightretriever.loadtest.record import median
+
+from research.harness.rows import GOALS, record
 
 __all__ = ["main", "measure"]
 
@@ -41,16 +40,16 @@ def measure(bundle: Bundle, texts: Sequence[str], seconds: float, turns: int) ->
             half.append(run_loop(open_loop(server.url, requests, rate=rate, seconds=seconds)))
     facts = {"documents": bundle.manifest.documents, "turns": turns, "load_average": load}
     spread = [one["p99_ms"] / one["p50_ms"] for one in half]
-    at_half = {name: _median([one[name] for one in half]) for name in ("p50_ms", "p99_ms", "rate")}
+    at_half = {name: median([one[name] for one in half]) for name in ("p50_ms", "p99_ms", "rate")}
     rows: list[dict[str, Any]] = [
-        {"key": key, "unit": unit, "value": _median([one[name] for one in saturated]), **facts}
+        {"key": key, "unit": unit, "value": median([one[name] for one in saturated]), **facts}
         for key, unit, name in (
             ("request_cpu_ms", "ms", "cpu_ms"),
             ("saturated_qps", "requests/s", "qps"),
             ("switches", "a request", "switches"),
         )
     ]
-    return [*rows, {"key": "half_load", "unit": "times", "value": _median(spread), **at_half, **facts}]
+    return [*rows, {"key": "half_load", "unit": "times", "value": median(spread), **at_half, **facts}]
 
 
 def _saturate(server: Server, requests: Sequence[bytes], seconds: float) -> dict[str, float]:
@@ -66,30 +65,20 @@ def _saturate(server: Server, requests: Sequence[bytes], seconds: float) -> dict
     }
 
 
-def _median(values: Sequence[float]) -> float:
-    return four_digits(float(np.median(values)))
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure and record; returns the exit status."""
-    parser = argparse.ArgumentParser(description="What a request costs the process that serves it.")
-    parser.add_argument("bundle", type=Path)
-    parser.add_argument("--queries", type=Path, required=True, help="folder with queries.jsonl(.gz)")
-    parser.add_argument("--seconds", type=float, default=5.0, help="length of a turn (5)")
-    parser.add_argument("--turns", type=int, default=5, help="turns of each load (5)")
-    parser.add_argument("--seed", type=int, default=0, help="order of the queries")
-    parser.add_argument("--results", type=Path, help="file of speeds to record in")
-    given = parser.parse_args(arguments)
-    try:
-        rows = measure(Bundle.open(given.bundle), read_texts(given.queries, given.seed), given.seconds, given.turns)
-    except LightRetrieverError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+@program(
+    BUNDLE,
+    QUERIES,
+    option("--seconds", 5.0, "length of a turn"),
+    option("--turns", 5, "turns of each load"),
+    option("--seed", 0, "order of the queries"),
+    SPEED,
+)
+def main(given: Namespace) -> None:
+    """Measure and record."""
+    rows = measure(Bundle.open(given.bundle), read_texts(given.queries, given.seed), given.seconds, given.turns)
     for row in rows:
         print(f"{GOALS[row['key']][0]:60s} {row['value']:>9,}, goal {GOALS[row['key']][1]}")
-    if given.results is not None:
-        record(given.results, rows, typed("research.speed.serving", arguments))
-    return 0
+    record(given.results, rows, given.command)
 
 
 if __name__ == "__main__":

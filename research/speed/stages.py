@@ -15,23 +15,21 @@ All stages of a query are timed in turn, one query after the other, so a disturb
 Then searches in process, over HTTP, and requests to an empty route take turns.
 """
 
-import argparse
 import sys
+from argparse import Namespace
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from time import perf_counter
 from typing import Any, Final, TypeVar
 
 import numpy as np
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.errors import LightRetrieverError
 from lightretriever.loadtest.connection import search_requests
 from lightretriever.loadtest.generator import closed_loop, read_texts, run_loop
 from lightretriever.loadtest.overlap import dense_info
-from lightretriever.loadtest.process import Server, python
-from lightretriever.loadtest.record import four_digits, latency, record, typed
-from lightretriever.loadtest.service_costs import serve_command
+from lightretriever.loadtest.process import Server, python, serve_command
+from lightretriever.loadtest.program import BUNDLE, QUERIES, SPEED, option, program
+from lightretriever.loadtest.record import four_digits, latency, median
 from lightretriever.service.backends.base import EncodedQuery, Leg
 from lightretriever.service.execution.memory import freeze_gc
 from lightretriever.service.http.json import json_response
@@ -40,6 +38,8 @@ from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.search.fusion import CandidateTable, align, fuse_linear
 from tokenizers import Tokenizer
+
+from research.harness.rows import record
 
 __all__ = ["STAGES", "main", "measure", "over_http", "rows_of"]
 
@@ -115,8 +115,8 @@ def over_http(engine: SearchEngine, queries: Sequence[str]) -> dict[str, Any]:
             if turn >= _WARM_UP_TURNS:
                 rows.append({"http": http, "in_process": latency(seconds, 1e3)["p50"], "empty": nothing})
     ratios = [(row["http"] - row["in_process"]) / row["empty"] for row in rows]
-    times = {f"{name}_ms": four_digits(float(np.median([row[name] for row in rows]))) for name in rows[0]}
-    value = {"value": four_digits(float(np.median(ratios))), "turns": [four_digits(ratio) for ratio in ratios]}
+    times = {f"{name}_ms": median([row[name] for row in rows]) for name in rows[0]}
+    value = {"value": median(ratios), "turns": [four_digits(ratio) for ratio in ratios]}
     return {"key": "http_overhead", "unit": "times", **value, **times, "documents": engine.bundle.manifest.documents}
 
 
@@ -152,38 +152,28 @@ def rows_of(seconds: Seconds, bundle: Bundle, backends: dict[str, str]) -> list[
     return rows
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure and record; returns the exit status."""
-    given = _parser().parse_args(arguments)
-    try:
-        texts, bundle = read_texts(given.queries, given.seed), Bundle.open(given.bundle)
-        with SearchEngine.open(bundle, hashed=False) as engine:
-            engine.warm_up()
-            freeze_gc()  # as the service does
-            measure(engine, texts[: min(_WARM_UP, given.count)], candidates=given.candidates)
-            seconds = measure(engine, texts[: given.count], candidates=given.candidates)
-            rows = rows_of(seconds, bundle, {name: leg.backend for name, leg in engine.parts.backends.legs.items()})
-            rows.append(over_http(engine, texts[: given.count]))
-    except LightRetrieverError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+@program(
+    BUNDLE,
+    QUERIES,
+    option("--count", 2000, "queries to measure with"),
+    option("--candidates", 100, "candidates per leg"),
+    option("--seed", 0, "order of the queries"),
+    SPEED,
+)
+def main(given: Namespace) -> None:
+    """Measure and record."""
+    texts, bundle = read_texts(given.queries, given.seed), Bundle.open(given.bundle)
+    with SearchEngine.open(bundle, hashed=False) as engine:
+        engine.warm_up()
+        freeze_gc()  # as the service does
+        measure(engine, texts[: min(_WARM_UP, given.count)], candidates=given.candidates)
+        seconds = measure(engine, texts[: given.count], candidates=given.candidates)
+        rows = rows_of(seconds, bundle, {name: leg.backend for name, leg in engine.parts.backends.legs.items()})
+        rows.append(over_http(engine, texts[: given.count]))
     for row in rows:
         figures = "  ".join(f"{name} {row[name]:>9,}" for name in ("p50", "p95", "p99", "value") if name in row)
         print(f"{row.get('setting', row['key']):45s} {figures} {row['unit']}")
-    if given.results is not None:
-        record(given.results, rows, typed("research.speed.stages", arguments), whole=("stage",))
-    return 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description="What each stage of a search costs in process.")
-    parser.add_argument("bundle", type=Path)
-    parser.add_argument("--queries", type=Path, required=True, help="folder with queries.jsonl(.gz)")
-    parser.add_argument("--count", type=int, default=2000, help="queries to measure with (2000)")
-    parser.add_argument("--candidates", type=int, default=100, help="candidates per leg (100)")
-    parser.add_argument("--seed", type=int, default=0, help="order of the queries")
-    parser.add_argument("--results", type=Path, help="file of speeds to record in")
-    return parser
+    record(given.results, rows, given.command, whole=("stage",))
 
 
 if __name__ == "__main__":

@@ -8,11 +8,11 @@ the systems take turns. A row has the requests a second and the latencies of one
 up to 100, then tens; it shares the machine with the servers. research/pages/results.py draws latency over throughput.
 """
 
-import argparse
 import json
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from argparse import Namespace
+from collections.abc import Mapping
 from contextlib import ExitStack
 from importlib.metadata import version
 from pathlib import Path
@@ -20,13 +20,12 @@ from typing import Any, Final
 
 import numpy as np
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.errors import LightRetrieverError
 from lightretriever.artifacts.evaluation.quality import typed_command
-from lightretriever.artifacts.signals import stoppable
 from lightretriever.loadtest.connection import LoadError
 from lightretriever.loadtest.measure import Running, start
 from lightretriever.loadtest.process import ROOT
-from lightretriever.loadtest.record import four_digits, origin, typed, write_json
+from lightretriever.loadtest.program import BUNDLE, MODEL, QUERIES, option, program
+from lightretriever.loadtest.record import four_digits, origin, write_json
 from lightretriever.loadtest.systems import LLM, OURS, Given, systems
 
 __all__ = ["main", "row_of"]
@@ -66,20 +65,20 @@ def row_of(statistics: Mapping[str, Any]) -> Row:
     return {"qps": four_digits(count / seconds), **latencies, **counts}
 
 
-def _measured(given: argparse.Namespace) -> Row:
+def _measured(given: Namespace) -> Row:
     manifest, plan = Bundle.open(given.bundle).manifest, [int(number) for number in given.users.split(",")]
-    compared = Given(given.bundle, Path(), given.model, given.adapter, given.bos_token, given.device)
+    inputs = Given(given.bundle, given.model, given.adapter, given.bos_token, given.device)
     described, runs = [], []
     with ExitStack() as stack:
         running = []
-        for system in systems(compared, (OURS, LLM)):
+        for system in systems(inputs):
             if system.name in (OURS, LLM):
                 one = start(system, _LIMIT_S, stack)
                 if not isinstance(one, Running):
-                    raise LoadError(f"{one.label}: {one.reason}.")
+                    raise LoadError(f"{system.label}: {one}.")
                 running.append(one)
-                what = {"name": system.name, "label": system.label, "what": one.system.what}
-                described.append(what | {"command": typed_command(["python", *one.system.command[1:]])})
+                what = {"name": system.name, "label": system.label, "what": system.what}
+                described.append(what | {"command": typed_command(["python", *system.command[1:]])})
         for turn in range(given.rounds):
             for users in plan:
                 for one in running:
@@ -97,33 +96,19 @@ def _measured(given: argparse.Namespace) -> Row:
     }
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure and record; returns the exit status."""
-    given = _parser().parse_args(arguments)
-    try:
-        about = origin() | {"command": typed("research.speed.users", arguments)}
-        write_json(given.results, about | _measured(given))
-    except LightRetrieverError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description="Users of locust with and without the language model per query.")
-    parser.add_argument("bundle", type=Path)
-    parser.add_argument("--queries", type=Path, required=True, help="folder with queries.jsonl(.gz)")
-    parser.add_argument("--model", required=True, help="the language model that read the documents")
-    parser.add_argument("--adapter", help="its adapter")
-    parser.add_argument("--bos-token", help="its first token, as in the bundle's recipe")
-    parser.add_argument("--device", default="auto", help="where it runs (auto: CUDA if there is one)")
-    parser.add_argument("--users", default="1,2,4,8,16,32", help="numbers of users, with commas (1,2,4,8,16,32)")
-    parser.add_argument("--seconds", type=float, default=10.0, help="length of every run (10)")
-    parser.add_argument("--rounds", type=int, default=3, help="how often everything is measured (3)")
-    parser.add_argument("--results", type=Path, required=True, help="JSON file to write")
-    return parser
+@program(
+    BUNDLE,
+    QUERIES,
+    *MODEL,
+    option("--users", "1,2,4,8,16,32", "numbers of users, with commas"),
+    option("--seconds", 10.0, "length of every run"),
+    option("--rounds", 3, "how often everything is measured"),
+    option("--results", Path, "JSON file to write"),
+)
+def main(given: Namespace) -> None:
+    """Measure and write."""
+    write_json(given.results, origin() | {"command": given.command} | _measured(given))
 
 
 if __name__ == "__main__":
-    with stoppable():  # its servers end with it
-        sys.exit(main())
+    sys.exit(main())

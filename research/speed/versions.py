@@ -14,10 +14,10 @@ httpx, http            a client of httpx2, and the load generator with one conne
 saturated              the load generator with `--connections` requests always in flight
 """
 
-import argparse
 import json
 import os
 import sys
+from argparse import Namespace
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -26,13 +26,11 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, Final, Self
 
-import numpy as np
-from lightretriever.artifacts.errors import LightRetrieverError
-from lightretriever.artifacts.signals import stoppable
 from lightretriever.loadtest.connection import LoadError, search_requests
 from lightretriever.loadtest.generator import closed_loop, read_texts, run_loop
 from lightretriever.loadtest.process import Server
-from lightretriever.loadtest.record import commit, four_digits, latency, origin, typed, write_json
+from lightretriever.loadtest.program import QUERIES, option, program
+from lightretriever.loadtest.record import commit, four_digits, latency, median, origin, write_json
 
 from research.harness.turns import Turns, Worker, in_turns
 from research.pages.speed_tables import versions_tables
@@ -172,7 +170,7 @@ def compare(sides: Sequence[Side], texts: Sequence[str], plan: Plan) -> list[Row
         turns = in_turns(len(sides), plan, lambda side, turn: _over_http(servers[side], plan, httpx, texts, turn))
         for row, found in zip(rows, turns, strict=True):
             row |= _quantiles([{"httpx": one.pop("httpx")} for one in found])
-            row |= {name: four_digits(float(np.median([one[name] for one in found]))) for name in found[0]}
+            row |= {name: median([one[name] for one in found]) for name in found[0]}
     return rows
 
 
@@ -213,41 +211,31 @@ def ratios(rows: Sequence[Row]) -> list[Row]:
     return [{"name": row["name"]} | {name: round(row[name] / first[name], 3) for name in names} for row in others]
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Compare and record; returns the exit status."""
-    given = _parser().parse_args(arguments)
+@program(
+    option("--side", None, action="append", nargs=3, required=True, metavar=("NAME", "PYTHON", "BUNDLE")),
+    option("--name", str, "the corpus, such as demo: a run with this name is replaced"),
+    QUERIES,
+    option("--results", Path, "JSON file, such as docs/results/versions.json"),
+    option("--turns", 10, "turns of every side"),
+    option("--warm-up", 10, "turns before, not counted"),
+    option("--questions", 100, "questions a turn"),
+    option("--seconds", 1.0, "length of a run over HTTP"),
+    option("--connections", 16, "requests at once that saturate a server"),
+    option("--workers", 1, "worker processes of every server"),
+    option("--seed", 7, "order of the questions"),
+)
+def main(given: Namespace) -> None:
+    """Compare, print and write."""
     plan = Plan(given.turns, given.warm_up, given.questions, given.seconds, given.connections, given.workers)
-    try:
-        sides, texts = [Side.of(*side) for side in given.side], read_texts(given.queries, given.seed)
-        rows = compare(sides, texts, plan)
-    except LightRetrieverError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    run: Row = {**origin(), "command": typed("research.speed.versions", arguments), "queries": given.queries.name}
+    sides, texts = [Side.of(*side) for side in given.side], read_texts(given.queries, given.seed)
+    rows = compare(sides, texts, plan)
+    run: Row = {**origin(), "command": given.command, "queries": given.queries.name}
     run |= {"plan": vars(plan), "sides": rows, "ratios": ratios(rows)}
     content = json.loads(given.results.read_text(encoding="utf-8")) if given.results.is_file() else {"runs": {}}
     content["runs"][given.name] = run
     write_json(given.results, content)
     print("\n".join(versions_tables(given.results)))
-    return 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description="Compare versions of the service in turns.")
-    parser.add_argument("--side", nargs=3, action="append", required=True, metavar=("NAME", "PYTHON", "BUNDLE"))
-    parser.add_argument("--name", required=True, help="the corpus, such as demo: a run with this name is replaced")
-    parser.add_argument("--queries", type=Path, required=True, help="folder with queries.jsonl(.gz)")
-    parser.add_argument("--results", type=Path, required=True, help="JSON file, such as docs/results/versions.json")
-    parser.add_argument("--turns", type=int, default=10, help="turns of every side (10)")
-    parser.add_argument("--warm-up", type=int, default=10, help="turns before, not counted (10)")
-    parser.add_argument("--questions", type=int, default=100, help="questions a turn (100)")
-    parser.add_argument("--seconds", type=float, default=1.0, help="length of a run over HTTP (1)")
-    parser.add_argument("--connections", type=int, default=16, help="requests at once that saturate a server (16)")
-    parser.add_argument("--workers", type=int, default=1, help="worker processes of every server (1)")
-    parser.add_argument("--seed", type=int, default=7, help="order of the questions (7)")
-    return parser
 
 
 if __name__ == "__main__":
-    with stoppable():  # its processes end with it
-        sys.exit(main())
+    sys.exit(main())

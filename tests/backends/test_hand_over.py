@@ -15,7 +15,7 @@ from lightretriever.service.search.encoder import QueryEncoder
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 
-from research.instructions.calls import count_calls
+from research.speed.calls import count_calls
 from tests.support.tiny import make_tiny_bundle
 
 

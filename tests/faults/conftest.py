@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lightretriever.loadtest.record import record
 
+from research.harness.rows import record
 from research.pages.slo_table import OBJECTIVES
 from tests.faults.commands import Commands
 from tests.faults.place import DOCUMENTS, Place

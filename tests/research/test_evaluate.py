@@ -153,6 +153,11 @@ def test_a_collection_that_is_not_usual_is_measured_where_it_is_named(
     assert [row["dataset"] for row in read_rows(tmp_path / "quality.json")] == ["toy"]
 
 
+def test_a_collection_that_is_not_known_is_an_error(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert evaluate.main([*arguments, "--system", "tiny", "--datasets", "toys"]) == 2
+    assert "toys: no such set" in capsys.readouterr().err
+
+
 def test_collections_have_different_names() -> None:
     names = [collection.name for collection in evaluate.COLLECTIONS]
     assert len(set(names)) == len(names)

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from lightretriever.artifacts.bundle.reader import Bundle
 
-from research.libraries import clustering
 from research.libraries.__main__ import main
 from research.libraries.library import DEPTH, Query, Source, encode
 from research.libraries.quality import Exact, Judged, choose, front, ratio
@@ -177,18 +176,3 @@ def test_what_cannot_run_is_recorded_with_its_reason(
 
 def test_without_measurements_there_is_no_table(tmp_path: Path) -> None:
     assert library_tables(tmp_path / "none.json") == []
-
-
-def test_ways_to_cluster_are_compared_over_the_same_documents(bundle: Bundle, folder: Path) -> None:
-    results = folder / "speed.json"
-    options = ["--queries", str(folder), "--work", str(folder / "work"), "--results", str(results), "--turns", "1"]
-    assert clustering.main([str(bundle.path), *options]) == 0
-    rows = json.loads(results.read_text())["rows"]
-    assert [row["setting"] for row in rows] == list(clustering.WAYS)
-    for row in rows:
-        assert row["documents"] == bundle.manifest.documents
-        assert row["value"] > 0
-        recalls = [search["recall@100"] for search in row["searches"]]
-        scored = [search["documents_scored"] for search in row["searches"]]
-        assert recalls == sorted(recalls)
-        assert 0 < scored[0] < scored[-1] < bundle.manifest.documents

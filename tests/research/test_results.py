@@ -55,6 +55,8 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     pages = ("lab/quality.md", "speed.md", "lab/measuring.md", "reliability.md", "lab/scale.md")
     for page in ("README.md", *(f"docs/{name}" for name in (*pages, "howto/cluster.md"))):
         (tmp_path / page).write_text(f"before\n{results.PART.begin}\nold\n{results.PART.end}\nafter\n")
+    with (tmp_path / "docs" / "lab" / "measuring.md").open("a") as measuring:
+        measuring.write(f"{results.GROWTH.begin}\nold\n{results.GROWTH.end}\n")
     monkeypatch.setattr(results, "ROOT", tmp_path)
     return tmp_path
 

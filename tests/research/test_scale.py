@@ -113,7 +113,7 @@ def test_a_shard_may_be_an_index_on_a_cluster(tiny_bundle: Bundle, opensearch: s
 
 def test_without_times_there_is_nothing_to_simulate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert scatter.main([str(tmp_path / "none.json.gz"), "--results", str(tmp_path / "scale.json")]) == 2
-    assert "no shard is measured: run research.scale.shard first" in capsys.readouterr().err
+    assert "no shard is measured. Run research.scale.shard first" in capsys.readouterr().err
     assert scale_tables(tmp_path / "scale.json") == []
 
 

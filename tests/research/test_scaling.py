@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.loadtest.connection import LoadError
 
-from research.pages.scaling_tables import BEGIN, END, predict, tables, write_tables
+from research.pages.scaling_tables import predict, scaling_tables, tables
 from research.speed import scaling
 from tests.support.tiny import make_tiny_bundle
 
@@ -76,10 +75,9 @@ def test_one_command_measures_bundles_and_writes_the_tables(
 ) -> None:
     monkeypatch.setenv("LIGHTRETRIEVER_WARM_UP_QUERIES", "3")
     larger = make_tiny_bundle(tmp_path / "larger", documents=400)
-    results, page = tmp_path / "scaling.json", tmp_path / "speed.md"
-    page.write_text(f"# Speed\n\n{BEGIN}\nold\n{END}\n\nthe rest\n")
+    results = tmp_path / "scaling.json"
     command = [str(tiny_bundle.path), str(larger.path), "--queries", str(queries), "--results", str(results)]
-    assert scaling.main([*command, "--seconds", "0.2", "--docs", str(page)]) == 0
+    assert scaling.main([*command, "--seconds", "0.2"]) == 0
     found = json.loads(results.read_text())["bundles"]
     assert [one["documents"] for one in found] == [120, 400]
     for one, bundle in zip(found, (tiny_bundle, larger), strict=True):
@@ -90,20 +88,10 @@ def test_one_command_measures_bundles_and_writes_the_tables(
         assert [row["words"] for row in one["lengths"] if "p50" in row] == [1, 2, 4, 8]  # there are 12 words in all
         assert one["cold"]["first_ms"] > 0
         assert one["processes"][1]["total_pss"] > one["processes"][0]["total_pss"] > 0
-    text = page.read_text()
-    assert text.startswith("# Speed\n")
-    assert text.endswith("the rest\n")
-    assert "old" not in text
+    (text,) = scaling_tables(results)
     assert "Carried on from 2 sizes with 16 dimensions" in text
     assert "| 120 | 16, all |" in text
-    assert scaling.main(["--results", str(results), "--docs", str(page)]) == 0
-    assert page.read_text() == text
 
 
-def test_a_page_without_a_place_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "page.md").write_text("nothing")
-    assert scaling.main(["--results", str(tmp_path / "none.json"), "--docs", str(tmp_path / "page.md")]) == 2
-    assert "have no place" in capsys.readouterr().err
-    (tmp_path / "page.md").write_text(f"{BEGIN}\n{END}")
-    with pytest.raises(LoadError, match="Measure bundles first"):
-        write_tables(tmp_path / "none.json", tmp_path / "page.md")
+def test_without_measurements_there_is_no_table(tmp_path: Path) -> None:
+    assert scaling_tables(tmp_path / "none.json") == []

@@ -1,7 +1,7 @@
 """Every system that is compared starts by its one command on a tiny bundle, and answers over HTTP."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
@@ -19,9 +19,8 @@ from lightretriever.loadtest.connection import LoadError, search_requests
 from lightretriever.loadtest.generator import open_loop, run_loop
 from lightretriever.loadtest.model_server import open_engine
 from lightretriever.loadtest.overlap import ExactAnswers, overlap
-from lightretriever.loadtest.process import Server, finish, python
-from lightretriever.loadtest.service_costs import serve_command
-from lightretriever.loadtest.systems import NAMES, Given, LeftOut, System, systems
+from lightretriever.loadtest.process import Server, finish, python, serve_command
+from lightretriever.loadtest.systems import NAMES, Given, System, systems
 from lightretriever.service.schemas import RrfFusion, SearchRequest
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
@@ -34,6 +33,7 @@ from research.servers.bundle_documents import (
     vectors_of,
     word_index,
 )
+from research.servers.systems import others
 from tests.support.biencoder import save_biencoder
 from tests.support.tiny import make_tiny_bundle
 
@@ -56,14 +56,13 @@ def found(real_bundle: tuple[Path, Path], tmp_path_factory: pytest.TempPathFacto
     same = make_tiny_bundle(folder / "same", documents=Bundle.open(real_bundle[0]).manifest.documents).path
     given = Given(
         bundle=real_bundle[0],
-        work=work,
         model=str(real_bundle[1]),
         device="cpu",
         biencoder=str(save_biencoder(folder / "encoder")),
         biencoder_bundle=same,
         static_bundle=same,
     )
-    yield {one.name: one for one in systems(given) if isinstance(one, System)}
+    yield {one.name: one for one in (*systems(given), *others(given.bundle, work)) if one.missing is None}
     rmtree(work)
 
 
@@ -77,6 +76,7 @@ def needed(name: str, found: dict[str, System]) -> System:
     return found[name]
 
 
+OTHERS = ("cluster", "bm25", "opensearch", "seekdb", "milvus", "lancedb")
 SLOW = (
     "processes",
     "cluster",
@@ -91,7 +91,7 @@ SLOW = (
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in NAMES]
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in (*NAMES, *OTHERS)]
 )
 def test_a_system_starts_and_answers(name: str, found: dict[str, System]) -> None:
     with Server([*needed(name, found).command, "--port", "0"], environment=FAST) as server:
@@ -136,7 +136,7 @@ def test_an_engine_fuses_the_same_rankings(
 ) -> None:
     bundle = Bundle.open(real_bundle[0]) if vocabulary == "tokens" else word_bundle
     work = Path(found["bm25"].command[found["bm25"].command.index("--work") + 1])
-    there = {one.name: one for one in systems(Given(bundle.path, work)) if isinstance(one, System)}
+    there = {one.name: one for one in others(bundle.path, work) if one.missing is None}
     with (
         Server([*needed(name, there).command, "--port", "0"]) as server,
         SearchEngine.open(bundle, SETTINGS) as engine,
@@ -181,9 +181,13 @@ def test_a_server_that_ends_says_why(tmp_path: Path) -> None:
         Server([str(tmp_path / "no-program")])
 
 
+def missing(given: Given, more: Iterable[System] = ()) -> dict[str, str]:
+    return {one.name: one.missing for one in (*systems(given), *more) if one.missing is not None}
+
+
 def test_what_is_missing_is_named(tiny_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENSEARCH_HOME", raising=False)
-    left = {one.name: one.reason for one in systems(Given(tiny_path, tmp_path)) if isinstance(one, LeftOut)}
+    left = missing(Given(tiny_path), others(tiny_path, tmp_path))
     assert set(left) - {"seekdb", "milvus", "lancedb"} == {
         "llm",
         "biencoder",
@@ -196,17 +200,10 @@ def test_what_is_missing_is_named(tiny_path: Path, tmp_path: Path, monkeypatch: 
     assert "--biencoder" in left["biencoder"]
     assert "--static-bundle" in left["static"]
     encoder = save_biencoder(tmp_path / "encoder")
-    (wrong,) = [one for one in systems(Given(tiny_path, tmp_path, model=str(encoder))) if one.name == "llm"]
-    assert isinstance(wrong, LeftOut)
-    assert "bi-encoder" in wrong.reason
+    assert "bi-encoder" in missing(Given(tiny_path, model=str(encoder)))["llm"]
     other = make_tiny_bundle(tmp_path / "other", documents=50).path
-    more = Given(tiny_path, tmp_path, biencoder=str(encoder), biencoder_bundle=other, static_bundle=other)
-    left = {one.name: one.reason for one in systems(more) if isinstance(one, LeftOut)}
+    left = missing(Given(tiny_path, biencoder=str(encoder), biencoder_bundle=other, static_bundle=other))
     assert left["biencoder"] == left["static"] == "its bundle has 50 documents, not 120"
-    only = [one for one in systems(Given(tiny_path, tmp_path), ("bm25",)) if isinstance(one, System)]
-    assert [one.name for one in only] == ["bm25"]
-    with pytest.raises(LoadError, match="elastic"):
-        list(systems(Given(tiny_path, tmp_path), ("elastic",)))
 
 
 def test_another_model_is_refused(real_bundle: tuple[Path, Path], tiny_bundle: Bundle) -> None:

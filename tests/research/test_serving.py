@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.loadtest.record import GOALS
 from lightretriever.service.backends.local import HAND_OVER_BYTES
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 
+from research.harness.rows import GOALS
 from research.pages.speed_tables import speed_tables
 from research.speed import hand_over, serving
 

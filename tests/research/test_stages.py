@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.loadtest.record import GOALS, goal_table, latency, record
+from lightretriever.loadtest.record import latency
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 
+from research.harness.rows import GOALS, record
+from research.pages.speed_tables import goal_table
 from research.speed import stages
 
 QUERIES = ["music player", "a small library for numbers", "terminal"]

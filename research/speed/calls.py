@@ -1,23 +1,22 @@
 """Count the calls of our own functions in one plain search, the modules that have them, and the calls into Java.
 
-    python -m research.instructions.calls BUNDLE --query "play music from the terminal"
+    python -m research.speed.calls BUNDLE --query "play music from the terminal"
 
 Counted are those of the request's thread, from the bytes of the request to those of the answer. A comprehension counts
 as a call until Python 3.12. What Faiss is handed over in a large index runs in another thread.
 """
 
-import argparse
 import sys
+from argparse import Namespace
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final, NamedTuple
 
 from lightretriever import artifacts, service
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.errors import LightRetrieverError
 from lightretriever.artifacts.sparse import jvm
+from lightretriever.loadtest.program import BUNDLE, option, program
 from lightretriever.service.http.json import json_response, parse
 from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine
@@ -65,26 +64,21 @@ def count_calls(engine: SearchEngine, body: bytes) -> Calls:
     return Calls(found, java)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Count and print; returns the exit status."""
-    parser = argparse.ArgumentParser(description="The calls of our own functions in one plain search.")
-    parser.add_argument("bundle", type=Path)
-    parser.add_argument("--query", default="play music from the terminal")
-    parser.add_argument("--functions", action="store_true", help="print the calls of each function")
-    given = parser.parse_args(arguments)
-    try:
-        with SearchEngine.open(Bundle.open(given.bundle)) as engine:
-            engine.warm_up()
-            calls = count_calls(engine, SearchRequest(query=given.query).model_dump_json(exclude_unset=True).encode())
-    except LightRetrieverError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+@program(
+    BUNDLE,
+    option("--query", "play music from the terminal"),
+    option("--functions", False, "print each function's calls"),
+)
+def main(given: Namespace) -> None:
+    """Count and print."""
+    with SearchEngine.open(Bundle.open(given.bundle)) as engine:
+        engine.warm_up()
+        calls = count_calls(engine, SearchRequest(query=given.query).model_dump_json(exclude_unset=True).encode())
     if given.functions:
         for name, count in calls.functions.most_common():
             print(f"{count:5} {name}")
     modules = len(calls.modules)
     print(f"{calls.functions.total()} calls of our functions in {modules} modules, {calls.java} of them into Java")
-    return 0
 
 
 if __name__ == "__main__":

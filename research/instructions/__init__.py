@@ -1,1 +1,0 @@
-"""Counts the instructions of each stage of a search, by valgrind."""
