@@ -23,7 +23,10 @@ RUN --mount=type=secret,id=pip.conf,target=/etc/pip.conf \
         --no-build-isolation --requirement deploy/requirements/runtime.txt --requirement deploy/requirements/tracing.txt \
         --requirement deploy/requirements/cluster.txt
 COPY . .
+# The wheel of `make wheel`, whose one jar takes the place of pyserini's.
 RUN /opt/lightretriever/bin/pip install --quiet --no-compile --no-deps --no-build-isolation . \
+    && /opt/lightretriever/bin/python deploy/wheel/build.py --no-repair --output /dist \
+    && /opt/lightretriever/bin/pip install --quiet --no-compile --no-deps --force-reinstall --no-index /dist/*.whl \
     && /opt/lightretriever/bin/python deploy/image/slim.py /opt/lightretriever \
     && /opt/lightretriever/bin/python -m compileall -q -j 0 --invalidation-mode unchecked-hash /opt/lightretriever/lib
 

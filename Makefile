@@ -61,7 +61,7 @@ java: ## Check that the committed Java classes are those of the committed source
 pytest: ## Run the tests only
 	$(PYTEST)
 
-slow: ## Run the tests that `make test` leaves out: the image, the chart, framework adapters, the wheel, the site, the page in full, the how-tos, Ray, long faults and builds
+slow: ## Run the tests that `make test` leaves out: the image, the chart, proxies, other clients, framework adapters, the wheel, the site, the page in full, the how-tos, Ray, long faults and builds
 	@deploy/install/install slow
 	@deploy/install/install-system slow
 	$(PYTEST) --slow -m slow

@@ -21,10 +21,11 @@ from tests.support.tiny import make_tiny_bundle
 #: Folders whose files take longest. They come first: no process is left with a long file at the end.
 FIRST = ("training", "docs", "cluster", "pipeline", "faults")
 
-#: Files of slow tests alone that take long to collect.
+#: Files of slow tests alone that take long to collect, or import what `make slow` alone installs.
 SLOW_FILES = (
     "client/test_adapters.py",
     "client/test_adapters_write.py",
+    "sides/test_openai_clients.py",
 )
 
 

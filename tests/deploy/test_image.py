@@ -65,6 +65,15 @@ def test_it_has_no_rights(running: Container) -> None:
     assert (status["NoNewPrivs"], status["NSpid"].split()[-1]) == ("1", "1")
 
 
+def test_any_user_may_run_it(built: Image, bundle: Path) -> None:
+    """OpenShift runs it as a user of the namespace's range, which the image does not know, in the group 0."""
+    with Container(built.root, built.config, bundle, user="1000680000:0") as container:
+        assert container.ready_line.startswith("Ready:")
+        assert set(container.status()["Uid"].split()) == {"1000680000"}
+        assert container.ask("/search", {"query": "play music"})[0] == 200
+        assert container.stop()[0] == 0
+
+
 def test_the_health_check_tells_a_service_from_none(running: Container, built: Image, bundle: Path) -> None:
     kind, *check = built.config["Healthcheck"]["Test"]
     assert kind == "CMD"
@@ -124,6 +133,7 @@ def test_it_holds_the_service_and_nothing_else(built: Image) -> None:
         "huggingface_hub",
         "pip",
         "pybind11",
+        "pyserini",
         "setuptools",
         "tests",
     }
@@ -139,7 +149,7 @@ def test_it_holds_the_service_and_nothing_else(built: Image) -> None:
 
 def test_it_is_small(built: Image) -> None:
     assert slim.used_bytes([built.root]) < MAX_BYTES
-    assert {"the jar but Lucene", *slim.REMOVED} < set(built.removed_mb)
+    assert set(slim.REMOVED) < set(built.removed_mb)
     assert all(size > 0 for size in built.removed_mb.values()), "then the step does nothing: take it out"
 
 

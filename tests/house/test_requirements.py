@@ -30,6 +30,7 @@ CHAINS = {
     "docs": ("docs",),
     "wheel": ("build", "runtime", "wheel"),
     "dev": ("build", "runtime", "tracing", "cluster", "pipeline", "loadtest", "dev"),
+    "sides": ("build", "runtime", "tracing", "cluster", "pipeline", "loadtest", "dev", "sides"),
 }
 
 

@@ -1,0 +1,344 @@
+"""The service behind nginx, Caddy and HAProxy: as docs/howto/tls.md configures them, and with their defaults."""
+
+import asyncio
+import json
+import re
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack, closing
+from pathlib import Path
+from socket import create_connection
+from threading import Event
+from urllib.parse import quote
+
+import httpx2
+import pytest
+from lightretriever.service.client import AnswerError, Retries, SearchClient
+from mcp.client.client import Client
+
+from tests.docs.pages import ROOT, blocks
+from tests.service.process import Server, serving
+from tests.sides.proxies import caddy, connections_to, free_port, haproxy, nginx
+from tests.support.tiny import TinyDocument, make_tiny_bundle
+
+pytestmark = pytest.mark.slow
+
+PAGE = ROOT / "docs" / "howto" / "tls.md"
+ODD_IDS = ["https://example.org/a//b?x=1#y", "50% off", "a/../b", ".", "a\\b", "ü/é"]
+SEARCH = {"query": "play music", "k": 5}
+ONCE = Retries(attempts=1)
+Running = AbstractContextManager[None]
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle whose ids are hard to write in an address."""
+    documents = [TinyDocument(name, "Player", f"play music {name}", 2000) for name in [*ODD_IDS, "plain", "other"]]
+    return make_tiny_bundle(tmp_path_factory.mktemp("odd") / "bundle", documents=documents).path
+
+
+@pytest.fixture(scope="module")
+def url(bundle: Path) -> Iterator[str]:
+    with serving(bundle, {"LIGHTRETRIEVER_LOG_LEVEL": "error"}) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a certificate of 127.0.0.1 and its key, named as in the page."""
+    folder = tmp_path_factory.mktemp("tls")
+    made = ["-keyout", str(folder / "privkey.pem"), "-out", str(folder / "fullchain.pem")]
+    about = ["-days", "2", "-subj", "/CN=test", "-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost"]
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", *about, *made]
+    subprocess.run(command, check=True, capture_output=True)
+    return folder
+
+
+def trusting(certificate: Path) -> ssl.SSLContext:
+    return ssl.create_default_context(cafile=str(certificate / "fullchain.pem"))
+
+
+def port_of(url: str) -> int:
+    return int(url.rpartition(":")[2])
+
+
+def documented(beginning: str) -> str:
+    """The block of the page that begins so."""
+    (found,) = (block.text for block in blocks(PAGE) if block.text.startswith(beginning))
+    return found
+
+
+def documented_nginx(url: str, certificate: Path, folder: Path, port: int) -> Running:
+    """The page's nginx, with the location below a path in the server, in the words of the installed version."""
+    below, location = documented("map $request_uri"), documented("location /find/")
+    http = documented("upstream search").replace("    location / {", f"{location}    location / {{")
+    for given, here in (
+        ("    listen 443 ssl;\n    http2 on;\n", f"    listen 127.0.0.1:{port} ssl http2;\n"),
+        ("/etc/ssl/search", str(certificate)),
+        ("127.0.0.1:8080", f"127.0.0.1:{port_of(url)}"),
+    ):
+        assert given in http
+        http = http.replace(given, here)
+    return nginx(below + http, port, folder)
+
+
+def documented_caddy(url: str, certificate: Path, folder: Path, port: int) -> Running:
+    """The page's Caddy, which gets a certificate in place of fetching one."""
+    site = documented("search.example.org {").replace("127.0.0.1:8080", f"127.0.0.1:{port_of(url)}")
+    files = f"{certificate}/fullchain.pem {certificate}/privkey.pem"
+    return caddy(site.replace("search.example.org {", f"https://127.0.0.1:{port} {{\n    tls {files}"), port, folder)
+
+
+DOCUMENTED = [documented_nginx, documented_caddy]
+
+
+def curl(*arguments: str) -> tuple[int, str, str]:
+    """Give the status, the version of HTTP and the body."""
+    command = ["curl", "--silent", "--show-error", "--max-time", "120", "--write-out", "\n%{http_code} %{http_version}"]
+    done = subprocess.run([*command, *arguments], capture_output=True, text=True, check=True)
+    body, _, end = done.stdout.rpartition("\n")
+    status, version = end.split()
+    return int(status), version, body
+
+
+def same_hits(one: SearchClient, other: SearchClient) -> None:
+    first, second = (client.search("play music", k=5).hits for client in (one, other))
+    assert first == second
+    assert len(first) == 5
+
+
+@pytest.mark.parametrize("proxy", DOCUMENTED)
+def test_a_documented_proxy_speaks_https_and_http2_and_names_the_client(
+    proxy: Callable[[str, Path, Path, int], Running], bundle: Path, certificate: Path, tmp_path: Path
+) -> None:
+    port = free_port()
+    with Server(bundle, environment={"LIGHTRETRIEVER_LOG_LEVEL": "info"}) as server:
+        url = server.ready_line.rpartition(" ")[2].strip()
+        with proxy(url, certificate, tmp_path / "proxy", port):
+            https = f"https://127.0.0.1:{port}"
+            with httpx2.Client(verify=trusting(certificate), timeout=120) as client:
+                one, other = (client.post(f"{base}/search", json=SEARCH).json()["hits"] for base in (url, https))
+            assert one == other
+            assert len(one) == 5
+            options = ("--cacert", str(certificate / "fullchain.pem"), "--http2")
+            for _ in range(5):
+                assert curl(*options, f"{https}/readyz") == (200, "2", '{"status":"ready"}')
+            forged = ("--interface", "127.0.0.3", "--header", "X-Forwarded-For: 192.0.2.7")
+            assert curl(*options, *forged, f"{https}/info")[0] == 200
+            assert connections_to(port_of(url)) == 1  # all through the same one
+        server.process.terminate()
+        _, _, said = server.wait()
+    (line,) = (line for line in map(json.loads, said.splitlines()) if line.get("path") == "/info")
+    assert line["client"] == "127.0.0.3"
+
+
+def bare_nginx(url: str, _: Path, folder: Path, port: int) -> Running:
+    """nginx with nothing but the address."""
+    return nginx(f"server {{ listen 127.0.0.1:{port}; location / {{ proxy_pass {url}; }} }}", port, folder)
+
+
+def bare_haproxy(url: str, _: Path, folder: Path, port: int) -> Running:
+    """HAProxy with nothing but the address."""
+    server = url.removeprefix("http://")
+    return haproxy(f"listen search\n    bind 127.0.0.1:{port}\n    server one {server}", port, folder)
+
+
+@pytest.mark.parametrize(
+    ("proxy", "path"),
+    [(documented_nginx, ""), (documented_nginx, "/find"), (documented_caddy, ""), (bare_nginx, ""), (bare_haproxy, "")],
+)
+def test_any_id_reaches_the_service(
+    proxy: Callable[[str, Path, Path, int], Running], path: str, url: str, certificate: Path, tmp_path: Path
+) -> None:
+    port = free_port()
+    scheme = "https" if proxy in DOCUMENTED else "http"
+    with (
+        proxy(url, certificate, tmp_path / "proxy", port),
+        httpx2.Client(verify=trusting(certificate), timeout=120) as client,
+    ):
+        for name in ODD_IDS:
+            written = quote(name, safe="").replace(".", "%2E")
+            answer = client.get(f"{scheme}://127.0.0.1:{port}{path}/documents/{written}")
+            assert (answer.status_code, answer.json()["id"]) == (200, name)
+
+
+def test_a_path_in_nginxs_proxy_pass_changes_ids(url: str, tmp_path: Path) -> None:
+    """As docs/howto/tls.md says, which has another way."""
+    port = free_port()
+    location = f"location /find/ {{ proxy_pass {url}/; }}"
+    with (
+        nginx(f"server {{ listen 127.0.0.1:{port}; {location} }}", port, tmp_path / "proxy"),
+        SearchClient(f"http://127.0.0.1:{port}/find", timeout_s=120) as client,
+    ):
+        assert client.document("50% off").id == "50% off"
+        with pytest.raises(AnswerError, match=re.escape("'https:/example.org/a/b?x=1#y'")):
+            client.document(ODD_IDS[0])
+
+
+def test_below_a_path_page_and_redirects_stay_there(url: str, certificate: Path, tmp_path: Path) -> None:
+    port = free_port()
+    options = ("--cacert", str(certificate / "fullchain.pem"), "--location")
+    with documented_nginx(url, certificate, tmp_path / "proxy", port):
+        below = f"https://127.0.0.1:{port}/find"
+        for path in ("/", "/docs", "/collections/default", "/collections/default/docs"):
+            status, _, body = curl(*options, f"{below}{path}")
+            assert (status, "<!doctype html>" in body) == (200, True), path
+            assert not re.findall(r"(?:href|src)=\"/[^/]", body), path
+        _, _, description = curl(*options, f"{below}/openapi.json")
+        assert json.loads(description)["servers"] == [{"url": "."}]
+
+
+def test_nginxs_defaults_are_answered(url: str, tmp_path: Path) -> None:
+    """A new connection and HTTP/1.0 for each request, bodies that it has collected, and its own Host."""
+    port = free_port()
+    json_body = ("--header", "Content-Type: application/json", "--data", '{"query":"music","k":1}')
+    with bare_nginx(url, tmp_path, tmp_path / "proxy", port):
+        base = f"http://127.0.0.1:{port}"
+        for more in ((), ("--header", "Transfer-Encoding: chunked"), ("--header", "Expect: 100-continue")):
+            status, version, body = curl(*json_body, *more, f"{base}/search")
+            assert (status, version, len(json.loads(body)["hits"])) == (200, "1.1", 1)
+        assert curl("--head", f"{base}/livez")[0] == 200
+        assert connections_to(port_of(url)) == 0
+
+
+def test_nginx_refuses_a_body_that_the_service_refuses(url: str, certificate: Path, tmp_path: Path) -> None:
+    """A byte more than both allow is nginx's own page, which our client quotes."""
+    port, body = free_port(), tmp_path / "body.json"
+    posting = ("--header", "Content-Type: application/json", "--data-binary", f"@{body}")
+    options = ("--cacert", str(certificate / "fullchain.pem"))
+    with documented_nginx(url, certificate, tmp_path / "proxy", port):
+        base = f"https://127.0.0.1:{port}"
+        frame = len(json.dumps({"query": ""}))
+        body.write_text(json.dumps({"query": "x" * (1_048_576 - frame)}))
+        status, _, answer = curl(*options, *posting, f"{base}/search")
+        assert (status, json.loads(answer)["errors"][0]["field"]) == (422, "query")
+        body.write_text(json.dumps({"query": "x" * (1_048_577 - frame)}))
+        assert curl(*options, *posting, f"{base}/search")[0] == 413
+
+    with (
+        bare_nginx(url, certificate, tmp_path / "bare", port),
+        SearchClient(f"http://127.0.0.1:{port}", timeout_s=120, retries=ONCE) as client,
+        pytest.raises(AnswerError, match="413 Request Entity Too Large"),
+    ):
+        client.search("x" * 1_048_577)
+
+
+def test_nginx_goes_on_with_another_service_when_one_stops(bundle: Path, tmp_path: Path) -> None:
+    port, ended = free_port(), Event()
+    quiet = {"LIGHTRETRIEVER_LOG_LEVEL": "warning"}
+
+    def ask() -> int:
+        answered = 0
+        with SearchClient(f"http://127.0.0.1:{port}", timeout_s=120, retries=ONCE) as client:
+            while not ended.is_set() or not answered:
+                assert client.search("play music", k=1).hits
+                answered += 1
+        return answered
+
+    with ExitStack() as stack:
+        one, two = (stack.enter_context(Server(bundle, environment=quiet)) for _ in range(2))
+        servers = " ".join(f"server {server.ready_line.rpartition('/')[2].strip()};" for server in (one, two))
+        kept = 'proxy_http_version 1.1; proxy_set_header Connection "";'
+        http = f"upstream search {{ {servers} keepalive 64; }}"
+        http += f"server {{ listen 127.0.0.1:{port}; {kept} location / {{ proxy_pass http://search; }} }}"
+        stack.enter_context(nginx(http, port, tmp_path / "proxy"))
+        pool = stack.enter_context(ThreadPoolExecutor(8))
+        asking = [pool.submit(ask) for _ in range(8)]
+        stack.callback(ended.set)
+        time.sleep(1)
+        one.process.terminate()
+        assert one.wait()[0] == 0
+        time.sleep(1)
+        ended.set()
+        assert all(future.result() > 1 for future in asking)
+
+
+def test_nginx_reaches_a_service_by_https_or_by_a_unix_socket(bundle: Path, certificate: Path, tmp_path: Path) -> None:
+    port = free_port()
+    names = {"CERTIFICATE_FILE": "fullchain.pem", "KEY_FILE": "privkey.pem"}
+    tls = {f"LIGHTRETRIEVER_TLS_{name}": str(certificate / file) for name, file in names.items()}
+    with (
+        Server(bundle, environment=tls) as secure,
+        Server(bundle, host=f"unix:{tmp_path}/s", environment={"LIGHTRETRIEVER_TRUSTED_PROXIES": "*"}) as local,
+    ):
+        https = secure.ready_line.rpartition(" ")[2].strip()
+        assert local.ready_line.startswith("Ready:")
+        verify = f"proxy_ssl_verify on; proxy_ssl_trusted_certificate {certificate}/fullchain.pem;"
+        name = "proxy_ssl_name localhost; proxy_ssl_server_name on;"
+        http = f"""server {{
+            listen 127.0.0.1:{port};
+            location /a/ {{ {verify} {name} proxy_pass {https}/; }}
+            location /b/ {{ proxy_pass http://unix:{tmp_path}/s:/; }}
+        }}"""
+        with nginx(http, port, tmp_path / "proxy"):
+            base = f"http://127.0.0.1:{port}"
+            with SearchClient(f"{base}/a", timeout_s=120) as one, SearchClient(f"{base}/b", timeout_s=120) as other:
+                same_hits(one, other)
+
+
+def test_probes_of_a_port_with_tls_leave_the_service_and_its_log_alone(bundle: Path, certificate: Path) -> None:
+    """Load balancers open a connection and close it; Kubernetes asks by HTTPS and verifies nothing."""
+    names = {"CERTIFICATE_FILE": "fullchain.pem", "KEY_FILE": "privkey.pem"}
+    tls = {f"LIGHTRETRIEVER_TLS_{name}": str(certificate / file) for name, file in names.items()}
+    with Server(bundle, environment=tls) as server:
+        port = port_of(server.ready_line.strip())
+        for sent in (b"", b"GET /readyz HTTP/1.1\r\n\r\n", b"\x16\x03\x01"):
+            with closing(create_connection(("127.0.0.1", port), 60)) as connection:
+                connection.sendall(sent)
+        probe = ("--insecure", "--user-agent", "kube-probe/1.34", "--header", "Connection: close")
+        assert curl(*probe, f"https://127.0.0.1:{port}/readyz")[0] == 200
+        server.process.terminate()
+        status, _, said = server.wait()
+    assert status == 0
+    assert "Traceback" not in said
+
+
+def test_haproxys_own_check_fails_and_the_documented_one_passes(url: str, tmp_path: Path) -> None:
+    dead, port, other = (free_port() for _ in range(3))
+    backend = documented("backend search").replace("127.0.0.1:8080", url.removeprefix("http://"))
+    backend = backend.replace("127.0.0.1:8081", f"127.0.0.1:{dead}").replace(" check\n", " check inter 100ms\n")
+    plain = backend.replace("backend search", "backend plain").replace("    http-check send meth GET uri /readyz\n", "")
+    fronts = "".join(
+        f"frontend at_{at}\n    bind 127.0.0.1:{at}\n    default_backend {name}\n"
+        for at, name in ((port, "search"), (other, "plain"))
+    )
+    with haproxy(fronts + backend + plain, port, tmp_path / "proxy"):
+        while curl(f"http://127.0.0.1:{other}/livez")[0] != 503:  # until its checks have failed
+            time.sleep(0.05)
+        with SearchClient(f"http://127.0.0.1:{port}", timeout_s=120, retries=ONCE) as client:
+            for _ in range(20):
+                assert client.search("play music", k=1).hits
+
+
+@pytest.mark.parametrize("host", ["", "proxy_set_header Host 127.0.0.1:{port};"])
+def test_the_tools_for_language_models_stand_behind_nginx(url: str, host: str, tmp_path: Path) -> None:
+    """nginx's own Host is that of `proxy_pass`; `$host` is what the tools refuse."""
+    port, tools = free_port(), free_port()
+    command = [sys.executable, "-m", "lightretriever.service.mcp", url, "--http", f"127.0.0.1:{tools}"]
+    header = host.format(port=tools)
+    http = f"""server {{
+        listen 127.0.0.1:{port};
+        location /mcp {{ {header} proxy_buffering off; proxy_pass http://127.0.0.1:{tools}; }}
+        location /other/mcp {{ proxy_set_header Host search.example.org; proxy_pass http://127.0.0.1:{tools}/mcp; }}
+    }}"""
+
+    async def ask() -> None:
+        async with Client(f"http://127.0.0.1:{port}/mcp") as client:
+            result = await client.call_tool("search", {"query": "play music", "k": 3})
+            assert len((result.structured_content or {})["hits"]) == 3
+
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            assert process.stderr.readline().startswith("tools at http://")
+            with nginx(http, port, tmp_path / "proxy"):
+                asyncio.run(ask())
+                posting = ("--header", "Content-Type: application/json", "--data", "{}")
+                assert curl(*posting, f"http://127.0.0.1:{port}/other/mcp")[0] == 421
+        finally:
+            process.terminate()
+            process.communicate()
