@@ -124,23 +124,94 @@ def test_a_stage_added_to_a_finished_run_trains_as_if_it_had_been_there(
         train(TrainRecipe.model_validate(recipe | {"stages": [second]}))
 
 
+TORCHRUN = ("torch.distributed.run", "--standalone", "--nproc-per-node=2")
+ACCELERATE = ("accelerate.commands.launch", "--cpu", "--num_processes", "1", "--num_machines", "1")
+
+
+def command_losses(work: Path, recipe: dict[str, Any], launcher: tuple[str, ...] = ()) -> list[float]:
+    """The losses of a run of the command, by itself or started by a launcher."""
+    work.mkdir(exist_ok=True)
+    file = work / "recipe.yaml"
+    file.write_text(yaml.safe_dump(recipe))
+    command = ["-m", "lightretriever.service.cli", "train", str(file), "--json"]
+    result = subprocess.run(
+        [sys.executable, *(["-m", *launcher] if launcher else []), *command],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    assert TrainSummary.model_validate_json(result.stdout).finished  # one object, of the first process
+    assert "%|" not in result.stderr  # no bar is drawn into a log
+    return [loss for *_, loss in losses(work)]
+
+
 @pytest.mark.slow
-def test_two_processes_train_as_one(toy: Path, tmp_path: Path) -> None:
-    whole, shared = tmp_path / "one", tmp_path / "two"
-    changes = {"lora": {"r": 8, "alpha": 16, "dropout": 0.0}}
-    one, two = [sys.executable], [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    for work, launcher in ((whole, one), (shared, two)):
-        work.mkdir()
-        file = work / "recipe.yaml"
-        file.write_text(yaml.safe_dump(recipe_of(toy, work, **changes)))
-        command = [*launcher, "-m", "lightretriever.service.cli", "train", str(file), "--json"]
-        result = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-        assert result.returncode == 0, result.stderr
-        assert TrainSummary.model_validate_json(result.stdout).finished  # one object, of the first process
-        assert "%|" not in result.stderr  # no bar is drawn into a log
-    assert [loss for *_, loss in losses(shared)] == pytest.approx([loss for *_, loss in losses(whole)], rel=1e-3)
-    for name, tensor in weights(whole).items():
-        torch.testing.assert_close(weights(shared)[name], tensor, atol=2e-3, rtol=2e-2)
+@pytest.mark.parametrize("chunk_tokens", [None, 40])
+def test_two_processes_train_as_one(toy: Path, tmp_path: Path, chunk_tokens: int | None) -> None:
+    """With the whole model each and with sharded weights; batches that are kept, and batches that are cut into chunks,
+    of which one process has more."""
+    dev = {"path": str(toy / "dev"), "instruction": INSTRUCTION, "every": 2, "queries": 20, "documents": 40}
+    changes = {"lora": {"r": 8, "alpha": 16, "dropout": 0.0}, "dev": dev}
+    content = recipe_of(toy, tmp_path, **changes)
+    stages = [{**stage, "accumulate": 2, "batch_size": 7, "chunk_tokens": chunk_tokens} for stage in content["stages"]]
+    found = {}
+    for name in ("one", "two", "sharded"):
+        work = tmp_path / name
+        places = {"work": str(work / "work"), "output": str(work / "adapter")}
+        changed = content | places | {"stages": stages, "shard": name == "sharded"}
+        found[name] = command_losses(work, changed, () if name == "one" else TORCHRUN)
+    for name in ("two", "sharded"):
+        assert found[name] == pytest.approx(found["one"], rel=1e-3), name
+        for key, tensor in weights(tmp_path / "one").items():
+            torch.testing.assert_close(weights(tmp_path / name)[key], tensor, atol=2e-3, rtol=2e-2)
+
+
+@pytest.mark.slow
+def test_a_run_with_sharded_weights_goes_on_in_one_process(toy: Path, tmp_path: Path) -> None:
+    """A checkpoint has whole weights, whatever processes wrote it."""
+    content = recipe_of(toy, tmp_path, lora={"r": 8, "alpha": 16, "dropout": 0.0})
+    whole = recipe_of(toy, tmp_path / "whole", lora={"r": 8, "alpha": 16, "dropout": 0.0})
+    first, _ = content["stages"]
+    command_losses(tmp_path, content | {"shard": True, "stages": [first]}, TORCHRUN)
+    assert train(TrainRecipe.model_validate(whole))
+    assert train(TrainRecipe.model_validate(content), minutes=0) is False
+    command_losses(tmp_path, content | {"shard": True}, TORCHRUN)
+    assert [loss for *_, loss in losses(tmp_path)] == pytest.approx(
+        [loss for *_, loss in losses(tmp_path / "whole")], rel=1e-3
+    )
+
+
+@pytest.mark.slow
+def test_arithmetic_in_bfloat16_is_near_that_of_the_weights(toy: Path, uninterrupted: Path, tmp_path: Path) -> None:
+    """Started by accelerate's own command, which on CPUs starts one process."""
+    found = command_losses(tmp_path, recipe_of(toy, tmp_path, precision="bfloat16"), ACCELERATE)
+    exact = [loss for *_, loss in losses(uninterrupted)]
+    assert found[0] != exact[0]
+    assert found[:2] == pytest.approx(exact[:2], rel=0.1)
+
+
+def test_a_step_of_two_batches_has_the_mean_of_their_losses(toy: Path, tmp_path: Path) -> None:
+    content = recipe_of(toy, tmp_path, lora={"r": 8, "alpha": 16, "dropout": 0.0})
+    single = {**content["stages"][0], "steps": 4, "learning_rate": 1e-12}
+    assert train(TrainRecipe.model_validate(content | {"stages": [single]}))
+    places = {"work": str(tmp_path / "double" / "work"), "output": str(tmp_path / "double" / "adapter")}
+    double = {**single, "steps": 2, "accumulate": 2}
+    assert train(TrainRecipe.model_validate(content | places | {"stages": [double]}))
+    one, two, three, four = [loss for *_, loss in losses(tmp_path)]
+    means = [(one + two) / 2, (three + four) / 2]
+    # The regulariser's weight grows with the steps, which are other ones.
+    assert [loss for *_, loss in losses(tmp_path / "double")] == pytest.approx(means, rel=1e-2)
+
+
+def test_trackers_get_what_the_log_gets(toy: Path, tmp_path: Path) -> None:
+    content = recipe_of(toy, tmp_path, trackers=["tensorboard"])
+    assert not train(TrainRecipe.model_validate(content), minutes=0)
+    (events, *_) = (tmp_path / "work" / "toy").glob("events.*")
+    assert b"gradient_norm" in events.read_bytes()
+    with pytest.raises(RecipeError, match=r"trackers: chalk is not installed; found: .*tensorboard"):
+        train(TrainRecipe.model_validate(content | {"trackers": ["chalk"]}))
 
 
 @pytest.mark.parametrize("options", [[], ["--minutes", "0"]])
