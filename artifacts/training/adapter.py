@@ -105,7 +105,8 @@ class Adapter(torch.nn.Module):
 
     def state(self) -> Tensors:
         """The trained weights on the CPU of the first process; the others have nothing, but must ask, too."""
-        return get_model_state_dict(self, options=_WRITTEN)
+        state: dict[str, Any] = get_model_state_dict(self, options=_WRITTEN)
+        return {name: state[name] for name in self.trained() if name in state}  # a tied head isn't left out as frozen
 
     def load(self, state: Tensors) -> None:
         """Set the trained weights. The linear map stays as it is where `state` is from a stage before there was one.
@@ -113,11 +114,12 @@ class Adapter(torch.nn.Module):
         missing = self.trained().keys() - state.keys() - {_PROJECTION}
         if missing:
             raise KeyError(min(missing))
-        set_model_state_dict(self, state, options=_WHOLE)
+        set_model_state_dict(self, dict[str, Any](state), options=_WHOLE)
 
     def optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         """What an optimiser knows of each trained weight, by its name; as `state`."""
-        return get_optimizer_state_dict(self, optimizer, options=_WRITTEN).get("state", {})
+        known: dict[str, dict[str, Any]] = get_optimizer_state_dict(self, optimizer, options=_WRITTEN)
+        return known.get("state", {})
 
     def load_optimizer(self, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
         """Set what an optimiser knows; its rates stay."""

@@ -68,10 +68,10 @@ def _run_stage(run: Run, stage: Stage, minutes: float | None) -> bool:
                 run.develop(stage, step)
                 run.checkpoint(optimizer)
             if isinstance(objective, Regression) and (last or step % objective.every == 0):
-                run.held_out(objective, step)
+                run.log({"step": step, "held_out": objective.held_out()})
             if last:
                 break
-            _step(run, stage, prepared, objective, batch_of, scheduler.get_last_lr()[0])
+            _step(run, stage, prepared, objective, batch_of, float(scheduler.get_last_lr()[0]))
             scheduler.step()
             run.progress.step = step + 1
             bar.advance(1)

@@ -33,7 +33,6 @@ from lightretriever.artifacts.training.dev import DevSet, evaluate_dev
 from lightretriever.artifacts.training.engine import Engine
 from lightretriever.artifacts.training.losses import TokenWeights
 from lightretriever.artifacts.training.recipe import ContrastiveStage, RegressionStage, TrainRecipe
-from lightretriever.artifacts.training.regression import Regression
 from lightretriever.artifacts.training.types import Progress
 from rich.console import Console
 from safetensors.torch import load_file, save
@@ -176,10 +175,6 @@ class Run:
             state = self.adapter.state()
             if self.accelerator.is_main_process:
                 write_atomically(self.recipe.work / "best.safetensors", save(state))
-
-    def held_out(self, objective: Regression, step: int) -> None:
-        """Log how the model agrees with its teacher on the texts that are never trained on."""
-        self.log({"step": step, "held_out": objective.held_out()})
 
     def export(self) -> None:
         """Write the best adapter, or the last one of a run without a development set."""

@@ -14,8 +14,10 @@ import yaml
 from lightretriever.artifacts.cli.summary import TrainSummary
 from lightretriever.artifacts.errors import BundleError, RecipeError, ResumeError
 from lightretriever.artifacts.pipeline.adapter_files import PROJECTION_FILE
+from lightretriever.artifacts.pipeline.model import load_backbone
 from lightretriever.artifacts.training import loop
-from lightretriever.artifacts.training.recipe import TrainRecipe, load_train_recipe
+from lightretriever.artifacts.training.adapter import Adapter
+from lightretriever.artifacts.training.recipe import LoraRecipe, TrainRecipe, load_train_recipe
 from lightretriever.service.cli import app
 from safetensors.torch import load_file
 from typer.testing import CliRunner
@@ -33,6 +35,7 @@ def toy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a model, a training set and a test set whose documents were never seen."""
     folder = tmp_path_factory.mktemp("toy")
     save_toy_model(folder / "model")
+    save_toy_model(folder / "tied", tied=True)
     write_toy_set(folder / "pairs", "train", 400, seed=1)
     write_toy_set(folder / "dev", "dev", 60, seed=2)
     write_toy_set(folder / "held-out", "test", 60, seed=3)
@@ -151,10 +154,12 @@ def command_losses(work: Path, recipe: dict[str, Any], launcher: tuple[str, ...]
 @pytest.mark.parametrize("chunk_tokens", [None, 40])
 def test_two_processes_train_as_one(toy: Path, tmp_path: Path, chunk_tokens: int | None) -> None:
     """With the whole model each and with sharded weights; batches that are kept, and batches that are cut into chunks,
-    of which one process has more."""
+    of which one process has more, by a model with a tied head."""
     dev = {"path": str(toy / "dev"), "instruction": INSTRUCTION, "every": 2, "queries": 20, "documents": 40}
     changes = {"lora": {"r": 8, "alpha": 16, "dropout": 0.0}, "dev": dev}
     content = recipe_of(toy, tmp_path, **changes)
+    if chunk_tokens is not None:
+        content["model"]["path"] = str(toy / "tied")
     stages = [{**stage, "accumulate": 2, "batch_size": 7, "chunk_tokens": chunk_tokens} for stage in content["stages"]]
     found = {}
     for name in ("one", "two", "sharded"):
@@ -203,6 +208,24 @@ def test_a_step_of_two_batches_has_the_mean_of_their_losses(toy: Path, tmp_path:
     means = [(one + two) / 2, (three + four) / 2]
     # The regulariser's weight grows with the steps, which are other ones.
     assert [loss for *_, loss in losses(tmp_path / "double")] == pytest.approx(means, rel=1e-2)
+
+
+def test_a_checkpoint_has_the_trained_weights_alone(toy: Path, tmp_path: Path) -> None:
+    """Also where the LM head is the embedding, both frozen."""
+    adapters = [
+        Adapter(load_backbone(str(toy / "tied"), work=tmp_path, device="cpu"), LoraRecipe(r=2), seed, dimension=4)
+        for seed in (1, 2)
+    ]
+    first, second = (adapter.state() for adapter in adapters)
+    assert first.keys() == adapters[0].trained().keys()
+    assert any(not torch.equal(tensor, second[name]) for name, tensor in first.items())
+    kept = {name: tensor.clone() for name, tensor in first.items()}
+    adapters[1].load(kept)
+    assert all(torch.equal(tensor, adapters[1].trained()[name]) for name, tensor in kept.items())
+    with pytest.raises(KeyError, match="lora_A"):
+        adapters[1].load(
+            {name: tensor for name, tensor in kept.items() if "layers.0.self_attn.k_proj.lora_A" not in name}
+        )
 
 
 def test_trackers_get_what_the_log_gets(toy: Path, tmp_path: Path) -> None:
