@@ -61,7 +61,7 @@ def train(
     minutes: Annotated[float | None, typer.Option(min=0, help="Stop after so many minutes, with a checkpoint.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Train an adapter; the same command goes on with a run that was stopped. Start several processes by torchrun."""
+    """Train an adapter, or go on with a run that was stopped. Start several processes by torchrun or accelerate."""
     first = os.environ.get("RANK", "0") == "0"
     with running("train", as_json=as_json, quietly=not first) as job:
         options = {"model.path": model, "teacher.path": teacher, "model.device": device, "work": work, "output": output}
@@ -109,5 +109,5 @@ def _check(recipe: TrainRecipe, processes: int) -> None:
         if stage.batch_size < processes:
             raise RecipeError(
                 f"batch_size is {stage.batch_size}, but {processes} processes share a batch.",
-                remedy="Raise batch_size, or lower torchrun's --nproc-per-node.",
+                remedy="Raise batch_size, or start fewer processes.",
             )

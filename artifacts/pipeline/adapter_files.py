@@ -66,9 +66,9 @@ def adapter_settings(adapter: str) -> dict[str, Any]:
     return settings
 
 
-def save_projection(file: Path, projection: torch.nn.Linear) -> None:
+def save_projection(file: Path, weight: torch.Tensor) -> None:
     """Write the linear map of the dense vectors, (D, H) float32."""
-    write_atomically(file, save({"weight": projection.weight.detach().float().contiguous().cpu()}))
+    write_atomically(file, save({"weight": weight.float().contiguous()}))
 
 
 def load_projection(file: Path, hidden_size: int) -> torch.nn.Linear:

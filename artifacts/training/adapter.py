@@ -1,9 +1,10 @@
 """The LoRA adapter that is trained: put onto a frozen model, and saved with its model card."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -12,27 +13,48 @@ from lightretriever.artifacts.errors import ModelError, RecipeError
 from lightretriever.artifacts.files.atomic_dir import new_folder
 from lightretriever.artifacts.files.workdir import write_atomically
 from lightretriever.artifacts.pipeline.adapter_files import ADAPTER_SETTINGS, PROJECTION_FILE, save_projection
-from lightretriever.artifacts.pipeline.model import Backbone, load_model
+from lightretriever.artifacts.pipeline.model import Backbone, choose_dtype, load_model
 from lightretriever.artifacts.pipeline.weights import ADAPTER_CONFIG
 from lightretriever.artifacts.tokens.idf import IDF_FILE, save_idf
-from lightretriever.artifacts.training.recipe import ContrastiveStage, LoraRecipe, RegressionStage, TrainRecipe
-from lightretriever.artifacts.training.types import Progress, TrainingSet
+from lightretriever.artifacts.training.recipe import (
+    ContrastiveStage,
+    LoraRecipe,
+    RegressionStage,
+    StageBase,
+    TrainRecipe,
+)
+from lightretriever.artifacts.training.types import Progress, Tensors, TrainingSet
 from peft import LoraConfig, PeftModel, get_peft_model
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+)
 from transformers import PreTrainedModel
 
 __all__ = ["Adapter", "load_for_training", "model_card"]
 
 _PROJECTION_RATE = 0.05
+_PROJECTION = "projection.weight"
+# Whole weights of however many processes; those that are written are on the CPU of the first one alone.
+_WHOLE = StateDictOptions(full_state_dict=True, ignore_frozen_params=True, strict=False)
+_WRITTEN = replace(_WHOLE, cpu_offload=True)
+
+T = TypeVar("T")
 
 
-class Adapter:
+class Adapter(torch.nn.Module):
     """LoRA layers inside a backbone and, with `dimension`, a linear map of dense vectors to so many values, which is
     all zeros until `set_projection`.
 
-    `backbone` shares them, so its forward passes use and train them.
+    `backbone` shares them, so its forward passes use and train them. They run inside this module's own forward pass,
+    where several processes may have gathered the weights.
     """
 
     def __init__(self, backbone: Backbone, lora: LoraRecipe, seed: int, dimension: int | None = None) -> None:
+        super().__init__()
         torch.manual_seed(seed)
         depth = int(backbone.model.config.get_text_config().num_hidden_layers)
         config = LoraConfig(
@@ -44,7 +66,7 @@ class Adapter:
             task_type="CAUSAL_LM",
         )
         try:
-            self._peft: PeftModel = get_peft_model(backbone.model, config)
+            self.peft: PeftModel = get_peft_model(backbone.model, config)
         except ValueError as error:
             raise ModelError(
                 f"lora.targets is {lora.targets!r}: {error}", remedy="Name linear layers of the model, or all-linear."
@@ -53,62 +75,76 @@ class Adapter:
         if dimension is not None:
             projection = torch.nn.Linear(backbone.hidden_size, dimension, bias=False).to(backbone.device)
             torch.nn.init.zeros_(projection.weight)
-        base = cast(PreTrainedModel, self._peft.get_base_model())
+        self.projection = projection
+        base = cast(PreTrainedModel, self.peft.get_base_model())
         self.backbone = replace(backbone, model=base, projection=projection)
-        self.parameters: dict[str, torch.nn.Parameter] = {
-            name: parameter for name, parameter in self._peft.named_parameters() if parameter.requires_grad
-        }
-        if projection is not None:
-            (self.parameters["projection"],) = projection.parameters()
 
-    def optimizer(self, rate: float = 0.0, weight_decay: float = 0.0) -> torch.optim.AdamW:
-        """A fresh optimiser of the trained weights; a group's rate is the step's times its `factor`.
+    def forward(self, run: Callable[[], T]) -> T:
+        """Run something that passes through `backbone`."""
+        return run()
+
+    def trained(self) -> dict[str, torch.nn.Parameter]:
+        """The trained weights by name."""
+        return {name: parameter for name, parameter in self.named_parameters() if parameter.requires_grad}
+
+    def optimizer(self, stage: StageBase) -> torch.optim.AdamW:
+        """A fresh optimiser of the trained weights.
 
         Adam moves every entry by the rate, whatever its size. Those of the linear map are small, and fitted already.
         """
-        others = [parameter for name, parameter in self.parameters.items() if name != "projection"]
-        groups = [{"params": others, "factor": 1.0}]
-        if "projection" in self.parameters:
-            groups.append({"params": [self.parameters["projection"]], "factor": _PROJECTION_RATE})
-        return torch.optim.AdamW(groups, lr=rate, weight_decay=weight_decay)
+        rate, trained = stage.learning_rate, self.trained()
+        projection = trained.pop(_PROJECTION, None)
+        groups = [{"params": list(trained.values()), "lr": rate}]
+        if projection is not None:
+            groups.append({"params": [projection], "lr": rate * _PROJECTION_RATE})
+        return torch.optim.AdamW(groups, weight_decay=stage.weight_decay)
 
     def set_projection(self, weight: torch.Tensor) -> None:
         """Set the linear map of dense vectors, (D, H)."""
-        with torch.no_grad():
-            self.parameters["projection"].copy_(weight)
+        set_model_state_dict(self, {_PROJECTION: weight}, options=_WHOLE)
 
-    def train(self, mode: bool) -> None:
-        """Switch dropout on or off."""
-        self._peft.train(mode)
+    def state(self) -> Tensors:
+        """The trained weights on the CPU of the first process; the others have nothing, but must ask, too."""
+        state: dict[str, Any] = get_model_state_dict(self, options=_WRITTEN)
+        return {name: state[name] for name in self.trained() if name in state}  # a tied head isn't left out as frozen
 
-    def state(self) -> dict[str, torch.Tensor]:
-        """A copy of the trained weights, float32 on the CPU."""
-        return {name: parameter.detach().float().cpu().clone() for name, parameter in self.parameters.items()}
-
-    def load(self, state: dict[str, torch.Tensor]) -> None:
+    def load(self, state: Tensors) -> None:
         """Set the trained weights. The linear map stays as it is where `state` is from a stage before there was one.
         Raises KeyError where `state` lacks others."""
-        with torch.no_grad():
-            for name, parameter in self.parameters.items():
-                if name in state or name != "projection":
-                    parameter.copy_(state[name])
+        missing = self.trained().keys() - state.keys() - {_PROJECTION}
+        if missing:
+            raise KeyError(min(missing))
+        set_model_state_dict(self, dict[str, Any](state), options=_WHOLE)
 
-    def save(self, folder: Path, recipe: TrainRecipe, idf: npt.NDArray[np.float32] | None, card: str) -> None:
-        """Write adapter, IDF and model card to `folder`, which takes the place of an adapter that is there when all is
-        written; the weights in bfloat16. Raises BundleError, as `check_target` with ADAPTER_CONFIG does before."""
+    def optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        """What an optimiser knows of each trained weight, by its name; as `state`."""
+        known: dict[str, dict[str, Any]] = get_optimizer_state_dict(self, optimizer, options=_WRITTEN)
+        return known.get("state", {})
+
+    def load_optimizer(self, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+        """Set what an optimiser knows; its rates stay."""
+        fresh = get_optimizer_state_dict(self, optimizer, options=_WHOLE)
+        set_optimizer_state_dict(self, optimizer, {**fresh, "state": state}, options=_WHOLE)
+
+    def save(
+        self, folder: Path, recipe: TrainRecipe, state: Tensors, idf: npt.NDArray[np.float32] | None, card: str
+    ) -> None:
+        """Write weights as `state` gave them, IDF and model card to `folder`, which takes the place of an adapter that
+        is there when all is written; those of LoRA in bfloat16. Raises BundleError, as `check_target` with
+        ADAPTER_CONFIG does before."""
         with new_folder(folder, overwrite=True, marker=ADAPTER_CONFIG) as new:
-            self._write_weights(new, recipe)
+            self._write_weights(new, recipe, state)
             if idf is not None:
                 save_idf(new / IDF_FILE, idf)
-            if self.backbone.projection is not None:
-                save_projection(new / PROJECTION_FILE, self.backbone.projection)
+            if _PROJECTION in state:
+                save_projection(new / PROJECTION_FILE, state[_PROJECTION])
             settings = json.dumps(_settings(recipe), indent=2)
             write_atomically(new / ADAPTER_SETTINGS, settings.encode() + b"\n")
             write_atomically(new / "README.md", card.encode())
 
-    def _write_weights(self, folder: Path, recipe: TrainRecipe) -> None:
-        state = {name: tensor.bfloat16() for name, tensor in self._peft.state_dict().items() if "lora_" in name}
-        self._peft.save_pretrained(str(folder), state_dict=state, safe_serialization=True)
+    def _write_weights(self, folder: Path, recipe: TrainRecipe, state: Tensors) -> None:
+        lora = {name.removeprefix("peft."): tensor.bfloat16() for name, tensor in state.items() if "lora_" in name}
+        self.peft.save_pretrained(str(folder), state_dict=lora, safe_serialization=True)
         config = json.loads((folder / ADAPTER_CONFIG).read_text(encoding="utf-8"))
         config["base_model_name_or_path"] = recipe.model.name or self.backbone.name
         config["target_modules"] = sorted(config["target_modules"])  # a set, whose order changes from run to run
@@ -134,12 +170,17 @@ def _settings(recipe: TrainRecipe) -> dict[str, Any]:
     }
 
 
-def load_for_training(recipe: TrainRecipe, device: str, dimension: int | None = None) -> Adapter:
+def load_for_training(
+    recipe: TrainRecipe, device: torch.device, dimension: int | None = None, *, shard: bool = False
+) -> Adapter:
     """Load the recipe's model onto a device, frozen, with a fresh adapter on it. Raises ModelError and RecipeError.
 
-    `dimension` is that of a linear map of dense vectors, None for none.
+    `dimension` is that of a linear map of dense vectors, None for none. A model that the device can't hold is to be
+    loaded with `shard`, into main memory, in the number type that it is to have on the device.
     """
-    model = recipe.model.model_copy(update={"device": device})
+    half = choose_dtype(recipe.model.dtype, device) == torch.bfloat16
+    place = {"device": "cpu" if shard else str(device), "dtype": "bfloat16" if half else "float32"}
+    model = recipe.model.model_copy(update=place)
     if model.adapter is not None:
         raise RecipeError(
             f"model.adapter is {model.adapter!r}, but training makes a new adapter.",

@@ -57,9 +57,11 @@ class DevSet:
 
 
 def evaluate_dev(backbone: Backbone, dev: DevSet, max_length: int, weights: TokenWeights) -> dict[str, float]:
-    """nDCG@10 of dense, sparse and hybrid search with the model as it is now, ranked by brute force."""
-    with torch.inference_mode():
-        legs = _legs(backbone, dev, max_length, weights)
+    """nDCG@10 of dense, sparse and hybrid search with the model as it is now, ranked by brute force.
+
+    Run it by `Engine.evaluate`, without gradients.
+    """
+    legs = _legs(backbone, dev, max_length, weights)
     runs: dict[str, dict[str, list[tuple[str, float]]]] = {system: {} for system in (*legs, "hybrid")}
     for number, name in enumerate(dev.queries):
         found = {leg: _best(scores[number]) for leg, scores in legs.items()}

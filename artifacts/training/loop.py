@@ -1,24 +1,26 @@
 """The training loop: the recipe's stages in order, in slices of time."""
 
-import os
 import time
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
+from accelerate.utils import broadcast_object_list
 from lightretriever.artifacts.errors import ModelError
 from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.training.contrastive import Contrastive
 from lightretriever.artifacts.training.data import train_queries
+from lightretriever.artifacts.training.engine import Engine
 from lightretriever.artifacts.training.mixture import Mixture
-from lightretriever.artifacts.training.processes import Processes
 from lightretriever.artifacts.training.recipe import ContrastiveStage, RegressionStage, Stage, TrainRecipe
 from lightretriever.artifacts.training.regression import Regression, fit_projection
 from lightretriever.artifacts.training.run import Run
 from lightretriever.artifacts.training.texts import TaughtTexts
 from lightretriever.artifacts.training.token_rows import fit_rows
 from lightretriever.artifacts.training.types import Batch, StepContext
+from torch.distributed.tensor import DTensor
+from torch.optim.lr_scheduler import LambdaLR
 
 __all__ = ["train"]
 
@@ -37,24 +39,24 @@ def train(recipe: TrainRecipe, *, minutes: float | None = None) -> bool:
     """
     # cuDNN's attention plans anew for every shape, and packed rows have many; the other kernels don't.
     torch.backends.cuda.enable_cudnn_sdp(False)
-    processes = Processes.join(recipe.model.device)
-    torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // processes.local_count))
-    run = Run(recipe, processes)
-    while run.progress.stage < len(recipe.stages):
-        stage = recipe.stages[run.progress.stage]
-        optimizer = run.adapter.optimizer(stage.learning_rate, stage.weight_decay)
-        run.resume(optimizer)
-        if not _run_stage(run, stage, optimizer, minutes):
-            processes.leave()
-            return False
-        run.next_stage(stage.steps)
-    run.export()
-    processes.leave()
-    return True
+    engine = Engine.of(recipe)
+    run = Run(recipe, engine)
+    finished = all(_run_stage(run, stage, minutes) for stage in recipe.stages[run.progress.stage :])
+    if finished:
+        run.export()
+    engine.accelerator.end_training()
+    return finished
 
 
-def _run_stage(run: Run, stage: Stage, optimizer: torch.optim.Optimizer, minutes: float | None) -> bool:
+def _run_stage(run: Run, stage: Stage, minutes: float | None) -> bool:
     """Run the stage's remaining steps; False when the time was up before its end."""
+    optimizer = run.adapter.optimizer(stage)
+    run.resume(optimizer)
+    first = run.progress.step
+    scheduler = LambdaLR(optimizer, lambda done: _schedule(first + done, stage))
+    accelerator = run.accelerator
+    accelerator.gradient_accumulation_steps, accelerator.step = stage.accumulate, 0
+    prepared = accelerator.prepare_optimizer(optimizer)
     objective, batch_of = _objective(run, stage)
     dev = run.recipe.dev
     with ProgressBar(stage.kind, total=stage.steps, unit="steps") as bar:
@@ -66,38 +68,43 @@ def _run_stage(run: Run, stage: Stage, optimizer: torch.optim.Optimizer, minutes
                 run.develop(stage, step)
                 run.checkpoint(optimizer)
             if isinstance(objective, Regression) and (last or step % objective.every == 0):
-                run.held_out(objective, step)
+                run.log({"step": step, "held_out": objective.held_out()})
             if last:
                 break
-            _step(run, stage, optimizer, objective, batch_of(step), step)
+            _step(run, stage, prepared, objective, batch_of, float(scheduler.get_last_lr()[0]))
+            scheduler.step()
             run.progress.step = step + 1
             bar.advance(1)
-            out_of_time = run.processes.agree(minutes is not None and run.minutes() >= minutes)
+            (out_of_time,) = broadcast_object_list([minutes is not None and run.minutes() >= minutes])
             if out_of_time or run.progress.step % run.recipe.checkpoint_every == 0:
                 run.checkpoint(optimizer)
             if out_of_time:
                 return False
+    run.next_stage(stage.steps)
     return True
 
 
 def _step(
-    run: Run, stage: Stage, optimizer: torch.optim.Optimizer, objective: Objective, batch: Any, step: int
+    run: Run,
+    stage: Stage,
+    optimizer: torch.optim.Optimizer,
+    objective: Objective,
+    batch_of: Callable[[int], Any],
+    rate: float,
 ) -> None:
     """One step: gradients of all processes, clipped, applied, logged. Raises ModelError for a loss that diverged."""
-    started, processes, backbone = time.monotonic(), run.processes, run.adapter.backbone
-    rate = stage.learning_rate * _schedule(step, stage)
-    for group in optimizer.param_groups:
-        group["lr"] = rate * group["factor"]
-    seed = run.recipe.seed + _STAGE_SEED * run.progress.stage
-    context = StepContext(step, stage.steps, seed, processes.rank, processes.count, processes.gather)
-    run.adapter.train(True)
-    half = backbone.model.dtype == torch.bfloat16
-    # No cache of cast weights: one made in the pass without gradients would serve the pass with gradients, too.
-    with torch.autocast(backbone.device.type, torch.bfloat16, enabled=half, cache_enabled=False):
-        logged = objective.backward(batch, context)
-    parameters = list(run.adapter.parameters.values())
-    processes.add_gradients(parameters)
-    norm = float(torch.nn.utils.clip_grad_norm_(parameters, stage.clip))
+    started, step, accelerator = time.monotonic(), run.progress.step, run.accelerator
+    run.adapter.train()
+    parts = []
+    for number in range(step * stage.accumulate, (step + 1) * stage.accumulate):
+        context = StepContext(step, stage.steps, _stage_seed(run), number)
+        batch = batch_of(number)
+        with accelerator.accumulate(run.engine.model):
+            parts.append(objective.backward(batch, context))
+    logged = {name: sum(part[name] for part in parts) / len(parts) for name in parts[0]}
+    logged["tokens"] *= len(parts)
+    clipped = accelerator.clip_grad_norm_(run.adapter.trained().values(), stage.clip)
+    norm = float(clipped.full_tensor() if isinstance(clipped, DTensor) else clipped)
     if not np.isfinite([*logged.values(), norm]).all():
         raise ModelError(
             f"{stage.kind}, step {step}: the loss or its gradient is not finite ({logged}, gradient {norm}).",
@@ -110,34 +117,44 @@ def _step(
     run.log({"step": step, **of_set, **logged, "gradient_norm": norm, "lr": rate, "seconds": seconds})
 
 
+def _stage_seed(run: Run) -> int:
+    return run.recipe.seed + _STAGE_SEED * run.progress.stage
+
+
 def _objective(run: Run, stage: Stage) -> tuple[Objective, Callable[[int], Any]]:
     """The objective that the stage minimises, and its batches by step."""
     if isinstance(stage, RegressionStage):
         regression = _regression(run, stage)
         return regression, regression.batch
     recipe, backbone = run.recipe, run.adapter.backbone
-    seed = recipe.seed + _STAGE_SEED * run.progress.stage
-    mixture = Mixture(run.sets, batch_size=stage.batch_size, negatives=stage.negatives, steps=stage.steps, seed=seed)
-    return Contrastive(backbone, stage, recipe.data, run.token_weights(stage)), mixture.batch
+    mixture = Mixture(
+        run.sets,
+        batch_size=stage.batch_size,
+        negatives=stage.negatives,
+        batches=stage.steps * stage.accumulate,
+        seed=_stage_seed(run),
+    )
+    return Contrastive(run.engine, backbone, stage, recipe.data, run.token_weights(stage)), mixture.batch
 
 
 def _regression(run: Run, stage: RegressionStage) -> Regression:
     """The objective of a regression stage. Its linear map begins as the one that fits the model as it is."""
     recipe, teacher, adapter = run.recipe, run.teacher(), run.adapter
-    texts = TaughtTexts(adapter.backbone, teacher, run.sets, recipe, run.processes)
+    texts = TaughtTexts(adapter.backbone, teacher, run.sets, recipe, run.accelerator)
     rows, tokens = None, stage.tokens
     if tokens is not None:
         queries = train_queries(recipe, tokens.queries)
         blocks, folder = [texts.block(number) for number in range(tokens.blocks)], recipe.work / "rows"
-        rows = run.processes.in_turn(lambda: fit_rows(adapter.backbone, teacher, blocks, queries, tokens, folder))
-    if not adapter.parameters["projection"].any():
-        fitted, vectors = texts.block(0)
-        adapter.train(False)
-        adapter.set_projection(fit_projection(adapter.backbone, fitted, vectors, texts.longest))
+        with run.accelerator.main_process_first():
+            rows = fit_rows(adapter.backbone, teacher, blocks, queries, tokens, folder)
     instructions = [*(one.instruction for one in recipe.data.sets), *(tokens.instructions if tokens else [])]
     earlier = [one for one in recipe.stages[: run.progress.stage] if isinstance(one, RegressionStage)]
-    first = sum(one.steps * one.batch_size for one in earlier)
-    return Regression(adapter, stage, texts, first, rows, list(dict.fromkeys(instructions)))
+    if not earlier and run.progress.step == 0:
+        fitted, vectors = texts.block(0)
+        backbone = adapter.backbone
+        adapter.set_projection(run.engine.evaluate(lambda: fit_projection(backbone, fitted, vectors, texts.longest)))
+    first = sum(one.steps * one.accumulate * one.batch_size for one in earlier)
+    return Regression(run.engine, adapter, stage, texts, first, rows, list(dict.fromkeys(instructions)))
 
 
 def _schedule(step: int, stage: Stage) -> float:

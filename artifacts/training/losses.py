@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 from lightretriever.artifacts.training.recipe import ContrastiveStage, FlopsRecipe
-from lightretriever.artifacts.training.types import Batch, StepContext, same_text
+from lightretriever.artifacts.training.types import Batch, StepContext, Tensors, same_text
 from torch.nn import functional
 
 __all__ = [
@@ -117,9 +117,6 @@ def distillation_loss(student: torch.Tensor, target: torch.Tensor) -> torch.Tens
     wanted = functional.log_softmax(target.detach().float().masked_fill(unknown, lowest), dim=1)
     found = functional.log_softmax(student.float().masked_fill(unknown, lowest), dim=1)
     return functional.kl_div(found, wanted, log_target=True, reduction="batchmean")
-
-
-Tensors = dict[str, torch.Tensor]
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The mixture: batches of one set each, the same for a step whether the steps before it were run or not.
+"""The mixture: batches of one set each, each the same whether those before it were drawn or not.
 
 Examples of a batch may share the text of the query or of the positive document. No loss takes the one's positive for a
 negative of the other: see `artifacts.training.losses.BatchLayout`.
@@ -17,14 +17,16 @@ _SETS, _ORDER, _NEGATIVES = range(3)
 
 
 class Mixture:
-    """Draws the batch of each of `steps` steps from `sets`, each as often as its weight says.
+    """Draws each of so many `batches` from `sets`, each as often as its weight says.
 
     Within an epoch of a set each example comes at most once: a seeded permutation is cut into batches of `batch_size`,
     and what is left at the end fills no batch. Every example has at most `negatives` hard negatives in each batch,
     drawn from its own.
     """
 
-    def __init__(self, sets: Sequence[TrainingSet], *, batch_size: int, negatives: int, steps: int, seed: int) -> None:
+    def __init__(
+        self, sets: Sequence[TrainingSet], *, batch_size: int, negatives: int, batches: int, seed: int
+    ) -> None:
         """Raise RecipeError where a set can't fill one batch."""
         for one in sets:
             if len(one.examples) < batch_size:
@@ -35,15 +37,15 @@ class Mixture:
         self._sets, self._size, self._negatives, self._seed = list(sets), batch_size, negatives, seed % 2**64
         weights = np.array([one.weight for one in sets], dtype=np.float64)
         random = np.random.default_rng((self._seed, _SETS))
-        self._drawn = random.choice(len(sets), size=steps, p=weights / weights.sum())
+        self._drawn = random.choice(len(sets), size=batches, p=weights / weights.sum())
 
-    def batch(self, step: int) -> Batch:
-        """The batch of a step, counted from 0."""
-        number = int(self._drawn[step])
-        one, turn = self._sets[number], int(np.count_nonzero(self._drawn[:step] == number))
-        epoch, place = divmod(turn, len(one.examples) // self._size)
+    def batch(self, place: int) -> Batch:
+        """The batch of that number, counted from 0."""
+        number = int(self._drawn[place])
+        one, turn = self._sets[number], int(np.count_nonzero(self._drawn[:place] == number))
+        epoch, part = divmod(turn, len(one.examples) // self._size)
         order = np.random.default_rng((self._seed, number, _ORDER, epoch)).permutation(len(one.examples))
-        rows = order[place * self._size : (place + 1) * self._size].tolist()
+        rows = order[part * self._size : (part + 1) * self._size].tolist()
         examples = [one.examples[row] for row in rows]
         random = np.random.default_rng((self._seed, number, _NEGATIVES, turn))
         candidates = [[example.positive, *self._drawn_from(example.negatives, random)] for example in examples]

@@ -111,10 +111,14 @@ class FlopsRecipe(Section):
 
 
 class StageBase(Section):
-    """`decay` is the share of the steps at whose end the learning rate falls to 0; None: all after the warm-up."""
+    """`decay` is the share of the steps at whose end the learning rate falls to 0; None: all after the warm-up.
+
+    A step adds up the gradients of `accumulate` batches, each with a loss of its own.
+    """
 
     steps: int = Field(ge=1)
     batch_size: int = Field(default=128, ge=2)
+    accumulate: int = Field(default=1, ge=1)
     chunk_tokens: int | None = Field(default=None, ge=8)
     learning_rate: float = Field(default=2e-4, gt=0)
     warmup: float = Field(default=0.05, ge=0, lt=1)
@@ -199,7 +203,9 @@ class TrainRecipe(Section):
     With `idf_rows` a dense query is mean_i IDF(t_i) · e(t_i): the table's rows are multiplied by their token's IDF.
     `layers` keeps only the model's first so many layers; `pooling` says what dense vectors are made from, the state at
     the end token, or the mean of a text's states. `attention` says whether a position sees what stands before it, as
-    the model was made, or all of its text. `teacher` is for the stages of kind regression.
+    the model was made, or all of its text. `teacher` is for the stages of kind regression. `precision` is that of the
+    arithmetic, "auto" that of the model's weights. With `shard` each of several processes holds a part of all weights.
+    `trackers` are names that accelerate knows.
     """
 
     name: str = Field(min_length=1)
@@ -216,6 +222,9 @@ class TrainRecipe(Section):
     data: DataRecipe
     stages: list[Stage] = Field(min_length=1)
     dev: DevRecipe | None = None
+    precision: Literal["auto", "bfloat16"] = "auto"
+    shard: bool = False
+    trackers: list[str] = Field(default_factory=list)
     checkpoint_every: int = Field(default=50, ge=1)
     work: Path
     output: Path

@@ -19,12 +19,13 @@ from lightretriever.artifacts.pipeline.language_model import instruction_prefix
 from lightretriever.artifacts.pipeline.model import Backbone
 from lightretriever.artifacts.pipeline.states import packed_states, token_states
 from lightretriever.artifacts.training.adapter import Adapter
-from lightretriever.artifacts.training.contrastive import Chunk, Tensors, backward_in_chunks, cut_chunks, piece_sizes
+from lightretriever.artifacts.training.contrastive import piece_sizes
+from lightretriever.artifacts.training.engine import Chunk, Engine
 from lightretriever.artifacts.training.losses import row_loss, similarity_loss
 from lightretriever.artifacts.training.recipe import RegressionStage
 from lightretriever.artifacts.training.texts import TaughtTexts
 from lightretriever.artifacts.training.token_rows import TokenRows
-from lightretriever.artifacts.training.types import StepContext, TextBatch
+from lightretriever.artifacts.training.types import StepContext, Tensors, TextBatch
 from torch.nn import functional
 
 __all__ = ["Regression", "fit_projection"]
@@ -41,6 +42,7 @@ class Regression:
 
     def __init__(
         self,
+        engine: Engine,
         adapter: Adapter,
         stage: RegressionStage,
         texts: TaughtTexts,
@@ -48,15 +50,15 @@ class Regression:
         rows: TokenRows | None,
         instructions: Sequence[str],
     ) -> None:
-        self._adapter, self._stage, self._texts = adapter, stage, texts
+        self._engine, self._adapter, self._stage, self._texts = engine, adapter, stage, texts
         self._first, self._longest = first, texts.longest
         self._rows, self._instructions = rows, list(instructions)
         self.every = stage.every
         self._chunk_tokens, self._row_tokens = piece_sizes(stage, adapter.backbone.device)
 
-    def batch(self, step: int) -> TextBatch:
-        """The texts of a step, with their targets."""
-        return self._texts.batch(self._first + step * self._stage.batch_size, self._stage.batch_size)
+    def batch(self, number: int) -> TextBatch:
+        """The texts of a batch, with their targets."""
+        return self._texts.batch(self._first + number * self._stage.batch_size, self._stage.batch_size)
 
     def backward(self, batch: TextBatch, context: StepContext) -> dict[str, float]:
         """Add one step's gradients; returns the parts of the loss and the norm of each one's gradient."""
@@ -67,10 +69,10 @@ class Regression:
         def documents_of(part: slice) -> Tensors:
             return {"documents": packed_states(backbone, sequences[part], rows).dense(backbone)}
 
-        chunks = list(cut_chunks([len(one) for one in sequences], self._chunk_tokens, documents_of, context))
+        chunks = list(self._engine.chunks([len(one) for one in sequences], self._chunk_tokens, documents_of))
         drawn, tokens = None, stage.tokens
         if self._rows is not None and tokens is not None:
-            drawn = self._rows.drawn(tokens.count, (context.seed % 2**64, context.step))
+            drawn = self._rows.drawn(tokens.count, (context.seed % 2**64, context.batch))
             chunks += self._token_chunks(drawn, context)
 
         def objective(leaves: Tensors) -> tuple[Tensors, dict[str, float]]:
@@ -86,26 +88,27 @@ class Regression:
             losses["rows"] = tokens.weight * (direction + length)
             return losses, {"row_cosine": 1 - float(direction.detach()), "row_length": float(length.detach())}
 
-        return backward_in_chunks(chunks, self._chunk_tokens, context, backbone.device, objective)
+        return self._engine.backward(chunks, self._chunk_tokens, context, objective)
 
     def _token_chunks(self, drawn: torch.Tensor, context: StepContext) -> Iterator[Chunk]:
         """This process' forward passes of tokens, behind an instruction drawn for the step."""
         backbone = self._adapter.backbone
-        random = np.random.default_rng((context.seed % 2**64, context.step, 1))
+        random = np.random.default_rng((context.seed % 2**64, context.batch, 1))
         prefix = instruction_prefix(backbone, self._instructions[int(random.integers(len(self._instructions)))])
         blocks = max(1, (self._row_tokens - len(prefix)) // 2)
 
         def tokens_of(part: slice) -> Tensors:
             return {"tokens": token_states(backbone, prefix, drawn[part], blocks)}
 
-        return cut_chunks([2] * len(drawn), self._chunk_tokens, tokens_of, context)
+        return self._engine.chunks([2] * len(drawn), self._chunk_tokens, tokens_of)
 
     def held_out(self) -> dict[str, float]:
         """How well vectors of texts that are never trained on agree with the teacher's: the mean cosine, and the share
         of the teacher's first ten neighbours that are among the model's first ten."""
-        self._adapter.train(False)
+        backbone = self._adapter.backbone
         texts, targets = self._texts.held_out()
-        ours = functional.normalize(_vectors(self._adapter.backbone, texts, self._longest), dim=1)
+        made = self._engine.evaluate(lambda: _vectors(backbone, texts, self._longest))
+        ours = functional.normalize(made, dim=1)
         theirs = functional.normalize(torch.from_numpy(targets.astype(np.float32)), dim=1)
         # A text of the teacher's space looks for the others, as a query would.
         k = min(_NEIGHBOURS, len(texts) - 1)
@@ -131,11 +134,10 @@ def fit_projection(
 
 
 def _vectors(backbone: Backbone, texts: Sequence[str], length: int) -> torch.Tensor:
-    """The model's dense vectors of texts, (n, D) float32 on the CPU, without gradients."""
+    """The model's dense vectors of texts, (n, D) float32 on the CPU."""
     sequences = backbone.document_ids(texts, length)
-    with torch.inference_mode():
-        found = [
-            packed_states(backbone, sequences[start : start + _EVALUATED], 256).dense(backbone).float().cpu()
-            for start in range(0, len(sequences), _EVALUATED)
-        ]
+    found = [
+        packed_states(backbone, sequences[start : start + _EVALUATED], 256).dense(backbone).float().cpu()
+        for start in range(0, len(sequences), _EVALUATED)
+    ]
     return torch.cat(found)

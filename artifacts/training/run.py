@@ -27,14 +27,13 @@ from lightretriever.artifacts.pipeline.encoder import Encoder
 from lightretriever.artifacts.pipeline.model import CHARS_PER_TOKEN
 from lightretriever.artifacts.pipeline.weights import ADAPTER_CONFIG, software
 from lightretriever.artifacts.tokens.idf import TokenStatistics, count_tokens
-from lightretriever.artifacts.training.adapter import Adapter, load_for_training, model_card
+from lightretriever.artifacts.training.adapter import load_for_training, model_card
 from lightretriever.artifacts.training.data import corpus_hashes, data_report, prepare, print_data_report
 from lightretriever.artifacts.training.dev import DevSet, evaluate_dev
+from lightretriever.artifacts.training.engine import Engine
 from lightretriever.artifacts.training.losses import TokenWeights
-from lightretriever.artifacts.training.processes import Processes
 from lightretriever.artifacts.training.recipe import ContrastiveStage, RegressionStage, TrainRecipe
-from lightretriever.artifacts.training.regression import Regression
-from lightretriever.artifacts.training.types import Progress, TrainingSet
+from lightretriever.artifacts.training.types import Progress
 from rich.console import Console
 from safetensors.torch import load_file, save
 
@@ -49,6 +48,8 @@ _NOT_IN_PLAN: Any = {
     "work": True,
     "model": True,
     "checkpoint_every": True,
+    "shard": True,
+    "trackers": True,
     "teacher": {"path"},
     "stages": {"__all__": {"chunk_tokens", "steps", "every"}},
     "data": {"sets": {"__all__": {"path"}}, "decontaminate": {"against"}},
@@ -59,41 +60,47 @@ _NOT_IN_PLAN: Any = {
 class Run:
     """A training run: its model, its data, and where it stands. `progress` is changed by the loop."""
 
-    def __init__(self, recipe: TrainRecipe, processes: Processes) -> None:
+    def __init__(self, recipe: TrainRecipe, engine: Engine) -> None:
         """Begin the run or go on with it: check the plan, prepare the data on the first process, load the model.
 
         Raises ResumeError when the work directory was begun with another recipe or other corpora, BundleError when
         something else than an adapter is where it is to appear, and what loading and preparing raise.
         """
-        self.recipe, self.processes = recipe, processes
+        self.recipe, self.engine, self.accelerator = recipe, engine, engine.accelerator
+        accelerator = engine.accelerator
         self._began = time.monotonic()
         self._checkpoint_file = recipe.work / CHECKPOINT
         self._log_file = recipe.work / "log.jsonl"
-        if processes.first:
+        if accelerator.is_main_process:
             check_target(recipe.output, overwrite=True, marker=ADAPTER_CONFIG)
-        device = processes.device or recipe.model.device
         self._teacher = None
         if recipe.teacher is not None:
             from lightretriever.artifacts.pipeline.biencoder import load_biencoders  # slow to import
 
-            self._teacher = load_biencoders(recipe.teacher.path, device=device)
+            self._teacher = load_biencoders(recipe.teacher.path, device=str(engine.device))
         dimension = self._teacher.hidden_size if self._teacher and recipe.has(RegressionStage) else None
-        self.adapter: Adapter = processes.in_turn(lambda: load_for_training(recipe, device, dimension))
+        shard = recipe.shard and accelerator.num_processes > 1
+        with accelerator.main_process_first():
+            self.adapter = load_for_training(recipe, engine.device, dimension, shard=shard)
+        engine.prepare(self.adapter, shard=shard)
         self._check_stages()
-        if processes.first:
+        if accelerator.is_main_process:
             plan = recipe.model_dump(mode="json", exclude=_NOT_IN_PLAN)
             plan |= {"model": self.adapter.backbone.fingerprint, "software": software()}
             plan |= {"bi-encoder": None if self._teacher is None else self._teacher.fingerprint}
             plan |= {"corpora": corpus_hashes(recipe)}
             check_plan(recipe.work / "plan.json", plan, growing="stages")
-        self._dev = DevSet.load(recipe.dev, recipe.seed) if recipe.dev is not None and processes.first else None
-        self.sets: list[TrainingSet] = processes.in_turn(lambda: prepare(recipe))
-        if processes.first and recipe.needs_pairs:
+        self._dev = DevSet.load(recipe.dev, recipe.seed) if recipe.dev is not None else None
+        with accelerator.main_process_first():
+            self.sets = prepare(recipe)
+        if accelerator.is_main_process and recipe.needs_pairs:
             print_data_report(data_report(recipe), Console(stderr=True))
-        counted = processes.in_turn(self._statistics) if recipe.needs_pairs or recipe.idf_rows else None
+        with accelerator.main_process_first():
+            counted = self._statistics() if recipe.needs_pairs or recipe.idf_rows else None
         self.idf = None if counted is None else counted.idf(np.arange(len(counted.frequencies))).astype(np.float32)
+        accelerator.init_trackers(recipe.name, config={"recipe": recipe.model_dump_json()})
         self.progress = Progress()
-        self.resume(self.adapter.optimizer())
+        self.resume(None)
         self._earlier_s = self.progress.elapsed_s
 
     def minutes(self) -> float:
@@ -111,73 +118,75 @@ class Run:
         idf = None if self.idf is None else torch.from_numpy(self.idf).to(self.adapter.backbone.device)
         return TokenWeights(idf if stage.flops.idf else None, idf if self.recipe.idf_rows else None)
 
-    def resume(self, optimizer: torch.optim.Optimizer) -> None:
+    def resume(self, optimizer: torch.optim.Optimizer | None) -> None:
         """Go on from the checkpoint, where there is one, and forget what was logged after it. Raises ResumeError."""
         if self._checkpoint_file.is_file():
             content = _read_checkpoint(self._checkpoint_file)
             try:
                 self.adapter.load(content["weights"])
-                optimizer.load_state_dict(optimizer.state_dict() | {"state": content["optimizer"]})
+                if optimizer is not None and content["optimizer"]:
+                    self.adapter.load_optimizer(optimizer, content["optimizer"])
             except (KeyError, TypeError, ValueError, RuntimeError) as error:
                 raise _unusable(self._checkpoint_file, error) from error
             self.progress = Progress(**content["progress"])
             self._forget_other_scores()
-        if self.processes.first and self._log_file.is_file():
+        if self.accelerator.is_main_process and self._log_file.is_file():
             os.truncate(self._log_file, self.progress.log_bytes)
 
-    def checkpoint(self, optimizer: torch.optim.Optimizer) -> None:
-        """Write the checkpoint on the first process; the others wait for it."""
-        if self.processes.first:
+    def checkpoint(self, optimizer: torch.optim.Optimizer | None) -> None:
+        """Write the checkpoint on the first process; the others wait for it. None: the next step has a fresh one."""
+        content = {
+            "weights": self.adapter.state(),
+            "optimizer": {} if optimizer is None else self.adapter.optimizer_state(optimizer),
+        }
+        if self.accelerator.is_main_process:
             logged = self._log_file.stat().st_size if self._log_file.is_file() else 0
             self.progress = replace(self.progress, elapsed_s=self._elapsed_s(), log_bytes=logged)
             buffer = BytesIO()
-            content = {"progress": asdict(self.progress), "weights": self.adapter.state()}
-            torch.save(content | {"optimizer": optimizer.state_dict()["state"]}, buffer)
+            torch.save(content | {"progress": asdict(self.progress)}, buffer)
             write_atomically(self._checkpoint_file, buffer.getvalue())
-        self.processes.wait()
+        self.accelerator.wait_for_everyone()
 
     def next_stage(self, steps: int) -> None:
         """Note that the stage is done after so many steps; the next begins with a fresh optimiser."""
         finished = [*self.progress.finished, steps]
         self.progress = replace(self.progress, stage=self.progress.stage + 1, step=0, finished=finished)
-        self.checkpoint(self.adapter.optimizer())
+        self.checkpoint(None)
 
     def log(self, entry: dict[str, Any]) -> None:
-        """Add a line to the log."""
-        if self.processes.first:
+        """Add a line to the log, and give it to the trackers."""
+        before = sum(stage.steps for stage in self.recipe.stages[: self.progress.stage])
+        self.accelerator.log(entry, step=before + entry["step"])
+        if self.accelerator.is_main_process:
             line = {"stage": self.progress.stage, "elapsed_s": round(self._elapsed_s(), 1), **entry}
             with writing(self._log_file), self._log_file.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
 
     def develop(self, stage: ContrastiveStage, step: int) -> None:
         """Score the development set, and keep the weights of the best hybrid score."""
-        if self._dev is not None:
-            self.adapter.train(False)
-            length = self.recipe.data.max_document_length
-            scores = evaluate_dev(self.adapter.backbone, self._dev, length, self.token_weights(stage))
-            self.log({"step": step, "dev": scores})
-            score = scores["hybrid"]
-            if self.progress.best is None or score > self.progress.best:
-                self.progress.best, self.progress.best_step = score, step
-                write_atomically(self.recipe.work / "best.safetensors", save(self.adapter.state()))
-        self.processes.wait()
-
-    def held_out(self, objective: Regression, step: int) -> None:
-        """Log how the model agrees with its teacher on the texts that are never trained on."""
-        if self.processes.first:
-            self.log({"step": step, "held_out": objective.held_out()})
-        self.processes.wait()
+        if self._dev is None:
+            return
+        backbone, dev, length = self.adapter.backbone, self._dev, self.recipe.data.max_document_length
+        weights = self.token_weights(stage)
+        scores = self.engine.evaluate(lambda: evaluate_dev(backbone, dev, length, weights))
+        self.log({"step": step, "dev": scores})
+        if self.progress.best is None or scores["hybrid"] > self.progress.best:
+            self.progress.best, self.progress.best_step = scores["hybrid"], step
+            state = self.adapter.state()
+            if self.accelerator.is_main_process:
+                write_atomically(self.recipe.work / "best.safetensors", save(state))
 
     def export(self) -> None:
         """Write the best adapter, or the last one of a run without a development set."""
-        if self.processes.first:
+        state = self.adapter.state()
+        if self.accelerator.is_main_process:
             best = self.recipe.work / "best.safetensors"
             if self.progress.best is not None and best.is_file():
-                self.adapter.load(load_file(best))
+                state = load_file(best)
             done = replace(self.progress, elapsed_s=self._elapsed_s())
             card = model_card(self.recipe, self.sets, done)
-            self.adapter.save(self.recipe.output, self.recipe, self.idf, card)
-        self.processes.wait()
+            self.adapter.save(self.recipe.output, self.recipe, state, self.idf, card)
+        self.accelerator.wait_for_everyone()
 
     def _forget_other_scores(self) -> None:
         """Forget the best score where a stage begins whose kind is not that of the stage before: one of the two has no

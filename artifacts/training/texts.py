@@ -10,10 +10,10 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+from accelerate import Accelerator
 from lightretriever.artifacts.pipeline.encoder import Encoder
 from lightretriever.artifacts.pipeline.fit_texts import teacher_vectors
 from lightretriever.artifacts.pipeline.model import CHARS_PER_TOKEN, Backbone
-from lightretriever.artifacts.training.processes import Processes
 from lightretriever.artifacts.training.recipe import TrainRecipe
 from lightretriever.artifacts.training.types import TextBatch, TrainingSet
 
@@ -39,13 +39,13 @@ class TaughtTexts:
         teacher: Encoder,
         sets: Sequence[TrainingSet],
         recipe: TrainRecipe,
-        processes: Processes,
+        accelerator: Accelerator,
     ) -> None:
         """Raises ValueError for a recipe without a teacher. Reading raises ResumeError where the work directory holds
         vectors of another teacher."""
         if recipe.teacher is None:
             raise ValueError("the recipe has no teacher")
-        self._backbone, self._teacher, self._processes = backbone, teacher, processes
+        self._backbone, self._teacher, self._accelerator = backbone, teacher, accelerator
         self._settings, self._seed, self._folder = recipe.teacher, recipe.seed % 2**64, recipe.work / "texts"
         self._shares = np.array([one.weight for one in sets]) / sum(one.weight for one in sets)
         self._trained: list[list[str]] = []
@@ -77,12 +77,15 @@ class TaughtTexts:
     def _block(self, number: int) -> tuple[list[str], npt.NDArray[np.float16]]:
         """The texts of a block and the teacher's vectors (n, D), L2-normalised."""
         texts, folder = self._drawn(number), self._folder / f"block-{number:05d}"
-        return texts, self._processes.in_turn(lambda: teacher_vectors(self._teacher, texts, None, folder))
+        with self._accelerator.main_process_first():
+            return texts, teacher_vectors(self._teacher, texts, None, folder)
 
     def held_out(self) -> tuple[list[str], npt.NDArray[np.float16]]:
-        """The texts that are never trained on, cut to the common length, and their vectors. For one process alone."""
+        """The texts that are never trained on, cut to the common length, and their vectors."""
         texts = cut(self._backbone, self._apart, [self._settings.length] * len(self._apart))
-        return texts, teacher_vectors(self._teacher, texts, None, self._folder / "held-out")
+        folder = self._folder / "held-out"
+        with self._accelerator.main_process_first():
+            return texts, teacher_vectors(self._teacher, texts, None, folder)
 
     def _drawn(self, number: int) -> list[str]:
         random = np.random.default_rng((self._seed, _BLOCK_OF, number))

@@ -1,6 +1,6 @@
 """The types that the parts of the trainer share."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -14,10 +14,13 @@ __all__ = [
     "Example",
     "Progress",
     "StepContext",
+    "Tensors",
     "TextBatch",
     "TrainingSet",
     "same_text",
 ]
+
+Tensors = dict[str, torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -67,19 +70,12 @@ class TextBatch:
 
 @dataclass(frozen=True)
 class StepContext:
-    """Where a step stands. `rank` of `world` processes share the batch; `gather` joins a tensor's rows of all."""
+    """Where a step of a stage stands; `seed` is the stage's, and `batch` numbers the stage's batches."""
 
     step: int
     steps: int
     seed: int
-    rank: int = 0
-    world: int = 1
-    gather: Callable[[torch.Tensor], torch.Tensor] = lambda tensor: tensor
-
-    def share(self, count: int) -> slice:
-        """This process' share of `count` items."""
-        bounds = np.linspace(0, count, self.world + 1).round().astype(int).tolist()
-        return slice(bounds[self.rank], bounds[self.rank + 1])
+    batch: int
 
 
 #: Stands before a query of the sparse leg, so that a byte-level BPE gives its first word the id it has inside a text.

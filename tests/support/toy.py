@@ -15,8 +15,11 @@ _FILLERS = ["with", "and", "some", "very", "old", "new", "the", "of"]
 _SPECIAL = ["<pad>", "<s>", "</s>", "<unk>", "_"]
 
 
-def save_toy_model(folder: Path) -> Path:
-    """Save a seeded random Llama whose tokenizer knows every word of the toy set as one token."""
+def save_toy_model(folder: Path, *, tied: bool = False) -> Path:
+    """Save a seeded random Llama whose tokenizer knows every word of the toy set as one token.
+
+    With `tied` its LM head is its embedding.
+    """
     prompt = ["instruct:", "find", "query:"]
     words = [f"{side}{topic}" for topic in range(TOPICS) for side in ("ask", "say")]
     vocabulary = {word: number for number, word in enumerate([*_SPECIAL, *_FILLERS, *words, *prompt])}
@@ -37,7 +40,7 @@ def save_toy_model(folder: Path) -> Path:
         bos_token_id=1,
         eos_token_id=2,
         pad_token_id=0,
-        tie_word_embeddings=False,
+        tie_word_embeddings=tied,
         initializer_range=0.2,
     )
     LlamaForCausalLM(config).save_pretrained(folder)

@@ -1,6 +1,5 @@
 """The contrastive step: gradient caching, packing and sharing change nothing but time and memory."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from lightretriever.artifacts.pipeline.states import pack, packed_states
 from lightretriever.artifacts.tokens.idf import idf_weights
 from lightretriever.artifacts.training.adapter import Adapter
 from lightretriever.artifacts.training.contrastive import Contrastive
+from lightretriever.artifacts.training.engine import Engine
 from lightretriever.artifacts.training.losses import (
     TokenWeights,
     contrastive_loss,
@@ -37,7 +37,7 @@ from tests.support.states import padded_weights, token_states_naive
 from tests.support.tiny import tiny_documents
 
 DATA = DataRecipe(sets=[SetRecipe(path=Path("set"), instruction="find")], max_query_length=12, max_document_length=60)
-CONTEXT = StepContext(step=2, steps=9, seed=5)
+CONTEXT = StepContext(step=2, steps=9, seed=5, batch=2)
 INSTRUCTION = "Given a description, retrieve programs"
 
 
@@ -87,7 +87,8 @@ def gradients(
     backbone: Backbone, batch: Batch, stage: ContrastiveStage, context: StepContext = CONTEXT
 ) -> tuple[dict[str, torch.Tensor], dict[str, float]]:
     backbone.model.zero_grad()
-    logged = Contrastive(backbone, stage, DATA, TokenWeights(idf_of(backbone, batch))).backward(batch, context)
+    weights = TokenWeights(idf_of(backbone, batch))
+    logged = Contrastive(Engine(), backbone, stage, DATA, weights).backward(batch, context)
     found = {
         name: parameter.grad.clone()
         for name, parameter in backbone.decoder.named_parameters()
@@ -136,16 +137,18 @@ def test_gradient_caching_equals_the_plain_step_in_half_precision(tmp_path: Path
     loaded = load_backbone(str(folder), work=tmp_path, device="cpu", dtype="bfloat16")
     adapter = Adapter(loaded, LoraRecipe(r=4, alpha=8, dropout=0.0), seed=1)
     with torch.no_grad():
-        for parameter in adapter.parameters.values():  # half of them begin at 0, which hides the others
+        for parameter in adapter.trained().values():  # half of them begin at 0, which hides the others
             parameter.add_(0.05 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(2)))
     found = []
     for chunk_tokens in (100_000, 40):
-        for parameter in adapter.parameters.values():
+        for parameter in adapter.trained().values():
             parameter.grad = None
-        objective = Contrastive(adapter.backbone, stage(chunk_tokens), DATA, TokenWeights(idf_of(loaded, batch)))
+        objective = Contrastive(
+            Engine(), adapter.backbone, stage(chunk_tokens), DATA, TokenWeights(idf_of(loaded, batch))
+        )
         with torch.autocast("cpu", torch.bfloat16, cache_enabled=False):
             objective.backward(batch, CONTEXT)
-        found.append({name: parameter.grad for name, parameter in adapter.parameters.items()})
+        found.append({name: parameter.grad for name, parameter in adapter.trained().items()})
     for name, plain in found[0].items():
         cached = found[1][name]
         assert plain is not None
@@ -155,7 +158,7 @@ def test_gradient_caching_equals_the_plain_step_in_half_precision(tmp_path: Path
 
 def test_more_dimensions_than_the_model_has_are_refused(backbone: Backbone) -> None:
     with pytest.raises(RecipeError, match="matryoshka asks for 33 dimensions"):
-        Contrastive(backbone, stage().model_copy(update={"matryoshka": [8, 33]}), DATA, TokenWeights())
+        Contrastive(Engine(), backbone, stage().model_copy(update={"matryoshka": [8, 33]}), DATA, TokenWeights())
 
 
 def test_caching_repeats_the_dropout_of_the_first_pass(backbone: Backbone, batch: Batch) -> None:
@@ -166,7 +169,7 @@ def test_caching_repeats_the_dropout_of_the_first_pass(backbone: Backbone, batch
     try:
         first, logged = gradients(backbone, batch, stage(chunk_tokens=40))
         second, again = gradients(backbone, batch, stage(chunk_tokens=40))
-        other, _ = gradients(backbone, batch, stage(chunk_tokens=40), replace(CONTEXT, step=3))
+        other, _ = gradients(backbone, batch, stage(chunk_tokens=40), replace(CONTEXT, batch=3))
     finally:
         attention.attention_dropout = 0.0
         backbone.model.eval()
@@ -207,41 +210,6 @@ def test_the_loss_is_the_formula_on_naive_representations(backbone: Backbone, ba
         }
     assert {name: logged[name] for name in expected} == pytest.approx(expected, rel=1e-3)
     assert logged["loss"] == pytest.approx(sum(expected.values()), rel=1e-3)
-
-
-class ExchangedError(Exception):
-    """Stops a step once it has handed over everything it exchanges."""
-
-
-def exchanged(backbone: Backbone, batch: Batch, rank: int) -> list[torch.Tensor]:
-    """What process `rank` of three contributes to the exchanges of a step, in order."""
-    parts: list[torch.Tensor] = []
-
-    def gather(rows: torch.Tensor) -> torch.Tensor:
-        parts.append(rows.clone())
-        if len(parts) == 4:  # tokens, dense, sparse, and dense of the whole queries
-            raise ExchangedError
-        return rows
-
-    with pytest.raises(ExchangedError):
-        gradients(backbone, batch, stage(), replace(CONTEXT, rank=rank, world=3, gather=gather))
-    return parts
-
-
-def test_shares_of_three_processes_add_up_to_one(backbone: Backbone, batch: Batch) -> None:
-    whole, _ = gradients(backbone, batch, stage())
-    parts = [exchanged(backbone, batch, rank) for rank in range(3)]
-    total: dict[str, torch.Tensor] = {}
-    for rank in range(3):
-        joined = iter([torch.cat(rows) for rows in zip(*parts, strict=True)])
-
-        def gather(_: torch.Tensor, joined: Iterator[torch.Tensor] = joined) -> torch.Tensor:
-            return next(joined)
-
-        share, _ = gradients(backbone, batch, stage(), replace(CONTEXT, rank=rank, world=3, gather=gather))
-        for name, tensor in share.items():
-            total[name] = total.get(name, torch.zeros_like(tensor)) + tensor
-    assert_same(whole, total)
 
 
 def test_full_queries_are_the_model_read_whole(backbone: Backbone, batch: Batch) -> None:

@@ -35,23 +35,23 @@ def content(batch: Batch) -> tuple[str, list[int], list[list[str]]]:
 
 def test_any_step_gives_what_running_through_gives() -> None:
     sets = [make_set("one", weight=3), make_set("two", count=30, queries=12)]
-    through = Mixture(sets, batch_size=8, negatives=2, steps=STEPS, seed=5)
+    through = Mixture(sets, batch_size=8, negatives=2, batches=STEPS, seed=5)
     run = [content(through.batch(step)) for step in range(60)]
     for step in (59, 31, 0, 32):
-        assert content(Mixture(sets, batch_size=8, negatives=2, steps=STEPS, seed=5).batch(step)) == run[step]
+        assert content(Mixture(sets, batch_size=8, negatives=2, batches=STEPS, seed=5).batch(step)) == run[step]
     assert [content(through.batch(step)) for step in reversed(range(60))] == run[::-1]
-    other = Mixture(sets, batch_size=8, negatives=2, steps=STEPS, seed=6)
+    other = Mixture(sets, batch_size=8, negatives=2, batches=STEPS, seed=6)
     assert [content(other.batch(step)) for step in range(60)] != run
 
 
 def test_more_steps_change_nothing_of_the_first() -> None:
     sets = [make_set("one"), make_set("two", count=23)]
-    few, many = (Mixture(sets, batch_size=8, negatives=0, steps=steps, seed=-1) for steps in (30, STEPS))
+    few, many = (Mixture(sets, batch_size=8, negatives=0, batches=steps, seed=-1) for steps in (30, STEPS))
     assert [content(few.batch(step)) for step in range(30)] == [content(many.batch(step)) for step in range(30)]
 
 
 def test_an_epoch_repeats_nothing_and_the_next_has_another_order() -> None:
-    mixture = Mixture([make_set(count=50)], batch_size=8, negatives=0, steps=STEPS, seed=1)
+    mixture = Mixture([make_set(count=50)], batch_size=8, negatives=0, batches=STEPS, seed=1)
     epochs = [[row for step in range(6) for row in content(mixture.batch(6 * epoch + step))[1]] for epoch in range(3)]
     assert all(len(set(rows)) == 48 for rows in epochs)
     assert epochs[0] != epochs[1] != epochs[2]
@@ -59,7 +59,7 @@ def test_an_epoch_repeats_nothing_and_the_next_has_another_order() -> None:
 
 def test_sets_come_by_weight_and_batches_are_homogeneous() -> None:
     sets = [make_set("one", weight=6), make_set("two", weight=3), make_set("three", weight=1)]
-    mixture = Mixture(sets, batch_size=4, negatives=1, steps=STEPS, seed=0)
+    mixture = Mixture(sets, batch_size=4, negatives=1, batches=STEPS, seed=0)
     batches = [mixture.batch(step) for step in range(1000)]
     share = Counter(batch.set.name for batch in batches)
     assert share["one"] == pytest.approx(600, abs=60)
@@ -69,7 +69,7 @@ def test_sets_come_by_weight_and_batches_are_homogeneous() -> None:
 
 def test_negatives_are_drawn_of_the_own_ones_best_first() -> None:
     one = make_set(negatives=5)
-    many = Mixture([one], batch_size=10, negatives=3, steps=STEPS, seed=0)
+    many = Mixture([one], batch_size=10, negatives=3, batches=STEPS, seed=0)
     seen = set()
     for step in range(10):
         batch = many.batch(step)
@@ -80,10 +80,10 @@ def test_negatives_are_drawn_of_the_own_ones_best_first() -> None:
             assert places == sorted(set(places))
             seen.add(tuple(places))
     assert len(seen) > 5
-    batch = Mixture([one], batch_size=10, negatives=9, steps=STEPS, seed=0).batch(0)
+    batch = Mixture([one], batch_size=10, negatives=9, batches=STEPS, seed=0).batch(0)
     assert [tuple(row[1:]) for row in batch.candidates] == [example.negatives for example in batch.examples]
 
 
 def test_sets_too_small_are_refused() -> None:
     with pytest.raises(RecipeError, match="The set one has 5 examples, fewer than one batch of 6"):
-        Mixture([make_set(count=5)], batch_size=6, negatives=0, steps=STEPS, seed=0)
+        Mixture([make_set(count=5)], batch_size=6, negatives=0, batches=STEPS, seed=0)

@@ -14,8 +14,10 @@ import yaml
 from lightretriever.artifacts.cli.train import TrainSummary
 from lightretriever.artifacts.errors import BundleError, RecipeError, ResumeError
 from lightretriever.artifacts.pipeline.adapter_files import PROJECTION_FILE
+from lightretriever.artifacts.pipeline.model import load_backbone
 from lightretriever.artifacts.training import loop
-from lightretriever.artifacts.training.recipe import TrainRecipe, load_train_recipe
+from lightretriever.artifacts.training.adapter import Adapter
+from lightretriever.artifacts.training.recipe import LoraRecipe, TrainRecipe, load_train_recipe
 from lightretriever.service.cli import app
 from safetensors.torch import load_file
 from typer.testing import CliRunner
@@ -33,6 +35,7 @@ def toy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a model, a training set and a test set whose documents were never seen."""
     folder = tmp_path_factory.mktemp("toy")
     save_toy_model(folder / "model")
+    save_toy_model(folder / "tied", tied=True)
     write_toy_set(folder / "pairs", "train", 400, seed=1)
     write_toy_set(folder / "dev", "dev", 60, seed=2)
     write_toy_set(folder / "held-out", "test", 60, seed=3)
@@ -124,23 +127,114 @@ def test_a_stage_added_to_a_finished_run_trains_as_if_it_had_been_there(
         train(TrainRecipe.model_validate(recipe | {"stages": [second]}))
 
 
+TORCHRUN = ("torch.distributed.run", "--standalone", "--nproc-per-node=2")
+ACCELERATE = ("accelerate.commands.launch", "--cpu", "--num_processes", "1", "--num_machines", "1")
+
+
+def command_losses(work: Path, recipe: dict[str, Any], launcher: tuple[str, ...] = ()) -> list[float]:
+    """The losses of a run of the command, by itself or started by a launcher."""
+    work.mkdir(exist_ok=True)
+    file = work / "recipe.yaml"
+    file.write_text(yaml.safe_dump(recipe))
+    command = ["-m", "lightretriever.service.cli", "train", str(file), "--json"]
+    result = subprocess.run(
+        [sys.executable, *(["-m", *launcher] if launcher else []), *command],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    assert TrainSummary.model_validate_json(result.stdout).finished  # one object, of the first process
+    assert "%|" not in result.stderr  # no bar is drawn into a log
+    return [loss for *_, loss in losses(work)]
+
+
 @pytest.mark.slow
-def test_two_processes_train_as_one(toy: Path, tmp_path: Path) -> None:
-    whole, shared = tmp_path / "one", tmp_path / "two"
-    changes = {"lora": {"r": 8, "alpha": 16, "dropout": 0.0}}
-    one, two = [sys.executable], [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    for work, launcher in ((whole, one), (shared, two)):
-        work.mkdir()
-        file = work / "recipe.yaml"
-        file.write_text(yaml.safe_dump(recipe_of(toy, work, **changes)))
-        command = [*launcher, "-m", "lightretriever.service.cli", "train", str(file), "--json"]
-        result = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-        assert result.returncode == 0, result.stderr
-        assert TrainSummary.model_validate_json(result.stdout).finished  # one object, of the first process
-        assert "%|" not in result.stderr  # no bar is drawn into a log
-    assert [loss for *_, loss in losses(shared)] == pytest.approx([loss for *_, loss in losses(whole)], rel=1e-3)
-    for name, tensor in weights(whole).items():
-        torch.testing.assert_close(weights(shared)[name], tensor, atol=2e-3, rtol=2e-2)
+@pytest.mark.parametrize("chunk_tokens", [None, 40])
+def test_two_processes_train_as_one(toy: Path, tmp_path: Path, chunk_tokens: int | None) -> None:
+    """With the whole model each and with sharded weights; batches that are kept, and batches that are cut into chunks,
+    of which one process has more, by a model with a tied head."""
+    dev = {"path": str(toy / "dev"), "instruction": INSTRUCTION, "every": 2, "queries": 20, "documents": 40}
+    changes = {"lora": {"r": 8, "alpha": 16, "dropout": 0.0}, "dev": dev}
+    content = recipe_of(toy, tmp_path, **changes)
+    if chunk_tokens is not None:
+        content["model"]["path"] = str(toy / "tied")
+    stages = [{**stage, "accumulate": 2, "batch_size": 7, "chunk_tokens": chunk_tokens} for stage in content["stages"]]
+    found = {}
+    for name in ("one", "two", "sharded"):
+        work = tmp_path / name
+        places = {"work": str(work / "work"), "output": str(work / "adapter")}
+        changed = content | places | {"stages": stages, "shard": name == "sharded"}
+        found[name] = command_losses(work, changed, () if name == "one" else TORCHRUN)
+    for name in ("two", "sharded"):
+        assert found[name] == pytest.approx(found["one"], rel=1e-3), name
+        for key, tensor in weights(tmp_path / "one").items():
+            torch.testing.assert_close(weights(tmp_path / name)[key], tensor, atol=2e-3, rtol=2e-2)
+
+
+@pytest.mark.slow
+def test_a_run_with_sharded_weights_goes_on_in_one_process(toy: Path, tmp_path: Path) -> None:
+    """A checkpoint has whole weights, whatever processes wrote it."""
+    content = recipe_of(toy, tmp_path, lora={"r": 8, "alpha": 16, "dropout": 0.0})
+    whole = recipe_of(toy, tmp_path / "whole", lora={"r": 8, "alpha": 16, "dropout": 0.0})
+    first, _ = content["stages"]
+    command_losses(tmp_path, content | {"shard": True, "stages": [first]}, TORCHRUN)
+    assert train(TrainRecipe.model_validate(whole))
+    assert train(TrainRecipe.model_validate(content), minutes=0) is False
+    command_losses(tmp_path, content | {"shard": True}, TORCHRUN)
+    assert [loss for *_, loss in losses(tmp_path)] == pytest.approx(
+        [loss for *_, loss in losses(tmp_path / "whole")], rel=1e-3
+    )
+
+
+@pytest.mark.slow
+def test_arithmetic_in_bfloat16_is_near_that_of_the_weights(toy: Path, uninterrupted: Path, tmp_path: Path) -> None:
+    """Started by accelerate's own command, which on CPUs starts one process."""
+    found = command_losses(tmp_path, recipe_of(toy, tmp_path, precision="bfloat16"), ACCELERATE)
+    exact = [loss for *_, loss in losses(uninterrupted)]
+    assert found[0] != exact[0]
+    assert found[:2] == pytest.approx(exact[:2], rel=0.1)
+
+
+def test_a_step_of_two_batches_has_the_mean_of_their_losses(toy: Path, tmp_path: Path) -> None:
+    content = recipe_of(toy, tmp_path, lora={"r": 8, "alpha": 16, "dropout": 0.0})
+    single = {**content["stages"][0], "steps": 4, "learning_rate": 1e-12}
+    assert train(TrainRecipe.model_validate(content | {"stages": [single]}))
+    places = {"work": str(tmp_path / "double" / "work"), "output": str(tmp_path / "double" / "adapter")}
+    double = {**single, "steps": 2, "accumulate": 2}
+    assert train(TrainRecipe.model_validate(content | places | {"stages": [double]}))
+    one, two, three, four = [loss for *_, loss in losses(tmp_path)]
+    means = [(one + two) / 2, (three + four) / 2]
+    # The regulariser's weight grows with the steps, which are other ones.
+    assert [loss for *_, loss in losses(tmp_path / "double")] == pytest.approx(means, rel=1e-2)
+
+
+def test_a_checkpoint_has_the_trained_weights_alone(toy: Path, tmp_path: Path) -> None:
+    """Also where the LM head is the embedding, both frozen."""
+    adapters = [
+        Adapter(load_backbone(str(toy / "tied"), work=tmp_path, device="cpu"), LoraRecipe(r=2), seed, dimension=4)
+        for seed in (1, 2)
+    ]
+    first, second = (adapter.state() for adapter in adapters)
+    assert first.keys() == adapters[0].trained().keys()
+    assert any(not torch.equal(tensor, second[name]) for name, tensor in first.items())
+    kept = {name: tensor.clone() for name, tensor in first.items()}
+    adapters[1].load(kept)
+    assert all(torch.equal(tensor, adapters[1].trained()[name]) for name, tensor in kept.items())
+    with pytest.raises(KeyError, match="lora_A"):
+        adapters[1].load(
+            {name: tensor for name, tensor in kept.items() if "layers.0.self_attn.k_proj.lora_A" not in name}
+        )
+
+
+def test_trackers_get_what_the_log_gets(toy: Path, tmp_path: Path) -> None:
+    content = recipe_of(toy, tmp_path, trackers=["tensorboard"])
+    assert not train(TrainRecipe.model_validate(content), minutes=0)
+    (events, *_) = (tmp_path / "work" / "toy").glob("events.*")
+    assert b"gradient_norm" in events.read_bytes()
+    with pytest.raises(RecipeError, match=r"trackers: chalk is not installed; found: .*tensorboard"):
+        train(TrainRecipe.model_validate(content | {"trackers": ["chalk"]}))
 
 
 @pytest.mark.parametrize("options", [[], ["--minutes", "0"]])

@@ -1,0 +1,223 @@
+"""The engine of training: accelerate's processes, precision, gradients and trackers, and what it leaves to us.
+
+Ours are the exchange of representations, gradient caching over several processes, and sharded weights, which
+accelerate has on GPUs alone (docs/decisions/0068-training-on-accelerate.md).
+
+A step needs the representations of the whole batch at once, but not their graphs. It runs in three parts: forward
+passes without gradients, a chunk at a time; the loss on all representations, which gives the gradient of each; and
+the same forward passes again, now with gradients, each chunk fed with its share. A batch that fits into one chunk keeps
+its graph instead. Both ways give the gradients of the plain step. Several processes share the chunks and
+exchange representations, so that their gradients add up to those of one process.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from itertools import chain
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from accelerate.tracking import get_available_trackers
+from accelerate.utils import (
+    AutocastKwargs,
+    DistributedDataParallelKwargs,
+    DistributedType,
+    InitProcessGroupKwargs,
+    broadcast_object_list,
+)
+from lightretriever.artifacts.errors import RecipeError
+from lightretriever.artifacts.pipeline.model import choose_device, choose_dtype
+from lightretriever.artifacts.training.adapter import Adapter
+from lightretriever.artifacts.training.recipe import TrainRecipe
+from lightretriever.artifacts.training.types import StepContext, Tensors
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+
+__all__ = ["Chunk", "Engine"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """One forward pass: which rows of which representations it gives, and how.
+
+    A `filler` repeats a pass and adds nothing, so that every process makes as many passes.
+    """
+
+    rows: slice
+    run: Callable[[slice], Tensors]
+    tokens: int
+    filler: bool = False
+
+
+class Engine:
+    """This process among those of the run, which torchrun or `accelerate launch` started.
+
+    `device` is where the model works; `model` passes on what it is to run, and is None before `prepare`.
+    """
+
+    def __init__(
+        self, device: str = "cpu", *, half: bool = False, trackers: Sequence[str] = (), folder: Path | None = None
+    ) -> None:
+        """Meet the other processes. `half` computes in bfloat16, `trackers` write to `folder`.
+
+        Raises ModelError for a device that is not there, and RecipeError for trackers that are not there and for a
+        way of sharing a model that accelerate is configured to and the recipe doesn't name.
+        """
+        target = choose_device(device)
+        installed = sorted(str(tracker) for tracker in get_available_trackers())
+        if missing := set(trackers) - set(installed):
+            raise RecipeError(
+                f"trackers: {', '.join(sorted(missing))} is not installed; found: {', '.join(installed) or 'none'}.",
+                remedy="Install the tracker's package, or leave it out. Accelerate's documentation lists the names.",
+            )
+        self.accelerator = Accelerator(
+            cpu=target.type == "cpu",
+            mixed_precision="bf16" if half else "no",
+            device_placement=False,
+            log_with=list(trackers) or None,
+            project_dir=folder,
+            kwargs_handlers=[
+                # Two hours: the others wait while the first one prepares data.
+                InitProcessGroupKwargs(timeout=timedelta(hours=2)),
+                # No cache: weights cast in the pass without gradients would serve the pass with gradients, too.
+                AutocastKwargs(cache_enabled=False),
+                DistributedDataParallelKwargs(broadcast_buffers=False),
+            ],
+        )
+        kind = self.accelerator.distributed_type
+        if kind not in (DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU):
+            raise RecipeError(
+                f"accelerate is configured for {kind.value}, which training doesn't use.",
+                remedy="Take it out of accelerate's configuration; shard: true in the recipe shares out the weights.",
+            )
+        alone = kind == DistributedType.NO or target.type == "cpu"
+        self.device = target if alone else self.accelerator.device
+        local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // local))
+        self.model: torch.nn.Module | None = None
+
+    @classmethod
+    def of(cls, recipe: TrainRecipe) -> "Engine":
+        """The engine that a recipe asks for."""
+        weights = choose_dtype(recipe.model.dtype, choose_device(recipe.model.device))
+        half = weights == torch.bfloat16 or recipe.precision == "bfloat16"
+        return cls(recipe.model.device, half=half, trackers=recipe.trackers, folder=recipe.work)
+
+    def gather(self, rows: torch.Tensor) -> torch.Tensor:
+        """The rows of all processes, in order; they may have different numbers of them, but not none."""
+        counts = self.accelerator.gather(torch.tensor([len(rows)], device=rows.device)).tolist()
+        padded = self.accelerator.pad_across_processes(rows)
+        parts = self.accelerator.gather(padded).split(len(padded))
+        return torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)])
+
+    def prepare(self, adapter: Adapter, *, shard: bool) -> None:
+        """Make `model` of an adapter. With `shard` each process holds a part of all weights, which the layers gather
+        when they run; else the whole model."""
+        if shard:
+            mesh = init_device_mesh(self.device.type, (self.accelerator.num_processes,))
+            lists = (part for part in adapter.backbone.decoder.children() if isinstance(part, torch.nn.ModuleList))
+            for module in [*chain.from_iterable(lists), adapter]:
+                fully_shard(module, mesh=mesh)
+        self.model = adapter if shard else self.accelerator.prepare_model(adapter)
+
+    def evaluate(self, run: Callable[[], T]) -> T:
+        """Run something that passes through the model, without gradients and dropout; returns what the first process
+        has. Where weights are sharded, all processes must make equal passes. Raises ValueError before `prepare`."""
+        if self.model is None:
+            raise ValueError("no model is prepared")
+        self.model.eval()
+        with torch.no_grad(), self.accelerator.autocast():
+            made = self.model(run)
+        if isinstance(self.model, FSDPModule):
+            self.model.reshard()  # whoever reads or sets weights now finds the parts, not the whole
+        agreed: T = broadcast_object_list([made])[0]
+        return agreed
+
+    def chunks(self, lengths: list[int], most: int, run: Callable[[slice], Tensors]) -> Iterator[Chunk]:
+        """Chunks of at most `most` positions of this process' share of the items, whose representations `run` makes;
+        rows are numbered over all processes' items.
+
+        A process without items would have no tensors to exchange, so a batch needs at least one item for each.
+        """
+        bounds = np.linspace(0, len(lengths), self.accelerator.num_processes + 1).round().astype(int).tolist()
+        start, end = bounds[self.accelerator.process_index], bounds[self.accelerator.process_index + 1]
+        while start < end:
+            stop, total = start + 1, lengths[start]
+            while stop < end and total + lengths[stop] <= most:
+                total += lengths[stop]
+                stop += 1
+            yield Chunk(slice(start, stop), run, total)
+            start = stop
+
+    def backward(
+        self,
+        chunks: list[Chunk],
+        most: int,
+        context: StepContext,
+        objective: Callable[[Tensors], tuple[Tensors, dict[str, float]]],
+    ) -> dict[str, float]:
+        """Add the gradients of the losses that `objective` makes of all chunks' representations; returns what is
+        logged.
+
+        Chunks of at most `most` positions together are run once, more of them twice. The log has each loss, their sum,
+        and the norm of each one's gradient at the representations.
+        """
+        sizes = self.gather(torch.tensor([[len(chunks), sum(chunk.tokens for chunk in chunks)]], device=self.device))
+        passes, largest = sizes.amax(dim=0).tolist()
+        chunks = chunks + [replace(chunks[-1], filler=True)] * (passes - len(chunks))
+        keep = largest <= most
+        outputs = [self._pass(chunk, number, context, gradients=keep) for number, chunk in enumerate(chunks)]
+        own = [output for chunk, output in zip(chunks, outputs, strict=True) if not chunk.filler]
+        leaves = {name: self.gather(part).requires_grad_() for name, part in _joined(own).items()}
+        with torch.autocast(self.device.type, enabled=False):
+            losses, logged = objective(leaves)
+            total = {name: torch.zeros_like(leaf) for name, leaf in leaves.items()}
+            for name, loss in losses.items():
+                found = torch.autograd.grad(loss, list(leaves.values()), retain_graph=True, allow_unused=True)
+                parts = {leaf: part for leaf, part in zip(leaves, found, strict=True) if part is not None}
+                for leaf, part in parts.items():
+                    total[leaf] += part
+                logged[f"{name}_gradient"] = float(sum(float(part.square().sum()) for part in parts.values()) ** 0.5)
+        logged |= {name: float(loss.detach()) for name, loss in losses.items()}
+        if keep:
+            shares = [self._share(chunk, output, total) for chunk, output in zip(chunks, outputs, strict=True)]
+            self.accelerator.backward(torch.stack(shares).sum())
+        for number, chunk in enumerate([] if keep else chunks):
+            last = number == passes - 1
+            with nullcontext() if last else self.accelerator.no_sync(self.model):
+                made = self._pass(chunk, number, context, gradients=True)
+                self.accelerator.backward(self._share(chunk, made, total))
+        return logged | {
+            "loss": sum(float(loss.detach()) for loss in losses.values()),
+            "tokens": float(sizes[:, 1].sum()),
+        }
+
+    def _pass(self, chunk: Chunk, number: int, context: StepContext, *, gradients: bool) -> Tensors:
+        """The representations of a chunk, with the same dropout in both of its passes, and another one in every chunk,
+        step and process."""
+        torch.manual_seed(
+            hash((context.seed, context.batch, self.accelerator.process_index, number)) & 0x7FFF_FFFF_FFFF_FFFF
+        )
+        with torch.set_grad_enabled(gradients), self.accelerator.autocast():
+            made: Tensors = chunk.run(chunk.rows) if self.model is None else self.model(lambda: chunk.run(chunk.rows))
+        return made
+
+    def _share(self, chunk: Chunk, output: Tensors, gradients: Tensors) -> torch.Tensor:
+        """A number whose gradient at a chunk's representations is theirs in the loss, times the number of processes, by
+        which the shared gradients are divided."""
+        weight = 0 if chunk.filler else self.accelerator.num_processes
+        products = [(part.float() * gradients[name][chunk.rows].float()).sum() for name, part in output.items()]
+        return weight * torch.stack(products).sum()
+
+
+def _joined(outputs: list[Tensors]) -> Tensors:
+    """The rows of all chunks, by representation, detached from their graphs."""
+    names = dict.fromkeys(chain.from_iterable(outputs))
+    return {name: torch.cat([output[name].detach() for output in outputs if name in output]) for name in names}
