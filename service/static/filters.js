@@ -21,6 +21,12 @@ function conditions(without) {
   return [...values, ...ranges];
 }
 
+// A condition that every document meets: without a query, the service lists what a filter lets through.
+function everything() {
+  const [field] = Object.keys(declared);
+  return field === undefined ? [] : [{ or: [{ field, exists: true }, { field, exists: false }] }];
+}
+
 function filterOf(all) {
   return all.length ? { filter: { and: all } } : {};
 }
@@ -139,7 +145,7 @@ function valueElement(field, value, times) {
   box.checked = Boolean(chosen.get(field)?.has(value));
   box.dataset.of = JSON.stringify([field, value]);
   box.addEventListener("change", () => { choose(field, value, box.checked); filtersChanged(false); });
-  amount.append(make("span", "hidden", " candidates"));
+  amount.append(make("span", "hidden", " documents"));
   label.append(box, make("span", "name", value || "(empty)"), " ", amount);
   return label;
 }

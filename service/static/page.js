@@ -40,10 +40,10 @@ function hasDense() {
 }
 
 function showMode() {
-  const listed = !query.value.trim() && isFiltered(); // no leg is searched, so there is nothing to compare
-  const dense = hasDense(), mode = listed ? "hybrid" : chosenMode();
-  byId("modes").hidden = !dense || listed;
-  byId("balance").hidden = !dense || listed || (mode !== "hybrid" && mode !== "compare");
+  const listed = !query.value.trim(); // no leg is searched, so there is nothing to compare
+  const chosen = chosenMode(), mode = listed ? "hybrid" : chosen, useful = hasDense() && !(listed && isFiltered());
+  byId("modes").hidden = !useful;
+  byId("balance").hidden = !useful || (chosen !== "hybrid" && chosen !== "compare");
   document.body.classList.toggle("wide", mode === "compare");
   return mode;
 }
@@ -142,7 +142,7 @@ function typing() {
   return facts.spelling ? { spelling: "suggest", ...(settled ? {} : { prefix: true }) } : {};
 }
 
-// With an empty box, filters list what matches them.
+// With an empty box, filters list what matches them. Without filters, all documents are listed where filters can be chosen.
 function hasSearch() {
   return Boolean(query.value.trim()) || isFiltered();
 }
@@ -152,7 +152,7 @@ function searches(mode) {
   const compared = mode === "compare", ranked = compared ? "hybrid" : mode, facets = facetNames();
   const k = Math.min(HITS, facts.limits.candidates), text = query.value.toWellFormed?.() ?? query.value;
   const worded = text.trim() ? { query: text, ...typing(), ...(ranked === "hybrid" && fusion()) } : {};
-  const asked = { ...worded, k, ...filterOf(conditions()) };
+  const asked = { ...worded, k, ...filterOf(hasSearch() ? conditions() : everything()) };
   const modes = compared ? Object.keys(MODES) : [mode];
   const main = modes.map((one) => ({
     ...asked,
@@ -177,10 +177,11 @@ async function search(entry) {
   showMode();
   document.body.classList.toggle("busy", hasSearch());
   document.body.classList.toggle("asked", hasSearch());
-  if (!hasSearch()) { clear(); byId("welcome").hidden = false; return; }
+  if (!hasSearch()) { clear(); byId("welcome").hidden = false; }
   try {
     await learn();
     signal.throwIfAborted();
+    if (!hasSearch() && !everything().length) return;
     const errors = crossed();
     if (errors.length) throw new Trouble("", { errors });
     const mode = showMode(), { modes, main, counting } = searches(mode), all = [...main, ...counting];
@@ -191,9 +192,13 @@ async function search(entry) {
     if (mode === "compare") showCompared(modes, answers.slice(0, main.length)); else showPage(main[0], answers[0]);
     const counts = { ...answers[modes.indexOf(mode === "compare" ? "hybrid" : mode)].facets };
     counting.forEach(({ facets: [field] }, i) => { counts[field] = answers[main.length + i].facets[field]; });
+    byId("welcome").hidden = hasSearch();
+    byId("counted").textContent = `Counted among ${query.value.trim() ? "the candidates of this search" : "all documents that are listed"}.`;
     showFilters(counts);
   } catch (error) {
-    if (!signal.aborted) fail(error);
+    if (signal.aborted) return;
+    if (hasSearch() || !(error instanceof Trouble)) fail(error); // nobody has asked for the list of all
+    else if (error.refused) learning = null;
   } finally {
     if (running.signal === signal) document.body.classList.remove("busy");
   }
@@ -281,7 +286,7 @@ function append(answer) {
   const files = shown.body.group_by === "path", once = shown.body.group_by && answer.total === undefined && number < Math.min(candidates, facts.limits.candidates);
   const unit = files ? "files in" : "of";
   const weak = number && shown.best === undefined ? "No document matches well; these are the nearest. " : "";
-  const ranked = answer.total === undefined ? `candidates, ranked in ${ms} ms.` : `documents with these filters, in ${ms} ms.`;
+  const ranked = answer.total === undefined ? `candidates, ranked in ${ms} ms.` : `documents${isFiltered() ? " with these filters" : ""}, in ${ms} ms.`;
   say((number ? `${weak}${number} ${unit} ${candidates} ${ranked}` : nothing) + lost, Boolean(lost));
   byId("paging").hidden = number === 0;
   byId("more").hidden = number >= most;
@@ -379,5 +384,4 @@ document.addEventListener("keydown", keyPressed);
 addEventListener("hashchange", restore);
 filtersChanged = (typing) => { if (typing) soon(LONG_PAUSE_MS); else atOnce(); };
 showWeight();
-if (location.hash) restore();
-learn().catch(() => {});
+if (location.hash) restore(); else search(false);

@@ -85,7 +85,7 @@ def _queries() -> list[Hostile]:
             found.append(Hostile(f"plane {plane}, escaped {escaped}", request(body), OK))
     for escape in (r"\ud800", r"\udfff", r"\udc00\ud800", r"a\ud83d", r"\ud83d\ud83d\ude00"):
         found.append(Hostile(escape, request(b'{"query": "%s"}' % escape.encode()), (400,), "invalid_json"))
-    for escape in (r"\u0000", r"a\u0000b", r"\u0000\uffff", r"\ufeff", r"\u202e\u2066", r"\u0007\u001b[2J"):
+    for escape in (r"\u0000", r"a\u0000b", r"\u0000\uffff", r"\ufeffa", r"a\u202e\u2066", r"\u0007\u001b[2J"):
         found.append(Hostile(escape, request(b'{"query": "%s"}' % escape.encode()), OK))
     return found
 
@@ -106,7 +106,9 @@ def _json() -> list[Hostile]:
         b'{"query": "a", "k": 01}', b'{"query": "a", "k": +1}', b'{"query": "a", "k": 0x1}', b'{"query": "a", "k": .5}',
         b'{"query": "a", "k": 1e400}', b'{"query": "a", "k": 1e}', b'{"query": "a",}', b"{'query': 'a'}",
         b'{"query": "a"} // why', b'{"query": "a\tb"}', b'{"query": "\\x41"}', b'{"query": "\\u12"}', b'{query: "a"}',
-        b'{"query": "a"', b'"', b"\x00", b'{"a":' * 100_000, b"[" * 1_000_000, b'{"query": "\xc0\xaf"}',
+        b'{"query": "a"', b'"', b"\x00", b"", b"query=a", b"\xef\xbb\xbf{}", b'{"query": "a"} {}',
+        b'{"query": "a\x00"}', b'{"query": "a", "k": NaN}', b'{"query": "a", "deadline_ms": Infinity}',
+        b'{"query": "\xff\xfe"}', b'{"a":' * 100_000, b"[" * 1_000_000, b'{"query": "\xc0\xaf"}',
         b'{"query": "\xed\xa0\x80"}', b'{"query": "\xf4\x90\x80\x80"}',
     )  # fmt: skip
     found += [Hostile(repr(body[:40]), request(body), (400,), "invalid_json") for body in malformed]
@@ -139,6 +141,11 @@ def _media() -> list[Hostile]:
     packed = gzip.compress(GOOD)
     for name, body, status, kind in (
         ("packed, but cut", packed[:-3], 400, "invalid_json"),
+        ("packed in two members, the second cut", packed + packed[:-1], 400, "invalid_json"),
+        ("packed, and no JSON", gzip.compress(b"no json"), 400, "invalid_json"),
+        ("packed, and nothing there", b"", 400, "invalid_json"),
+        ("packed, and a byte too large", gzip.compress(GOOD.ljust((1 << 20) + 1)), 413, "body_too_large"),
+        ("packed members, too large together", gzip.compress(bytes(1 << 19)) * 3, 413, "body_too_large"),
         ("packed, and more", packed + b"{}", 400, "invalid_json"),
         ("not packed, but said so", GOOD, 400, "invalid_json"),
         ("a bomb", gzip.compress(bytes(64 << 20)), 413, "body_too_large"),
@@ -147,6 +154,9 @@ def _media() -> list[Hostile]:
     for encoding in ("deflate", "br", "zstd", "gzip, identity", "x" * 5_000):
         sent = request(gzip.compress(GOOD), f"Content-Encoding: {encoding}")
         found.append(Hostile(f"encoding {encoding[:20]}", sent, (415,), "unsupported_media_type"))
+    for lines in (("gzip", "gzip"), ("identity", "gzip"), ("",)):
+        sent = request(gzip.compress(GOOD), *(f"Content-Encoding: {line}" for line in lines))
+        found.append(Hostile(f"encodings {lines}", sent, (415,), "unsupported_media_type"))
     found.append(Hostile("packed, but not said so", request(gzip.compress(GOOD)), (400,), "invalid_json"))
     return found
 

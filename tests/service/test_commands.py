@@ -1,7 +1,9 @@
 """The console command: every command by name, each imported when it runs."""
 
+import re
 import subprocess
 import sys
+from importlib.metadata import version
 from typing import Any
 
 import pytest
@@ -33,7 +35,12 @@ def test_help_lists_every_command_in_its_group_and_imports_none() -> None:
     lines = [line.strip("│ ").split(maxsplit=1) for line in found.stdout.splitlines()]
     for name, command in COMMANDS.items():
         assert [name, command.help] in lines
-    assert [line for line in found.stdout.splitlines() if "Operate" in line]
+    groups = re.findall(r"^╭─ (\w+) ─", found.stdout, flags=re.MULTILINE)
+    assert groups == ["Options", "Search", "Build", "Operate", "Research"]
+
+
+def test_the_version_is_told() -> None:
+    assert CliRunner().invoke(app, ["--version"]).output.strip() == version("lightretriever-search")
 
 
 def test_an_unknown_command_is_named() -> None:

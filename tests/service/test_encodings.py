@@ -3,9 +3,7 @@
 import gzip
 import http.client
 import json
-import logging
 import socket
-import struct
 
 import orjson
 import pytest
@@ -84,55 +82,6 @@ def test_answers_are_packed_for_who_takes_gzip(url: str, header: str, packed: bo
     assert orjson.loads(gzip.decompress(content) if packed else content)["hits"]
 
 
-@pytest.mark.parametrize(
-    "encodings", [["gzip", "gzip"], ["gzip, gzip"], ["identity", "gzip"], ["br"], [""], ["gzip, identity"]]
-)
-def test_a_body_that_is_packed_twice_is_refused(url: str, encodings: list[str]) -> None:
-    body = gzip.compress(b'{"query": "music"}')
-    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=60)
-    connection.putrequest("POST", "/search")
-    connection.putheader("content-type", "application/json")
-    connection.putheader("content-length", str(len(body)))
-    for encoding in encodings:
-        connection.putheader("content-encoding", encoding)
-    connection.endheaders(body)
-    answer = connection.getresponse()
-    said = orjson.loads(answer.read())["detail"]
-    connection.close()
-    assert (answer.status, "send the body plain or as gzip" in said) == (415, True)
-
-
-@pytest.mark.parametrize(
-    ("body", "status", "says"),
-    [
-        (gzip.compress(b'{"query": "music"}'.ljust((1 << 20) + 1)), 413, "over the limit of 1048576 bytes"),
-        (gzip.compress(bytes(1 << 26)), 413, "over the limit of 1048576 bytes"),
-        (b'{"query": "music"}', 400, "The body is not gzip, as its header Content-Encoding says"),
-        (gzip.compress(b"{}")[:-1], 400, "cut off"),
-        (gzip.compress(b"{}") + b"{}", 400, "Something follows the body's gzip data"),
-        (gzip.compress(b"{}") + gzip.compress(b"{}")[:-1], 400, "cut off"),
-        (gzip.compress(bytes(1 << 19)) * 3, 413, "over the limit of 1048576 bytes"),
-        (b"", 400, "cut off"),
-        (gzip.compress(b"no json"), 400, "The body is not JSON"),
-    ],
-    ids=[
-        "too large",
-        "a bomb",
-        "plain",
-        "cut",
-        "followed",
-        "second cut",
-        "too many",
-        "empty",
-        "not JSON",
-    ],  # gzip has the time in it
-)
-def test_bodies_that_cannot_be_unpacked(url: str, body: bytes, status: int, says: str) -> None:
-    answered, headers, content = ask(url, body, {"content-encoding": "gzip"})
-    assert (answered, headers["content-type"]) == (status, "application/problem+json")
-    assert says in orjson.loads(content)["detail"]
-
-
 def test_a_client_that_has_closed_its_own_side_is_answered(engine: SearchEngine) -> None:
     body = b'{"query": "music"}'
     head = b"POST /search HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
@@ -148,23 +97,3 @@ def test_a_client_that_has_closed_its_own_side_is_answered(engine: SearchEngine)
             client.sendall(head % (len(body) + 1) + body)  # one byte is missing
             client.shutdown(socket.SHUT_WR)
             assert client.recv(65_536) == b""
-
-
-@pytest.mark.parametrize("way", ["reset", "close"])
-def test_a_client_that_leaves_makes_one_quiet_line(
-    engine: SearchEngine, caplog: pytest.LogCaptureFixture, way: str
-) -> None:
-    body = json.dumps({"searches": [{"query": "music", "k": 100}] * 20}).encode()
-    head = b"POST /search/batch HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
-    with caplog.at_level("INFO"), running(create_app(engine)) as server:
-        client = socket.create_connection((server.host, server.port), timeout=60)
-        client.sendall(head % len(body) + body)
-        if way == "reset":
-            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        client.close()
-        with socket.create_connection((server.host, server.port), timeout=60) as other:
-            other.sendall(b"GET /livez HTTP/1.0\r\n\r\n")
-            assert b"alive" in b"".join(iter(lambda: other.recv(65_536), b""))
-    lines = [record for record in caplog.records if record.name == "lightretriever.access"]
-    assert sorted(vars(record)["path"] for record in lines) == ["/livez", "/search/batch"]
-    assert [record for record in caplog.records if record.exc_info or record.levelno > logging.INFO] == []

@@ -18,7 +18,7 @@ from lightretriever.service.backends.base import DocumentFilter
 from lightretriever.service.http.app import create_app
 from lightretriever.service.schemas import Mode, SearchRequest
 from lightretriever.service.search.engine import SearchEngine
-from lightretriever.service.search.filters import MOST_DEEP, MOST_VALUES, Filters
+from lightretriever.service.search.filters import Filters
 
 from tests.service.conftest import SETTINGS
 from tests.support.tiny import TinyDocument, make_tiny_bundle, tiny_documents
@@ -223,55 +223,6 @@ def test_few_large_sets_are_kept(engine: SearchEngine, monkeypatch: pytest.Monke
     assert looked == [first, second, third, first]
 
 
-def nested(depth: int) -> Made:
-    condition: Made = {"field": "share", "eq": 1}
-    for _ in range(depth):
-        condition = {"not": condition}
-    return condition
-
-
-@pytest.mark.parametrize(
-    ("condition", "field", "words"),
-    [
-        ({"field": "year", "eq": 1}, "filter.field", "by these they can: source, share, published"),
-        ({"field": "share", "eq": "1"}, "filter.eq", "expected a number, found '1'"),
-        ({"field": "share", "in": [1, True]}, "filter.in", "expected a number, found True"),
-        ({"field": "source", "eq": 1}, "filter.eq", "expected a text, found 1"),
-        ({"field": "source", "gt": "a"}, "filter.gt", "has no order"),
-        ({"field": "published", "lte": "soon"}, "filter.lte", "expected a date such as"),
-        (
-            {"and": [{"field": "share", "eq": 1}, {"not": {"field": "x", "eq": 1}}]},
-            "filter.and.1.not.field",
-            "by these",
-        ),
-        ({"field": "share", "in": list(range(MOST_VALUES + 1))}, "filter.in", "at most 1000 items"),
-        (nested(MOST_DEEP + 1), "filter" + ".not" * (MOST_DEEP + 1), "at most 20 conditions"),
-        ({"field": "share"}, "filter", "give one of: eq, in, exists, or bounds"),
-        ({"field": "share", "eq": 1, "gt": 0}, "filter", "give one of"),
-        ({"field": "share", "gt": 1, "gte": 0}, "filter", "give gt or gte, not both"),
-        ({"field": "share", "between": [1, 2]}, "filter", "between"),
-        ({"and": []}, "filter.and", "at least 1"),
-        ({"or": [{"not": {"and": [{"field": 3}]}}]}, "filter.or.0.not.and.0.field", "string"),
-        ({"field": "share", "in": []}, "filter.in", "at least 1"),
-        ({"share": 1}, "filter", "field"),
-        ([], "filter", ""),
-        ("share:1", "filter", ""),
-    ],
-)
-def test_a_wrong_filter_is_told_where_and_why(client: TestClient, condition: object, field: str, words: str) -> None:
-    answer = client.post("/search", json={"query": "music", "filter": condition})
-    problem = answer.json()
-    assert (answer.status_code, problem["kind"]) == (422, "invalid_request")
-    assert any(error["field"].startswith(field) for error in problem["errors"]), problem
-    assert any(words in f"{error['field']} {error['message']}" for error in problem["errors"]), problem
-
-
-def test_a_wrong_facet_is_told(client: TestClient) -> None:
-    problem = client.post("/search", json={"query": "music", "facets": ["share", "nix"]}).json()
-    assert [(error["field"], error["value"]) for error in problem["errors"]] == [("facets", "share"), ("facets", "nix")]
-    assert "only declared keyword fields are counted: source" in problem["errors"][0]["message"]
-
-
 def test_deep_json_is_no_crash(client: TestClient) -> None:
     body = b'{"query": "a", "filter": ' + b'{"not": ' * 50_000 + b"1" + b"}" * 50_001
     assert client.post("/search", content=body, headers={"content-type": "application/json"}).status_code in (400, 422)
@@ -280,16 +231,6 @@ def test_deep_json_is_no_crash(client: TestClient) -> None:
 
 def test_what_is_declared_is_told(client: TestClient) -> None:
     assert client.get("/info").json()["filters"] == FIELDS
-
-
-def test_a_bundle_without_declared_fields_says_so(tmp_path: Path) -> None:
-    with (
-        SearchEngine.open(make_tiny_bundle(tmp_path / "bare", documents=20), SETTINGS) as engine,
-        TestClient(create_app(engine)) as client,
-    ):
-        assert client.get("/info").json()["filters"] == {}
-        problem = client.post("/search", json={"query": "music", "filter": {"field": "year", "eq": 1}}).json()
-        assert "by these they can: none" in problem["errors"][0]["message"]
 
 
 def test_dates_of_python_are_written_as_iso_8601() -> None:

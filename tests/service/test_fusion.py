@@ -224,11 +224,6 @@ def test_zscore_and_dbsf_by_hand() -> None:
     assert fuse_linear(alike, (1.0,), "dbsf").scores.tolist() == [0.5, 0.5]
 
 
-def test_rrf_counts_ranks_from_one() -> None:
-    table = align([(np.array([4, 7]), np.array([0.9, 0.5])), (np.array([7]), np.array([20.0]))])
-    assert fuse_rrf(table, (1.0, 2.0), 60).scores == pytest.approx([1 / 61, 1 / 62 + 2 / 61])
-
-
 @pytest.mark.parametrize("weights", [(0.0, 0.0), (-1.0, 1.0), (np.nan, 1.0), (np.inf, 1.0), (1.0,), (1.0, 1.0, 1.0)])
 def test_bad_weights_are_refused(weights: tuple[float, ...]) -> None:
     table = align([(np.array([1]), np.array([1.0])), (np.array([1]), np.array([1.0]))])

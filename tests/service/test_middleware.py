@@ -8,13 +8,11 @@ from typing import Any
 import orjson
 import pytest
 from fastapi.testclient import TestClient
-from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.http.app import create_app
 from lightretriever.service.http.middleware import Envelope
 from lightretriever.service.observability.metrics import Metrics
 from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine
-from lightretriever.service.settings import Settings
 from starlette.types import Message, Receive, Scope, Send
 
 
@@ -90,27 +88,6 @@ def test_head_where_there_is_no_get(client: TestClient) -> None:
     assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
 
 
-def test_a_body_that_does_not_come_is_not_waited_for(tiny_bundle: Bundle) -> None:
-    sent: list[Message] = []
-    first = iter([{"type": "http.request", "body": b'{"query":', "more_body": True}])
-
-    async def stall() -> Message:
-        for message in first:
-            return message
-        await asyncio.Event().wait()
-        raise AssertionError
-
-    async def send(message: Message) -> None:
-        sent.append(message)
-
-    app = create_app(tiny_bundle.path, Settings(deadline_ms=50, warm_up_queries=1))
-    with TestClient(app):
-        asyncio.run(app({**http_scope("/search", "POST"), "query_string": b""}, stall, send))
-    assert sent[0]["status"] == 408
-    assert (b"connection", b"close") in sent[0]["headers"]
-    assert b'"kind":"body_timeout"' in sent[1]["body"]
-
-
 def test_long_paths_are_cut_in_the_log(client: TestClient, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     client.get("/" + "x" * 10_000)
@@ -161,21 +138,3 @@ def test_requests_get_ids_of_their_own(client: TestClient) -> None:
     ids = {client.get("/livez").headers["x-request-id"] for _ in range(20)}
     assert len(ids) == 20
     assert all(re.fullmatch("[0-9a-f]{16}", one) for one in ids)
-
-
-@pytest.mark.parametrize(
-    ("method", "path", "route", "status"),
-    [
-        ("GET", "/livez", "/livez", 200),
-        ("GET", "/openapi.json", "/openapi.json", 200),
-        ("GET", "/documents/music", "/documents/{id:any}", 200),
-        ("GET", "/encode", "/encode", 405),
-        ("GET", "/livez/", "unknown", 404),
-    ],
-)
-def test_a_request_is_counted_for_its_route(
-    client: TestClient, engine: SearchEngine, method: str, path: str, route: str, status: int
-) -> None:
-    before = observed(engine.metrics, route, str(status))[0]
-    assert client.request(method, path).status_code == status
-    assert observed(engine.metrics, route, str(status))[0] == before + 1

@@ -119,6 +119,37 @@ def test_values_and_counts_are_those_of_the_api(page: Page, site: str, messages:
     assert messages == []
 
 
+def test_all_documents_are_listed_before_a_search_so_that_a_filter_can_be_chosen(
+    page: Page, site: str, messages: list[str]
+) -> None:
+    every = {"or": [{"field": "source", "exists": True}, {"field": "source", "exists": False}]}
+    listed = answer_of(site, filter=every, facets=["source", "tags"], k=20)
+    status, welcome = page.get_by_role("status"), page.get_by_text("Type a question or a few words")
+    expect(status).to_contain_text(f"10 of {COUNT} documents, in")
+    expect(welcome).to_be_visible()
+    expect(page.locator("#counted")).to_have_text("Counted among all documents that are listed.")
+    assert shown_ids(page) == ids(listed)[:10]
+    assert counts(page, "source") == [(one["value"], one["count"]) for one in listed["facets"]["source"]]
+    page.get_by_role("button", name="More hits").click()
+    expect(page.locator("li.hit")).to_have_count(20)
+    assert shown_ids(page) == ids(listed)
+    assert page.url == f"{site}/"
+    toggle(page, "source", "wiki")
+    expect(status).to_contain_text("documents with these filters")
+    expect(welcome).to_be_hidden()
+    page.get_by_role("button", name="Clear filters").click()
+    expect(status).to_contain_text(f"10 of {COUNT} documents, in")
+    search_for(page, QUERY)
+    expect(welcome).to_be_hidden()
+    expect(page.locator("#counted")).to_have_text("Counted among the candidates of this search.")
+    page.route("**/search", lambda route: route.abort())
+    page.get_by_role("searchbox", name="Search").fill("")
+    expect(welcome).to_be_visible()
+    expect(page.locator("li.hit")).to_have_count(0)
+    expect(status).to_be_empty()  # nobody has asked for the list
+    assert [message for message in messages if "ERR_FAILED" not in message] == []
+
+
 def test_chosen_values_filter_and_counts_follow(page: Page, site: str, messages: list[str]) -> None:
     search_for(page, QUERY)
     wiki, tag = {"field": "source", "in": ["wiki"]}, {"field": "tags", "in": ["common"]}
@@ -380,12 +411,13 @@ def test_another_bundle_with_other_fields_takes_over(browser: Browser, tmp_path:
 
 def test_nothing_stands_in_the_panel_when_the_first_search_fails(page: Page) -> None:
     """There are no values then, and so no heading of values."""
-    page.context.set_offline(True)
+    page.route("**/search", lambda route: route.abort())
+    page.reload()
     page.get_by_role("searchbox").fill(QUERY)
     expect(page.get_by_role("status")).to_have_text("The service can't be reached.")
     expect(group(page, "source")).to_be_hidden()
     expect(page.locator("#counted")).to_be_hidden()
-    page.context.set_offline(False)
+    page.unroute("**/search")
     page.get_by_role("button", name="Try again").click()
     expect(group(page, "source")).to_be_visible()
     expect(page.locator("#counted")).to_be_visible()

@@ -234,44 +234,6 @@ def test_diversity_is_maximal_marginal_relevance(engine: SearchEngine, diversity
     assert pages == [hit.id for hit in after]
 
 
-def boosted(field: str, **how: Any) -> dict[str, Any]:
-    return {"boosts": [{"field": field, "weight": 1, **how}]}
-
-
-@pytest.mark.parametrize(
-    ("change", "field", "message"),
-    [
-        (boosted("kind", scale=2), "boosts.0.field", "only declared numbers and dates boost: stars, added"),
-        (boosted("title", scale=2), "boosts.0.field", "only declared numbers"),
-        (boosted("stars"), "boosts.0", "give half_life or scale"),
-        (boosted("stars", scale=1, half_life=1), "boosts.0", "give half_life or scale"),
-        (boosted("stars", scale=1, origin=1), "boosts.0", "origin belongs to half_life"),
-        (boosted("stars", half_life=1), "boosts.0.origin", "the field is a number"),
-        (boosted("stars", half_life=1, origin="2024-01-01"), "boosts.0.origin", "expected a number"),
-        (boosted("added", half_life=1, origin=5), "boosts.0.origin", "expected a date"),
-        (boosted("stars", half_life=1, origin=True), "boosts.0.origin", "expected a number or a date"),
-        (boosted("stars", half_life=1, origin=[1]), "boosts.0.origin", "expected a number or a date"),
-        (boosted("added", half_life=1, origin="soon"), "boosts.0.origin", "expected a date"),
-        (boosted("added", scale=1), "boosts.0.scale", "give half_life, in days"),
-        (boosted("stars", scale=0), "boosts.0.scale", "greater than 0"),
-        ({"boosts": boosted("stars", scale=1)["boosts"] * 11}, "boosts", "at most 10 items"),
-        ({"sort": {"field": "title"}}, "sort.field", "only declared fields can be sorted by: stars, added, kind"),
-        ({"sort": {"field": "stars", "order": "up"}}, "sort.order", "'asc' or 'desc'"),
-        ({"sort": {"field": "stars"}, "diversity": 0.5}, "sort", "leave out boosts and diversity"),
-        ({"diversity": 2}, "diversity", "less than or equal to 1"),
-        ({"group_by": "nix"}, "group_by", "documents have no such field"),
-        ({"group_size": 2}, "group_size", "name the field of the groups with group_by"),
-        ({"group_by": "kind", "group_size": 101}, "group_size", "less than or equal to 100"),
-    ],
-)  # fmt: skip
-def test_what_is_wrong_is_named(client: TestClient, change: dict[str, Any], field: str, message: str) -> None:
-    answer = client.post("/search", json={"query": QUERY, **change})
-    assert answer.status_code == 422, answer.text
-    [error] = answer.json()["errors"]
-    assert error["field"] == field
-    assert message in error["message"]
-
-
 def test_the_order_takes_its_share_of_the_time(client: TestClient) -> None:
     timings = client.post("/search", json={"query": QUERY, "diversity": 0.5}).json()["timings_ms"]
     assert timings["rank"] > 0

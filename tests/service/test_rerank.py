@@ -295,10 +295,6 @@ def test_info_says_that_there_is_a_model_in_the_query_path(
         assert with_model.get("/info").json()["rerank_top"] == 7
         assert with_model.post("/search", json={"query": "music"}).json()["timings_ms"]["rerank"] > 0
     assert "rerank_top" not in client.get("/info").json()
-    refused = client.post("/search", json={"query": "music", "rerank": True})
-    assert refused.status_code == 422
-    assert refused.json()["errors"][0]["field"] == "rerank"
-    assert "rerank_url" in refused.json()["errors"][0]["message"]
 
 
 def test_many_candidates_are_sent_in_batches_and_long_texts_are_cut(tmp_path: Path, model: Model) -> None:

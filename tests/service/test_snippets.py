@@ -274,20 +274,3 @@ def test_no_further_hits_are_begun_after_the_deadline(engine: SearchEngine, monk
     with pytest.raises(DeadlineError, match=r"no time left to make the snippets within 60000 ms"):
         engine.search(SearchRequest.model_validate(asked))
     assert len(texts) == 20
-
-
-@pytest.mark.parametrize(
-    ("asked", "field", "message"),
-    [
-        ({"fields": ["body"]}, "snippets.fields", "documents have no such field; they have: "),
-        ({"length": 5}, "snippets.length", "greater than or equal to 20"),
-        ({"fields": []}, "snippets.fields", "at least 1 item"),
-        (True, "snippets", "must be an object"),
-    ],
-)
-def test_wrong_snippet_requests_are_refused(client: TestClient, asked: object, field: str, message: str) -> None:
-    answer = client.post("/search", json={"query": "music", "snippets": asked})
-    assert answer.status_code == 422
-    (error,) = answer.json()["errors"]
-    assert error["field"] == field
-    assert message in error["message"]

@@ -1,0 +1,118 @@
+"""The words in which the service refuses requests, all in one file, problems.txt. Other tests check kinds and fields.
+
+python -m tests.service.test_problems    write the file anew, after a change of a text; look at the difference
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import orjson
+import pytest
+from fastapi.testclient import TestClient
+from lightretriever.artifacts.corpus.fields import FieldKind
+from lightretriever.service.errors import KINDS
+from lightretriever.service.http.app import create_app
+from lightretriever.service.search.engine import SearchEngine
+
+from tests.service.conftest import SETTINGS
+from tests.support.meaning import make_meaningful_bundle
+from tests.support.tiny import TinyDocument, make_tiny_bundle, tiny_documents
+
+HEAD = "# What the service answers to wrong requests; written by tests/service/test_problems.py"
+FILE = Path(__file__).with_name("problems.txt")
+FIELDS: dict[str, FieldKind] = {"source": "keyword", "year": "number", "day": "date"}
+SERVICES = {
+    "words": {"vocabulary": "words", "fields": FIELDS},
+    "tokens": {"vocabulary": "tokens"},
+    "sparse": {"vocabulary": "words", "dense": False},
+    "matched": None,
+}
+"""Bundles by the name of their part of the file: with declared fields; with terms that are tokens; without a dense leg;
+with thresholds of a match."""
+
+
+@dataclass(frozen=True)
+class Sourced(TinyDocument):
+    """A document with a value for each declared field."""
+
+    @property
+    def raw(self) -> bytes:
+        return orjson.dumps(orjson.loads(super().raw) | {"source": "wiki", "day": "2024-05-31"})
+
+
+@contextmanager
+def serving(service: str, folder: Path) -> Iterator[TestClient]:
+    options: Any = SERVICES[service]
+    documents = [Sourced(one.id, one.title, one.text, one.year) for one in tiny_documents(20)]
+    if options is None:
+        bundle = make_meaningful_bundle(folder / service)
+    else:
+        bundle = make_tiny_bundle(folder / service, documents=documents, **options)
+    with SearchEngine.open(bundle, SETTINGS) as engine, TestClient(create_app(engine)) as client:
+        yield client
+
+
+def expanded(value: Any) -> Any:
+    """The value with `{times: [VALUE, COUNT]}` written out."""
+    if isinstance(value, list):
+        return [expanded(one) for one in value]
+    if not isinstance(value, dict):
+        return value
+    if value.keys() == {"times"}:
+        part, count = value["times"]
+        return expanded(part) * count
+    return {name: expanded(one) for name, one in value.items()}
+
+
+def answered(client: TestClient, request: str) -> list[str]:
+    """The request, and below it status, kind and each field with its message, or else the detail."""
+    method, path, *body = request.split(" ", 2)
+    content = expanded(orjson.loads(body[0])) if body else None
+    problem = client.request(method, path, **({} if content is None else {"json": content})).json()
+    fields = [f"{error['field']}: {error['message']}" for error in problem["errors"]]
+    if fields:
+        assert problem["detail"] == fields[0] + (f" ({len(fields) - 1} more)" if len(fields) > 1 else "")
+    lines = [f"{problem['status']} {problem['kind']}", *(fields or [problem["detail"]])]
+    return [request, *(f"    {line}" for line in lines)]
+
+
+def parts() -> dict[str, list[str]]:
+    """The lines of each part of the file."""
+    sections = FILE.read_text("utf-8").split("\n## ")[1:]
+    return {name: lines for name, *lines in (section.rstrip("\n").split("\n") for section in sections)}
+
+
+def told(service: str, lines: list[str], folder: Path) -> list[str]:
+    """The lines of a part with the answers of the service."""
+    with serving(service, folder) as client:
+        return [one for line in lines if line[:1] not in ("", " ") for one in answered(client, line)]
+
+
+def titles() -> list[str]:
+    return [f"{error.status} {kind}: {error.title}" for kind, error in KINDS.items()]
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_wrong_requests_are_answered_in_these_words(tmp_path: Path, service: str) -> None:
+    assert told(service, parts()[service], tmp_path) == parts()[service]
+
+
+def test_every_kind_has_its_title() -> None:
+    assert titles() == parts()["titles"]
+    assert parts().keys() == {"titles", *SERVICES}
+
+
+def write() -> None:
+    """Ask the file's questions again, and write the answers."""
+    with TemporaryDirectory() as folder:
+        made = {name: told(name, lines, Path(folder)) for name, lines in parts().items() if name in SERVICES}
+    sections = ["\n".join([f"## {name}", *lines]) for name, lines in ({"titles": titles()} | made).items()]
+    FILE.write_text("\n".join([HEAD, *sections, ""]), "utf-8")
+
+
+if __name__ == "__main__":
+    write()
