@@ -28,7 +28,7 @@ _BLOCK: Final = 512  # vectors get codes in multiples of so many
 _SHARE: Final = 64  # and when they are one in so many of those that have some
 _TRAINING: Final = 2_048  # vectors that codes are learned from
 _DEEPER: Final = 3  # candidates by codes for each document that is wanted
-_LEAST_WANTED: Final = 70  # documents at least, so that the best few are among the candidates
+_LEAST_WANTED: Final = 70  # documents, so that the best few are among the candidates, and most searches end with these
 
 
 class LaterIndex:
@@ -48,7 +48,11 @@ class LaterIndex:
         found = [self._first.search(query, k, first)]
         if self._coded is not None:
             among = None if later is None else later[: self._of_coded // 8]
-            ordinals, scores = self._coded.search(query, max(k, _LEAST_WANTED), among)
+            wanted = max(_LEAST_WANTED, min(k, 2 * k * self._of_coded // self.count))
+            ordinals, scores = self._coded.search(query, wanted, among)
+            before = found[0][1]
+            if wanted < k and len(scores) == wanted and (len(before) < k or scores[-1] >= before[-1]):
+                ordinals, scores = self._coded.search(query, k, among)  # more of them may be among the best
             found.append((ordinals + self._first.count, scores))
         if size := len(self._newest):
             kept = np.ones(size, np.bool_)

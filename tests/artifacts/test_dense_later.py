@@ -85,6 +85,18 @@ def test_many_later_vectors_get_codes_which_find_nearly_all() -> None:
     assert len(index.search(rows[0], 10, None, bits(np.zeros(len(rows) - FIRST, np.bool_)))[0]) == 10
 
 
+def test_a_query_like_later_vectors_alone_finds_as_many_of_them_as_are_wanted() -> None:
+    near = vectors(1, 8) + 0.5 * vectors(3_000, 9)
+    rows = np.concatenate([vectors(20 * FIRST, 1), (near / np.linalg.norm(near, axis=1, keepdims=True))])
+    writer = LaterIndexWriter(flat(rows[: 20 * FIRST]))
+    writer.add(rows[20 * FIRST :])
+    assert writer.encode()
+    ordinals, _ = writer.behind().search(rows[-1], 400)
+    expected, _ = flat(rows).search(rows[-1], 400)
+    assert expected.min() >= 20 * FIRST
+    assert len(np.intersect1d(ordinals, expected)) > 0.95 * 400
+
+
 def test_codes_that_are_made_beside_a_write_are_those_of_their_vectors() -> None:
     rows = vectors(FIRST + 2 * LEAST_CODED - 100, 5)
     writer = LaterIndexWriter(flat(rows[:FIRST]))
