@@ -33,7 +33,7 @@ from research.harness.turns import Turns, Worker, in_turns
 from research.libraries.library import Query, Row, Source, encode
 from research.libraries.quality import LEAST_RECALL, NDCG_LOSS, Exact, Judged, choose, front, ratio
 from research.libraries.worker import LIBRARIES
-from research.pages.library_tables import RATIOS, library_tables
+from research.pages.speed_tables import RATIOS, library_tables
 from research.servers.bundle_documents import folder_of
 
 __all__ = ["Comparison", "main"]

@@ -1,12 +1,14 @@
 """Parts of the documentation that scripts write: where they stand in a page, and writing or checking them."""
 
 import argparse
+import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-__all__ = ["Part", "wants_check", "write_or_check"]
+__all__ = ["Part", "of_file", "wants_check", "write_or_check"]
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,19 @@ class Part:
         if not (begin and end):
             raise ValueError(f"the page needs the lines {self.begin!r} and {self.end!r}")
         return f"{before}{self.begin}\n{text}{self.end}{after}"
+
+
+def of_file(make: Callable[[Any, str], list[str]]) -> Callable[[Path], list[str]]:
+    """Make a function of a result file out of one of its content and of a link to it. Without the file there are no
+    tables."""
+
+    def tables(file: Path) -> list[str]:
+        if not file.is_file():
+            return []
+        return make(json.loads(file.read_text(encoding="utf-8")), f"[{file.name}](results/{file.name})")
+
+    tables.__doc__ = make.__doc__
+    return tables
 
 
 def wants_check(description: str, arguments: list[str] | None) -> bool:

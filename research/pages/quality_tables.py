@@ -3,13 +3,15 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from lightretriever.artifacts.evaluation.quality import MEASURE, PerQuery, Row
 from lightretriever.artifacts.evaluation.report import machine_name
+from lightretriever.loadtest.report import markdown_table
 from scipy import stats
+
+from research.pages.generated import of_file
 
 __all__ = [
     "PairedTest",
@@ -231,11 +233,9 @@ def significance_file(tests: Tests) -> str:
     return '{"tests": [\n' + ",\n".join(lines) + "\n]}\n"
 
 
-def matched_table(file: Path) -> list[str]:
-    """How often `matched` was right, as research/quality/matched.py recorded it; nothing without the file."""
-    if not file.is_file():
-        return []
-    content = json.loads(file.read_text(encoding="utf-8"))
+@of_file
+def matched_table(content: Any, source: str) -> list[str]:
+    """How often `matched` was right, as research/quality/matched.py recorded it."""
     kinds = [("own", "strong"), ("removed", "strong"), ("others", "strong"), ("own", "none"), ("others", "none")]
     lines = [
         f"| bundle | thresholds | {' | '.join(f'{queries}: {level}' for queries, level in kinds)} |",
@@ -253,69 +253,61 @@ def matched_table(file: Path) -> list[str]:
         "Before the arrow by the dense score alone, behind it by the query's words as well. The bundles are of "
         "MiniLM's table. *Own* queries are those of the bundle's collection, *removed* the same without their relevant "
         "documents, *others* those of the other collections, at most 200 of each. Measured on "
-        f"{of['date'][:10]}, {machine_name(of['machine'])}. [{file.name}](results/{file.name}), written by "
+        f"{of['date'][:10]}, {machine_name(of['machine'])}. {source}, written by "
         "`research.quality.matched`."
     )
     return ["\n".join(["### Shares of `matched`", "", *lines, "", note, ""])]
 
 
-def demo_table(file: Path) -> list[str]:
-    """What the demo finds, as research/quality/demo_queries.py recorded it; nothing without the file."""
-    if not file.is_file():
-        return []
-    content = json.loads(file.read_text(encoding="utf-8"))
-    lines = ["| queries | | an expected package among the first five | `strong` without one |", "|---|---:|---:|---:|"]
-    for group in ("looked at", "kept apart"):
-        found = content[group]
-        lines.append(f"| {group} | {found['queries']} | {found['found']} | {found['strong without']} |")
+@of_file
+def demo_table(content: Any, source: str) -> list[str]:
+    """What the demo finds, as research/quality/demo_queries.py recorded it."""
+    heads = ["queries", "", "an expected package among the first five", "`strong` without one"]
+    figures = ("queries", "found", "strong without")
+    rows = [[group, *(str(content[group][name]) for name in figures)] for group in ("looked at", "kept apart")]
     missed = ", ".join(f"“{answer['query']}”" for answer in content["answers"] if not answer["found"])
-    note = f"Without one: {missed}. [{file.name}](results/{file.name}), written by `research.quality.demo_queries`."
-    return ["\n".join(["### The demo's queries", "", *lines, "", note, ""])]
+    note = f"Without one: {missed}. {source}, written by `research.quality.demo_queries`."
+    return ["\n".join(["### The demo's queries", "", *markdown_table(heads, rows), "", note, ""])]
 
 
-def halves_table(file: Path) -> list[str]:
-    """Tabulate halves.json: nDCG@10 of tables fitted to other documents. Empty without the file."""
-    if not file.is_file():
-        return []
-    lines = [
-        "| table of | queries | the other half | the searched half | both | the encoder | BM25 | other − searched |",
-        f"|---|{'---:|' * 7}",
-    ]
-    for name, found in json.loads(file.read_text(encoding="utf-8")).items():
+@of_file
+def halves_table(content: Any, source: str) -> list[str]:
+    """Tabulate halves.json: nDCG@10 of tables fitted to other documents."""
+    heads = ["table of", "queries", "the other half", "the searched half", "both", "the encoder", "BM25"]
+    rows = []
+    for name, found in content.items():
         values = found["ndcg@10"]
         for leg in ("dense", "hybrid"):
             shown = [*(values[f"{who} {leg}"] for who in ("other", "own", "whole", "encoder")), values["bm25"]]
             lost = found[f"other-own {leg}"]
-            cells = [f"{value:.3f}" for value in shown] + [
-                f"{lost['mean']:+.3f} ({lost['low']:+.3f} to {lost['high']:+.3f})"
-            ]
-            lines.append(f"| {name}, {leg} | {found['queries']:,} | {' | '.join(cells)} |")
+            cells = [f"{value:.3f}" for value in shown]
+            cells += [f"{lost['mean']:+.3f} ({lost['low']:+.3f} to {lost['high']:+.3f})"]
+            rows.append([f"{name}, {leg}", f"{found['queries']:,}", *cells])
     note = (
         "Hybrid is the dense leg and BM25 on words, which were not expanded: these figures are of an earlier version "
-        f"(commit ff0c316). In brackets the 95 % interval. [{file.name}](results/{file.name})."
+        f"(commit ff0c316). In brackets the 95 % interval. {source}."
     )
-    return ["\n".join(["### A table for documents it has not seen, nDCG@10", "", *lines, "", note, ""])]
+    table = markdown_table([*heads, "other − searched"], rows)
+    return ["\n".join(["### A table for documents it has not seen, nDCG@10", "", *table, "", note, ""])]
 
 
-def quantisation_table(file: Path) -> list[str]:
-    """Tabulate what quantisation.py recorded: BM25 as whole impacts against Lucene's own. Empty without
-    the file."""
-    if not file.is_file():
-        return []
-    collections: Mapping[str, Mapping[str, Any]] = json.loads(file.read_text(encoding="utf-8"))["collections"]
+@of_file
+def quantisation_table(content: Any, source: str) -> list[str]:
+    """Tabulate what research/quality/quantisation.py recorded: BM25 as whole impacts against Lucene's own."""
+    collections: Mapping[str, Mapping[str, Any]] = content["collections"]
     sizes = sorted({int(key) for found in collections.values() for key in found if key.isdecimal()})
     heads = ["Lucene's BM25", *(f"{size:,} a unit" for size in sizes), *(f"alike, {size:,}" for size in sizes)]
-    lines = [f"| | {' | '.join(heads)} |", f"|---|{'---:|' * len(heads)}"]
+    rows = []
     for name, found in collections.items():
         parts = [found[str(size)] for size in sizes]
         cells = [f"{value:.4f}" for value in (found["bm25"], *(part["ndcg"] for part in parts))]
-        cells += [f"{100 * part['equal']:.0f} %" for part in parts]
-        lines.append(f"| {' | '.join([name, *cells])} |")
+        rows.append([name, *cells, *(f"{100 * part['equal']:.0f} %" for part in parts)])
     note = (
         "*Alike* is the share of queries with the same first ten documents in the same order, but for ties. "
-        f"[{file.name}](results/{file.name}), written by `research.quality.quantisation`."
+        f"{source}, written by `research.quality.quantisation`."
     )
-    return ["\n".join(["### BM25 as whole impacts, nDCG@10", "", *lines, "", note, ""])]
+    table = markdown_table(["", *heads], rows)
+    return ["\n".join(["### BM25 as whole impacts, nDCG@10", "", *table, "", note, ""])]
 
 
 def below_table(tests: Tests, baseline: str) -> list[str]:
@@ -333,16 +325,15 @@ def below_table(tests: Tests, baseline: str) -> list[str]:
     return ["\n".join(["### Where a system ranks below BM25", "", *heads, *lines, ""])]
 
 
-def tuned_table(file: Path) -> list[str]:
-    """Tabulate tuned.json, what `lightretriever tune` found. Empty without the file."""
-    if not file.is_file():
-        return []
+@of_file
+def tuned_table(content: Any, source: str) -> list[str]:
+    """Tabulate tuned.json, what `lightretriever tune` found."""
     lines = [
         "| | queries | | best weights, dense / sparse | nDCG@10 | at 0.5 / 0.5 | choosing gains | "
         "within chance of the best |",
         "|---|---|---:|---|---:|---:|---:|---|",
     ]
-    for run in json.loads(file.read_text(encoding="utf-8"))["runs"]:
+    for run in content["runs"]:
         low, high = run["interval"]
         chance = sorted(one["weights"]["dense"] for one in run["divisions"] if one["by_chance"])
         cells = [
@@ -358,31 +349,31 @@ def tuned_table(file: Path) -> list[str]:
         lines.append(f"| {' | '.join(cells)} |")
     note = (
         "*Choosing gains* is the gain over equal weights on queries that took no part in the choice, with its 95 % "
-        f"interval. [{file.name}](results/{file.name}), from `lightretriever tune --json`."
+        f"interval. {source}, from `lightretriever tune --json`."
     )
     return ["\n".join(["### Weights by development queries, nDCG@10", "", *lines, "", note, ""])]
 
 
-def expansion_table(file: Path) -> list[str]:
-    """Tabulate what research/quality/expansion.py recorded. Empty without the file."""
-    if not file.is_file():
-        return []
+@of_file
+def expansion_table(content: Any, source: str) -> list[str]:
+    """Tabulate what research/quality/expansion.py recorded."""
     parts = ["### Expansion by development queries, nDCG@10", ""]
-    for system, found in json.loads(file.read_text(encoding="utf-8"))["systems"].items():
+    for system, found in content["systems"].items():
         sets = list(found["queries"])
         heads = [*(f"{name}, sparse / both" for name in sets), "average, sparse / both"]
         heads += ["sparse − default", "both − default"]
-        parts += [f"| {system} | {' | '.join(heads)} |", f"|---|{'---:|' * len(heads)}"]
+        rows = []
         for row in found["rows"]:
             cells = [f"{row['sparse'][name]:.3f} / {row['hybrid'][name]:.3f}" for name in [*sets, "average"]]
             cells += [_interval(row[f"{leg}_difference"]) for leg in ("sparse", "hybrid")]
             name = row["setting"] + ", the default" * (row["setting"] == found["default"])
-            parts.append(f"| {' | '.join([name, *cells])} |")
+            rows.append([name, *cells])
+        parts += markdown_table([system, *heads], rows)
         sizes = ", ".join(f"{name} {count:,}" for name, count in found["queries"].items())
         parts += ["", f"Queries: {sizes}.", ""]
     note = (
         "*Both* is the hybrid search at equal weights. In brackets the 95 % interval of the difference of the average; "
-        f"bold: it leaves out 0. [{file.name}](results/{file.name}), written by `research.quality.expansion`."
+        f"bold: it leaves out 0. {source}, written by `research.quality.expansion`."
     )
     return ["\n".join([*parts, note, ""])]
 
@@ -395,20 +386,16 @@ def _interval(values: Sequence[float]) -> str:
     return f"**{text}**" if low > 0 or high < 0 else text
 
 
-def expansion_size_table(file: Path) -> list[str]:
-    """Tabulate what research/quality/expansion_size.py recorded. Empty without the file."""
-    if not file.is_file():
-        return []
-    content = json.loads(file.read_text(encoding="utf-8"))
-    lines = [
-        "### What expansion takes",
-        "",
-        "| | terms a document | sparse index MB | bundle MB | `index` s | processor s |",
-        "|---|---:|---:|---:|---:|---:|",
+@of_file
+def expansion_size_table(content: Any, source: str) -> list[str]:
+    """Tabulate what research/quality/expansion_size.py recorded."""
+    rows = [
+        [row["name"], f"{row['terms']:g}", *(f"{row[name] / 1e6:.2f}" for name in ("sparse_bytes", "bytes"))]
+        + [f"{row[name]:g}" for name in ("seconds", "cpu_s")]
+        for row in content["rows"]
     ]
-    for row in content["rows"]:
-        sizes = f"{row['sparse_bytes'] / 1e6:.2f} | {row['bytes'] / 1e6:.2f}"
-        lines.append(f"| {row['name']} | {row['terms']:g} | {sizes} | {row['seconds']:g} | {row['cpu_s']:g} |")
+    heads = ["", "terms a document", "sparse index MB", "bundle MB", "`index` s", "processor s"]
+    lines = ["### What expansion takes", "", *markdown_table(heads, rows)]
     expanded, plain = content["rows"]
     growth = expanded["sparse_bytes"] / plain["sparse_bytes"] - 1
     turns = f"median of {content['turns']} turns; {content['machine']}, {content['date'][:10]}"
@@ -416,4 +403,4 @@ def expansion_size_table(file: Path) -> list[str]:
         "",
         f"{expanded['documents']:,} documents. Expansion makes the sparse index {growth:.0%} larger. Times: {turns}.",
     ]
-    return ["\n".join([*lines, f"[{file.name}](../results/{file.name}).", ""])]
+    return ["\n".join([*lines, f"{source}.", ""])]

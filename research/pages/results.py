@@ -26,13 +26,11 @@ from typing import Any
 
 from lightretriever.artifacts.evaluation.quality import MEASURE, read_queries_file, read_rows
 
-from research.harness.rows import Goals
+from research.harness.rows import OBJECTIVES, Goals
 from research.pages.bar_chart import Bar, bar_chart
-from research.pages.fairness_table import fairness_table
 from research.pages.generated import Part, wants_check, write_or_check
+from research.pages.growth_tables import build_table, scale_tables, scaling_tables
 from research.pages.latency_curves import latency_curves
-from research.pages.library_tables import library_tables
-from research.pages.live_table import live_table
 from research.pages.quality_tables import (
     Results,
     Table,
@@ -65,12 +63,8 @@ from research.pages.result_tables import (
     SHORT,
     SHORT_DATASETS,
 )
-from research.pages.scale_tables import build_table, scale_tables
-from research.pages.scaling_tables import scaling_tables
-from research.pages.slo_table import OBJECTIVES
-from research.pages.speed_table import speed_table
-from research.pages.speed_tables import goal_table, load_table, speed_tables, versions_tables
-from research.pages.users_table import users_table
+from research.pages.run_tables import fairness_table, live_table, load_table, users_table, versions_tables
+from research.pages.speed_tables import goal_table, library_tables, speed_table, speed_tables
 
 __all__ = ["main", "outputs", "render"]
 
@@ -97,35 +91,19 @@ USERS = "users.json"
 LIVE = "live.json"
 FAIRNESS = "fairness.json"
 CURVES = "users.svg"
-MATCHED = "matched.json"
-DEMO_QUERIES = "demo-queries.json"
-HALVES = "halves.json"
-QUANTISATION = "quantisation.json"
-EXPANSION = "expansion.json"
-EXPANSION_SIZE = "expansion-size.json"
-TUNED = "tuned.json"
 SCALING = "scaling.json"
-OTHERS = (
-    QUALITY,
-    SIGNIFICANCE,
-    MATCHED,
-    DEMO_QUERIES,
-    HALVES,
-    QUANTISATION,
-    EXPANSION,
-    EXPANSION_SIZE,
-    TUNED,
-    SPEED,
-    VERSIONS,
-    RELIABILITY,
-    LOAD,
-    SCALE,
-    BUILD,
-    USERS,
-    LIVE,
-    FAIRNESS,
-    SCALING,
-)
+LAB = {
+    "tuned.json": tuned_table,
+    "expansion.json": expansion_table,
+    "expansion-size.json": expansion_size_table,
+    "quantisation.json": quantisation_table,
+    "halves.json": halves_table,
+    "matched.json": matched_table,
+    "demo-queries.json": demo_table,
+}
+"""Files of docs/lab/quality.md, each with a table, in their order."""
+OTHERS = {QUALITY, SIGNIFICANCE, SPEED, VERSIONS, RELIABILITY, LOAD, SCALE, BUILD, USERS, LIVE, FAIRNESS, SCALING, *LAB}
+"""Files that are no `evaluation.json`."""
 PART = Part("<!-- results: written by research/pages/results.py -->", "<!-- end of results -->")
 GROWTH = Part("<!-- growth: written by research/pages/results.py -->", "<!-- end of growth -->")
 
@@ -157,15 +135,9 @@ def outputs(root: Path) -> dict[Path, str]:
             *below_table(tests, "bm25"),
             *significance_table(tests, results.datasets),
             *chinese,
-            *tuned_table(folder / TUNED),
-            *expansion_table(folder / EXPANSION),
-            *expansion_size_table(folder / EXPANSION_SIZE),
-            *quantisation_table(folder / QUANTISATION),
-            *halves_table(folder / HALVES),
-            *matched_table(folder / MATCHED),
-            *demo_table(folder / DEMO_QUERIES),
+            *(part for name, table in LAB.items() for part in table(folder / name)),
         ),
-        root / "docs" / "speed.md": speed_table(folder / SPEED),
+        root / "docs" / "speed.md": speed_table(folder / SPEED) or ["Nothing is recorded.\n"],
         root / "docs" / "lab" / "measuring.md": _from_lab(
             *speed_tables(folder / SPEED),
             *library_tables(folder / SPEED),

@@ -1,32 +1,140 @@
-"""Measured figures as tables of Markdown, for the pages of the documentation."""
+"""The tables of `speed.json` and of files like it: ratios with goals, stages and other rows, libraries."""
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from lightretriever.loadtest.counters import median_of
 from lightretriever.loadtest.report import markdown_table
 
 from research.harness.rows import GOALS, Goals
+from research.pages.generated import of_file
 
-__all__ = ["FIGURES", "goal_table", "load_table", "speed_tables", "versions_tables"]
+__all__ = ["RATIOS", "Ratio", "goal_table", "library_tables", "reached", "speed_table", "speed_tables"]
 
 Row = Mapping[str, Any]
-_HALF: Final = 0.5  # of the highest throughput
 
 
-def speed_tables(file: Path) -> list[str]:
-    """Give one block for each kind of row in `speed.json` without a goal; none without the file."""
-    if not file.is_file():
-        return []
-    rows = json.loads(file.read_text(encoding="utf-8"))["rows"]
-    blocks = []
-    for title, key, columns, cells in _TABLES:
-        of_kind = [[row["setting"], *map(_number, cells(row))] for row in rows if row["key"] == key]
-        if of_kind:
-            blocks.append("\n".join([f"{title}:", "", *markdown_table(["", *columns], of_kind), ""]))
-    return blocks
+@dataclass(frozen=True)
+class Ratio:
+    """What is divided, in a leg: `figures` (p50, p99 or requests/s) of `ours` by those of the best of the `rivals`. The
+    goal is at most `bound`, or at least where more is better."""
+
+    what: str
+    leg: str
+    ours: str
+    rivals: Sequence[str]
+    figures: Sequence[str]
+    bound: float
+
+    @property
+    def goal(self) -> str:
+        """The goal in words."""
+        return f"{'≥' if 'qps' in self.figures else '≤'} {self.bound}"
+
+    def reached(self, row: Row) -> str:
+        """Say whether a row reaches the goal."""
+        if not reached([row[figure] for figure in self.figures], self.goal):
+            return "no"
+        return "yes" if row["equal"] else "yes; no setting of it answers as well"
+
+
+_SPARSE: Final = ("p50", "p99")
+RATIOS: Final[Mapping[str, Ratio]] = {
+    "sparse_vs_bm25": Ratio("Lucene, impacts ÷ BM25 on words", "sparse", "lucene", ["bm25"], _SPARSE, 1.1),
+    "dense_ood": Ratio(
+        "requests/s, query-aware layout ÷ the best other index",
+        "dense",
+        "query-aware",
+        ["ivf-pq", "hnsw", "rabitq", "usearch", "scalable-vs"],
+        ["qps"],
+        1.3,
+    ),
+}
+"""Ratios by key, in the order of the table."""
+
+_LEAST = {"bm25": "≥ 0.6", "seekdb": "≥ 1.5"}
+_BUSY = 0.5
+_LAST = ("ready_s", "second_process_mb")
+_ORDER = (*(key for key in GOALS if key not in _LAST), *RATIOS, "peers", "growth_slope", *_LAST)
+
+
+class _Line(NamedTuple):
+    """What is divided, the ratio's values, and its goal."""
+
+    what: str
+    values: Sequence[float]
+    goal: str
+
+
+@of_file
+def speed_table(content: Any, source: str) -> list[str]:
+    """Give every ratio with a goal, with the machines, dates and commits of the rows. Of a peer there are the rows with
+    nDCG@10, and the one with the most documents."""
+    rows: list[Row] = content["rows"]
+    most: dict[str, int] = {}
+    for row in (row for row in rows if row["key"] == "peers" and "ndcg" not in row):
+        most[row["system"]] = max(row["documents"], most.get(row["system"], 0))
+    rows = [row for row in rows if row["key"] != "peers" or "ndcg" in row or row["documents"] == most[row["system"]]]
+    lines, used = [], list[Row]()
+    for row in sorted(rows, key=lambda row: _ORDER.index(row["key"]) if row["key"] in _ORDER else len(_ORDER)):
+        if found := list(_lines(row)):
+            used.append(row)
+            lines += found
+    cells = [
+        (line.what, " / ".join(f"{value:,.4g}" for value in line.values), line.goal, _word(line)) for line in lines
+    ]
+    origins: dict[str, dict[str, None]] = {}
+    for row in used:
+        origins.setdefault(f"{row['machine']}, {row['date'][:10]}", {})[row["commit"]] = None
+    told = "; ".join(f"{origin}, commits {', '.join(commits)}" for origin, commits in origins.items())
+    told = f"Measured on {told}. {source} has settings and versions."
+    table = markdown_table(["", "measured", "goal", "reached"], cells)
+    return ["\n".join([*table, "", told, ""])] if lines else []
+
+
+def reached(values: Sequence[float], goal: str) -> bool:
+    """Say whether all values are within a goal such as "≤ 1.2" or "≥ 2,500"."""
+    relation, bound = goal.split()
+    limit = float(bound.replace(",", ""))
+    return all(value <= limit if relation == "≤" else value >= limit for value in values)
+
+
+def _word(line: _Line) -> str:
+    return "yes" if reached(line.values, line.goal) else "no"
+
+
+def _lines(row: Row) -> Iterator[_Line]:
+    key = row["key"]
+    if key in GOALS and "setting" not in row:
+        yield _Line(GOALS[key][0] + _load(row), [row["value"]], GOALS[key][1])
+    elif key in RATIOS and "against" in row:
+        goal = RATIOS[key]
+        figures = "" if "qps" in goal.figures else f", {' / '.join(goal.figures)}"
+        what = f"{goal.what}{figures} ({row['setting']}{'' if row['equal'] else ', not as good'})"
+        yield _Line(what, [row[figure] for figure in goal.figures], goal.goal)
+    elif key == "peers":
+        yield from _peer(row)
+    elif key == "growth_slope":
+        yield _Line(f"exponent of p50, {row['setting']}", [row["value"]], "≤ 1")
+
+
+def _peer(row: Row) -> Iterator[_Line]:
+    what = f"requests/s ÷ {row['setting']}, its p99 ÷ ours"
+    least = _LEAST.get(row["system"], "≥ 3")
+    yield _Line(what + _quality(row), [row[figure] for figure in ("value", "p99") if figure in row], least)
+
+
+def _load(row: Row) -> str:
+    """Say how much other work the machine had, if that was recorded and is more than a little."""
+    load = row.get("load_average", [0.0])[0]
+    return f"; the machine's load before: {load:.1f}" if load >= _BUSY else ""
+
+
+def _quality(row: Row) -> str:
+    """Say which nDCG@10 ours and the peer's answers have, if it was measured."""
+    return f"; nDCG@10 {row['our_ndcg']:.3f} against {row['ndcg']:.3f}" if "our_ndcg" in row else ""
 
 
 def goal_table(file: Path, goals: Goals = GOALS) -> list[str]:
@@ -43,65 +151,67 @@ def goal_table(file: Path, goals: Goals = GOALS) -> list[str]:
     return lines if len(lines) > 2 else []
 
 
-def load_table(file: Path) -> list[str]:
-    """Tabulate the systems of a load test, fastest first: highest throughput, latencies at half of it, and
-    nDCG@10 if it was measured."""
-    if not file.is_file():
+@of_file
+def speed_tables(content: Any, source: str) -> list[str]:
+    """Give one block for each kind of row in `speed.json` without a goal."""
+    rows, blocks = content["rows"], []
+    for title, key, columns, cells in _TABLES:
+        of_kind = [[row["setting"], *map(_number, cells(row))] for row in rows if row["key"] == key]
+        if of_kind:
+            blocks.append("\n".join([f"{title}:", "", *markdown_table(["", *columns], of_kind), ""]))
+    return blocks
+
+
+@of_file
+def library_tables(content: Any, source: str) -> list[str]:
+    """Give the ratios with their goals, and a table of libraries for each corpus; none if nothing is recorded."""
+    rows: list[Row] = content["rows"]
+    compared = [row for key in RATIOS for row in rows if row["key"] == key and "against" in row]
+    if not compared:
         return []
-    load = json.loads(file.read_text(encoding="utf-8"))
-    rows = []
-    systems = [one for one in load["systems"] if load["saturated"].get(one["name"])]
-    for one in sorted(systems, key=lambda one: -load["saturated"][one["name"]]):
-        half = [row for row in load["open"] if row["system"] == one["name"] and row["of"] == _HALF]
-        cells = [load["saturated"][one["name"]], *(median_of(half, key) for key in ("p50_ms", "p99_ms", "rate"))]
-        cells += [load["ndcg"][one["name"]]] if "ndcg" in load else []
-        rows.append([one["label"], *("–" if cell is None else f"{cell:,.4g}" for cell in cells)])
-    columns = ["under load", "queries/s", "p50 ms", "p99 ms", "p50 and p99 at queries/s"]
-    return markdown_table(columns + (["nDCG@10"] if "ndcg" in load else []), rows)
+    cells = [_ratio(row, RATIOS[row["key"]]) for row in compared]
+    lines = ["### Against other libraries", "", "One thread, the same encoded queries, 100 documents each.", ""]
+    lines += [*markdown_table(["", "against", "ratio", "interval of 95 %", "goal", "reached"], cells), ""]
+    libraries = [row for row in rows if row["key"] == "library"]
+    for corpus in dict.fromkeys(row["corpus"] for row in libraries):
+        lines += _libraries(corpus, [row for row in libraries if row["corpus"] == corpus])
+    return ["\n".join(lines)]
 
 
-def versions_tables(file: Path) -> list[str]:
-    """Give one block for each run in `versions.json`: the sides' figures, and their ratios to the first side's."""
-    if not file.is_file():
-        return []
-    runs = json.loads(file.read_text(encoding="utf-8"))["runs"]
-    return [line for name, run in runs.items() for line in _run(name, run)]
+def _ratio(row: Row, goal: Ratio) -> list[str]:
+    figures, intervals = zip(*(_figure(row, name) for name in goal.figures), strict=True)
+    what = [f"{goal.what} ({row['setting']})", str(row["against"])]
+    return [*what, ", ".join(figures), ", ".join(intervals), goal.goal, goal.reached(row)]
 
 
-def _run(name: str, run: Row) -> Iterable[str]:
-    sides, plan = run["sides"], run["plan"]
-    names = [side["name"] for side in sides]
-    asked = f"{plan['turns']} turns of {plan['questions']} questions, {plan['connections']} connections to saturate"
-    yield f"**{name}**: {sides[0]['documents']:,} documents; {asked}; {run['machine']}, {run['date'][:10]}."
-    for side in sides:
-        versions = ", ".join(f"{package} {version}" for package, version in side["versions"].items())
-        yield f"- {side['name']}: commit {side['commit']}, dense index {side['dense']}; {versions}"
-    yield ""
-    columns = [*sides, *run["ratios"]]
-    rows = [[label, *(_number(column[key]) for column in columns)] for key, label in FIGURES.items()]
-    yield from markdown_table(["", *names, *(f"{side} ÷ {names[0]}" for side in names[1:])], rows)
-    yield ""
+def _figure(row: Row, name: str) -> tuple[str, str]:
+    label = "" if name == "qps" else f"{name} "
+    low, high = row[f"{name}_interval"]
+    return f"{label}{row[name]:g}", f"{low:g}–{high:g}"
+
+
+def _libraries(corpus: str, rows: Sequence[Row]) -> list[str]:
+    quality = ["recall@100", *(["nDCG@10"] if any("ndcg@10" in row for row in rows) else [])]
+    measured = sorted((row for row in rows if "p50" in row), key=lambda row: row["p50"])
+    cells = [
+        [
+            f"{row['name']} ({row['package']} {row['version']})",
+            " ".join(map(str, row["chosen"]["build"].values())) or "–",
+            ", ".join(f"{name} {value:g}" for name, value in row["chosen"]["search"].items()) or "–",
+            *(f"{row[name.lower()]:.3f}" for name in quality),
+            *(f"{row[name]:,}" for name in ("p50", "p99", "qps")),
+        ]
+        for row in measured
+    ]
+    first = rows[0]
+    lines = [f"**{corpus}**: {first['machine']}, {first['date'][:10]}, commit {first['commit']}.", ""]
+    lines += markdown_table(["", "index", "search", *quality, "p50 ms", "p99 ms", "requests/s"], cells)
+    reasons = [f"- {row['name']} {what}: {why}" for row in rows for what, why in row["reasons"].items()]
+    return [*lines, "", *(["Left out:", "", *reasons, ""] if reasons else [])]
 
 
 def _number(value: float | str) -> str:
     return value if isinstance(value, str) else f"{value:,}"
-
-
-FIGURES: Final = {
-    "in_process_p50_ms": "in process, p50 ms",
-    "in_process_p99_ms": "in process, p99 ms",
-    "dense_alone_p50_ms": "dense leg alone, p50 ms",
-    "sparse_alone_p50_ms": "sparse leg alone, p50 ms",
-    "over_slower_leg": "in process ÷ slower leg alone, p50",
-    "httpx_p50_ms": "over HTTP by httpx, p50 ms",
-    "httpx_p99_ms": "over HTTP by httpx, p99 ms",
-    "http_p50_ms": "over HTTP by the generator, p50 ms",
-    "http_p99_ms": "over HTTP by the generator, p99 ms",
-    "saturated_qps": "saturated, requests/s",
-    "saturated_cpu_ms": "saturated, processor ms a request",
-    "rss_mb": "memory after it, MiB (RSS)",
-}
-"""Figures of a side in `versions.json`, and their labels in the table."""
 
 
 def _times(row: Row) -> Iterable[float]:

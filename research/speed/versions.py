@@ -33,7 +33,7 @@ from lightretriever.loadtest.program import QUERIES, option, program
 from lightretriever.loadtest.record import commit, four_digits, latency, median, origin, write_json
 
 from research.harness.turns import Turns, Worker, in_turns
-from research.pages.speed_tables import versions_tables
+from research.pages.run_tables import versions_tables
 
 __all__ = ["Plan", "Side", "compare", "main", "ratios"]
 

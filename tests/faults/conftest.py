@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from research.harness.rows import record
-from research.pages.slo_table import OBJECTIVES
+from research.harness.rows import OBJECTIVES, record
 from tests.faults.commands import Commands
 from tests.faults.place import DOCUMENTS, Place
 from tests.support.tiny import make_tiny_bundle

@@ -9,7 +9,7 @@ from lightretriever.service.http.cost import LIGHT, cost_of_batch, cost_of_embed
 from lightretriever.service.schemas import BatchRequest, EmbeddingsRequest, SearchRequest
 from lightretriever.service.settings import Settings
 
-from research.pages.fairness_table import fairness_table
+from research.pages.run_tables import fairness_table
 from research.speed import fairness
 
 

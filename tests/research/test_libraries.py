@@ -14,7 +14,7 @@ from research.libraries.__main__ import main
 from research.libraries.library import DEPTH, Query, Source, encode
 from research.libraries.quality import Exact, Judged, choose, front, ratio
 from research.libraries.worker import LIBRARIES, answer
-from research.pages.library_tables import RATIOS, library_tables
+from research.pages.speed_tables import RATIOS, library_tables
 from tests.support.tiny import make_tiny_bundle
 
 WORDS = ["music", "player", "text", "editor", "library", "numbers", "terminal", "emulator", "python", "network", "file"]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from lightretriever.artifacts.bundle.reader import Bundle
 
-from research.pages.live_table import live_table
+from research.pages.run_tables import live_table
 from research.speed import live
 
 

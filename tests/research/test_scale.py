@@ -11,7 +11,7 @@ import pytest
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.cluster.push import push
 
-from research.pages.scale_tables import scale_tables
+from research.pages.growth_tables import scale_tables
 from research.scale import scatter, shard
 from tests.support.cluster import connected, remove_indexes
 

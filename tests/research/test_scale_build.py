@@ -10,7 +10,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from tokenizers import Tokenizer
 
-from research.pages.scale_tables import build_table
+from research.pages.growth_tables import build_table
 from research.scale.build import differences, main
 from tests.support.models import write_corpus
 from tests.support.tiny import make_tiny_bundle, tiny_documents, train_tokenizer

@@ -3,8 +3,8 @@
 import json
 from pathlib import Path
 
-from research.pages.speed_table import speed_table
-from research.pages.speed_tables import FIGURES, load_table, speed_tables, versions_tables
+from research.pages.run_tables import FIGURES, load_table, versions_tables
+from research.pages.speed_tables import speed_table, speed_tables
 
 
 def test_every_kind_of_row_has_its_table(tmp_path: Path) -> None:

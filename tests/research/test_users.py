@@ -7,7 +7,7 @@ import pytest
 from lightretriever.artifacts.evaluation.runs import JudgedQueries
 from lightretriever.loadtest.overlap import ndcg
 
-from research.pages.users_table import medians, users_table
+from research.pages.run_tables import medians, users_table
 from research.speed import users
 from tests.loadtest.server import answer, serving
 

@@ -8,7 +8,7 @@ import pytest
 from lightretriever.loadtest.connection import LoadError
 
 from research.harness.turns import in_turns
-from research.pages.speed_tables import FIGURES
+from research.pages.run_tables import FIGURES
 from research.speed import versions
 from research.speed.versions import Plan, Side, compare, ratios
 
