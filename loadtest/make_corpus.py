@@ -41,9 +41,8 @@ from lightretriever.artifacts.bundle.writer import (
 )
 from lightretriever.artifacts.corpus.beir import find_file, read_queries
 from lightretriever.artifacts.errors import LightRetrieverError, RecipeError
-from lightretriever.artifacts.files.shards import ShardStore
 from lightretriever.artifacts.pipeline.build import sparse_leg
-from lightretriever.artifacts.pipeline.encoded import encoded_corpus
+from lightretriever.artifacts.pipeline.encoded import TextStore, encoded_corpus
 from lightretriever.artifacts.pipeline.recipe import Recipe, load_recipe
 from lightretriever.artifacts.pipeline.terms import encoded_batches
 
@@ -178,7 +177,7 @@ def read_sample(recipe: Recipe, dimension: int | None = None) -> Sample:
     if dimension is not None and not 1 <= dimension <= manifest.dimension:
         most = manifest.dimension
         raise RecipeError(f"--dimension is {dimension}, the bundle has {most}.", remedy=f"Give 1 to {most}.")
-    leg = sparse_leg(recipe, ShardStore(recipe.work / "encode"))
+    leg = sparse_leg(recipe, TextStore(recipe.work / "encode"))
     batches = list(encoded_batches(recipe.work, encoded_corpus(recipe), leg))
     return Sample.of(batches, dimension or manifest.dimension, manifest.sparse.top_k)
 

@@ -33,7 +33,7 @@ from unittest.mock import patch
 
 import numpy as np
 import numpy.typing as npt
-from lightretriever.artifacts.bundle.parts import ExpansionInfo
+from lightretriever.artifacts.bundle.manifest import ExpansionInfo
 from lightretriever.artifacts.bundle.query_sample import query_vectors
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.corpus.bounds import MAX_IMPACT
@@ -41,13 +41,13 @@ from lightretriever.artifacts.dense.index import DenseIndex
 from lightretriever.artifacts.errors import LightRetrieverError
 from lightretriever.artifacts.evaluation.report import environment
 from lightretriever.artifacts.evaluation.runs import JudgedQueries, Ranking, ndcg_per_query, ranking, read_judged
-from lightretriever.artifacts.files.shards import ShardStore
 from lightretriever.artifacts.files.workdir import read_json, scratch_folder, write_atomically
 from lightretriever.artifacts.pipeline import expansion
-from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder, ImpactRow, TermNumbers
+from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder, TermNumbers
 from lightretriever.artifacts.pipeline.build import sparse_leg
+from lightretriever.artifacts.pipeline.encoded import ImpactRow, TextStore, csr
 from lightretriever.artifacts.pipeline.recipe import load_recipe
-from lightretriever.artifacts.pipeline.terms import SparseLeg, csr
+from lightretriever.artifacts.pipeline.terms import SparseLeg
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.sparse.writer import ImpactIndexWriter
 from lightretriever.service.search.fusion import align, fuse_linear
@@ -167,8 +167,8 @@ class Searched:
     def of(cls, given: argparse.Namespace, collection: Collection) -> "Searched":
         """Read what quality.py built for a collection."""
         recipe = load_recipe(Path(quality.build(given, collection)["output"]).with_suffix(".yaml"))
-        store, documents = ShardStore(recipe.work / "encode"), list(recipe.corpus.open())
-        vectors = np.concatenate([shard.dense.astype(np.float32) for shard in store])
+        store, documents = TextStore(recipe.work / "encode"), list(recipe.corpus.open())
+        vectors = store.whole().dense.astype(np.float32)
         leg, bundle = sparse_leg(recipe, store), Bundle.open(recipe.output)
         judged = read_judged(collection.path(given), collection.split)
         bags = list(bundle.tokenizer().as_queries(judged.queries.values()))

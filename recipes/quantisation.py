@@ -21,7 +21,7 @@ from lightretriever.artifacts.evaluation.report import environment
 from lightretriever.artifacts.evaluation.runs import JudgedQueries, measure, ranking, read_judged
 from lightretriever.artifacts.files.workdir import scratch_folder, write_atomically
 from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder
-from lightretriever.artifacts.pipeline.terms import csr
+from lightretriever.artifacts.pipeline.encoded import csr
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
 from lightretriever.artifacts.sparse.writer import ImpactIndexWriter

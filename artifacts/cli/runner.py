@@ -29,7 +29,7 @@ AGAIN: Final = {
     "general-table": "The same command goes on: what is encoded is kept.",
     "table": "The same command goes on after the last finished part.",
     "distil-table": "The same command goes on: what is encoded is kept.",
-    "encode": "The same command goes on after the last finished shard.",
+    "encode": "The same command goes on after the last encoded text.",
     "refine": "The same command goes on after the last finished table.",
     "index": "The same command begins this stage again; nothing of it is left.",
     "build": "The same command goes on where it was.",

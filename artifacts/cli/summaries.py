@@ -22,9 +22,9 @@ from lightretriever.artifacts.cli.summary import (
 )
 from lightretriever.artifacts.corpus.beir import Skipped
 from lightretriever.artifacts.errors import BundleError
-from lightretriever.artifacts.files.shards import ShardStore
 from lightretriever.artifacts.files.workdir import read_json
 from lightretriever.artifacts.pipeline.build import refined_folder, work_head_files
+from lightretriever.artifacts.pipeline.encoded import TextStore
 from lightretriever.artifacts.pipeline.recipe import Recipe
 from lightretriever.artifacts.tokens.tokenizer import document_text
 
@@ -58,19 +58,19 @@ def tables_summary(
 
 def encode_summary(encoding: "Encoding") -> EncodeSummary:
     """Of an encoded corpus, or of the part of it that was encoded."""
-    store, names = encoding.store, encoding.names
-    totals = store.totals(names)
+    store = encoding.store
+    rows = store.rows(store.find(store.texts[encoding.documents]))
     return EncodeSummary(
         command="encode",
         path=str(store.path),
-        documents=totals.documents,
+        documents=len(rows),
         **encoding.counts._asdict(),
         skipped=encoding.skipped.count,
         doubtful=encoding.doubtful,
-        cut=totals.cut,
-        terms=totals.terms,
-        dimension=store.read(names[0]).dense.shape[1] if names else 0,
-        shards=totals.shards,
+        cut=int(rows.cut.sum()),
+        terms=len(rows.impacts),
+        dimension=store.plan["dimension"],
+        shards=len(np.unique(encoding.documents // store.plan["shard_size"])),
         bytes=folder_size(store.path)[1],
     )
 
@@ -142,9 +142,9 @@ def next_stage(recipe: Recipe) -> str:
         files += [work_head_files(recipe, task, sparse=False)[1] for task in recipe.tasks]
     if not all(file.is_file() for file in files):
         return "distil-table" if recipe.biencoder else "table"
-    if not (work / "encode" / "shards.json").is_file():
+    if not (work / "encode" / "corpus.json").is_file():
         return "encode"
-    documents = ShardStore(work / "encode").documents
+    documents = TextStore(work / "encode").documents
     if recipe.refine is None:
         fitted = all(_fitted(work / "tables" / task, documents) for task in recipe.tasks)
         return "index" if fitted else "distil-table"

@@ -128,7 +128,7 @@ class EncodeSummary(Summary):
     """Of `encode`: of the documents the model read `encoded`, and the vectors of the `reused` were there; `removed`
     are texts of an earlier corpus. `terms` are sparse terms that the model gave all documents together, `skipped` bad
     lines of the corpus, `doubtful` given vectors that were compared and are not the encoder's, `cut` documents that are
-    longer than the model reads."""
+    longer than the model reads, `shards` runs of `encode.shard_size` documents."""
 
     command: Literal["encode"]
     documents: int

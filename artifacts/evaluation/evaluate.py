@@ -31,7 +31,7 @@ from lightretriever.artifacts.evaluation.runs import (
     write_run,
 )
 from lightretriever.artifacts.evaluation.searching import Fusion, OpenSearcher
-from lightretriever.artifacts.evaluation.systems import BM25, PAPER_FUSION, Searches, run_systems
+from lightretriever.artifacts.evaluation.systems import BM25, PAPER_FUSION, Searches, run_bm25, run_systems
 from lightretriever.artifacts.files.atomic_file import writing
 from lightretriever.artifacts.files.workdir import write_atomically
 from lightretriever.artifacts.signals import commit_point
@@ -100,7 +100,9 @@ def evaluate_bundle(
     with bundle.sparse() as index:
         missing = relevant_but_missing(judged, set(index.ids()))
         with open_searcher(bundle) as searcher:
-            results = run_systems(searcher, index, judged, searches, output)
+            results = run_systems(searcher, index, judged, searches)
+        if "bm25" in searches.wanted():
+            results.runs["bm25"] = run_bm25(index, judged, depth, output)
     if drop_own:
         results = replace(results, runs={system: without_own(run) for system, run in results.runs.items()})
     metrics = {system: measure(judged.qrels, run) for system, run in results.runs.items()}

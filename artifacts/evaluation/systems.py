@@ -27,6 +27,7 @@ __all__ = [
     "Results",
     "Searches",
     "postings_per_query",
+    "run_bm25",
     "run_systems",
     "word_index",
 ]
@@ -90,18 +91,12 @@ class Results:
     postings: dict[str, float] = field(default_factory=dict)
 
 
-def run_systems(
-    light: Searcher, index: ImpactIndex, judged: JudgedQueries, searches: Searches, scratch: Path
-) -> Results:
-    """Search with every judged query; `light` encodes it without a model. BM25's index is made in the folder `scratch`,
-    and removed again."""
-    results, wanted = Results(), searches.wanted()
+def run_systems(light: Searcher, index: ImpactIndex, judged: JudgedQueries, searches: Searches) -> Results:
+    """Search with every judged query by the systems of the bundle; `light` encodes it without a model."""
+    results, wanted = Results(), [system for system in searches.wanted() if system != "bm25"]
     whole = light if searches.full is None else searches.full.searcher(light, searches.task)
     with ProgressBar("evaluate", total=len(judged.queries) * len(wanted), unit="queries") as progress:
         for system in wanted:
-            if system == "bm25":
-                results.runs[system] = _bm25(index, judged, searches.depth, scratch, progress)
-                continue
             searcher = whole if system.startswith("full-") else light
             run = results.runs[system] = {}
             for query_id, text in judged.queries.items():
@@ -144,16 +139,11 @@ def word_index(
             yield words
 
 
-def _bm25(
-    index: ImpactIndex, judged: JudgedQueries, depth: int, scratch: Path, progress: ProgressBar
-) -> dict[str, Ranking]:
-    """BM25 over the words of the bundle's documents."""
-    run: dict[str, Ranking] = {}
-    with word_index(scratch, "words-", index.ids(), _texts(index), "bm25") as words:
-        for query_id, text in judged.queries.items():
-            run[query_id] = ranking(words.search(text, depth, **BM25))
-            progress.advance(1)
-    return run
+def run_bm25(index: ImpactIndex, judged: JudgedQueries, depth: int, parent: Path) -> dict[str, Ranking]:
+    """BM25 over the words of the bundle's documents, by an index below `parent` that is removed again."""
+    with word_index(parent, "words-", index.ids(), _texts(index), "bm25") as words:
+        queries = tracked(judged.queries.items(), "evaluate", total=len(judged.queries), unit="queries")
+        return {name: ranking(words.search(text, depth, **BM25)) for name, text in queries}
 
 
 def _texts(index: ImpactIndex) -> Iterator[str]:

@@ -231,7 +231,7 @@ class KnownItems:
 
 
 def find_known_items(
-    open_searcher: OpenSearcher, bundle: Bundle, bm25: RankByBm25, scratch: Path, *, seed: int = 0
+    open_searcher: OpenSearcher, bundle: Bundle, bm25: RankByBm25, *, seed: int = 0
 ) -> KnownItems | None:
     """Search for drawn documents by a sentence of theirs or, where none will do, the title, so that no judgment is
     needed. None where fewer than 20 documents have one.
@@ -250,7 +250,7 @@ def find_known_items(
         fusion = fusion_of("linear", None, bundle.manifest)
         searches = Searches(bundle.manifest.default_task, _DEPTH, _DEPTH, fusion, systems, dense=dense)
         with open_searcher(bundle) as searcher:
-            runs = run_systems(searcher, index, judged, searches, scratch).runs
+            runs = run_systems(searcher, index, judged, searches).runs
     found = bm25(list(queries.values()), _DEPTH)
     runs["bm25"] = {name: ranking(hits) for name, hits in zip(queries, found, strict=True)}
     ndcg = {system: ndcg_per_query(judged.qrels, run) for system, run in runs.items()}

@@ -1,1 +1,1 @@
-"""Files that are written whole or not at all, shards, and arrays."""
+"""Files that are written whole or not at all, and arrays."""

@@ -12,19 +12,16 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice, pairwise
-from typing import Any, Final, Self, TypeAlias
+from typing import Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
 from lightretriever.artifacts.corpus.bounds import MAX_IMPACT
 from lightretriever.artifacts.errors import CorpusError
-from lightretriever.artifacts.pipeline.encoded import TermCounts
+from lightretriever.artifacts.pipeline.encoded import ImpactRow, TermCounts
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
 
-__all__ = ["Bm25Encoder", "ImpactRow", "TermNumbers", "lucene_lengths", "strongest"]
-
-ImpactRow: TypeAlias = tuple[npt.NDArray[np.int32], npt.NDArray[np.uint16]]
-"""Terms (n,), ascending, and impacts (n,) of a document."""
+__all__ = ["Bm25Encoder", "TermNumbers", "lucene_lengths", "strongest"]
 
 _EXACT: Final = 24
 """Lengths below are exact in Lucene's byte, larger ones have four significant bits above it."""

@@ -1,4 +1,4 @@
-"""The last stage: token tables, encoded shards and corpus become one bundle. Needs no torch."""
+"""The last stage: token tables and the encoded corpus become one bundle. Needs no torch."""
 
 import hashlib
 import json
@@ -19,14 +19,13 @@ from lightretriever.artifacts.bundle.writer import (
     TableInput,
     write_bundle,
 )
-from lightretriever.artifacts.corpus.beir import Corpus, Skipped, read_queries
+from lightretriever.artifacts.corpus.beir import Skipped, read_queries
 from lightretriever.artifacts.corpus.query_log import most_frequent
 from lightretriever.artifacts.dense.build import check_factory
 from lightretriever.artifacts.errors import BundleError, ResumeError
 from lightretriever.artifacts.files.atomic_dir import check_target
-from lightretriever.artifacts.files.shards import ShardStore
 from lightretriever.artifacts.files.workdir import read_json
-from lightretriever.artifacts.pipeline.encoded import EncodedCorpus, encoded_corpus
+from lightretriever.artifacts.pipeline.encoded import EncodedCorpus, TextStore, encoded_corpus
 from lightretriever.artifacts.pipeline.recipe import Recipe, TableTraining
 from lightretriever.artifacts.pipeline.terms import SPARSE_TOKENIZER, SparseLeg, encoded_batches, terms_tokenizer
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
@@ -37,6 +36,7 @@ from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 __all__ = [
     "build_bundle",
     "check_before_build",
+    "check_corpus",
     "fit_settings",
     "head_plan",
     "head_texts",
@@ -70,9 +70,10 @@ def build_bundle(recipe: Recipe, *, overwrite: bool = False) -> tuple[Bundle, Sk
     """
     facts = _read(recipe, "backbone.json", "table")
     plan = _read(recipe, "encode/plan.json", "encode")
-    store, source = ShardStore(recipe.work / "encode"), recipe.corpus.open()
-    store.names()
-    _check_same(recipe, facts, store, source)
+    store = TextStore(recipe.work / "encode")
+    store.places()
+    check_corpus(recipe, store)
+    _check_same(recipe, facts, plan)
     corpus = encoded_corpus(recipe)
     heads = _heads(recipe, facts, sparse=head_has_sparse(recipe, plan["impacts"]))
     tables = {task: replace(_table(recipe, task, store), head=heads.get(task)) for task in recipe.tasks}
@@ -102,7 +103,7 @@ def fit_settings(settings: TableTraining) -> dict[str, Any]:
     return settings.model_dump(mode="json", exclude={"vectors", "ids", "queries"})
 
 
-def sparse_leg(recipe: Recipe, store: ShardStore) -> SparseLeg:
+def sparse_leg(recipe: Recipe, store: TextStore) -> SparseLeg:
     """What the terms and impacts of the recipe's documents are. Raises ResumeError where the table that expands them is
     missing."""
     plan, index = store.plan, recipe.index
@@ -162,14 +163,26 @@ def _queries(recipe: Recipe) -> list[str]:
     return [] if recipe.index.queries is None else list(read_queries(recipe.index.queries).values())
 
 
-def _check_same(recipe: Recipe, facts: dict[str, Any], store: ShardStore, corpus: Corpus) -> None:
-    """Every stage must have been run with the model, the corpus and the settings that the recipe has now."""
-    plan = store.plan
-    made = {"model of the encoded corpus": plan["model"], "corpus": store.documents["corpus_sha256"]}
+def check_corpus(recipe: Recipe, store: TextStore) -> None:
+    """Raise ResumeError, naming each difference, where the recipe's corpus is not the one that was encoded."""
+    corpus, made = recipe.corpus.open(), store.documents
+    now = {"corpus_sha256": corpus.sha256(), "limit": corpus.limit, "skip_bad": corpus.skip_bad}
+    if differences := [
+        f"{key}: {made[key]!r} when it was encoded, {now[key]!r} now" for key in now if made[key] != now[key]
+    ]:
+        again = "Run `lightretriever encode` with this recipe again."
+        if recipe.distil is not None and recipe.distil.vectors is not None:
+            again = "Let distil.vectors have the vectors of this corpus, and run `lightretriever distil-table`."
+        raise ResumeError(f"{recipe.work}: the corpus is another one ({'; '.join(differences)}).", remedy=again)
+
+
+def _check_same(recipe: Recipe, facts: dict[str, Any], plan: dict[str, Any]) -> None:
+    """Every stage must have been run with the model and the settings that the recipe has now."""
+    made = {"model of the encoded corpus": plan["model"]}
     made |= {f"encode.{key}": plan[key] for key in ("max_length", "top_k")} | {"encode.lowercase": facts["lowercase"]}
     if plan["impacts"] != "learned" and "top_k" not in recipe.encode.model_fields_set:
         del made["encode.top_k"]  # all terms of BM25 are kept by default
-    now: dict[str, Any] = {"model of the encoded corpus": facts["fingerprint"], "corpus": corpus.sha256()}
+    now: dict[str, Any] = {"model of the encoded corpus": facts["fingerprint"]}
     now |= {f"encode.{key}": getattr(recipe.encode, key) for key in ("max_length", "top_k", "lowercase")}
     if "sparse" in facts:
         made["a model for the sparse leg"], now["a model for the sparse leg"] = True, recipe.sparse is not None
@@ -177,17 +190,12 @@ def _check_same(recipe: Recipe, facts: dict[str, Any], store: ShardStore, corpus
         table = _read(recipe, f"tables/{task}/plan.json", "table")
         made |= {f"model of table {task}": table["model"], f"tasks.{task}": table["instruction"]}
         now |= {f"model of table {task}": facts["fingerprint"], f"tasks.{task}": instruction}
-    differences = {
-        key: f"{key}: {made[key]!r} when it was made, {now[key]!r} now" for key in made if made[key] != now[key]
-    }
-    if differences:
-        elsewhere = "Run `table` and `encode` again with this recipe in another work directory."
-        again = "Run `lightretriever encode` with this recipe again."
-        if recipe.distil is not None and recipe.distil.vectors is not None:
-            again = "Let distil.vectors have the vectors of this corpus, and run `lightretriever distil-table`."
+    if differences := [
+        f"{key}: {made[key]!r} when it was made, {now[key]!r} now" for key in made if made[key] != now[key]
+    ]:
         raise ResumeError(
-            f"{recipe.work}: the stages don't fit together ({'; '.join(differences.values())}).",
-            remedy=again if list(differences) == ["corpus"] else elsewhere,
+            f"{recipe.work}: the stages don't fit together ({'; '.join(differences)}).",
+            remedy="Run `table` and `encode` again with this recipe in another work directory.",
         )
 
 
@@ -213,13 +221,13 @@ def _idf(
     return idf
 
 
-def _corpus_info(recipe: Recipe, store: ShardStore) -> CorpusInfo:
+def _corpus_info(recipe: Recipe, store: TextStore) -> CorpusInfo:
     return CorpusInfo(
         name=recipe.corpus.name,
         licence=recipe.corpus.licence,
         sha256=store.documents["corpus_sha256"],
         skipped=store.skipped,
-        cut=store.totals().cut,
+        cut=int(store.whole().cut.sum()),
     )
 
 
@@ -299,7 +307,7 @@ def _heads(recipe: Recipe, facts: dict[str, Any], *, sparse: bool) -> dict[str, 
     return heads
 
 
-def _table(recipe: Recipe, task: str, store: ShardStore) -> TableInput:
+def _table(recipe: Recipe, task: str, store: TextStore) -> TableInput:
     folder, stage = recipe.work / "tables" / task, "distil-table" if recipe.biencoder else "table"
     if recipe.refine is not None:
         folder, stage = refined_folder(recipe, task), "refine"

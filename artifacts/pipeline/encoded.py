@@ -1,7 +1,8 @@
-"""The encoded corpus: every line read once and checked once, in columns that all later stages map into memory.
+"""The encoded corpus: every line read and checked once, every text encoded once, in columns that later stages map.
 
-FOLDER/KEY/           KEY is a digest of the format, the corpus file's SHA-256, and how it is read
-    corpus.json       what KEY is of; the number of documents, the bad lines, the different sets of fields
+WORK/encoded/KEY/     a corpus (`EncodedCorpus`)
+    corpus.json       what KEY is a digest of: the format, the corpus file's SHA-256, how it is read; the number of
+                      documents, the bad lines, the different sets of fields
     ids, raw          the documents' ids and JSON, one after the other; ids.at, raw.at (N + 1,) int64: where each begins
     lines, texts      (N, 16) uint8, digests of the lines, and of title and text
     fields            (N,) int32, each document's set of fields
@@ -9,45 +10,74 @@ FOLDER/KEY/           KEY is a digest of the format, the corpus file's SHA-256, 
     terms-VOCABULARY/ terms and how often a document has them: at, values, counts (nnz,) int32, names.json
     NAME.old, origin  columns of the corpus before, and the place there of each document (N,) int64, -1 for a new line
 
+WORK/encode/          what the models made of texts (`TextStore`)
+    plan.json         the format, and what a text is encoded with
+    run-NAME/         texts (n, 16) uint8, their digests; dense (n, H) float16; impacts in CSR form: at (n + 1,) int64,
+                      terms (nnz,) int32, impacts (nnz,) uint16; cut (n,) bool
+    texts-NAME        (N, 16) uint8, the digests of a corpus' texts, in its order
+    corpus.json       the corpus that is encoded, and the name of its texts
+
 Numbers are little-endian. A changed corpus is another KEY: only lines whose digest is new are parsed and checked, and
-its columns are made of the former ones and of new lines. The model's vectors and impacts of a text are in shards named
-by content (`files.shards`), by which several machines share the work: each of them has the same columns.
+its columns are made of the former ones and of new lines. A process appends the texts that no run has to a run of its
+own, so that several machines share the work. A text counts once its digest is there, which is written last. `finish`
+makes one run of all, with the bytes of a fresh one.
 """
 
 import json
 import os
 import shutil
+from abc import ABC, abstractmethod
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from hashlib import blake2b
 from itertools import groupby, pairwise
 from pathlib import Path
-from typing import Any, Final, Self
+from time import monotonic
+from typing import Any, BinaryIO, Final, NamedTuple, Self, TypeAlias
 from uuid import uuid4
 
 import numpy as np
 import numpy.typing as npt
 import orjson
 from lightretriever.artifacts.corpus.beir import Corpus, Document, Known, Skipped
-from lightretriever.artifacts.errors import CorpusError, ResumeError
+from lightretriever.artifacts.errors import CorpusError, RecipeError, ResumeError
 from lightretriever.artifacts.files.atomic_file import writing
-from lightretriever.artifacts.files.shards import text_digest
-from lightretriever.artifacts.files.workdir import read_json
+from lightretriever.artifacts.files.workdir import check_plan, read_json, write_atomically
 from lightretriever.artifacts.pipeline.recipe import Recipe
 from lightretriever.artifacts.progress import tracked
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 
-__all__ = ["FORMAT", "EncodedCorpus", "Rows", "TermCounts", "encoded_corpus"]
+__all__ = [
+    "FORMAT",
+    "Digests",
+    "EncodedCorpus",
+    "ImpactRow",
+    "ModelRows",
+    "Part",
+    "Rows",
+    "TermCounts",
+    "TextStore",
+    "csr",
+    "encoded_corpus",
+    "first_rows",
+    "text_digest",
+    "text_digests",
+]
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 _FACTS: Final = "corpus.json"
 _DIGEST_BYTES: Final = 16
 _BATCH: Final = 1024
 _OLD: Final = ".old"
+_SYNC_S: Final = 60.0
+
+ImpactRow: TypeAlias = tuple[npt.NDArray[np.int32], npt.NDArray[np.uint16]]
+"""Terms (n,), ascending, and impacts (n,) of a document."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +95,12 @@ class Rows:
 
     def __iter__(self) -> Iterator[npt.NDArray[np.int32]]:
         return (self[row] for row in range(len(self)))
+
+    def places(self, rows: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Where the values of texts are, one text after the other, and `at` of them."""
+        lengths = self.at[rows + 1] - self.at[rows]
+        at = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        return np.repeat(self.at[rows] - at[:-1], lengths) + np.arange(at[-1]), at
 
 
 @dataclass(frozen=True)
@@ -232,7 +268,338 @@ def encoded_corpus(recipe: Recipe, *, shared: bool = False) -> EncodedCorpus:
     return EncodedCorpus.of(recipe.corpus.open(), recipe.work / "encoded", shared=shared)
 
 
-class _Column:
+def text_digest(text: str) -> bytes:
+    """The digest that identifies a text: 16 bytes."""
+    return blake2b(text.encode(), digest_size=_DIGEST_BYTES).digest()
+
+
+def text_digests(texts: Iterable[str]) -> npt.NDArray[np.uint8]:
+    """The digests of texts, (n, 16)."""
+    return np.frombuffer(b"".join(map(text_digest, texts)), np.uint8).reshape(-1, _DIGEST_BYTES)
+
+
+class Part(NamedTuple):
+    """Part `number` of `of` of a corpus' shards: from that one on, each `of`-th."""
+
+    number: int = 1
+    of: int = 1
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read `I/N`. Raises RecipeError for another form, or a number outside of 1..N."""
+        number, _, of = text.partition("/")
+        if number.isdecimal() and of.isdecimal() and 1 <= int(number) <= int(of):
+            return cls(int(number), int(of))
+        raise RecipeError(f"--part is {text!r}, expected I/N with I from 1 to N.", remedy="Write 1/4, 2/4, 3/4, 4/4.")
+
+    def has(self, shards: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Whether each shard, counted from 0, belongs to it."""
+        own: npt.NDArray[np.bool_] = shards % self.of == self.number - 1
+        return own
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.of}"
+
+
+def csr(
+    rows: Sequence[ImpactRow],
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.uint16]]:
+    """The terms and impacts of n texts as `indptr` (n + 1,), `terms` (nnz,) and `impacts` (nnz,)."""
+    indptr = np.cumsum([0, *(len(terms) for terms, _ in rows)]).astype(np.int64)
+    terms = np.concatenate([np.empty(0, np.int32), *(terms for terms, _ in rows)])
+    return indptr, terms, np.concatenate([np.empty(0, np.uint16), *(impacts for _, impacts in rows)])
+
+
+@dataclass(frozen=True)
+class ModelRows:
+    """What models made of n texts: `dense` (n, H) float16, L2-normalised before rounding; `terms`, token ids, ascending
+    in each text, and beside them `impacts` (nnz,) uint16; `cut` (n,) bool, whether a text is longer than one reads."""
+
+    dense: npt.NDArray[np.float16]
+    terms: Rows
+    impacts: npt.NDArray[np.uint16]
+    cut: npt.NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, dense: npt.NDArray[np.float16], sparse: Sequence[ImpactRow], cut: Sequence[bool]) -> Self:
+        """Of vectors, and the terms and impacts of each text."""
+        at, terms, impacts = csr(sparse)
+        return cls(dense, Rows(at, terms), impacts, np.array(cut, np.bool_))
+
+    @classmethod
+    def joined(cls, parts: Sequence[Self]) -> Self:
+        """One or more parts as one."""
+        lengths = np.concatenate([np.diff(part.terms.at) for part in parts])
+        return cls(
+            np.concatenate([part.dense for part in parts]),
+            Rows(
+                np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+                np.concatenate([part.terms.values for part in parts]),
+            ),
+            np.concatenate([part.impacts for part in parts]),
+            np.concatenate([part.cut for part in parts]),
+        )
+
+    def __len__(self) -> int:
+        return len(self.cut)
+
+    def take(self, rows: npt.NDArray[np.int64]) -> "ModelRows":
+        """Those of some texts, copied."""
+        places, at = self.terms.places(rows)
+        return ModelRows(self.dense[rows], Rows(at, self.terms.values[places]), self.impacts[places], self.cut[rows])
+
+    def sparse(self) -> list[ImpactRow]:
+        """The terms and impacts of each text."""
+        return [
+            (self.terms.values[start:end], self.impacts[start:end]) for start, end in pairwise(self.terms.at.tolist())
+        ]
+
+
+class TextStore:
+    """What models made of texts, which are known by their digests, all by one plan."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = Path(path)
+
+    @classmethod
+    def begin(cls, path: Path, plan: dict[str, Any]) -> Self:
+        """Begin a job, or go on with one. `plan` names every setting that changes what a text is encoded to; its
+        `dimension` is H, and `shard_size` how many documents a part is made of at a time.
+
+        Raises ResumeError, naming each difference, when the directory was begun with another plan.
+        """
+        plan = {"format": FORMAT, **plan}
+        check_plan(path / "plan.json", plan)
+        store = cls(path)
+        store.plan = plan  # that of the file may be another's by now, who began at the same time
+        return store
+
+    @cached_property
+    def plan(self) -> dict[str, Any]:
+        """The settings that texts are encoded with. Raises ResumeError when no job was begun."""
+        return read_json(self.path / "plan.json")
+
+    @property
+    def documents(self) -> Any:
+        """The facts of the corpus that `finish` was given. Raises ResumeError while none is encoded to its end."""
+        return self._corpus["documents"]
+
+    @property
+    def skipped(self) -> int:
+        """How many bad lines of the corpus were left out. Raises ResumeError as `documents` does."""
+        return int(self._corpus["skipped"])
+
+    @cached_property
+    def texts(self) -> npt.NDArray[np.uint8]:
+        """The digests (N, 16) of the corpus' texts, in its order. Raises ResumeError as `documents` does."""
+        return _mapped(self.path / self._corpus["texts"], "u1", _DIGEST_BYTES)
+
+    def find(self, texts: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
+        """Where texts with these digests (n, 16) are among all that are here, (n,); -1 for one that is not."""
+        return self._places.find(texts)
+
+    def rows(self, places: npt.NDArray[np.int64]) -> ModelRows:
+        """What was made of the texts at these places (n,), copied."""
+        ends = np.cumsum([len(rows) for _, rows in self._runs])
+        run = np.searchsorted(ends, places, side="right")
+        parts = [ModelRows.of(np.zeros((0, self.plan["dimension"]), np.float16), [], [])]
+        for number, (_, rows) in enumerate(self._runs):
+            parts.append(rows.take(places[run == number] - (ends[number] - len(rows))))
+        return ModelRows.joined(parts).take(np.argsort(np.argsort(run, kind="stable"), kind="stable"))
+
+    def counts(self, places: npt.NDArray[np.int64]) -> tuple[int, int]:
+        """How many terms the texts at these places (n,) have together, and how many texts are cut."""
+        lengths = np.concatenate([np.empty(0, np.int64), *(np.diff(rows.terms.at) for _, rows in self._runs)])
+        cut = np.concatenate([np.empty(0, np.bool_), *(rows.cut for _, rows in self._runs)])
+        return int(lengths[places].sum()), int(cut[places].sum())
+
+    def places(self) -> npt.NDArray[np.int64]:
+        """Where the corpus' texts are, (N,), for `rows`. Raises ResumeError when some are missing, and names their
+        parts."""
+        if missing := self.missing_shards():
+            parts = self.missing_parts()
+            again = " and ".join(f"`encode --part {part}`" for part in parts) if parts[0].of > 1 else "`encode`"
+            shards = -(-len(self.texts) // self.plan["shard_size"])
+            raise ResumeError(
+                f"{self.path}: {len(missing)} of {shards} shards are not there.",
+                remedy=f"Run {again} with this recipe.",
+            )
+        return self.find(self.texts)
+
+    def whole(self) -> ModelRows:
+        """What was made of the corpus' texts, mapped where they lie in one run, in this order. Raises ResumeError as
+        `places` does."""
+        places = self.places()
+        if len(self._runs) == 1 and np.array_equal(places, np.arange(len(self._runs[0][1]))):
+            return self._runs[0][1]
+        return self.rows(places)
+
+    def batches(self) -> Iterator[ModelRows]:
+        """What was made of the corpus' texts, a shard at a time. Raises ResumeError as `places` does."""
+        places, size = self.places(), self.plan["shard_size"]
+        for start in range(0, len(places), size):
+            yield self.rows(places[start : start + size])
+
+    def missing_shards(self) -> list[int]:
+        """The shards of the corpus of which a text is missing, from 0 on. Raises ResumeError as `documents` does."""
+        rows = np.flatnonzero(self.find(self.texts) < 0)
+        return sorted(set((rows // self.plan["shard_size"]).tolist()))
+
+    def missing_parts(self) -> list[Part]:
+        """The parts that lack shards, of as many as the corpus was encoded in; 1/1 for one that was encoded at once.
+        Raises ResumeError as `documents` does."""
+        of = self._corpus["parts"]
+        return [Part(number + 1, of) for number in sorted({shard % of for shard in self.missing_shards()})]
+
+    @contextmanager
+    def adding(self) -> Iterator[Callable[[npt.NDArray[np.uint8], ModelRows], None]]:
+        """A function that adds n >= 1 texts, given by their digests (n, 16), and raises DiskError. They stay, whatever
+        ends the block."""
+        run = _Run(self.path / f"run-{uuid4().hex}")
+        try:
+            yield run.add
+        finally:
+            run.close()
+            self._forget()
+
+    def finish(
+        self, texts: npt.NDArray[np.uint8], documents: Any, *, skipped: int = 0, part: Part | None = None
+    ) -> None:
+        """Record of which `texts` (N, 16) the corpus `documents` is made, and how many bad lines were left out. What
+        was made of them becomes one run, and all else is removed, unless other processes make a `part`."""
+        name = f"texts-{_name(texts)}"
+        write_atomically(self.path / name, texts.tobytes())
+        made = {"documents": documents, "texts": name, "skipped": skipped, "parts": part.of if part else 1}
+        write_atomically(self.path / _FACTS, json.dumps(made, indent=1).encode() + b"\n")
+        vars(self).pop("texts", None)
+        if part is None:
+            self._tidy(texts[first_rows(texts)], name)
+
+    def others(self, texts: npt.NDArray[np.uint8]) -> int:
+        """How many texts are here besides these (N, 16)."""
+        known = np.concatenate([_void(texts), *(_void(run) for run, _ in self._runs)])
+        return len(np.unique(known)) - len(np.unique(_void(texts)))
+
+    def _tidy(self, texts: npt.NDArray[np.uint8], name: str) -> None:
+        kept, runs = self.path / f"run-{_name(texts)}", self._folders()
+        if not kept.is_dir() and len(runs) == 1 and np.array_equal(self._runs[0][0], texts):
+            runs[0].rename(kept)
+        elif not kept.is_dir() and len(texts):
+            with _new_folder(kept) as new, closing(_Run(new)) as run:
+                for start in range(0, len(texts), _BATCH):
+                    part = texts[start : start + _BATCH]
+                    run.add(part, self.rows(self.find(part)))
+        for other in self.path.iterdir():
+            if other.is_dir() and other != kept:
+                shutil.rmtree(other)
+            elif other.name.startswith("texts-") and other.name != name:
+                other.unlink()
+        self._forget()
+
+    def _forget(self) -> None:
+        for name in ("_runs", "_places"):
+            vars(self).pop(name, None)
+
+    def _folders(self) -> list[Path]:
+        return sorted(folder for folder in self.path.glob("run-*") if not folder.suffix)
+
+    @cached_property
+    def _runs(self) -> list[tuple[npt.NDArray[np.uint8], ModelRows]]:
+        return [_run(folder, self.plan["dimension"]) for folder in self._folders()]
+
+    @cached_property
+    def _places(self) -> "Digests":
+        return Digests(np.concatenate([np.empty((0, _DIGEST_BYTES), np.uint8), *(texts for texts, _ in self._runs)]))
+
+    @property
+    def _corpus(self) -> dict[str, Any]:
+        file = self.path / _FACTS
+        if not file.is_file():
+            raise ResumeError(f"{self.path}: the corpus is not encoded to its end.", remedy="Run `encode` again.")
+        return read_json(file)
+
+
+class _Run:
+    """Appends to the columns of a new folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._files, self._end, self._synced = folder, dict[str, BinaryIO](), 0, monotonic()
+
+    def add(self, texts: npt.NDArray[np.uint8], rows: ModelRows) -> None:
+        """Add n >= 1 texts."""
+        at = rows.terms.at[1:] + self._end
+        if not self._files:
+            with writing(self._folder):
+                self._folder.mkdir(parents=True, exist_ok=True)
+            at = np.concatenate([[0], at])
+        columns: list[npt.NDArray[Any]] = [rows.dense, at, rows.terms.values, rows.impacts, rows.cut, texts]
+        for (name, dtype), values in zip(_MODEL.items(), columns, strict=True):
+            with writing(self._folder / name):
+                if name not in self._files:
+                    self._files[name] = (self._folder / name).open("wb", buffering=0)
+                left = memoryview(values.astype(dtype, copy=False).tobytes())
+                while left:
+                    left = left[self._files[name].write(left) :]
+        self._end = int(at[-1])
+        if monotonic() - self._synced >= _SYNC_S:
+            self._sync()
+
+    def close(self) -> None:
+        """Close the files."""
+        self._sync()
+        for file in self._files.values():
+            file.close()
+
+    def _sync(self) -> None:
+        for file in self._files.values():
+            os.fsync(file.fileno())
+        self._synced = monotonic()
+
+
+_MODEL: Final = {"dense": "<f2", "at": "<i8", "terms": "<i4", "impacts": "<u2", "cut": "?", "texts": "u1"}
+
+
+def _run(folder: Path, dimension: int) -> tuple[npt.NDArray[np.uint8], ModelRows]:
+    """The texts of a run that are whole, and what was made of them."""
+    size = (folder / "texts").stat().st_size if (folder / "texts").is_file() else 0
+    count = size // _DIGEST_BYTES
+    at = _mapped(folder / "at", "<i8", count=count + 1) if count else np.zeros(1, np.int64)
+    terms, impacts = (_mapped(folder / name, _MODEL[name], count=int(at[-1])) for name in ("terms", "impacts"))
+    dense, cut = _mapped(folder / "dense", "<f2", dimension, count), _mapped(folder / "cut", "?", count=count)
+    return _mapped(folder / "texts", "u1", _DIGEST_BYTES, count), ModelRows(dense, Rows(at, terms), impacts, cut)
+
+
+class Digests:
+    """Finds texts or lines by their digests (n, 16)."""
+
+    def __init__(self, digests: npt.NDArray[np.uint8]) -> None:
+        whole = _void(digests)
+        self._order = np.argsort(whole, kind="stable")
+        self._sorted = whole[self._order]
+
+    def find(self, digests: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
+        """The places (m,) of digests (m, 16), the first of equal ones; -1 for others."""
+        if not len(self._sorted):
+            return np.full(len(digests), -1, np.int64)
+        wanted = _void(digests)
+        found = np.minimum(np.searchsorted(self._sorted, wanted), len(self._sorted) - 1)
+        return np.where(self._sorted[found] == wanted, self._order[found], -1)
+
+
+def _void(digests: npt.NDArray[np.uint8]) -> npt.NDArray[np.void]:
+    return np.ascontiguousarray(digests).view(f"V{_DIGEST_BYTES}")[:, 0]
+
+
+def first_rows(digests: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
+    """The places (m,), ascending, where each of the different digests (n, 16) comes first."""
+    return np.sort(np.unique(_void(digests), return_index=True)[1])
+
+
+def _name(digests: npt.NDArray[np.uint8]) -> str:
+    return blake2b(digests.tobytes(), digest_size=_DIGEST_BYTES).hexdigest()
+
+
+class _Column(ABC):
     """A column on its way: rows of whole numbers, each made of a text or taken from the column before."""
 
     def __init__(self) -> None:
@@ -242,17 +609,18 @@ class _Column:
         """Take rows from a folder."""
         self.old = Rows(_mapped(old / "at", "<i8"), _mapped(old / "values", "<i4"))
 
+    @abstractmethod
     def read(self, texts: list[str]) -> Iterable[Any]:
         """What `add` takes of each text."""
-        raise NotImplementedError
 
+    @abstractmethod
     def add(self, row: Any) -> None:
         """Add a row of a text."""
-        raise NotImplementedError
 
     def take(self, places: list[int]) -> None:
         """Add rows of the column before."""
-        raise NotImplementedError
+        for place in places:
+            self.add(self.old[place])
 
     def write(self, folder: Path) -> None:
         """Write the column."""
@@ -271,10 +639,6 @@ class _Tokens(_Column):
     def add(self, row: npt.NDArray[np.int32]) -> None:
         self.values.frombytes(row.tobytes())
         self.at.append(len(self.values))
-
-    def take(self, places: list[int]) -> None:
-        for place in places:
-            self.add(self.old[place])
 
 
 class _Words(_Column):
@@ -326,10 +690,7 @@ class _Former:
         self.folder = folder
         self.corpus = EncodedCorpus.open(folder)
         self._fields = _mapped(folder / "fields", "<i4")
-        self._lines = _mapped(folder / "lines", "u1", _DIGEST_BYTES)
-        begins = np.ascontiguousarray(self._lines[:, :8]).view("<u8")[:, 0]
-        self._order = np.argsort(begins, kind="stable")
-        self._begins = begins[self._order]
+        self._lines = Digests(_mapped(folder / "lines", "u1", _DIGEST_BYTES))
 
     def columns(self) -> list[Path]:
         """The folders of its columns."""
@@ -337,16 +698,10 @@ class _Former:
 
     def known(self, line: bytes) -> Known | None:
         """The document of a line; None for a line that the corpus before lacked."""
-        digest = _line_digest(line)
-        begin = np.uint64(int.from_bytes(digest[:8], "little"))
-        place = int(np.searchsorted(self._begins, begin))
-        while place < len(self._begins) and self._begins[place] == begin:
-            row = int(self._order[place])
-            if self._lines[row].tobytes() == digest:
-                names = tuple(self.corpus.facts["fields"][self._fields[row]])
-                return Known(self.corpus.ids(row, row + 1)[0], names, row)
-            place += 1
-        return None
+        row = int(self._lines.find(np.frombuffer(_line_digest(line), np.uint8)[None])[0])
+        if row < 0:
+            return None
+        return Known(self.corpus.ids(row, row + 1)[0], tuple(self.corpus.facts["fields"][self._fields[row]]), row)
 
 
 def _former(folder: Path, facts: dict[str, Any]) -> _Former | None:
@@ -432,12 +787,13 @@ def _document(raw: bytes) -> Document:
     return Document(record["_id"], record.get("title") or "", record["text"], raw)
 
 
-def _mapped(file: Path, dtype: str, width: int | None = None) -> npt.NDArray[Any]:
-    """The numbers of a file, (n,) or (n, width), mapped. Raises ResumeError where it is missing or damaged."""
+def _mapped(file: Path, dtype: str, width: int | None = None, count: int | None = None) -> npt.NDArray[Any]:
+    """The numbers of a file, (n,) or (n, width), mapped: all, or the first `count`. Raises ResumeError where it is
+    missing or damaged."""
     try:
-        if not file.stat().st_size:
+        if count == 0 or not file.stat().st_size:
             return np.zeros(0 if width is None else (0, width), dtype)
-        numbers: npt.NDArray[Any] = np.memmap(file, dtype, "r")
+        numbers: npt.NDArray[Any] = np.memmap(file, dtype, "r", shape=None if count is None else count * (width or 1))
         return numbers if width is None else numbers.reshape(-1, width)
     except (OSError, ValueError) as error:
         raise ResumeError(

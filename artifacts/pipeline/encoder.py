@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 from lightretriever.artifacts.errors import ModelError
 from lightretriever.artifacts.files.arrays import read_array, write_array
-from lightretriever.artifacts.pipeline.bm25_impacts import ImpactRow
+from lightretriever.artifacts.pipeline.encoded import ImpactRow
 from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 

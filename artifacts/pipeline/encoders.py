@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 from lightretriever.artifacts.bundle.manifest import ImpactKind
 from lightretriever.artifacts.pipeline.adapter_files import adapter_settings
-from lightretriever.artifacts.pipeline.encoder import Encoded, Encoder
+from lightretriever.artifacts.pipeline.encoder import DenseEncoder, Encoded, Encoder
+from lightretriever.artifacts.pipeline.given_vectors import GivenVectors
 from lightretriever.artifacts.pipeline.language_model import LanguageModel
 from lightretriever.artifacts.pipeline.model import load_model
 from lightretriever.artifacts.pipeline.recipe import EncodeRecipe, ModelRecipe, Recipe, is_of_sentence_transformers
@@ -32,11 +33,12 @@ __all__ = ["Encoders", "load_encoder", "load_encoders", "load_sparse_encoder", "
 class Encoders:
     """The encoders of a recipe: `dense` for the dense leg, and `sparse` for the sparse one, None where
     `dense` gives the impacts as well or they are BM25. `settings` are those of the model that makes the terms, with the
-    kind of impacts."""
+    kind of impacts. `given` has the documents' vectors in place of `dense`, where a file has them."""
 
     dense: Encoder
     sparse: "SparseModel | LanguageModel | None"
     settings: EncodeRecipe
+    given: GivenVectors | None = None
 
     @property
     def models(self) -> "list[Encoder | SparseModel]":
@@ -79,12 +81,11 @@ class Encoders:
 
     def encode_documents(self, texts: Sequence[str], *, progress: ProgressBar | None = None) -> Encoded:
         """Dense vectors, and impacts unless they are BM25. Raises ModelError."""
-        made = self.dense.encode_documents(texts, progress=progress)
-        return made if self.sparse is None else replace(made, sparse=self.encode_impacts(texts))
-
-    def encode_impacts(self, texts: Sequence[str]) -> list[tuple[npt.NDArray[np.int32], npt.NDArray[Any]]] | None:
-        """Impacts of documents whose vectors are given; None where they are BM25. Raises ModelError."""
-        return None if self.sparse is None or self.impacts == "bm25" else self.sparse.encode_impacts(texts)
+        source: DenseEncoder = self.given or self.dense
+        made = source.encode_documents(texts, progress=progress)
+        if self.sparse is None:
+            return made
+        return replace(made, sparse=None if self.impacts == "bm25" else self.sparse.encode_impacts(texts))
 
     def are_cut(self, texts: Sequence[str]) -> list[bool]:
         """Whether each document is longer than one of the models reads."""

@@ -33,7 +33,8 @@ from lightretriever.artifacts.bundle.parts import ExpansionInfo
 from lightretriever.artifacts.errors import ResumeError
 from lightretriever.artifacts.files.arrays import read_array, write_array
 from lightretriever.artifacts.files.workdir import read_json, write_atomically
-from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder, ImpactRow, strongest
+from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder, strongest
+from lightretriever.artifacts.pipeline.encoded import ImpactRow
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 
 __all__ = ["FORM", "Expansion", "word_rows"]

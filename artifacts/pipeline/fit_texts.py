@@ -9,20 +9,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from lightretriever.artifacts.corpus.beir import Document, read_queries
 from lightretriever.artifacts.errors import RecipeError
-from lightretriever.artifacts.files.shards import EncodedRow, ShardStore
 from lightretriever.artifacts.files.workdir import read_json
-from lightretriever.artifacts.pipeline.encode import encoded_rows, write_shards
-from lightretriever.artifacts.pipeline.encoded import encoded_corpus
+from lightretriever.artifacts.pipeline.encode import encode_texts, model_rows
+from lightretriever.artifacts.pipeline.encoded import ModelRows, TextStore, encoded_corpus, text_digests
 from lightretriever.artifacts.pipeline.encoder import Encoded, Encoder
 from lightretriever.artifacts.pipeline.fit import Bags, FitTexts
 from lightretriever.artifacts.pipeline.recipe import DistilTableRecipe, Recipe, RefineRecipe
-from lightretriever.artifacts.pipeline.terms import checked_shards
 from lightretriever.artifacts.pipeline.weights import software
 from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.tokens.idf import TokenStatistics, count_tokens
@@ -57,10 +55,10 @@ class DistilTexts:
 
     @classmethod
     def of(cls, recipe: Recipe, settings: DistilTableRecipe, encoder: Encoder) -> Self:
-        """Read the corpus, its shards and the queries. Raises ModelError for a tokenizer that can't serve queries, and
+        """Read the corpus, its vectors and the queries. Raises ModelError for a tokenizer that can't serve queries, and
         RecipeError where neither documents nor queries have a token that it knows."""
         corpus = encoded_corpus(recipe)
-        vectors = np.concatenate([shard.dense for shard in ShardStore(recipe.work / "encode")])
+        vectors = TextStore(recipe.work / "encode").whole().dense
         texts = query_texts(settings.queries, settings.sample, settings.seed)
         if settings.sentences:
             limit = None if settings.sentences is True else settings.sentences
@@ -97,20 +95,15 @@ class DistilTexts:
 def encoded_documents(recipe: Recipe, settings: RefineRecipe) -> FitTexts:
     """Drawn documents of the encoded corpus, as far as the model read them, and their vectors, cut to the bundle's D.
 
-    No model is needed. Raises ResumeError where the corpus is not the one that was encoded.
+    No model is needed. Raises ResumeError where documents are not encoded.
     """
     facts = read_json(recipe.work / "backbone.json")
     tokenizer = TextTokenizer.from_file(recipe.work / "tokenizer.json", lowercase=facts["lowercase"])
-    store = ShardStore(recipe.work / "encode")
-    drawn = np.random.default_rng(settings.seed).permutation(store.totals().documents)[: settings.documents]
-    places = {int(row): place for place, row in enumerate(drawn)}
-    corpus = encoded_corpus(recipe)
-    vectors = np.zeros((len(drawn), recipe.index.dimension or facts["hidden_size"]), dtype=np.float32)
-    shards = checked_shards(store, corpus, "refine")
-    for number, vector in enumerate(vector for shard in shards for vector in shard.dense):
-        if (place := places.get(number)) is not None:
-            vectors[place] = vector[: vectors.shape[1]]
-    tokens = corpus.tokens(tokenizer)
+    store = TextStore(recipe.work / "encode")
+    dense, size = store.whole().dense, recipe.index.dimension or facts["hidden_size"]
+    drawn = np.random.default_rng(settings.seed).permutation(len(dense))[: settings.documents]
+    vectors = dense[drawn, :size].astype(np.float32)
+    tokens = encoded_corpus(recipe).tokens(tokenizer)
     bags = _tokens(tokenizer, (tokens[row] for row in drawn.tolist()), store.plan["max_length"])
     kept = [place for place, tokens in enumerate(bags) if len(tokens)]
     cut = vectors[kept]
@@ -170,17 +163,25 @@ def teacher_vectors(
     """Encode `texts` with the whole encoder, as queries behind `instruction` or, where that is None, as documents:
     (n, H) float16, L2-normalised before rounding.
 
-    They are kept in shards below `folder`, so that a stopped run goes on where it was, and one over other texts encodes
-    only the new ones. With `alone`, on a CPU, each query is read by itself, so that its vector doesn't depend in its
+    They are kept in `folder`, so that a stopped run goes on where it was, and one over other texts encodes only the new
+    ones. With `alone`, on a CPU, each query is read by itself, so that its vector doesn't depend in its
     last bits on those beside it; this takes two to three times as long. Raises ResumeError when the folder was begun
-    with another encoder or another instruction, or a shard can't be read.
+    with another encoder or another instruction, or can't be read.
     """
-    step = 1 if alone and encoder.device.type == "cpu" else _PART
-    plan = {"model": encoder.fingerprint, "instruction": instruction, "device": encoder.device.type}
-    store = ShardStore.begin(folder, {**plan, "software": software(), "alone": alone})
+    apart = alone and encoder.device.type == "cpu"
+    step = 1 if apart else _PART
+    plan: dict[str, Any] = {
+        "model": encoder.fingerprint,
+        "instruction": instruction,
+        "device": encoder.device.type,
+        "alone": alone,
+    }
+    plan |= {"software": software(), "dimension": encoder.hidden_size, "shard_size": _PART}
+    store, digests = TextStore.begin(folder, plan), text_digests(texts)
     with ProgressBar("teacher", total=len(texts), unit="texts") as progress:
 
-        def encode(ids: list[str], new: list[str]) -> list[EncodedRow]:
+        def encode(rows: npt.NDArray[np.int64]) -> ModelRows:
+            new = [texts[row] for row in rows.tolist()]
             if instruction is None:
                 made = [encoder.encode_documents(new)]
             else:
@@ -188,12 +189,11 @@ def teacher_vectors(
                 made = [encoder.encode_queries(part, instruction) for part in parts]
             progress.advance(len(new))
             dense = np.concatenate([one.dense for one in made])
-            return encoded_rows(ids, Encoded(dense), [False] * len(new))
+            return model_rows(new, Encoded(dense), [False] * len(new))
 
-        items, apart = (("", text) for text in texts), alone and encoder.device.type == "cpu"
-        names = write_shards(store, items, _PART, encode, progress, alone=apart).names
-    store.finish(names, documents=None)
-    return np.concatenate([np.zeros((0, encoder.hidden_size), dtype=np.float16), *(shard.dense for shard in store)])
+        encode_texts(store, digests, _PART, encode, progress, alone=apart)
+    store.finish(digests, documents=None)
+    return store.whole().dense
 
 
 def _tokens(

@@ -1,16 +1,20 @@
 """Document vectors from a file, as an index of a bi-encoder already holds them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
 from typing import Self
 
 import numpy as np
 import numpy.typing as npt
+from lightretriever.artifacts.corpus.beir import file_sha256
 from lightretriever.artifacts.corpus.lines import read_lines, read_text
 from lightretriever.artifacts.errors import CorpusError, RecipeError
 from lightretriever.artifacts.files.arrays import UNREADABLE, load_npy
-from lightretriever.artifacts.pipeline.encoded import EncodedCorpus
-from lightretriever.artifacts.pipeline.encoder import Encoder
+from lightretriever.artifacts.pipeline.encoded import Digests, EncodedCorpus, text_digests
+from lightretriever.artifacts.pipeline.encoder import DenseEncoder, Encoded, Encoder
+from lightretriever.artifacts.progress import ProgressBar
 
 __all__ = ["GivenVectors"]
 
@@ -25,13 +29,16 @@ _CHUNK = 65_536
 
 
 @dataclass(frozen=True)
-class GivenVectors:
-    """Document vectors (N, H), float16 or float32, in the corpus' order.
+class GivenVectors(DenseEncoder):
+    """Document vectors (N, H), float16 or float32, of a file with this `sha256`, in the order of the corpus' `texts`.
+    Equal texts have the vector of the first of them.
 
     `doubtful` counts the compared rows that are not the encoder's, and `doubt` names the first of them.
     """
 
     vectors: npt.NDArray[np.floating]
+    texts: Digests
+    sha256: str
     doubtful: int = 0
     doubt: str = ""
 
@@ -57,11 +64,23 @@ class GivenVectors:
         if ids is not None:
             _check_ids(ids, corpus)
         _check_norms(vectors, corpus)
-        return cls(vectors, *_compare(vectors, encoder, corpus))
+        return cls(vectors, Digests(corpus.digests), file_sha256(path), *_compare(vectors, encoder, corpus))
 
-    def of_documents(self, first: int, count: int) -> npt.NDArray[np.float32]:
-        """The vectors of `count` documents from the place `first` of the corpus on, (n, H), made of length 1."""
-        return _unit(self.vectors[first : first + count])
+    def encode_documents(self, texts: Sequence[str], *, progress: ProgressBar | None = None) -> Encoded:
+        """The vectors of documents of the corpus, (n, H), made of length 1."""
+        if progress is not None:
+            progress.advance(len(texts))
+        return Encoded(_unit(self.vectors[self.texts.find(text_digests(texts))]))
+
+    def digests(self, texts: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+        """Digests (N, 16) of texts together with their vectors, of the texts' own digests: another vector of a text
+        counts as another text."""
+        found = bytearray()
+        for start in range(0, len(texts), _CHUNK):
+            part = texts[start : start + _CHUNK]
+            for text, vector in zip(part, _unit(self.vectors[self.texts.find(part)]).astype(np.float16), strict=True):
+                found += blake2b(text.tobytes() + vector.tobytes(), digest_size=part.shape[1]).digest()
+        return np.frombuffer(bytes(found), np.uint8).reshape(texts.shape)
 
 
 def _unit(vectors: npt.NDArray[np.floating]) -> npt.NDArray[np.float32]:

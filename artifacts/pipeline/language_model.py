@@ -12,7 +12,7 @@ from typing import Self
 
 import numpy as np
 import torch
-from lightretriever.artifacts.pipeline.bm25_impacts import ImpactRow
+from lightretriever.artifacts.pipeline.encoded import ImpactRow
 from lightretriever.artifacts.pipeline.encoder import Encoded, Encoder, SparseEncoder, StatesOf
 from lightretriever.artifacts.pipeline.model import CHARS_PER_TOKEN, Backbone
 from lightretriever.artifacts.pipeline.recipe import EncodeRecipe

@@ -11,15 +11,15 @@ from lightretriever.artifacts.bundle.manifest import Manifest
 from lightretriever.artifacts.bundle.parts import ExpansionInfo
 from lightretriever.artifacts.corpus.beir import Document
 from lightretriever.artifacts.errors import DocumentError, ResumeError
-from lightretriever.artifacts.files.shards import ShardStore
 from lightretriever.artifacts.files.workdir import work_lock
 from lightretriever.artifacts.live.documents import Encoded, read_impacts
 from lightretriever.artifacts.pipeline.build import sparse_leg
-from lightretriever.artifacts.pipeline.encode import encoded_rows
+from lightretriever.artifacts.pipeline.encode import model_rows
+from lightretriever.artifacts.pipeline.encoded import TextStore
 from lightretriever.artifacts.pipeline.encoders import Encoders
 from lightretriever.artifacts.pipeline.recipe import Recipe
 from lightretriever.artifacts.pipeline.stages import load_recipe_encoders
-from lightretriever.artifacts.pipeline.terms import TermImpacts, csr
+from lightretriever.artifacts.pipeline.terms import TermImpacts, encoded_batch
 
 __all__ = ["LaterDocuments"]
 
@@ -42,7 +42,7 @@ class LaterDocuments:
         with work_lock(recipe.work, shared=True):
             encoders = load_recipe_encoders(recipe)
             _check_model(encoders, recipe, manifest)
-            leg = sparse_leg(recipe, ShardStore(recipe.work / "encode"))
+            leg = sparse_leg(recipe, TextStore(recipe.work / "encode"))
             terms = None
             if not (leg.learned and leg.vocabulary.kind == "tokens"):
                 terms = TermImpacts.again(leg, recipe.work, manifest.corpus.sha256)
@@ -52,16 +52,13 @@ class LaterDocuments:
         """Give vectors, None without a dense leg, and impacts by term. Raises ModelError, and DocumentError for an
         impact that the index can't have."""
         ids, texts = [one.id for one in documents], [one.full_text for one in documents]
-        rows = encoded_rows(ids, self.encoders.encode_documents(texts), self.encoders.are_cut(texts))
-        self.cut += sum(row.cut for row in rows)
-        sparse = [(row.terms, row.impacts) for row in rows]
-        dense, raws = np.array([row.dense for row in rows], np.float32), [one.raw for one in documents]
-        size = self.manifest.dimension
-        vectors = dense_prefix(EncodedBatch(ids, raws, dense, *csr(sparse)), size, first=0)
-        names = None
+        rows = model_rows(ids, self.encoders.encode_documents(texts), self.encoders.are_cut(texts))
+        self.cut += int(rows.cut.sum())
+        raws, size = [one.raw for one in documents], self.manifest.dimension
+        batch = encoded_batch(ids, raws, rows)
+        vectors = dense_prefix(batch, size, first=0)
         if self.terms is not None:
-            sparse, names = self.terms.rows(texts, vectors, sparse), self.terms.names
-        batch = EncodedBatch(ids, raws, dense, *csr(sparse), names=names)
+            batch = self.terms.joined(batch, texts, vectors, rows)
         check_batch(batch, vocab_size=self.manifest.sparse_vocab_size, dimension=size, first=0)
         kept = keep_top_terms(batch, self.manifest.sparse.top_k)
         given: list[npt.NDArray[np.float32] | None] = [*vectors] if self.manifest.dense else [None] * len(ids)

@@ -2,7 +2,7 @@
 machines share.
 
 A part is what `encode --part I/N` makes. A task whose machine or process is lost runs again elsewhere, and goes on
-after the last finished shard.
+after the last text.
 """
 
 import signal
@@ -11,12 +11,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
+import numpy as np
 import ray
 from lightretriever.artifacts import errors
 from lightretriever.artifacts.errors import LightRetrieverError, RecipeError, ResumeError
-from lightretriever.artifacts.files.shards import Part, ShardStore
 from lightretriever.artifacts.files.workdir import work_lock
 from lightretriever.artifacts.pipeline.encode import Counts, Encoding
+from lightretriever.artifacts.pipeline.encoded import Part, TextStore
 from lightretriever.artifacts.pipeline.encoders import Encoders
 from lightretriever.artifacts.pipeline.recipe import Recipe
 from lightretriever.artifacts.pipeline.stages import load_recipe_encoders, run_encode
@@ -29,7 +30,7 @@ _PARTS_PER_TASK: Final = 4
 
 _RETRIES: Final = 20
 _CONNECT_S: Final = 10.0
-_AGAIN: Final = "Run the same command again: it goes on after the finished shards."
+_AGAIN: Final = "Run the same command again: it goes on after the last encoded text."
 
 
 class _Failed(NamedTuple):
@@ -149,13 +150,13 @@ def _results(tasks: Sequence[Any]) -> Iterator[Encoding]:
 
 
 def _whole(recipe: Recipe, made: Sequence[Encoding]) -> Encoding:
-    """The parts as the result of one process, whose list of shards it writes."""
-    store = ShardStore(recipe.work / "encode")
-    names = store.names()
-    store.finish(names, store.documents, skipped=store.skipped)
+    """The parts as the result of one process."""
+    store = TextStore(recipe.work / "encode")
+    documents = store.places()
+    store.finish(store.texts, store.documents, skipped=store.skipped)
     counts = Counts(
         sum(one.counts.reused for one in made),
         sum(one.counts.encoded for one in made),
         max(one.counts.removed for one in made),
     )
-    return Encoding(store, names, counts, made[0].skipped, max(one.doubtful for one in made))
+    return Encoding(store, np.arange(len(documents)), counts, made[0].skipped, max(one.doubtful for one in made))

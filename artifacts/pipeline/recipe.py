@@ -105,7 +105,7 @@ class EncodeRecipe(Section):
     adapter was trained for, or else `learned`; a bi-encoder has only `bm25`.
     `max_length` tokens of a document, special tokens included; `top_k` sparse terms kept per document (None: all);
     `batch_tokens` positions per forward pass, padding included, at least one document (None: 32,768 on CUDA, one
-    document on a CPU); `shard_size` documents per shard file.
+    document on a CPU); `shard_size` documents of a shard: the longest are batched first, and a part has whole shards.
     """
 
     impacts: Literal["learned", "bm25"] | None = None

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import numpy as np
 import torch
-from lightretriever.artifacts.pipeline.bm25_impacts import ImpactRow
+from lightretriever.artifacts.pipeline.encoded import ImpactRow
 
 __all__ = ["QUANTIZATION", "MaxPooledHead", "quantise_top_k", "sparse_weights"]
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import sentence_transformers
 import torch
 from lightretriever.artifacts.errors import ModelError
-from lightretriever.artifacts.pipeline.bm25_impacts import ImpactRow
+from lightretriever.artifacts.pipeline.encoded import ImpactRow
 from lightretriever.artifacts.pipeline.encoder import SparseEncoder, TextModel
 from lightretriever.artifacts.pipeline.loading import library_class, loading, module_folders, route
 from lightretriever.artifacts.pipeline.longest import cut_at_longest, longer_than

@@ -6,11 +6,11 @@ WORK/tokenizer.json      its tokenizer
 WORK/sparse_tokenizer.json   that of the terms, where another model makes them and has another tokenizer
 WORK/idf.npy             what tokens of a query weigh (V,) float32, where the recipe has IDF weights
 WORK/encoded/            the corpus, read and checked, its tokens and terms (see `pipeline.encoded`)
-WORK/encode/             what the models made of documents, in shards (see `files.shards`)
+WORK/encode/             what the models made of documents (see `pipeline.encoded`)
 WORK/tables/TASK/        token table of a task: table.npy (V, H) float32, plan.json; part-*.npy until it is there
     training.json        with `distil`: how it was fitted
     states/              with `distil`: part-*.npy, the encoder's states of single tokens
-    teacher/             with `distil`: the encoder's vectors of the texts that it was fitted to, in shards
+    teacher/             with `distil`: the encoder's vectors of the texts that it was fitted to
     head/                with `head`: texts.json, vectors.npy (n, H), sparse.npy, plan.json; part-*.npy until they are
     refined-D/           with `refine`: the table fitted to the encoded corpus, (V, D), plan.json, training.json
 """
@@ -19,6 +19,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cache, partial
 from itertools import islice
 from pathlib import Path
@@ -28,19 +29,19 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from lightretriever.artifacts.corpus.beir import file_sha256, find_file
-from lightretriever.artifacts.errors import BundleError, ModelError, RecipeError, ResumeError
+from lightretriever.artifacts.errors import BundleError, ModelError, RecipeError
 from lightretriever.artifacts.files.arrays import read_array, write_array
-from lightretriever.artifacts.files.shards import Part, ShardStore
 from lightretriever.artifacts.files.workdir import check_plan, read_json, write_atomically
 from lightretriever.artifacts.pipeline.adapter_files import adapter_file, adapter_settings, load_embedding_bag
-from lightretriever.artifacts.pipeline.build import fit_settings, refined_folder
+from lightretriever.artifacts.pipeline.build import check_corpus, fit_settings, refined_folder
 from lightretriever.artifacts.pipeline.encode import Encoding, encode_corpus
-from lightretriever.artifacts.pipeline.encoded import encoded_corpus
+from lightretriever.artifacts.pipeline.encoded import Part, TextStore, encoded_corpus
 from lightretriever.artifacts.pipeline.encoder import PART, Encoder, rows_per_pass, token_rows
 from lightretriever.artifacts.pipeline.encoders import Encoders, load_encoders, load_teacher
 from lightretriever.artifacts.pipeline.fit import FittedTable, FitTexts, distinct_rows, fit_table
 from lightretriever.artifacts.pipeline.fit_texts import DistilTexts, encoded_documents, with_sentences
 from lightretriever.artifacts.pipeline.general import GeneralTable, find_general_table, shipped_tables
+from lightretriever.artifacts.pipeline.given_vectors import GivenVectors
 from lightretriever.artifacts.pipeline.head import make_heads
 from lightretriever.artifacts.pipeline.language_model import LanguageModel
 from lightretriever.artifacts.pipeline.model import choose_device
@@ -49,6 +50,7 @@ from lightretriever.artifacts.pipeline.terms import SPARSE_TOKENIZER
 from lightretriever.artifacts.pipeline.weights import software
 from lightretriever.artifacts.tokens.idf import IDF_FILE, count_tokens, idf_sha256, load_idf
 from lightretriever.artifacts.tokens.tokenizer import sentences_of
+from rich.console import Console
 
 __all__ = ["load_recipe_encoders", "run_encode", "run_refine", "run_tables"]
 
@@ -135,10 +137,15 @@ def _recipe_idf(recipe: Recipe, encoders: Encoders) -> npt.NDArray[np.float32] |
 
 
 def run_encode(recipe: Recipe, encoders: Encoders, part: Part | None = None) -> Encoding:
-    """Encode the recipe's corpus into shards, or a `part` of them; see `encode_corpus`."""
-    vectors, ids = (None, None) if recipe.distil is None else (recipe.distil.vectors, recipe.distil.ids)
+    """Encode the recipe's corpus, or a `part` of its shards; see `encode_corpus`. The vectors of `distil.vectors` take
+    the place of the encoder's; a warning on stderr says that some differ. Raises RecipeError when they don't fit."""
     corpus = encoded_corpus(recipe, shared=part is not None)
-    return encode_corpus(encoders, corpus, recipe.work / "encode", vectors=vectors, ids=ids, part=part)
+    if recipe.distil is not None and recipe.distil.vectors is not None:
+        given = GivenVectors.open(recipe.distil.vectors, recipe.distil.ids, encoders.dense, corpus)
+        if given.doubt:
+            Console(stderr=True).print(f"warning: {given.doubt}", markup=False, highlight=False, soft_wrap=True)
+        encoders = replace(encoders, given=given)
+    return encode_corpus(encoders, corpus, recipe.work / "encode", part=part)
 
 
 def run_tables(recipe: Recipe, encoders: Encoders, encoding: Encoding | None = None) -> dict[str, Path]:
@@ -186,21 +193,17 @@ def run_refine(recipe: Recipe) -> dict[str, Path]:
 
     Every document is a text whose vector by the whole model is known: it was encoded. No model is loaded but the
     `refine.teacher`, where the recipe names one, and no query and no judgment is read. Raises ResumeError when tables
-    or shards are missing, or the work directory was begun with other inputs, and RecipeError when the corpus is too
-    small to fit to, or the teacher has vectors of another size.
+    or encoded documents are missing, or the work directory was begun with other inputs, and RecipeError when the corpus
+    is too small to fit to, or the teacher has vectors of another size.
     """
     settings = recipe.refine
     if settings is None:
         raise RecipeError("refine: the recipe has no such section.", remedy="Add it: `refine: {}` takes the defaults.")
     folders = {task: refined_folder(recipe, task) for task in recipe.tasks}
     begun = {task: read_json(recipe.work / "tables" / task / "plan.json") for task in recipe.tasks}
-    store = ShardStore(recipe.work / "encode")
-    store.names()
-    if (then := store.documents["corpus_sha256"]) != (now := recipe.corpus.open().sha256()):
-        raise ResumeError(
-            f"{recipe.work}: the corpus has the SHA-256 {now} now, {then} when it was encoded.",
-            remedy="Run `encode` again with this recipe.",
-        )
+    store = TextStore(recipe.work / "encode")
+    store.places()
+    check_corpus(recipe, store)
     plan = {
         "documents": store.documents,
         "encoded": hashlib.sha256(json.dumps(store.plan, sort_keys=True).encode()).hexdigest(),

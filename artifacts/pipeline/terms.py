@@ -6,8 +6,7 @@ WORK/expansion.json, WORK/word_rows.npy   where a token table expands documents,
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import pairwise, zip_longest
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Self, TypeAlias
 
@@ -16,10 +15,9 @@ import numpy.typing as npt
 from lightretriever.artifacts.bundle.batches import EncodedBatch, dense_prefix
 from lightretriever.artifacts.bundle.parts import ExpansionInfo
 from lightretriever.artifacts.errors import ResumeError
-from lightretriever.artifacts.files.shards import EncodedShard, ShardStore
 from lightretriever.artifacts.files.workdir import read_json, write_atomically
-from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder, ImpactRow, strongest
-from lightretriever.artifacts.pipeline.encoded import EncodedCorpus, TermCounts
+from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder, strongest
+from lightretriever.artifacts.pipeline.encoded import EncodedCorpus, ImpactRow, ModelRows, TermCounts, TextStore
 from lightretriever.artifacts.pipeline.expansion import Expansion, word_rows
 from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
@@ -30,8 +28,7 @@ __all__ = [
     "Counted",
     "SparseLeg",
     "TermImpacts",
-    "checked_shards",
-    "csr",
+    "encoded_batch",
     "encoded_batches",
     "rank_by_bm25",
     "terms_tokenizer",
@@ -96,7 +93,7 @@ class TermImpacts:
     expansion: Expansion | None
 
     @classmethod
-    def of(cls, leg: SparseLeg, work: Path, store: ShardStore, corpus: EncodedCorpus) -> Self:
+    def of(cls, leg: SparseLeg, work: Path, store: TextStore, corpus: EncodedCorpus) -> Self:
         """Count the corpus, and keep the counts below `work`. Raises CorpusError for one without a term."""
         words, tokens = _apart(leg.vocabulary)
         made = {"words": _counted(leg, corpus, words), "tokens": None if leg.learned else _counted(leg, corpus, tokens)}
@@ -147,6 +144,13 @@ class TermImpacts:
             return rows
         return [self._joined(*pair) for pair in zip(rows, tokens, strict=True)]
 
+    def joined(
+        self, batch: EncodedBatch, which: Which, dense: npt.NDArray[np.float32], rows: ModelRows
+    ) -> EncodedBatch:
+        """A batch with these terms and impacts; the other arguments as for `rows`."""
+        made = ModelRows.of(rows.dense, self.rows(which, dense, rows.sparse()), rows.cut.tolist())
+        return replace(encoded_batch(batch.ids, batch.documents, made), names=self.names)
+
     def _tokens(self, which: Which, learned: Sequence[ImpactRow]) -> list[ImpactRow]:
         """The impacts of token ids, ascending."""
         if self.tokens is None:
@@ -191,26 +195,30 @@ def terms_tokenizer(work: Path) -> Path:
     return work / (SPARSE_TOKENIZER if apart else "tokenizer.json")
 
 
-def encoded_batches(work: Path, corpus: EncodedCorpus, leg: SparseLeg) -> Iterator[EncodedBatch]:
-    """The shards of a work directory joined with the documents' JSON, id by id, and with their terms.
+def encoded_batch(ids: list[str], documents: list[bytes], rows: ModelRows) -> EncodedBatch:
+    """Documents, with what the models made of them."""
+    dense = rows.dense.astype(np.float32)
+    return EncodedBatch(ids, documents, dense, rows.terms.at, rows.terms.values, rows.impacts)
 
-    Raises ResumeError for missing shards or another corpus, and CorpusError for one without a term that BM25 counts.
+
+def encoded_batches(work: Path, corpus: EncodedCorpus, leg: SparseLeg) -> Iterator[EncodedBatch]:
+    """What the models made of the documents joined with their ids, JSON and terms.
+
+    Raises ResumeError where documents are not encoded, and CorpusError for one without a term that BM25 counts.
     """
-    store = ShardStore(work / "encode")
-    terms, start = None, 0
+    store = TextStore(work / "encode")
+    terms = None
     if not (leg.learned and leg.vocabulary.kind == "tokens"):
         terms = TermImpacts.of(leg, work, store, corpus)
-    for shard in checked_shards(store, corpus, "index"):
-        stop = start + len(shard.ids)
-        dense, raws = shard.dense.astype(np.float32), corpus.raws(start, stop)
-        batch = EncodedBatch(shard.ids, raws, dense, shard.indptr, shard.terms, shard.impacts)
+    for first, rows in _tracked(store, "index"):
+        which = range(first, first + len(rows))
+        batch = encoded_batch(corpus.ids(which.start, which.stop), corpus.raws(which.start, which.stop), rows)
         if terms is not None:
+            dense = batch.dense
             if terms.expansion is not None:
-                dense = dense_prefix(batch, terms.expansion.dimension, first=start)
-            rows = terms.rows(range(start, stop), dense, _rows(batch))
-            batch = EncodedBatch(batch.ids, raws, batch.dense, *csr(rows), names=terms.names)
+                dense = dense_prefix(batch, terms.expansion.dimension, first=first)
+            batch = terms.joined(batch, which, dense, rows)
         yield batch
-        start = stop
 
 
 def _apart(vocabulary: Vocabulary) -> tuple[Vocabulary | None, Vocabulary | None]:
@@ -226,57 +234,30 @@ def _counted(leg: SparseLeg, corpus: EncodedCorpus, vocabulary: Vocabulary | Non
     return Counted(leg.bm25_of(counts, vocabulary), counts)
 
 
-def checked_shards(store: ShardStore, corpus: EncodedCorpus, label: str) -> Iterator[EncodedShard]:
-    """The shards, whose documents are those of the corpus. Raises ResumeError where they are not."""
-    start = 0
-    with ProgressBar(label, total=store.totals().documents, unit="documents") as progress:
-        for shard in store:
-            stop = start + len(shard.ids)
-            ids = corpus.ids(start, min(stop, len(corpus))) if start < len(corpus) else []
-            if shard.ids != ids:
-                pairs = zip_longest(shard.ids, ids)
-                raise _differ(*next(pair for pair in pairs if pair[0] != pair[1]))
-            progress.advance(len(shard.ids))
-            yield shard
-            start = stop
-    if start < len(corpus):
-        raise _differ(None, corpus.ids(start, start + 1)[0])
+def _tracked(store: TextStore, label: str) -> Iterator[tuple[int, ModelRows]]:
+    """The place of each batch's first document, and the batch, with a progress bar."""
+    first = 0
+    with ProgressBar(label, total=len(store.texts), unit="documents") as progress:
+        for rows in store.batches():
+            progress.advance(len(rows))
+            yield first, rows
+            first += len(rows)
 
 
-def _measure(leg: SparseLeg, expand: Expand, store: ShardStore, corpus: EncodedCorpus, words: Counted) -> Expansion:
+def _measure(leg: SparseLeg, expand: Expand, store: TextStore, corpus: EncodedCorpus, words: Counted) -> Expansion:
     """Measure what an expansion needs: the rows of words, the mean of all vectors, and both parts of the impacts on
     about a thousand documents from all over."""
     settings, table = expand
     rows = word_rows(corpus.texts(), words.bm25, leg.tokenizer, table)
     total, size = len(corpus), table.shape[1]
-    step, first, mean = -(-total // _SAMPLE), 0, np.zeros(size)
+    step, mean = -(-total // _SAMPLE), np.zeros(size)
     vectors, impacts = list[np.ndarray](), list[ImpactRow]()
-    for shard in checked_shards(store, corpus, "expand"):
-        batch = EncodedBatch(shard.ids, [], shard.dense, shard.indptr, shard.terms, shard.impacts)
-        dense = dense_prefix(batch, size, first=first)
+    for first, batch in _tracked(store, "expand"):
+        ids = corpus.ids(first, first + len(batch))
+        dense = dense_prefix(encoded_batch(ids, [], batch), size, first=first)
         mean += dense.sum(axis=0, dtype=np.float64) / total
         chosen = range(-first % step, len(dense), step)
         vectors += list(dense[chosen.start :: step])
         for row in chosen:
             impacts += words.rows(range(first + row, first + row + 1))
-        first += len(dense)
     return Expansion.of(settings, rows, words.bm25, mean.astype(np.float32), np.array(vectors), impacts)
-
-
-def csr(rows: Sequence[ImpactRow]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Give the terms and impacts of n documents as `indptr` (n+1,), `terms` (nnz,) and `impacts` (nnz,)."""
-    terms, impacts = zip(*rows, strict=True)
-    return np.cumsum([0, *map(len, terms)]), np.concatenate(terms), np.concatenate(impacts)
-
-
-def _rows(batch: EncodedBatch) -> list[ImpactRow]:
-    terms, impacts = batch.terms.astype(np.int32, copy=False), batch.impacts.astype(np.uint16, copy=False)
-    return [(terms[start:end], impacts[start:end]) for start, end in pairwise(batch.indptr)]
-
-
-def _differ(encoded: str | None, found: str | None) -> ResumeError:
-    shard, corpus = ("its end" if one is None else f'"{one}"' for one in (encoded, found))
-    return ResumeError(
-        f"The encoded shards and the corpus differ: the shards have {shard} where the corpus has {corpus}.",
-        remedy="Use the --limit and --skip-bad of the `encode` run, or encode again.",
-    )

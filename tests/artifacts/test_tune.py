@@ -33,7 +33,7 @@ QUERIES = [text for document in tiny_documents(80) if (text := " ".join(document
 tuned = partial(tune_weights, open_searcher, split="dev")
 
 
-def known_items(bundle: Bundle, folder: Path) -> KnownItems | None:
+def known_items(bundle: Bundle) -> KnownItems | None:
     """Compare a bundle with BM25 on the words of its documents."""
     with bundle.sparse() as index:
         raws, ids = index.documents(np.arange(index.count)), index.ids()
@@ -46,7 +46,7 @@ def known_items(bundle: Bundle, folder: Path) -> KnownItems | None:
         found = encoder.search(counts, queries, k)
         return [[(ids[row], score) for row, score in zip(*pair, strict=True)] for pair in found]
 
-    return find_known_items(open_searcher, bundle, bm25, folder)
+    return find_known_items(open_searcher, bundle, bm25)
 
 
 def write_dev(folder: Path, relevant: Callable[[str], list[str]], count: int = 60) -> Path:
@@ -185,22 +185,22 @@ def test_the_command_says_which_weights_to_set(tmp_path: Path) -> None:
 def test_documents_are_searched_for_by_their_own_sentences(tmp_path: Path) -> None:
     """Dense vectors that know nothing of the texts hurt, and are found out; impacts of words don't."""
     random = make_tiny_bundle(tmp_path / "dense", weights=LegWeights(dense=1.0))
-    found = known_items(random, tmp_path)
+    found = known_items(random)
     assert found is not None
     assert found.queries == 118  # two have no sentence
     assert found.weak == ["dense"]
     assert found.mrr["hybrid"] == found.mrr["dense"] < found.mrr["bm25"]
     words = make_tiny_bundle(tmp_path / "words", vocabulary="words", weights=LegWeights(sparse=1.0))
-    same = known_items(words, tmp_path)
+    same = known_items(words)
     assert same is not None
     assert same.weak == []  # the dense leg has no weight
     assert same.difference.mean == pytest.approx(0.0, abs=0.02)
     alone = make_tiny_bundle(tmp_path / "alone", vocabulary="words", dense=False)
-    one = known_items(alone, tmp_path)
+    one = known_items(alone)
     assert one is not None
     assert set(one.mrr) == {"sparse", "bm25"}
     assert (one.mrr["sparse"], one.difference) == (same.mrr["sparse"], same.difference)
-    assert known_items(make_tiny_bundle(tmp_path / "few", documents=10), tmp_path) is None
+    assert known_items(make_tiny_bundle(tmp_path / "few", documents=10)) is None
 
 
 def test_documents_without_terms_are_no_obstacle(tmp_path: Path) -> None:
@@ -209,7 +209,7 @@ def test_documents_without_terms_are_no_obstacle(tmp_path: Path) -> None:
     unknown = [f"{'to be or not to be that is it ' * 2}{'and ' * (number % 3)}".strip() for number in range(30)]
     documents = [TinyDocument(f"d{number}", "", text, 2000) for number, text in enumerate([*known, *unknown])]
     bundle = make_tiny_bundle(tmp_path / "some", documents=documents, vocabulary="words", weights=LegWeights(sparse=1))
-    found = known_items(bundle, tmp_path)
+    found = known_items(bundle)
     assert found is not None
     assert found.queries == len(documents)
     assert 0 < found.mrr["sparse"] <= 0.5

@@ -11,7 +11,7 @@ from lightretriever.artifacts.corpus.bounds import MAX_IMPACT
 from lightretriever.artifacts.errors import CorpusError
 from lightretriever.artifacts.evaluation.bm25 import WordIndex, build_word_index
 from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder, TermNumbers, lucene_lengths, strongest
-from lightretriever.artifacts.pipeline.terms import csr
+from lightretriever.artifacts.pipeline.encoded import csr
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.sparse.jvm import java_call, java_class
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary

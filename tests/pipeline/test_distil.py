@@ -1,4 +1,5 @@
 import json
+import os
 import pickle
 import shutil
 import signal
@@ -18,9 +19,9 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
 from lightretriever.artifacts.corpus.beir import Corpus
 from lightretriever.artifacts.errors import LightRetrieverError, RecipeError, ResumeError
-from lightretriever.artifacts.files.shards import ShardStore
 from lightretriever.artifacts.pipeline.biencoder import BiEncoder, load_biencoder
 from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder
+from lightretriever.artifacts.pipeline.encoded import TextStore
 from lightretriever.artifacts.pipeline.encoder import Encoded
 from lightretriever.artifacts.pipeline.encoders import Encoders
 from lightretriever.artifacts.pipeline.fit import (
@@ -46,6 +47,7 @@ from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 from typer.testing import CliRunner
 
+from tests.faults.builds import files
 from tests.support.biencoder import save_biencoder
 from tests.support.models import write_corpus
 from tests.support.tiny import tiny_documents
@@ -205,13 +207,13 @@ def test_given_vectors_are_used_as_they_are(recipe: Path, tmp_path: Path, vector
     change(recipe, "distil.vectors", str(tmp_path / "vectors.npy"))
     change(recipe, "distil.ids", str(tmp_path / "vectors.ids"))
     run("encode", recipe)
-    dense = np.concatenate([shard.dense for shard in ShardStore(tmp_path / "work" / "encode")])
+    dense = TextStore(tmp_path / "work" / "encode").whole().dense
     np.testing.assert_allclose(dense, vectors, atol=2e-3)
     np.testing.assert_array_equal(dense[7], dense[8])
     vectors[7] = vectors[9]
     np.save(tmp_path / "vectors.npy", vectors)
     run("encode", recipe)
-    dense = np.concatenate([shard.dense for shard in ShardStore(tmp_path / "work" / "encode")])
+    dense = TextStore(tmp_path / "work" / "encode").whole().dense
     np.testing.assert_array_equal(dense[7], dense[9])
 
 
@@ -306,11 +308,11 @@ def test_a_stopped_run_ends_with_the_same_table(recipe: Path, tmp_path: Path) ->
     table = tmp_path / "work" / "tables" / "search" / "table.npy"
     whole = table.read_bytes()
     table.unlink()
-    encoded = ShardStore(tmp_path / "work" / "encode")
-    (encoded.path / f"{encoded.names()[1]}.npz").unlink()
-    (encoded.path / "shards.json").unlink()
-    for shard in (tmp_path / "work" / "tables" / "search" / "teacher").glob("shard-*.npz"):
-        shard.unlink()
+    (folder,) = (tmp_path / "work" / "encode").glob("run-*")
+    os.truncate(folder / "texts", 50 * 16 + 3)  # as if killed within the 51st document
+    (tmp_path / "work" / "encode" / "corpus.json").unlink()
+    for kept in (tmp_path / "work" / "tables" / "search" / "teacher").glob("run-*"):
+        shutil.rmtree(kept)
     run("table", recipe)
     assert table.read_bytes() == whole
     written = table.stat().st_mtime_ns
@@ -363,7 +365,7 @@ def test_other_settings_of_the_fit_fit_the_table_again_and_nothing_is_encoded(
     if key != "distil.queries":
         with pytest.raises(ResumeError, match=r"was fitted with other settings\. Run `lightretriever distil-table`"):
             run("index", recipe)
-    encoded = {file: file.stat().st_mtime_ns for file in (copied / "work" / "encode").glob("*.npz")}
+    encoded = {file: file.stat().st_mtime_ns for file in (copied / "work" / "encode").glob("run-*/*")}
     table = copied / "work" / "tables" / "search" / "table.npy"
     before = table.read_bytes()
     run("distil-table", recipe)
@@ -569,15 +571,14 @@ def test_sentences_and_queries_are_drawn_by_seed(tmp_path: Path) -> None:
 def test_teacher_vectors_are_kept_and_checked(encoder: BiEncoder, tmp_path: Path) -> None:
     vectors = teacher_vectors(encoder, QUERIES, "", tmp_path / "teacher")
     np.testing.assert_allclose(vectors, encoder.encode_queries(QUERIES).dense, atol=1e-3)
-    store = ShardStore(tmp_path / "teacher")
-    (name,) = store.names()
-    store.write(name, replace(store.read(name), dense=np.ones_like(vectors)))
+    (folder,) = (tmp_path / "teacher").glob("run-*")
+    (folder / "dense").write_bytes(np.ones_like(vectors).tobytes())
     np.testing.assert_array_equal(teacher_vectors(encoder, QUERIES, "", tmp_path / "teacher"), 1)  # not made again
     fewer = teacher_vectors(encoder, ["a new query", *QUERIES[1:]], "", tmp_path / "teacher")
     np.testing.assert_array_equal((fewer == 1).all(axis=1), [False] + [True] * (len(QUERIES) - 1))
-    (file,) = (tmp_path / "teacher").glob("shard-*.npz")
-    file.write_bytes(b"")
-    with pytest.raises(ResumeError, match=r"shard-.*\.npz: the shard can't be read"):
+    (file,) = (tmp_path / "teacher").glob("run-*/dense")
+    os.truncate(file, 100)
+    with pytest.raises(ResumeError, match=r"run-.*/dense: can't be read: .*Delete .*/run-.*, and run the same command"):
         teacher_vectors(encoder, QUERIES, "", tmp_path / "teacher")
     with pytest.raises(ResumeError, match="instruction: '' there, 'find' now"):
         teacher_vectors(encoder, QUERIES, "find", tmp_path / "teacher")
@@ -612,8 +613,7 @@ def test_what_the_teacher_has_read_when_it_is_stopped_is_kept(encoder: BiEncoder
     found = teacher_vectors(again, texts, "", tmp_path / "teacher", alone=True)
     assert len(again.read) <= len(texts) - 64
     np.testing.assert_array_equal(found, teacher_vectors(encoder, texts, "", tmp_path / "fresh", alone=True))
-    shards = [sorted(file.name for file in (tmp_path / name).iterdir()) for name in ("teacher", "fresh")]
-    assert shards[0] == shards[1]  # what a stop left is gone
+    assert files(tmp_path / "teacher") == files(tmp_path / "fresh")  # what a stop left is gone
 
 
 def test_what_is_encoded_when_a_run_is_stopped_is_kept(recipe: Path, tmp_path: Path, encoder: BiEncoder) -> None:
@@ -625,10 +625,7 @@ def test_what_is_encoded_when_a_run_is_stopped_is_kept(recipe: Path, tmp_path: P
     assert (counts.reused, counts.encoded, counts.removed) == (82, COUNT - 82, 0)
     fresh = load_recipe(recipe, {"work": str(tmp_path / "fresh")})
     run_encode(fresh, alone(encoder))
-    shards = [
-        {file.name: file.read_bytes() for file in (tmp_path / work / "encode").iterdir()} for work in ("work", "fresh")
-    ]
-    assert shards[0] == shards[1]
+    assert files(tmp_path / "work" / "encode") == files(tmp_path / "fresh" / "encode")
 
 
 def test_two_encoders_side_by_side_make_one_bundle(recipe: Path, tmp_path: Path, folder: Path) -> None:

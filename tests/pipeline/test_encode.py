@@ -1,4 +1,6 @@
 import json
+import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,8 +12,6 @@ import numpy as np
 import pytest
 import torch
 from lightretriever.artifacts.corpus.beir import Corpus
-from lightretriever.artifacts.errors import ResumeError
-from lightretriever.artifacts.files.workdir import work_lock
 from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder
 from lightretriever.artifacts.pipeline.encode import encode_corpus
 from lightretriever.artifacts.pipeline.encoded import EncodedCorpus
@@ -22,32 +22,25 @@ from lightretriever.artifacts.pipeline.recipe import EncodeRecipe
 from lightretriever.artifacts.pipeline.terms import SparseLeg, encoded_batches
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
 
+from tests.faults.builds import files
 from tests.support.models import write_corpus
 
 SETTINGS = EncodeRecipe(max_length=48, top_k=20, batch_tokens=256, shard_size=8)
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
-def files(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
-
-
 def test_batched_encoding_equals_one_document_at_a_time_by_the_formulas(any_backbone: Backbone, tmp_path: Path) -> None:
     documents = list(Corpus(write_corpus(tmp_path / "corpus.jsonl", 20)))
-    names = [document.id for document in documents]
-    settings, corpus = SETTINGS.model_copy(update={"shard_size": 20}), Corpus(tmp_path / "corpus.jsonl")
-    encoders = Encoders(LanguageModel.of(any_backbone, settings), None, settings)
-    (shard,) = encode_corpus(encoders, EncodedCorpus.of(corpus, tmp_path / "encoded"), tmp_path / "work").store
-    assert shard.ids == names
-    for row, document in enumerate(documents):
+    corpus = EncodedCorpus.of(Corpus(tmp_path / "corpus.jsonl"), tmp_path / "encoded")
+    encoders = Encoders(LanguageModel.of(any_backbone, SETTINGS), None, SETTINGS)
+    made = encode_corpus(encoders, corpus, tmp_path / "work").store.whole()
+    for row, (document, (terms, impacts)) in enumerate(zip(documents, made.sparse(), strict=True)):
         ids = any_backbone.frame(any_backbone.tokenizer.encode(document.full_text)[:46].tolist())
         with torch.inference_mode():
             hidden = any_backbone.decoder(input_ids=torch.tensor([ids]), use_cache=False)[0][0]
             weights = torch.log1p(torch.relu(hidden[1:-1] @ any_backbone.head.T)).amax(dim=0).numpy()
         dense = hidden[-1].numpy() / np.linalg.norm(hidden[-1].numpy())
-        np.testing.assert_allclose(shard.dense[row], dense, atol=1e-3)
-        part = slice(shard.indptr[row], shard.indptr[row + 1])
-        terms, impacts = shard.terms[part], shard.impacts[part]
+        np.testing.assert_allclose(made.dense[row], dense, atol=1e-3)
         assert len(terms) == SETTINGS.top_k
         np.testing.assert_allclose(impacts, 100 * weights[terms], atol=0.51)
         assert impacts.min() >= np.sort(np.round(100 * weights))[-20] - 1  # the largest were kept
@@ -77,7 +70,7 @@ def test_documents_that_are_cut_are_counted(backbone: Backbone, tmp_path: Path) 
         encoders, EncodedCorpus.of(Corpus(tmp_path / "corpus.jsonl"), tmp_path / "encoded"), tmp_path / "work"
     ).store
     longer = sum(len(backbone.tokenizer.encode(one.full_text)) > room for one in Corpus(tmp_path / "corpus.jsonl"))
-    assert store.totals().cut == longer
+    assert store.whole().cut.sum() == longer
 
 
 @pytest.mark.slow
@@ -104,55 +97,46 @@ def test_killed_and_started_again_it_ends_byte_identical(model_folder: Path, tmp
         command = [sys.executable, "-c", script, str(model_folder), str(corpus), str(work)]
         return subprocess.Popen(command, cwd=REPOSITORY, stderr=subprocess.DEVNULL)
 
-    def kill_when(shards: int) -> None:
-        process = start(tmp_path / "killed")
-        while len(list((tmp_path / "killed").glob("encode/shard-*.npz"))) < shards and process.poll() is None:
+    def kill_when(texts: int) -> None:
+        """Kill it once it has kept so many more texts."""
+        process, before = start(tmp_path / "killed"), kept()
+        while kept() < before + texts and process.poll() is None:
             time.sleep(0.001)
         process.send_signal(signal.SIGKILL)
         assert process.wait() == -signal.SIGKILL
 
-    for shards in (1, 5):
-        kill_when(shards)
-    kept = files(tmp_path / "killed" / "encode")
-    assert 1 < len(kept) < 31
-    assert "shards.json" not in kept
+    def kept() -> int:
+        return sum(file.stat().st_size // 16 for file in (tmp_path / "killed" / "encode").glob("run-*/texts"))
+
+    for texts in (1, 8):
+        kill_when(texts)
+    assert 9 <= kept() < 60
+    assert not (tmp_path / "killed" / "encode" / "corpus.json").exists()
     for work in ("killed", "whole"):
         assert start(tmp_path / work).wait() == 0
-    whole = files(tmp_path / "whole" / "encode")
-    assert files(tmp_path / "killed" / "encode") == whole
-    assert len([name for name in whole if name.startswith("shard-")]) == 30
-    assert all(whole[name] == content for name, content in kept.items() if name.endswith(".npz"))
+    assert kept() == 60
+    assert files(tmp_path / "killed" / "encode") == files(tmp_path / "whole" / "encode")
     lines = corpus.read_text("utf-8").splitlines()
     added = [json.dumps({"_id": f"new-{number}", "text": f"a new text {number}"}) for number in range(41)]
     corpus.write_text("".join(f"{line}\n" for line in [*added, *lines[5:]]), encoding="utf-8")
-    for shards in (33, 40):  # before the first old text, which all stand elsewhere in their shards now
-        kill_when(shards)
+    for texts in (3, 7):
+        kill_when(texts)
     for work in ("killed", "fresh"):
         assert start(tmp_path / work).wait() == 0
     assert files(tmp_path / "killed" / "encode") == files(tmp_path / "fresh" / "encode")
 
 
-def test_a_half_written_shard_is_made_again(backbone: Backbone, tmp_path: Path) -> None:
+def test_what_a_stopped_run_left_half_made_is_gone(backbone: Backbone, tmp_path: Path) -> None:
     corpus = EncodedCorpus.of(Corpus(write_corpus(tmp_path / "corpus.jsonl", 20)), tmp_path / "encoded")
-    work = tmp_path / "work"
-    store = encode_corpus(Encoders(LanguageModel.of(backbone, SETTINGS), None, SETTINGS), corpus, work).store
-    whole, file = files(work), work / f"{store.names()[1]}.npz"
-    file.rename(work / f"{file.name}.0123.partial")
-    with work_lock(work):
-        encode_corpus(Encoders(LanguageModel.of(backbone, SETTINGS), None, SETTINGS), corpus, work)
-    (work / ".lock").unlink()
+    encoders, work = Encoders(LanguageModel.of(backbone, SETTINGS), None, SETTINGS), tmp_path / "work"
+    encode_corpus(encoders, corpus, work)
+    whole = files(work)
+    (folder,) = work.glob("run-*")
+    shutil.copytree(folder, work / f"{folder.name}.0123.partial")
+    os.truncate(folder / "texts", 8 * 16 + 1)
+    folder.rename(work / "run-0123")
+    assert encode_corpus(encoders, corpus, work).counts == (8, 12, 0)
     assert files(work) == whole
-
-
-def test_an_unfinished_job_can_not_be_indexed(backbone: Backbone, tmp_path: Path) -> None:
-    store = encode_corpus(
-        Encoders(LanguageModel.of(backbone, SETTINGS), None, SETTINGS),
-        EncodedCorpus.of(Corpus(write_corpus(tmp_path / "c.jsonl", 12)), tmp_path / "encoded"),
-        tmp_path / "work",
-    ).store
-    (tmp_path / "work" / "shards.json").unlink()
-    with pytest.raises(ResumeError, match="not encoded to its end"):
-        list(store)
 
 
 def test_impacts_of_bm25(backbone: Backbone, tmp_path: Path) -> None:

@@ -1,18 +1,29 @@
 """The encoded corpus: its format, and what is read again of a changed corpus."""
 
 import json
+import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from lightretriever.artifacts.corpus.beir import Corpus
 from lightretriever.artifacts.errors import CorpusError, ResumeError
-from lightretriever.artifacts.files.shards import text_digest
 from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder
-from lightretriever.artifacts.pipeline.encoded import FORMAT, EncodedCorpus, TermCounts
+from lightretriever.artifacts.pipeline.encoded import (
+    FORMAT,
+    EncodedCorpus,
+    ModelRows,
+    Part,
+    Rows,
+    TermCounts,
+    TextStore,
+    text_digest,
+    text_digests,
+)
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 
@@ -119,6 +130,103 @@ def test_bad_lines_and_empty_corpora_leave_nothing(tmp_path: Path) -> None:
         with pytest.raises(CorpusError, match=message):
             EncodedCorpus.of(write(tmp_path, lines), tmp_path / "encoded")
         assert list((tmp_path / "encoded").iterdir()) == []
+
+
+PLAN = {"dimension": 4, "shard_size": 3}
+
+
+def made(texts: npt.NDArray[np.uint8]) -> ModelRows:
+    """What a model could have made of texts, which depends on their digests alone."""
+    rows = [(np.arange(text[0] % 4, dtype=np.int32), text[: text[0] % 4].astype(np.uint16) + 1) for text in texts]
+    return ModelRows.of(texts[:, :4].astype(np.float16), rows, (texts[:, 5] % 2).astype(bool).tolist())
+
+
+def assert_equal(found: ModelRows, expected: ModelRows) -> None:
+    def columns(rows: ModelRows) -> list[npt.NDArray[Any]]:
+        return [rows.dense, rows.terms.at, rows.terms.values, rows.impacts, rows.cut]
+
+    for one, other in zip(columns(found), columns(expected), strict=True):
+        np.testing.assert_array_equal(one, other)
+        assert one.dtype == other.dtype
+
+
+def add(store: TextStore, *parts: npt.NDArray[np.uint8]) -> None:
+    with store.adding() as added:
+        for part in parts:
+            added(part, made(part))
+
+
+def test_texts_of_several_runs_are_one_and_end_with_the_bytes_of_one_run(tmp_path: Path) -> None:
+    texts = text_digests([f"text {number}" for number in range(11)])
+    corpus = np.concatenate([texts[3:], texts[:3], texts[5:6]])
+    grown, fresh = (TextStore.begin(tmp_path / name, PLAN) for name in ("grown", "fresh"))
+    with pytest.raises(ResumeError, match="the corpus is not encoded to its end"):
+        grown.places()
+    add(grown, texts[:4], texts[4:5])
+    add(grown, texts[5:8])
+    np.testing.assert_array_equal(grown.find(texts[[7, 9, 0]]) < 0, [False, True, False])
+    assert_equal(grown.rows(grown.find(texts[[7, 0, 3, 4]])), made(texts[[7, 0, 3, 4]]))
+    grown.finish(corpus, {"of": 1}, skipped=2, part=Part(1, 2))
+    assert (grown.documents, grown.skipped, grown.missing_shards()) == ({"of": 1}, 2, [1, 2])
+    assert list(map(str, grown.missing_parts())) == ["1/2", "2/2"]
+    with pytest.raises(ResumeError, match=r"2 of 4 shards .* Run `encode --part 1/2` and `encode --part 2/2`"):
+        grown.places()
+    add(grown, texts[8:], text_digests(["another"]))
+    assert grown.others(corpus) == 1
+    grown.finish(corpus, {"of": 1})
+    add(fresh, texts[3:], texts[:3])
+    fresh.finish(corpus, {"of": 1})
+    for store in (grown, fresh, TextStore(tmp_path / "grown")):
+        assert_equal(store.whole(), made(corpus))
+        assert_equal(ModelRows.joined(list(store.batches())), made(corpus))
+    assert files(tmp_path / "grown") == files(tmp_path / "fresh")
+    assert {name.partition("-")[0] for name in files(tmp_path / "fresh")} == {
+        "corpus.json",
+        "plan.json",
+        "run",
+        "texts",
+    }
+
+
+@pytest.mark.parametrize(("name", "size"), [("texts", 5 * 16 + 7), ("texts", 0), ("texts", None)])
+def test_a_run_that_was_killed_counts_as_far_as_its_texts_are_whole(
+    tmp_path: Path, name: str, size: int | None
+) -> None:
+    """The digests are written last: what is behind them in other columns is no text yet."""
+    texts, store = text_digests(map(str, range(8))), TextStore.begin(tmp_path / "store", PLAN)
+    add(store, texts)
+    (folder,) = store.path.glob("run-*")
+    if size is None:
+        (folder / name).unlink()
+    else:
+        os.truncate(folder / name, size)
+    again = TextStore.begin(tmp_path / "store", PLAN)
+    whole = (size or 0) // 16
+    np.testing.assert_array_equal(again.find(texts) < 0, [False] * whole + [True] * (8 - whole))
+    add(again, texts[whole:])
+    again.finish(texts, None)
+    assert_equal(again.whole(), made(texts))
+    assert len(list(again.path.glob("run-*"))) == 1
+
+
+def test_a_store_of_nothing_has_no_rows(tmp_path: Path) -> None:
+    store = TextStore.begin(tmp_path / "store", PLAN)
+    store.finish(text_digests([]), None)
+    assert store.whole().dense.shape == (0, 4)
+
+
+def test_a_store_keeps_its_own_plan_whatever_another_has_begun(tmp_path: Path) -> None:
+    store = TextStore.begin(tmp_path, PLAN)
+    (tmp_path / "plan.json").write_text('{"dimension": 5}')
+    assert store.plan == {"format": FORMAT, **PLAN}
+    with pytest.raises(ResumeError, match="dimension: 5 there, 4 now"):
+        TextStore.begin(tmp_path, PLAN)
+
+
+def test_rows_of_texts_are_found_in_any_order() -> None:
+    rows = Rows(np.array([0, 2, 2, 5]), np.arange(5, dtype=np.int32))
+    places, at = rows.places(np.array([2, 0, 2, 1]))
+    assert (rows.values[places].tolist(), at.tolist()) == ([2, 3, 4, 0, 1, 2, 3, 4], [0, 3, 5, 8, 8])
 
 
 def test_impacts_of_counts_are_those_of_texts(tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
 from lightretriever.artifacts.corpus.bounds import MAX_IMPACT
 from lightretriever.artifacts.errors import RecipeError, ResumeError
-from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder, ImpactRow, TermNumbers
+from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder, TermNumbers
+from lightretriever.artifacts.pipeline.encoded import ImpactRow
 from lightretriever.artifacts.pipeline.expansion import Expansion, Matrix, word_rows
 from lightretriever.artifacts.pipeline.later import LaterDocuments
 from lightretriever.artifacts.pipeline.recipe import load_recipe

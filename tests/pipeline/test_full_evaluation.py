@@ -10,11 +10,12 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import ModelError
 from lightretriever.artifacts.evaluation.evaluate import Evaluation
 from lightretriever.artifacts.evaluation.full import QueryModel
-from lightretriever.artifacts.files.shards import ShardStore
 from lightretriever.artifacts.pipeline.biencoder import load_biencoder
+from lightretriever.artifacts.pipeline.encoded import TextStore
 from lightretriever.artifacts.pipeline.encoder import token_rows
 from lightretriever.artifacts.pipeline.language_model import LanguageModel
 from lightretriever.artifacts.pipeline.model import Backbone
+from lightretriever.artifacts.pipeline.recipe import load_recipe
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from tokenizers import Tokenizer
@@ -74,13 +75,13 @@ def test_the_systems_of_a_whole_model(evaluated: Evaluation) -> None:
 def test_dense_and_sparse_rank_by_the_models_own_vectors(
     evaluated: Evaluation, built: Path, backbone: Backbone
 ) -> None:
-    (shard,) = list(ShardStore(built / "work" / "encode"))
-    names = [name.replace(" ", "%20") for name in shard.ids]
-    documents = shard.dense[:, :24].astype(np.float64)
+    rows = TextStore(built / "work" / "encode").whole()
+    names = [document.id.replace(" ", "%20") for document in load_recipe(built / "recipe.yaml").corpus.open()]
+    documents = rows.dense[:, :24].astype(np.float64)
     documents /= np.linalg.norm(documents, axis=1, keepdims=True)
     impacts = np.zeros((len(names), backbone.vocab_size))
-    for row, (start, end) in enumerate(zip(shard.indptr[:-1], shard.indptr[1:], strict=True)):
-        impacts[row, shard.terms[start:end]] = shard.impacts[start:end]
+    for row, (terms, values) in enumerate(rows.sparse()):
+        impacts[row, terms] = values
     made = LanguageModel.of(backbone).encode_queries(list(QUERIES.values()), INSTRUCTION)
     found = {system: ranked(built / "out", system) for system in ("full-dense", "full-sparse")}
     for query, vector, (terms, weights) in zip(QUERIES, made.dense[:, :24], made.sparse or [], strict=True):

@@ -13,10 +13,9 @@ import yaml
 from fastapi.testclient import TestClient
 from lightretriever.artifacts.corpus.beir import Corpus
 from lightretriever.artifacts.errors import LightRetrieverError, RecipeError, ResumeError
-from lightretriever.artifacts.files.shards import Part, ShardStore
 from lightretriever.artifacts.files.workdir import work_lock
 from lightretriever.artifacts.pipeline.encode import encode_corpus
-from lightretriever.artifacts.pipeline.encoded import EncodedCorpus
+from lightretriever.artifacts.pipeline.encoded import EncodedCorpus, Part
 from lightretriever.artifacts.pipeline.encoders import Encoders
 from lightretriever.artifacts.pipeline.language_model import LanguageModel
 from lightretriever.artifacts.pipeline.model import Backbone
@@ -113,17 +112,15 @@ def test_what_is_known_of_a_text_is_taken_and_not_made_again(backbone: Backbone,
     encoders = Encoders(LanguageModel.of(backbone, SETTINGS), None, SETTINGS)
     corpus = EncodedCorpus.of(Corpus(write_corpus(tmp_path / "corpus.jsonl", 20)), tmp_path / "encoded")
     store = encode_corpus(encoders, corpus, tmp_path / "work").store
-    for name in store.names():
-        shard = store.read(name)
-        (store.path / f"{name}.npz").unlink()
-        store.write(name, type(shard)(**{**vars(shard), "dense": np.ones_like(shard.dense)}))
+    (file,) = store.path.glob("run-*/dense")
+    file.write_bytes(np.ones_like(store.whole().dense).tobytes())
     lines = write_corpus(tmp_path / "corpus.jsonl", 23).read_text("utf-8").splitlines()
     (tmp_path / "corpus.jsonl").write_text("".join(f"{line}\n" for line in reversed(lines)), encoding="utf-8")
     made = encode_corpus(
         encoders, EncodedCorpus.of(Corpus(tmp_path / "corpus.jsonl"), tmp_path / "encoded"), tmp_path / "work"
     )
     assert made.counts == (20, 3, 0)
-    ones = np.concatenate([(shard.dense == 1).all(axis=1) for shard in made.store])
+    ones = (made.store.whole().dense == 1).all(axis=1)
     np.testing.assert_array_equal(ones, [False] * 3 + [True] * 20)
 
 
@@ -178,7 +175,7 @@ def test_a_table_that_was_fitted_to_other_documents_is_fitted_again(tmp_path: Pa
     assert run("build", recipe).exit_code == 0
     change(tmp_path / "corpus.jsonl")
     early = run("index", recipe, "--overwrite").exception
-    assert "corpus: " in str(early)
+    assert "the corpus is another one (corpus_sha256: " in str(early)
     assert str(early).endswith("Run `lightretriever encode` with this recipe again.")
     assert summary("encode", recipe)["next"] == f"lightretriever {stage} {recipe}"
     failed = run("index", recipe, "--overwrite").exception
@@ -203,7 +200,7 @@ def test_a_service_that_runs_takes_over_the_new_bundle(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("place", ["shared", "apart"])
 def test_parts_make_the_shards_of_one_process(tmp_path: Path, place: str) -> None:
-    """In one directory that the machines share, or in one each, from which the shards are copied together."""
+    """In one directory that the machines share, or in one each, from which what they made is copied together."""
     recipe = write_recipe(tmp_path, "learned")
     whole = summary("encode", recipe, "--work", tmp_path / "whole")
     works = [tmp_path / ("work" if place == "shared" else f"work{number}") for number in (1, 2, 3)]
@@ -238,16 +235,9 @@ def test_parts_of_a_changed_corpus_reuse_what_is_there(tmp_path: Path) -> None:
     made = [summary("encode", recipe, "--part", f"{number}/2") for number in (1, 2)]
     assert [sum(one[key] for one in made) for key in ("reused", "encoded")] == [COUNT - 1, 2]
     assert run("index", recipe, "--overwrite").exit_code == 0
-    store = ShardStore(tmp_path / "work" / "encode")
-    assert len(list(store.path.glob("shard-*"))) > len(store.names())
+    assert len(list((tmp_path / "work" / "encode").glob("run-*"))) > 1
     assert counts(summary("encode", recipe)) == (COUNT + 1, 0, 2)
-    assert len(list(store.path.glob("shard-*"))) == len(store.names())
-
-
-def test_a_store_writes_under_its_own_plan_whatever_another_has_begun(tmp_path: Path) -> None:
-    one, other = (ShardStore.begin(tmp_path / name, {"top_k": 1}) for name in ("one", "other"))
-    (tmp_path / "other" / "plan.json").write_text('{"top_k": 2}')
-    assert other.name(["a"], [b"0" * 16]) == one.name(["a"], [b"0" * 16])
+    assert len(list((tmp_path / "work" / "encode").glob("run-*"))) == 1
 
 
 def test_a_part_does_not_convert_a_model(tmp_path: Path) -> None:
@@ -269,4 +259,4 @@ def test_a_part_that_is_none_gets_one_line(tmp_path: Path, text: str) -> None:
 
 def test_every_shard_belongs_to_one_part() -> None:
     parts = [Part.parse(f"{number}/3") for number in (1, 2, 3)]
-    assert [[place for place in range(7) if part.has(place)] for part in parts] == [[0, 3, 6], [1, 4], [2, 5]]
+    assert [np.flatnonzero(part.has(np.arange(7))).tolist() for part in parts] == [[0, 3, 6], [1, 4], [2, 5]]

@@ -14,7 +14,7 @@ import yaml
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
 from lightretriever.artifacts.errors import RecipeError, ResumeError
-from lightretriever.artifacts.files.shards import ShardStore
+from lightretriever.artifacts.pipeline.encoded import TextStore
 from lightretriever.artifacts.pipeline.encoder import token_rows
 from lightretriever.artifacts.pipeline.language_model import LanguageModel
 from lightretriever.artifacts.pipeline.model import load_backbone
@@ -106,11 +106,8 @@ def best(documents: list[Document], top_k: int) -> list[Document]:
 
 
 def encoded(work: Path) -> list[Document]:
-    documents: list[Document] = []
-    for shard in ShardStore(work / "encode"):
-        for start, end in zip(shard.indptr[:-1], shard.indptr[1:], strict=True):
-            documents.append(dict(zip(shard.terms[start:end].tolist(), shard.impacts[start:end].tolist(), strict=True)))
-    return documents
+    rows = TextStore(work / "encode").whole().sparse()
+    return [dict(zip(terms.tolist(), impacts.tolist(), strict=True)) for terms, impacts in rows]
 
 
 def test_an_adapter_with_weights_makes_a_bundle_with_weights(

@@ -9,8 +9,8 @@ import yaml
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
 from lightretriever.artifacts.errors import RecipeError, ResumeError
-from lightretriever.artifacts.files.shards import ShardStore
 from lightretriever.artifacts.pipeline.biencoder import load_biencoder
+from lightretriever.artifacts.pipeline.encoded import TextStore
 from lightretriever.artifacts.pipeline.fit_texts import corpus_sentences
 from lightretriever.artifacts.pipeline.recipe import load_recipe
 from lightretriever.service.cli import app
@@ -90,7 +90,7 @@ def cosine(bundle: Bundle, work: Path) -> float:
     documents = [json.loads(line) for line in (work.parent / "corpus.jsonl").read_text().splitlines()]
     texts = [f"{one['title']} {one['text']}".strip() for one in documents]
     made = np.stack([table.rows(tokenizer.encode(text)[:32]).mean(axis=0) for text in texts])
-    vectors = np.concatenate([shard.dense for shard in ShardStore(work / "encode")])[:, : made.shape[1]]
+    vectors = TextStore(work / "encode").whole().dense[:, : made.shape[1]]
     lengths = np.linalg.norm(made, axis=1) * np.linalg.norm(vectors.astype(np.float32), axis=1)
     return float(((made * vectors).sum(axis=1) / lengths).mean())
 
@@ -160,7 +160,7 @@ def test_what_is_missing_or_was_changed_is_said(recipe: Path, tmp_path: Path) ->
     assert run("refine", recipe).exit_code == 0
     fewer = changed(recipe, corpus={"path": str(tmp_path / "corpus.jsonl"), "name": "tiny", "limit": 100})
     assert run("refine", fewer, "--dimension", "8").exit_code
-    assert "where the corpus has its end" in str(run("refine", fewer, "--dimension", "8").exception)
+    assert "(limit: None when it was encoded, 100 now)" in str(run("refine", fewer, "--dimension", "8").exception)
     with (tmp_path / "corpus.jsonl").open("a") as corpus:
         corpus.write('{"_id": "late", "text": "a late document"}\n')
     assert "when it was encoded" in str(run("refine", recipe).exception)

@@ -97,7 +97,7 @@ def test_every_stage_says_what_it_made_and_what_comes_next(place: Path) -> None:
     encode = summary("encode", recipe, "--limit", 30)
     assert (encode["documents"], encode["shards"], encode["skipped"]) == (30, 2, 0)
     assert 0 < encode["terms"] <= 30 * 20
-    assert encode["bytes"] == sum(file.stat().st_size for file in (work / "encode").iterdir())
+    assert encode["bytes"] == sum(file.stat().st_size for file in (work / "encode").rglob("*") if file.is_file())
     assert (encode["reused"], encode["encoded"], encode["removed"]) == (0, 30, 0)
     assert encode["next"] == f"lightretriever refine {recipe} --limit 30"
     refine = summary("refine", recipe, "--limit", 30)

@@ -15,9 +15,9 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
 from lightretriever.artifacts.errors import BundleError, ResumeError
 from lightretriever.artifacts.evaluation.full import QueryModel, encode_fully
-from lightretriever.artifacts.files.shards import ShardStore
 from lightretriever.artifacts.pipeline.biencoder import load_biencoder
 from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder
+from lightretriever.artifacts.pipeline.encoded import TextStore
 from lightretriever.artifacts.pipeline.encoder import Encoder, TextModel
 from lightretriever.artifacts.pipeline.encoders import load_encoder, load_sparse_encoder
 from lightretriever.artifacts.pipeline.language_model import LanguageModel
@@ -67,8 +67,7 @@ class Built:
         """By the table and the encoded documents."""
         rows = self.bundle.table("search").rows(np.array(list(tokens)))
         total = np.array(list(tokens.values())) @ rows.astype(np.float64)
-        (shard, *rest) = ShardStore(self.bundle.path.parent / "work" / "encode")
-        vectors = np.concatenate([shard.dense, *(one.dense for one in rest)]).astype(np.float64)
+        vectors = TextStore(self.bundle.path.parent / "work" / "encode").whole().dense.astype(np.float64)
         return np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True) @ (total / np.linalg.norm(total)))
 
     def sparse_scores(self, tokens: dict[int, float]) -> Scores:
