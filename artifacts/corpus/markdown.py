@@ -78,7 +78,7 @@ def _front_matter(content: str) -> tuple[dict[str, Any], str]:
         if begin.rstrip(_BLANKS) == mark and end:
             try:
                 about = parse(rest[: end.start()])
-            except (ValueError, RecursionError):  # a rule, and text below it
+            except ValueError:  # a rule, and text below it
                 continue
             if isinstance(about, dict):
                 return about, rest[end.end() :]

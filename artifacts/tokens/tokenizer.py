@@ -1,7 +1,6 @@
 """The tokenizers of a bundle, one or one for each leg: used for documents offline and for queries online."""
 
 import hashlib
-import math
 import re
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,12 +21,6 @@ _BATCH = 4096
 _SENTENCE_END = re.compile(r"(?<=[.!?;:])\s+|\n+|(?<=[。！？])")
 _SHORTEST = 4  # words of a sentence; a text in a script without spaces counts its characters
 _MOST_BYTES = 128 << 20
-_MOST_ENTRIES = 1_000_000
-"""In one list; the largest vocabularies have a quarter of it."""
-_MOST_GROWTH = 1_000
-_MOST_PARTS = 100
-_LONGEST_WORD = 1_000
-"""Characters; WordPiece takes the square of them to find that it knows none."""
 _UNKNOWN = "\U0010fffd"
 """For private use, so that no vocabulary has it."""
 _TRIAL = f"Some words, 1234 numbers\u2026 é 漢字 ภาษา 🎉\r\n\t{'a' * 64} {'ab' * 32}"
@@ -85,7 +78,8 @@ class TextTokenizer:
     def from_bytes(cls, content: bytes, *, name: str, lowercase: bool = True) -> "TextTokenizer":
         """Parse the content of a `tokenizer.json`. Raises BundleError, which calls the content `name`."""
         try:
-            _check_bounds(content)
+            if len(content) > _MOST_BYTES:
+                raise ValueError(f"it has {len(content):,} bytes, at most {_MOST_BYTES:,} are possible")
             tokenizer = cls(Tokenizer.from_buffer(content), content=content, lowercase=lowercase)
             tokenizer._try()
         except BaseException as error:
@@ -256,43 +250,6 @@ def _asked(ask: Callable[..., Any], texts: list[str]) -> Any:
         if not is_of_library(error):
             raise
         raise _failure(error) from error
-
-
-def _check_bounds(content: bytes) -> None:
-    """Raise ValueError for a `tokenizer.json` that would take minutes or all memory, to load or for each text."""
-    if len(content) > _MOST_BYTES:
-        raise ValueError(f"it has {len(content):,} bytes, at most {_MOST_BYTES:,} are possible")
-    parsed = orjson.loads(content)
-    model = parsed["model"]
-    for name, entries in (
-        ("vocab", model["vocab"]),
-        ("merges", model.get("merges")),
-        ("added_tokens", parsed.get("added_tokens")),
-    ):
-        if len(entries or ()) > _MOST_ENTRIES:
-            raise ValueError(f"{name} has {len(entries):,} entries, at most {_MOST_ENTRIES:,} are possible")
-    if (longest := model.get("max_input_chars_per_word") or 0) > _LONGEST_WORD:
-        raise ValueError(f"max_input_chars_per_word is {longest:,}, at most {_LONGEST_WORD:,} is possible")
-    replacements = [*_replacements(parsed.get("normalizer")), *_replacements(parsed.get("pre_tokenizer"))]
-    if len(replacements) > _MOST_PARTS:
-        found = f"its normalizer and pre-tokenizer have {len(replacements):,} parts"
-        raise ValueError(f"{found}, at most {_MOST_PARTS} are possible")
-    growth = math.prod(replacements)
-    if growth > _MOST_GROWTH:
-        raise ValueError(f"its replacements make a text {growth:,} times as long, at most {_MOST_GROWTH:,} is possible")
-
-
-def _replacements(part: object) -> Iterator[int]:
-    """How often each replacement in a normalizer may lengthen a text."""
-    if isinstance(part, list):
-        for inner in part:
-            yield from _replacements(inner)
-    elif isinstance(part, dict):
-        bytes_as_letters = 4 if part.get("type") == "ByteLevel" else 1
-        yield max(
-            [bytes_as_letters, *(len(part[name]) for name in ("content", "prepend") if isinstance(part.get(name), str))]
-        )
-        yield from _replacements(list(part.values()))
 
 
 def _unknown_id(tokenizer: Tokenizer, content: bytes) -> int | None:

@@ -98,11 +98,11 @@ BOMB = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (BOMB, "more than 100,000 values"),
-        ("a: &a [*a]", "nested more than 20 deep"),
-        ("a: " + "[" * 3_000 + "]" * 3_000, "nested more than 20 deep"),
+        (BOMB, "aliases"),
+        ("a: &a [*a]", "aliases .* are not read in line 1, column 8"),
+        ("a: " + "[" * 3_000 + "]" * 3_000, "nested too deep"),
         ("name: r\nwork: w\nname: s", "the key 'name' stands twice"),
-        ("a: &a {b: 1}\nc: {<<: *a}", "merge keys"),
+        ("a: &a {b: 1}\nc: {<<: *a}", "aliases"),
         ("a: 2024-13-45", "month must be in 1..12"),
         ("a: 1\n" + "#" * (1 << 20), "more than 1,048,576 bytes"),
     ],
@@ -123,11 +123,6 @@ def test_a_pipe_or_folder_is_no_recipe(tmp_path: Path) -> None:
             load_recipe(tmp_path / name)
         with pytest.raises(SettingsError, match=f"can't be read: .*{reason}"):
             load_settings(tmp_path / name)
-
-
-def test_aliases_are_read(path: Path) -> None:
-    path.write_text(path.read_text().replace("name: c", "name: &name c").replace("work: w", "work: *name"))
-    assert load_recipe(path).work == Path("c")
 
 
 def test_a_missing_recipe_is_named(tmp_path: Path) -> None:
