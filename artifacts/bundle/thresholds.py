@@ -14,8 +14,7 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-from lightretriever.artifacts.bundle.manifest import DenseInfo
-from lightretriever.artifacts.bundle.parts import MatchThresholds, TaskInfo
+from lightretriever.artifacts.bundle.manifest import DenseInfo, MatchThresholds, TaskInfo
 from lightretriever.artifacts.bundle.query_sample import query_vectors
 from lightretriever.artifacts.dense.index import DenseIndex
 from lightretriever.artifacts.tokens.table import TokenTable

@@ -1,5 +1,6 @@
 """Writing a bundle: tokenizer, token tables, IDF, documents and both indexes, then the manifest."""
 
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -19,6 +20,8 @@ from lightretriever.artifacts.bundle.hashes import ids_sha256, list_files
 from lightretriever.artifacts.bundle.manifest import (
     CorpusInfo,
     DenseInfo,
+    ExpansionInfo,
+    HeadInfo,
     ImpactKind,
     LegWeights,
     LiveInfo,
@@ -26,9 +29,9 @@ from lightretriever.artifacts.bundle.manifest import (
     ModelInfo,
     ModelSource,
     SparseInfo,
+    TaskInfo,
     TokenizerInfo,
 )
-from lightretriever.artifacts.bundle.parts import ExpansionInfo, HeadInfo, TaskInfo
 from lightretriever.artifacts.bundle.paths import MANIFEST_FILE, head_files, table_file
 from lightretriever.artifacts.bundle.query_sample import QuerySample, query_vectors
 from lightretriever.artifacts.bundle.reader import Bundle
@@ -47,7 +50,7 @@ from lightretriever.artifacts.tokens.idf import IDF_FILE, save_idf
 from lightretriever.artifacts.tokens.table import TableDtype, TokenTable, write_table
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 
-__all__ = ["BundleContent", "DenseSettings", "SparseSettings", "TableInput", "write_bundle"]
+__all__ = ["BundleContent", "DenseSettings", "SparseSettings", "TableInput", "write_bundle", "write_query_bundle"]
 
 _TOKENIZER_FILE = "tokenizer.json"
 _SPARSE_TOKENIZER_FILE = "sparse_tokenizer.json"
@@ -331,3 +334,16 @@ def _sampled(texts: Sequence[str]) -> list[str]:
 
 def _vectors_file(folder: Path) -> Path:
     return folder / "vectors.partial"
+
+
+def write_query_bundle(bundle: Bundle, target: Path, *, overwrite: bool = False) -> Bundle:
+    """Copy all files but the two indexes into the folder `target`, which appears whole or not at all.
+
+    The manifest stays the same, and so does the version. Raises BundleError when `target` is in the way.
+    """
+    part = Bundle(bundle.path, bundle.manifest, indexes=False)
+    with new_folder(target, overwrite=overwrite, marker=MANIFEST_FILE) as folder:
+        for file in [MANIFEST_FILE, *part.files]:
+            (folder / file).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(bundle.path / file, folder / file)
+    return Bundle.open(target, indexes=False)

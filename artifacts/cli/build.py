@@ -5,7 +5,7 @@ Modules that need an extra are imported when a command runs: `index` works witho
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import typer
 from lightretriever.artifacts.bundle.reader import Bundle
@@ -29,17 +29,22 @@ from lightretriever.artifacts.cli.options import (
     recipe_of,
 )
 from lightretriever.artifacts.cli.runner import JsonOption, next_command, report_skipped, running
-from lightretriever.artifacts.cli.summaries import bundle_summary, encode_summary, next_stage, tables_summary
-from lightretriever.artifacts.cli.summary import BundleSummary
 from lightretriever.artifacts.errors import MissingExtraError, RecipeError
-from lightretriever.artifacts.files.workdir import work_lock
-from lightretriever.artifacts.pipeline.build import build_bundle, check_before_build
-from lightretriever.artifacts.pipeline.encoded import Part, encoded_corpus
+from lightretriever.artifacts.files.workdir import read_json, work_lock
+from lightretriever.artifacts.pipeline.build import (
+    BundleSummary,
+    build_bundle,
+    check_before_build,
+    refined_folder,
+    work_head_files,
+)
+from lightretriever.artifacts.pipeline.encoded import Part, TextStore, encoded_corpus
 from lightretriever.artifacts.pipeline.recipe import Recipe
 from lightretriever.artifacts.pipeline.terms import rank_by_bm25
 
 if TYPE_CHECKING:
-    from lightretriever.artifacts.pipeline.encode import Encoding
+    from lightretriever.artifacts.pipeline.encode import EncodeSummary
+    from lightretriever.artifacts.pipeline.stages import TablesSummary
 
 __all__ = ["build", "distil_table", "encode", "index", "refine", "table"]
 
@@ -70,14 +75,15 @@ def build(
             encoders = stages.load_recipe_encoders(loaded)
             if not loaded.biencoder:
                 stages.run_tables(loaded, encoders)
-            encoding = stages.run_encode(loaded, encoders)
+            encoded = stages.run_encode(loaded, encoders)
             if loaded.biencoder:  # whose tables may be fitted to the encoded corpus
-                stages.run_tables(loaded, encoders, encoding)
+                stages.run_tables(loaded, encoders, encoded=True)
             if loaded.refine is not None:
-                for line in tables_summary("refine", loaded, stages.run_refine(loaded)).made():
+                for line in stages.run_refine(loaded).made():
                     typer.echo(line, err=True)
-            bundle = _write_bundle(context, "build", loaded, overwrite)
-            job.summary = bundle.model_copy(update={**encoding.counts._asdict(), "doubtful": encoding.doubtful})
+            job.summary = _write_bundle(context, loaded, overwrite)
+            job.summary.reused, job.summary.encoded = encoded.reused, encoded.encoded
+            job.summary.removed, job.summary.doubtful = encoded.removed, encoded.doubtful
             _compare_with_bm25(context, loaded)
 
 
@@ -123,9 +129,8 @@ def table(
     """Make the token table of every task: one row per token of the vocabulary."""
     with running("table", as_json=as_json) as job:
         loaded = recipe_of(context)
-        tables = _make_tables(loaded)
-        job.summary = tables_summary("table", loaded, tables)
-        job.summary.next = next_command(context, next_stage(loaded), recipe)
+        job.summary = _make_tables(loaded)
+        job.summary.next = next_command(context, _next_stage(loaded), recipe)
 
 
 def distil_table(
@@ -149,8 +154,8 @@ def distil_table(
                 f"{recipe}: model.path: {loaded.model.path} is no folder of sentence-transformers.",
                 remedy="Run `table`, or for a bi-encoder add the section `distil: {}`.",
             )
-        job.summary = tables_summary("distil-table", loaded, _make_tables(loaded))
-        job.summary.next = next_command(context, next_stage(loaded), recipe)
+        job.summary = _make_tables(loaded)
+        job.summary.next = next_command(context, _next_stage(loaded), recipe)
 
 
 def encode(
@@ -172,17 +177,17 @@ def encode(
         loaded, own = recipe_of(context), None if part is None else Part.parse(part)
         _check_shared(loaded, part, ray)
         if ray is not None:
-            encoding = _ray_encoding(loaded, ray)
+            summary = _encode_on_ray(loaded, ray)
         else:
             stages = _torch_stages()
             with work_lock(loaded.work, shared=own is not None):
-                encoding = stages.run_encode(loaded, stages.load_recipe_encoders(loaded), own)
-        job.summary = encode_summary(encoding)
-        report_skipped(encoding.skipped, cut=job.summary.cut)
-        missing = encoding.store.missing_parts()
+                summary = stages.run_encode(loaded, stages.load_recipe_encoders(loaded), own)
+        report_skipped(encoded_corpus(loaded, shared=True).skipped, cut=summary.cut)
+        missing = TextStore(loaded.work / "encode").missing_parts()
         if missing:
             context.params["part"] = missing[0]
-        job.summary.next = next_command(context, "encode" if missing else next_stage(loaded), recipe)
+        summary.next = next_command(context, "encode" if missing else _next_stage(loaded), recipe)
+        job.summary = summary
 
 
 def _check_shared(recipe: Recipe, part: str | None, ray: str | None) -> None:
@@ -212,9 +217,8 @@ def refine(
         loaded = recipe_of(context)
         stages = _torch_stages()
         with work_lock(loaded.work):
-            tables = stages.run_refine(loaded)
-        job.summary = tables_summary("refine", loaded, tables)
-        job.summary.next = next_command(context, next_stage(loaded), recipe)
+            job.summary = stages.run_refine(loaded)
+        job.summary.next = next_command(context, _next_stage(loaded), recipe)
 
 
 def index(
@@ -236,7 +240,7 @@ def index(
     with running("index", as_json=as_json) as job:
         loaded = recipe_of(context)
         with work_lock(loaded.work):
-            job.summary = _write_bundle(context, "index", loaded, overwrite)
+            job.summary = _write_bundle(context, loaded, overwrite)
 
 
 def _torch_stages() -> Any:
@@ -248,7 +252,7 @@ def _torch_stages() -> Any:
     return stages
 
 
-def _ray_encoding(recipe: Recipe, address: str) -> "Encoding":
+def _encode_on_ray(recipe: Recipe, address: str) -> "EncodeSummary":
     """Encode the corpus on the Ray cluster at an address. MissingExtraError where Ray is not installed."""
     _torch_stages()
     try:
@@ -258,23 +262,42 @@ def _ray_encoding(recipe: Recipe, address: str) -> "Encoding":
     return encode_on_ray(recipe, address)
 
 
-def _make_tables(recipe: Recipe) -> dict[str, Path]:
-    """Make the token table of every task; task name to file (V, H) float32."""
+def _make_tables(recipe: Recipe) -> "TablesSummary":
+    """Make the token table of every task."""
     stages = _torch_stages()
     with work_lock(recipe.work):
-        tables: dict[str, Path] = stages.run_tables(recipe, stages.load_recipe_encoders(recipe))
+        tables: TablesSummary = stages.run_tables(recipe, stages.load_recipe_encoders(recipe))
         return tables
 
 
-def _write_bundle(
-    context: typer.Context, command: Literal["index", "build"], recipe: Recipe, overwrite: bool
-) -> BundleSummary:
+def _write_bundle(context: typer.Context, recipe: Recipe, overwrite: bool) -> BundleSummary:
     """Build the indexes and write the bundle. Print on stderr how much of the corpus was left out."""
-    bundle, skipped = build_bundle(recipe, overwrite=overwrite)
-    report_skipped(skipped, cut=bundle.manifest.corpus.cut)
+    summary = build_bundle(recipe, overwrite=overwrite)
+    report_skipped(encoded_corpus(recipe).skipped, cut=summary.cut)
     if recipe.head is None and any((recipe.work / "tables" / task / "head").is_dir() for task in recipe.tasks):
         unused = f"{recipe.work} has head queries, which this recipe leaves out: it has no section head"
         typer.echo(f"{unused} (or --head-queries)", err=True)
-    summary = bundle_summary(command, bundle, skipped)
     summary.next = next_command(context, "verify", recipe.output)
     return summary
+
+
+def _next_stage(recipe: Recipe) -> str:
+    """The command of the first stage that is not done; `index`, where only the bundle is missing."""
+    work = recipe.work
+    files = [work / "tables" / task / "table.npy" for task in recipe.tasks]
+    if recipe.head is not None:
+        files += [work_head_files(recipe, task, sparse=False)[1] for task in recipe.tasks]
+    if not all(file.is_file() for file in files):
+        return "distil-table" if recipe.biencoder else "table"
+    if not (work / "encode" / "corpus.json").is_file():
+        return "encode"
+    documents = TextStore(work / "encode").documents
+    if recipe.refine is None:
+        fitted = all(_fitted(work / "tables" / task, documents) for task in recipe.tasks)
+        return "index" if fitted else "distil-table"
+    return "index" if all(_fitted(refined_folder(recipe, task), documents) for task in recipe.tasks) else "refine"
+
+
+def _fitted(folder: Path, documents: object) -> bool:
+    """Whether a table is there, and was fitted to these documents or to none."""
+    return (folder / "table.npy").is_file() and read_json(folder / "plan.json").get("documents", documents) == documents

@@ -8,10 +8,10 @@ import typer
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.cli.options import OverwriteOption
 from lightretriever.artifacts.cli.runner import JsonOption, running
-from lightretriever.artifacts.cli.summary import Summary
 from lightretriever.artifacts.corpus.beir import read_queries
 from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.sparse.jvm import start_jvm
+from lightretriever.artifacts.summary import Summary
 
 __all__ = ["CompactSummary", "compact"]
 
@@ -20,7 +20,7 @@ class CompactSummary(Summary):
     """Of `compact`: `path` is the new bundle, which has the changes of the journal up to the one numbered
     `position`."""
 
-    command: Literal["compact"]
+    command: Literal["compact"] = "compact"
     version: str
     documents: int
     position: int
@@ -52,7 +52,6 @@ def compact(
                 opened, live, output, queries=sample, overwrite=overwrite, done=progress.advance
             )
         job.summary = CompactSummary(
-            command="compact",
             path=str(output),
             version=made.manifest.digest,
             documents=made.manifest.documents,

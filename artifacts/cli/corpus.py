@@ -6,12 +6,12 @@ from typing import Annotated, Final, Literal
 
 import typer
 from lightretriever.artifacts.cli.runner import JsonOption, report_skipped, running
-from lightretriever.artifacts.cli.summary import Summary, Text, megabytes
 from lightretriever.artifacts.corpus.columns import Columns, write_row_corpus
 from lightretriever.artifacts.corpus.folder import write_text_corpus
 from lightretriever.artifacts.corpus.passages import Limit, TokenLimit, WordLimit
 from lightretriever.artifacts.corpus.rows import table_files
 from lightretriever.artifacts.errors import CorpusError
+from lightretriever.artifacts.summary import Summary, Text, megabytes
 from pydantic import Field
 
 __all__ = ["CorpusSummary", "corpus"]
@@ -27,7 +27,7 @@ class CorpusSummary(Summary):
     skipped, without the columns `dropped`; `numbered` says whether the ids are the rows' numbers, and `id_column` which
     column has them else."""
 
-    command: Literal["corpus"]
+    command: Literal["corpus"] = "corpus"
     documents: int
     texts: int
     rows: int | None = None
@@ -129,7 +129,6 @@ def corpus(
             written.passed_over = passed_over
         report_skipped(written.skipped, "files" if written.rows is None else "rows")
         job.summary = CorpusSummary(
-            command="corpus",
             path=str(output),
             documents=written.documents,
             texts=written.files,

@@ -1,22 +1,44 @@
 """The command `lightretriever evaluate`. The context's `obj` opens a bundle for searching (`OpenSearcher`)."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from lightretriever.artifacts.cli.runner import JsonOption, next_command, running
-from lightretriever.artifacts.cli.summary import EvaluateSummary
 from lightretriever.artifacts.errors import MissingExtraError, RecipeError
+from lightretriever.artifacts.summary import Summary, Text
 from rich.console import Console
 
 if TYPE_CHECKING:
     from lightretriever.artifacts.bundle.manifest import LegWeights
     from lightretriever.artifacts.evaluation.evaluate import Evaluation
 
-__all__ = ["evaluate"]
+__all__ = ["EvaluateSummary", "evaluate"]
+
+
+class EvaluateSummary(Summary):
+    """Of `evaluate`: `metrics` by system and measure; `report` is the file, `recorded` the file of results."""
+
+    command: Literal["evaluate"] = "evaluate"
+    report: Text
+    dataset: Text
+    split: str
+    task: str
+    queries: int
+    documents: int
+    metrics: dict[str, dict[str, float]]
+    warnings: list[Text]
+    files: int
+    recorded: Text | None
+
+    def made(self) -> Iterator[str]:
+        """Where report and runs lie; the measures are printed as a table."""
+        yield f"{self.path}: {Path(self.report).name} and {self.files - 1} runs of {self.queries:,} queries"
+        if self.recorded is not None:
+            yield f"recorded: {self.recorded}"
 
 
 def evaluate(
@@ -106,7 +128,6 @@ def _summary(report: Mapping[str, Any], output: Path, recorded: Path | None) -> 
     from lightretriever.artifacts.evaluation.evaluate import REPORT_FILE
 
     return EvaluateSummary(
-        command="evaluate",
         path=str(output),
         report=str(output / REPORT_FILE),
         dataset=report["dataset"]["name"],

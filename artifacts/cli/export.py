@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 import typer
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.cli.runner import JsonOption, running
-from lightretriever.artifacts.cli.summary import Summary, Text, folder_size, megabytes
 from lightretriever.artifacts.errors import MissingExtraError
+from lightretriever.artifacts.summary import Summary, Text, folder_size, megabytes
 
 __all__ = ["ExportSummary", "export"]
 
@@ -20,7 +20,7 @@ class ExportSummary(Summary):
     `encoder`, null where it encodes queries alone. It leaves `head_queries` out, which the service has vectors of the
     whole model for."""
 
-    command: Literal["export"]
+    command: Literal["export"] = "export"
     task: str
     dimension: int
     encoder: Text | None
@@ -63,7 +63,6 @@ def export(
         warnings = export_sentence_transformer(opened, directory, task=named, model=model, overwrite=overwrite)
         head = opened.manifest.tasks[named].head
         job.summary = ExportSummary(
-            command="export",
             path=str(directory),
             task=named,
             dimension=opened.manifest.dimension,

@@ -6,7 +6,6 @@ from typing import Annotated, Any
 import typer
 from lightretriever.artifacts.cli.options import DeviceOption, RecipeArgument
 from lightretriever.artifacts.cli.runner import JsonOption, running
-from lightretriever.artifacts.cli.summary import AgreementInfo, GeneralTableSummary, folder_size
 from lightretriever.artifacts.errors import MissingExtraError
 from lightretriever.artifacts.files.atomic_dir import check_target
 from lightretriever.artifacts.files.workdir import work_lock
@@ -37,19 +36,4 @@ def general_table(
         except ModuleNotFoundError as error:
             raise MissingExtraError.of(error) from error
         with work_lock(loaded.work):
-            info = run_general_table(loaded, overwrite=overwrite).info
-        before, after = info.agreement
-        job.summary = GeneralTableSummary(
-            command="general-table",
-            path=str(loaded.output),
-            encoder=info.encoder,
-            documents=sum(texts.documents for texts in info.texts),
-            queries=sum(texts.queries for texts in info.texts),
-            agreement=AgreementInfo(
-                epoch=info.epoch,
-                epochs=loaded.fit.epochs,
-                cosine=(before.cosine, after.cosine),
-                overlap=(before.overlap, after.overlap),
-            ),
-            bytes=folder_size(loaded.output)[1],
-        )
+            job.summary = run_general_table(loaded, overwrite=overwrite)

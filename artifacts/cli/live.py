@@ -20,7 +20,6 @@ from lightretriever.artifacts.cli.options import (
     recipe_of,
 )
 from lightretriever.artifacts.cli.runner import JsonOption, report_skipped, running
-from lightretriever.artifacts.cli.summary import Summary, left_out
 from lightretriever.artifacts.corpus.beir import Corpus, Document
 from lightretriever.artifacts.corpus.bounds import check_id
 from lightretriever.artifacts.corpus.lines import read_lines, read_text
@@ -34,6 +33,7 @@ from lightretriever.artifacts.pipeline.encoded import EncodedCorpus
 from lightretriever.artifacts.pipeline.recipe import Recipe
 from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.sparse.jvm import start_jvm
+from lightretriever.artifacts.summary import Summary, left_out
 
 if TYPE_CHECKING:
     from lightretriever.artifacts.pipeline.later import LaterDocuments
@@ -50,7 +50,7 @@ class UpsertSummary(Summary):
     its index. Of the documents, `unchanged` were there already, `fields` got other fields and kept their vectors, and
     the model read the `encoded`, of which `created` are new."""
 
-    command: Literal["upsert"]
+    command: Literal["upsert"] = "upsert"
     index: str
     documents: int
     unchanged: int
@@ -72,7 +72,7 @@ class UpsertSummary(Summary):
 class DeleteSummary(Summary):
     """Of `delete`: `path` and `index` as in `UpsertSummary`, `missing` are ids that no document had."""
 
-    command: Literal["delete"]
+    command: Literal["delete"] = "delete"
     index: str
     deleted: int
     missing: int
@@ -108,7 +108,6 @@ def upsert(
             encoder = _Encoder(loaded, manifest, place)
             counts, total = _upsert(place, documents, manifest, encoder)
             job.summary = UpsertSummary(
-                command="upsert",
                 path=place.path,
                 index=place.index,
                 documents=total,
@@ -139,7 +138,7 @@ def delete(
             ProgressBar("delete", total=len(names), unit="ids") as progress,
         ):
             counts = delete_documents(place.live, names, progress.advance)
-            job.summary = DeleteSummary(command="delete", path=place.path, index=place.index, **vars(counts))
+            job.summary = DeleteSummary(path=place.path, index=place.index, **vars(counts))
 
 
 @dataclass(frozen=True)

@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
-from lightretriever.artifacts.bundle.query_bundle import write_query_bundle
 from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.bundle.writer import write_query_bundle
 from lightretriever.artifacts.cli.cluster import CaFileOption, IndexOption, ToOption, UserOption, connected
 from lightretriever.artifacts.cli.runner import JsonOption, next_command, running
-from lightretriever.artifacts.cli.summary import Summary, Text
 from lightretriever.artifacts.errors import MissingExtraError
 from lightretriever.artifacts.progress import ProgressBar
+from lightretriever.artifacts.summary import Summary, Text
 
 __all__ = ["PushSummary", "push"]
 
@@ -23,7 +23,7 @@ class PushSummary(Summary):
     is `removed` or not, and `changed` if documents were written there; an earlier run had written `found` of the
     documents."""
 
-    command: Literal["push"]
+    command: Literal["push"] = "push"
     index: str
     version: str
     documents: int
@@ -89,7 +89,6 @@ def push(
         finally:
             cluster.close()
         job.summary = PushSummary(
-            command="push",
             path=f"{cluster.name}/{index}",
             index=pushed.index,
             version=opened.manifest.digest,

@@ -13,13 +13,23 @@ from time import monotonic
 from typing import Annotated, Any, Final, NoReturn
 
 import typer
-from lightretriever.artifacts.cli.summary import ErrorInfo, ErrorObject, Summary, left_out
 from lightretriever.artifacts.corpus.beir import Skipped
 from lightretriever.artifacts.errors import LightRetrieverError
 from lightretriever.artifacts.progress import ProgressBar, reporting
 from lightretriever.artifacts.signals import Stopped, commit_point, stoppable
+from lightretriever.artifacts.summary import Part, Summary, Text, left_out
 
-__all__ = ["AGAIN", "Job", "JsonOption", "error_info", "next_command", "report_skipped", "running"]
+__all__ = [
+    "AGAIN",
+    "ErrorInfo",
+    "ErrorObject",
+    "Job",
+    "JsonOption",
+    "error_info",
+    "next_command",
+    "report_skipped",
+    "running",
+]
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")]
 
@@ -48,6 +58,21 @@ AGAIN: Final = {
 _ERROR_STATUS: Final = 2  # of the errors that this project raises; that of Python's is 1
 
 
+class ErrorInfo(Part):
+    """An error: `kind` is its class, `status` the exit status."""
+
+    kind: str
+    message: Text
+    remedy: Text
+    status: int
+
+
+class ErrorObject(Part):
+    """The text on stdout in place of the summary."""
+
+    error: ErrorInfo
+
+
 @dataclass
 class Job:
     """A command under way. Its `summary` is printed at the end; with none, nothing is. `quietly`: another process tells
@@ -62,6 +87,7 @@ class Job:
     def end(self) -> None:
         """Print the summary."""
         if self.summary is not None:
+            self.summary.command = self.command
             self.summary.seconds = round(monotonic() - self._began, 3)
             typer.echo(self.summary.model_dump_json() if self.as_json else self.summary.text())
 

@@ -8,7 +8,7 @@ import typer
 from lightretriever.artifacts.bundle.manifest import read_manifest
 from lightretriever.artifacts.bundle.size import part_sizes
 from lightretriever.artifacts.cli.runner import JsonOption, running
-from lightretriever.artifacts.cli.summary import Summary, megabytes
+from lightretriever.artifacts.summary import Summary, megabytes
 from pydantic import BaseModel
 
 __all__ = ["SizeSummary", "size"]
@@ -29,7 +29,7 @@ class SizeSummary(Summary):
     """Of `size`: `measured` documents are in the bundle, and `documents` would be in the other one. `memory` bytes are
     those that searches read all over."""
 
-    command: Literal["size"]
+    command: Literal["size"] = "size"
     measured: int
     documents: int
     parts: list[Part]
@@ -68,7 +68,6 @@ def size(
             for part in found
         ]
         job.summary = SizeSummary(
-            command="size",
             path=str(bundle),
             measured=manifest.documents,
             documents=documents,

@@ -1,18 +1,50 @@
 """The command `lightretriever train`; torch is loaded when it runs."""
 
 import os
+from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from lightretriever.artifacts.cli.runner import JsonOption, next_command, running
-from lightretriever.artifacts.cli.summary import TrainSummary, folder_size
 from lightretriever.artifacts.errors import MissingExtraError, RecipeError
 from lightretriever.artifacts.files.workdir import work_lock
+from lightretriever.artifacts.progress import duration
+from lightretriever.artifacts.summary import Summary, Text, folder_size, megabytes
 from lightretriever.artifacts.training.recipe import TrainRecipe, load_train_recipe
 
-__all__ = ["train"]
+__all__ = ["TrainSummary", "train"]
+
+
+class TrainSummary(Summary):
+    """Of `train`: `path` is the adapter's folder, `work` that of the run. A run that was `finished` has done all
+    `steps`; `best` is the best development score, after `best_step`. `training_seconds` are those of all slices,
+    `files` and `bytes` the adapter's."""
+
+    command: Literal["train"] = "train"
+    finished: bool
+    work: Text
+    pairs: int
+    steps: int
+    steps_done: int
+    best: float | None
+    best_step: int | None
+    training_seconds: float
+    files: int
+    bytes: int
+
+    def made(self) -> Iterator[str]:
+        """One line, and one for the development score."""
+        pairs = f"{self.pairs:,} pairs, " if self.pairs else ""
+        spent = f"{pairs}{duration(self.training_seconds)} of training in all"
+        if self.finished:
+            yield f"{self.path}: adapter, {self.files} files, {megabytes(self.bytes)}"
+            yield f"{self.steps:,} steps, {spent}"
+        else:
+            yield f"{self.work}: stopped in time, {self.steps_done:,} of {self.steps:,} steps, {spent}"
+        if self.best is not None:
+            yield f"best development score: {self.best:.4f}, after step {self.best_step}"
 
 
 def train(
@@ -57,7 +89,6 @@ def _summary(recipe: TrainRecipe, finished: bool) -> TrainSummary:
     stands = read_progress(recipe.work)
     files, size = folder_size(recipe.output) if finished else (0, 0)
     return TrainSummary(
-        command="train",
         path=str(recipe.output),
         finished=finished,
         work=str(recipe.work),

@@ -1,15 +1,49 @@
 """The command `verify`: checks a bundle."""
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
+from lightretriever.artifacts.bundle.manifest import Manifest, read_manifest
 from lightretriever.artifacts.bundle.verify import verify_bundle
 from lightretriever.artifacts.cli.runner import JsonOption, next_command, running
-from lightretriever.artifacts.cli.summaries import kilobytes_listed, verify_summary
+from lightretriever.artifacts.errors import BundleError
 from lightretriever.artifacts.progress import ProgressBar
+from lightretriever.artifacts.summary import Part, Summary, Text, megabytes
 
-__all__ = ["verify"]
+__all__ = ["VerifySummary", "verify"]
+
+
+class ProblemInfo(Part):
+    """A fault of a file of a bundle."""
+
+    file: Text
+    message: Text
+    expected: Text
+    found: Text
+    remedy: Text
+
+
+class VerifySummary(Summary):
+    """Of `verify`. `documents`, `files` and `bytes` are what the manifest says, null where it can't be read."""
+
+    command: Literal["verify"] = "verify"
+    sound: bool
+    problems: list[ProblemInfo]
+    documents: int | None
+    files: int | None
+    bytes: int | None
+
+    def made(self) -> Iterator[str]:
+        """The problems, or that there are none."""
+        for one in self.problems:
+            yield f"{one.file}: {one.message}: expected {one.expected}, found {one.found}. {one.remedy}"
+        if self.sound and self.bytes is not None:
+            size = f"{self.documents:,} documents, {self.files} files, {megabytes(self.bytes)}"
+            yield f"{self.path}: sound, {size}"
+        else:
+            yield f"{self.path}: not sound, {len(self.problems)} problems"
 
 
 def verify(
@@ -20,10 +54,26 @@ def verify(
 ) -> None:
     """Check every file, hash, shape and count of a bundle; exit status 1 when something is wrong."""
     with running("verify", as_json=as_json) as job:
-        with ProgressBar("verify", total=2 * kilobytes_listed(bundle), unit="kB") as progress:
+        manifest = _manifest(bundle)
+        sizes = [] if manifest is None else [file.bytes for file in manifest.files.values()]
+        with ProgressBar("verify", total=2 * sum(size // 1000 for size in sizes), unit="kB") as progress:
             problems = verify_bundle(bundle, lambda size: progress.advance(size // 1000), indexes=not query_bundle)
-        job.summary = verify_summary(bundle, problems)
+        job.summary = VerifySummary(
+            path=str(bundle),
+            sound=not problems,
+            problems=[ProblemInfo.model_validate(vars(problem)) for problem in problems],
+            documents=None if manifest is None else manifest.documents,
+            files=None if manifest is None else len(sizes),
+            bytes=None if manifest is None else sum(sizes),
+        )
         if not problems:
             job.summary.next = None if query_bundle else next_command(context, "serve", bundle)
     if problems:
         raise typer.Exit(1)
+
+
+def _manifest(bundle: Path) -> Manifest | None:
+    try:
+        return read_manifest(bundle)
+    except BundleError:
+        return None

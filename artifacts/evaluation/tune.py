@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -30,9 +30,19 @@ from lightretriever.artifacts.evaluation.runs import (
 from lightretriever.artifacts.evaluation.searching import Fusion, OpenSearcher, Searcher
 from lightretriever.artifacts.evaluation.systems import Searches, run_systems
 from lightretriever.artifacts.progress import ProgressBar
+from lightretriever.artifacts.summary import Part, Summary, Text
 from lightretriever.artifacts.tokens.tokenizer import sentences_of
 
-__all__ = ["Difference", "Division", "KnownItems", "Tuned", "find_known_items", "tune_weights", "weight_grid"]
+__all__ = [
+    "Difference",
+    "Division",
+    "KnownItems",
+    "TuneSummary",
+    "dense_helps",
+    "find_known_items",
+    "tune_weights",
+    "weight_grid",
+]
 
 RankByBm25: TypeAlias = Callable[[Sequence[str], int], list[list[tuple[str, float]]]]
 """Ids and BM25 scores of the best documents for each query, at most so many."""
@@ -43,6 +53,7 @@ _K: Final = 10
 _ITEMS: Final = 200  # documents that are looked for
 _ITEM_WORDS: Final = range(4, 21)  # words of a query made of a document
 _DEPTH: Final = 100
+_SHOWN: Final = 5  # divisions that people see
 _SPARSE_ALONE: Final = 0  # its place in `weight_grid`
 _WEAK: Final = 0.5  # of BM25's mean reciprocal rank
 _LITTLE: Final = 0.005  # of nDCG@10: a gain that is certainly below is none
@@ -67,50 +78,70 @@ class Difference:
         return f"{self.mean:+.4f} (95 % interval {self.low:+.4f} to {self.high:+.4f})"
 
 
-@dataclass(frozen=True)
-class Division:
-    """Weights of the legs, their mean nDCG@10, and how much the choice of weights gains over them on queries that took
-    no part in it."""
+class Division(Part):
+    """Weights by leg, their nDCG@10, and whether the queries can't tell them from the best."""
 
-    weights: LegWeights
+    weights: dict[str, float]
     ndcg: float
-    behind: Difference
-
-    @property
-    def by_chance(self) -> bool:
-        """Whether the queries can't tell these weights from the best."""
-        return self.behind.low <= 0
+    by_chance: bool
 
 
-@dataclass(frozen=True)
-class Tuned:
-    """What `tune_weights` found over a number of `queries`: all `divisions`, best first, the bundle's weights (`own`),
-    and on queries that did not take part in the choice of weights, how much it gains over the bundle's, and over the
-    sparse leg alone (`dense_gain`)."""
+class TuneSummary(Summary):
+    """Of `tune`: `weights` are the best by leg and `ndcg` their nDCG@10, `own_weights` and `own_ndcg` the bundle's.
+    `gain` is what the choice gains on queries that took no part in it, `interval` its 95 % interval, and `told` whether
+    that lies above 0. `dense_gain` and `dense_interval` are the same against the sparse leg alone, and `dense_helps`
+    says whether the dense leg makes search better, null where the queries can't tell. `divisions` has every division of
+    the weights, best first."""
 
-    divisions: list[Division]
-    own: LegWeights
-    own_ndcg: float
-    gain: Difference
-    dense_gain: Difference
+    command: Literal["tune"] = "tune"
+    dataset: Text
     queries: int
+    weights: dict[str, float]
+    ndcg: float
+    own_weights: dict[str, float]
+    own_ndcg: float
+    gain: float
+    interval: tuple[float, float]
+    told: bool
+    dense_gain: float
+    dense_interval: tuple[float, float]
+    dense_helps: bool | None
+    divisions: list[Division]
 
-    @property
-    def best(self) -> LegWeights:
-        """The best weights."""
-        return self.divisions[0].weights
+    def made(self) -> Iterator[str]:
+        """The best weights, the bundle's, and what to do."""
+        for number, one in enumerate(self.divisions[:_SHOWN]):
+            beside = "the best" if not number else "within chance of the best" if one.by_chance else "worse"
+            yield f"{_named(one.weights)}: nDCG@10 {one.ndcg:.4f}, {beside}"
+        if alike := sum(one.by_chance for one in self.divisions[_SHOWN:]):
+            yield f"and {alike} more within chance of the best"
+        yield f"{_named(self.own_weights)}, the bundle's own: nDCG@10 {self.own_ndcg:.4f}"
+        low, high = self.interval
+        yield (
+            f"choosing weights gains {self.gain:+.4f} on queries that took no part in the choice "
+            f"(95 % interval {low:+.4f} to {high:+.4f}, {self.queries:,} queries)"
+        )
+        low, high = self.dense_interval
+        gain = f"{self.dense_gain:+.4f} (95 % interval {low:+.4f} to {high:+.4f}) against the sparse leg alone"
+        if self.dense_helps:
+            yield f"the dense leg brings {gain}"
+        elif self.dense_helps is None:
+            yield f"these queries can't tell whether the dense leg helps: {gain}"
+        else:
+            yield f"the dense leg brings nothing here, {gain}: index.weights: {{sparse: 1}} does as well"
+        if self.told:
+            best = _named(self.weights, ": ")
+            yield f"set index.weights: {{{best}}} in the recipe and run `lightretriever index` again"
+        else:
+            yield "these queries can't tell that other weights are better: keep the bundle's, or give more queries"
 
-    @property
-    def told(self) -> bool:
-        """Whether the queries tell that the best weights are better than the bundle's."""
-        return self.gain.low > 0
 
-    @property
-    def dense_helps(self) -> bool | None:
-        """Whether the dense leg makes search better than the sparse leg alone; None where the queries can't tell."""
-        if self.dense_gain.low > 0:
-            return True
-        return False if self.dense_gain.mean <= 0 or self.dense_gain.high < _LITTLE else None
+def dense_helps(gain: Difference) -> bool | None:
+    """Whether the dense leg makes search better, by what it gains over the sparse leg alone; None where the queries
+    can't tell."""
+    if gain.low > 0:
+        return True
+    return False if gain.mean <= 0 or gain.high < _LITTLE else None
 
 
 def tune_weights(
@@ -124,7 +155,7 @@ def tune_weights(
     step: float = 0.1,
     most: int = 1000,
     seed: int = 0,
-) -> Tuned:
+) -> TuneSummary:
     """Choose the weights of linear fusion by the judged queries of DEV/qrels/SPLIT.tsv, at most `most` drawn by `seed`.
 
     All divisions of 1 into multiples of `step` among the bundle's legs are tried. Raises BundleError for a bundle or
@@ -158,15 +189,30 @@ def tune_weights(
         )
     tried, means, chosen = values[:-1], values[:-1].mean(axis=1), _out_of_fold(values[:-1], seed)
     order = np.argsort(-means, kind="stable").tolist()
-    return Tuned(
-        divisions=[
-            Division(grid[place], float(means[place]), Difference.of(chosen - tried[place], seed)) for place in order
-        ],
-        own=own,
-        own_ndcg=float(values[-1].mean()),
-        gain=Difference.of(chosen - values[-1], seed),
-        dense_gain=Difference.of(chosen - tried[_SPARSE_ALONE], seed),
+    gain, dense_gain = (Difference.of(chosen - other, seed) for other in (values[-1], tried[_SPARSE_ALONE]))
+    divisions = [
+        Division(
+            weights=grid[place].model_dump(),
+            ndcg=float(means[place]),
+            by_chance=Difference.of(chosen - tried[place], seed).low <= 0,
+        )
+        for place in order
+    ]
+    return TuneSummary(
+        path=str(bundle_path),
+        dataset=dev.resolve().name,
         queries=len(judged.queries),
+        weights=divisions[0].weights,
+        ndcg=divisions[0].ndcg,
+        own_weights=own.model_dump(),
+        own_ndcg=float(values[-1].mean()),
+        gain=gain.mean,
+        interval=(gain.low, gain.high),
+        told=gain.low > 0,
+        dense_gain=dense_gain.mean,
+        dense_interval=(dense_gain.low, dense_gain.high),
+        dense_helps=dense_helps(dense_gain),
+        divisions=divisions,
     )
 
 
@@ -268,3 +314,7 @@ def _item_queries(documents: Iterable[bytes]) -> Iterator[tuple[str, str]]:
         fitting = [text for text in found if len(text.split()) in _ITEM_WORDS]
         if fitting:
             yield document["_id"], max(fitting, key=len)
+
+
+def _named(weights: dict[str, float], equals: str = "=") -> str:
+    return ", ".join(f"{leg}{equals}{weight:g}" for leg, weight in weights.items() if weight)

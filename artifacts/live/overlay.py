@@ -19,7 +19,7 @@ from lightretriever.artifacts.dense.later import LaterIndexWriter as DenseWriter
 from lightretriever.artifacts.live.checkpoint import LUCENE, Checkpoint
 from lightretriever.artifacts.live.journal import Record
 from lightretriever.artifacts.sparse.index import DocumentSet, ImpactIndex
-from lightretriever.artifacts.sparse.later import LaterIndexWriter
+from lightretriever.artifacts.sparse.writer import LaterIndexWriter
 
 __all__ = ["Among", "Overlay", "Snapshot"]
 

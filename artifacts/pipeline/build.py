@@ -2,10 +2,11 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +20,7 @@ from lightretriever.artifacts.bundle.writer import (
     TableInput,
     write_bundle,
 )
-from lightretriever.artifacts.corpus.beir import Skipped, read_queries
+from lightretriever.artifacts.corpus.beir import read_queries
 from lightretriever.artifacts.corpus.query_log import most_frequent
 from lightretriever.artifacts.dense.build import check_factory
 from lightretriever.artifacts.errors import BundleError, ResumeError
@@ -29,11 +30,13 @@ from lightretriever.artifacts.pipeline.encoded import EncodedCorpus, TextStore, 
 from lightretriever.artifacts.pipeline.recipe import Recipe, TableTraining
 from lightretriever.artifacts.pipeline.terms import SPARSE_TOKENIZER, SparseLeg, encoded_batches, terms_tokenizer
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
+from lightretriever.artifacts.summary import Summary, encoded_line, left_out, megabytes
 from lightretriever.artifacts.tokens.head_queries import HeadQueries
 from lightretriever.artifacts.tokens.idf import IDF_FILE, idf_sha256, idf_weights, load_idf
-from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
+from lightretriever.artifacts.tokens.tokenizer import TextTokenizer, document_text
 
 __all__ = [
+    "BundleSummary",
     "build_bundle",
     "check_before_build",
     "check_corpus",
@@ -46,11 +49,95 @@ __all__ = [
 ]
 
 
+_SAMPLE: Final = 512  # documents whose terms are counted
+
 _WEIGHTS: Final = LegWeights(dense=0.5, sparse=0.5)
 """Of the legs, beside a sparse leg of words."""
 
 _QUANTIZATION: Final = {False: 4000, True: 40}
 """Impacts per unit of BM25, by whether documents are expanded. The finer one keeps the order of Lucene's own BM25."""
+
+
+class BundleSummary(Summary):
+    """Of `index` and `build`: `version` is the manifest's digest, the other counts are those of `encode`; `index` has
+    null for `reused`, `encoded`, `removed` and `doubtful`. `dimension` is null without a dense leg. A document has
+    `terms` of the `vocabulary` on average, of which the share `added` is not in its text, as measured on some hundred
+    documents; `language` is that of words."""
+
+    command: Literal["index", "build"] = "index"
+    name: str
+    version: str
+    documents: int
+    reused: int | None = None
+    encoded: int | None = None
+    removed: int | None = None
+    skipped: int
+    doubtful: int | None = None
+    cut: int
+    dimension: int | None
+    vocabulary: str
+    language: str | None
+    terms: float
+    added: float
+    tokens: int
+    tasks: list[str]
+    files: int
+    bytes: int
+
+    def made(self) -> Iterator[str]:
+        """Two or three lines, and those of `left_out`."""
+        dense = ", no dense leg" if self.dimension is None else f" × {self.dimension}, {self.tokens:,} tokens"
+        yield (
+            f"{self.path}: {self.documents:,} documents{dense}, tasks {', '.join(self.tasks)}; "
+            f"{self.files} files, {megabytes(self.bytes)}"
+        )
+        words = {"tokens": "tokens", "words": f"{self.language} words", "both": f"{self.language} words and tokens"}
+        yield (
+            f"sparse leg: {words[self.vocabulary]}, {self.terms:,.0f} a document, {self.added:.0%} of them added to "
+            "those of its text"
+        )
+        if self.reused is not None and self.encoded is not None and self.removed is not None:
+            yield encoded_line(self.reused, self.encoded, self.removed)
+        yield from left_out(self.skipped, self.cut)
+
+    @classmethod
+    def of(cls, bundle: Bundle, skipped: int) -> Self:
+        """Of a bundle that was written from a corpus, of which so many lines were skipped; its manifest is not counted
+        among the files."""
+        manifest = bundle.manifest
+        terms, added = _terms(bundle)
+        return cls(
+            path=str(bundle.path),
+            name=manifest.name,
+            version=manifest.digest,
+            documents=manifest.documents,
+            skipped=skipped,
+            cut=manifest.corpus.cut,
+            dimension=None if manifest.dense is None else manifest.dimension,
+            vocabulary=manifest.sparse.vocabulary,
+            language=manifest.sparse.language,
+            terms=terms,
+            added=added,
+            tokens=manifest.vocab_size,
+            tasks=list(manifest.tasks),
+            files=len(manifest.files),
+            bytes=sum(file.bytes for file in manifest.files.values()),
+        )
+
+
+def _terms(bundle: Bundle) -> tuple[float, float]:
+    """Terms a document has on average, and the share of them that is not in its text: of documents from the middle."""
+    vocabulary = bundle.vocabulary(bundle.tokenizer())
+    with bundle.sparse() as index:
+        first = max(0, (index.count - _SAMPLE) // 2)
+        ordinals = np.arange(first, min(first + _SAMPLE, index.count))
+        indptr, names, terms, _ = index.rows(first, first + ordinals.size)
+        documents = map(json.loads, index.documents(ordinals))
+        texts = [document_text(one.get("title") or "", one.get("text") or "") for one in documents]
+    own = 0
+    for (start, end), found in zip(pairwise(indptr.tolist()), vocabulary.terms_of(texts), strict=True):
+        own += len(set(found).intersection(names[term] for term in terms[start:end].tolist()))
+    return round(terms.size / ordinals.size, 1), round(1 - own / terms.size if terms.size else 0.0, 4)
 
 
 def check_before_build(recipe: Recipe, *, overwrite: bool = False) -> None:
@@ -62,8 +149,8 @@ def check_before_build(recipe: Recipe, *, overwrite: bool = False) -> None:
     head_texts(recipe)
 
 
-def build_bundle(recipe: Recipe, *, overwrite: bool = False) -> tuple[Bundle, Skipped]:
-    """Write the recipe's bundle from its work directory. Also returns the corpus lines that were skipped.
+def build_bundle(recipe: Recipe, *, overwrite: bool = False) -> BundleSummary:
+    """Write the recipe's bundle from its work directory.
 
     Raises ResumeError when a stage before this one is missing, unfinished, or was run with another model, instruction,
     setting or corpus than the recipe has now.
@@ -95,7 +182,7 @@ def build_bundle(recipe: Recipe, *, overwrite: bool = False) -> tuple[Bundle, Sk
         fields=recipe.corpus.fields,
         examples=recipe.examples,
     )
-    return write_bundle(recipe.output, content, overwrite=overwrite), corpus.skipped
+    return BundleSummary.of(write_bundle(recipe.output, content, overwrite=overwrite), corpus.skipped.count)
 
 
 def fit_settings(settings: TableTraining) -> dict[str, Any]:
@@ -227,7 +314,7 @@ def _corpus_info(recipe: Recipe, store: TextStore) -> CorpusInfo:
         licence=recipe.corpus.licence,
         sha256=store.documents["corpus_sha256"],
         skipped=store.skipped,
-        cut=int(store.whole().cut.sum()),
+        cut=store.counts(store.places())[1],
     )
 
 

@@ -1,22 +1,21 @@
 """Encode a corpus: dense vectors and sparse impacts of every document, in shards that can be resumed."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
-from lightretriever.artifacts.corpus.beir import Skipped
 from lightretriever.artifacts.errors import ModelError
 from lightretriever.artifacts.pipeline.encoded import EncodedCorpus, ModelRows, Part, TextStore, first_rows
 from lightretriever.artifacts.pipeline.encoder import Encoded
 from lightretriever.artifacts.pipeline.encoders import Encoders
-from lightretriever.artifacts.pipeline.sparse_head import QUANTIZATION
+from lightretriever.artifacts.pipeline.language_model import QUANTIZATION
 from lightretriever.artifacts.pipeline.weights import software
 from lightretriever.artifacts.progress import ProgressBar
+from lightretriever.artifacts.summary import Summary, encoded_line, folder_size, left_out, megabytes
 
-__all__ = ["Counts", "Encoding", "encode_corpus", "encode_texts", "model_rows"]
+__all__ = ["EncodeSummary", "encode_corpus", "encode_texts", "model_rows"]
 
 _PIECE: Final = 16
 """Texts that are read at a time where each is read by itself."""
@@ -24,29 +23,52 @@ _PIECE: Final = 16
 _NO_TERMS: Final = (np.empty(0, np.int32), np.empty(0, np.uint16))
 
 
-class Counts(NamedTuple):
-    """Of the documents of a run, the vectors of the `reused` were there, and the model read the texts of the `encoded`;
-    `removed` counts the texts of an earlier corpus that this one no longer has."""
+class EncodeSummary(Summary):
+    """Of `encode`: of the documents the model read `encoded`, and the vectors of the `reused` were there; `removed`
+    are texts of an earlier corpus. `terms` are sparse terms that the model gave all documents together, `skipped` bad
+    lines of the corpus, `doubtful` given vectors that were compared and are not the encoder's, `cut` documents that are
+    longer than the model reads, `shards` runs of `encode.shard_size` documents."""
 
+    command: Literal["encode"] = "encode"
+    documents: int
     reused: int
     encoded: int
     removed: int
-
-
-@dataclass(frozen=True)
-class Encoding:
-    """The result of a run: the `store` that has it, and the places of the run's documents in the corpus, all or those
-    of its part. `skipped` are bad lines of the corpus, `doubtful` counts the given vectors that were compared and
-    differ."""
-
-    store: TextStore
-    documents: npt.NDArray[np.int64]
-    counts: Counts
-    skipped: Skipped
+    skipped: int
     doubtful: int = 0
+    cut: int
+    terms: int
+    dimension: int
+    shards: int
+    bytes: int
+
+    def made(self) -> Iterator[str]:
+        """Two lines, and those of `left_out`."""
+        yield (
+            f"{self.path}: {self.documents:,} documents, {self.terms:,} sparse terms in {self.shards:,} shards, "
+            f"{megabytes(self.bytes)}"
+        )
+        yield encoded_line(self.reused, self.encoded, self.removed)
+        yield from left_out(self.skipped, self.cut)
+
+    @classmethod
+    def of(cls, store: TextStore, documents: npt.NDArray[np.int64], **counts: Any) -> Self:
+        """Of the corpus that a store has, as far as these places of documents (n,); with the other counts."""
+        terms, cut = store.counts(store.find(store.texts[documents]))
+        return cls(
+            path=str(store.path),
+            documents=len(documents),
+            skipped=store.skipped,
+            cut=cut,
+            terms=terms,
+            dimension=store.plan["dimension"],
+            shards=len(np.unique(documents // store.plan["shard_size"])),
+            bytes=folder_size(store.path)[1],
+            **counts,
+        )
 
 
-def encode_corpus(encoders: Encoders, corpus: EncodedCorpus, work: Path, *, part: Part | None = None) -> Encoding:
+def encode_corpus(encoders: Encoders, corpus: EncodedCorpus, work: Path, *, part: Part | None = None) -> EncodeSummary:
     """Encode every document of `corpus` into the columns below `work`, or a `part` of the shards; what is there is
     kept.
 
@@ -74,8 +96,8 @@ def encode_corpus(encoders: Encoders, corpus: EncodedCorpus, work: Path, *, part
         own, new = encode_texts(store, texts, settings.shard_size, encode, progress, part=part, alone=alone)
     removed = store.others(texts)
     store.finish(texts, documents, skipped=corpus.skipped.count, part=part)
-    counts = Counts(len(own) - new, new, removed)
-    return Encoding(store, own, counts, corpus.skipped, 0 if given is None else given.doubtful)
+    doubtful = 0 if given is None else given.doubtful
+    return EncodeSummary.of(store, own, reused=len(own) - new, encoded=new, removed=removed, doubtful=doubtful)
 
 
 def encode_texts(

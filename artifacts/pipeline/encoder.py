@@ -1,9 +1,8 @@
 """Encoders: the protocols of dense vectors and of impacts.
 
-A language model (`pipeline.language_model`), a bi-encoder (`pipeline.biencoder`) and several of these
-(`pipeline.joint_encoder`) are dense encoders, a language model and a SparseEncoder of sentence-transformers
-(`pipeline.sparse_model`) sparse ones. `pipeline.encoders` puts together those of a recipe. Vectors of a file take the
-place of a dense encoder's by the documents' places in the corpus (`pipeline.given_vectors`).
+A language model (`pipeline.language_model`), one or several bi-encoders (`pipeline.biencoder`) and vectors of a file
+(`pipeline.given_vectors`) are dense encoders, a language model and a SparseEncoder of sentence-transformers
+(`pipeline.sparse_model`) sparse ones. `pipeline.encoders` puts together those of a recipe.
 """
 
 from abc import ABC, abstractmethod

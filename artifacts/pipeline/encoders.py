@@ -115,7 +115,7 @@ def load_encoder(model: ModelRecipe, settings: EncodeRecipe, work: Path, *, bien
 def load_teacher(path: str, model: ModelRecipe, *, lowercase: bool = True) -> Encoder:
     """Load the bi-encoder at `path`, or several joined by " + ", on the device of `model` and in its number type.
     Raises ModelError."""
-    from lightretriever.artifacts.pipeline.joint_encoder import load_biencoders  # slow to import
+    from lightretriever.artifacts.pipeline.biencoder import load_biencoders  # slow to import
 
     return load_biencoders(path, dtype=model.dtype, device=model.device, lowercase=lowercase)
 

@@ -17,11 +17,13 @@ import torch
 from lightretriever.artifacts.errors import RecipeError
 from lightretriever.artifacts.pipeline.recipe import TableTraining
 from lightretriever.artifacts.progress import ProgressBar
+from lightretriever.artifacts.summary import Part
 from lightretriever.artifacts.tokens.idf import TokenStatistics
 from torch.nn.functional import cross_entropy, embedding_bag, kl_div, log_softmax, normalize, softmax
 
 __all__ = [
     "Agreement",
+    "AgreementInfo",
     "Bags",
     "FitTexts",
     "FittedTable",
@@ -98,6 +100,26 @@ class Agreement:
 
     cosine: float
     overlap: float
+
+
+class AgreementInfo(Part):
+    """How well a trained table agrees with the model on held-out texts: before the training, and after `epoch`, the
+    one of `epochs` that was kept. `general` has the cosine and the overlap of the encoder's general table there."""
+
+    epoch: int
+    epochs: int
+    cosine: tuple[float, float]
+    overlap: tuple[float, float]
+    general: tuple[float, float] | None = None
+
+    def line(self) -> str:
+        """For people."""
+        change = "; ".join(
+            f"{name} {first:.3f} -> {best:.3f}"
+            for name, (first, best) in (("cosine", self.cosine), ("overlap", self.overlap))
+        )
+        beside = "; general table {:.3f} and {:.3f}".format(*self.general) if self.general else ""
+        return f"agreement with the encoder by epoch {self.epoch} of {self.epochs}: {change}{beside}"
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ A table belongs to one encoder: `find_general_table` compares the tokenizer, the
 few texts, the vectors of the table with those of the encoder.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, Self
@@ -22,6 +22,7 @@ from lightretriever.artifacts.pipeline.encoder import Encoder, token_rows
 from lightretriever.artifacts.pipeline.encoders import load_teacher
 from lightretriever.artifacts.pipeline.fit import (
     Agreement,
+    AgreementInfo,
     Bags,
     FitTexts,
     distinct_rows,
@@ -30,11 +31,19 @@ from lightretriever.artifacts.pipeline.fit import (
 )
 from lightretriever.artifacts.pipeline.fit_texts import corpus_sentences, draw, teacher_vectors
 from lightretriever.artifacts.pipeline.recipe import GeneralTableRecipe
+from lightretriever.artifacts.summary import Summary, folder_size, megabytes
 from lightretriever.artifacts.tokens.idf import count_tokens
 from lightretriever.artifacts.tokens.table import TokenTable, write_table
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-__all__ = ["GeneralTable", "GeneralTableInfo", "find_general_table", "run_general_table", "shipped_tables"]
+__all__ = [
+    "GeneralTable",
+    "GeneralTableInfo",
+    "GeneralTableSummary",
+    "find_general_table",
+    "run_general_table",
+    "shipped_tables",
+]
 
 TABLE_FILE: Final = "table.npy"
 FACTS_FILE: Final = "table.json"
@@ -106,6 +115,23 @@ class GeneralTable:
         return float((ours * encoder.encode_queries(list(bags)).dense).sum(axis=1).mean())
 
 
+class GeneralTableSummary(Summary):
+    """Of `general-table`: the table at `path` was fitted to so many documents, and queries and sentences."""
+
+    command: Literal["general-table"] = "general-table"
+    encoder: str
+    documents: int
+    queries: int
+    agreement: AgreementInfo
+    bytes: int
+
+    def made(self) -> Iterator[str]:
+        """The table, and its training."""
+        texts = f"{self.documents:,} documents, {self.queries:,} queries and sentences"
+        yield f"{self.path}: table of {self.encoder}, {megabytes(self.bytes)}, fitted to {texts}"
+        yield f"  {self.agreement.line()}"
+
+
 def find_general_table(encoder: Encoder, texts: Sequence[str], folders: Sequence[Path]) -> GeneralTable | None:
     """The first of the tables that is the encoder's: same tokenizer, same size, and similar vectors of `texts`."""
     for table in map(GeneralTable.open, folders):
@@ -122,7 +148,7 @@ def shipped_tables() -> list[Path]:
     return sorted(file.parent for file in (Path(__file__).parents[1] / "tables").glob(f"*/{FACTS_FILE}"))
 
 
-def run_general_table(recipe: GeneralTableRecipe, *, overwrite: bool = False) -> GeneralTable:
+def run_general_table(recipe: GeneralTableRecipe, *, overwrite: bool = False) -> GeneralTableSummary:
     """Fit the table and write its folder. The work directory keeps the encoded texts.
 
     Raises CorpusError for texts that can't be read, RecipeError for too few, and ModelError.
@@ -156,7 +182,20 @@ def run_general_table(recipe: GeneralTableRecipe, *, overwrite: bool = False) ->
     with new_folder(recipe.output, overwrite=overwrite, marker=FACTS_FILE) as folder:
         write_table(folder / TABLE_FILE, fitted.rows, recipe.table_dtype)
         (folder / FACTS_FILE).write_text(info.model_dump_json(indent=1) + "\n", encoding="utf-8")
-    return GeneralTable.open(recipe.output)
+    before, after = info.agreement
+    return GeneralTableSummary(
+        path=str(recipe.output),
+        encoder=info.encoder,
+        documents=sum(texts.documents for texts in infos),
+        queries=sum(texts.queries for texts in infos),
+        agreement=AgreementInfo(
+            epoch=info.epoch,
+            epochs=recipe.fit.epochs,
+            cosine=(before.cosine, after.cosine),
+            overlap=(before.overlap, after.overlap),
+        ),
+        bytes=folder_size(recipe.output)[1],
+    )
 
 
 def _read(recipe: GeneralTableRecipe) -> tuple[list[str], list[str], list[TextsInfo]]:

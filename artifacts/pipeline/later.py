@@ -7,8 +7,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 from lightretriever.artifacts.bundle.batches import EncodedBatch, check_batch, dense_prefix, keep_top_terms
-from lightretriever.artifacts.bundle.manifest import Manifest
-from lightretriever.artifacts.bundle.parts import ExpansionInfo
+from lightretriever.artifacts.bundle.manifest import ExpansionInfo, Manifest
 from lightretriever.artifacts.corpus.beir import Document
 from lightretriever.artifacts.errors import DocumentError, ResumeError
 from lightretriever.artifacts.files.workdir import work_lock

@@ -16,7 +16,7 @@ import ray
 from lightretriever.artifacts import errors
 from lightretriever.artifacts.errors import LightRetrieverError, RecipeError, ResumeError
 from lightretriever.artifacts.files.workdir import work_lock
-from lightretriever.artifacts.pipeline.encode import Counts, Encoding
+from lightretriever.artifacts.pipeline.encode import EncodeSummary
 from lightretriever.artifacts.pipeline.encoded import Part, TextStore
 from lightretriever.artifacts.pipeline.encoders import Encoders
 from lightretriever.artifacts.pipeline.recipe import Recipe
@@ -45,7 +45,7 @@ class _Failed(NamedTuple):
         return kind(self.message, remedy=self.remedy)
 
 
-def encode_on_ray(recipe: Recipe, address: str) -> Encoding:
+def encode_on_ray(recipe: Recipe, address: str) -> EncodeSummary:
     """Encode the recipe's corpus on the Ray cluster at `auto`, `HOST:PORT` or `ray://HOST:PORT`, to the shards that one
     process makes. Every machine needs this project and Ray, and recipe, model, corpus and work directory at the same
     paths. A task takes a GPU, or all processors of a machine where the recipe asks for none or there is none.
@@ -65,7 +65,7 @@ def encode_on_ray(recipe: Recipe, address: str) -> Encoding:
         return _whole(recipe, made)
 
 
-def _encode(recipe: Recipe, part: Part) -> Encoding | _Failed:
+def _encode(recipe: Recipe, part: Part) -> EncodeSummary | _Failed:
     """Encode a part; runs in a process of the cluster."""
     try:
         with work_lock(recipe.work, shared=True):
@@ -135,13 +135,13 @@ def _tasks(device: str) -> tuple[int, dict[str, Any]]:
     return sum(count // least for count in processors), {"num_cpus": least, "scheduling_strategy": "SPREAD"}
 
 
-def _results(tasks: Sequence[Any]) -> Iterator[Encoding]:
+def _results(tasks: Sequence[Any]) -> Iterator[EncodeSummary]:
     """The results as they come. Raises the first error, which ends the other tasks with this process."""
     waiting = list(tasks)
     while waiting:
         (done,), waiting = ray.wait(waiting)
         try:
-            result: Encoding | _Failed = ray.get(done)
+            result: EncodeSummary | _Failed = ray.get(done)
         except ray.exceptions.RayError as error:
             raise ResumeError(f"--ray: a task failed: {' '.join(str(error).split()):.500}.", remedy=_AGAIN) from error
         if isinstance(result, _Failed):
@@ -149,14 +149,16 @@ def _results(tasks: Sequence[Any]) -> Iterator[Encoding]:
         yield result
 
 
-def _whole(recipe: Recipe, made: Sequence[Encoding]) -> Encoding:
+def _whole(recipe: Recipe, made: Sequence[EncodeSummary]) -> EncodeSummary:
     """The parts as the result of one process."""
     store = TextStore(recipe.work / "encode")
     documents = store.places()
     store.finish(store.texts, store.documents, skipped=store.skipped)
-    counts = Counts(
-        sum(one.counts.reused for one in made),
-        sum(one.counts.encoded for one in made),
-        max(one.counts.removed for one in made),
+    return EncodeSummary.of(
+        store,
+        np.arange(len(documents)),
+        reused=sum(one.reused for one in made),
+        encoded=sum(one.encoded for one in made),
+        removed=max(one.removed for one in made),
+        doubtful=max(one.doubtful for one in made),
     )
-    return Encoding(store, np.arange(len(documents)), counts, made[0].skipped, max(one.doubtful for one in made))

@@ -4,8 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self, TypeVar, get_args
 
-from lightretriever.artifacts.bundle.manifest import ExampleQuery, LegWeights
-from lightretriever.artifacts.bundle.parts import MAX_TEXT_CHARS, ExpansionInfo
+from lightretriever.artifacts.bundle.manifest import MAX_TEXT_CHARS, ExampleQuery, ExpansionInfo, LegWeights
 from lightretriever.artifacts.bundle.paths import TaskName
 from lightretriever.artifacts.corpus.beir import Corpus
 from lightretriever.artifacts.corpus.bounds import MAX_DIMENSION
@@ -40,7 +39,7 @@ __all__ = [
 ]
 
 BESIDE: Final = " + "
-"""Stands between the paths of bi-encoders whose vectors stand side by side (`pipeline.joint_encoder`)."""
+"""Stands between the paths of bi-encoders whose vectors stand side by side (`pipeline.biencoder`)."""
 
 MODULES_FILE: Final = "modules.json"
 """The list of modules in a folder that sentence-transformers saved."""

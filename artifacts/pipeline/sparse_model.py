@@ -18,11 +18,17 @@ import torch
 from lightretriever.artifacts.errors import ModelError
 from lightretriever.artifacts.pipeline.encoded import ImpactRow
 from lightretriever.artifacts.pipeline.encoder import SparseEncoder, TextModel
-from lightretriever.artifacts.pipeline.loading import library_class, loading, module_folders, route
-from lightretriever.artifacts.pipeline.longest import cut_at_longest, longer_than
+from lightretriever.artifacts.pipeline.language_model import QUANTIZATION, quantise_top_k
+from lightretriever.artifacts.pipeline.loading import (
+    cut_at_longest,
+    library_class,
+    loading,
+    longer_than,
+    module_folders,
+    route,
+)
 from lightretriever.artifacts.pipeline.model import choose_device, choose_dtype
 from lightretriever.artifacts.pipeline.recipe import EncodeRecipe, ModelRecipe
-from lightretriever.artifacts.pipeline.sparse_head import QUANTIZATION, quantise_top_k
 from lightretriever.artifacts.pipeline.weights import fingerprint, local_folder
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 from sentence_transformers.sparse_encoder.modules import SparseStaticEmbedding

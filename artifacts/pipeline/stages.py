@@ -18,12 +18,12 @@ WORK/tables/TASK/        token table of a task: table.npy (V, H) float32, plan.j
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache, partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -33,12 +33,12 @@ from lightretriever.artifacts.errors import BundleError, ModelError, RecipeError
 from lightretriever.artifacts.files.arrays import read_array, write_array
 from lightretriever.artifacts.files.workdir import check_plan, read_json, write_atomically
 from lightretriever.artifacts.pipeline.adapter_files import adapter_file, adapter_settings, load_embedding_bag
-from lightretriever.artifacts.pipeline.build import check_corpus, fit_settings, refined_folder
-from lightretriever.artifacts.pipeline.encode import Encoding, encode_corpus
+from lightretriever.artifacts.pipeline.build import check_corpus, fit_settings, refined_folder, work_head_files
+from lightretriever.artifacts.pipeline.encode import EncodeSummary, encode_corpus
 from lightretriever.artifacts.pipeline.encoded import Part, TextStore, encoded_corpus
 from lightretriever.artifacts.pipeline.encoder import PART, Encoder, rows_per_pass, token_rows
 from lightretriever.artifacts.pipeline.encoders import Encoders, load_encoders, load_teacher
-from lightretriever.artifacts.pipeline.fit import FittedTable, FitTexts, distinct_rows, fit_table
+from lightretriever.artifacts.pipeline.fit import AgreementInfo, FittedTable, FitTexts, distinct_rows, fit_table
 from lightretriever.artifacts.pipeline.fit_texts import DistilTexts, encoded_documents, with_sentences
 from lightretriever.artifacts.pipeline.general import GeneralTable, find_general_table, shipped_tables
 from lightretriever.artifacts.pipeline.given_vectors import GivenVectors
@@ -48,11 +48,13 @@ from lightretriever.artifacts.pipeline.model import choose_device
 from lightretriever.artifacts.pipeline.recipe import DistilTableRecipe, Recipe, RefineRecipe
 from lightretriever.artifacts.pipeline.terms import SPARSE_TOKENIZER
 from lightretriever.artifacts.pipeline.weights import software
+from lightretriever.artifacts.summary import Part as SummaryPart
+from lightretriever.artifacts.summary import Summary, Text, megabytes
 from lightretriever.artifacts.tokens.idf import IDF_FILE, count_tokens, idf_sha256, load_idf
 from lightretriever.artifacts.tokens.tokenizer import sentences_of
 from rich.console import Console
 
-__all__ = ["load_recipe_encoders", "run_encode", "run_refine", "run_tables"]
+__all__ = ["TableInfo", "TablesSummary", "load_recipe_encoders", "run_encode", "run_refine", "run_tables"]
 
 _COMPARED: Final = 64  # texts of the corpus by which a general table is known as the encoder's
 
@@ -68,6 +70,60 @@ _FITTED_BY: Final = (
     "teacher",
 )
 """Keys of the plan of a fitted table that say what it is fitted to, and how."""
+
+
+class TableInfo(SummaryPart):
+    """A token table: `rows` tokens of `dimension` values; `head_queries` are those that the model read."""
+
+    path: Text
+    rows: int
+    dimension: int
+    bytes: int
+    agreement: AgreementInfo | None = None
+    head_queries: int = 0
+
+
+class TablesSummary(Summary):
+    """Of `table`, `distil-table` and `refine`: the tables by task."""
+
+    command: Literal["table", "distil-table", "refine"] = "table"
+    tables: dict[str, TableInfo]
+
+    def made(self) -> Iterator[str]:
+        """A line for each table, and one for its training."""
+        for task, table in self.tables.items():
+            size = f"{table.rows:,} tokens × {table.dimension}, {megabytes(table.bytes)}"
+            yield f"{task}: {table.path}, {size}"
+            if table.head_queries:
+                yield f"  {table.head_queries:,} head queries, read by the whole model"
+            if table.agreement is not None:
+                yield f"  {table.agreement.line()}"
+
+    @classmethod
+    def of(cls, recipe: Recipe, tables: Mapping[str, Path]) -> Self:
+        """Of the files of token tables by task, and of their training where they were trained."""
+        made = {task: _table_info(file) for task, file in tables.items()}
+        for task, table in made.items() if recipe.head is not None else ():
+            _, vectors = work_head_files(recipe, task, sparse=False)
+            if vectors.is_file():
+                table.head_queries = len(np.load(vectors, mmap_mode="r"))
+        return cls(path=str(recipe.work / "tables"), tables=made)
+
+
+def _table_info(file: Path) -> TableInfo:
+    rows, dimension = np.load(file, mmap_mode="r").shape
+    training, agreement = file.with_name("training.json"), None
+    if training.is_file():
+        record = read_json(training)
+        first, best = (record["epochs"][epoch] for epoch in (0, record["best_epoch"]))
+        agreement = AgreementInfo(
+            epoch=record["best_epoch"],
+            epochs=len(record["epochs"]) - 1,
+            cosine=(first["cosine"], best["cosine"]),
+            overlap=(first["overlap"], best["overlap"]),
+            general=(general["cosine"], general["overlap"]) if (general := record.get("general")) else None,
+        )
+    return TableInfo(path=str(file), rows=rows, dimension=dimension, bytes=file.stat().st_size, agreement=agreement)
 
 
 def load_recipe_encoders(recipe: Recipe) -> Encoders:
@@ -136,7 +192,7 @@ def _recipe_idf(recipe: Recipe, encoders: Encoders) -> npt.NDArray[np.float32] |
         raise RecipeError(f"model.idf: {error.message}", remedy=error.remedy) from error
 
 
-def run_encode(recipe: Recipe, encoders: Encoders, part: Part | None = None) -> Encoding:
+def run_encode(recipe: Recipe, encoders: Encoders, part: Part | None = None) -> EncodeSummary:
     """Encode the recipe's corpus, or a `part` of its shards; see `encode_corpus`. The vectors of `distil.vectors` take
     the place of the encoder's; a warning on stderr says that some differ. Raises RecipeError when they don't fit."""
     corpus = encoded_corpus(recipe, shared=part is not None)
@@ -148,13 +204,13 @@ def run_encode(recipe: Recipe, encoders: Encoders, part: Part | None = None) -> 
     return encode_corpus(encoders, corpus, recipe.work / "encode", part=part)
 
 
-def run_tables(recipe: Recipe, encoders: Encoders, encoding: Encoding | None = None) -> dict[str, Path]:
-    """Make the token table of every task; task name → file of shape (V, H) float32. Existing files are kept, but of a
-    bi-encoder those that were fitted to other documents.
+def run_tables(recipe: Recipe, encoders: Encoders, *, encoded: bool = False) -> TablesSummary:
+    """Make the token table of every task, a file of shape (V, H) float32. Existing files are kept, but of a bi-encoder
+    those that were fitted to other documents.
 
     The head queries, if the recipe has any, come first (see `make_heads`): a bad log is found before hours of work.
     A bi-encoder's tables are general ones, where there are such, unless the recipe has `distil`: then the corpus is
-    encoded next, unless `encoding` has it, and the tables are fitted to what the encoder makes of whole texts.
+    encoded next, unless it is `encoded`, and the tables are fitted to what the encoder makes of whole texts.
     Those that the recipe's `tables` name are read. Raises ModelError for one that doesn't fit the model.
     Raises ResumeError when the work directory was begun with other inputs, and RecipeError when there is too little to
     fit to.
@@ -163,7 +219,7 @@ def run_tables(recipe: Recipe, encoders: Encoders, encoding: Encoding | None = N
     encoder = encoders.dense
     make_heads(recipe, encoders, _where(encoder))
     if recipe.biencoder:
-        return _distilled(recipe, encoders, folders, encoding)
+        return _distilled(recipe, encoders, folders, encoded=encoded)
     weights = _row_weights(recipe, encoder)
     plan = {"model": encoders.fingerprint, "batch": rows_per_pass(encoder), "part": PART, **_where(encoder)}
     if weights is not None:
@@ -184,12 +240,12 @@ def run_tables(recipe: Recipe, encoders: Encoders, encoding: Encoding | None = N
             "instruction": recipe.tasks[task],
             "file": file_sha256(file),
         }
-    return _make(folders, plans, make)
+    return _make(recipe, folders, plans, make)
 
 
-def run_refine(recipe: Recipe) -> dict[str, Path]:
-    """Fit the tables of every task to the encoded corpus; task name → file of shape (V, D) float32. What is there is
-    kept, unless it was fitted to other documents.
+def run_refine(recipe: Recipe) -> TablesSummary:
+    """Fit the tables of every task to the encoded corpus, each a file of shape (V, D) float32. What is there is kept,
+    unless it was fitted to other documents.
 
     Every document is a text whose vector by the whole model is known: it was encoded. No model is loaded but the
     `refine.teacher`, where the recipe names one, and no query and no judgment is read. Raises ResumeError when tables
@@ -221,7 +277,7 @@ def run_refine(recipe: Recipe) -> dict[str, Path]:
         initial = distinct_rows(rows, count_tokens(texts.bags, len(rows)))
         return fit_table(initial, texts, settings, choose_device(recipe.model.device))
 
-    return _make(folders, {task: {**plan, "table": table} for task, table in begun.items()}, make)
+    return _make(recipe, folders, {task: {**plan, "table": table} for task, table in begun.items()}, make)
 
 
 def _refine_teacher(recipe: Recipe, settings: RefineRecipe) -> Encoder | None:
@@ -237,9 +293,7 @@ def _refine_texts(recipe: Recipe, settings: RefineRecipe, teacher: Encoder | Non
     return with_sentences(texts, recipe, settings, teacher, recipe.work / "teacher")
 
 
-def _distilled(
-    recipe: Recipe, encoders: Encoders, folders: Mapping[str, Path], encoding: Encoding | None
-) -> dict[str, Path]:
+def _distilled(recipe: Recipe, encoders: Encoders, folders: Mapping[str, Path], *, encoded: bool) -> TablesSummary:
     """The tables of a bi-encoder: general ones or, with `distil` or where there is none, fitted to the corpus."""
     encoder, model = encoders.dense, encoders.fingerprint
     general = {task: _general_table(recipe, encoder, task) for task in folders}
@@ -250,10 +304,13 @@ def _distilled(
     rows = {task: table.rows() for task, table in general.items() if table is not None}
     if distil is None:
         general_plans = {task: {"general": table.sha256} for task, table in general.items() if table is not None}
-        return _make(folders, {task: {**plan, **general_plans[task]} for task, plan in plans.items()}, rows.__getitem__)
-    encoding = encoding or run_encode(recipe, encoders)
+        return _make(
+            recipe, folders, {task: {**plan, **general_plans[task]} for task, plan in plans.items()}, rows.__getitem__
+        )
+    if not encoded:
+        run_encode(recipe, encoders)
     fitted = {
-        "documents": encoding.store.documents,
+        "documents": TextStore(recipe.work / "encode").documents,
         "queries": [file_sha256(find_file(path, "queries")) for path in distil.queries],
         "settings": fit_settings(distil),
         **_where(encoder),
@@ -269,7 +326,7 @@ def _distilled(
         initial = distinct_rows(states, all_texts.statistics)
         return fit_table(initial, texts, distil, encoder.device, general=rows.get(task))
 
-    return _make(folders, {task: {**plan, **fitted} for task, plan in plans.items()}, make)
+    return _make(recipe, folders, {task: {**plan, **fitted} for task, plan in plans.items()}, make)
 
 
 def _general_table(recipe: Recipe, encoder: Encoder, task: str) -> GeneralTable | None:
@@ -296,10 +353,11 @@ def _remove(*files: Path) -> None:
 
 
 def _make(
+    recipe: Recipe,
     folders: Mapping[str, Path],
     plans: Mapping[str, dict[str, Any]],
     make: Callable[[str], FittedTable | npt.NDArray[np.float32]],
-) -> dict[str, Path]:
+) -> TablesSummary:
     """Make the tables that are not there yet, each in its folder and guarded by its plan; all plans are checked first.
 
     Beside a fitted table stands `training.json`: the agreement of every epoch. One that was fitted to other texts or by
@@ -320,7 +378,7 @@ def _make(
             write_array(file, made)
         for leftover in folders[task].glob("part-*.npy*"):
             leftover.unlink()
-    return files
+    return TablesSummary.of(recipe, files)
 
 
 def _row_weights(recipe: Recipe, encoder: Encoder) -> npt.NDArray[np.float32] | None:

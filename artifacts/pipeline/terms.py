@@ -13,7 +13,7 @@ from typing import Final, Self, TypeAlias
 import numpy as np
 import numpy.typing as npt
 from lightretriever.artifacts.bundle.batches import EncodedBatch, dense_prefix
-from lightretriever.artifacts.bundle.parts import ExpansionInfo
+from lightretriever.artifacts.bundle.manifest import ExpansionInfo
 from lightretriever.artifacts.errors import ResumeError
 from lightretriever.artifacts.files.workdir import read_json, write_atomically
 from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder, strongest

@@ -3,13 +3,15 @@
 Every document has the stored and indexed string `id`, the column of values `raw` (its JSON), and the field `contents`,
 whose terms are those of the bundle's vocabulary and whose term frequencies are the impacts. On request there is the
 field `spellings` too, the words of title and text as they are spelt, for corrections and completions. There is one
-segment, and documents keep their order.
+segment, and documents keep their order. Documents that come later are written beside an index, and read behind its own.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
+from weakref import finalize
 
 import numpy as np
 import numpy.typing as npt
@@ -18,17 +20,13 @@ from lightretriever.artifacts.corpus.bounds import MAX_DOCUMENT_BYTES, MAX_ID_BY
 from lightretriever.artifacts.corpus.fields import FieldKind, indexed_values
 from lightretriever.artifacts.errors import BundleError, JavaError
 from lightretriever.artifacts.sparse.arguments import check_rows
-from lightretriever.artifacts.sparse.java_bytes import pack_ints, pack_texts, utf8
+from lightretriever.artifacts.sparse.index import ImpactIndex
+from lightretriever.artifacts.sparse.java_bytes import from_java, pack_ints, pack_texts, unpack_parts, utf8
 from lightretriever.artifacts.sparse.jvm import JavaObject, java_call, java_class
 from lightretriever.artifacts.sparse.vocabulary import word_analyzer
 from lightretriever.artifacts.tokens.tokenizer import document_text
 
-__all__ = [
-    "ImpactIndexWriter",
-    "LuceneWriter",
-    "check_texts",
-    "chunks",
-]
+__all__ = ["ImpactIndexWriter", "LaterIndexWriter", "LuceneWriter", "check_texts", "chunks"]
 
 _BUFFER_MB: Final = 256.0  # what Lucene collects in memory before it writes a segment
 _CHUNK_BYTES: Final = 16 << 20  # what one call into Java carries
@@ -222,3 +220,38 @@ def chunks(ids: Sequence[bytes], texts: Sequence[bytes], terms: Iterable[int]) -
             start, size = i + 1, 0
     if start < len(ids):
         yield start, len(ids)
+
+
+class LaterIndexWriter(ImpactIndexWriter):
+    """Writes documents that are read behind those of `index`, to a folder, and goes on after those that are there."""
+
+    def __init__(self, path: Path, index: ImpactIndex, fields: Mapping[str, FieldKind], *, spellings: bool) -> None:
+        """`path` is the folder, with the files of a `checkpoint` or none; `fields` and `spellings` are those that
+        `index` was written with. Raises JavaError when Java or the disk fails."""
+        super().__init__(path, fields, spellings=spellings)
+        self._index = index
+
+    def add_rows(self, ids: Sequence[str], documents: Sequence[bytes], impacts: Sequence[Mapping[str, int]]) -> None:
+        """Add n documents, in order: ids, JSON, and impacts by term. ValueError on bad input."""
+        places = {term: place for place, term in enumerate(dict.fromkeys(chain.from_iterable(impacts)))}
+        terms = np.fromiter(map(places.__getitem__, chain.from_iterable(impacts)), np.int64)
+        values = np.fromiter(chain.from_iterable(row.values() for row in impacts), np.int64)
+        self.add(ids, documents, np.cumsum([0, *map(len, impacts)]), terms, values, list(places))
+
+    def behind(self) -> ImpactIndex:
+        """Give the documents of the index and those added up to now, as one index, which is closed when nothing refers
+        to it any more."""
+        handle = java_call(self._java.behind, self._handle, self._index.handle)
+        found = ImpactIndex(handle, self._index.path)
+        finalize(found, java_call, java_class("lightretriever.OpenIndex").close, handle).atexit = False
+        return found
+
+    def checkpoint(self) -> list[Path]:
+        """Give the files that have all that was added up to now. They are not changed, and stay until the next call.
+        JavaError when the disk fails."""
+        names = unpack_parts(from_java(java_call(self._java.checkpoint, self._handle)))
+        return [self.path / name.decode() for name in names]
+
+    def _opened(self, analyzer: JavaObject) -> JavaObject:
+        self._made = False
+        return java_call(self._java.later, bytearray(bytes(self.path.absolute())), analyzer)

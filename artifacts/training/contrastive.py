@@ -12,9 +12,8 @@ from dataclasses import dataclass
 
 import torch
 from lightretriever.artifacts.errors import CorpusError, RecipeError
-from lightretriever.artifacts.pipeline.language_model import instruction_prefix
+from lightretriever.artifacts.pipeline.language_model import instruction_prefix, sparse_weights
 from lightretriever.artifacts.pipeline.model import Backbone
-from lightretriever.artifacts.pipeline.sparse_head import sparse_weights
 from lightretriever.artifacts.pipeline.states import packed_states, token_states
 from lightretriever.artifacts.training.losses import BatchLayout, TokenWeights, contrastive_objective
 from lightretriever.artifacts.training.recipe import ContrastiveStage, DataRecipe, StageBase

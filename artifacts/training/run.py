@@ -74,7 +74,7 @@ class Run:
         device = processes.device or recipe.model.device
         self._teacher = None
         if recipe.teacher is not None:
-            from lightretriever.artifacts.pipeline.joint_encoder import load_biencoders  # slow to import
+            from lightretriever.artifacts.pipeline.biencoder import load_biencoders  # slow to import
 
             self._teacher = load_biencoders(recipe.teacher.path, device=device)
         dimension = self._teacher.hidden_size if self._teacher and recipe.has(RegressionStage) else None

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from lightretriever.artifacts.bundle.parts import MatchThresholds
+from lightretriever.artifacts.bundle.manifest import MatchThresholds
 from lightretriever.artifacts.corpus.fields import FieldKind, Order, milliseconds, number
 from lightretriever.service.errors import FieldError, InvalidRequestError, shortened
 from lightretriever.service.schemas import (

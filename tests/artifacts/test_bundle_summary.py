@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.cli.summaries import bundle_summary
-from lightretriever.artifacts.corpus.beir import Skipped
+from lightretriever.artifacts.pipeline.build import BundleSummary
 
 from tests.support.tiny import make_tiny_bundle
 
@@ -13,7 +12,7 @@ from tests.support.tiny import make_tiny_bundle
 def test_it_names_the_terms_of_the_sparse_leg(tmp_path: Path) -> None:
     """The tiny bundle's words are those of the texts, by BM25, so none is added."""
     bundle = make_tiny_bundle(tmp_path / "words", vocabulary="words", dense=False)
-    found = bundle_summary("index", bundle, Skipped())
+    found = BundleSummary.of(bundle, 0)
     with bundle.sparse() as index:
         indptr, *_ = index.rows(0, index.count)
     assert (found.vocabulary, found.language, found.dimension) == ("words", "english", None)
@@ -26,7 +25,7 @@ def test_it_names_the_terms_of_the_sparse_leg(tmp_path: Path) -> None:
 
 def test_it_counts_the_terms_that_the_text_lacks(tiny_bundle: Bundle) -> None:
     """Eight random tokens were added to each document, some of which it has."""
-    found = bundle_summary("build", tiny_bundle, Skipped())
+    found = BundleSummary.of(tiny_bundle, 0)
     assert (found.vocabulary, found.language, found.dimension) == ("tokens", None, 16)
     assert 5 < found.added * found.terms < 9  # also its first token, which a query has behind a space
     assert any("sparse leg: tokens, " in line for line in found.made())
@@ -34,6 +33,4 @@ def test_it_counts_the_terms_that_the_text_lacks(tiny_bundle: Bundle) -> None:
 
 def test_both_vocabularies_are_named(tmp_path: Path) -> None:
     bundle = make_tiny_bundle(tmp_path / "both", vocabulary="both")
-    assert any(
-        "sparse leg: english words and tokens, " in line for line in bundle_summary("index", bundle, Skipped()).made()
-    )
+    assert any("sparse leg: english words and tokens, " in line for line in BundleSummary.of(bundle, 0).made())

@@ -16,8 +16,7 @@ import numpy.typing as npt
 import pytest
 from lightretriever.artifacts.bundle.manifest import LegWeights
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.cli.evaluate import leg_weights
-from lightretriever.artifacts.cli.summary import EvaluateSummary
+from lightretriever.artifacts.cli.evaluate import EvaluateSummary, leg_weights
 from lightretriever.artifacts.errors import BundleError, CorpusError, DiskError, RecipeError
 from lightretriever.artifacts.evaluation.evaluate import Evaluation, fusion_of
 from lightretriever.artifacts.evaluation.quality import queries_file, read_rows

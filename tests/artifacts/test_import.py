@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from lightretriever.artifacts.cli.corpus import CorpusSummary
-from lightretriever.artifacts.cli.summary import ErrorObject
+from lightretriever.artifacts.cli.runner import ErrorObject
 from lightretriever.artifacts.corpus.beir import Corpus
 from lightretriever.artifacts.corpus.columns import Columns, write_row_corpus
 from lightretriever.artifacts.corpus.output import Written

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from lightretriever.artifacts.cli.corpus import CorpusSummary
-from lightretriever.artifacts.cli.summary import ErrorObject
+from lightretriever.artifacts.cli.runner import ErrorObject
 from lightretriever.artifacts.corpus.beir import Corpus
 from lightretriever.artifacts.corpus.bounds import MAX_DOCUMENT_BYTES
 from lightretriever.artifacts.corpus.folder import title_and_text, write_text_corpus

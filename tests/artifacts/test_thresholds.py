@@ -4,8 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from lightretriever.artifacts.bundle.manifest import read_manifest
-from lightretriever.artifacts.bundle.parts import MatchThresholds
+from lightretriever.artifacts.bundle.manifest import MatchThresholds, read_manifest
 from lightretriever.artifacts.bundle.query_sample import query_vectors
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.thresholds import unrelated_queries

@@ -14,7 +14,7 @@ from lightretriever.artifacts.evaluation.searching import Fusion
 from lightretriever.artifacts.evaluation.tune import (
     Difference,
     KnownItems,
-    Tuned,
+    dense_helps,
     find_known_items,
     tune_weights,
     weight_grid,
@@ -88,31 +88,30 @@ def test_better_weights_are_found_and_told(tmp_path: Path) -> None:
     bundle = make_tiny_bundle(tmp_path / "tiny", vocabulary="words", weights=LegWeights(dense=1.0))
     dev = found_by(bundle, LegWeights(sparse=1.0), tmp_path / "dev")
     found = tuned(bundle.path, dev, step=0.5)
-    assert found.best == LegWeights(sparse=1.0)
+    assert found.weights == {"dense": 0.0, "sparse": 1.0}
     assert found.divisions[0].ndcg == pytest.approx(1.0)
     assert [one.by_chance for one in found.divisions] == [True, False, False]
-    assert found.own == LegWeights(dense=1.0)
+    assert found.own_weights == {"dense": 1.0, "sparse": 0.0}
     assert found.told
-    assert found.gain.mean == pytest.approx(1.0 - found.own_ndcg)  # every fold chooses the same
-    assert 0 < found.gain.low <= found.gain.mean <= found.gain.high
+    assert found.gain == pytest.approx(1.0 - found.own_ndcg)  # every fold chooses the same
+    assert 0 < found.interval[0] <= found.gain <= found.interval[1]
     assert found.dense_helps is False
-    assert found.dense_gain == Difference(0.0, 0.0, 0.0)
+    assert (found.dense_gain, found.dense_interval) == (0.0, (0.0, 0.0))
     for one in found.divisions:  # each is what `evaluate` measures
-        out = tmp_path / json.dumps(one.weights.model_dump())
-        measured = evaluate_bundle(bundle.path, dev, out, split="dev", weights=one.weights, only=["hybrid"])
+        out, weights = tmp_path / json.dumps(one.weights), LegWeights(**one.weights)
+        measured = evaluate_bundle(bundle.path, dev, out, split="dev", weights=weights, only=["hybrid"])
         assert one.ndcg == pytest.approx(measured.metrics["hybrid"]["nDCG@10"])
-        assert one.behind.mean == pytest.approx(1.0 - one.ndcg)
 
 
 def test_weights_that_are_best_already_gain_nothing(tmp_path: Path) -> None:
     bundle = make_tiny_bundle(tmp_path / "tiny", weights=LegWeights(dense=0.5, sparse=0.5))
     dev = found_by(bundle, LegWeights(dense=0.5, sparse=0.5), tmp_path / "dev")
     found = tuned(bundle.path, dev, step=0.5)
-    assert found.best == found.own
+    assert found.weights == found.own_weights
     assert not found.told
-    assert found.gain.mean == 0.0
+    assert found.gain == 0.0
     assert found.dense_helps is True
-    assert found.dense_gain.low > 0
+    assert found.dense_interval[0] > 0
 
 
 def test_a_choice_by_chance_is_not_told(tmp_path: Path) -> None:
@@ -127,15 +126,11 @@ def test_a_choice_by_chance_is_not_told(tmp_path: Path) -> None:
     assert found.divisions[1].by_chance
 
 
-def test_a_gain_is_little_or_uncertain(tmp_path: Path) -> None:
-    def with_gain(mean: float, low: float, high: float) -> bool | None:
-        none = Difference(0.0, 0.0, 0.0)
-        return Tuned([], LegWeights(sparse=1.0), 0.5, none, Difference(mean, low, high), 50).dense_helps
-
-    assert with_gain(0.02, 0.01, 0.03) is True
-    assert with_gain(0.02, -0.01, 0.05) is None
-    assert with_gain(0.001, -0.002, 0.004) is False
-    assert with_gain(-0.01, -0.04, 0.02) is False
+def test_a_gain_is_little_or_uncertain() -> None:
+    assert dense_helps(Difference(0.02, 0.01, 0.03)) is True
+    assert dense_helps(Difference(0.02, -0.01, 0.05)) is None
+    assert dense_helps(Difference(0.001, -0.002, 0.004)) is False
+    assert dense_helps(Difference(-0.01, -0.04, 0.02)) is False
 
 
 def test_one_leg_has_no_weights(tmp_path: Path) -> None:

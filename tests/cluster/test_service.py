@@ -13,8 +13,8 @@ from typing import Any
 
 import httpx2
 import pytest
-from lightretriever.artifacts.bundle.query_bundle import write_query_bundle
 from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.bundle.writer import write_query_bundle
 from lightretriever.artifacts.cluster.client import Cluster
 from lightretriever.artifacts.cluster.push import push
 from lightretriever.artifacts.corpus.fields import FieldKind

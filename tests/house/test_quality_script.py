@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from lightretriever.artifacts.bundle.parts import HeadInfo
+from lightretriever.artifacts.bundle.manifest import HeadInfo
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.evaluation.quality import read_rows
 

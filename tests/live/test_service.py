@@ -329,7 +329,7 @@ from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine
 with SearchEngine.open(Bundle.open(Path({str(bundle.path)!r}))) as engine:
     create_app(engine)
-print([name for name in sys.modules if name.endswith(("live.store", "live.journal", "live.overlay", "sparse.later"))])
+print([name for name in sys.modules if name.endswith(("live.store", "live.journal", "live.overlay", "sparse.writer"))])
 """
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip().splitlines()[-1] == "[]"

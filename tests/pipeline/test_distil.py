@@ -19,7 +19,7 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
 from lightretriever.artifacts.corpus.beir import Corpus
 from lightretriever.artifacts.errors import LightRetrieverError, RecipeError, ResumeError
-from lightretriever.artifacts.pipeline.biencoder import BiEncoder, load_biencoder
+from lightretriever.artifacts.pipeline.biencoder import BiEncoder, load_biencoder, load_biencoders
 from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder
 from lightretriever.artifacts.pipeline.encoded import TextStore
 from lightretriever.artifacts.pipeline.encoder import Encoded
@@ -35,7 +35,6 @@ from lightretriever.artifacts.pipeline.fit import (
     table_queries,
 )
 from lightretriever.artifacts.pipeline.fit_texts import DistilTexts, corpus_sentences, query_texts, teacher_vectors
-from lightretriever.artifacts.pipeline.joint_encoder import load_biencoders
 from lightretriever.artifacts.pipeline.recipe import DistilTableRecipe, EncodeRecipe, load_recipe
 from lightretriever.artifacts.pipeline.stages import run_encode
 from lightretriever.artifacts.signals import Stopped
@@ -621,7 +620,7 @@ def test_what_is_encoded_when_a_run_is_stopped_is_kept(recipe: Path, tmp_path: P
     with pytest.raises(Stopped):
         run_encode(loaded, alone(StoppedEncoder(**vars(encoder), most=80)))  # in the second shard of 50
     again = StoppedEncoder(**vars(encoder))
-    counts = run_encode(loaded, alone(again)).counts
+    counts = run_encode(loaded, alone(again))
     assert (counts.reused, counts.encoded, counts.removed) == (82, COUNT - 82, 0)
     fresh = load_recipe(recipe, {"work": str(tmp_path / "fresh")})
     run_encode(fresh, alone(encoder))

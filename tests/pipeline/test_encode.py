@@ -14,7 +14,7 @@ import torch
 from lightretriever.artifacts.corpus.beir import Corpus
 from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder
 from lightretriever.artifacts.pipeline.encode import encode_corpus
-from lightretriever.artifacts.pipeline.encoded import EncodedCorpus
+from lightretriever.artifacts.pipeline.encoded import EncodedCorpus, TextStore
 from lightretriever.artifacts.pipeline.encoders import Encoders, resolved
 from lightretriever.artifacts.pipeline.language_model import LanguageModel
 from lightretriever.artifacts.pipeline.model import Backbone
@@ -33,7 +33,8 @@ def test_batched_encoding_equals_one_document_at_a_time_by_the_formulas(any_back
     documents = list(Corpus(write_corpus(tmp_path / "corpus.jsonl", 20)))
     corpus = EncodedCorpus.of(Corpus(tmp_path / "corpus.jsonl"), tmp_path / "encoded")
     encoders = Encoders(LanguageModel.of(any_backbone, SETTINGS), None, SETTINGS)
-    made = encode_corpus(encoders, corpus, tmp_path / "work").store.whole()
+    encode_corpus(encoders, corpus, tmp_path / "work")
+    made = TextStore(tmp_path / "work").whole()
     for row, (document, (terms, impacts)) in enumerate(zip(documents, made.sparse(), strict=True)):
         ids = any_backbone.frame(any_backbone.tokenizer.encode(document.full_text)[:46].tolist())
         with torch.inference_mode():
@@ -66,11 +67,10 @@ def test_documents_that_are_cut_are_counted(backbone: Backbone, tmp_path: Path) 
     cut = encoder.are_cut([replace(document, title="", text=text).full_text for text in texts])
     assert cut == [False, False, True, True, False]
     encoders = Encoders(encoder, None, SETTINGS)
-    store = encode_corpus(
-        encoders, EncodedCorpus.of(Corpus(tmp_path / "corpus.jsonl"), tmp_path / "encoded"), tmp_path / "work"
-    ).store
+    corpus = EncodedCorpus.of(Corpus(tmp_path / "corpus.jsonl"), tmp_path / "encoded")
+    made = encode_corpus(encoders, corpus, tmp_path / "work")
     longer = sum(len(backbone.tokenizer.encode(one.full_text)) > room for one in Corpus(tmp_path / "corpus.jsonl"))
-    assert store.whole().cut.sum() == longer
+    assert made.cut == TextStore(tmp_path / "work").whole().cut.sum() == longer
 
 
 @pytest.mark.slow
@@ -135,7 +135,8 @@ def test_what_a_stopped_run_left_half_made_is_gone(backbone: Backbone, tmp_path:
     shutil.copytree(folder, work / f"{folder.name}.0123.partial")
     os.truncate(folder / "texts", 8 * 16 + 1)
     folder.rename(work / "run-0123")
-    assert encode_corpus(encoders, corpus, work).counts == (8, 12, 0)
+    made = encode_corpus(encoders, corpus, work)
+    assert (made.reused, made.encoded, made.removed) == (8, 12, 0)
     assert files(work) == whole
 
 

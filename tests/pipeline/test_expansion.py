@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from lightretriever.artifacts.bundle.parts import ExpansionInfo
+from lightretriever.artifacts.bundle.manifest import ExpansionInfo
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
 from lightretriever.artifacts.corpus.bounds import MAX_IMPACT

@@ -15,7 +15,7 @@ from lightretriever.artifacts.corpus.beir import Corpus
 from lightretriever.artifacts.errors import LightRetrieverError, RecipeError, ResumeError
 from lightretriever.artifacts.files.workdir import work_lock
 from lightretriever.artifacts.pipeline.encode import encode_corpus
-from lightretriever.artifacts.pipeline.encoded import EncodedCorpus, Part
+from lightretriever.artifacts.pipeline.encoded import EncodedCorpus, Part, TextStore
 from lightretriever.artifacts.pipeline.encoders import Encoders
 from lightretriever.artifacts.pipeline.language_model import LanguageModel
 from lightretriever.artifacts.pipeline.model import Backbone
@@ -111,7 +111,8 @@ def test_what_is_known_of_a_text_is_taken_and_not_made_again(backbone: Backbone,
     """The kept vectors are changed on disk, which shows where they come from."""
     encoders = Encoders(LanguageModel.of(backbone, SETTINGS), None, SETTINGS)
     corpus = EncodedCorpus.of(Corpus(write_corpus(tmp_path / "corpus.jsonl", 20)), tmp_path / "encoded")
-    store = encode_corpus(encoders, corpus, tmp_path / "work").store
+    encode_corpus(encoders, corpus, tmp_path / "work")
+    store = TextStore(tmp_path / "work")
     (file,) = store.path.glob("run-*/dense")
     file.write_bytes(np.ones_like(store.whole().dense).tobytes())
     lines = write_corpus(tmp_path / "corpus.jsonl", 23).read_text("utf-8").splitlines()
@@ -119,8 +120,8 @@ def test_what_is_known_of_a_text_is_taken_and_not_made_again(backbone: Backbone,
     made = encode_corpus(
         encoders, EncodedCorpus.of(Corpus(tmp_path / "corpus.jsonl"), tmp_path / "encoded"), tmp_path / "work"
     )
-    assert made.counts == (20, 3, 0)
-    ones = (made.store.whole().dense == 1).all(axis=1)
+    assert (made.reused, made.encoded, made.removed) == (20, 3, 0)
+    ones = (TextStore(tmp_path / "work").whole().dense == 1).all(axis=1)
     np.testing.assert_array_equal(ones, [False] * 3 + [True] * 20)
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from lightretriever.artifacts.errors import ModelError
 from lightretriever.artifacts.pipeline.biencoder import load_biencoder
-from lightretriever.artifacts.pipeline.longest import cut_at_longest, positions
+from lightretriever.artifacts.pipeline.loading import cut_at_longest, positions
 from sentence_transformers import SentenceTransformer
 from transformers import (
     AutoModel,

@@ -6,8 +6,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lightretriever.artifacts.pipeline import sparse_head
-from lightretriever.artifacts.pipeline.sparse_head import quantise_top_k
+from lightretriever.artifacts.pipeline import language_model
+from lightretriever.artifacts.pipeline.language_model import quantise_top_k
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.support.states import padded_weights
@@ -23,7 +23,7 @@ def naive(hidden: torch.Tensor, head: torch.Tensor, lengths: torch.Tensor) -> to
 
 @pytest.mark.parametrize("slice_elements", [1, 200, 2**26])
 def test_values_and_gradients_equal_the_formula(slice_elements: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sparse_head, "SLICE_ELEMENTS", slice_elements)
+    monkeypatch.setattr(language_model, "SLICE_ELEMENTS", slice_elements)
     generator = torch.Generator().manual_seed(3)
     hidden = torch.randn(4, 9, 16, generator=generator, dtype=torch.float64).requires_grad_()
     head = torch.randn(50, 16, generator=generator, dtype=torch.float64).requires_grad_()
@@ -56,7 +56,7 @@ def test_no_tensor_of_all_positions_and_terms_is_built() -> None:
     watch: Callable[[], TorchDispatchMode] = Watch
     with torch.inference_mode(), watch():
         padded_weights(hidden, head, torch.full((4,), 500))
-    assert 0 < largest <= sparse_head.SLICE_ELEMENTS < hidden.shape[0] * hidden.shape[1] * head.shape[0]
+    assert 0 < largest <= language_model.SLICE_ELEMENTS < hidden.shape[0] * hidden.shape[1] * head.shape[0]
 
 
 @settings(deadline=None, max_examples=60)

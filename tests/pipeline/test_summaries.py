@@ -10,10 +10,11 @@ from typing import Any, get_args
 import pytest
 import yaml
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.cli.runner import AGAIN
-from lightretriever.artifacts.cli.summary import ErrorInfo, ErrorObject, Summary, TrainSummary
+from lightretriever.artifacts.cli.runner import AGAIN, ErrorInfo, ErrorObject
+from lightretriever.artifacts.cli.train import TrainSummary
 from lightretriever.artifacts.errors import LightRetrieverError
 from lightretriever.artifacts.signals import Stopped
+from lightretriever.artifacts.summary import Summary
 from lightretriever.service.cli import COMMANDS, app
 from pydantic import BaseModel
 from typer.testing import CliRunner, Result
@@ -23,7 +24,9 @@ from tests.support.models import write_corpus
 from tests.support.toy import save_toy_model, write_toy_set
 
 for _command in COMMANDS.values():
-    import_module(_command.module)  # where some summaries are defined
+    import_module(_command.module)  # where some summaries are defined, others by the stages
+for _stage in ("evaluation.tune", "pipeline.general", "pipeline.stages"):
+    import_module(f"lightretriever.artifacts.{_stage}")
 
 SUMMARIES: dict[str, type[Summary]] = {
     command: kind

@@ -1,8 +1,8 @@
 """What the fast ways to the states and weights of a language model are compared with."""
 
 import torch
+from lightretriever.artifacts.pipeline.language_model import sparse_weights
 from lightretriever.artifacts.pipeline.model import Backbone
-from lightretriever.artifacts.pipeline.sparse_head import sparse_weights
 
 __all__ = ["padded_weights", "token_states_naive"]
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from lightretriever.artifacts.cli.summary import TrainSummary
+from lightretriever.artifacts.cli.train import TrainSummary
 from lightretriever.artifacts.errors import BundleError, RecipeError, ResumeError
 from lightretriever.artifacts.pipeline.adapter_files import PROJECTION_FILE
 from lightretriever.artifacts.training import loop

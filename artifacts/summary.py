@@ -1,0 +1,64 @@
+"""What a stage or a command says when it is done: a few lines for people, or one JSON object (docs/commands.md)."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+from lightretriever.artifacts.errors import readable
+from lightretriever.artifacts.progress import duration
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+__all__ = ["Part", "Summary", "Text", "encoded_line", "folder_size", "left_out", "megabytes"]
+
+
+Text = Annotated[str, BeforeValidator(lambda value: readable(value) if isinstance(value, str) else value)]
+"""A text with a path or something else in it that need not be UTF-8."""
+
+
+class Part(BaseModel):
+    """A part of a summary."""
+
+    model_config = ConfigDict(extra="forbid", validate_assignment=True)
+
+
+class Summary(Part):
+    """What all commands say: what was made lies at `path`, took `seconds`, and `next` is the command that comes next,
+    null where none does."""
+
+    command: str
+    path: Text
+    seconds: float = Field(default=0.0, ge=0)
+    next: Text | None = None
+
+    def made(self) -> Iterator[str]:
+        """Lines that say what was made, for people."""
+        yield self.path
+
+    def text(self) -> str:
+        """All of it for people."""
+        lines = [*self.made(), f"took {duration(self.seconds)}"]
+        return "\n".join([*lines, f"next: {self.next}"] if self.next else lines)
+
+
+def encoded_line(reused: int, encoded: int, removed: int) -> str:
+    """The line that says how many documents the model read."""
+    return f"documents: {reused:,} reused, {encoded:,} encoded, {removed:,} removed"
+
+
+def left_out(skipped: int, cut: int) -> Iterator[str]:
+    """Lines that say what of a corpus was left out, where something was."""
+    if skipped:
+        yield f"skipped: {skipped:,} bad corpus lines"
+    if cut:
+        yield f"cut: {cut:,} documents are longer than the model reads; their vectors stand for the beginning alone"
+
+
+def folder_size(folder: Path) -> tuple[int, int]:
+    """How many files lie in a folder and below, and their bytes."""
+    sizes = [file.stat().st_size for file in folder.rglob("*") if file.is_file()]
+    return len(sizes), sum(sizes)
+
+
+def megabytes(size: int) -> str:
+    """Bytes for people."""
+    return f"{size / 1e6:,.1f} MB"
