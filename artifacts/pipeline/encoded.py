@@ -473,6 +473,7 @@ class TextStore:
         write_atomically(self.path / _FACTS, json.dumps(made, indent=1).encode() + b"\n")
         vars(self).pop("texts", None)
         if part is None:
+            self.places()  # while a text is missing, nothing is removed
             self._tidy(texts[first_rows(texts)], name)
 
     def others(self, texts: npt.NDArray[np.uint8]) -> int:
@@ -551,8 +552,9 @@ class _Run:
             file.close()
 
     def _sync(self) -> None:
-        for file in self._files.values():
-            os.fsync(file.fileno())
+        with writing(self._folder):
+            for file in self._files.values():
+                os.fsync(file.fileno())
         self._synced = monotonic()
 
 
