@@ -216,7 +216,7 @@ class FileInfo(ManifestPart):
 
     bytes: int = Field(ge=0)
     sha256: Sha256
-    xxh3: Xxh3 | None = Field(default=None, exclude_if=lambda xxh3: xxh3 is None)
+    xxh3: Xxh3
 
 
 ExampleQuery = Annotated[str, Field(max_length=200, pattern=r"\S")]

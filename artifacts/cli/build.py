@@ -1,6 +1,6 @@
 """The commands that make a bundle of a recipe: `build`, and its stages by themselves.
 
-Modules that need torch, or Ray, are imported when a command runs.
+Modules that need an extra are imported when a command runs: `index` works without any.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,6 @@ from lightretriever.artifacts.cli.options import (
 )
 from lightretriever.artifacts.cli.runner import JsonOption, next_command, report_skipped, running
 from lightretriever.artifacts.errors import MissingExtraError, RecipeError
-from lightretriever.artifacts.evaluation.tune import find_known_items
 from lightretriever.artifacts.files.workdir import read_json, work_lock
 from lightretriever.artifacts.pipeline.build import (
     BundleSummary,
@@ -90,6 +89,8 @@ def build(
 
 def _compare_with_bm25(context: typer.Context, recipe: Recipe) -> None:
     """Warn of a leg that finds documents by their own sentences much less well than BM25 does."""
+    from lightretriever.artifacts.evaluation.tune import find_known_items
+
     bundle, corpus, index = Bundle.open(recipe.output), encoded_corpus(recipe), recipe.index
     vocabulary = bundle.vocabulary(bundle.tokenizer())
 

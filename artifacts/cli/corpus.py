@@ -1,59 +1,22 @@
 """The command `corpus`: a corpus of text files, or of the rows of a table."""
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final
 
 import typer
 from lightretriever.artifacts.cli.runner import JsonOption, report_skipped, running
+from lightretriever.artifacts.corpus.beir import Skipped
 from lightretriever.artifacts.corpus.columns import Columns, write_row_corpus
 from lightretriever.artifacts.corpus.folder import write_text_corpus
 from lightretriever.artifacts.corpus.passages import Limit, TokenLimit, WordLimit
 from lightretriever.artifacts.corpus.rows import table_files
 from lightretriever.artifacts.errors import CorpusError
-from lightretriever.artifacts.summary import Summary, Text, megabytes
-from pydantic import Field
 
-__all__ = ["CorpusSummary", "corpus"]
+__all__ = ["corpus"]
 
 _WORDS: Final = 150
 _TABS: Final = {"tab": "\t", "\\t": "\t"}
 _TABLES: Final = "Name a file, or the folder that has the Parquet files in it, such as data below a clone of a dataset."
-
-
-class CorpusSummary(Summary):
-    """Of `corpus`: `texts` files became documents, `skipped` were bad, `skipped_files` names some; `passed_over` are of
-    another kind, or hidden files or folders; `bytes` is the corpus' size. Of a table `rows` were read, and the bad ones
-    skipped, without the columns `dropped`; `numbered` says whether the ids are the rows' numbers, and `id_column` which
-    column has them else."""
-
-    command: Literal["corpus"] = "corpus"
-    documents: int
-    texts: int
-    rows: int | None = None
-    skipped: int
-    skipped_files: list[Text] = Field(default_factory=list)
-    passed_over: int
-    dropped: list[Text] = Field(default_factory=list)
-    numbered: bool | None = None
-    id_column: Text | None = None
-    bytes: int
-
-    def made(self) -> Iterator[str]:
-        """One line, and one each for what was skipped, passed over and dropped, and for ids that are numbers."""
-        rows = "" if self.rows is None else f"{self.rows:,} rows in "
-        files = f"{self.texts:,} file{'' if self.texts == 1 else 's'}"
-        yield f"{self.path}: {self.documents:,} documents of {rows}{files}, {megabytes(self.bytes)}"
-        if self.numbered:
-            yield "ids: the numbers of the rows, from 1; --id names a column in their place"
-        elif self.id_column not in (None, "_id"):
-            yield f'ids: column "{self.id_column}"'
-        if self.dropped:
-            yield f"dropped: {', '.join(self.dropped)}"
-        if self.skipped:
-            yield f"skipped: {self.skipped:,} bad {'files' if self.rows is None else 'rows'}"
-        if self.passed_over:
-            yield f"passed over: {self.passed_over:,} hidden files and folders, and files of other kinds"
 
 
 def corpus(
@@ -127,20 +90,9 @@ def corpus(
                     raise CorpusError(f"{name} {value}: rows of a table are not cut.", remedy="Leave the option out.")
             written = write_row_corpus(source, files, output, columns, skip_bad=skip_bad, overwrite=overwrite)
             written.passed_over = passed_over
-        report_skipped(written.skipped, "files" if written.rows is None else "rows")
-        job.summary = CorpusSummary(
-            path=str(output),
-            documents=written.documents,
-            texts=written.files,
-            rows=written.rows,
-            skipped=written.skipped.count,
-            skipped_files=written.skipped.reasons,
-            passed_over=written.passed_over,
-            dropped=written.dropped,
-            numbered=written.numbered,
-            id_column=written.id_column,
-            bytes=output.stat().st_size,
-        )
+        report_skipped(Skipped(written.skipped, written.skipped_files), "files" if written.rows is None else "rows")
+        written.bytes = output.stat().st_size
+        job.summary = written
 
 
 def _limit(words: int | None, model: str | None, tokens: int | None) -> Limit:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from lightretriever.artifacts.corpus.beir import read_document
-from lightretriever.artifacts.corpus.output import Written, check_output, new_corpus
+from lightretriever.artifacts.corpus.output import CorpusSummary, check_output, new_corpus
 from lightretriever.artifacts.corpus.rows import Row, Table, open_table, partition_of
 from lightretriever.artifacts.errors import CorpusError, readable
 from lightretriever.artifacts.progress import tracked
@@ -51,7 +51,7 @@ class _Reader:
     """Makes documents of rows, and remembers what it has seen."""
 
     columns: Columns
-    written: Written
+    written: CorpusSummary
     ids: dict[str, str] = field(default_factory=dict)
     names: set[str] = field(default_factory=set)
     seen: set[str] = field(default_factory=set)
@@ -106,7 +106,7 @@ class _Reader:
             if name not in self.seen and name not in self.columns.drop:
                 raise CorpusError(f"{readable(source)}: {_missing(name, self.seen)}.", remedy="Name another column.")
         if not self.written.documents:
-            reasons = "; ".join(self.written.skipped.reasons[:1])
+            reasons = "; ".join(self.written.skipped_files[:1])
             raise CorpusError(
                 f"{readable(source)}: no row became a document. {reasons}".strip(), remedy="Give another table."
             )
@@ -114,7 +114,7 @@ class _Reader:
 
 def write_row_corpus(
     source: Path, files: list[Path], output: Path, columns: Columns, *, skip_bad: bool = False, overwrite: bool = False
-) -> Written:
+) -> CorpusSummary:
     """Write the rows of `files`, in their order, as a corpus in BEIR layout, whole or not at all. Folders between
     `source` and a file whose names are `column=value` are columns, too.
 
@@ -123,7 +123,7 @@ def write_row_corpus(
     `skip_bad` bad rows are counted instead. Raises DiskError when the output can't be written.
     """
     check_output(output, overwrite=overwrite)
-    written = Written(files=len(files), rows=0, dropped=list(columns.drop))
+    written = CorpusSummary(path=str(output), texts=len(files), rows=0, dropped=list(columns.drop))
     reader = _Reader(columns, written)
     with new_corpus(output) as file:
         for line in tracked(_lines(source, files, reader, skip_bad=skip_bad), "corpus", total=None, unit="rows"):
@@ -151,7 +151,7 @@ def _lines(source: Path, files: list[Path], reader: _Reader, *, skip_bad: bool) 
                 except ValueError as error:
                     if not skip_bad:
                         raise CorpusError(f"{readable(path)}, {place}: {error}.", remedy=_REMEDY) from error
-                    written.skipped.add(f"{readable(path)}, {place}: {error}")
+                    written.skip(f"{readable(path)}, {place}: {error}")
                     continue
                 written.documents += 1
                 yield line

@@ -12,7 +12,7 @@ WORK/encoded/KEY/     a corpus (`EncodedCorpus`)
 
 WORK/encode/          what the models made of texts (`TextStore`)
     plan.json         the format, and what a text is encoded with
-    run-NAME/         texts (n, 16) uint8, their digests; dense (n, H) float16; impacts in CSR form: at (n + 1,) int64,
+    run-PLAN-NAME/    texts (n, 16) uint8, their digests; dense (n, H) float16; impacts in CSR form: at (n + 1,) int64,
                       terms (nnz,) int32, impacts (nnz,) uint16; cut (n,) bool
     texts-NAME        (N, 16) uint8, the digests of a corpus' texts, in its order
     corpus.json       the corpus that is encoded, and the name of its texts
@@ -455,7 +455,7 @@ class TextStore:
     def adding(self) -> Iterator[Callable[[npt.NDArray[np.uint8], ModelRows], None]]:
         """A function that adds n >= 1 texts, given by their digests (n, 16), and raises DiskError. They stay, whatever
         ends the block."""
-        run = _Run(self.path / f"run-{uuid4().hex}")
+        run = _Run(self.path / f"{self._prefix}{uuid4().hex}")
         try:
             yield run.add
         finally:
@@ -473,6 +473,7 @@ class TextStore:
         write_atomically(self.path / _FACTS, json.dumps(made, indent=1).encode() + b"\n")
         vars(self).pop("texts", None)
         if part is None:
+            self.places()  # while a text is missing, nothing is removed
             self._tidy(texts[first_rows(texts)], name)
 
     def others(self, texts: npt.NDArray[np.uint8]) -> int:
@@ -481,7 +482,7 @@ class TextStore:
         return len(np.unique(known)) - len(np.unique(_void(texts)))
 
     def _tidy(self, texts: npt.NDArray[np.uint8], name: str) -> None:
-        kept, runs = self.path / f"run-{_name(texts)}", self._folders()
+        kept, runs = self.path / f"{self._prefix}{_name(texts)}", self._folders()
         if not kept.is_dir() and len(runs) == 1 and np.array_equal(self._runs[0][0], texts):
             runs[0].rename(kept)
         elif not kept.is_dir() and len(texts):
@@ -501,7 +502,12 @@ class TextStore:
             vars(self).pop(name, None)
 
     def _folders(self) -> list[Path]:
-        return sorted(folder for folder in self.path.glob("run-*") if not folder.suffix)
+        return sorted(folder for folder in self.path.glob(f"{self._prefix}*") if not folder.suffix)
+
+    @property
+    def _prefix(self) -> str:
+        """Runs that were made by another plan, and copied here, have other names."""
+        return f"run-{blake2b(json.dumps(self.plan, sort_keys=True).encode(), digest_size=4).hexdigest()}-"
 
     @cached_property
     def _runs(self) -> list[tuple[npt.NDArray[np.uint8], ModelRows]]:
@@ -551,8 +557,9 @@ class _Run:
             file.close()
 
     def _sync(self) -> None:
-        for file in self._files.values():
-            os.fsync(file.fileno())
+        with writing(self._folder):
+            for file in self._files.values():
+                os.fsync(file.fileno())
         self._synced = monotonic()
 
 

@@ -142,17 +142,6 @@ class IndexRecipe(Section):
     table_dtype: TableDtype = "float16"
     queries: Path | None = None
 
-    @model_validator(mode="before")
-    @classmethod
-    def _older_keys_say_what_became_of_them(cls, values: Any) -> Any:
-        if isinstance(values, dict) and isinstance(values.get("words"), bool):
-            raise ValueError("words is now vocabulary: words, with a language; take the key out")
-        if isinstance(values, dict) and isinstance(weights := values.get("weights"), dict) and "bm25" in weights:
-            raise ValueError("weights.bm25 is now weights.sparse: the sparse leg searches words")
-        if isinstance(values, dict) and "accelerate" in values:
-            raise ValueError("accelerate was removed, with the compiled backend: Lucene searches; take the key out")
-        return values
-
     @model_validator(mode="after")
     def _weights_have_their_leg(self) -> Self:
         if not self.dense and self.weights is not None and self.weights.dense:

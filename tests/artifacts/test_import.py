@@ -18,11 +18,10 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lightretriever.artifacts.cli.corpus import CorpusSummary
 from lightretriever.artifacts.cli.runner import ErrorObject
 from lightretriever.artifacts.corpus.beir import Corpus
 from lightretriever.artifacts.corpus.columns import Columns, write_row_corpus
-from lightretriever.artifacts.corpus.output import Written
+from lightretriever.artifacts.corpus.output import CorpusSummary
 from lightretriever.artifacts.corpus.rows import table_files
 from lightretriever.artifacts.errors import CorpusError
 
@@ -40,7 +39,7 @@ WANTED = [
 PLAIN = [{name: value for name, value in row.items() if name != "tags"} for row in WANTED]
 
 
-def imported(source: Path, columns: Columns = SHOP, *, skip_bad: bool = False) -> tuple[list[Any], Written]:
+def imported(source: Path, columns: Columns = SHOP, *, skip_bad: bool = False) -> tuple[list[Any], CorpusSummary]:
     """The documents that a build reads, and the counts."""
     output = source.parent / f"{source.name}.corpus.jsonl.gz"
     found = table_files(source)
@@ -80,7 +79,7 @@ def table_of(name: str, values: Any, kind: Any = None) -> pa.Table:
 def test_parquet(tmp_path: Path, compression: str) -> None:
     documents, written = imported(parquet(tmp_path / "no-ending", compression=compression, row_group_size=1))
     assert documents == WANTED
-    assert (written.documents, written.rows, written.files, written.numbered) == (2, 2, 1, False)
+    assert (written.documents, written.rows, written.texts, written.numbered) == (2, 2, 1, False)
 
 
 def test_arrow_files_and_streams(tmp_path: Path) -> None:
@@ -169,7 +168,7 @@ def test_a_folder_that_datasets_saved(tmp_path: Path) -> None:
     files = [{"filename": f"data-{number:05}-of-00002.arrow"} for number in range(2)]
     (folder / "state.json").write_text(json.dumps({"_data_files": files, "_fingerprint": "0", "_split": "train"}))
     documents, written = imported(folder)
-    assert (documents, written.files) == (WANTED, 2)
+    assert (documents, written.texts) == (WANTED, 2)
     (tmp_path / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
     with pytest.raises(CorpusError, match=r"several splits\. Name one of them: .*/train or .*/test"):
         table_files(tmp_path)
@@ -551,7 +550,7 @@ def test_a_row_with_a_title_alone_is_a_document(tmp_path: Path, text: str | None
         parquet(path, rows)
     documents, written = imported(path, Columns(), skip_bad=True)
     assert documents[0] == {"_id": "1", "title": "Tent", "text": ""}
-    assert (len(documents), written.skipped.count) == (2, 0)
+    assert (len(documents), written.skipped) == (2, 0)
 
 
 def test_folders_named_by_a_column_are_read(tmp_path: Path) -> None:
@@ -566,7 +565,7 @@ def test_folders_named_by_a_column_are_read(tmp_path: Path) -> None:
         {"_id": "1", "title": "", "text": "of 2023", "year": 2023, "kind": "a b"},
         {"_id": "2", "title": "", "text": "of 2024", "year": 2024},
     ]
-    assert (written.files, table_files(source)) == (2, (sorted(source.rglob("*.parquet")), 2))
+    assert (written.texts, table_files(source)) == (2, (sorted(source.rglob("*.parquet")), 2))
     assert [one["_id"] for one in imported(source, Columns(id="year", drop=("kind",)))[0]] == ["2023", "2024"]
     parquet(source / "year=2023" / "kind=a%20b" / "part-0.parquet", [{"text": "a", "year": 1999}])
     assert imported(source, Columns())[0][0]["year"] == 1999

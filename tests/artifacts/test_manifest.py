@@ -189,7 +189,7 @@ PATHS = ["/etc/passwd", "../outside", "a/../../b", "a//b", "./a", "a/", "", "a\\
 @pytest.mark.parametrize("path", PATHS)
 def test_paths_that_leave_the_bundle_are_refused(tiny_bundle: Bundle, path: str) -> None:
     def in_files(record: dict[str, Any]) -> None:
-        record["files"][path] = {"bytes": 1, "sha256": "0" * 64}
+        record["files"][path] = {"bytes": 1, "sha256": "0" * 64, "xxh3": "0" * 32}
 
     def in_dense(record: dict[str, Any]) -> None:
         record["dense"]["file"] = path

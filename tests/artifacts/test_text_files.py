@@ -10,11 +10,11 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
-from lightretriever.artifacts.cli.corpus import CorpusSummary
 from lightretriever.artifacts.cli.runner import ErrorObject
 from lightretriever.artifacts.corpus.beir import Corpus
 from lightretriever.artifacts.corpus.bounds import MAX_DOCUMENT_BYTES
 from lightretriever.artifacts.corpus.folder import title_and_text, write_text_corpus
+from lightretriever.artifacts.corpus.output import CorpusSummary
 from lightretriever.artifacts.corpus.passages import WordLimit
 from lightretriever.artifacts.errors import CorpusError, DiskError, readable
 
@@ -76,7 +76,7 @@ def test_files_become_documents(folder: Path, tmp_path: Path) -> None:
             "folder": "sub",
         },
     ]
-    assert (written.documents, written.files, written.skipped.count, written.passed_over) == (6, 4, 0, 3)
+    assert (written.documents, written.texts, written.skipped, written.passed_over) == (6, 4, 0, 3)
     documents = list(Corpus(output, fields={"folder": "keyword", "path": "keyword"}))
     assert [document.id for document in documents] == [line["_id"] for line in lines(output)]
 
@@ -230,7 +230,7 @@ def test_a_link_within_the_folder_is_followed(folder: Path, tmp_path: Path) -> N
     (folder / "again.md").symlink_to("a.md")
     (tmp_path / "alias").symlink_to(folder)
     written = write_text_corpus(tmp_path / "alias", tmp_path / "corpus.jsonl", limit=WordLimit(14))
-    assert (written.files, written.skipped.count) == (5, 0)
+    assert (written.texts, written.skipped) == (5, 0)
     assert next(line for line in lines(tmp_path / "corpus.jsonl") if line["_id"] == "again.md")["title"] == "The title"
 
 
@@ -354,4 +354,4 @@ def test_what_may_not_be_looked_at_is_bad(folder: Path, tmp_path: Path) -> None:
     assert f"{folder}/listed/a.md: can't be read (Permission denied)" in caught.value.message
     assert f"{folder}/listed/sub: can't be looked into (Permission denied)" in caught.value.message
     assert f"{folder}/closed: can't be looked into (Permission denied)" in caught.value.message
-    assert (written.files, written.skipped.count) == (4, 3)
+    assert (written.texts, written.skipped) == (4, 3)

@@ -34,7 +34,7 @@ STEPS: list[tuple[list[str], int, str]] = [
     (["table"], 100, r"work/backbone\.json"),
     (["table"], 10_000, r"work/tokenizer\.json"),
     (["table"], 30_000, r"work/tables/\w+/part-0000000\.npy"),
-    (["encode"], 16_000, r"work/encode/run-\w{32}/dense"),
+    (["encode"], 16_000, r"work/encode/run-\w{8}-\w{32}/\w+"),
     (["index"], 10_000, r"\.bundle\.\w{8}\.new/tokenizer\.json"),
     (["index"], 20_000, r"\.bundle\.\w{8}\.new/tables/\w+\.npy"),
     (["index"], 30_000, r"\.bundle\.\w{8}\.new/vectors\.partial"),

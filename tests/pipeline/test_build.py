@@ -230,7 +230,7 @@ def test_index_says_which_stage_is_missing(recipe: Path, tmp_path: Path) -> None
         run("index", recipe)
     run("build", recipe)
     (tmp_path / "corpus.jsonl").write_text('{"_id": "1", "text": "other"}\n')
-    with pytest.raises(ResumeError, match=r"don't fit together \(corpus: "):
+    with pytest.raises(ResumeError, match=r"the corpus is another one \(corpus_sha256: "):
         run("index", recipe, "--overwrite")
 
 

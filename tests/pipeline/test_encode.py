@@ -134,7 +134,7 @@ def test_what_a_stopped_run_left_half_made_is_gone(backbone: Backbone, tmp_path:
     (folder,) = work.glob("run-*")
     shutil.copytree(folder, work / f"{folder.name}.0123.partial")
     os.truncate(folder / "texts", 8 * 16 + 1)
-    folder.rename(work / "run-0123")
+    folder.rename(folder.with_name(f"{folder.name}0123"))
     made = encode_corpus(encoders, corpus, work)
     assert (made.reused, made.encoded, made.removed) == (8, 12, 0)
     assert files(work) == whole

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -207,6 +208,17 @@ def test_a_run_that_was_killed_counts_as_far_as_its_texts_are_whole(
     again.finish(texts, None)
     assert_equal(again.whole(), made(texts))
     assert len(list(again.path.glob("run-*"))) == 1
+
+
+def test_runs_of_another_plan_are_not_found(tmp_path: Path) -> None:
+    """As when the folders of two machines with other versions are copied together."""
+    texts = text_digests(map(str, range(8)))
+    own, other = (TextStore.begin(tmp_path / name, {**PLAN, "software": name}) for name in ("own", "other"))
+    add(own, texts[:5])
+    add(other, texts[5:])
+    (folder,) = other.path.glob("run-*")
+    shutil.copytree(folder, own.path / folder.name)
+    assert (TextStore(own.path).find(texts) < 0).tolist() == [False] * 5 + [True] * 3
 
 
 def test_a_store_of_nothing_has_no_rows(tmp_path: Path) -> None:

@@ -160,7 +160,7 @@ def test_what_is_missing_or_was_changed_is_said(recipe: Path, tmp_path: Path) ->
     assert run("refine", recipe).exit_code == 0
     fewer = changed(recipe, corpus={"path": str(tmp_path / "corpus.jsonl"), "name": "tiny", "limit": 100})
     assert run("refine", fewer, "--dimension", "8").exit_code
-    assert "where the corpus has its end" in str(run("refine", fewer, "--dimension", "8").exception)
+    assert "(limit: None when it was encoded, 100 now)" in str(run("refine", fewer, "--dimension", "8").exception)
     with (tmp_path / "corpus.jsonl").open("a") as corpus:
         corpus.write('{"_id": "late", "text": "a late document"}\n')
     assert "when it was encoded" in str(run("refine", recipe).exception)

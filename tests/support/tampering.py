@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from lightretriever.artifacts.sparse.writer import ImpactIndexWriter
+from xxhash import xxh3_128
 
 __all__ = ["copy_of", "edit_manifest", "flip_bit", "resign", "rewrite_lucene", "sign"]
 
@@ -41,6 +42,7 @@ def resign(bundle: Path) -> None:
             path.relative_to(bundle).as_posix(): {
                 "bytes": path.stat().st_size,
                 "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+                "xxh3": xxh3_128(path.read_bytes()).hexdigest(),
             }
             for path in sorted(bundle.rglob("*"))
             if path.is_file() and path.name != "manifest.json"
