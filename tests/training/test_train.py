@@ -160,7 +160,9 @@ def test_two_processes_train_as_one(toy: Path, tmp_path: Path, chunk_tokens: int
     content = recipe_of(toy, tmp_path, **changes)
     if chunk_tokens is not None:
         content["model"]["path"] = str(toy / "tied")
-    stages = [{**stage, "accumulate": 2, "batch_size": 7, "chunk_tokens": chunk_tokens} for stage in content["stages"]]
+    # With larger steps, Adam makes much of rounding.
+    cut = {"accumulate": 2, "batch_size": 7, "learning_rate": 0.002, "chunk_tokens": chunk_tokens}
+    stages = [{**stage, **cut} for stage in content["stages"]]
     found = {}
     for name in ("one", "two", "sharded"):
         work = tmp_path / name
