@@ -170,7 +170,7 @@ def test_two_processes_train_as_one(toy: Path, tmp_path: Path, chunk_tokens: int
         changed = content | places | {"stages": stages, "shard": name == "sharded"}
         found[name] = command_losses(work, changed, () if name == "one" else TORCHRUN)
     for name in ("two", "sharded"):
-        assert found[name] == pytest.approx(found["one"], rel=1e-3), name
+        assert found[name] == pytest.approx(found["one"], rel=1e-4), name
         for key, tensor in weights(tmp_path / "one").items():
             torch.testing.assert_close(weights(tmp_path / name)[key], tensor, atol=2e-3, rtol=2e-2)
 
