@@ -118,8 +118,9 @@ class Adapter(torch.nn.Module):
 
     def optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         """What an optimiser knows of each trained weight, by its name; as `state`."""
-        known: dict[str, dict[str, Any]] = get_optimizer_state_dict(self, optimizer, options=_WRITTEN)
-        return known.get("state", {})
+        known: dict[str, Any] = dict(get_optimizer_state_dict(self, optimizer, options=_WRITTEN))
+        state: dict[str, Any] = known.get("state", {})
+        return state
 
     def load_optimizer(self, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
         """Set what an optimiser knows; its rates stay."""

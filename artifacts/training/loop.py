@@ -54,9 +54,7 @@ def _run_stage(run: Run, stage: Stage, minutes: float | None) -> bool:
     run.resume(optimizer)
     first = run.progress.step
     scheduler = LambdaLR(optimizer, lambda done: _schedule(first + done, stage))
-    accelerator = run.accelerator
-    accelerator.gradient_accumulation_steps, accelerator.step = stage.accumulate, 0
-    prepared = accelerator.prepare_optimizer(optimizer)
+    run.accelerator.gradient_accumulation_steps, run.accelerator.step = stage.accumulate, 0
     objective, batch_of = _objective(run, stage)
     dev = run.recipe.dev
     with ProgressBar(stage.kind, total=stage.steps, unit="steps") as bar:
@@ -71,7 +69,7 @@ def _run_stage(run: Run, stage: Stage, minutes: float | None) -> bool:
                 run.log({"step": step, "held_out": objective.held_out()})
             if last:
                 break
-            _step(run, stage, prepared, objective, batch_of, float(scheduler.get_last_lr()[0]))
+            _step(run, stage, optimizer, objective, batch_of, float(scheduler.get_last_lr()[0]))
             scheduler.step()
             run.progress.step = step + 1
             bar.advance(1)

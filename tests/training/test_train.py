@@ -160,7 +160,9 @@ def test_two_processes_train_as_one(toy: Path, tmp_path: Path, chunk_tokens: int
     content = recipe_of(toy, tmp_path, **changes)
     if chunk_tokens is not None:
         content["model"]["path"] = str(toy / "tied")
-    stages = [{**stage, "accumulate": 2, "batch_size": 7, "chunk_tokens": chunk_tokens} for stage in content["stages"]]
+    # With larger steps, Adam makes much of rounding.
+    cut = {"accumulate": 2, "batch_size": 7, "learning_rate": 0.002, "chunk_tokens": chunk_tokens}
+    stages = [{**stage, **cut} for stage in content["stages"]]
     found = {}
     for name in ("one", "two", "sharded"):
         work = tmp_path / name
@@ -168,7 +170,7 @@ def test_two_processes_train_as_one(toy: Path, tmp_path: Path, chunk_tokens: int
         changed = content | places | {"stages": stages, "shard": name == "sharded"}
         found[name] = command_losses(work, changed, () if name == "one" else TORCHRUN)
     for name in ("two", "sharded"):
-        assert found[name] == pytest.approx(found["one"], rel=1e-3), name
+        assert found[name] == pytest.approx(found["one"], rel=1e-4), name
         for key, tensor in weights(tmp_path / "one").items():
             torch.testing.assert_close(weights(tmp_path / name)[key], tensor, atol=2e-3, rtol=2e-2)
 
