@@ -34,12 +34,12 @@ STEPS: list[tuple[list[str], int, str]] = [
     (["table"], 100, r"work/backbone\.json"),
     (["table"], 10_000, r"work/tokenizer\.json"),
     (["table"], 30_000, r"work/tables/\w+/part-0000000\.npy"),
-    (["encode"], 16_000, r"work/encode/run-\w{8}-\w{32}/\w+"),
-    (["index"], 10_000, r"\.bundle\.\w{8}\.new/tokenizer\.json"),
-    (["index"], 20_000, r"\.bundle\.\w{8}\.new/tables/\w+\.npy"),
-    (["index"], 30_000, r"\.bundle\.\w{8}\.new/vectors\.partial"),
-    (["index", "--dimension", "8"], 20_000, r"\.bundle\.\w{8}\.new/lucene"),
-    (["index"], 60_000, r"\.bundle\.\w{8}\.new/dense\.faiss"),
+    (["encode"], 16_000, r"work/encoded/\w{32}"),
+    (["index"], 10_000, r"\.bundle\.new/tokenizer\.json"),
+    (["index"], 20_000, r"\.bundle\.new/tables/\w+\.npy"),
+    (["index"], 30_000, r"\.bundle\.new/vectors\.partial"),
+    (["index", "--dimension", "8"], 20_000, r"\.bundle\.new/lucene"),
+    (["index"], 60_000, r"\.bundle\.new/dense\.faiss"),
 ]
 
 

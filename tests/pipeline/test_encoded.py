@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import shutil
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from lightretriever.artifacts.corpus.beir import Corpus
-from lightretriever.artifacts.errors import CorpusError, ResumeError
+from lightretriever.artifacts.errors import CorpusError, DiskError, ResumeError
 from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder
 from lightretriever.artifacts.pipeline.encoded import (
     FORMAT,
@@ -208,6 +209,22 @@ def test_a_run_that_was_killed_counts_as_far_as_its_texts_are_whole(
     again.finish(texts, None)
     assert_equal(again.whole(), made(texts))
     assert len(list(again.path.glob("run-*"))) == 1
+
+
+def test_a_full_disk_is_an_error_that_names_the_file_and_loses_nothing(tmp_path: Path) -> None:
+    texts, store = text_digests(map(str, range(64))), TextStore.begin(tmp_path / "store", PLAN)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (300, limits[1]))
+    try:
+        with pytest.raises(DiskError, match=r"run-\w{8}-\w{32}/\w+ can't be written: File too large"):
+            add(store, *np.split(texts, 8))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    missing = store.find(texts) < 0
+    assert 0 < missing.sum() < 64
+    add(store, texts[missing])
+    store.finish(texts, None)
+    assert_equal(store.whole(), made(texts))
 
 
 def test_runs_of_another_plan_are_not_found(tmp_path: Path) -> None:
