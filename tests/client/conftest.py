@@ -11,13 +11,13 @@ os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "false"
 from lightretriever.artifacts.bundle.reader import Bundle
 
 from tests.client.both import BOTH, Client, Maker
-from tests.service.process import serving
+from tests.service.live import live_bundles
 
 
 @pytest.fixture(scope="session")
 def url(tiny_bundle: Bundle) -> Iterator[str]:
-    """The address of a real server."""
-    with serving(tiny_bundle.path, {"LIGHTRETRIEVER_LOG_LEVEL": "error"}) as url:
+    """The address of a real server, in this process."""
+    with live_bundles(tiny_bundle.path) as url:
         yield url
 
 

@@ -1,7 +1,6 @@
 """Documents written and deleted by other libraries, with the libraries themselves, over a real service."""
 
 import asyncio
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -26,6 +25,7 @@ from llama_index.core.schema import TextNode
 
 from tests.live.test_upsert import Place
 from tests.service.live import live
+from tests.support.keys import keys_file
 from tests.support.tiny import make_tiny_bundle
 
 pytestmark = pytest.mark.slow
@@ -48,8 +48,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 
 
 def settings(folder: Path, **more: Any) -> Settings:
-    keys = folder / "keys.json"
-    keys.write_text(json.dumps([one.model_dump(exclude_none=True) for one in (ENTRY, READS)]))
+    keys = keys_file(folder, ENTRY, READS)
     return Settings(live=folder / "live", deadline_ms=60_000, warm_up_queries=1, watch_s=0, api_keys_file=keys, **more)
 
 

@@ -21,7 +21,8 @@ from lightretriever.service.schemas import (
 
 from tests.client.both import Client, Maker
 from tests.client.scripted import FOUND, Scripted, answer, problem
-from tests.service.process import serving
+from tests.service.live import live_bundles
+from tests.support.keys import keys_file
 
 ODD_IDS = ("music", 'odd id/with "quotes" & ünï', ".", "..", "../info", "a%2Fb", "50%", "?k=1", "#x", "a\nb", "🎵")
 KEY, ENTRY = new_key("both", ["search", "admin"])
@@ -149,9 +150,7 @@ def test_info_and_readiness(client: Client, url: str, tiny_bundle: Bundle) -> No
 
 
 def test_reload_and_keys(make: Maker, tiny_bundle: Bundle, tmp_path: Path) -> None:
-    keys = tmp_path / "keys.json"
-    keys.write_text(json.dumps([ENTRY.model_dump(), SEARCH_ENTRY.model_dump()]))
-    with serving(tiny_bundle.path, {"LIGHTRETRIEVER_API_KEYS_FILE": str(keys)}) as url:
+    with live_bundles(tiny_bundle.path, api_keys_file=keys_file(tmp_path, ENTRY, SEARCH_ENTRY)) as url:
         with make(url, api_key=KEY, timeout_s=120) as client:
             reloaded = client.reload()
             assert not reloaded.swapped

@@ -17,8 +17,9 @@ from lightretriever.service.schemas import SearchResponse
 from rich.console import Console
 
 from tests.client.scripted import FOUND, Scripted, answer, hang_up, problem
-from tests.service.process import serving
+from tests.service.live import live_bundles
 from tests.support.commands import Done, run_command
+from tests.support.keys import keys_file
 
 ROOT = Path(__file__).resolve().parents[2]
 KEY, ENTRY = new_key("searcher", ["search"])
@@ -120,9 +121,7 @@ def test_a_service_that_fails_or_is_away() -> None:
 
 @pytest.mark.slow
 def test_address_and_key_from_the_environment(tiny_bundle: Bundle, tmp_path: Path) -> None:
-    keys = tmp_path / "keys.json"
-    keys.write_text(json.dumps([ENTRY.model_dump()]))
-    with serving(tiny_bundle.path, {"LIGHTRETRIEVER_API_KEYS_FILE": str(keys)}) as url:
+    with live_bundles(tiny_bundle.path, api_keys_file=keys_file(tmp_path, ENTRY)) as url:
         assert search_apart("music", LIGHTRETRIEVER_URL=url, LIGHTRETRIEVER_API_KEY=KEY).returncode == 0
         assert search_apart("music", "--url", url, "--api-key", KEY).returncode == 0
         done = search_apart("music", LIGHTRETRIEVER_URL=url, LIGHTRETRIEVER_API_KEY="wrong-key")

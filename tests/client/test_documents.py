@@ -20,6 +20,7 @@ from lightretriever.service.settings import Settings
 from tests.client.both import Client, Maker
 from tests.client.scripted import Scripted, Step, answer, problem
 from tests.service.live import live
+from tests.support.keys import keys_file
 
 KEY, ENTRY = new_key("both", ["search", "admin"])
 READER, READS = new_key("reader", ["search"])
@@ -31,8 +32,7 @@ BODY = 20_000
 @pytest.fixture(scope="module")
 def writable(tiny_bundle: Bundle, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("documents")
-    keys = folder / "keys.json"
-    keys.write_text(json.dumps([one.model_dump(exclude_none=True) for one in (ENTRY, READS)]))
+    keys = keys_file(folder, ENTRY, READS)
     settings = Settings(
         live=folder / "live", deadline_ms=60_000, warm_up_queries=1, watch_s=0, api_keys_file=keys, max_body_bytes=BODY
     )

@@ -13,8 +13,8 @@ from lightretriever.service.http.app import create_app
 from lightretriever.service.search.engine import SearchEngine
 
 from tests.client.both import Maker
-from tests.service.live import live
-from tests.service.process import Server, serving
+from tests.service.live import live, live_bundles
+from tests.service.process import Server
 from tests.service.test_overload import SETTINGS, WAITING, WORKING, Gated
 
 PATIENT = Retries(attempts=10_000, first_wait_s=0.01, longest_wait_s=0.05)
@@ -58,8 +58,8 @@ def test_an_overloaded_service_is_asked_again_until_it_answers(
 
 
 def test_a_limit_on_the_rate_is_kept_to(make: Maker, tiny_bundle: Bundle) -> None:
-    limits = {"LIGHTRETRIEVER_RATE_LIMIT_PER_S": "2", "LIGHTRETRIEVER_RATE_LIMIT_BURST": "1"}
-    with serving(tiny_bundle.path, limits) as url, make(url, timeout_s=120, retries=PATIENT) as client:
+    limited = live_bundles(tiny_bundle.path, rate_limit_per_s=2, rate_limit_burst=1)
+    with limited as url, make(url, timeout_s=120, retries=PATIENT) as client:
         answers = list(client.search_many(["music"] * 6, batch_size=2, concurrency=3))
         assert len(answers) == 6
         hasty = make(url, retries=Retries(attempts=1))

@@ -23,8 +23,9 @@ from mcp.client.stdio import stdio_client
 
 from tests.client.scripted import Scripted, hang_up, problem
 from tests.client.test_import import ALONE, WITHOUT, allowed, run
-from tests.service.process import serving
+from tests.service.live import live_bundles
 from tests.support.commands import run_command
+from tests.support.keys import keys_file
 from tests.support.tiny import make_tiny_bundle
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -41,7 +42,7 @@ def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a real server, whose documents can be filtered by year."""
     bundle = make_tiny_bundle(tmp_path_factory.mktemp("bundle") / "tiny", fields={"year": "number"})
-    with serving(bundle.path, {"LIGHTRETRIEVER_LOG_LEVEL": "error"}) as url:
+    with live_bundles(bundle.path) as url:
         yield url
 
 
@@ -124,6 +125,32 @@ def test_a_model_searches_reads_and_asks_why(url: str, over: Any) -> None:
     asking(work)
 
 
+def test_a_line_that_is_no_message_is_passed_over() -> None:
+    """Neither an answer nor an end: what comes behind it is answered."""
+    about = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
+    sent: list[str | dict[str, Any]] = [
+        {"id": 1, "method": "initialize", "params": about},
+        '{"jsonrpc": "2.0", "id": 7, "method"',
+        "no JSON \ud83c",
+        '[{"id": 8}]',
+        {"method": "notifications/initialized"},
+        "{",
+        {"id": 2, "method": "ping"},
+    ]
+    lines = [line if isinstance(line, str) else json.dumps({"jsonrpc": "2.0", **line}) for line in sent]
+    command, pipe = [sys.executable, *COMMAND], subprocess.PIPE
+    with subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, stderr=pipe) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write("".join(f"{line}\n" for line in lines).encode("utf-8", "surrogatepass"))
+        process.stdin.flush()
+        answers = [json.loads(process.stdout.readline()) for _ in range(2)]
+        rest = process.communicate()
+    assert [answer["id"] for answer in answers] == [1, 2]
+    assert all("result" in answer for answer in answers)
+    assert rest == (b"", b"")
+
+
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("search", {"query": "music", "filter": {"field": "nope", "eq": 1}}, "by these they can: year (422"),
     ("search", {"query": "music", "k": 0}, "k: Input should be greater than or equal to 1 (422 invalid_request)"),
@@ -136,9 +163,13 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
 
 
 def test_what_the_service_refuses_is_an_error_that_the_model_reads(url: str) -> None:
+    with SearchClient(url, timeout_s=120) as own:
+        (hit,) = own.search("music", k=1).hits
+    beyond = {"query": "music", "document": hit.id, "filter": {"field": "year", "gt": hit.fields["year"]}}
+
     async def work() -> None:
         async with over_stdio(url) as client:
-            for tool, arguments, says in REFUSED:
+            for tool, arguments, says in [*REFUSED, ("explain", beyond, f"{hit.id!r} is not among the first ")]:
                 result = await client.call_tool(tool, arguments)
                 assert result.is_error
                 assert says in text_of(result)
@@ -186,20 +217,6 @@ def test_arguments_are_taken_as_they_were_meant(url: str) -> None:
     asking(work)
 
 
-def test_a_document_beyond_the_candidates_is_told_of(url: str) -> None:
-    with SearchClient(url, timeout_s=120) as own:
-        (hit,) = own.search("music", k=1).hits
-    filtered = {"query": "music", "document": hit.id, "filter": {"field": "year", "gt": hit.fields["year"]}}
-
-    async def work() -> None:
-        async with over_stdio(url) as client:
-            result = await client.call_tool("explain", filtered)
-            assert result.is_error
-            assert f"{hit.id!r} is not among the first " in text_of(result)
-
-    asking(work)
-
-
 def test_a_service_that_fails_or_is_away_is_an_error_and_the_tools_stay(over: Any) -> None:
     async def work() -> None:
         with Scripted(problem(500, "search_failed", detail="No leg could answer."), hang_up) as server:
@@ -218,7 +235,7 @@ def test_each_tool_takes_a_collection(tmp_path: Path) -> None:
     first, second = (make_tiny_bundle(tmp_path / name, documents=count).path for name, count in (("a", 20), ("b", 60)))
 
     async def work() -> None:
-        with serving({"first": first, "b": second}, {"LIGHTRETRIEVER_LOG_LEVEL": "error"}) as url:
+        with live_bundles({"first": first, "b": second}) as url:
             async with over_stdio(url) as client:
                 listed = CollectionList.model_validate_json(text_of(await client.call_tool("collections")))
                 assert [(one.name, one.documents) for one in listed.collections] == [("first", 20), ("b", 60)]
@@ -242,8 +259,7 @@ def test_each_tool_takes_a_collection(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_key_comes_from_the_environment_or_a_file(tiny_bundle: Bundle, tmp_path: Path) -> None:
-    keys, file = tmp_path / "keys.json", tmp_path / "key"
-    keys.write_text(json.dumps([ENTRY.model_dump()]))
+    keys, file = keys_file(tmp_path, ENTRY), tmp_path / "key"
     file.write_text(f"{KEY}\n")
 
     async def search(url: str, *options: str, more: Mapping[str, str]) -> bool:
@@ -255,7 +271,7 @@ def test_the_key_comes_from_the_environment_or_a_file(tiny_bundle: Bundle, tmp_p
             return not result.is_error
 
     async def work() -> None:
-        with serving(tiny_bundle.path, {"LIGHTRETRIEVER_API_KEYS_FILE": str(keys)}) as url:
+        with live_bundles(tiny_bundle.path, api_keys_file=keys) as url:
             assert await search(url, more={"LIGHTRETRIEVER_API_KEY": KEY})
             assert await search(url, "--api-key-file", str(file), more={"LIGHTRETRIEVER_API_KEY": "other"})
             assert not await search(url, more={"LIGHTRETRIEVER_API_KEY": "other"})

@@ -1,18 +1,14 @@
 """Proxies that the environment names, for both clients and the commands."""
 
-import os
 import socket
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from lightretriever.service.client import ClientError, Retries, UnreachableError
 
 from tests.client.both import Maker
 from tests.client.scripted import Scripted, answer
+from tests.support.commands import run_command
 
-ROOT = Path(__file__).resolve().parents[2]
 ONCE = Retries(attempts=1)
 VARIABLES = [name + "_PROXY" for name in ("HTTP", "HTTPS", "ALL", "NO")]
 
@@ -94,16 +90,9 @@ def test_what_is_no_proxy(make: Maker, monkeypatch: pytest.MonkeyPatch, proxy: s
 
 @pytest.mark.parametrize("command", [["search", "music", "--url"], ["mcp"]])
 @pytest.mark.parametrize("proxy", ["socks5://127.0.0.1:1", "ftp://127.0.0.1:1"])
-def test_a_command_says_it_in_one_line(command: list[str], proxy: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "lightretriever.service.cli", *command, "http://search.invalid"],
-        cwd=ROOT,
-        env={**os.environ, "ALL_PROXY": proxy},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def test_a_command_says_it_in_one_line(monkeypatch: pytest.MonkeyPatch, command: list[str], proxy: str) -> None:
+    monkeypatch.setenv("ALL_PROXY", proxy)
+    done = run_command(*command, "http://search.invalid")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("error: ALL_PROXY names ")
     assert done.stderr.count("\n") == 1

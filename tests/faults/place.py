@@ -11,6 +11,7 @@ from lightretriever.service.http.api_keys import new_key
 
 from tests.service.process import Server
 from tests.service.test_swap import flip
+from tests.support.keys import keys_file
 
 __all__ = ["DOCUMENTS", "Place", "held"]
 
@@ -32,9 +33,7 @@ class Place:
         link = folder / "current"
         link.symlink_to(versions[0])
         key, entry = new_key("all", ["search", "admin"])
-        keys = folder / "keys.json"
-        keys.write_text(f"[{entry.model_dump_json()}]")
-        return cls(versions, link, keys, key)
+        return cls(versions, link, keys_file(folder, entry), key)
 
     @property
     def headers(self) -> dict[str, str]:

@@ -1,6 +1,5 @@
 """A real cluster that breaks while a service stands on it: what callers get, and that nothing acknowledged is lost."""
 
-import json
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +22,7 @@ from lightretriever.service.settings import Settings
 from tests.faults.conftest import Figure
 from tests.service.live import live
 from tests.support.cluster import Proxy, connected, own_cluster, proxied, remove_indexes
+from tests.support.keys import keys_file
 from tests.support.tiny import make_tiny_bundle
 
 NAME = f"faults-{os.getpid()}"
@@ -76,9 +76,7 @@ def cluster(opensearch: str) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    file = tmp_path_factory.mktemp("keys") / "keys.json"
-    file.write_text(json.dumps([ENTRY.model_dump()]))
-    return file
+    return keys_file(tmp_path_factory.mktemp("keys"), ENTRY)
 
 
 @contextmanager

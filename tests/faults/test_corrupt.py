@@ -21,6 +21,7 @@ from lightretriever.service.http.api_keys import new_key
 from tests.faults.conftest import Figure
 from tests.faults.damage import KINDS, damage
 from tests.service.process import ROOT, Server
+from tests.support.keys import keys_file
 from tests.support.tiny import make_tiny_bundle
 
 SEED = 20_260
@@ -155,10 +156,9 @@ def test_the_whole_check_names_the_file_too(bundles: Pair, damaged: Path, full: 
 
 def test_a_damaged_bundle_is_refused_at_a_reload(bundles: Pair, tmp_path: Path, full: bool) -> None:
     key, entry = new_key("deploy", ["search", "admin"])
-    (tmp_path / "keys.json").write_text(f"[{entry.model_dump_json()}]")
     link, headers = tmp_path / "current", {"authorization": f"Bearer {key}"}
     link.symlink_to(bundles.other)
-    environment = {"LIGHTRETRIEVER_API_KEYS_FILE": str(tmp_path / "keys.json"), "LIGHTRETRIEVER_WATCH_S": "0"}
+    environment = {"LIGHTRETRIEVER_API_KEYS_FILE": str(keys_file(tmp_path, entry)), "LIGHTRETRIEVER_WATCH_S": "0"}
     random = np.random.default_rng(SEED)
     with Server(link, environment={**environment, "LIGHTRETRIEVER_LOG_LEVEL": "error"}) as server:
         url = server.ready_line.split()[-1]

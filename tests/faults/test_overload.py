@@ -25,6 +25,7 @@ from tests.faults.mix import searches
 from tests.faults.place import Place
 from tests.faults.test_soak import capacity
 from tests.faults.traffic import Answer, ask, clients, constant_rate, elsewhere
+from tests.support.keys import keys_file
 
 pytestmark = pytest.mark.slow
 
@@ -80,8 +81,7 @@ def p99(answers: Sequence[Answer]) -> float:
 def test_a_greedy_caller_takes_nothing_from_a_modest_one(full: bool, place: Place, tmp_path: Path) -> None:
     """Each within the limit or not: 429 is for the one who asks too often, and comes with the time to wait."""
     keys = {name: new_key(name, ["search"]) for name in ("greedy", "modest")}
-    file = tmp_path / "two.json"
-    file.write_text(f"[{', '.join(entry.model_dump_json() for _, entry in keys.values())}]")
+    file = keys_file(tmp_path / "two.json", *(entry for _, entry in keys.values()))
     asked = {name: [ask("POST", "/search", body, key=key) for body in searches(20)] for name, (key, _) in keys.items()}
     per_s, burst, seconds = 10, 5, 30 if full else 4
     with (

@@ -6,12 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from lightretriever.artifacts.bundle.archive import unpack
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
 from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine
-from lightretriever.service.serving.demo import ARCHIVE, EXAMPLE
+from lightretriever.service.serving.demo import ARCHIVE, EXAMPLE, unpack_demo
 from lightretriever.service.settings import Settings
 
 from research.quality import demo_queries
@@ -20,14 +19,20 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
-def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    target = tmp_path_factory.mktemp("demo") / "bundle"
-    unpack(ARCHIVE, target)
-    return target
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield unpack_demo(None)
 
 
 def test_it_is_sound(bundle: Path) -> None:
     assert verify_bundle(bundle) == []
+
+
+def test_it_is_unpacked_to_the_cache_once(bundle: Path) -> None:
+    assert bundle.parts[-2:] == ("lightretriever", "demo")
+    before = bundle.stat().st_ino
+    assert unpack_demo(None).stat().st_ino == before
 
 
 def test_it_is_small_enough_for_git() -> None:

@@ -1,6 +1,7 @@
 """Texts found by their words: names with signs, hyphens, spellings that look equal, scripts without spaces."""
 
 import unicodedata
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -132,6 +133,14 @@ UNSPACED = {
 }
 
 
+@pytest.fixture(scope="module")
+def unspaced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WordIndex]:
+    path = tmp_path_factory.mktemp("unspaced") / "words"
+    build_word_index(path, list(UNSPACED), list(UNSPACED.values()))
+    with WordIndex.open(path) as words:
+        yield words
+
+
 @pytest.mark.parametrize(
     ("text", "first"),
     [
@@ -143,9 +152,6 @@ UNSPACED = {
         ("fox running 🦊", "en"),
     ],
 )
-def test_words_of_scripts_without_spaces_are_found_in_their_order(tmp_path: Path, text: str, first: str) -> None:
-    build_word_index(tmp_path / "words", list(UNSPACED), list(UNSPACED.values()))
-    with WordIndex.open(tmp_path / "words") as words:
-        found = words.search(text, 10)
-        assert found[0][0] == first
-        assert words.search("语 ថៃ", 10) == []
+def test_words_of_scripts_without_spaces_are_found_in_their_order(unspaced: WordIndex, text: str, first: str) -> None:
+    assert unspaced.search(text, 10)[0][0] == first
+    assert unspaced.search("语 ថៃ", 10) == []

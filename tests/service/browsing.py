@@ -14,7 +14,7 @@ from typing import Any, Literal
 import httpx2
 from playwright.sync_api import Browser, Page, Request, expect, sync_playwright
 
-__all__ = ["ATTACK", "answer_of", "asked", "browsing", "ids", "search_for", "shown_ids"]
+__all__ = ["ATTACK", "answer_of", "asked", "browsing", "search_for", "shown_ids"]
 
 ATTACK = "<img src=x onerror=\"document.title='broken'\"><script>document.title='broken'</script>"
 
@@ -62,10 +62,6 @@ def answer_of(site: str, **search: Any) -> dict[str, Any]:
     response = httpx2.post(f"{site}/search", json=search, timeout=60)
     answer: dict[str, Any] = response.json()
     return answer
-
-
-def ids(answer: dict[str, Any]) -> list[str]:
-    return [hit["id"] for hit in answer["hits"]]
 
 
 def shown_ids(page: Page) -> list[str]:

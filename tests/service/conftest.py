@@ -1,5 +1,6 @@
 """Shared by the tests of the service: an engine and a client over the tiny bundle, and its contents as matrices."""
 
+import logging
 from collections.abc import Iterator
 
 import pytest
@@ -12,8 +13,10 @@ from lightretriever.service.settings import Settings
 from playwright.sync_api import Browser, ConsoleMessage, Page
 
 from tests.service.browsing import ATTACK, browsing
+from tests.service.live import live
 from tests.service.process import serving
 from tests.service.reference import Corpus
+from tests.support.meaning import make_meaningful_bundle
 from tests.support.tiny import TinyDocument, make_tiny_bundle, tiny_documents
 
 # No deadline per example: a busy machine would fail the test, not the code. Half as many examples as usual, new ones
@@ -53,10 +56,41 @@ def corpus(tiny_bundle: Bundle) -> Corpus:
 
 
 @pytest.fixture(scope="session")
-def url(tiny_bundle: Bundle) -> Iterator[str]:
-    """The address of a real server."""
-    with serving(tiny_bundle.path, {"LIGHTRETRIEVER_LOG_LEVEL": "error"}) as url:
+def url(engine: SearchEngine) -> Iterator[str]:
+    """The address of a real server, in this process."""
+    with live(create_app(engine)) as url:
         yield url
+
+
+@pytest.fixture(scope="session")
+def meaningful_bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    """See `tests.support.meaning`. Read only."""
+    return make_meaningful_bundle(tmp_path_factory.mktemp("meaningful") / "bundle")
+
+
+@pytest.fixture(scope="session")
+def meaningful_engine(meaningful_bundle: Bundle) -> Iterator[SearchEngine]:
+    with SearchEngine.open(meaningful_bundle, SETTINGS) as engine:
+        engine.warm_up()
+        yield engine
+
+
+@pytest.fixture(scope="session")
+def meaning(meaningful_engine: SearchEngine) -> Iterator[TestClient]:
+    """The application over it."""
+    with TestClient(create_app(meaningful_engine)) as client:
+        yield client
+
+
+@pytest.fixture
+def unconfigured() -> Iterator[None]:
+    """The service configures the log of its process; whatever was there before is put back."""
+    root = logging.getLogger()
+    level, handlers = root.level, root.handlers[:]
+    root.handlers.clear()  # they would be closed when they are replaced
+    yield
+    root.setLevel(level)
+    root.handlers[:] = handlers
 
 
 @pytest.fixture(scope="module")

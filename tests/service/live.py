@@ -2,13 +2,17 @@
 
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import uvicorn
-from lightretriever.service.http.app import Application
+from lightretriever.service.collections.collections import Collections
+from lightretriever.service.http.app import Application, create_app
 from lightretriever.service.serving.server import make_server
+from lightretriever.service.settings import Settings
 
 
 @dataclass
@@ -49,3 +53,16 @@ def live(app: Application) -> Iterator[str]:
     """Give the address of the application, served as `lightretriever serve` does."""
     with running(app) as server:
         yield server.url
+
+
+@contextmanager
+def live_bundles(bundles: Path | Mapping[str, Path], **settings: Any) -> Iterator[str]:
+    """Give the address of bundles that are served by this process, warm. `serving` starts another, which takes
+    seconds."""
+    chosen = Settings(**{"deadline_ms": 60_000, "warm_up_queries": 3, "watch_s": 0, **settings})
+    folders = {"default": bundles} if isinstance(bundles, Path) else bundles
+    with Collections.open(folders, chosen) as collections:
+        for holder in collections:
+            holder.engine.warm_up()
+        with live(create_app(collections)) as url:
+            yield url

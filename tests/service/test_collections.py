@@ -1,6 +1,5 @@
 """Several bundles in one process: each answers below its own path and is swapped alone, keys may be bound to some."""
 
-import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,10 +16,12 @@ from lightretriever.service.collections.collections import Collections, parse_fo
 from lightretriever.service.errors import SettingsError
 from lightretriever.service.http.api_keys import new_key
 from lightretriever.service.http.app import create_app
+from lightretriever.service.serving.command import EXIT_ERROR, run
 from typer.testing import CliRunner
 
 from tests.service.conftest import SETTINGS
-from tests.service.process import Server, serving
+from tests.service.process import Server
+from tests.support.keys import keys_file
 from tests.support.tiny import make_tiny_bundle, tiny_documents
 
 KEY, ENTRY = new_key("notes-only", ["search"], ["notes"])
@@ -124,8 +125,7 @@ def test_metrics_are_those_of_all(client: TestClient) -> None:
 
 @pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_each_is_swapped_alone_and_keys_are_bound(folders: dict[str, Path], tmp_path: Path, workers: int) -> None:
-    keys = tmp_path / "keys.json"
-    keys.write_text(json.dumps([ENTRY.model_dump(), ALL_ENTRY.model_dump()]))
+    keys = keys_file(tmp_path, ENTRY, ALL_ENTRY)
     served = {name: Path(shutil.copytree(folder, tmp_path / f"{name}-1")) for name, folder in folders.items()}
     links = {name: tmp_path / name for name in served}
     for name, link in links.items():
@@ -159,12 +159,11 @@ def test_each_is_swapped_alone_and_keys_are_bound(folders: dict[str, Path], tmp_
             assert first.info().bundle.documents == 40
 
 
-def test_one_bundle_is_a_collection_too(tiny_bundle: Bundle) -> None:
-    with serving(tiny_bundle.path, {"LIGHTRETRIEVER_LOG_LEVEL": "error"}) as url:
-        [one] = httpx2.get(f"{url}/collections", timeout=60).json()["collections"]
-        assert (one["name"], one["documents"]) == ("default", tiny_bundle.manifest.documents)
-        assert httpx2.get(f"{url}/collections/default/search?q=music", timeout=60).json()["hits"]
-        assert "collections" not in httpx2.get(f"{url}/info", timeout=60).json()
+def test_one_bundle_is_a_collection_too(url: str, tiny_bundle: Bundle) -> None:
+    [one] = httpx2.get(f"{url}/collections", timeout=60).json()["collections"]
+    assert (one["name"], one["documents"]) == ("default", tiny_bundle.manifest.documents)
+    assert httpx2.get(f"{url}/collections/default/search?q=music", timeout=60).json()["hits"]
+    assert "collections" not in httpx2.get(f"{url}/info", timeout=60).json()
 
 
 def test_arguments_of_serve(tmp_path: Path) -> None:
@@ -190,11 +189,14 @@ def test_a_cluster_serves_one_collection(folders: dict[str, Path]) -> None:
         Collections.open(folders, settings)
 
 
-def test_a_damaged_one_is_named_and_the_others_are_closed(folders: dict[str, Path], tmp_path: Path) -> None:
-    with Server({**folders, "broken": tmp_path / "none"}) as server:
-        status, output, errors = server.wait()
-    assert (status, output) == (2, "")
-    assert f"error: {tmp_path / 'none'}: there is no such folder" in errors
+@pytest.mark.usefixtures("unconfigured")
+def test_a_damaged_one_is_named_and_the_others_are_closed(
+    folders: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run({**folders, "broken": tmp_path / "none"}, port=0, workers=1) == EXIT_ERROR
+    output, errors = capsys.readouterr()
+    assert output == ""
+    assert errors.startswith(f"error: {tmp_path / 'none'}: there is no such folder")
 
 
 def test_the_key_command_binds_a_key() -> None:

@@ -8,7 +8,7 @@ import pytest
 from fastapi.testclient import TestClient
 from lightretriever.artifacts.bundle.reader import Bundle
 
-from tests.service.process import serving
+from tests.service.live import live_bundles
 
 TEXTS = ["play music", "edit text"]
 
@@ -41,27 +41,6 @@ def test_one_text_and_the_bundles_name(openai_client: openai.OpenAI, tiny_bundle
     assert len(answer.data[0].embedding) == dimension
 
 
-@pytest.mark.parametrize(
-    ("change", "field", "message"),
-    [
-        ({"dimensions": 7}, "dimensions", "leave it out"),
-        ({"input": [[1, 2]]}, "input", "send texts, not token ids"),
-        ({"input": [1, 2]}, "input", "send texts, not token ids"),
-        ({"input": []}, "input", "at least 1 item"),
-        ({"input": ["music"] * 2049}, "input", "at most 2048 items"),
-        ({"input": ["music", " "]}, "input", "text 1 is empty or white space only"),
-        ({"input": ["music", "x" * 10_001]}, "input.1", "10001 characters, at most 10000"),
-        ({"encoding_format": "int8"}, "encoding_format", "'float' or 'base64'"),
-    ],
-)
-def test_what_is_wrong_is_named(client: TestClient, change: dict[str, object], field: str, message: str) -> None:
-    answer = client.post("/v1/embeddings", json={"model": "default", "input": "music", **change})
-    assert answer.status_code == 422
-    [error] = answer.json()["errors"]
-    assert error["field"] == field
-    assert message in error["message"]
-
-
 @pytest.mark.parametrize("model", ["text-embedding-3-small", "ada", "default", "x" * 300])
 def test_a_model_that_is_no_task_is_the_default_task(client: TestClient, model: str) -> None:
     """Clients have to send some name, and many send one of OpenAI's."""
@@ -89,7 +68,7 @@ def test_openais_client_shows_the_reason(openai_client: openai.OpenAI) -> None:
 
 
 def test_openais_client_shows_the_reason_of_a_collection_too(tiny_bundle: Bundle) -> None:
-    with serving({"notes": tiny_bundle.path, "shop": tiny_bundle.path}) as url:
+    with live_bundles({"notes": tiny_bundle.path, "shop": tiny_bundle.path}) as url:
         client = openai.OpenAI(base_url=f"{url}/collections/shop/v1", api_key="none", max_retries=0)
         assert client.embeddings.create(model="default", input="music").data
         with pytest.raises(openai.UnprocessableEntityError, match=r"the vectors have \d+ dimensions"):

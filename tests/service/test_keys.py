@@ -1,8 +1,6 @@
 """API keys: who may do what, what a wrong file is told, and that no key ever shows up anywhere."""
 
 import hashlib
-import json
-import logging
 import re
 from collections.abc import Iterator
 from itertools import pairwise
@@ -15,7 +13,7 @@ from fastapi.testclient import TestClient
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.cli import app as commands
 from lightretriever.service.errors import SettingsError, UnauthorizedError
-from lightretriever.service.http.api_keys import ApiKeys, KeyEntry, new_key
+from lightretriever.service.http.api_keys import ApiKeys, new_key
 from lightretriever.service.http.app import create_app
 from lightretriever.service.observability.logging import configure_logging
 from lightretriever.service.search.engine import SearchEngine
@@ -23,7 +21,7 @@ from lightretriever.service.settings import Settings
 from typer.testing import CliRunner
 
 from tests.service.live import live
-from tests.service.process import Server
+from tests.support.keys import keys_file
 
 SETTINGS = Settings(deadline_ms=60_000, warm_up_queries=1, watch_s=0)
 # Nine levels of aliases, a billion values.
@@ -48,19 +46,14 @@ ADMIN, _ADMIN_ENTRY = new_key("admin", ["admin"])
 BOTH, _BOTH_ENTRY = new_key("both", ["search", "admin"])
 
 
-def write(path: Path, *entries: KeyEntry) -> Path:
-    path.write_text(json.dumps([entry.model_dump() for entry in entries]))
-    return path
+@pytest.fixture(scope="module")
+def three_keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return keys_file(tmp_path_factory.mktemp("keys") / "keys.json", _SEARCH_ENTRY, _ADMIN_ENTRY, _BOTH_ENTRY)
 
 
 @pytest.fixture(scope="module")
-def keys_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write(tmp_path_factory.mktemp("keys") / "keys.json", _SEARCH_ENTRY, _ADMIN_ENTRY, _BOTH_ENTRY)
-
-
-@pytest.fixture(scope="module")
-def guarded(tiny_bundle: Bundle, keys_file: Path) -> Iterator[TestClient]:
-    settings = SETTINGS.model_copy(update={"api_keys_file": keys_file})
+def guarded(tiny_bundle: Bundle, three_keys: Path) -> Iterator[TestClient]:
+    settings = SETTINGS.model_copy(update={"api_keys_file": three_keys})
     with TestClient(create_app(tiny_bundle.path, settings)) as client:
         while client.get("/readyz").status_code != 200:
             pass
@@ -143,10 +136,12 @@ def test_without_a_file_searching_is_open_and_admin_routes_are_off(client: TestC
     assert "no file of API keys" in answer.json()["detail"]
 
 
-def test_a_reload_tells_what_is_served_and_why_it_refuses(tiny_bundle: Bundle, tmp_path: Path, keys_file: Path) -> None:
+def test_a_reload_tells_what_is_served_and_why_it_refuses(
+    tiny_bundle: Bundle, tmp_path: Path, three_keys: Path
+) -> None:
     link = tmp_path / "current"
     link.symlink_to(tiny_bundle.path)
-    settings = SETTINGS.model_copy(update={"api_keys_file": keys_file})
+    settings = SETTINGS.model_copy(update={"api_keys_file": three_keys})
     with TestClient(create_app(link, settings)) as client:
         same = client.post("/admin/reload", headers=bearer(ADMIN)).json()
         assert same["swapped"] is False
@@ -162,30 +157,25 @@ def test_a_reload_tells_what_is_served_and_why_it_refuses(tiny_bundle: Bundle, t
             assert "/etc" not in other.json()["detail"]
 
 
+@pytest.mark.usefixtures("unconfigured")
 def test_no_key_is_ever_told(
-    tiny_bundle: Bundle, keys_file: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    tiny_bundle: Bundle, three_keys: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Neither a known key nor a mistyped one: not in the log at its finest level, nor in answers and metrics."""
-    settings = SETTINGS.model_copy(update={"api_keys_file": keys_file})
+    settings = SETTINGS.model_copy(update={"api_keys_file": three_keys})
     mistyped = f"{BOTH}-mistyped"
     told = []
-    root = logging.getLogger()
-    before = (root.level, root.handlers[:])
-    try:
-        configure_logging("debug")
-        with live(create_app(tiny_bundle.path, settings)) as url:
-            for key in (BOTH, SEARCHER, mistyped, "Ü" + BOTH):
-                headers = as_bytes(bearer(key))
-                for method, path, body in GUARDED:
-                    told.append(httpx2.request(method, url + path, json=body, headers=headers, timeout=60))
-            with monkeypatch.context() as patched:
-                patched.setattr(SearchEngine, "answer", lambda *_, **__: 1 / 0)
-                told.append(httpx2.post(f"{url}/search", json={"query": "a"}, headers=bearer(BOTH), timeout=60))
-                assert told[-1].status_code == 500
-            told += [httpx2.get(f"{url}/{path}") for path in ("metrics", "info", "openapi.json")]
-    finally:
-        root.setLevel(before[0])
-        root.handlers[:] = before[1]
+    configure_logging("debug")
+    with live(create_app(tiny_bundle.path, settings)) as url:
+        for key in (BOTH, SEARCHER, mistyped, "Ü" + BOTH):
+            headers = as_bytes(bearer(key))
+            for method, path, body in GUARDED:
+                told.append(httpx2.request(method, url + path, json=body, headers=headers, timeout=60))
+        with monkeypatch.context() as patched:
+            patched.setattr(SearchEngine, "answer", lambda *_, **__: 1 / 0)
+            told.append(httpx2.post(f"{url}/search", json={"query": "a"}, headers=bearer(BOTH), timeout=60))
+            assert told[-1].status_code == 500
+        told += [httpx2.get(f"{url}/{path}") for path in ("metrics", "info", "openapi.json")]
     written = "".join(capfd.readouterr())
     assert written.count('"event":"request"') == len(told)
     assert "ZeroDivisionError" in written
@@ -226,7 +216,7 @@ def test_keys_come_and_go_with_the_file(
     engine: SearchEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("lightretriever.service.http.api_keys._LOOK_S", 0.0)
-    file = write(tmp_path / "keys.json", _SEARCH_ENTRY)
+    file = keys_file(tmp_path / "keys.json", _SEARCH_ENTRY)
     settings = engine.settings.model_copy(update={"api_keys_file": file})
     monkeypatch.setattr(engine, "settings", settings)
 
@@ -235,9 +225,9 @@ def test_keys_come_and_go_with_the_file(
 
     with TestClient(create_app(engine)) as client:
         assert [status(key) for key in (SEARCHER, BOTH)] == [200, 401]
-        write(file, _SEARCH_ENTRY, _BOTH_ENTRY)
+        keys_file(file, _SEARCH_ENTRY, _BOTH_ENTRY)
         assert [status(key) for key in (SEARCHER, BOTH)] == [200, 200]
-        write(tmp_path / "next", _BOTH_ENTRY).replace(file)
+        keys_file(tmp_path / "next", _BOTH_ENTRY).replace(file)
         assert [status(key) for key in (SEARCHER, BOTH)] == [401, 200]
         caplog.clear()
         file.write_text("[")
@@ -250,14 +240,14 @@ def test_keys_come_and_go_with_the_file(
             "API keys stay as they were",
             "API keys stay as they were",
         ]
-        write(file, _SEARCH_ENTRY)
+        keys_file(file, _SEARCH_ENTRY)
         assert [status(key) for key in (SEARCHER, BOTH)] == [200, 401]
 
 
 def test_the_file_is_looked_at_once_a_second(tmp_path: Path) -> None:
-    file = write(tmp_path / "keys.json", _SEARCH_ENTRY)
+    file = keys_file(tmp_path / "keys.json", _SEARCH_ENTRY)
     keys = ApiKeys(file)
-    write(file, _BOTH_ENTRY)
+    keys_file(file, _BOTH_ENTRY)
     assert keys.name(f"Bearer {SEARCHER}", "search", "default") == "searcher"
     until = monotonic() + 60
     while monotonic() < until:
@@ -268,13 +258,6 @@ def test_the_file_is_looked_at_once_a_second(tmp_path: Path) -> None:
             sleep(0.05)
     else:
         pytest.fail("the file was not read again")
-
-
-def test_a_missing_file_ends_the_command_with_one_line(tiny_path: Path, tmp_path: Path) -> None:
-    with Server(tiny_path, environment={"LIGHTRETRIEVER_API_KEYS_FILE": str(tmp_path / "none.yaml")}) as server:
-        code, output, errors = server.wait()
-    assert (code, output) == (2, "")
-    assert errors == f"error: {tmp_path}/none.yaml: the API keys can't be read: No such file or directory.\n"
 
 
 def test_the_command_makes_a_key_that_works(tmp_path: Path) -> None:

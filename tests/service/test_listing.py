@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
@@ -18,7 +17,8 @@ from lightretriever.service.settings import Settings
 
 from tests.service.conftest import SETTINGS
 from tests.service.live import live
-from tests.service.process import serving
+from tests.support.asking import ask, ids
+from tests.support.keys import keys_file
 from tests.support.tiny import TinyDocument, make_tiny_bundle, tiny_documents
 
 FIELDS: dict[str, FieldKind] = {"source": "keyword", "year": "number", "day": "date"}
@@ -49,24 +49,17 @@ DOCUMENTS = [Sourced(one.id, one.title, one.text, one.year, n) for n, one in enu
 
 
 @pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SearchEngine]:
     path: Path = tmp_path_factory.mktemp("listing") / "bundle"
-    bundle = make_tiny_bundle(path, documents=DOCUMENTS, fields=FIELDS)
-    with SearchEngine.open(bundle, SETTINGS) as engine:
+    with SearchEngine.open(make_tiny_bundle(path, documents=DOCUMENTS, fields=FIELDS), SETTINGS) as engine:
         engine.warm_up()
-        with TestClient(create_app(engine)) as client:
-            yield client
+        yield engine
 
 
-def ask(client: TestClient, **fields: Any) -> dict[str, Any]:
-    answer = client.post("/search", json=fields)
-    assert answer.status_code == 200, answer.text
-    found: dict[str, Any] = answer.json()
-    return found
-
-
-def ids(answer: dict[str, Any]) -> list[str]:
-    return [hit["id"] for hit in answer["hits"]]
+@pytest.fixture(scope="module")
+def client(engine: SearchEngine) -> Iterator[TestClient]:
+    with TestClient(create_app(engine)) as client:
+        yield client
 
 
 def test_a_filter_alone_lists_what_matches_in_the_order_of_writing(client: TestClient) -> None:
@@ -181,53 +174,18 @@ def test_nothing_matches(client: TestClient) -> None:
     assert answer["facet_ranges"]["year"] == [{"lt": 2000, "count": 0}, {"gte": 2000, "count": 0}]
 
 
-FILTER = {"field": "year", "gte": 0}
-
-
-@pytest.mark.parametrize(
-    ("fields", "field", "message"),
-    [
-        ({}, "query", "the field is required, unless `filter` or `sort`"),
-        ({"query": None, "k": 3}, "query", "the field is required"),
-        ({"filter": FILTER, "query": " "}, "query", "empty or white space"),
-        ({"filter": FILTER, "boosts": [{"field": "year", "weight": 1, "scale": 9}]}, "boosts", "it needs a query"),
-        ({"filter": FILTER, "terms": [{"text": "a", "weight": 1}]}, "terms", "it needs a query"),
-        ({"filter": FILTER, "diversity": 0.2}, "diversity", "it needs a query"),
-        ({"filter": FILTER, "group_by": "source"}, "group_by", "it needs a query"),
-        ({"filter": FILTER, "k": 1001}, "k", "at most 1000 documents are listed at once"),
-        ({"sort": {"field": "year"}, "offset": 99_991}, "offset", "only the first 100,000 documents are listed"),
-        ({"sort": {"field": "nix"}}, "sort.field", "only declared fields can be sorted by"),
-        ({"filter": FILTER, "facet_ranges": {"source": [1]}}, "facet_ranges.source", "only declared numbers and dates"),
-        ({"filter": FILTER, "facet_ranges": {"year": []}}, "facet_ranges.year", "expected one edge or more"),
-        ({"filter": FILTER, "facet_ranges": {"year": [3, 3]}}, "facet_ranges.year", "each above the one before"),
-        ({"filter": FILTER, "facet_ranges": {"year": ["x"]}}, "facet_ranges.year", "expected a number, found 'x'"),
-        ({"filter": FILTER, "facet_ranges": {"year": [True]}}, "facet_ranges.year", "expected a number, found True"),
-        ({"filter": FILTER, "facet_ranges": {"year": list(range(101))}}, "facet_ranges", "at most 100 edges"),
-    ],
-)
-def test_what_can_not_be_listed_is_refused(
-    client: TestClient, fields: dict[str, Any], field: str, message: str
-) -> None:
-    answer = client.post("/search", json=fields)
-    assert answer.status_code == 422
-    errors = {error["field"]: error["message"] for error in answer.json()["errors"]}
-    assert message in errors[field], errors
-
-
-def test_the_client_lists(tmp_path: Path) -> None:
-    bundle = make_tiny_bundle(tmp_path / "bundle", documents=DOCUMENTS[:30], fields=FIELDS)
-    with serving(bundle.path, {"LIGHTRETRIEVER_LOG_LEVEL": "error"}) as url, SearchClient(url) as client:
+def test_the_client_lists(engine: SearchEngine) -> None:
+    with live(create_app(engine)) as url, SearchClient(url) as client:
         answer = client.search(filter={"field": "source", "eq": "wiki"}, facet_ranges={"year": [2005]})
-        assert answer.total == 10
+        assert answer.total == COUNT // 3
         assert answer.facet_ranges is not None
-        assert sum(one.count for one in answer.facet_ranges["year"]) == 10
+        assert sum(one.count for one in answer.facet_ranges["year"]) == COUNT // 3
 
 
 def test_documents_written_later_are_listed_and_deleted_ones_are_not(tmp_path: Path) -> None:
     bundle = make_tiny_bundle(tmp_path / "bundle", documents=DOCUMENTS[:30], fields=FIELDS)
     key, entry = new_key("both", ["search", "admin"])
-    (tmp_path / "keys.json").write_text(json.dumps([entry.model_dump(exclude_none=True)]))
-    settings = Settings(live=tmp_path / "journal", deadline_ms=60_000, api_keys_file=tmp_path / "keys.json")
+    settings = Settings(live=tmp_path / "journal", deadline_ms=60_000, api_keys_file=keys_file(tmp_path, entry))
     by_year = {"field": "year", "order": "desc"}
     with (
         SearchEngine.open(bundle, settings) as engine,

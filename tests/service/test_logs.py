@@ -3,7 +3,6 @@
 import json
 import logging
 import sys
-from collections.abc import Iterator
 from io import StringIO
 from typing import Any
 
@@ -15,20 +14,14 @@ FLAGS = ("logThreads", "logProcesses", "logMultiprocessing")
 
 
 @pytest.fixture
-def written(monkeypatch: pytest.MonkeyPatch) -> Iterator[StringIO]:
-    """What is logged, by the service's own configuration; whatever was there before is put back."""
-    root = logging.getLogger()
-    stream, before, level = StringIO(), root.handlers[:], root.level
+def written(unconfigured: None, monkeypatch: pytest.MonkeyPatch) -> StringIO:
+    """What is logged, by the service's own configuration."""
+    stream = StringIO()
     monkeypatch.setattr(sys, "stderr", stream)
     for name in FLAGS:
         monkeypatch.setattr(logging, name, True)
-    root.handlers.clear()  # they would be closed when they are replaced
-    try:
-        configure_logging("info")
-        yield stream
-    finally:
-        root.handlers[:] = before
-        root.setLevel(level)
+    configure_logging("info")
+    return stream
 
 
 def lines(written: StringIO) -> list[dict[str, Any]]:

@@ -1,6 +1,5 @@
 """How well documents match: by the thresholds of the bundle, in hits, answers and `/info`."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,29 +16,10 @@ from lightretriever.service.search.fusion import CandidateTable
 from lightretriever.service.search.matching import LEVELS, best_match, matches
 
 from tests.service.conftest import SETTINGS
+from tests.support.asking import ask
 from tests.support.meaning import make_meaningful_bundle
 
 NONSENSE = "bababa cefono tesagu"
-
-
-@pytest.fixture(scope="module")
-def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    return make_meaningful_bundle(tmp_path_factory.mktemp("matched") / "bundle")
-
-
-@pytest.fixture(scope="module")
-def meaning(bundle: Bundle) -> Iterator[TestClient]:
-    with SearchEngine.open(bundle, SETTINGS) as engine:
-        engine.warm_up()
-        with TestClient(create_app(engine)) as client:
-            yield client
-
-
-def ask(client: TestClient, query: str, **fields: Any) -> dict[str, Any]:
-    answer = client.post("/search", json={"query": query, **fields})
-    assert answer.status_code == 200, answer.text
-    found: dict[str, Any] = answer.json()
-    return found
 
 
 def test_a_good_query_matches_and_nonsense_does_not(meaning: TestClient) -> None:
@@ -52,8 +32,8 @@ def test_a_good_query_matches_and_nonsense_does_not(meaning: TestClient) -> None
     assert bad["hits"][0]["score"] == 1.0  # as good as the best, for lack of better ones
 
 
-def test_the_thresholds_are_those_of_the_bundle(meaning: TestClient, bundle: Bundle) -> None:
-    match = bundle.manifest.tasks["search"].match
+def test_the_thresholds_are_those_of_the_bundle(meaning: TestClient, meaningful_bundle: Bundle) -> None:
+    match = meaningful_bundle.manifest.tasks["search"].match
     assert match is not None
     assert meaning.get("/info").json()["matched"] == {"search": match.model_dump()}
     for query in ("bicycle", "honey in summer", "mountains and ripe cheeses", NONSENSE):
@@ -71,7 +51,12 @@ def test_the_thresholds_are_those_of_the_bundle(meaning: TestClient, bundle: Bun
 
 
 def levels(
-    bundle: Bundle, query: str, dense: list[float], sparse: list[list[float]], *legs: LegName, terms: bool = True
+    bundle: Bundle,
+    query: str,
+    dense: list[float],
+    sparse: list[list[float]],
+    *legs: LegName,
+    terms: bool = True,
 ) -> list[Matched | None]:
     """The levels of candidates whose dense scores lie between the thresholds weak, 0, and strong, 1, and whose terms
     have these shares of the sparse score."""
@@ -99,27 +84,27 @@ def levels(
     ],
 )
 def test_without_a_word_of_the_query_in_any_document_less_matches(
-    bundle: Bundle, query: str, share: float, level: str
+    meaningful_bundle: Bundle, query: str, share: float, level: str
 ) -> None:
-    assert levels(bundle, query, [share, 0.0], [[0.0], [0.0]]) == [level, "none"]
+    assert levels(meaningful_bundle, query, [share, 0.0], [[0.0], [0.0]]) == [level, "none"]
     # Where terms are tokens, or no words were searched, the dense score alone decides.
     alone = ["strong" if share >= 1 else "weak", "weak"]
-    assert levels(bundle, query, [share, 0.0], [[0.0], [0.0]], terms=False) == alone
-    assert levels(bundle, query, [share, 0.0], [[0.0], [0.0]], "dense") == alone
+    assert levels(meaningful_bundle, query, [share, 0.0], [[0.0], [0.0]], terms=False) == alone
+    assert levels(meaningful_bundle, query, [share, 0.0], [[0.0], [0.0]], "dense") == alone
 
 
-def test_a_strong_match_has_the_rare_words_of_the_query(bundle: Bundle) -> None:
+def test_a_strong_match_has_the_rare_words_of_the_query(meaningful_bundle: Bundle) -> None:
     near, impacts = [1.0, 1.0, 1.0, 0.5], [[30.0, 0.0], [0.0, 90.0], [20.0, 10.0], [30.0, 90.0]]
-    assert levels(bundle, "the bababa cefono", near, impacts) == ["weak", "strong", "weak", "weak"]
+    assert levels(meaningful_bundle, "the bababa cefono", near, impacts) == ["weak", "strong", "weak", "weak"]
     # A word that no candidate has counts as much as the rarest that one has.
     without = [[*row, 0.0] for row in impacts]
-    assert levels(bundle, "bababa cefono tesagu", near, without) == ["weak", "weak", "weak", "weak"]
+    assert levels(meaningful_bundle, "bababa cefono tesagu", near, without) == ["weak", "weak", "weak", "weak"]
     # The nearer the document, the fewer words it needs.
-    assert levels(bundle, "bababa cefono tesagu", [9.0, 9.0, 9.0, 9.0], without)[1] == "strong"
+    assert levels(meaningful_bundle, "bababa cefono tesagu", [9.0, 9.0, 9.0, 9.0], without)[1] == "strong"
 
 
-def test_a_candidate_without_a_dense_score_has_no_level(bundle: Bundle) -> None:
-    found = levels(bundle, "bababa", [1.0, np.nan], [[9.0], [9.0]])
+def test_a_candidate_without_a_dense_score_has_no_level(meaningful_bundle: Bundle) -> None:
+    found = levels(meaningful_bundle, "bababa", [1.0, np.nan], [[9.0], [9.0]])
     assert found == ["strong", None]
     assert best_match(np.array([2, -1], np.int8)) == {"matched": "strong"}
     assert best_match(np.array([-1], np.int8)) == best_match(np.empty(0, np.int8)) == {"matched": "none"}
@@ -173,38 +158,13 @@ def test_a_query_without_a_dense_score_has_no_hit_that_matches(meaning: TestClie
     assert (answer["hits"], answer["unmatched"]) == ([], answer["candidates"])
 
 
-@pytest.mark.parametrize(
-    ("fields", "remedy"),
-    [
-        ({"query": "bicycle", "mode": "sparse"}, "search in mode hybrid or dense"),
-        (
-            {"query": "bicycle", "fusion": {"method": "rrf", "weights": {"dense": 0.0, "sparse": 1.0}}},
-            "with a weight of the dense leg above 0",
-        ),
-        ({"query": "bicycle", "terms": [{"text": "oven", "weight": 2.0}]}, "leave one of them out"),
-    ],
-)
-def test_what_is_not_judged_is_refused(meaning: TestClient, fields: dict[str, Any], remedy: str) -> None:
-    answer = meaning.post("/search", json={**fields, "min_matched": "strong"})
-    assert answer.status_code == 422
-    (detail,) = answer.json()["errors"]
-    assert (detail["field"], detail["value"]) == ("min_matched", "strong")
-    assert remedy in detail["message"]
-
-
-def test_thresholds_are_needed_to_leave_out_hits(client: TestClient) -> None:
-    answer = client.post("/search", json={"query": "music", "min_matched": "weak"})
-    assert answer.status_code == 422
-    assert "no thresholds of a match" in answer.text
-    listing = client.post("/search", json={"filter": {"field": "year", "gte": 0}, "min_matched": "weak"})
-    assert "it needs a query" in listing.text
-
-
-def test_a_bundle_without_thresholds_says_nothing(client: TestClient) -> None:
+def test_a_bundle_without_thresholds_fields_and_spellings_says_nothing_of_them(client: TestClient) -> None:
     answer = ask(client, "music")
     assert "matched" not in answer
     assert not any("matched" in hit for hit in answer["hits"])
-    assert "matched" not in client.get("/info").json()
+    info = client.get("/info").json()
+    assert not {"matched", "spelling"} & info.keys()
+    assert info["filters"] == {}
 
 
 def test_explanations_tell_how_many_words_a_document_has(meaning: TestClient) -> None:

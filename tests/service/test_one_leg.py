@@ -10,7 +10,6 @@ from lightretriever.service.http.app import create_app
 from lightretriever.service.search.engine import SearchEngine
 
 from tests.service.conftest import SETTINGS
-from tests.support.meaning import make_meaningful_bundle
 from tests.support.tiny import make_tiny_bundle
 
 QUERY = "play music from the terminal"
@@ -22,16 +21,6 @@ def sparse(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     """A service whose bundle has no dense leg."""
     path = tmp_path_factory.mktemp("sparse") / "bundle"
     bundle = make_tiny_bundle(path, vocabulary=request.param, dense=False, fields={"year": "number"})
-    with SearchEngine.open(bundle, SETTINGS) as engine:
-        engine.warm_up()
-        with TestClient(create_app(engine)) as client:
-            yield client
-
-
-@pytest.fixture(scope="module")
-def meaning(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
-    """A service with both legs, whose terms are words."""
-    bundle = make_meaningful_bundle(tmp_path_factory.mktemp("meaning") / "bundle")
     with SearchEngine.open(bundle, SETTINGS) as engine:
         engine.warm_up()
         with TestClient(create_app(engine)) as client:
@@ -80,28 +69,11 @@ def test_its_facts(sparse: TestClient) -> None:
     assert encoded["timings_ms"]["encode"] is None
 
 
-@pytest.mark.parametrize(
-    ("fields", "field"),
-    [
-        ({"mode": "dense"}, "mode"),
-        ({"diversity": 0.5}, "diversity"),
-        ({"fusion": {"method": "linear", "weights": {"dense": 0.5, "sparse": 0.5}}}, "fusion.weights.dense"),
-    ],
-)
-def test_what_needs_vectors_is_refused_with_a_remedy(sparse: TestClient, fields: dict[str, Any], field: str) -> None:
-    status, kind, ((name, message),) = refused(sparse, **fields)
-    assert (status, kind, name) == (422, "invalid_request", field)
-    assert "the bundle has no dense leg: build it with `index.dense: true` to have one" in message
-
-
 def test_everything_else_goes_on(sparse: TestClient) -> None:
     answer = ask(sparse, filter={"field": "year", "gte": 2005}, snippets={}, fusion={"method": "rrf"}, k=5)
     assert answer["hits"]
     assert all(hit["fields"]["year"] >= 2005 for hit in answer["hits"])
     assert any(snippet["marks"] for hit in answer["hits"] for snippet in hit["snippets"].values())
-    refusal = sparse.post("/v1/embeddings", json={"model": "default", "input": QUERY})
-    assert refusal.status_code == 422
-    assert "no dense leg" in refusal.json()["detail"]
     assert sparse.get("/readyz").status_code == 200
 
 
@@ -119,12 +91,6 @@ def test_a_query_of_stop_words_is_left_to_the_dense_leg(meaning: TestClient) -> 
     assert [hit["id"] for hit in answer["hits"]] == [
         hit["id"] for hit in ask(meaning, query="the and of", mode="dense")["hits"]
     ]
-
-
-def test_mode_sparse_refuses_a_query_of_stop_words(meaning: TestClient) -> None:
-    status, kind, ((field, message),) = refused(meaning, query="the and of", mode="sparse")
-    assert (status, kind, field) == (422, "query_without_tokens", "query")
-    assert message.startswith("nothing in this text can be searched for, no word and no known token")
 
 
 def test_a_word_that_the_tokenizer_lacks_is_left_to_the_sparse_leg(meaning: TestClient) -> None:

@@ -18,6 +18,7 @@ from lightretriever.service.search.engine import SearchEngine
 from pydantic import BaseModel
 
 from tests.service.conftest import SETTINGS
+from tests.support.keys import keys_file
 from tests.support.tiny import make_tiny_bundle
 
 # A valid query may have no token, a valid window may be too small for k, a valid deadline may be too short.
@@ -137,9 +138,7 @@ def test_a_bundle_answers_the_examples_of_its_description(
 def test_a_service_writes_the_examples_of_its_description(tmp_path: Path, options: dict[str, Any]) -> None:
     bundle = make_tiny_bundle(tmp_path / "bundle", **options)
     key, entry = new_key("writer", ["search", "admin"])
-    keys = tmp_path / "keys.json"
-    keys.write_text(json.dumps([entry.model_dump(exclude_none=True)]))
-    settings = SETTINGS.model_copy(update={"live": tmp_path / "live", "api_keys_file": keys})
+    settings = SETTINGS.model_copy(update={"live": tmp_path / "live", "api_keys_file": keys_file(tmp_path, entry)})
     with SearchEngine.open(bundle, settings) as engine, TestClient(create_app(engine)) as client:
         client.headers["authorization"] = f"Bearer {key}"
         paths = client.get("/openapi.json").json()["paths"]

@@ -3,7 +3,8 @@
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.service.browsing import answer_of, ids, search_for, shown_ids
+from tests.service.browsing import answer_of, search_for, shown_ids
+from tests.support.asking import ids
 
 pytestmark = pytest.mark.slow
 

@@ -16,8 +16,9 @@ from axe_playwright_python.sync_playwright import Axe
 from lightretriever.artifacts.corpus.fields import FieldKind
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from tests.service.browsing import ATTACK, answer_of, asked, ids, search_for, shown_ids
+from tests.service.browsing import ATTACK, answer_of, asked, search_for, shown_ids
 from tests.service.process import serving
+from tests.support.asking import ids
 from tests.support.tiny import TinyDocument, make_tiny_bundle, tiny_documents
 
 pytestmark = pytest.mark.slow

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Locator, Page, Route, expect
 
-from tests.service.browsing import answer_of, asked, ids, search_for, shown_ids
+from tests.service.browsing import answer_of, asked, search_for, shown_ids
 from tests.service.process import serving
+from tests.support.asking import ids
 
 pytestmark = pytest.mark.slow
 

@@ -9,8 +9,9 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from tests.service.browsing import answer_of, asked, ids, search_for
+from tests.service.browsing import answer_of, asked, search_for
 from tests.service.process import serving
+from tests.support.asking import ids
 from tests.support.meaning import make_meaningful_bundle
 from tests.support.tiny import make_tiny_bundle
 

@@ -14,7 +14,8 @@ from lightretriever.service.http.app import create_app
 from lightretriever.service.settings import Settings
 
 from tests.service.process import Server
-from tests.service.test_keys import bearer, write
+from tests.service.test_keys import bearer
+from tests.support.keys import keys_file
 
 SLOW = Settings(deadline_ms=60_000, warm_up_queries=1, watch_s=0, rate_limit_per_s=0.001, rate_limit_burst=3)
 BODY = {"query": "music"}
@@ -91,7 +92,7 @@ def test_addresses_have_buckets_of_their_own(tiny_bundle: Bundle) -> None:
 
 def test_keys_have_buckets_of_their_own_and_guessing_is_limited(tiny_bundle: Bundle, tmp_path: Path) -> None:
     (one, first), (two, second) = new_key("one", ["search"]), new_key("two", ["search"])
-    settings = SLOW.model_copy(update={"api_keys_file": write(tmp_path / "keys", first, second)})
+    settings = SLOW.model_copy(update={"api_keys_file": keys_file(tmp_path / "keys", first, second)})
     with TestClient(create_app(tiny_bundle.path, settings)) as client:
         for key in (one, two):
             found = [client.post("/search", json=BODY, headers=bearer(key)).status_code for _ in range(4)]
@@ -130,7 +131,7 @@ def test_a_proxy_names_the_client_and_never_a_key(tiny_bundle: Bundle, tmp_path:
     """A real server on an IPv6 socket: the proxy's address comes as ::ffff:127.0.0.1, and is trusted as 127.0.0.1."""
     key, entry = new_key("alice", ["search"])
     environment = {
-        "LIGHTRETRIEVER_API_KEYS_FILE": str(write(tmp_path / "keys", entry)),
+        "LIGHTRETRIEVER_API_KEYS_FILE": str(keys_file(tmp_path / "keys", entry)),
         "LIGHTRETRIEVER_RATE_LIMIT_PER_S": "0.001",
         "LIGHTRETRIEVER_RATE_LIMIT_BURST": "2",
     }

@@ -17,6 +17,7 @@ from lightretriever.service.search.rules import RulesFile
 from lightretriever.service.settings import Settings
 
 from tests.service.conftest import SETTINGS
+from tests.support.asking import ask, ids
 from tests.support.tiny import make_tiny_bundle
 
 FIELDS: dict[str, FieldKind] = {"year": "number"}
@@ -52,17 +53,6 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
     bundle = make_tiny_bundle(tmp_path_factory.mktemp("plain") / "bundle", vocabulary="words", fields=FIELDS)
     with SearchEngine.open(bundle, SETTINGS) as engine, TestClient(create_app(engine)) as client:
         yield client
-
-
-def ask(client: TestClient, query: str, **fields: Any) -> dict[str, Any]:
-    answer = client.post("/search", json={"query": query, **fields})
-    assert answer.status_code == 200, answer.text
-    found: dict[str, Any] = answer.json()
-    return found
-
-
-def ids(answer: dict[str, Any]) -> list[str]:
-    return [hit["id"] for hit in answer["hits"]]
 
 
 def without_times(answer: dict[str, Any]) -> dict[str, Any]:

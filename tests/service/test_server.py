@@ -9,14 +9,17 @@ import struct
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from time import sleep
+from typing import Any
 
 import httpx2
 import pytest
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.service.serving.command import EXIT_ERROR
+from lightretriever.service.serving.command import EXIT_ERROR, run
+from lightretriever.service.settings import Settings
 
 from tests.service.process import ROOT, Server
 
@@ -73,30 +76,39 @@ def test_requests_in_flight_are_answered_before_it_stops(tiny_path: Path) -> Non
     assert [answer.status_code for answer in answers if len(answer.json().get("results", [])) == 64] == [200] * 6
 
 
-def test_a_taken_port_is_one_line(tiny_path: Path) -> None:
+Refused = Callable[..., str]
+
+
+@pytest.fixture
+def refused(unconfigured: None, capsys: pytest.CaptureFixture[str]) -> Refused:
+    """Give the one line of a service that does not start, in this process."""
+
+    def line(bundle: Path, *, host: str = "127.0.0.1", port: int = 0, **settings: Any) -> str:
+        assert run({"default": bundle}, host=host, port=port, settings=Settings(**settings), workers=1) == EXIT_ERROR
+        output, errors = capsys.readouterr()
+        assert (output, errors.count("\n")) == ("", 1)
+        assert errors.startswith("error: ")
+        return errors
+
+    return line
+
+
+def test_a_taken_port_is_one_line(tiny_path: Path, refused: Refused) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with Server(tiny_path, port=port) as server:
-            code, output, errors = server.wait()
-    assert (code, output) == (EXIT_ERROR, "")
-    assert errors == f"error: can't listen on 127.0.0.1 port {port}: Address already in use.\n"
+        expected = f"error: can't listen on 127.0.0.1 port {port}: Address already in use.\n"
+        assert refused(tiny_path, port=port) == expected
 
 
-def test_a_host_that_is_none_is_one_line(tiny_path: Path) -> None:
-    with Server(tiny_path, host="256.0.0.1") as server:
-        code, _, errors = server.wait()
-    assert code == EXIT_ERROR
-    assert errors.startswith("error: can't listen on 256.0.0.1 port 0: ")
-    assert errors.count("\n") == 1
+@pytest.mark.parametrize("host", ["256.0.0.1", "a" * 70, "a..b", "é" * 70])
+def test_a_host_that_is_none_is_one_line(tiny_path: Path, refused: Refused, host: str) -> None:
+    assert refused(tiny_path, host=host).startswith("error: can't listen on ")
 
 
-@pytest.mark.parametrize("host", ["a" * 70, "a..b", "é" * 70])
-def test_a_host_that_can_not_be_encoded_is_one_line(tiny_path: Path, host: str) -> None:
-    with Server(tiny_path, host=host) as server:
-        code, _, errors = server.wait()
-    assert code == EXIT_ERROR
-    assert errors.startswith("error: can't listen on ")
-    assert errors.count("\n") == 1
+def test_a_missing_file_of_keys_is_one_line(tiny_path: Path, tmp_path: Path, refused: Refused) -> None:
+    missing = tmp_path / "none.yaml"
+    line = refused(tiny_path, api_keys_file=missing)
+    assert line == f"error: {missing}: the API keys can't be read: No such file or directory.\n"
 
 
 def test_it_stops_while_it_warms_up(tiny_path: Path) -> None:
@@ -116,25 +128,26 @@ def test_it_stops_while_it_warms_up(tiny_path: Path) -> None:
     assert json.loads(errors.splitlines()[-1])["event"] == "stopped"
 
 
-def test_a_bad_bundle_is_one_line(tiny_bundle: Bundle, tmp_path: Path) -> None:
+def test_a_bad_bundle_is_one_line(tiny_bundle: Bundle, tmp_path: Path, refused: Refused) -> None:
     broken = tmp_path / "broken"
     shutil.copytree(tiny_bundle.path, broken)
     (broken / "dense.faiss").write_bytes(b"nothing")
-    for path, name in ((tmp_path / "none", "none"), (broken, "dense.faiss")):
-        with Server(path) as server:
-            code, output, errors = server.wait()
-        assert (code, output) == (EXIT_ERROR, "")
-        assert errors.startswith("error: ")
-        assert name in errors
-        assert errors.count("\n") == 1
+    assert "dense.faiss" in refused(broken)
+    assert "none" in refused(tmp_path / "none")
+    with Server(broken, workers=2) as server:
+        code, output, errors = server.wait()
+    assert (code, output, errors.count("\n")) == (EXIT_ERROR, "", 1)
+    assert errors.startswith("error: ")
+    assert "dense.faiss" in errors
 
 
-def test_neither_torch_nor_transformers_is_loaded(tiny_path: Path) -> None:
+def test_no_package_of_models_or_of_tracing_and_no_offline_command_is_loaded(tiny_path: Path) -> None:
     """Importing the service and running a search and the whole application."""
     script = """
 import sys
 from pathlib import Path
 from fastapi.testclient import TestClient
+import lightretriever.service.cli
 import lightretriever.service.serving.command
 from lightretriever.service.http.app import create_app
 from lightretriever.service.settings import Settings
@@ -142,22 +155,11 @@ with TestClient(create_app(Path(sys.argv[1]), Settings(deadline_ms=60_000, warm_
     assert client.post("/search", json={"query": "play music"}).json()["hits"]
     assert client.get("/").status_code == 200
 heavy = {"torch", "transformers", "peft", "accelerate", "safetensors", "pyserini", "lightretriever.artifacts.pipeline"}
-print(sorted(heavy & set(sys.modules)))
+tracing = ("opentelemetry.sdk", "opentelemetry.exporter")
+print(sorted(name for name in sys.modules if name in heavy or name.startswith(tracing)))
 """
-    run = subprocess.run(
-        [sys.executable, "-c", script, str(tiny_path)], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert run.stdout == "[]\n"
-
-
-def test_serving_loads_no_offline_command() -> None:
-    script = """
-import sys
-sys.argv = ["lightretriever", "serve"]
-import lightretriever.service.cli, lightretriever.service.serving.command
-assert not {"lightretriever.artifacts.pipeline.build", "lightretriever.artifacts.pipeline.recipe"} & set(sys.modules)
-"""
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
+    command = [sys.executable, "-c", script, str(tiny_path)]
+    assert subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
 def test_a_streamed_body_over_the_limit_is_refused_while_it_streams(url: str) -> None:

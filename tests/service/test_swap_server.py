@@ -11,6 +11,7 @@ from lightretriever.service.http.api_keys import new_key
 
 from tests.service.process import Server
 from tests.service.test_swap import BODY, flip, named, version_of
+from tests.support.keys import keys_file
 
 CLIENTS = 3
 
@@ -43,8 +44,6 @@ def test_swaps_on_a_real_server(tmp_path: Path, count: int) -> None:
     link = tmp_path / "current"
     link.symlink_to(paths[0])
     key, entry = new_key("all", ["search", "admin"])
-    file = tmp_path / "keys.json"
-    file.write_text(f"[{entry.model_dump_json()}]")
     headers = {"authorization": f"Bearer {key}"}
     over = threading.Event()
     seen: set[str] = set()
@@ -56,10 +55,12 @@ def test_swaps_on_a_real_server(tmp_path: Path, count: int) -> None:
                 answer = client.post("/search", json=BODY)
                 assert answer.status_code == 200, answer.text
                 seen.add(version_of(answer.json()))
+                batch = client.post("/search/batch", json={"searches": [BODY] * 3}).json()
+                assert len({version_of(result) for result in batch["results"]}) == 1
                 asked += 1
         return asked
 
-    environment = {"LIGHTRETRIEVER_API_KEYS_FILE": str(file), "LIGHTRETRIEVER_LOG_LEVEL": "error"}
+    environment = {"LIGHTRETRIEVER_API_KEYS_FILE": str(keys_file(tmp_path, entry)), "LIGHTRETRIEVER_LOG_LEVEL": "error"}
     found: list[Held] = []
     with Server(link, environment=environment) as server, ThreadPoolExecutor(CLIENTS) as pool:
         url = server.ready_line.split()[-1]

@@ -13,6 +13,7 @@ import httpx2
 import pytest
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.errors import SettingsError
+from lightretriever.service.serving.command import EXIT_ERROR, run
 from lightretriever.service.serving.server import check_tls
 from lightretriever.service.settings import Settings
 
@@ -91,8 +92,9 @@ def test_a_certificate_that_is_not_valid_today_is_warned_of(
     assert told == ([] if reason is None else [("clients will refuse the certificate", reason)])
 
 
+@pytest.mark.usefixtures("unconfigured")
 def test_a_certificate_that_cannot_be_used_is_named_before_the_bundle_is_opened(
-    certificates: Path, tmp_path: Path
+    certificates: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     certificate, key, locked = (certificates / f"{name}.pem" for name in ("certificate", "key", "locked"))
     openssl("genrsa", "-out", tmp_path / "other.pem", "2048")
@@ -109,9 +111,10 @@ def test_a_certificate_that_cannot_be_used_is_named_before_the_bundle_is_opened(
         chosen = Settings(tls_certificate_file=files[0], tls_key_file=files[1])
         with pytest.raises(SettingsError, match=re.escape(message)):
             check_tls(chosen)
-    with Server(tmp_path / "no-bundle", environment=settings(certificate, locked, "wrong")) as server:
-        status, output, errors = server.wait()
-    assert (status, output) == (2, "")
+    chosen = Settings(tls_certificate_file=certificate, tls_key_file=locked, tls_key_password="wrong")
+    assert run({"default": tmp_path / "no-bundle"}, port=0, settings=chosen, workers=1) == EXIT_ERROR
+    output, errors = capsys.readouterr()
+    assert output == ""
     [line] = errors.splitlines()
     assert line.startswith("error: Setting")
     assert "set tls_key_password if the key has one." in line

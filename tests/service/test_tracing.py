@@ -1,7 +1,6 @@
 """Traces: one span per request and one per stage, at their true times, below the caller's, and nothing when off."""
 
 import json
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -23,7 +22,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode, format_span_id, format_trace_id
 
-from tests.service.process import ROOT, Server
+from tests.service.process import Server
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 TRACEPARENT = f"00-{TRACE}-{PARENT}-01"
@@ -188,23 +187,6 @@ def test_a_collector_that_is_not_there_harms_nothing(tiny_path: Path) -> None:
         assert httpx2.post(f"{url}/search", json={"query": "music"}, timeout=60).status_code == 200
         server.process.terminate()
         assert server.wait()[0] == 0
-
-
-def test_without_the_setting_its_packages_are_not_loaded(tiny_path: Path) -> None:
-    script = """
-import sys
-from pathlib import Path
-from fastapi.testclient import TestClient
-from lightretriever.service.http.app import create_app
-from lightretriever.service.settings import Settings
-with TestClient(create_app(Path(sys.argv[1]), Settings(deadline_ms=60_000, warm_up_queries=1))) as client:
-    assert client.post("/search", json={"query": "play music"}).json()["hits"]
-print(sorted(name for name in sys.modules if name.startswith(("opentelemetry.sdk", "opentelemetry.exporter"))))
-"""
-    run = subprocess.run(
-        [sys.executable, "-c", script, str(tiny_path)], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert run.stdout == "[]\n"
 
 
 def test_missing_packages_are_named(engine: SearchEngine, monkeypatch: pytest.MonkeyPatch) -> None:

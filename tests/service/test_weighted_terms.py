@@ -5,9 +5,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from fastapi.testclient import TestClient
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 from lightretriever.service.errors import NoTokensError
 from lightretriever.service.observability.metrics import StageClock
@@ -46,6 +45,7 @@ def search(mode: Mode, query: str, terms: list[tuple[str, float]], k: int) -> Se
     return SearchRequest(query=query, terms=asked, mode=mode, k=k, candidates=200, explain=True)
 
 
+@settings(max_examples=20)
 @given(query=st.sampled_from(WORDS), terms=TERMS)
 def test_dense_scores_are_those_of_brute_force(
     engine: SearchEngine, corpus: Corpus, query: str, terms: list[tuple[str, float]]
@@ -69,6 +69,7 @@ def test_sparse_scores_are_those_of_brute_force(tmp_path_factory: pytest.TempPat
     corpus = Corpus(bundle)
     weights = np.ones(corpus.tokenizer.vocab_size) if corpus.idf is None else corpus.idf.astype(np.float64)
 
+    @settings(max_examples=20)
     @given(query=st.sampled_from(WORDS), terms=TERMS)
     def holds(query: str, terms: list[tuple[str, float]]) -> None:
         counted = factors(corpus, query, terms) * weights
@@ -165,30 +166,3 @@ def test_a_token_that_is_cancelled_counts_nothing(engine: SearchEngine) -> None:
         assert (music.word, music.count, music.tokens, music.terms) == ("music", 2, [], [])
         assert (music.dense, music.sparse) == (0.0, 0.0)
         assert play.tokens
-
-
-def test_a_query_that_is_taken_away_whole_is_refused(tiny_bundle: Bundle, engine: SearchEngine) -> None:
-    word = " music"  # as the terms have it
-    with pytest.raises(NoTokensError) as caught:
-        engine.search(SearchRequest(query=word, terms=[QueryTerm(text="music", weight=-1)]))
-    assert [error.field for error in caught.value.errors] == ["terms"]
-    assert "take away every token" in caught.value.detail
-
-
-@pytest.mark.parametrize(
-    ("terms", "field", "message"),
-    [
-        ([{"text": "a", "weight": 0}], "terms.0.weight", "count nothing"),
-        ([{"text": "a", "weight": 1000}], "terms.0.weight", "less than or equal to 100"),
-        ([{"text": " ", "weight": 1}], "terms.0.text", "white space"),
-        ([{"text": "a"}], "terms.0.weight", "required"),
-        ([{"text": "a", "weight": 1}] * 101, "terms", "at most 100"),
-        ([{"text": "a" * 9_000, "weight": 1}] * 2, "terms", "18005 characters, at most 10000"),
-    ],
-)
-def test_wrong_terms_are_refused(client: TestClient, terms: list[object], field: str, message: str) -> None:
-    answer = client.post("/search", json={"query": "music", "terms": terms})
-    assert answer.status_code == 422
-    (error,) = answer.json()["errors"]
-    assert error["field"] == field
-    assert message in error["message"]

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -25,6 +24,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.service.process import ROOT, Server
 from tests.service.test_swap import flip, named
+from tests.support.keys import keys_file
 from tests.support.tiny import make_tiny_bundle
 
 BODY = {"query": "play music", "k": 3}
@@ -151,19 +151,6 @@ def replaced(server: Server, url: str, how: signal.Signals) -> int:
     return leaving
 
 
-def test_a_bad_bundle_ends_the_command_with_one_line(tiny_path: Path, tmp_path: Path) -> None:
-    broken = tmp_path / "broken"
-    shutil.copytree(tiny_path, broken)
-    (broken / "dense.faiss").write_bytes(b"nothing")
-    for path, name in ((tmp_path / "none", "none"), (broken, "dense.faiss")):
-        with Server(path, workers=2) as server:
-            code, output, errors = server.wait()
-        assert (code, output) == (EXIT_ERROR, "")
-        assert errors.startswith("error: ")
-        assert name in errors
-        assert errors.count("\n") == 1
-
-
 def test_a_worker_that_can_not_begin_any_more_does_not_end_those_that_serve(tmp_path: Path) -> None:
     bundle = make_tiny_bundle(tmp_path / "bundle")
     with two_workers(bundle.path, watch_s="0") as (server, url):
@@ -209,9 +196,7 @@ class Reloadable:
         self.versions = {name: named(folder / name, name).path for name in ("one", "two")}
         self.link.symlink_to(self.versions["one"])
         key, entry = new_key("admin", ["admin", "search"])
-        keys = folder / "keys.json"
-        keys.write_text(f"[{entry.model_dump_json()}]")
-        self.settings = {"watch_s": "0", "api_keys_file": str(keys)}
+        self.settings = {"watch_s": "0", "api_keys_file": str(keys_file(folder, entry))}
         self._headers = {"authorization": f"Bearer {key}"}
 
     def served(self, url: str) -> set[str]:

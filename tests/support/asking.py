@@ -1,0 +1,20 @@
+"""Searches over HTTP in this process."""
+
+from typing import Any
+
+from fastapi.testclient import TestClient
+
+__all__ = ["ask", "ids"]
+
+
+def ask(client: TestClient, *query: str, **fields: Any) -> dict[str, Any]:
+    """The answer of a search, which must not be an error; `query` is one text or none."""
+    answer = client.post("/search", json={**({"query": query[0]} if query else {}), **fields})
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def ids(answer: dict[str, Any]) -> list[str]:
+    """The ids of the hits of an answer."""
+    return [hit["id"] for hit in answer["hits"]]
