@@ -248,6 +248,8 @@ class LiveStore:
                         self._overlay.publish(self.snapshot.sequence)
                 self._save(max(_LEAST_SAVED, self._saved // _SAVED_SHARE))
             except Exception as error:
+                if self._stop.is_set():  # what it used is closed
+                    return
                 self.problem = self.problem or str(error)
                 _log.exception("the journal can't be followed")
 
