@@ -19,6 +19,7 @@ from queue import Empty, SimpleQueue
 from tempfile import TemporaryDirectory
 from threading import Thread
 from time import perf_counter
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -39,10 +40,12 @@ from lightretriever.service.serving.listening import BACKLOG
 from lightretriever.service.serving.server import ready_line, serve
 from lightretriever.service.settings import load_settings
 
-__all__ = ["Encode", "ModelQueryEncoder", "main", "model_encoder", "open_engine"]
+__all__ = ["OPTIONS", "Encode", "ModelQueryEncoder", "joined", "main", "model_encoder", "open_engine", "serve_model"]
 
 Encode = Callable[[Sequence[str]], list[EncodedQuery]]
 """Encodes texts as one batch."""
+
+OPTIONS: Final = (BUNDLE, option("--batch", 16, "most queries encoded together"), *ADDRESS)
 
 _OTHER_MODEL = "Give the model that encoded the documents."
 
@@ -128,10 +131,9 @@ def model_encoder(model: QueryModel, bundle: Bundle, base: QueryEncoder, *, devi
 
     def encode(texts: Sequence[str]) -> list[EncodedQuery]:
         made = encoder.encode_queries(texts, manifest.tasks[task].instruction)
-        vectors = _cut(made.dense, bundle)
         if made.sparse is None or not has_sparse:
-            own = [base.encode(text, task, StageClock(), dense=False) for text in texts]
-            return [replace(query, dense=vector) for query, vector in zip(own, vectors, strict=True)]
+            return joined(texts, made.dense, bundle, base)
+        vectors = _cut(made.dense, bundle)
         return [
             EncodedQuery.of_model(
                 list(map(base.vocabulary.of_token, terms.tolist())),
@@ -142,6 +144,16 @@ def model_encoder(model: QueryModel, bundle: Bundle, base: QueryEncoder, *, devi
         ]
 
     return encode
+
+
+def joined(
+    texts: Sequence[str], vectors: npt.NDArray[np.float32], bundle: Bundle, base: QueryEncoder
+) -> list[EncodedQuery]:
+    """Join a model's vectors of texts, (n, H), with the sparse queries of `base`, the bundle's own encoder. Vectors are
+    cut to the bundle's dimension and normalised again. Raises ModelError for shorter ones."""
+    _check_size(vectors.shape[1], bundle)
+    own = [base.encode(text, bundle.manifest.default_task, StageClock(), dense=False) for text in texts]
+    return [replace(query, dense=vector) for query, vector in zip(own, _cut(vectors, bundle), strict=True)]
 
 
 def _check_size(hidden: int, bundle: Bundle) -> None:
@@ -159,35 +171,40 @@ def _cut(vectors: npt.NDArray[np.float32], bundle: Bundle) -> list[npt.NDArray[n
     return [vector / length if length > 0 else None for vector, length in zip(cut, lengths, strict=True)]
 
 
-def open_engine(bundle: Bundle, model: QueryModel, *, device: str, batch: int) -> SearchEngine:
-    """Open the service's engine with the model as its query encoder. Raises LightRetrieverError."""
+def open_engine(bundle: Bundle, made: Callable[[QueryEncoder], Encode], *, batch: int) -> SearchEngine:
+    """Open the service's engine with the query encoder that `made` makes beside the bundle's own. Raises
+    LightRetrieverError."""
     settings = load_settings()
     settings = settings.model_copy(update={"search_threads": max(settings.threads(), batch)})
     parts = Parts.open(bundle, settings, hashed=False)
     try:
-        encode = model_encoder(model, bundle, parts.encoder, device=device)
-        parts = replace(parts, encoder=ModelQueryEncoder(parts.encoder, encode, batch))
+        parts = replace(parts, encoder=ModelQueryEncoder(parts.encoder, made(parts.encoder), batch))
         return SearchEngine(bundle, settings, parts)
     except BaseException:
         parts.close()
         raise
 
 
-@program(BUNDLE, *MODEL, option("--batch", 16, "most queries encoded together"), *ADDRESS)
-def main(given: Namespace) -> None:
-    """Serve until SIGTERM."""
+def serve_model(given: Namespace, bundle: Bundle, made: Callable[[QueryEncoder], Encode]) -> None:
+    """Serve a bundle as `open_engine` opens it until SIGTERM; `given` has `OPTIONS`, and `model`, a path."""
     configure_logging("info")
-    if given.model is None:
-        raise ModelError("There is no model.", remedy="Give --model.")
-    model = QueryModel(given.model, given.adapter, given.bos_token)
     with (
-        open_engine(Bundle.open(given.bundle), model, device=given.device, batch=given.batch) as engine,
+        open_engine(bundle, made, batch=given.batch) as engine,
         socket.create_server((given.host, given.port), backlog=BACKLOG) as listener,
     ):
         collections = Collections({DEFAULT: EngineHolder(engine)})
         url = f"http://{given.host}:{listener.getsockname()[1]}"
         line = f"{ready_line(collections)} with the model {Path(given.model).name} at {url}"
         serve(collections, [listener], on_ready=lambda: print(line, flush=True))
+
+
+@program(*OPTIONS, *MODEL)
+def main(given: Namespace) -> None:
+    """Serve until SIGTERM."""
+    if given.model is None:
+        raise ModelError("There is no model.", remedy="Give --model.")
+    model, bundle = QueryModel(given.model, given.adapter, given.bos_token), Bundle.open(given.bundle)
+    serve_model(given, bundle, lambda base: model_encoder(model, bundle, base, device=given.device))
 
 
 if __name__ == "__main__":

@@ -94,6 +94,7 @@ OBJECTIVES: Final[Goals] = {
     "fuzz_rules_findings": ("fuzzed files of rules that raise one", "0"),
     "fuzz_journal_findings": ("fuzzed ends of a journal that raise one", "0"),
     "bad_requests_failed": ("hostile requests that cause a 5xx, an unnamed error, or the end of the server", "0"),
+    "mutated_requests_failed": ("requests with random bytes changed that cause a 5xx or the end of the server", "0"),
 }
 """The objectives in docs/reliability.md; the tests in tests/faults measure them."""
 

@@ -113,7 +113,7 @@ def processes(bundle: Path, queries: Sequence[str], seconds: float, count: int =
 def main(given: Namespace) -> None:
     """Measure, record and report."""
     inputs = Given(**{field.name: getattr(given, field.name) for field in fields(Given)})
-    load = compare(given, [*systems(inputs), *others(given.bundle, given.work)])
+    load = compare(given, [*systems(inputs), *others(inputs, given.work)])
     if OURS in load["saturated"] and not given.peers:
         bundle, queries = Bundle.open(given.bundle).path, read_texts(given.queries, given.seed)
         memory = processes(bundle, queries, given.seconds)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from lightretriever.loadtest.process import python
-from lightretriever.loadtest.systems import System, not_installed
+from lightretriever.loadtest.systems import Given, System, not_installed
 
 __all__ = ["OPENSEARCH_HOME", "PEERS", "others"]
 
@@ -54,12 +54,21 @@ _SYSTEMS: Final = {
 """Label and description by name."""
 
 
-def others(bundle: Path, work: Path) -> Iterator[System]:
-    """Give every system, whose index is built below the folder `work`."""
+def others(given: Given, work: Path) -> Iterator[System]:
+    """Give every system, whose index or model is written below the folder `work`."""
     for name, (label, what) in _SYSTEMS.items():
-        command = python(f"research.servers.{name}", str(bundle), "--work", str(work))
+        command = python(f"research.servers.{name}", str(given.bundle), "--work", str(work))
         prepare, ranks = [*command, "--build"], name in PEERS
         yield System(name, label, what, command, prepare, missing=_missing(name), ranks=ranks)
+    encoder, model = Path(given.biencoder or ""), str(work / "onnx")
+    what = f"the same service over the bundle of {encoder.name}, dense query vectors by that encoder in int8 on one "
+    what += "thread of ONNX Runtime, waiting ones batched"
+    command = python("research.servers.onnx", str(given.biencoder_bundle), "--model", model)
+    prepare = python("research.models.onnx", str(encoder), model)
+    missing = not_installed("onnxruntime", "loadtest")
+    if given.biencoder is None or given.biencoder_bundle is None:
+        missing = "no --biencoder with its --biencoder-bundle was given"
+    yield System("onnx", "Bi-encoder in the query path, int8", what, command, prepare, missing=missing)
 
 
 def _missing(name: str) -> str | None:

@@ -43,7 +43,7 @@ def test_the_api_answers_as_it_is_described(tiny_path: Path, full: bool, figure:
     results: Any = schema.get_all_operations()
     operations = [result.ok() for result in results]
     rounds = [(operation, mode) for operation in operations for mode in modes(operation)]
-    wanted = 50_000 if full else 150
+    wanted = 10_000 if full else 150
     count = -(-wanted // sum(has_input(operation) for operation, _ in rounds))
     asked = 0
     with serving(tiny_path, {"LIGHTRETRIEVER_LOG_LEVEL": "error"}) as url:

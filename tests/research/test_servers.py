@@ -17,13 +17,14 @@ from lightretriever.artifacts.evaluation.bm25 import WordIndex
 from lightretriever.artifacts.evaluation.full import QueryModel
 from lightretriever.loadtest.connection import LoadError, search_requests
 from lightretriever.loadtest.generator import open_loop, run_loop
-from lightretriever.loadtest.model_server import open_engine
+from lightretriever.loadtest.model_server import model_encoder, open_engine
 from lightretriever.loadtest.overlap import ExactAnswers, overlap
 from lightretriever.loadtest.process import Server, finish, python, serve_command
 from lightretriever.loadtest.systems import NAMES, Given, System, systems
 from lightretriever.service.schemas import RrfFusion, SearchRequest
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
+from sentence_transformers import SentenceTransformer
 
 from research.servers.bundle_documents import (
     by_number,
@@ -33,6 +34,7 @@ from research.servers.bundle_documents import (
     vectors_of,
     word_index,
 )
+from research.servers.onnx import OnnxEncoder
 from research.servers.systems import others
 from tests.support.biencoder import save_biencoder
 from tests.support.tiny import make_tiny_bundle
@@ -62,7 +64,7 @@ def found(real_bundle: tuple[Path, Path], tmp_path_factory: pytest.TempPathFacto
         biencoder_bundle=same,
         static_bundle=same,
     )
-    yield {one.name: one for one in (*systems(given), *others(given.bundle, work)) if one.missing is None}
+    yield {one.name: one for one in (*systems(given), *others(given, work)) if one.missing is None}
     rmtree(work)
 
 
@@ -76,7 +78,7 @@ def needed(name: str, found: dict[str, System]) -> System:
     return found[name]
 
 
-OTHERS = ("cluster", "bm25", "opensearch", "seekdb", "milvus", "lancedb")
+OTHERS = ("cluster", "bm25", "opensearch", "seekdb", "milvus", "lancedb", "onnx")
 SLOW = (
     "processes",
     "cluster",
@@ -87,6 +89,7 @@ SLOW = (
     "seekdb",
     "milvus",
     "lancedb",
+    "onnx",
 )
 
 
@@ -110,11 +113,24 @@ def test_a_system_starts_and_answers(name: str, found: dict[str, System]) -> Non
         assert hits[0]["score"] >= hits[1]["score"]
         assert "_id" not in hits[0]["fields"]
         assert {"title", "text", "year"} == set(hits[0]["fields"])
-        if name in ("lightretriever", "llm", "biencoder"):
+        if name in ("lightretriever", "llm", "biencoder", "onnx"):
             encoded = ask(server.url, {"text": "music player"}, "encode")
             assert encoded["dimension"] == 16
             assert encoded["terms"]
             assert bool(encoded["tokens"]) == (name == "lightretriever")  # a model's vector is no sum over tokens
+
+
+@pytest.mark.slow
+def test_vectors_in_int8_are_near_the_encoders(found: dict[str, System]) -> None:
+    command = needed("onnx", found).command
+    folder = Path(command[command.index("--model") + 1])
+    encoder = SentenceTransformer(found["biencoder"].command[-3], device="cpu")
+    texts = ["music player", "text editor with plugins and more of them", "terminal " * 100]
+    theirs = encoder.encode_query(texts, normalize_embeddings=True)
+    for threads in (1, 2):
+        vectors = OnnxEncoder(folder, threads).vectors(texts)
+        cosines = (vectors * theirs).sum(axis=1) / np.linalg.norm(vectors, axis=1)
+        assert cosines.min() > 0.98
 
 
 @pytest.mark.slow
@@ -136,7 +152,7 @@ def test_an_engine_fuses_the_same_rankings(
 ) -> None:
     bundle = Bundle.open(real_bundle[0]) if vocabulary == "tokens" else word_bundle
     work = Path(found["bm25"].command[found["bm25"].command.index("--work") + 1])
-    there = {one.name: one for one in others(bundle.path, work) if one.missing is None}
+    there = {one.name: one for one in others(Given(bundle.path), work) if one.missing is None}
     with (
         Server([*needed(name, there).command, "--port", "0"]) as server,
         SearchEngine.open(bundle, SETTINGS) as engine,
@@ -187,10 +203,11 @@ def missing(given: Given, more: Iterable[System] = ()) -> dict[str, str]:
 
 def test_what_is_missing_is_named(tiny_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENSEARCH_HOME", raising=False)
-    left = missing(Given(tiny_path), others(tiny_path, tmp_path))
+    left = missing(Given(tiny_path), others(Given(tiny_path), tmp_path))
     assert set(left) - {"seekdb", "milvus", "lancedb"} == {
         "llm",
         "biencoder",
+        "onnx",
         "static",
         "opensearch",
         "cluster",
@@ -206,9 +223,15 @@ def test_what_is_missing_is_named(tiny_path: Path, tmp_path: Path, monkeypatch: 
     assert left["biencoder"] == left["static"] == "its bundle has 50 documents, not 120"
 
 
+def opened(bundle: Bundle, model: Path) -> SearchEngine:
+    """The engine with a model as its query encoder."""
+    given = QueryModel(str(model))
+    return open_engine(bundle, lambda base: model_encoder(given, bundle, base, device="cpu"), batch=2)
+
+
 def test_another_model_is_refused(real_bundle: tuple[Path, Path], tiny_bundle: Bundle) -> None:
     with pytest.raises(ModelError, match="another tokenizer"):
-        open_engine(tiny_bundle, QueryModel(str(real_bundle[1])), device="cpu", batch=1)
+        opened(tiny_bundle, real_bundle[1])
 
 
 @pytest.fixture
@@ -252,7 +275,7 @@ def test_the_model_encodes_the_queries(
     monkeypatch.setenv("LIGHTRETRIEVER_DEADLINE_MS", "60000")
     bundle, asked = Bundle.open(real_bundle[0]), SearchRequest(query="music player", mode=mode)
     with (
-        open_engine(bundle, QueryModel(str(real_bundle[1])), device="cpu", batch=2) as heavy,
+        opened(bundle, real_bundle[1]) as heavy,
         SearchEngine.open(bundle, SETTINGS) as light,
     ):
         whole, table = ([(hit.id, hit.score) for hit in engine.search(asked).hits] for engine in (heavy, light))
