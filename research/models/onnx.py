@@ -41,10 +41,13 @@ class _Vectors(torch.nn.Module):
 
 
 def save_onnx(model: Path, output: Path) -> None:
-    """Write the folder `output`. Raises ModelError for an encoder with a prompt of its own for queries."""
+    """Write the folder `output`. Raises ModelError for an encoder with a prompt of its own for queries, or without a
+    longest length."""
     encoder = SentenceTransformer(str(model), device="cpu", local_files_only=True).eval()
     if encoder.prompts.get("query"):
         raise ModelError(f"{model} has a prompt for queries.", remedy="Give an encoder that reads a query as it is.")
+    if encoder.max_seq_length is None:
+        raise ModelError(f"{model} has no longest length.", remedy="Name it in sentence_bert_config.json.")
     output.mkdir(parents=True, exist_ok=True)
     read = encoder.tokenizer
     read.backend_tokenizer.save(str(output / TOKENIZER))

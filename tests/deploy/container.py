@@ -43,8 +43,7 @@ class Container:
         settings: Mapping[str, str] | None = None,
         user: str | None = None,
     ) -> None:
-        chosen: str = user or config["User"]
-        self.user, _, self.group = chosen.partition(":")
+        self.user, _, self.group = (user or str(config["User"])).partition(":")
         self.environment = dict(item.split("=", 1) for item in config["Env"]) | dict(settings or {})
         command = [*(entrypoint or config["Entrypoint"]), *(config["Cmd"] if arguments is None else arguments)]
         inside = [str(root), str(bundle or ""), self.user, self.group, config["WorkingDir"]]
