@@ -58,7 +58,7 @@ def recipe_of(toy: Path, work: Path, **changes: Any) -> dict[str, Any]:
         "model": {"path": str(toy / "model"), "device": "cpu"},
         "lora": {"r": 8, "alpha": 16, "dropout": 0.1},
         "data": {"sets": [{"path": str(toy / "pairs"), "instruction": INSTRUCTION}], "max_document_length": 16},
-        "stages": [{**contrastive, "steps": 3, "full_kl": 0.0}, contrastive],
+        "stages": [{**contrastive, "steps": 3, "full_kl": 0.0, "matryoshka": [16]}, contrastive],
         "checkpoint_every": 2,
         "work": str(work / "work"),
         "output": str(work / "adapter"),
