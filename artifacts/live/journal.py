@@ -22,7 +22,7 @@ import orjson
 from lightretriever.artifacts.bundle.manifest import Manifest
 from lightretriever.artifacts.errors import DiskError, JournalError
 from lightretriever.artifacts.files.atomic_file import writing
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 __all__ = ["Header", "Journal", "Record"]
 
@@ -41,6 +41,7 @@ _OF_THE_DISK: Final = frozenset(
         *(sqlite3.SQLITE_PERM, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_PROTOCOL),
     }
 )
+_IMPACTS: Final = TypeAdapter(dict[str, int])
 _POLL_S: Final = 0.002
 _RESTORE: Final = (
     "Restore the folder from a copy, or move it away: the bundle is then served without the changes in it."
@@ -117,13 +118,12 @@ class Journal:
         for number, (sequence, *parts, checksum) in enumerate(rows, start=self.sequence + 1):
             try:
                 whole = sequence == number and _checksum(sequence, *parts) == checksum
-            except TypeError:  # a column has a value of another kind
+                record = _record(*parts)
+            except (TypeError, ValueError):  # a column has another kind of value
                 whole = False
             if not whole:
                 raise self._damaged(f"behind change {number - 1}")
-            document_id, raw, vector, impacts = parts
-            values = None if vector is None else np.frombuffer(vector, "<f4")
-            found.append(Record(document_id, raw, values, orjson.loads(impacts)))
+            found.append(record)
         self.sequence += len(found)
         return found
 
@@ -246,6 +246,12 @@ def _row(sequence: int, record: Record) -> tuple[str, bytes | None, bytes | None
     vector = None if record.vector is None else record.vector.astype("<f4").tobytes()
     parts = (record.id, record.raw, vector, orjson.dumps(dict(record.impacts)))
     return *parts, _checksum(sequence, *parts)
+
+
+def _record(document_id: str, raw: bytes | None, vector: bytes | None, impacts: bytes) -> Record:
+    """Read the columns of a change. TypeError and ValueError for other ones than `_row` gives."""
+    values = None if vector is None else np.frombuffer(vector, "<f4")
+    return Record(document_id, raw, values, _IMPACTS.validate_json(impacts))
 
 
 def _checksum(sequence: int, document_id: str, *parts: bytes | None) -> int:

@@ -100,9 +100,8 @@ class TextTokenizer:
         """The text that the tokenizer reads: lowercased where the bundle says so, in Unicode's form NFC, and without
         `INVISIBLE` signs. Most tokenizers spell these in bytes, and a composed letter as another token than the letter
         with its accent."""
-        if text.isascii():
-            return self._lower(text)
-        return unicodedata.normalize("NFC", self._lower(_INVISIBLE.sub("", text)))
+        lowered = text.lower() if self.lowercase else text
+        return lowered if lowered.isascii() else unicodedata.normalize("NFC", _INVISIBLE.sub("", lowered))
 
     def _lower(self, text: str) -> str:
         return text.lower() if self.lowercase else text

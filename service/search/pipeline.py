@@ -78,10 +78,11 @@ class Search:
             self._rules = self._parts.rules.apply(typed.searched)
             if self._rules is not None and self._rules.synonyms:
                 self._thresholds = None  # they change the query's vector
-        query = self._encoded(typed)
+        extra_terms = self._extra_terms(typed)
+        query = self._encoded(typed, extra_terms)
         if request.explain:
             check_explained(request, query, self._plan.max_explained)
-        return self._answered(partial(self._search, typed, query))
+        return self._answered(partial(self._search, typed, extra_terms, query))
 
     def _answered(self, answer: Callable[[], Plain]) -> Plain:
         """Answer, anew if documents were deleted meanwhile."""
@@ -93,7 +94,7 @@ class Search:
                 self.unscored.clear()
         raise NotReadyError("Documents that the search found are deleted all the time. Try again later.")
 
-    def _search(self, typed: Typed, query: EncodedQuery) -> Plain:
+    def _search(self, typed: Typed, extra_terms: Sequence[tuple[str, float]], query: EncodedQuery) -> Plain:
         """Search for an encoded query, and answer. DocumentsGoneError if a document was deleted meanwhile."""
         candidates = self._candidates(query)
         legs, pinned = list(candidates), self._pinned()
@@ -110,7 +111,7 @@ class Search:
             found = Found(
                 typed,
                 query,
-                self._extra_terms(typed),
+                extra_terms,
                 legs,
                 table,
                 fused,
@@ -131,7 +132,7 @@ class Search:
         with self._clock.measure("spelling"), reading():
             return read_typed(query, request, self._parts.backends.spellings, self._parts.encoder, self._plan.task)
 
-    def _encoded(self, typed: Typed) -> EncodedQuery:
+    def _encoded(self, typed: Typed, extra_terms: Sequence[tuple[str, float]]) -> EncodedQuery:
         request, legs = self._plan.request, self._plan.legs
         query = self._parts.encoder.encode(
             typed.searched,
@@ -139,7 +140,7 @@ class Search:
             self._clock,
             dense="dense" in legs,
             sparse="sparse" in legs or request.snippets is not None,
-            extra_terms=self._extra_terms(typed),
+            extra_terms=extra_terms,
         )
         require_terms(self._legs(query), "query", typed.searched)
         return query

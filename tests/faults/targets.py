@@ -2,17 +2,19 @@
 
 import json
 import shutil
-import struct
+import sqlite3
 import tempfile
 import zlib
+from contextlib import closing
 from functools import cache
+from math import inf
 from pathlib import Path
 from typing import Any, Final, get_args
 
 from lightretriever.artifacts.bundle.manifest import Manifest, parse_manifest
-from lightretriever.artifacts.errors import BundleError, JournalError, LightRetrieverError
+from lightretriever.artifacts.errors import BundleError, DiskError, JournalError, LightRetrieverError
 from lightretriever.artifacts.live.documents import read_fields, read_impacts, read_vector
-from lightretriever.artifacts.live.journal import Journal
+from lightretriever.artifacts.live.journal import Journal, Record
 from lightretriever.service.errors import ServiceError, SettingsError
 from lightretriever.service.http.cost import cost_of_batch, cost_of_encode, cost_of_search
 from lightretriever.service.http.json import MOST_DOCUMENT_VALUES, parse, parse_batch, parse_lines, problem_response
@@ -40,6 +42,7 @@ _READER: Final = RequestReader(
 )
 _MODELS: Final = (SearchRequest, BatchRequest, EncodeRequest)
 _LONGEST_PROBLEM: Final = 10_000
+_JOURNAL: Final = "journal.sqlite"
 
 
 class FindingError(Exception):
@@ -142,25 +145,38 @@ def rules(data: bytes) -> None:
 
 
 def journal(data: bytes) -> None:
-    """The end of a journal as it is, and in a frame with the checksum that it has; the first byte counts changes."""
+    """A journal with a change of any columns, parted by line feeds, whose checksum is theirs, and one whose file has
+    the bytes in the place that the first two tell."""
     begun = _folder() / "begun"
     if not begun.exists():
-        Journal(begun, _served()).close()
-    (file,) = begun.glob("*.journal")
-    head = struct.pack("<QQQ", len(data[1:]), 1, data[0] if data else 0)
-    frame = b"LRJ1" + struct.pack("<I", zlib.crc32(data[1:], zlib.crc32(head))) + head + data[1:]
-    for end in (data, frame):
-        folder = _folder() / "changed"
-        folder.mkdir(exist_ok=True)
-        (folder / file.name).write_bytes(file.read_bytes() + end)
-        try:
-            with Journal(folder, _served()) as opened:
-                opened.read()
-        except JournalError as error:
-            if file.name not in str(error):
-                raise FindingError(f"the file is not named: {error}") from error
-        finally:
-            shutil.rmtree(folder)
+        with Journal(begun, _served()) as opened, opened.writing(inf):
+            opened.append([Record("a", b"{}", None, {"word": 1})])
+    content = (begun / _JOURNAL).read_bytes()
+    place = int.from_bytes(data[:2], "little") % len(content)
+    _read_journal(content[:place] + data[2:] + content[place + len(data[2:]) :])
+    columns = (*data.split(b"\n", 3), *[None] * 3)[:4]
+    number, name = 2, (columns[0] or b"").decode(errors="replace")
+    checksum = zlib.crc32(f"{number} {name}".encode())
+    for part in columns[1:]:
+        checksum = zlib.crc32(part or b"", checksum)
+    _read_journal(content, (number, name, *columns[1:3], columns[3] or b"", checksum))
+
+
+def _read_journal(content: bytes, change: tuple[object, ...] | None = None) -> None:
+    folder = _folder() / "changed"
+    folder.mkdir(exist_ok=True)
+    try:
+        (folder / _JOURNAL).write_bytes(content)
+        if change is not None:
+            with closing(sqlite3.connect(folder / _JOURNAL)) as database, database:
+                database.execute("INSERT INTO changes VALUES (?, ?, ?, ?, ?, ?)", change)
+        with Journal(folder, _served()) as opened:
+            opened.read()
+    except (JournalError, DiskError) as error:
+        if _JOURNAL not in str(error) and str(folder) not in str(error):
+            raise FindingError(f"the file is not named: {error}") from error
+    finally:
+        shutil.rmtree(folder)
 
 
 @cache

@@ -29,7 +29,16 @@ TOP_LEVEL = {
 }
 """The only entries of the repository's top level, besides those whose names begin with a dot."""
 VARIABLES_OF_OTHERS = {
-    *("JAVA_HOME", "OPENSEARCH_HOME", "PATH", "PROMETHEUS_MULTIPROC_DIR", "RANK", "WORLD_SIZE", "XDG_CACHE_HOME"),
+    *(
+        "JAVA_HOME",
+        "OPENSEARCH_HOME",
+        "PATH",
+        "LOCAL_WORLD_SIZE",
+        "PROMETHEUS_MULTIPROC_DIR",
+        "RANK",
+        "WORLD_SIZE",
+        "XDG_CACHE_HOME",
+    ),
     "_JAVA_OPTIONS",
 }
 """Variables of the environment that belong to other programs."""
@@ -274,6 +283,7 @@ def test_documentation_and_deployment_name_variables_that_exist() -> None:
     named = {
         (path.name, name)
         for path in files
+        if path.suffix != ".pyc"
         for name in re.findall(rf"\b{ENV_PREFIX}([A-Z_]*[A-Z])\b", path.read_text("utf-8"))
     }
     assert {name for _, name in named} >= {"OPENSEARCH_PASSWORD", "API_KEY", "LOG_LEVEL"}
