@@ -43,7 +43,8 @@ class _Vectors(torch.nn.Module):
 def save_onnx(model: Path, output: Path) -> None:
     """Write the folder `output`. Raises ModelError for an encoder with a prompt of its own for queries, or without a
     longest length."""
-    encoder = SentenceTransformer(str(model), device="cpu", local_files_only=True).eval()
+    weights = {"dtype": torch.float32}  # the exporter knows no bfloat16
+    encoder = SentenceTransformer(str(model), device="cpu", local_files_only=True, model_kwargs=weights).eval()
     if encoder.prompts.get("query"):
         raise ModelError(f"{model} has a prompt for queries.", remedy="Give an encoder that reads a query as it is.")
     if encoder.max_seq_length is None:
