@@ -54,7 +54,7 @@ def onnx_encoder(encoder: OnnxEncoder, bundle: Bundle, base: QueryEncoder) -> En
     def encode(texts: Sequence[str]) -> list[EncodedQuery]:
         return joined(texts, encoder.vectors([instruction + text for text in texts]), bundle, base)
 
-    encode(["a"])
+    encode(["search"])  # of other vectors it raises
     return encode
 
 
