@@ -1,4 +1,4 @@
-"""What a stage or a command says when it is done: a few lines for people, or one JSON object (docs/commands.md)."""
+"""The summary of a finished stage or command: a few lines for people, or one JSON object (docs/commands.md)."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +22,7 @@ class Part(BaseModel):
 
 
 class Summary(Part):
-    """What all commands say: what was made lies at `path`, took `seconds`, and `next` is the command that comes next,
+    """Fields of every summary: `path` of the result, `seconds` that it took, and `next`, the command that comes next,
     null where none does."""
 
     command: str

@@ -47,7 +47,7 @@ MODEL: Final = (
 )
 ADDRESS: Final = (option("--host", "127.0.0.1"), option("--port", 8080, "port to listen on; 0: a free one"))
 REST: Final = Option("--", {})
-"""What stands after `--`, as the list `rest`."""
+"""The arguments after `--`, as the list `rest`."""
 
 
 class Main(Protocol):

@@ -1,4 +1,4 @@
-"""What a result file says: times, machine, date and commit."""
+"""Facts of a result file: times, machine, date and commit."""
 
 import json
 import subprocess

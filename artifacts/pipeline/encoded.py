@@ -312,8 +312,9 @@ def csr(
 
 @dataclass(frozen=True)
 class ModelRows:
-    """What models made of n texts: `dense` (n, H) float16, L2-normalised before rounding; `terms`, token ids, ascending
-    in each text, and beside them `impacts` (nnz,) uint16; `cut` (n,) bool, whether a text is longer than one reads."""
+    """Vectors and impacts of n texts: `dense` (n, H) float16, L2-normalised before rounding; `terms`, token ids,
+    ascending in each text, and beside them `impacts` (nnz,) uint16; `cut` (n,) bool, whether a text is longer than one
+    reads."""
 
     dense: npt.NDArray[np.float16]
     terms: Rows
@@ -344,7 +345,7 @@ class ModelRows:
         return len(self.cut)
 
     def take(self, rows: npt.NDArray[np.int64]) -> "ModelRows":
-        """Those of some texts, copied."""
+        """Copy the rows of some texts."""
         places, at = self.terms.places(rows)
         return ModelRows(self.dense[rows], Rows(at, self.terms.values[places]), self.impacts[places], self.cut[rows])
 
@@ -356,7 +357,7 @@ class ModelRows:
 
 
 class TextStore:
-    """What models made of texts, which are known by their digests, all by one plan."""
+    """Vectors and impacts of texts, found by digest, all made by one plan."""
 
     def __init__(self, path: Path) -> None:
         self.path = Path(path)
@@ -399,7 +400,7 @@ class TextStore:
         return self._places.find(texts)
 
     def rows(self, places: npt.NDArray[np.int64]) -> ModelRows:
-        """What was made of the texts at these places (n,), copied."""
+        """Copy the rows of the texts at these places (n,)."""
         ends = np.cumsum([len(rows) for _, rows in self._runs])
         run = np.searchsorted(ends, places, side="right")
         parts = [ModelRows.of(np.zeros((0, self.plan["dimension"]), np.float16), [], [])]
@@ -427,7 +428,7 @@ class TextStore:
         return self.find(self.texts)
 
     def whole(self) -> ModelRows:
-        """What was made of the corpus' texts, mapped where they lie in one run, in this order. Raises ResumeError as
+        """Map the rows of the corpus' texts where they lie in one run, in this order. Raises ResumeError as
         `places` does."""
         places = self.places()
         if len(self._runs) == 1 and np.array_equal(places, np.arange(len(self._runs[0][1]))):
@@ -435,7 +436,7 @@ class TextStore:
         return self.rows(places)
 
     def batches(self) -> Iterator[ModelRows]:
-        """What was made of the corpus' texts, a shard at a time. Raises ResumeError as `places` does."""
+        """Give the rows of the corpus' texts, a shard at a time. Raises ResumeError as `places` does."""
         places, size = self.places(), self.plan["shard_size"]
         for start in range(0, len(places), size):
             yield self.rows(places[start : start + size])

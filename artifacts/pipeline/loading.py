@@ -132,7 +132,7 @@ def _reason(file: Path) -> str:
 
 
 _TABLES: Final = ("position_embeddings", "embed_positions", "wpe")
-"""What the architectures in transformers call a learned table of positions."""
+"""Names of a learned table of positions in the architectures of transformers."""
 
 
 def positions(model: torch.nn.Module) -> int | None:

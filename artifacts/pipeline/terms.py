@@ -202,7 +202,7 @@ def encoded_batch(ids: list[str], documents: list[bytes], rows: ModelRows) -> En
 
 
 def encoded_batches(work: Path, corpus: EncodedCorpus, leg: SparseLeg) -> Iterator[EncodedBatch]:
-    """What the models made of the documents joined with their ids, JSON and terms.
+    """Give the documents in batches: ids, JSON, vectors, and impacts by term.
 
     Raises ResumeError where documents are not encoded, and CorpusError for one without a term that BM25 counts.
     """
