@@ -81,7 +81,7 @@ def test_a_start_with_a_checkpoint_finds_what_a_whole_replay_finds(bundle: Bundl
     folder = tmp_path / "live"
     with opened(bundle, folder) as engine:
         write(engine, range(50))
-        write(engine, range(10, 20), version=1)
+        write(engine, range(10, 40), version=1)  # enough for another one, whenever the first was written
         before = facts(engine)
     first = only_checkpoint(folder)
     with opened(bundle, folder) as engine:
