@@ -64,7 +64,7 @@ from research.pages.result_tables import (
     SHORT_DATASETS,
 )
 from research.pages.run_tables import fairness_table, live_table, load_table, users_table, versions_tables
-from research.pages.speed_tables import goal_table, library_tables, speed_table, speed_tables
+from research.pages.speed_tables import goal_table, library_tables, measured_on, speed_table, speed_tables
 
 __all__ = ["main", "outputs", "render"]
 
@@ -187,9 +187,7 @@ def measured(file: Path, goals: Goals) -> list[str]:
     if not table:
         return ["Nothing is recorded.\n"]
     rows = [row for row in json.loads(file.read_text(encoding="utf-8"))["rows"] if "goal" in row]
-    origins = dict.fromkeys(f"{row['machine']}, {row['date'][:10]}, commit {row['commit']}" for row in rows)
-    source = f"Measured on {'; '.join(origins)}. [{file.name}](results/{file.name})."
-    return ["\n".join([*table, "", source, ""])]
+    return ["\n".join([*table, "", f"{measured_on(rows)} [{file.name}](results/{file.name}).", ""])]
 
 
 def under_load(folder: Path, name: str, title: str, seen: str = "results") -> list[str]:
