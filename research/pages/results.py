@@ -9,7 +9,7 @@
 | docs/lab/quality.md | tables of quality, the plot, evaluations, tests, and others | quality.json, others |
 | docs/speed.md | every ratio with a goal | speed.json |
 | docs/lab/measuring.md | all tables of speed | speed, load, users, versions, live, fairness, scaling.json |
-| docs/reliability.md | what tests/faults measured | reliability.json |
+| docs/lab/faults.md | what tests/faults measured | reliability.json |
 | docs/howto/cluster.md | the service on a cluster and on its own indexes, under load | cluster/load.json |
 | docs/lab/scale.md | bytes and times of a shard, a billion documents, what a build takes | scale.json, build.json |
 
@@ -147,7 +147,7 @@ def outputs(root: Path) -> dict[Path, str]:
             *live_table(folder / LIVE),
             *fairness_table(folder / FAIRNESS),
         ),
-        root / "docs" / "reliability.md": measured(folder / RELIABILITY, OBJECTIVES),
+        root / "docs" / "lab" / "faults.md": _from_lab(*measured(folder / RELIABILITY, OBJECTIVES)),
         root / "docs" / "howto" / "cluster.md": under_load(folder, CLUSTER, "Both engines under load", "../results"),
         root / "docs" / "lab" / "scale.md": _from_lab(*scale_tables(folder / SCALE), *build_table(folder / BUILD)),
     }
