@@ -53,8 +53,7 @@ class Settings(BaseSettings):
         default=1000.0,
         gt=0,
         le=600_000,
-        description="Time limit of a request. The legs have the first 80 % of it, and score each other's candidates "
-        "unless 90 % have passed. A request may ask for less, not for more.",
+        description="Time limit of a request. A request may ask for less, not for more.",
     )
     candidates: int = Field(
         default=100, ge=1, le=100_000, description="Candidates per leg if the request gives no number."
@@ -63,7 +62,7 @@ class Settings(BaseSettings):
         default=1000,
         ge=1,
         le=100_000,
-        description="Most candidates that a request may ask for; it bounds offset + k of a query, and k without one.",
+        description="Most candidates of a request. It bounds offset + k of a query, and k without one.",
     )
     max_query_chars: int = Field(default=10_000, ge=1, description="Longest query or text, in characters.")
     max_batch: int = Field(default=64, ge=1, description="Most searches in one batch request.")
@@ -73,41 +72,39 @@ class Settings(BaseSettings):
     max_explained: int = Field(
         default=50_000,
         ge=1,
-        description="Most shares that a request may have explained: `k` times the query's different terms and tokens. "
-        "The searches of a batch that have `explain` get equal parts of it.",
+        description="Most shares that `explain` gives in one request: `k` times the query's different terms and "
+        "tokens. The explained searches of a batch share it equally.",
     )
     max_body_bytes: int = Field(default=1_048_576, ge=1, description="Largest request body, in bytes.")
     search_threads: int = Field(
         default=0,
         ge=0,
         le=1024,
-        description="Request threads, and threads for searches in Faiss. 0: the number of processors, between 2 and 4; "
-        "on a cluster 16.",
+        description="Request threads, and as many for searches in Faiss. 0: one per processor, 2 to 4; on a cluster "
+        "16.",
     )
     max_waiting: int = Field(
         default=128,
         ge=0,
         le=1_000_000,
-        description="Requests that may wait for their turn, beside those that are worked on. A small batch counts as "
-        "its searches. What comes on top is refused at once.",
+        description="Requests that may wait; more are refused at once. A small batch counts as its searches.",
     )
     max_cost: int = Field(
         default=200,
         ge=10,
         le=1_000_000,
-        description="Most that a request may cost, in usual searches, and that heavy requests may cost together while "
-        "they run and wait.",
+        description="Highest cost of a request, in usual searches, and of all heavy requests that run and wait.",
     )
     warm_up_queries: int = Field(
         default=2000,
         ge=1,
-        description="Most searches before the service reports ready; they let the JVM compile its hot code.",
+        description="Most searches of the warm-up, which lets the JVM compile its hot code.",
     )
     warm_up_s: float = Field(
         default=1.0,
         gt=0,
         le=600,
-        description="Time limit of these searches; the service is ready when it reaches either bound.",
+        description="Time limit of the warm-up. The service is ready when it reaches either bound.",
     )
     write_timeout_s: float = Field(
         default=10.0,
@@ -120,7 +117,7 @@ class Settings(BaseSettings):
         ge=1,
         le=86_400,
         description="Time after which the service closes a connection on which no whole head of a request has come. "
-        "Longer than a proxy in front keeps idle connections: nginx and load balancers of AWS 60 s by default.",
+        "A proxy in front must close idle connections earlier.",
     )
     shutdown_grace_s: int = Field(
         default=10, ge=1, description="Time for requests in flight to finish after SIGTERM or SIGINT."
@@ -129,19 +126,18 @@ class Settings(BaseSettings):
         default=5.0,
         ge=0,
         le=86_400,
-        description="Time between two checks of the bundle's folder. If two checks in a row find the same new bundle, "
-        "the service verifies it, warms it up and swaps it in. 0: no checks.",
+        description="Time between two checks of the bundle's folder for a new version. 0: no checks.",
     )
     api_keys_file: Path | None = Field(
         default=None,
-        description="YAML or JSON file of API keys. Without it searching is open to all, and admin routes are off.",
+        description="YAML or JSON file of API keys. Without it, searching is open to all, and admin routes are off.",
     )
     rate_limit_per_s: float = Field(
         default=0.0,
         ge=0,
         le=1_000_000,
-        description="Requests a second that one API key may make, or one address without keys. A request counts as "
-        "what it costs, in usual searches. 0: any number.",
+        description="Requests a second of one API key, or of one address without keys. A request counts as its cost, "
+        "in usual searches. 0: any number.",
     )
     rate_limit_burst: int = Field(
         default=20, ge=1, le=1_000_000, description="Requests allowed in a burst before `rate_limit_per_s` applies."
@@ -159,19 +155,15 @@ class Settings(BaseSettings):
         default=None,
         repr=False,  # it may hold a password, which is refused
         pattern=r"^https?://[^/@\s]+(/\S*)?$",
-        description="Address of a reranking model in the form of text-embeddings-inference, such as "
-        "`http://reranker:8080/rerank`, or with `rerank_model` in that of Cohere. It reads the first hits of each "
-        "search, so it is a model in the query path.",
+        description="Address of a reranking model with the API of text-embeddings-inference, such as "
+        "`http://reranker:8080/rerank`, or with `rerank_model` that of Cohere. It is a model in the query path.",
     )
     rerank_model: str | None = Field(
         default=None,
         min_length=1,
-        description="Name of the reranking model, where the server wants one: requests then have the form of Cohere, "
-        "Jina and vLLM.",
+        description="Name of the reranking model, for the API of Cohere, Jina and vLLM.",
     )
-    rerank_api_key: str | None = Field(
-        default=None, repr=False, description="Key that the reranking model wants as a bearer token."
-    )
+    rerank_api_key: str | None = Field(default=None, repr=False, description="Bearer token for the reranking model.")
     rerank_top: int = Field(default=20, ge=1, le=1000, description="Candidates that the reranking model reads.")
     rerank_characters: int = Field(
         default=10_000, ge=1, le=10_000, description="Characters of each candidate that the reranking model reads."
@@ -196,8 +188,8 @@ class Settings(BaseSettings):
     )
     backend: Literal["local", "opensearch"] = Field(
         default="local",
-        description="Where the legs are searched: with the bundle's indexes in this process, or on an OpenSearch "
-        "cluster (extra `cluster`).",
+        description="Where the legs are searched: in the bundle's indexes, or on an OpenSearch cluster (extra "
+        "`cluster`).",
     )
     opensearch_url: str | None = Field(
         default=None,
@@ -214,19 +206,19 @@ class Settings(BaseSettings):
     )
     live: Path | None = Field(
         default=None,
-        description="Folder of the journal of documents that are written and deleted while the bundle is searched on "
-        "this machine; see docs/howto/live-documents.md. All processes of a service share it.",
+        description="Folder of the journal of documents that are written beside the bundle; see "
+        "docs/howto/live-documents.md. All processes of a service share it.",
     )
     recipe: Path | None = Field(
         default=None,
-        description="Recipe of the bundle, whose model encodes documents that are written as fields alone, to the "
-        "cluster or to `live`. Searches don't ask it. Needs the extra `pipeline`; see docs/howto/live-documents.md.",
+        description="Recipe of the bundle, whose model encodes documents that are written as fields alone. Needs the "
+        "extra `pipeline`; see docs/howto/live-documents.md.",
     )
     encode_timeout_s: float = Field(
         default=30.0,
         gt=0,
         le=3_600,
-        description="Time beyond `deadline_ms` for a document that the model has to encode, its turn included.",
+        description="Time beyond `deadline_ms` for a document that the model has to encode, waiting included.",
     )
     rules: Path | None = Field(
         default=None,

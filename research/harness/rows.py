@@ -96,7 +96,7 @@ OBJECTIVES: Final[Goals] = {
     "bad_requests_failed": ("hostile requests that cause a 5xx, an unnamed error, or the end of the server", "0"),
     "mutated_requests_failed": ("requests with random bytes changed that cause a 5xx or the end of the server", "0"),
 }
-"""The objectives in docs/reliability.md; the tests in tests/faults measure them."""
+"""The objectives in docs/lab/faults.md; the tests in tests/faults measure them."""
 
 
 def record(

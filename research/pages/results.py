@@ -8,8 +8,8 @@
 | README.md | the short table of quality, the systems under load | quality.json, judged/load.json, speed.json |
 | docs/lab/quality.md | tables of quality, the plot, evaluations, tests, and others | quality.json, others |
 | docs/speed.md | every ratio with a goal | speed.json |
-| docs/lab/measuring.md | stages, libraries, load, versions, growth | speed, load, users, versions, live, scaling.json |
-| docs/reliability.md | what tests/faults measured, plain searches beside heavy ones | reliability.json, fairness.json |
+| docs/lab/measuring.md | all tables of speed | speed, load, users, versions, live, fairness, scaling.json |
+| docs/lab/faults.md | what tests/faults measured | reliability.json |
 | docs/howto/cluster.md | the service on a cluster and on its own indexes, under load | cluster/load.json |
 | docs/lab/scale.md | bytes and times of a shard, a billion documents, what a build takes | scale.json, build.json |
 
@@ -64,7 +64,7 @@ from research.pages.result_tables import (
     SHORT_DATASETS,
 )
 from research.pages.run_tables import fairness_table, live_table, load_table, users_table, versions_tables
-from research.pages.speed_tables import goal_table, library_tables, speed_table, speed_tables
+from research.pages.speed_tables import goal_table, library_tables, measured_on, speed_table, speed_tables
 
 __all__ = ["main", "outputs", "render"]
 
@@ -145,11 +145,9 @@ def outputs(root: Path) -> dict[Path, str]:
             *users(folder / USERS),
             *versions(folder / VERSIONS),
             *live_table(folder / LIVE),
-        ),
-        root / "docs" / "reliability.md": [
-            *measured(folder / RELIABILITY, OBJECTIVES),
             *fairness_table(folder / FAIRNESS),
-        ],
+        ),
+        root / "docs" / "lab" / "faults.md": _from_lab(*measured(folder / RELIABILITY, OBJECTIVES)),
         root / "docs" / "howto" / "cluster.md": under_load(folder, CLUSTER, "Both engines under load", "../results"),
         root / "docs" / "lab" / "scale.md": _from_lab(*scale_tables(folder / SCALE), *build_table(folder / BUILD)),
     }
@@ -189,9 +187,7 @@ def measured(file: Path, goals: Goals) -> list[str]:
     if not table:
         return ["Nothing is recorded.\n"]
     rows = [row for row in json.loads(file.read_text(encoding="utf-8"))["rows"] if "goal" in row]
-    origins = dict.fromkeys(f"{row['machine']}, {row['date'][:10]}, commit {row['commit']}" for row in rows)
-    source = f"Measured on {'; '.join(origins)}. [{file.name}](results/{file.name})."
-    return ["\n".join([*table, "", source, ""])]
+    return ["\n".join([*table, "", f"{measured_on(rows)} [{file.name}](results/{file.name}).", ""])]
 
 
 def under_load(folder: Path, name: str, title: str, seen: str = "results") -> list[str]:

@@ -11,7 +11,7 @@ from lightretriever.loadtest.report import markdown_table
 from research.harness.rows import GOALS, Goals
 from research.pages.generated import of_file
 
-__all__ = ["RATIOS", "Ratio", "goal_table", "library_tables", "reached", "speed_table", "speed_tables"]
+__all__ = ["RATIOS", "Ratio", "goal_table", "library_tables", "measured_on", "reached", "speed_table", "speed_tables"]
 
 Row = Mapping[str, Any]
 
@@ -85,13 +85,17 @@ def speed_table(content: Any, source: str) -> list[str]:
     cells = [
         (line.what, " / ".join(f"{value:,.4g}" for value in line.values), line.goal, _word(line)) for line in lines
     ]
+    table = markdown_table(["", "measured", "goal", "reached"], cells)
+    return ["\n".join([*table, "", f"{measured_on(used)} {source} has settings and versions.", ""])] if lines else []
+
+
+def measured_on(rows: Iterable[Row]) -> str:
+    """Name the machines, dates and commits of rows in one sentence."""
     origins: dict[str, dict[str, None]] = {}
-    for row in used:
+    for row in rows:
         origins.setdefault(f"{row['machine']}, {row['date'][:10]}", {})[row["commit"]] = None
     told = "; ".join(f"{origin}, commits {', '.join(commits)}" for origin, commits in origins.items())
-    told = f"Measured on {told}. {source} has settings and versions."
-    table = markdown_table(["", "measured", "goal", "reached"], cells)
-    return ["\n".join([*table, "", told, ""])] if lines else []
+    return f"Measured on {told}."
 
 
 def reached(values: Sequence[float], goal: str) -> bool:

@@ -52,7 +52,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "docs" / "results").mkdir(parents=True)
     (tmp_path / "docs" / "howto").mkdir()
     (tmp_path / "docs" / "lab").mkdir()
-    pages = ("lab/quality.md", "speed.md", "lab/measuring.md", "reliability.md", "lab/scale.md")
+    pages = ("lab/quality.md", "speed.md", "lab/measuring.md", "lab/faults.md", "lab/scale.md")
     for page in ("README.md", *(f"docs/{name}" for name in (*pages, "howto/cluster.md"))):
         (tmp_path / page).write_text(f"before\n{results.PART.begin}\nold\n{results.PART.end}\nafter\n")
     with (tmp_path / "docs" / "lab" / "measuring.md").open("a") as measuring:
