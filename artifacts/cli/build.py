@@ -29,7 +29,7 @@ from lightretriever.artifacts.cli.options import (
     recipe_of,
 )
 from lightretriever.artifacts.cli.runner import JsonOption, next_command, report_skipped, running
-from lightretriever.artifacts.errors import MissingExtraError, RecipeError
+from lightretriever.artifacts.errors import RecipeError, importing
 from lightretriever.artifacts.files.workdir import read_json, work_lock
 from lightretriever.artifacts.pipeline.build import (
     BundleSummary,
@@ -245,20 +245,16 @@ def index(
 
 def _torch_stages() -> Any:
     """Import `artifacts.pipeline.stages`, which needs torch. MissingExtraError where it is not installed."""
-    try:
+    with importing("pipeline"):
         from lightretriever.artifacts.pipeline import stages
-    except ModuleNotFoundError as error:
-        raise MissingExtraError.of(error) from error
     return stages
 
 
 def _encode_on_ray(recipe: Recipe, address: str) -> "EncodeSummary":
     """Encode the corpus on the Ray cluster at an address. MissingExtraError where Ray is not installed."""
     _torch_stages()
-    try:
+    with importing("ray"):
         from lightretriever.artifacts.pipeline.on_ray import encode_on_ray
-    except ModuleNotFoundError as error:
-        raise MissingExtraError.of(error, "ray") from error
     return encode_on_ray(recipe, address)
 
 

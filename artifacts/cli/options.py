@@ -1,4 +1,4 @@
-"""The options of the commands that make a bundle, and what they replace in its recipe."""
+"""Arguments and options that commands share, and what those of a build replace in its recipe."""
 
 from pathlib import Path
 from typing import Annotated
@@ -8,6 +8,7 @@ from lightretriever.artifacts.pipeline.recipe import Recipe, load_recipe
 
 __all__ = [
     "AdapterOption",
+    "BundleArgument",
     "CorpusOption",
     "DeviceOption",
     "DimensionOption",
@@ -20,11 +21,15 @@ __all__ = [
     "RayOption",
     "RecipeArgument",
     "SkipOption",
+    "TaskOption",
     "TopKOption",
     "TopOption",
     "WorkOption",
     "recipe_of",
 ]
+
+BundleArgument = Annotated[Path, typer.Argument(help="The bundle's folder.", show_default=False)]
+TaskOption = Annotated[str | None, typer.Option(help="The bundle's task (default: the bundle's default task).")]
 
 RecipeArgument = Annotated[Path, typer.Argument(help="The recipe, a YAML file.", show_default=False)]
 CorpusOption = Annotated[str | None, typer.Option("--corpus", help="Corpus file or BEIR folder (corpus.path).")]
@@ -70,5 +75,4 @@ _KEYS = {
 def recipe_of(context: typer.Context) -> Recipe:
     """The recipe of a command, with the options that it was called with."""
     given = {_KEYS[name]: value for name, value in context.params.items() if name in _KEYS and value is not False}
-    overrides = {key: str(value) if isinstance(value, Path) else value for key, value in given.items()}
-    return load_recipe(context.params["recipe"], overrides)
+    return load_recipe(context.params["recipe"], given)

@@ -211,9 +211,8 @@ class GeneralTableRecipe(Section):
     work: Path
     output: Path
 
-    def below(self, data: Path | None) -> Self:
-        """The recipe with relative paths of texts below the folder `data` (None: as they are)."""
-        folder = data or Path()
+    def below(self, folder: Path) -> Self:
+        """The recipe with the relative paths of texts taken from `folder`."""
         texts = [texts.model_copy(update={"path": folder / texts.path}) for texts in self.texts]
         return self.model_copy(update={"texts": texts})
 
@@ -350,7 +349,8 @@ def load_recipe(path: Path, overrides: dict[str, Any] | None = None) -> Recipe:
 
 
 def read_recipe(path: Path, kind: type[AnyRecipe], overrides: dict[str, Any] | None = None) -> AnyRecipe:
-    """Read a recipe. `overrides` maps dotted keys (`model.path`) to values that replace the file's; None is ignored.
+    """Read a recipe. `overrides` maps dotted keys (`model.path`) to values that replace the file's, a path as a text;
+    None is ignored.
 
     Raises RecipeError naming the file, the key, the value and what is allowed.
     """
@@ -364,7 +364,7 @@ def read_recipe(path: Path, kind: type[AnyRecipe], overrides: dict[str, Any] | N
         raise RecipeError(f"{path}: expected a mapping of settings, found {type(content).__name__}.")
     for key, value in (overrides or {}).items():
         if value is not None:
-            _set(content, key, value)
+            _set(content, key, str(value) if isinstance(value, Path) else value)
     if empty := next(_empty_sections(content, kind), None):
         raise RecipeError(f"{path}: {empty}, or take the key out.", remedy="See docs/pipeline.md for every key.")
     try:
