@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from lightretriever.artifacts.bundle.manifest import LegWeights
 from lightretriever.artifacts.cli.options import BundleArgument, TaskOption
 from lightretriever.artifacts.cli.runner import JsonOption, next_command, running
 from lightretriever.artifacts.errors import RecipeError, importing
 from lightretriever.artifacts.summary import Summary, Text
+from pydantic import ValidationError
 from rich.console import Console
 
 if TYPE_CHECKING:
-    from lightretriever.artifacts.bundle.manifest import LegWeights
     from lightretriever.artifacts.evaluation.evaluate import Evaluation
 
 __all__ = ["EvaluateSummary", "evaluate"]
@@ -98,11 +99,8 @@ def evaluate(
         job.summary.next = next_command(context, "serve", bundle)
 
 
-def leg_weights(text: str) -> "LegWeights":
+def leg_weights(text: str) -> LegWeights:
     """Read weights such as dense=0.5,sparse=0.2. Raises RecipeError for other legs or numbers."""
-    from lightretriever.artifacts.bundle.manifest import LegWeights
-    from pydantic import ValidationError
-
     try:
         pairs = [part.strip().split("=", 1) for part in text.split(",")]
         weights = {leg: float(weight) for leg, weight in pairs}

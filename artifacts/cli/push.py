@@ -89,13 +89,8 @@ def push(
             cluster.close()
         job.summary = PushSummary(
             path=f"{cluster.name}/{index}",
-            index=pushed.index,
             version=opened.manifest.digest,
-            documents=pushed.documents,
-            found=pushed.found,
-            before=pushed.before,
-            removed=pushed.removed,
-            changed=pushed.changed,
+            **vars(pushed),
             query_bundle=None if query_bundle is None else str(query_bundle),
         )
         served = query_bundle or bundle

@@ -63,7 +63,6 @@ def evaluate_bundle(
     *,
     split: str = "test",
     task: str | None = None,
-    depth: int = _DEPTH,
     candidates: int = _DEPTH,
     method: str = "linear",
     weights: LegWeights | None = None,
@@ -74,8 +73,8 @@ def evaluate_bundle(
 ) -> Evaluation:
     """Search with every judged query of DATASET/qrels/SPLIT.tsv and measure nDCG@10, MRR@10, R@20, R@50 and R@100.
 
-    `depth` hits are kept per query, `candidates` are proposed by each leg for the fusion (`fusion_of` explains `method`
-    and `weights`). `only` names the systems to run (None: all). With `drop_own`, a hit whose id is the query's is
+    100 hits are kept per query, `candidates` are proposed by each leg for the fusion (`fusion_of` explains `method` and
+    `weights`). `only` names the systems to run (None: all). With `drop_own`, a hit whose id is the query's is
     dropped. Writes `evaluation.json` and one TREC run file per system, SYSTEM.trec, to the folder `output`, and then
     calls `record`. A signal stops the command before it writes, or not at all. Judged documents that the bundle lacks
     count as not found, and cause a warning.
@@ -83,7 +82,7 @@ def evaluate_bundle(
     Raises BundleError for a bundle or a task that can't be used, CorpusError for a dataset that can't be read or has
     nothing in common with the bundle, RecipeError for impossible settings, ModelError for an impossible query model.
     """
-    _check_settings(depth, candidates, method)
+    _check_settings(candidates, method)
     bundle = Bundle.open(bundle_path)
     task = task or bundle.manifest.default_task
     check_task(bundle, task)
@@ -93,7 +92,7 @@ def evaluate_bundle(
     warnings: list[str] = []
     if query_model is not None:
         full, warnings = encode_fully(query_model, bundle, task, queries)
-    searches = Searches(task, depth, candidates, fusion, only, full, dense=bundle.manifest.dense is not None)
+    searches = Searches(task, _DEPTH, candidates, fusion, only, full, dense=bundle.manifest.dense is not None)
     searches.wanted()  # an impossible choice is an error before anything is searched
     with writing(output):
         output.mkdir(parents=True, exist_ok=True)
@@ -102,7 +101,7 @@ def evaluate_bundle(
         with open_searcher(bundle) as searcher:
             results = run_systems(searcher, index, judged, searches)
         if "bm25" in searches.wanted():
-            results.runs["bm25"] = run_bm25(index, judged, depth, output)
+            results.runs["bm25"] = run_bm25(index, judged, _DEPTH, output)
     if drop_own:
         results = replace(results, runs={system: without_own(run) for system, run in results.runs.items()})
     metrics = {system: measure(judged.qrels, run) for system, run in results.runs.items()}
@@ -133,11 +132,10 @@ def check_task(bundle: Bundle, task: str) -> None:
         raise BundleError(f'{bundle.path}: there is no task "{task}".', remedy=f"Use one of: {known}.")
 
 
-def _check_settings(depth: int, candidates: int, method: str) -> None:
-    if not _DEPTH <= depth <= candidates:
+def _check_settings(candidates: int, method: str) -> None:
+    if candidates < _DEPTH:
         raise RecipeError(
-            f"depth is {depth} and candidates is {candidates}; {_DEPTH} <= depth <= candidates is needed, as "
-            f"{MEASURES[-1]} is measured."
+            f"candidates is {candidates}; {MEASURES[-1]} needs {_DEPTH} of each leg.", remedy=f"Give {_DEPTH} or more."
         )
     if method not in ("linear", "rrf"):
         raise RecipeError(f"fusion is {method!r}.", remedy="Use one of: linear, rrf.")

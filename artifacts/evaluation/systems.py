@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 from lightretriever.artifacts.bundle.manifest import LegWeights
 from lightretriever.artifacts.errors import RecipeError
-from lightretriever.artifacts.evaluation.bm25 import WordIndex, build_word_index
+from lightretriever.artifacts.evaluation.bm25 import BM25_B, BM25_K1, WordIndex, build_word_index
 from lightretriever.artifacts.evaluation.full import FullQueries
 from lightretriever.artifacts.evaluation.runs import JudgedQueries, Ranking, ranking
 from lightretriever.artifacts.evaluation.searching import Fusion, Hit, QueryVectors, Searcher, SearchMode
@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 PAPER_FUSION: Final = Fusion(LegWeights(dense=0.7, sparse=0.3), normalization="paper")
-BM25: Final = {"k1": 0.9, "b": 0.4}
+BM25: Final = {"k1": BM25_K1, "b": BM25_B}
 SYSTEMS: Final = ("dense", "sparse", "hybrid", "hybrid-paper", "full-dense", "full-sparse", "full-hybrid", "bm25")
 """In the order of the report. The `full-` ones encode the query by a whole model instead of the token table."""
 

@@ -47,6 +47,7 @@ __all__ = [
 RankByBm25: TypeAlias = Callable[[Sequence[str], int], list[list[tuple[str, float]]]]
 """Ids and BM25 scores of the best documents for each query, at most so many."""
 
+_SEED: Final = 0  # of all that is drawn
 _FOLDS: Final = 10
 _RESAMPLES: Final = 10_000
 _K: Final = 10
@@ -68,9 +69,9 @@ class Difference:
     high: float
 
     @classmethod
-    def of(cls, values: npt.NDArray[np.float64], seed: int) -> "Difference":
+    def of(cls, values: npt.NDArray[np.float64]) -> "Difference":
         """Of the differences of single queries (q,)."""
-        drawn = np.random.default_rng(seed).integers(len(values), size=(_RESAMPLES, len(values)))
+        drawn = np.random.default_rng(_SEED).integers(len(values), size=(_RESAMPLES, len(values)))
         low, high = np.percentile(values[drawn].mean(axis=1), (2.5, 97.5))
         return cls(float(values.mean()), float(low), float(high))
 
@@ -154,9 +155,8 @@ def tune_weights(
     candidates: int = 100,
     step: float = 0.1,
     most: int = 1000,
-    seed: int = 0,
 ) -> TuneSummary:
-    """Choose the weights of linear fusion by the judged queries of DEV/qrels/SPLIT.tsv, at most `most` drawn by `seed`.
+    """Choose the weights of linear fusion by the judged queries of DEV/qrels/SPLIT.tsv, at most `most` drawn ones.
 
     All divisions of 1 into multiples of `step` among the bundle's legs are tried. Raises BundleError for a bundle or
     task that can't be used, CorpusError for a collection that can't be read or has nothing in common with the bundle,
@@ -172,7 +172,7 @@ def tune_weights(
     check_task(bundle, task)
     own = fusion_of("linear", None, bundle.manifest).weights
     grid = weight_grid(step)
-    judged = _drawn(read_judged(dev, split), most, seed)
+    judged = _drawn(read_judged(dev, split), most)
     if len(judged.queries) < 2 * _FOLDS:
         raise RecipeError(
             f"{dev}: {len(judged.queries)} judged queries are too few to choose weights by.",
@@ -187,14 +187,14 @@ def tune_weights(
         values = np.array(
             [_ndcg(searcher, judged, task, candidates, weights, progress) for weights in [*grid, own]], dtype=np.float64
         )
-    tried, means, chosen = values[:-1], values[:-1].mean(axis=1), _out_of_fold(values[:-1], seed)
+    tried, means, chosen = values[:-1], values[:-1].mean(axis=1), _out_of_fold(values[:-1])
     order = np.argsort(-means, kind="stable").tolist()
-    gain, dense_gain = (Difference.of(chosen - other, seed) for other in (values[-1], tried[_SPARSE_ALONE]))
+    gain, dense_gain = (Difference.of(chosen - other) for other in (values[-1], tried[_SPARSE_ALONE]))
     divisions = [
         Division(
             weights=grid[place].model_dump(),
             ndcg=float(means[place]),
-            by_chance=Difference.of(chosen - tried[place], seed).low <= 0,
+            by_chance=Difference.of(chosen - tried[place]).low <= 0,
         )
         for place in order
     ]
@@ -227,10 +227,10 @@ def weight_grid(step: float) -> list[LegWeights]:
     return [LegWeights(dense=dense / parts, sparse=(parts - dense) / parts) for dense in range(parts + 1)]
 
 
-def _drawn(judged: JudgedQueries, most: int, seed: int) -> JudgedQueries:
+def _drawn(judged: JudgedQueries, most: int) -> JudgedQueries:
     ids = list(judged.queries)
     if len(ids) > most:
-        places = np.sort(np.random.default_rng(seed).permutation(len(ids))[:most])
+        places = np.sort(np.random.default_rng(_SEED).permutation(len(ids))[:most])
         ids = [ids[place] for place in places.tolist()]
     return JudgedQueries({name: judged.queries[name] for name in ids}, {name: judged.qrels[name] for name in ids}, [])
 
@@ -248,10 +248,10 @@ def _ndcg(
     return [found[query_id] for query_id in judged.queries]
 
 
-def _out_of_fold(values: npt.NDArray[np.float64], seed: int) -> npt.NDArray[np.float64]:
+def _out_of_fold(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """Each query's value (q,) with the weights that are best on the other folds; `values` (weights, q)."""
     chosen = np.empty(values.shape[1])
-    for fold in np.array_split(np.random.default_rng(seed).permutation(values.shape[1]), _FOLDS):
+    for fold in np.array_split(np.random.default_rng(_SEED).permutation(values.shape[1]), _FOLDS):
         others = np.delete(values, fold, axis=1).mean(axis=1)
         chosen[fold] = values[int(np.argmax(others)), fold]
     return chosen
@@ -276,9 +276,7 @@ class KnownItems:
         return [leg for leg in ("dense", "sparse") if self.mrr.get(leg, 1.0) < _WEAK * self.mrr["bm25"]]
 
 
-def find_known_items(
-    open_searcher: OpenSearcher, bundle: Bundle, bm25: RankByBm25, *, seed: int = 0
-) -> KnownItems | None:
+def find_known_items(open_searcher: OpenSearcher, bundle: Bundle, bm25: RankByBm25) -> KnownItems | None:
     """Search for drawn documents by a sentence of theirs or, where none will do, the title, so that no judgment is
     needed. None where fewer than 20 documents have one.
 
@@ -288,7 +286,7 @@ def find_known_items(
     dense = bundle.manifest.dense is not None
     systems = ("dense", "sparse", "hybrid") if dense else ("sparse",)
     with bundle.sparse() as index:
-        places = np.random.default_rng(seed).permutation(index.count)[: 2 * _ITEMS]
+        places = np.random.default_rng(_SEED).permutation(index.count)[: 2 * _ITEMS]
         queries = dict(islice(_item_queries(index.documents(places)), _ITEMS))
         if len(queries) < 2 * _FOLDS:
             return None
@@ -303,7 +301,7 @@ def find_known_items(
     ours = ndcg["hybrid" if dense else "sparse"]
     values = np.array([ours[name] - ndcg["bm25"][name] for name in queries])
     mrr = {system: measure(judged.qrels, run)["MRR@10"] for system, run in runs.items()}
-    return KnownItems(mrr, Difference.of(values, seed), len(queries))
+    return KnownItems(mrr, Difference.of(values), len(queries))
 
 
 def _item_queries(documents: Iterable[bytes]) -> Iterator[tuple[str, str]]:

@@ -41,6 +41,7 @@ _RANKED_DOCUMENTS = 20_000
 """Documents that are ranked to measure agreement, at most; the first of a seeded draw."""
 
 _TOP = 10
+_AT_ONCE = 256  # texts
 
 
 @dataclass(frozen=True)
@@ -145,7 +146,7 @@ def distinct_rows(states: npt.NDArray[np.float32], statistics: TokenStatistics) 
     without an embedding, stays.
     """
     share = statistics.frequencies / statistics.frequencies.sum()
-    rows = (states - share @ states) * statistics.idf(np.arange(len(states)))[:, None]
+    rows = (states - share @ states) * statistics.idf()[:, None]
     rows[~states.any(axis=1)] = 0
     return scaled_rows(rows, np.flatnonzero(statistics.frequencies))
 
@@ -164,14 +165,12 @@ def table_queries(rows: torch.Tensor, bags: Bags) -> torch.Tensor:
     return normalize(embedding_bag(bags.tokens, rows, bags.starts[:-1], mode="mean", sparse=sparse), dim=1)
 
 
-def agreement(
-    rows: torch.Tensor, bags: Bags, targets: torch.Tensor, documents: torch.Tensor, *, chunk: int = 256
-) -> Agreement:
+def agreement(rows: torch.Tensor, bags: Bags, targets: torch.Tensor, documents: torch.Tensor) -> Agreement:
     """Compare E (V, H) with the encoder's vectors `targets` (n, H) of the same texts over `documents` (N, H)."""
     k = min(_TOP, len(documents))
     cosines, shared = 0.0, 0
     with torch.inference_mode():
-        for part in torch.arange(len(bags)).split(chunk):
+        for part in torch.arange(len(bags)).split(_AT_ONCE):
             ours, theirs = table_queries(rows, bags.pick(part)), targets[part.to(targets.device)].float()
             cosines += float((ours * theirs).sum())
             first, second = (torch.topk(each @ documents.T, k, dim=1).indices for each in (ours, theirs))

@@ -16,7 +16,7 @@ from lightretriever.artifacts.bundle.batches import EncodedBatch, dense_prefix
 from lightretriever.artifacts.bundle.manifest import ExpansionInfo
 from lightretriever.artifacts.errors import ResumeError
 from lightretriever.artifacts.files.workdir import read_json, write_atomically
-from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder, strongest
+from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder, impact_row
 from lightretriever.artifacts.pipeline.encoded import EncodedCorpus, ImpactRow, ModelRows, TermCounts, TextStore
 from lightretriever.artifacts.pipeline.expansion import Expansion, word_rows
 from lightretriever.artifacts.progress import ProgressBar
@@ -170,7 +170,7 @@ class TermImpacts:
         terms = np.concatenate([words[0], ids])
         impacts = np.concatenate([words[1], np.maximum(np.round(tokens[1] * self.leg.token_factor), 1)])
         order = np.argsort(terms, kind="stable")
-        return strongest(terms[order], impacts[order])
+        return impact_row(terms[order], impacts[order])
 
 
 def rank_by_bm25(

@@ -295,6 +295,7 @@ def test_what_is_no_adapter_is_not_replaced(toy: Path, tmp_path: Path) -> None:
     [
         ({"model": {"path": "MODEL", "adapter": "x"}}, "training makes a new adapter"),
         ({"lora": {"targets": ["nothing"]}}, "lora.targets"),
+        ({"lora": {"targets": ["q_proj", "lm_head"]}}, "lora.targets is .*, which names the LM head"),
         ({"data": {"sets": [{"path": "PAIRS", "instruction": ""}], "max_document_length": 4096}}, "128 positions"),
     ],
 )
