@@ -35,8 +35,7 @@ from lightretriever.artifacts.bundle.checks import (
     check_unlisted,
     raise_first,
 )
-from lightretriever.artifacts.bundle.manifest import Manifest, read_manifest
-from lightretriever.artifacts.bundle.paths import head_files
+from lightretriever.artifacts.bundle.manifest import Manifest, head_files, read_manifest
 from lightretriever.artifacts.dense.index import DenseIndex
 from lightretriever.artifacts.errors import BundleError
 from lightretriever.artifacts.sparse.index import ImpactIndex

@@ -20,8 +20,15 @@ from lightretriever.artifacts.bundle.checks import (
     differs,
 )
 from lightretriever.artifacts.bundle.hashes import ids_sha256
-from lightretriever.artifacts.bundle.manifest import FORMAT_VERSION, Manifest, TokenizerInfo, read_manifest, table_files
-from lightretriever.artifacts.bundle.paths import MANIFEST_FILE, head_files
+from lightretriever.artifacts.bundle.manifest import (
+    FORMAT_VERSION,
+    MANIFEST_FILE,
+    Manifest,
+    TokenizerInfo,
+    head_files,
+    read_manifest,
+    table_files,
+)
 from lightretriever.artifacts.bundle.reader import Bundle, index_files
 from lightretriever.artifacts.corpus.bounds import check_document, new_names
 from lightretriever.artifacts.dense.index import DenseIndex

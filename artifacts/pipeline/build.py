@@ -10,8 +10,14 @@ from typing import Any, Final, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
-from lightretriever.artifacts.bundle.manifest import CorpusInfo, ImpactKind, LegWeights, ModelInfo, ModelSource
-from lightretriever.artifacts.bundle.paths import MANIFEST_FILE
+from lightretriever.artifacts.bundle.manifest import (
+    MANIFEST_FILE,
+    CorpusInfo,
+    ImpactKind,
+    LegWeights,
+    ModelInfo,
+    ModelSource,
+)
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.writer import (
     BundleContent,

@@ -4,8 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self, TypeVar, get_args
 
-from lightretriever.artifacts.bundle.manifest import MAX_TEXT_CHARS, ExampleQuery, ExpansionInfo, LegWeights
-from lightretriever.artifacts.bundle.paths import TaskName
+from lightretriever.artifacts.bundle.manifest import MAX_TEXT_CHARS, ExampleQuery, ExpansionInfo, LegWeights, TaskName
 from lightretriever.artifacts.corpus.beir import Corpus
 from lightretriever.artifacts.corpus.bounds import MAX_DIMENSION
 from lightretriever.artifacts.corpus.fields import FieldKind, FieldName
