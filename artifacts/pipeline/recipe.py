@@ -4,7 +4,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self, TypeVar, get_args
 
-from lightretriever.artifacts.bundle.manifest import MAX_TEXT_CHARS, ExampleQuery, ExpansionInfo, LegWeights, TaskName
+from lightretriever.artifacts.bundle.manifest import (
+    MAX_TEXT_CHARS,
+    ExampleQuery,
+    ExpansionInfo,
+    ImpactKind,
+    LegWeights,
+    TaskName,
+)
 from lightretriever.artifacts.corpus.beir import Corpus
 from lightretriever.artifacts.corpus.bounds import MAX_DIMENSION
 from lightretriever.artifacts.corpus.fields import FieldKind, FieldName
@@ -18,6 +25,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 __all__ = [
     "BESIDE",
     "MODULES_FILE",
+    "Attention",
     "BundleModelRecipe",
     "CorpusRecipe",
     "DistilTableRecipe",
@@ -25,7 +33,9 @@ __all__ = [
     "GeneralTableRecipe",
     "HeadRecipe",
     "IndexRecipe",
+    "ModelDtype",
     "ModelRecipe",
+    "Pooling",
     "Recipe",
     "RefineRecipe",
     "Section",
@@ -42,6 +52,10 @@ BESIDE: Final = " + "
 
 MODULES_FILE: Final = "modules.json"
 """The list of modules in a folder that sentence-transformers saved."""
+
+ModelDtype = Literal["auto", "float32", "bfloat16"]
+Pooling = Literal["end", "mean"]
+Attention = Literal["causal", "bidirectional"]
 
 _ORGANISATION: Final = "sentence-transformers/"
 AnyRecipe = TypeVar("AnyRecipe", bound=BaseModel)
@@ -62,7 +76,7 @@ class ModelRecipe(Section):
     adapter: str | None = None
     bos_token: str | None = None
     eos_token: str | None = None
-    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    dtype: ModelDtype = "auto"
     device: str = "auto"
     name: str | None = None
     licence: str | None = None
@@ -106,7 +120,7 @@ class EncodeRecipe(Section):
     document on a CPU); `shard_size` documents of a shard: the longest are batched first, and a part has whole shards.
     """
 
-    impacts: Literal["learned", "bm25"] | None = None
+    impacts: ImpactKind | None = None
     max_length: int = Field(default=512, ge=8)
     top_k: int | None = Field(default=128, ge=1)
     batch_tokens: int | None = Field(default=None, ge=1)

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from lightretriever.artifacts.pipeline.recipe import ModelRecipe, Section, Seed, TableTraining
+from lightretriever.artifacts.pipeline.recipe import Attention, ModelRecipe, Pooling, Section, Seed, TableTraining
 from pydantic import Field, model_validator
 
 __all__ = [
@@ -214,8 +214,8 @@ class TrainRecipe(Section):
     lowercase: bool = True
     idf_rows: bool = False
     layers: int | None = Field(default=None, ge=1)
-    pooling: Literal["end", "mean"] = "end"
-    attention: Literal["causal", "bidirectional"] = "causal"
+    pooling: Pooling = "end"
+    attention: Attention = "causal"
     teacher: EncoderRecipe | None = None
     licence: str | None = None
     data: DataRecipe
