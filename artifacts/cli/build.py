@@ -36,9 +36,9 @@ from lightretriever.artifacts.pipeline.build import (
     build_bundle,
     check_before_build,
     refined_folder,
-    work_head_files,
 )
 from lightretriever.artifacts.pipeline.encoded import Part, TextStore, encoded_corpus
+from lightretriever.artifacts.pipeline.head import head_files
 from lightretriever.artifacts.pipeline.recipe import Recipe
 from lightretriever.artifacts.pipeline.terms import rank_by_bm25
 
@@ -282,7 +282,7 @@ def _next_stage(recipe: Recipe) -> str:
     work = recipe.work
     files = [work / "tables" / task / "table.npy" for task in recipe.tasks]
     if recipe.head is not None:
-        files += [work_head_files(recipe, task, sparse=False)[1] for task in recipe.tasks]
+        files += [head_files(recipe, task, sparse=False)[1] for task in recipe.tasks]
     if not all(file.is_file() for file in files):
         return "distil-table" if recipe.biencoder else "table"
     if not (work / "encode" / "corpus.json").is_file():

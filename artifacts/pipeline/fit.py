@@ -10,6 +10,7 @@ Only the rows of E are learned, so this takes minutes on a CPU, whatever the siz
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -112,6 +113,18 @@ class AgreementInfo(Part):
     cosine: tuple[float, float]
     overlap: tuple[float, float]
     general: tuple[float, float] | None = None
+
+    @classmethod
+    def of(cls, epochs: Sequence[Agreement], best: int, general: Agreement | None = None) -> Self:
+        """Of the agreement before the first epoch and after each, of which the `best` was kept."""
+        first, kept = epochs[0], epochs[best]
+        return cls(
+            epoch=best,
+            epochs=len(epochs) - 1,
+            cosine=(first.cosine, kept.cosine),
+            overlap=(first.overlap, kept.overlap),
+            general=None if general is None else (general.cosine, general.overlap),
+        )
 
     def line(self) -> str:
         """For people."""
