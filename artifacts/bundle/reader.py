@@ -35,7 +35,7 @@ from lightretriever.artifacts.bundle.checks import (
     check_unlisted,
     raise_first,
 )
-from lightretriever.artifacts.bundle.manifest import Manifest, head_files, read_manifest
+from lightretriever.artifacts.bundle.manifest import Manifest, TaskInfo, head_files, read_manifest
 from lightretriever.artifacts.dense.index import DenseIndex
 from lightretriever.artifacts.errors import BundleError
 from lightretriever.artifacts.sparse.index import ImpactIndex
@@ -108,21 +108,24 @@ class Bundle:
             raise_first(self.path, check_sparse_tokenizer(self.manifest, tokenizer))
         return Vocabulary(tokenizer, sparse.language)
 
+    def task(self, name: str) -> TaskInfo:
+        """What the manifest says of a task. Raises BundleError for one that the bundle does not have."""
+        if (info := self.manifest.tasks.get(name)) is None:
+            raise BundleError(
+                f'{self.path}: there is no task "{name}".', remedy=f"Use one of: {', '.join(self.manifest.tasks)}."
+            )
+        return info
+
     def table(self, task: str) -> TokenTable:
         """The token table of a task, memory-mapped. Raises BundleError for a task that the bundle does not have."""
-        info = self.manifest.tasks.get(task)
-        if info is None:
-            raise BundleError(
-                f'{self.path}: there is no task "{task}".', remedy=f"Use one of: {', '.join(self.manifest.tasks)}."
-            )
-        if info.file is None:
+        if (file := self.task(task).file) is None:
             raise BundleError(f"{self.path}: the bundle has no dense leg.", remedy="Build one with index.dense: true.")
-        return TokenTable.open(self.path / info.file)
+        return TokenTable.open(self.path / file)
 
     def head(self, task: str) -> HeadQueries | None:
-        """The head queries of a task, memory-mapped; None for a task without. Raises BundleError for unusable ones."""
-        info = self.manifest.tasks[task].head
-        if info is None:
+        """The head queries of a task, memory-mapped; None for a task without. Raises BundleError for an unknown task
+        and for unusable head queries."""
+        if (info := self.task(task).head) is None:
             return None
         files = [self.path / file for file in head_files(task, sparse=info.sparse)]
         head = HeadQueries.open(*files, lowercase=self.manifest.tokenizer.lowercase)

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from lightretriever.artifacts.pipeline.recipe import Recipe, load_recipe
+from lightretriever.artifacts.pipeline.recipe import AnyRecipe, Recipe, read_recipe
 
 __all__ = [
     "AdapterOption",
@@ -25,6 +25,7 @@ __all__ = [
     "TopKOption",
     "TopOption",
     "WorkOption",
+    "overridden",
     "recipe_of",
 ]
 
@@ -60,6 +61,7 @@ _KEYS = {
     "limit": "corpus.limit",
     "skip_bad": "corpus.skip_bad",
     "model": "model.path",
+    "teacher": "teacher.path",
     "adapter": "model.adapter",
     "device": "model.device",
     "head_queries": "head.queries",
@@ -73,6 +75,11 @@ _KEYS = {
 
 
 def recipe_of(context: typer.Context) -> Recipe:
-    """The recipe of a command, with the options that it was called with."""
+    """The recipe of a bundle that a command was given, with the options that it was called with."""
+    return overridden(context, Recipe)
+
+
+def overridden(context: typer.Context, kind: type[AnyRecipe]) -> AnyRecipe:
+    """The recipe of this `kind` that a command was given, with the options that it was called with."""
     given = {_KEYS[name]: value for name, value in context.params.items() if name in _KEYS and value is not False}
-    return load_recipe(context.params["recipe"], given)
+    return read_recipe(context.params["recipe"], kind, given)

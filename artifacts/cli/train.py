@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
-from lightretriever.artifacts.cli.options import DeviceOption, ModelOption
+from lightretriever.artifacts.cli.options import DeviceOption, ModelOption, overridden
 from lightretriever.artifacts.cli.runner import JsonOption, next_command, running
 from lightretriever.artifacts.errors import RecipeError, importing
 from lightretriever.artifacts.files.workdir import work_lock
-from lightretriever.artifacts.pipeline.recipe import read_recipe
 from lightretriever.artifacts.progress import duration
 from lightretriever.artifacts.summary import Summary, Text, folder_size, megabytes
 from lightretriever.artifacts.training.recipe import TrainRecipe
@@ -66,8 +65,7 @@ def train(
     """Train an adapter, or go on with a run that was stopped. Start several processes by torchrun or accelerate."""
     first = os.environ.get("RANK", "0") == "0"
     with running("train", as_json=as_json, quietly=not first) as job:
-        options = {"model.path": model, "teacher.path": teacher, "model.device": device, "work": work, "output": output}
-        loaded = read_recipe(recipe, TrainRecipe, options).below(data or Path())
+        loaded = overridden(context, TrainRecipe).below(data or Path())
         _check(loaded, int(os.environ.get("WORLD_SIZE", "1")))
         with importing("pipeline"):
             from lightretriever.artifacts.training.loop import train as run

@@ -15,7 +15,7 @@ from typing import Any, Final
 from lightretriever.artifacts.bundle.manifest import LegWeights, Manifest
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.corpus.beir import file_sha256, find_file
-from lightretriever.artifacts.errors import BundleError, CorpusError, RecipeError
+from lightretriever.artifacts.errors import CorpusError, RecipeError
 from lightretriever.artifacts.evaluation.full import FullQueries, QueryModel, encode_fully
 from lightretriever.artifacts.evaluation.report import describe_bundle, environment
 from lightretriever.artifacts.evaluation.runs import (
@@ -36,7 +36,7 @@ from lightretriever.artifacts.files.atomic_file import writing
 from lightretriever.artifacts.files.workdir import write_atomically
 from lightretriever.artifacts.signals import commit_point
 
-__all__ = ["REPORT_FILE", "Evaluation", "check_task", "evaluate_bundle", "fusion_of"]
+__all__ = ["REPORT_FILE", "Evaluation", "evaluate_bundle", "fusion_of"]
 
 REPORT_FILE: Final = "evaluation.json"
 _DEPTH: Final = 100  # the largest cut-off of the measures
@@ -85,7 +85,7 @@ def evaluate_bundle(
     _check_settings(candidates, method)
     bundle = Bundle.open(bundle_path)
     task = task or bundle.manifest.default_task
-    check_task(bundle, task)
+    bundle.task(task)
     judged = read_judged(dataset, split)
     fusion, queries = fusion_of(method, weights, bundle.manifest), list(judged.queries.values())
     full: FullQueries | None = None
@@ -123,13 +123,6 @@ def evaluate_bundle(
     if record is not None:
         record(evaluation)
     return evaluation
-
-
-def check_task(bundle: Bundle, task: str) -> None:
-    """Raise BundleError for a task that the bundle does not have."""
-    if task not in bundle.manifest.tasks:
-        known = ", ".join(bundle.manifest.tasks)
-        raise BundleError(f'{bundle.path}: there is no task "{task}".', remedy=f"Use one of: {known}.")
 
 
 def _check_settings(candidates: int, method: str) -> None:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from lightretriever.artifacts.bundle.manifest import LegWeights
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import RecipeError
-from lightretriever.artifacts.evaluation.evaluate import check_task, fusion_of
+from lightretriever.artifacts.evaluation.evaluate import fusion_of
 from lightretriever.artifacts.evaluation.runs import (
     JudgedQueries,
     measure,
@@ -169,7 +169,7 @@ def tune_weights(
             remedy="Build it with index.dense: true to compare both.",
         )
     task = task or bundle.manifest.default_task
-    check_task(bundle, task)
+    bundle.task(task)
     own = fusion_of("linear", None, bundle.manifest).weights
     grid = weight_grid(step)
     judged = _drawn(read_judged(dev, split), most)

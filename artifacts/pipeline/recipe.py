@@ -25,6 +25,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 __all__ = [
     "BESIDE",
     "MODULES_FILE",
+    "AnyRecipe",
     "Attention",
     "BundleModelRecipe",
     "CorpusRecipe",
