@@ -138,7 +138,7 @@ class JavaError(LightRetrieverError):
 
 
 @contextmanager
-def importing(extra: str = "pipeline") -> Iterator[None]:
+def importing(extra: str) -> Iterator[None]:
     """Raise MissingExtraError, which names the `extra`, for a module that an import in the block does not find."""
     try:
         yield
