@@ -31,7 +31,7 @@ from lightretriever.artifacts.evaluation.runs import (
     write_run,
 )
 from lightretriever.artifacts.evaluation.searching import Fusion, OpenSearcher
-from lightretriever.artifacts.evaluation.systems import BM25, PAPER_FUSION, Searches, run_bm25, run_systems
+from lightretriever.artifacts.evaluation.systems import BM25, DEPTH, PAPER_FUSION, Searches, run_bm25, run_systems
 from lightretriever.artifacts.files.atomic_file import writing
 from lightretriever.artifacts.files.workdir import write_atomically
 from lightretriever.artifacts.signals import commit_point
@@ -39,7 +39,6 @@ from lightretriever.artifacts.signals import commit_point
 __all__ = ["REPORT_FILE", "Evaluation", "evaluate_bundle", "fusion_of"]
 
 REPORT_FILE: Final = "evaluation.json"
-_DEPTH: Final = 100  # the largest cut-off of the measures
 _NAMED: Final = 10  # ids named in a warning
 
 
@@ -63,7 +62,7 @@ def evaluate_bundle(
     *,
     split: str = "test",
     task: str | None = None,
-    candidates: int = _DEPTH,
+    candidates: int = DEPTH,
     method: str = "linear",
     weights: LegWeights | None = None,
     only: Collection[str] | None = None,
@@ -92,7 +91,7 @@ def evaluate_bundle(
     warnings: list[str] = []
     if query_model is not None:
         full, warnings = encode_fully(query_model, bundle, task, queries)
-    searches = Searches(task, _DEPTH, candidates, fusion, only, full, dense=bundle.manifest.dense is not None)
+    searches = Searches(task, candidates, fusion, only, full, dense=bundle.manifest.dense is not None)
     searches.wanted()  # an impossible choice is an error before anything is searched
     with writing(output):
         output.mkdir(parents=True, exist_ok=True)
@@ -101,7 +100,7 @@ def evaluate_bundle(
         with open_searcher(bundle) as searcher:
             results = run_systems(searcher, index, judged, searches)
         if "bm25" in searches.wanted():
-            results.runs["bm25"] = run_bm25(index, judged, _DEPTH, output)
+            results.runs["bm25"] = run_bm25(index, judged, output)
     if drop_own:
         results = replace(results, runs={system: without_own(run) for system, run in results.runs.items()})
     metrics = {system: measure(judged.qrels, run) for system, run in results.runs.items()}
@@ -126,9 +125,9 @@ def evaluate_bundle(
 
 
 def _check_settings(candidates: int, method: str) -> None:
-    if candidates < _DEPTH:
+    if candidates < DEPTH:
         raise RecipeError(
-            f"candidates is {candidates}; {MEASURES[-1]} needs {_DEPTH} of each leg.", remedy=f"Give {_DEPTH} or more."
+            f"candidates is {candidates}; {MEASURES[-1]} needs {DEPTH} of each leg.", remedy=f"Give {DEPTH} or more."
         )
     if method not in ("linear", "rrf"):
         raise RecipeError(f"fusion is {method!r}.", remedy="Use one of: linear, rrf.")
@@ -162,7 +161,7 @@ def fusion_of(method: str, weights: LegWeights | None, manifest: Manifest) -> Fu
 def _describe_settings(searches: Searches, model: QueryModel | None) -> dict[str, Any]:
     settings = {
         "task": searches.task,
-        "depth": searches.depth,
+        "depth": DEPTH,
         "candidates": searches.candidates,
         "fusion": {"hybrid": searches.fusion.request()}
         | ({"hybrid-paper": PAPER_FUSION.request()} if "hybrid-paper" in searches.wanted() else {}),

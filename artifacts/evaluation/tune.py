@@ -28,7 +28,7 @@ from lightretriever.artifacts.evaluation.runs import (
     relevant_but_missing,
 )
 from lightretriever.artifacts.evaluation.searching import Fusion, OpenSearcher, Searcher
-from lightretriever.artifacts.evaluation.systems import Searches, run_systems
+from lightretriever.artifacts.evaluation.systems import DEPTH, Searches, run_systems
 from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.summary import Part, Summary, Text
 from lightretriever.artifacts.tokens.tokenizer import sentences_of
@@ -53,7 +53,6 @@ _RESAMPLES: Final = 10_000
 _K: Final = 10
 _ITEMS: Final = 200  # documents that are looked for
 _ITEM_WORDS: Final = range(4, 21)  # words of a query made of a document
-_DEPTH: Final = 100
 _SHOWN: Final = 5  # divisions that people see
 _SPARSE_ALONE: Final = 0  # its place in `weight_grid`
 _WEAK: Final = 0.5  # of BM25's mean reciprocal rank
@@ -292,10 +291,10 @@ def find_known_items(open_searcher: OpenSearcher, bundle: Bundle, bm25: RankByBm
             return None
         judged = JudgedQueries(queries, {name: {name: 1} for name in queries}, [])
         fusion = fusion_of("linear", None, bundle.manifest)
-        searches = Searches(bundle.manifest.default_task, _DEPTH, _DEPTH, fusion, systems, dense=dense)
+        searches = Searches(bundle.manifest.default_task, DEPTH, fusion, systems, dense=dense)
         with open_searcher(bundle) as searcher:
             runs = run_systems(searcher, index, judged, searches).runs
-    found = bm25(list(queries.values()), _DEPTH)
+    found = bm25(list(queries.values()), DEPTH)
     runs["bm25"] = {name: ranking(hits) for name, hits in zip(queries, found, strict=True)}
     ndcg = {system: ndcg_per_query(judged.qrels, run) for system, run in runs.items()}
     ours = ndcg["hybrid" if dense else "sparse"]
