@@ -20,6 +20,8 @@ LightRetrieverError
 """
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 __all__ = [
@@ -40,6 +42,7 @@ __all__ = [
     "ResumeError",
     "TokenizerError",
     "UnencodedError",
+    "importing",
     "readable",
 ]
 
@@ -132,6 +135,15 @@ class MissingExtraError(LightRetrieverError):
 
 class JavaError(LightRetrieverError):
     """The JVM can't start, the Lucene jar is missing, or a Lucene call failed."""
+
+
+@contextmanager
+def importing(extra: str) -> Iterator[None]:
+    """Raise MissingExtraError, which names the `extra`, for a module that an import in the block does not find."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise MissingExtraError.of(error, extra) from error
 
 
 def readable(text: str | Path) -> str:

@@ -5,13 +5,12 @@ import sys
 from typing import Annotated, Any, Final
 
 import typer
-from lightretriever.artifacts.errors import MissingExtraError
+from lightretriever.artifacts.errors import importing
 from lightretriever.service.schemas import Mode, SearchResponse
 
 __all__ = ["search"]
 
 _SNIPPETS: Final = {"fields": ["text"], "length": 300}
-_EXTRA: Final = "Install the extra: pip install 'lightretriever-search[client]'."
 
 
 def search(
@@ -34,11 +33,9 @@ def search(
     timeout_s: Annotated[float, typer.Option(help="Most seconds for the whole call.")] = 30.0,
 ) -> None:
     """Search a running service; exit status 0 with hits, 1 without, 2 on an error."""
-    try:
+    with importing("client"):
         from lightretriever.service.client.calls import search_call
         from lightretriever.service.client.sync import SearchClient
-    except ModuleNotFoundError as error:
-        raise MissingExtraError(f"this command needs {error.name}, which is not installed.", remedy=_EXTRA) from error
     given = {"k": k, "mode": mode, "task": task}
     fields = dict(map(_field, field or ())) | {name: value for name, value in given.items() if value is not None}
     if explain:

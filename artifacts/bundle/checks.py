@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from lightretriever.artifacts.bundle.hashes import file_hashes
-from lightretriever.artifacts.bundle.manifest import Manifest, TokenizerInfo
-from lightretriever.artifacts.bundle.paths import MANIFEST_FILE, head_files
+from lightretriever.artifacts.bundle.manifest import MANIFEST_FILE, Manifest, TokenizerInfo, head_files
 from lightretriever.artifacts.dense.index import DenseIndex
 from lightretriever.artifacts.errors import BundleError
 from lightretriever.artifacts.sparse.index import ImpactIndex

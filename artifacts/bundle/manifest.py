@@ -1,22 +1,24 @@
-"""`manifest.json`: what a bundle is, and what it is made of."""
+"""`manifest.json`: what a bundle is, what it is made of, and where its files lie. A bundle may come from a stranger, so
+no path may leave it."""
 
 import hashlib
 import json
+import re
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Final, Literal, Self
 
 import orjson
-from lightretriever.artifacts.bundle.paths import MANIFEST_FILE, InsidePath, TaskName, head_files
 from lightretriever.artifacts.corpus.bounds import MAX_DIMENSION, MAX_FIELD_CHARS, MAX_FIELDS, MAX_TERM
 from lightretriever.artifacts.corpus.fields import FieldKind, FieldName
 from lightretriever.artifacts.errors import BundleError
 from lightretriever.artifacts.files.reading import read_bounded
 from lightretriever.artifacts.sparse.vocabulary import Language, VocabularyKind
 from lightretriever.artifacts.tokens.table import TableDtype, scale_path
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 __all__ = [
     "FORMAT_VERSION",
+    "MANIFEST_FILE",
     "MAX_TEXT_CHARS",
     "CorpusInfo",
     "DenseInfo",
@@ -25,6 +27,7 @@ __all__ = [
     "FileInfo",
     "HeadInfo",
     "ImpactKind",
+    "InsidePath",
     "LegWeights",
     "LiveInfo",
     "Manifest",
@@ -34,11 +37,37 @@ __all__ = [
     "ModelSource",
     "SparseInfo",
     "TaskInfo",
+    "TaskName",
     "TokenizerInfo",
+    "head_files",
     "parse_manifest",
     "read_manifest",
+    "table_file",
     "table_files",
 ]
+
+MANIFEST_FILE: Final = "manifest.json"
+_TASK_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+
+
+def _inside(path: str) -> str:
+    """A relative path in POSIX spelling that can't leave the bundle."""
+    parts = path.split("/")
+    if not path or "\\" in path or "\0" in path or ":" in path or any(part in {"", ".", ".."} for part in parts):
+        raise ValueError(f"{path!r} is not a plain relative path inside the bundle")
+    if path == MANIFEST_FILE:
+        raise ValueError(f"{MANIFEST_FILE} can't be listed in itself")
+    return path
+
+
+def _task_name(name: str) -> str:
+    if not _TASK_NAME.fullmatch(name):
+        raise ValueError(f"{name!r} is no task name (letters, digits, '_' and '-', at most 64, no '-' or '_' first)")
+    return name
+
+
+InsidePath = Annotated[str, AfterValidator(_inside)]
+TaskName = Annotated[str, AfterValidator(_task_name)]
 
 MAX_TEXT_CHARS: Final = 10_000
 """Characters of a name, an instruction or any other text of a manifest."""
@@ -299,6 +328,16 @@ class Manifest(ManifestPart):
         """
         canonical = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def table_file(task: str) -> str:
+    """Where the table of a task lies in a bundle. Raises ValueError for a name that can't be a file name."""
+    return f"tables/{_task_name(task)}.npy"
+
+
+def head_files(task: str, *, sparse: bool) -> list[str]:
+    """Where the head queries of a task lie in a bundle: texts, vectors, and `sparse` weights, if there are any."""
+    return [f"heads/{_task_name(task)}{ending}" for ending in (".json", ".npy", ".sparse.npy")[: 2 + sparse]]
 
 
 def table_files(task: TaskInfo) -> list[str]:

@@ -15,7 +15,6 @@ A query bundle has all of them but the two indexes, which a cluster holds (see `
 A bundle is one version: its parts are made, swapped and verified together.
 """
 
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import chain
@@ -36,8 +35,7 @@ from lightretriever.artifacts.bundle.checks import (
     check_unlisted,
     raise_first,
 )
-from lightretriever.artifacts.bundle.manifest import DenseInfo, Manifest, read_manifest
-from lightretriever.artifacts.bundle.paths import head_files
+from lightretriever.artifacts.bundle.manifest import Manifest, TaskInfo, head_files, read_manifest
 from lightretriever.artifacts.dense.index import DenseIndex
 from lightretriever.artifacts.errors import BundleError
 from lightretriever.artifacts.sparse.index import ImpactIndex
@@ -47,7 +45,7 @@ from lightretriever.artifacts.tokens.idf import load_idf
 from lightretriever.artifacts.tokens.table import TokenTable
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 
-__all__ = ["Bundle", "index_files", "open_dense"]
+__all__ = ["Bundle", "index_files"]
 
 _WHOLE = "Give the whole bundle, or serve this one on its cluster: `lightretriever serve --backend opensearch`."
 
@@ -110,21 +108,24 @@ class Bundle:
             raise_first(self.path, check_sparse_tokenizer(self.manifest, tokenizer))
         return Vocabulary(tokenizer, sparse.language)
 
+    def task(self, name: str) -> TaskInfo:
+        """What the manifest says of a task. Raises BundleError for one that the bundle does not have."""
+        if (info := self.manifest.tasks.get(name)) is None:
+            raise BundleError(
+                f'{self.path}: there is no task "{name}".', remedy=f"Use one of: {', '.join(self.manifest.tasks)}."
+            )
+        return info
+
     def table(self, task: str) -> TokenTable:
         """The token table of a task, memory-mapped. Raises BundleError for a task that the bundle does not have."""
-        info = self.manifest.tasks.get(task)
-        if info is None:
-            raise BundleError(
-                f'{self.path}: there is no task "{task}".', remedy=f"Use one of: {', '.join(self.manifest.tasks)}."
-            )
-        if info.file is None:
+        if (file := self.task(task).file) is None:
             raise BundleError(f"{self.path}: the bundle has no dense leg.", remedy="Build one with index.dense: true.")
-        return TokenTable.open(self.path / info.file)
+        return TokenTable.open(self.path / file)
 
     def head(self, task: str) -> HeadQueries | None:
-        """The head queries of a task, memory-mapped; None for a task without. Raises BundleError for unusable ones."""
-        info = self.manifest.tasks[task].head
-        if info is None:
+        """The head queries of a task, memory-mapped; None for a task without. Raises BundleError for an unknown task
+        and for unusable head queries."""
+        if (info := self.task(task).head) is None:
             return None
         files = [self.path / file for file in head_files(task, sparse=info.sparse)]
         head = HeadQueries.open(*files, lowercase=self.manifest.tokenizer.lowercase)
@@ -139,9 +140,9 @@ class Bundle:
     def dense(self) -> DenseIndex:
         """The Faiss index, memory-mapped, with the manifest's search parameters set. Raises BundleError for a bundle
         without a dense leg."""
-        if self.manifest.dense is None:
+        if (info := self.manifest.dense) is None:
             raise BundleError(f"{self.path}: the bundle has no dense leg.", remedy="Build one with index.dense: true.")
-        index = open_dense(self.path, self.manifest.dense)
+        index = DenseIndex.open(self.path / info.file, info.parameters)
         raise_first(self.path, check_dense(self.manifest, index))
         return index
 
@@ -154,11 +155,6 @@ class Bundle:
             index.close()
             raise
         return index
-
-
-def open_dense(root: Path, info: DenseInfo, parameters: Mapping[str, float] | None = None) -> DenseIndex:
-    """The dense index of the bundle in `root`, with the manifest's search parameters or others. Raises BundleError."""
-    return DenseIndex.open(root / info.file, info.parameters if parameters is None else parameters)
 
 
 def index_files(manifest: Manifest) -> set[str]:

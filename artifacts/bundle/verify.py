@@ -20,10 +20,18 @@ from lightretriever.artifacts.bundle.checks import (
     differs,
 )
 from lightretriever.artifacts.bundle.hashes import ids_sha256
-from lightretriever.artifacts.bundle.manifest import FORMAT_VERSION, Manifest, TokenizerInfo, read_manifest, table_files
-from lightretriever.artifacts.bundle.paths import MANIFEST_FILE, head_files
-from lightretriever.artifacts.bundle.reader import Bundle, index_files, open_dense
+from lightretriever.artifacts.bundle.manifest import (
+    FORMAT_VERSION,
+    MANIFEST_FILE,
+    Manifest,
+    TokenizerInfo,
+    head_files,
+    read_manifest,
+    table_files,
+)
+from lightretriever.artifacts.bundle.reader import Bundle, index_files
 from lightretriever.artifacts.corpus.bounds import check_document, new_names
+from lightretriever.artifacts.dense.index import DenseIndex
 from lightretriever.artifacts.errors import BundleError, LightRetrieverError
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.sparse.vocabulary import term_problem
@@ -36,18 +44,13 @@ _CHUNK = 4096  # table rows, or documents, looked at together
 _REBUILD = "Build the bundle again."
 
 
-def _unseen(size: int) -> None:
-    """Nobody watches."""
-
-
-def verify_bundle(path: Path, seen: Callable[[int], object] = _unseen, *, indexes: bool = True) -> list[Problem]:
+def verify_bundle(path: Path, seen: Callable[[int], object] = lambda _: None, *, indexes: bool = True) -> list[Problem]:
     """Everything that is wrong with the bundle in the folder `path`; an empty list when it is sound.
 
     Every file is read and hashed. What is inside a file is looked at only when its hash is right: tables (shape, type,
     finite values), head queries, IDF weights, tokenizer against tables, and the numbers of documents in Faiss, in
-    Lucene and in the manifest; in Lucene also its own checksums, and ids and
-    documents one by one.
-    Damaged content gives problems, never an exception.
+    Lucene and in the manifest; in Lucene also its own checksums, and ids and documents one by one. Damaged content
+    gives problems, never an exception.
 
     `seen` is told bytes when they are done with: those of every file when it is hashed, and again when what is inside
     was looked at. Without `indexes` it is a query bundle: those of Faiss and Lucene are ignored.
@@ -146,8 +149,8 @@ def _head(root: Path, manifest: Manifest, task: str) -> Iterator[Problem]:
 
 
 def _dense(root: Path, manifest: Manifest) -> Iterator[Problem]:
-    if manifest.dense is not None:
-        yield from check_dense(manifest, open_dense(root, manifest.dense))
+    if (info := manifest.dense) is not None:
+        yield from check_dense(manifest, DenseIndex.open(root / info.file, info.parameters))
 
 
 def _sparse(root: Path, manifest: Manifest) -> Iterator[Problem]:

@@ -18,6 +18,7 @@ from lightretriever.artifacts.bundle.batches import (
 )
 from lightretriever.artifacts.bundle.hashes import ids_sha256, list_files
 from lightretriever.artifacts.bundle.manifest import (
+    MANIFEST_FILE,
     CorpusInfo,
     DenseInfo,
     ExpansionInfo,
@@ -31,8 +32,9 @@ from lightretriever.artifacts.bundle.manifest import (
     SparseInfo,
     TaskInfo,
     TokenizerInfo,
+    head_files,
+    table_file,
 )
-from lightretriever.artifacts.bundle.paths import MANIFEST_FILE, head_files, table_file
 from lightretriever.artifacts.bundle.query_sample import QuerySample, query_vectors
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.software import generator

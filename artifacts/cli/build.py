@@ -29,16 +29,16 @@ from lightretriever.artifacts.cli.options import (
     recipe_of,
 )
 from lightretriever.artifacts.cli.runner import JsonOption, next_command, report_skipped, running
-from lightretriever.artifacts.errors import MissingExtraError, RecipeError
+from lightretriever.artifacts.errors import RecipeError, importing
 from lightretriever.artifacts.files.workdir import read_json, work_lock
 from lightretriever.artifacts.pipeline.build import (
     BundleSummary,
     build_bundle,
     check_before_build,
     refined_folder,
-    work_head_files,
 )
 from lightretriever.artifacts.pipeline.encoded import Part, TextStore, encoded_corpus
+from lightretriever.artifacts.pipeline.head import head_files
 from lightretriever.artifacts.pipeline.recipe import Recipe
 from lightretriever.artifacts.pipeline.terms import rank_by_bm25
 
@@ -245,20 +245,16 @@ def index(
 
 def _torch_stages() -> Any:
     """Import `artifacts.pipeline.stages`, which needs torch. MissingExtraError where it is not installed."""
-    try:
+    with importing("pipeline"):
         from lightretriever.artifacts.pipeline import stages
-    except ModuleNotFoundError as error:
-        raise MissingExtraError.of(error) from error
     return stages
 
 
 def _encode_on_ray(recipe: Recipe, address: str) -> "EncodeSummary":
     """Encode the corpus on the Ray cluster at an address. MissingExtraError where Ray is not installed."""
     _torch_stages()
-    try:
+    with importing("ray"):
         from lightretriever.artifacts.pipeline.on_ray import encode_on_ray
-    except ModuleNotFoundError as error:
-        raise MissingExtraError.of(error, "ray") from error
     return encode_on_ray(recipe, address)
 
 
@@ -286,7 +282,7 @@ def _next_stage(recipe: Recipe) -> str:
     work = recipe.work
     files = [work / "tables" / task / "table.npy" for task in recipe.tasks]
     if recipe.head is not None:
-        files += [work_head_files(recipe, task, sparse=False)[1] for task in recipe.tasks]
+        files += [head_files(recipe, task, sparse=False)[1] for task in recipe.tasks]
     if not all(file.is_file() for file in files):
         return "distil-table" if recipe.biencoder else "table"
     if not (work / "encode" / "corpus.json").is_file():

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from lightretriever.artifacts.errors import MissingExtraError
+from lightretriever.artifacts.errors import importing
 
 if TYPE_CHECKING:
     from lightretriever.artifacts.cluster.client import Cluster
@@ -30,9 +30,7 @@ CaFileOption = Annotated[
 def connected(urls: str, user: str | None, ca_file: Path | None) -> "Cluster":
     """Connect with the secrets of the environment, because options would show them to all users of the machine. Raises
     ClusterError, and MissingExtraError."""
-    try:
+    with importing("cluster"):
         from lightretriever.artifacts.cluster.client import ClusterAddress, connect
-    except ModuleNotFoundError as error:
-        raise MissingExtraError.of(error, "cluster") from error
     password, api_key = (os.environ.get(_PREFIX + name) for name in ("PASSWORD", "API_KEY"))
     return connect(ClusterAddress(urls, user, password, api_key, ca_file), timeout_s=_TIMEOUT_S, retry_late=True)

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.cli.options import OverwriteOption
+from lightretriever.artifacts.cli.options import BundleArgument, OverwriteOption
 from lightretriever.artifacts.cli.runner import JsonOption, running
 from lightretriever.artifacts.corpus.beir import read_queries
 from lightretriever.artifacts.progress import ProgressBar
@@ -31,7 +31,7 @@ class CompactSummary(Summary):
 
 
 def compact(
-    bundle: Annotated[Path, typer.Argument(help="The bundle's folder.", show_default=False)],
+    bundle: BundleArgument,
     live: Annotated[Path, typer.Option("--live", help="Folder of the journal.", show_default=False)],
     output: Annotated[Path, typer.Option("--output", help="The bundle to write.", show_default=False)],
     queries: Annotated[

@@ -7,13 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from lightretriever.artifacts.bundle.manifest import LegWeights
+from lightretriever.artifacts.cli.options import BundleArgument, TaskOption
 from lightretriever.artifacts.cli.runner import JsonOption, next_command, running
-from lightretriever.artifacts.errors import MissingExtraError, RecipeError
+from lightretriever.artifacts.errors import RecipeError, importing
 from lightretriever.artifacts.summary import Summary, Text
+from pydantic import ValidationError
 from rich.console import Console
 
 if TYPE_CHECKING:
-    from lightretriever.artifacts.bundle.manifest import LegWeights
     from lightretriever.artifacts.evaluation.evaluate import Evaluation
 
 __all__ = ["EvaluateSummary", "evaluate"]
@@ -43,11 +45,11 @@ class EvaluateSummary(Summary):
 
 def evaluate(
     context: typer.Context,
-    bundle: Annotated[Path, typer.Argument(help="The bundle's folder.", show_default=False)],
+    bundle: BundleArgument,
     dataset: Annotated[Path, typer.Argument(help="BEIR folder with queries and qrels.", show_default=False)],
     output: Annotated[Path, typer.Option(help="Folder for evaluation.json and the TREC runs.")],
     split: Annotated[str, typer.Option(help="Which qrels: qrels/SPLIT.tsv.")] = "test",
-    task: Annotated[str | None, typer.Option(help="The bundle's task (default: the bundle's default task).")] = None,
+    task: TaskOption = None,
     candidates: Annotated[int, typer.Option(help="Candidates each leg proposes.")] = 100,
     method: Annotated[str, typer.Option("--fusion", help="Fusion of `hybrid`: linear or rrf.")] = "linear",
     weights: Annotated[
@@ -69,7 +71,7 @@ def evaluate(
 ) -> None:
     """Measure dense, sparse, hybrid and BM25 on a test collection: nDCG@10, MRR@10, R@20, R@50, R@100."""
     with running("evaluate", as_json=as_json) as job:
-        try:
+        with importing("pipeline"):
             from lightretriever.artifacts.evaluation.evaluate import evaluate_bundle
             from lightretriever.artifacts.evaluation.full import QueryModel
             from lightretriever.artifacts.evaluation.quality import check_recording
@@ -91,19 +93,14 @@ def evaluate(
                 drop_own=drop_own,
                 record=None if results is None else partial(_record, results, name, note),
             )
-        except ModuleNotFoundError as error:
-            raise MissingExtraError.of(error) from error
         if not as_json:
             print_report(result.report, Console())
         job.summary = _summary(result.report, output, results)
         job.summary.next = next_command(context, "serve", bundle)
 
 
-def leg_weights(text: str) -> "LegWeights":
+def leg_weights(text: str) -> LegWeights:
     """Read weights such as dense=0.5,sparse=0.2. Raises RecipeError for other legs or numbers."""
-    from lightretriever.artifacts.bundle.manifest import LegWeights
-    from pydantic import ValidationError
-
     try:
         pairs = [part.strip().split("=", 1) for part in text.split(",")]
         weights = {leg: float(weight) for leg, weight in pairs}

@@ -6,8 +6,9 @@ from typing import Annotated, Literal
 
 import typer
 from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.cli.options import BundleArgument
 from lightretriever.artifacts.cli.runner import JsonOption, running
-from lightretriever.artifacts.errors import MissingExtraError
+from lightretriever.artifacts.errors import importing
 from lightretriever.artifacts.summary import Summary, Text, folder_size, megabytes
 
 __all__ = ["ExportSummary", "export"]
@@ -39,7 +40,7 @@ class ExportSummary(Summary):
 
 
 def export(
-    bundle: Annotated[Path, typer.Argument(help="The bundle's folder.", show_default=False)],
+    bundle: BundleArgument,
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to write.", show_default=False)],
     to: Annotated[Format, typer.Option("--to", help="The library that reads the folder.", show_default=False)],
     model: Annotated[
@@ -54,10 +55,8 @@ def export(
 ) -> None:
     """Write the query encoder as a model of sentence-transformers, for another vector store."""
     with running("export", as_json=as_json) as job:
-        try:
+        with importing("pipeline"):
             from lightretriever.artifacts.pipeline.export import export_sentence_transformer
-        except ModuleNotFoundError as error:
-            raise MissingExtraError.of(error) from error
         opened = Bundle.open(bundle, indexes=False)
         named = task or opened.manifest.default_task
         warnings = export_sentence_transformer(opened, directory, task=named, model=model, overwrite=overwrite)

@@ -1,39 +1,35 @@
 """The command `lightretriever general-table`; torch is loaded when it runs."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from lightretriever.artifacts.cli.options import DeviceOption, RecipeArgument
+from lightretriever.artifacts.cli.options import DeviceOption, RecipeArgument, WorkOption, overridden
 from lightretriever.artifacts.cli.runner import JsonOption, running
-from lightretriever.artifacts.errors import MissingExtraError
+from lightretriever.artifacts.errors import importing
 from lightretriever.artifacts.files.atomic_dir import check_target
 from lightretriever.artifacts.files.workdir import work_lock
-from lightretriever.artifacts.pipeline.recipe import GeneralTableRecipe, read_recipe
+from lightretriever.artifacts.pipeline.recipe import GeneralTableRecipe
 
 __all__ = ["general_table"]
 
 
 def general_table(
+    context: typer.Context,
     recipe: RecipeArgument,
     model: Annotated[str | None, typer.Option(help="Hugging Face id or directory (model.path).")] = None,
     data: Annotated[Path | None, typer.Option(help="Folder that the recipe's relative paths of texts are in.")] = None,
     device: DeviceOption = None,
-    work: Annotated[Path | None, typer.Option(help="Directory of intermediate files (work).")] = None,
+    work: WorkOption = None,
     output: Annotated[Path | None, typer.Option(help="The table's folder (output).")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing table.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Fit a bi-encoder's token table to texts of all kinds, so that a corpus needs only its documents encoded."""
     with running("general-table", as_json=as_json) as job:
-        given: dict[str, Any] = {"model.path": model, "model.device": device, "work": work, "output": output}
-        loaded = read_recipe(
-            recipe, GeneralTableRecipe, {k: str(v) if isinstance(v, Path) else v for k, v in given.items()}
-        ).below(data)
+        loaded = overridden(context, GeneralTableRecipe).below(data or Path())
         check_target(loaded.output, overwrite=overwrite, marker="table.json")
-        try:
+        with importing("pipeline"):
             from lightretriever.artifacts.pipeline.general import run_general_table
-        except ModuleNotFoundError as error:
-            raise MissingExtraError.of(error) from error
         with work_lock(loaded.work):
             job.summary = run_general_table(loaded, overwrite=overwrite)

@@ -1,13 +1,14 @@
-"""The options of the commands that make a bundle, and what they replace in its recipe."""
+"""Arguments and options that commands share, and what those of a build replace in its recipe."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from lightretriever.artifacts.pipeline.recipe import Recipe, load_recipe
+from lightretriever.artifacts.pipeline.recipe import AnyRecipe, Recipe, read_recipe
 
 __all__ = [
     "AdapterOption",
+    "BundleArgument",
     "CorpusOption",
     "DeviceOption",
     "DimensionOption",
@@ -20,11 +21,16 @@ __all__ = [
     "RayOption",
     "RecipeArgument",
     "SkipOption",
+    "TaskOption",
     "TopKOption",
     "TopOption",
     "WorkOption",
+    "overridden",
     "recipe_of",
 ]
+
+BundleArgument = Annotated[Path, typer.Argument(help="The bundle's folder.", show_default=False)]
+TaskOption = Annotated[str | None, typer.Option(help="The bundle's task (default: the bundle's default task).")]
 
 RecipeArgument = Annotated[Path, typer.Argument(help="The recipe, a YAML file.", show_default=False)]
 CorpusOption = Annotated[str | None, typer.Option("--corpus", help="Corpus file or BEIR folder (corpus.path).")]
@@ -55,6 +61,7 @@ _KEYS = {
     "limit": "corpus.limit",
     "skip_bad": "corpus.skip_bad",
     "model": "model.path",
+    "teacher": "teacher.path",
     "adapter": "model.adapter",
     "device": "model.device",
     "head_queries": "head.queries",
@@ -68,7 +75,11 @@ _KEYS = {
 
 
 def recipe_of(context: typer.Context) -> Recipe:
-    """The recipe of a command, with the options that it was called with."""
+    """The recipe of a bundle that a command was given, with the options that it was called with."""
+    return overridden(context, Recipe)
+
+
+def overridden(context: typer.Context, kind: type[AnyRecipe]) -> AnyRecipe:
+    """The recipe of this `kind` that a command was given, with the options that it was called with."""
     given = {_KEYS[name]: value for name, value in context.params.items() if name in _KEYS and value is not False}
-    overrides = {key: str(value) if isinstance(value, Path) else value for key, value in given.items()}
-    return load_recipe(context.params["recipe"], overrides)
+    return read_recipe(context.params["recipe"], kind, given)

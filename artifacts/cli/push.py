@@ -8,8 +8,9 @@ import typer
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.writer import write_query_bundle
 from lightretriever.artifacts.cli.cluster import CaFileOption, IndexOption, ToOption, UserOption, connected
+from lightretriever.artifacts.cli.options import BundleArgument
 from lightretriever.artifacts.cli.runner import JsonOption, next_command, running
-from lightretriever.artifacts.errors import MissingExtraError
+from lightretriever.artifacts.errors import importing
 from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.summary import Summary, Text
 
@@ -48,7 +49,7 @@ class PushSummary(Summary):
 
 def push(
     context: typer.Context,
-    bundle: Annotated[Path, typer.Argument(help="The bundle's folder.", show_default=False)],
+    bundle: BundleArgument,
     to: ToOption,
     index: IndexOption,
     shards: Annotated[int, typer.Option("--shards", min=1, max=1024, help="Shards of the index.")] = 1,
@@ -64,10 +65,8 @@ def push(
     as_json: JsonOption = False,
 ) -> None:
     """Write a bundle to an OpenSearch cluster, check it, and let the alias stand for it; a stopped run goes on."""
-    try:
+    with importing("cluster"):
         from lightretriever.artifacts.cluster.push import push as push_bundle
-    except ModuleNotFoundError as error:
-        raise MissingExtraError.of(error, "cluster") from error
     with running("push", as_json=as_json) as job:
         opened = Bundle.open(bundle)
         if query_bundle is not None:
@@ -90,13 +89,8 @@ def push(
             cluster.close()
         job.summary = PushSummary(
             path=f"{cluster.name}/{index}",
-            index=pushed.index,
             version=opened.manifest.digest,
-            documents=pushed.documents,
-            found=pushed.found,
-            before=pushed.before,
-            removed=pushed.removed,
-            changed=pushed.changed,
+            **vars(pushed),
             query_bundle=None if query_bundle is None else str(query_bundle),
         )
         served = query_bundle or bundle

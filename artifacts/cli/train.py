@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
+from lightretriever.artifacts.cli.options import DeviceOption, ModelOption, overridden
 from lightretriever.artifacts.cli.runner import JsonOption, next_command, running
-from lightretriever.artifacts.errors import MissingExtraError, RecipeError
+from lightretriever.artifacts.errors import RecipeError, importing
 from lightretriever.artifacts.files.workdir import work_lock
 from lightretriever.artifacts.progress import duration
 from lightretriever.artifacts.summary import Summary, Text, folder_size, megabytes
-from lightretriever.artifacts.training.recipe import TrainRecipe, load_train_recipe
+from lightretriever.artifacts.training.recipe import TrainRecipe
 
 __all__ = ["TrainSummary", "train"]
 
@@ -50,12 +51,12 @@ class TrainSummary(Summary):
 def train(
     context: typer.Context,
     recipe: Annotated[Path, typer.Argument(help="The training recipe, a YAML file.", show_default=False)],
-    model: Annotated[str | None, typer.Option(help="Hugging Face id, directory or .gguf (model.path).")] = None,
+    model: ModelOption = None,
     teacher: Annotated[
         str | None, typer.Option(help="Hugging Face id or directory of the bi-encoder (teacher.path).")
     ] = None,
     data: Annotated[Path | None, typer.Option(help="Folder that the recipe's relative paths of sets are in.")] = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, … (model.device).")] = None,
+    device: DeviceOption = None,
     work: Annotated[Path | None, typer.Option(help="Directory of checkpoints, log and prepared data (work).")] = None,
     output: Annotated[Path | None, typer.Option(help="Folder of the trained adapter (output).")] = None,
     minutes: Annotated[float | None, typer.Option(min=0, help="Stop after so many minutes, with a checkpoint.")] = None,
@@ -64,16 +65,10 @@ def train(
     """Train an adapter, or go on with a run that was stopped. Start several processes by torchrun or accelerate."""
     first = os.environ.get("RANK", "0") == "0"
     with running("train", as_json=as_json, quietly=not first) as job:
-        options = {"model.path": model, "teacher.path": teacher, "model.device": device, "work": work, "output": output}
-        loaded = load_train_recipe(
-            recipe, {key: str(value) if isinstance(value, Path) else value for key, value in options.items()}
-        )
-        loaded = loaded if data is None else loaded.below(data)
+        loaded = overridden(context, TrainRecipe).below(data or Path())
         _check(loaded, int(os.environ.get("WORLD_SIZE", "1")))
-        try:
+        with importing("pipeline"):
             from lightretriever.artifacts.training.loop import train as run
-        except ModuleNotFoundError as error:
-            raise MissingExtraError.of(error) from error
         with work_lock(loaded.work) if first else nullcontext():
             finished = run(loaded, minutes=minutes)
             if first:

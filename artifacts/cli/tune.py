@@ -4,18 +4,19 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from lightretriever.artifacts.cli.options import BundleArgument, TaskOption
 from lightretriever.artifacts.cli.runner import JsonOption, running
-from lightretriever.artifacts.errors import MissingExtraError
+from lightretriever.artifacts.errors import importing
 
 __all__ = ["tune"]
 
 
 def tune(
     context: typer.Context,
-    bundle: Annotated[Path, typer.Argument(help="The bundle's folder.", show_default=False)],
+    bundle: BundleArgument,
     dev: Annotated[Path, typer.Option(help="BEIR folder with queries and qrels that are no test set.")],
     split: Annotated[str, typer.Option(help="Which qrels: qrels/SPLIT.tsv.")] = "dev",
-    task: Annotated[str | None, typer.Option(help="The bundle's task (default: the bundle's default task).")] = None,
+    task: TaskOption = None,
     candidates: Annotated[int, typer.Option(min=10, help="Candidates each leg proposes.")] = 100,
     step: Annotated[float, typer.Option(help="Distance of the weights to try.")] = 0.1,
     queries: Annotated[int, typer.Option(min=20, help="Most queries; more are drawn from.")] = 1000,
@@ -23,10 +24,8 @@ def tune(
 ) -> None:
     """Choose the legs' weights by judged queries, and say whether they tell."""
     with running("tune", as_json=as_json) as job:
-        try:
+        with importing("pipeline"):
             from lightretriever.artifacts.evaluation.tune import tune_weights
-        except ModuleNotFoundError as error:
-            raise MissingExtraError.of(error) from error
         job.summary = tune_weights(
             context.obj, bundle, dev, split=split, task=task, candidates=candidates, step=step, most=queries
         )

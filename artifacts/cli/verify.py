@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 import typer
 from lightretriever.artifacts.bundle.manifest import Manifest, read_manifest
 from lightretriever.artifacts.bundle.verify import verify_bundle
+from lightretriever.artifacts.cli.options import BundleArgument
 from lightretriever.artifacts.cli.runner import JsonOption, next_command, running
 from lightretriever.artifacts.errors import BundleError
 from lightretriever.artifacts.progress import ProgressBar
@@ -48,7 +49,7 @@ class VerifySummary(Summary):
 
 def verify(
     context: typer.Context,
-    bundle: Annotated[Path, typer.Argument(help="The bundle's folder.", show_default=False)],
+    bundle: BundleArgument,
     query_bundle: Annotated[bool, typer.Option("--query-bundle", help="It is one without indexes.")] = False,
     as_json: JsonOption = False,
 ) -> None:

@@ -23,7 +23,7 @@ _ERROR: Final = 1e-5  # of a score, as a share of the query's best
 def check_scores(cluster: Cluster, index: str, meta: IndexMeta, dense: DenseIndex | None, sparse: ImpactIndex) -> None:
     """Score a sample of documents for some of them as queries, in every leg. ClusterError if a score differs by more
     than 1e-5 of the best one. Of a document with more than 500 terms, the query has 500, spread over all."""
-    ordinals = np.unique(np.linspace(0, meta.documents - 1, _DOCUMENTS).astype(np.int64))
+    ordinals = sparse.spread(_DOCUMENTS)
     among, count = of_ordinals(ordinals), ordinals.size
     for ordinal in ordinals[:: max(1, ordinals.size // _QUERIES)].tolist():
         if dense is not None:

@@ -8,7 +8,7 @@ from typing import IO, Any, Final
 from uuid import UUID
 
 import numpy as np
-from lightretriever.artifacts.errors import MissingExtraError
+from lightretriever.artifacts.errors import importing
 
 __all__ = ["arrow_table", "parquet_table", "zstd_stream"]
 
@@ -49,10 +49,8 @@ def zstd_stream(file: IO[bytes]) -> Any:
 
 
 def _pyarrow() -> Any:
-    try:
+    with importing("import"):
         import pyarrow
-    except ModuleNotFoundError as error:
-        raise MissingExtraError.of(error, "import") from error
     return pyarrow
 
 

@@ -32,6 +32,7 @@ __all__ = [
 
 _FORMS: Final = "query-id, corpus-id and score (BEIR), or query-id, iteration, corpus-id and grade (TREC)"
 _TABLE: Final = "; if this is CSV or another table, make a corpus of it by `lightretriever corpus`"
+_MOST_REASONS: Final = 20
 _RENAME: Final = "jq -c '{_id: .id, text: .contents}'"
 
 
@@ -67,10 +68,10 @@ class Skipped:
     count: int = 0
     reasons: list[str] = field(default_factory=list)
 
-    def add(self, reason: str, *, keep: int = 20) -> None:
-        """Count one bad line, and keep its reason while there are fewer than `keep`."""
+    def add(self, reason: str) -> None:
+        """Count one bad line, and keep its reason if it is one of the first 20."""
         self.count += 1
-        if len(self.reasons) < keep:
+        if len(self.reasons) < _MOST_REASONS:
             self.reasons.append(reason)
 
 

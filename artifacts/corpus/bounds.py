@@ -2,9 +2,8 @@
 nothing is refused late, and nothing is read that can't be served."""
 
 from collections.abc import Mapping, Set
+from math import inf
 from typing import Any, Final
-
-from lightretriever.artifacts.files.nesting import nesting
 
 __all__ = [
     "MAX_DIMENSION",
@@ -19,6 +18,7 @@ __all__ = [
     "check_document",
     "check_id",
     "check_nesting",
+    "nesting",
     "new_names",
 ]
 
@@ -59,6 +59,18 @@ def check_id(value: object) -> str:
         found = "a line break" if "\n" in value else f"{size:,} bytes"
         raise ValueError(f'"_id" must be at most {MAX_ID_BYTES} bytes without a line break, found {found}')
     return value
+
+
+def nesting(value: object, deepest: int, most: float = inf) -> tuple[int, int]:
+    """How deep mappings and lists stand in each other, and how many values they have; ends above either bound."""
+    level, depth, count = [value], 0, 0
+    while depth <= deepest and count <= most:
+        parts = [part for part in level if isinstance(part, dict | list | set | tuple)]
+        if not parts:
+            break
+        depth, count = depth + 1, count + sum(map(len, parts))
+        level = [inner for part in parts for inner in (part.values() if isinstance(part, dict) else part)]
+    return depth, count
 
 
 def check_nesting(value: object) -> None:

@@ -197,16 +197,13 @@ def _joined(row: Row, names: tuple[str, ...], *, titled: bool) -> str:
     return "\n\n".join(filter(None, texts))
 
 
-def _finite(name: str, value: float) -> float:
-    if not math.isfinite(value):
-        raise ValueError(f'column "{name}": {value!r} is beyond the numbers that JSON has')
-    return value
-
-
 def _number(name: str, value: Any) -> Any:
     if not isinstance(value, str):
         return value
     digits = value.strip()
     if not _NUMBER.fullmatch(digits):
         raise ValueError(f'column "{name}": {value!r:.80} is no number')
-    return int(digits) if digits.lstrip("+-").isdecimal() else _finite(name, float(digits))
+    found = int(digits) if digits.lstrip("+-").isdecimal() else float(digits)
+    if found in (math.inf, -math.inf):
+        raise ValueError(f'column "{name}": {found!r} is beyond the numbers that JSON has')
+    return found

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from lightretriever.artifacts.corpus.markdown import Heading
-from lightretriever.artifacts.errors import BundleError, MissingExtraError, ModelError
+from lightretriever.artifacts.errors import BundleError, ModelError, importing
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 from tokenizers import Tokenizer
 
@@ -258,11 +258,9 @@ def _file(source: str, name: str) -> bytes | None:
     path = Path(source) / name
     if Path(source).is_dir():
         return path.read_bytes() if path.is_file() else None
-    try:
+    with importing("pipeline"):
         from huggingface_hub import hf_hub_download  # slow to import
         from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, HFValidationError
-    except ModuleNotFoundError as error:
-        raise MissingExtraError.of(error, "pipeline") from error
     try:
         return Path(hf_hub_download(source, name)).read_bytes()
     except EntryNotFoundError:

@@ -16,6 +16,7 @@ import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Final
@@ -313,7 +314,8 @@ def _csv_rows(reader: Any, header: list[str], before: int) -> Iterator[Placed]:
 
 def _text_lines(file: io.BufferedReader) -> Iterator[str]:
     head = file.peek(_PIECE)
-    lines = _lines_of_cr(file) if b"\r" in head and b"\n" not in head else _lines_of_lf(file)
+    of_cr = b"\r" in head and b"\n" not in head
+    lines = _lines_of_cr(file) if of_cr else iter(partial(file.readline, MAX_DOCUMENT_BYTES + 8), b"")
     for number, line in enumerate(lines, 1):
         try:
             yield read_text(line)
@@ -323,11 +325,6 @@ def _text_lines(file: io.BufferedReader) -> Iterator[str]:
             byte = error.object[error.start]
             what = f"line {number}: not UTF-8 (byte 0x{byte:02x}); convert it, as by `iconv -f WINDOWS-1252 -t UTF-8`"
             raise ValueError(what) from error
-
-
-def _lines_of_lf(file: io.BufferedReader) -> Iterator[bytes]:
-    while line := file.readline(MAX_DOCUMENT_BYTES + 8):
-        yield line
 
 
 def _lines_of_cr(file: io.BufferedReader) -> Iterator[bytes]:

@@ -15,7 +15,7 @@ from typing import Any, Final
 from lightretriever.artifacts.bundle.manifest import LegWeights, Manifest
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.corpus.beir import file_sha256, find_file
-from lightretriever.artifacts.errors import BundleError, CorpusError, RecipeError
+from lightretriever.artifacts.errors import CorpusError, RecipeError
 from lightretriever.artifacts.evaluation.full import FullQueries, QueryModel, encode_fully
 from lightretriever.artifacts.evaluation.report import describe_bundle, environment
 from lightretriever.artifacts.evaluation.runs import (
@@ -31,15 +31,14 @@ from lightretriever.artifacts.evaluation.runs import (
     write_run,
 )
 from lightretriever.artifacts.evaluation.searching import Fusion, OpenSearcher
-from lightretriever.artifacts.evaluation.systems import BM25, PAPER_FUSION, Searches, run_bm25, run_systems
+from lightretriever.artifacts.evaluation.systems import BM25, DEPTH, PAPER_FUSION, Searches, run_bm25, run_systems
 from lightretriever.artifacts.files.atomic_file import writing
 from lightretriever.artifacts.files.workdir import write_atomically
 from lightretriever.artifacts.signals import commit_point
 
-__all__ = ["REPORT_FILE", "Evaluation", "check_task", "evaluate_bundle", "fusion_of"]
+__all__ = ["REPORT_FILE", "Evaluation", "evaluate_bundle", "fusion_of"]
 
 REPORT_FILE: Final = "evaluation.json"
-_DEPTH: Final = 100  # the largest cut-off of the measures
 _NAMED: Final = 10  # ids named in a warning
 
 
@@ -63,8 +62,7 @@ def evaluate_bundle(
     *,
     split: str = "test",
     task: str | None = None,
-    depth: int = _DEPTH,
-    candidates: int = _DEPTH,
+    candidates: int = DEPTH,
     method: str = "linear",
     weights: LegWeights | None = None,
     only: Collection[str] | None = None,
@@ -74,8 +72,8 @@ def evaluate_bundle(
 ) -> Evaluation:
     """Search with every judged query of DATASET/qrels/SPLIT.tsv and measure nDCG@10, MRR@10, R@20, R@50 and R@100.
 
-    `depth` hits are kept per query, `candidates` are proposed by each leg for the fusion (`fusion_of` explains `method`
-    and `weights`). `only` names the systems to run (None: all). With `drop_own`, a hit whose id is the query's is
+    100 hits are kept per query, `candidates` are proposed by each leg for the fusion (`fusion_of` explains `method` and
+    `weights`). `only` names the systems to run (None: all). With `drop_own`, a hit whose id is the query's is
     dropped. Writes `evaluation.json` and one TREC run file per system, SYSTEM.trec, to the folder `output`, and then
     calls `record`. A signal stops the command before it writes, or not at all. Judged documents that the bundle lacks
     count as not found, and cause a warning.
@@ -83,17 +81,17 @@ def evaluate_bundle(
     Raises BundleError for a bundle or a task that can't be used, CorpusError for a dataset that can't be read or has
     nothing in common with the bundle, RecipeError for impossible settings, ModelError for an impossible query model.
     """
-    _check_settings(depth, candidates, method)
+    _check_settings(candidates, method)
     bundle = Bundle.open(bundle_path)
     task = task or bundle.manifest.default_task
-    check_task(bundle, task)
+    bundle.task(task)
     judged = read_judged(dataset, split)
     fusion, queries = fusion_of(method, weights, bundle.manifest), list(judged.queries.values())
     full: FullQueries | None = None
     warnings: list[str] = []
     if query_model is not None:
         full, warnings = encode_fully(query_model, bundle, task, queries)
-    searches = Searches(task, depth, candidates, fusion, only, full, dense=bundle.manifest.dense is not None)
+    searches = Searches(task, candidates, fusion, only, full, dense=bundle.manifest.dense is not None)
     searches.wanted()  # an impossible choice is an error before anything is searched
     with writing(output):
         output.mkdir(parents=True, exist_ok=True)
@@ -102,7 +100,7 @@ def evaluate_bundle(
         with open_searcher(bundle) as searcher:
             results = run_systems(searcher, index, judged, searches)
         if "bm25" in searches.wanted():
-            results.runs["bm25"] = run_bm25(index, judged, depth, output)
+            results.runs["bm25"] = run_bm25(index, judged, output)
     if drop_own:
         results = replace(results, runs={system: without_own(run) for system, run in results.runs.items()})
     metrics = {system: measure(judged.qrels, run) for system, run in results.runs.items()}
@@ -126,18 +124,10 @@ def evaluate_bundle(
     return evaluation
 
 
-def check_task(bundle: Bundle, task: str) -> None:
-    """Raise BundleError for a task that the bundle does not have."""
-    if task not in bundle.manifest.tasks:
-        known = ", ".join(bundle.manifest.tasks)
-        raise BundleError(f'{bundle.path}: there is no task "{task}".', remedy=f"Use one of: {known}.")
-
-
-def _check_settings(depth: int, candidates: int, method: str) -> None:
-    if not _DEPTH <= depth <= candidates:
+def _check_settings(candidates: int, method: str) -> None:
+    if candidates < DEPTH:
         raise RecipeError(
-            f"depth is {depth} and candidates is {candidates}; {_DEPTH} <= depth <= candidates is needed, as "
-            f"{MEASURES[-1]} is measured."
+            f"candidates is {candidates}; {MEASURES[-1]} needs {DEPTH} of each leg.", remedy=f"Give {DEPTH} or more."
         )
     if method not in ("linear", "rrf"):
         raise RecipeError(f"fusion is {method!r}.", remedy="Use one of: linear, rrf.")
@@ -171,7 +161,7 @@ def fusion_of(method: str, weights: LegWeights | None, manifest: Manifest) -> Fu
 def _describe_settings(searches: Searches, model: QueryModel | None) -> dict[str, Any]:
     settings = {
         "task": searches.task,
-        "depth": searches.depth,
+        "depth": DEPTH,
         "candidates": searches.candidates,
         "fusion": {"hybrid": searches.fusion.request()}
         | ({"hybrid-paper": PAPER_FUSION.request()} if "hybrid-paper" in searches.wanted() else {}),

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 from lightretriever.artifacts.bundle.manifest import LegWeights
 from lightretriever.artifacts.errors import RecipeError
-from lightretriever.artifacts.evaluation.bm25 import WordIndex, build_word_index
+from lightretriever.artifacts.evaluation.bm25 import BM25_B, BM25_K1, WordIndex, build_word_index
 from lightretriever.artifacts.evaluation.full import FullQueries
 from lightretriever.artifacts.evaluation.runs import JudgedQueries, Ranking, ranking
 from lightretriever.artifacts.evaluation.searching import Fusion, Hit, QueryVectors, Searcher, SearchMode
@@ -21,6 +21,7 @@ from lightretriever.artifacts.tokens.tokenizer import document_text
 
 __all__ = [
     "BM25",
+    "DEPTH",
     "ON_REQUEST",
     "PAPER_FUSION",
     "SYSTEMS",
@@ -32,8 +33,11 @@ __all__ = [
     "word_index",
 ]
 
+DEPTH: Final = 100
+"""Hits of a query that are kept: the largest cut-off of the measures."""
+
 PAPER_FUSION: Final = Fusion(LegWeights(dense=0.7, sparse=0.3), normalization="paper")
-BM25: Final = {"k1": 0.9, "b": 0.4}
+BM25: Final = {"k1": BM25_K1, "b": BM25_B}
 SYSTEMS: Final = ("dense", "sparse", "hybrid", "hybrid-paper", "full-dense", "full-sparse", "full-hybrid", "bm25")
 """In the order of the report. The `full-` ones encode the query by a whole model instead of the token table."""
 
@@ -50,7 +54,6 @@ class Searches:
     `dense`, the bundle has no dense leg, and the sparse one is its only search."""
 
     task: str
-    depth: int
     candidates: int
     fusion: Fusion
     only: Collection[str] | None = None
@@ -77,9 +80,7 @@ class Searches:
         """Search by `system`; None where the query can't be encoded."""
         mode = _MODES[system.removeprefix("full-").removesuffix("-paper")]
         fusion = PAPER_FUSION if system == "hybrid-paper" else self.fusion
-        return searcher.search(
-            query, task=self.task, mode=mode, k=self.depth, candidates=self.candidates, fusion=fusion
-        )
+        return searcher.search(query, task=self.task, mode=mode, k=DEPTH, candidates=self.candidates, fusion=fusion)
 
 
 @dataclass(frozen=True)
@@ -139,11 +140,11 @@ def word_index(
             yield words
 
 
-def run_bm25(index: ImpactIndex, judged: JudgedQueries, depth: int, parent: Path) -> dict[str, Ranking]:
+def run_bm25(index: ImpactIndex, judged: JudgedQueries, parent: Path) -> dict[str, Ranking]:
     """BM25 over the words of the bundle's documents, by an index below `parent` that is removed again."""
     with word_index(parent, "words-", index.ids(), _texts(index), "bm25") as words:
         queries = tracked(judged.queries.items(), "evaluate", total=len(judged.queries), unit="queries")
-        return {name: ranking(words.search(text, depth, **BM25)) for name, text in queries}
+        return {name: ranking(words.search(text, DEPTH, **BM25)) for name, text in queries}
 
 
 def _texts(index: ImpactIndex) -> Iterator[str]:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from lightretriever.artifacts.bundle.manifest import LegWeights
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import RecipeError
-from lightretriever.artifacts.evaluation.evaluate import check_task, fusion_of
+from lightretriever.artifacts.evaluation.evaluate import fusion_of
 from lightretriever.artifacts.evaluation.runs import (
     JudgedQueries,
     measure,
@@ -28,7 +28,7 @@ from lightretriever.artifacts.evaluation.runs import (
     relevant_but_missing,
 )
 from lightretriever.artifacts.evaluation.searching import Fusion, OpenSearcher, Searcher
-from lightretriever.artifacts.evaluation.systems import Searches, run_systems
+from lightretriever.artifacts.evaluation.systems import DEPTH, Searches, run_systems
 from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.summary import Part, Summary, Text
 from lightretriever.artifacts.tokens.tokenizer import sentences_of
@@ -47,12 +47,12 @@ __all__ = [
 RankByBm25: TypeAlias = Callable[[Sequence[str], int], list[list[tuple[str, float]]]]
 """Ids and BM25 scores of the best documents for each query, at most so many."""
 
+_SEED: Final = 0  # of all that is drawn
 _FOLDS: Final = 10
 _RESAMPLES: Final = 10_000
 _K: Final = 10
 _ITEMS: Final = 200  # documents that are looked for
 _ITEM_WORDS: Final = range(4, 21)  # words of a query made of a document
-_DEPTH: Final = 100
 _SHOWN: Final = 5  # divisions that people see
 _SPARSE_ALONE: Final = 0  # its place in `weight_grid`
 _WEAK: Final = 0.5  # of BM25's mean reciprocal rank
@@ -68,9 +68,9 @@ class Difference:
     high: float
 
     @classmethod
-    def of(cls, values: npt.NDArray[np.float64], seed: int) -> "Difference":
+    def of(cls, values: npt.NDArray[np.float64]) -> "Difference":
         """Of the differences of single queries (q,)."""
-        drawn = np.random.default_rng(seed).integers(len(values), size=(_RESAMPLES, len(values)))
+        drawn = np.random.default_rng(_SEED).integers(len(values), size=(_RESAMPLES, len(values)))
         low, high = np.percentile(values[drawn].mean(axis=1), (2.5, 97.5))
         return cls(float(values.mean()), float(low), float(high))
 
@@ -154,9 +154,8 @@ def tune_weights(
     candidates: int = 100,
     step: float = 0.1,
     most: int = 1000,
-    seed: int = 0,
 ) -> TuneSummary:
-    """Choose the weights of linear fusion by the judged queries of DEV/qrels/SPLIT.tsv, at most `most` drawn by `seed`.
+    """Choose the weights of linear fusion by the judged queries of DEV/qrels/SPLIT.tsv, at most `most` drawn ones.
 
     All divisions of 1 into multiples of `step` among the bundle's legs are tried. Raises BundleError for a bundle or
     task that can't be used, CorpusError for a collection that can't be read or has nothing in common with the bundle,
@@ -169,10 +168,10 @@ def tune_weights(
             remedy="Build it with index.dense: true to compare both.",
         )
     task = task or bundle.manifest.default_task
-    check_task(bundle, task)
+    bundle.task(task)
     own = fusion_of("linear", None, bundle.manifest).weights
     grid = weight_grid(step)
-    judged = _drawn(read_judged(dev, split), most, seed)
+    judged = _drawn(read_judged(dev, split), most)
     if len(judged.queries) < 2 * _FOLDS:
         raise RecipeError(
             f"{dev}: {len(judged.queries)} judged queries are too few to choose weights by.",
@@ -187,14 +186,14 @@ def tune_weights(
         values = np.array(
             [_ndcg(searcher, judged, task, candidates, weights, progress) for weights in [*grid, own]], dtype=np.float64
         )
-    tried, means, chosen = values[:-1], values[:-1].mean(axis=1), _out_of_fold(values[:-1], seed)
+    tried, means, chosen = values[:-1], values[:-1].mean(axis=1), _out_of_fold(values[:-1])
     order = np.argsort(-means, kind="stable").tolist()
-    gain, dense_gain = (Difference.of(chosen - other, seed) for other in (values[-1], tried[_SPARSE_ALONE]))
+    gain, dense_gain = (Difference.of(chosen - other) for other in (values[-1], tried[_SPARSE_ALONE]))
     divisions = [
         Division(
             weights=grid[place].model_dump(),
             ndcg=float(means[place]),
-            by_chance=Difference.of(chosen - tried[place], seed).low <= 0,
+            by_chance=Difference.of(chosen - tried[place]).low <= 0,
         )
         for place in order
     ]
@@ -227,10 +226,10 @@ def weight_grid(step: float) -> list[LegWeights]:
     return [LegWeights(dense=dense / parts, sparse=(parts - dense) / parts) for dense in range(parts + 1)]
 
 
-def _drawn(judged: JudgedQueries, most: int, seed: int) -> JudgedQueries:
+def _drawn(judged: JudgedQueries, most: int) -> JudgedQueries:
     ids = list(judged.queries)
     if len(ids) > most:
-        places = np.sort(np.random.default_rng(seed).permutation(len(ids))[:most])
+        places = np.sort(np.random.default_rng(_SEED).permutation(len(ids))[:most])
         ids = [ids[place] for place in places.tolist()]
     return JudgedQueries({name: judged.queries[name] for name in ids}, {name: judged.qrels[name] for name in ids}, [])
 
@@ -248,10 +247,10 @@ def _ndcg(
     return [found[query_id] for query_id in judged.queries]
 
 
-def _out_of_fold(values: npt.NDArray[np.float64], seed: int) -> npt.NDArray[np.float64]:
+def _out_of_fold(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """Each query's value (q,) with the weights that are best on the other folds; `values` (weights, q)."""
     chosen = np.empty(values.shape[1])
-    for fold in np.array_split(np.random.default_rng(seed).permutation(values.shape[1]), _FOLDS):
+    for fold in np.array_split(np.random.default_rng(_SEED).permutation(values.shape[1]), _FOLDS):
         others = np.delete(values, fold, axis=1).mean(axis=1)
         chosen[fold] = values[int(np.argmax(others)), fold]
     return chosen
@@ -276,9 +275,7 @@ class KnownItems:
         return [leg for leg in ("dense", "sparse") if self.mrr.get(leg, 1.0) < _WEAK * self.mrr["bm25"]]
 
 
-def find_known_items(
-    open_searcher: OpenSearcher, bundle: Bundle, bm25: RankByBm25, *, seed: int = 0
-) -> KnownItems | None:
+def find_known_items(open_searcher: OpenSearcher, bundle: Bundle, bm25: RankByBm25) -> KnownItems | None:
     """Search for drawn documents by a sentence of theirs or, where none will do, the title, so that no judgment is
     needed. None where fewer than 20 documents have one.
 
@@ -288,22 +285,22 @@ def find_known_items(
     dense = bundle.manifest.dense is not None
     systems = ("dense", "sparse", "hybrid") if dense else ("sparse",)
     with bundle.sparse() as index:
-        places = np.random.default_rng(seed).permutation(index.count)[: 2 * _ITEMS]
+        places = np.random.default_rng(_SEED).permutation(index.count)[: 2 * _ITEMS]
         queries = dict(islice(_item_queries(index.documents(places)), _ITEMS))
         if len(queries) < 2 * _FOLDS:
             return None
         judged = JudgedQueries(queries, {name: {name: 1} for name in queries}, [])
         fusion = fusion_of("linear", None, bundle.manifest)
-        searches = Searches(bundle.manifest.default_task, _DEPTH, _DEPTH, fusion, systems, dense=dense)
+        searches = Searches(bundle.manifest.default_task, DEPTH, fusion, systems, dense=dense)
         with open_searcher(bundle) as searcher:
             runs = run_systems(searcher, index, judged, searches).runs
-    found = bm25(list(queries.values()), _DEPTH)
+    found = bm25(list(queries.values()), DEPTH)
     runs["bm25"] = {name: ranking(hits) for name, hits in zip(queries, found, strict=True)}
     ndcg = {system: ndcg_per_query(judged.qrels, run) for system, run in runs.items()}
     ours = ndcg["hybrid" if dense else "sparse"]
     values = np.array([ours[name] - ndcg["bm25"][name] for name in queries])
     mrr = {system: measure(judged.qrels, run)["MRR@10"] for system, run in runs.items()}
-    return KnownItems(mrr, Difference.of(values, seed), len(queries))
+    return KnownItems(mrr, Difference.of(values), len(queries))
 
 
 def _item_queries(documents: Iterable[bytes]) -> Iterator[tuple[str, str]]:

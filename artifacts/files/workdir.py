@@ -90,8 +90,11 @@ def _one_begins_the_other(one: Any, other: Any) -> bool:
     return isinstance(one, list) and isinstance(other, list) and all(a == b for a, b in zip(one, other, strict=False))
 
 
-def read_json(file: Path) -> dict[str, Any]:
-    """Read a JSON object of a work directory. Raises ResumeError when it is missing or damaged."""
+def read_json(file: Path, *, stage: str | None = None) -> dict[str, Any]:
+    """Read a JSON object of a work directory, which the command `stage` makes. Raises ResumeError when it is missing or
+    damaged."""
+    if stage is not None and not file.is_file():
+        raise ResumeError(f"{file}: not there.", remedy=f"Run `lightretriever {stage}` with this recipe first.")
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

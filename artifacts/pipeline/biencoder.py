@@ -32,8 +32,8 @@ from lightretriever.artifacts.pipeline.loading import (
     module_folders,
     route,
 )
-from lightretriever.artifacts.pipeline.model import ModelDtype, choose_device, choose_dtype
-from lightretriever.artifacts.pipeline.recipe import BESIDE
+from lightretriever.artifacts.pipeline.model import choose_device, choose_dtype
+from lightretriever.artifacts.pipeline.recipe import BESIDE, ModelDtype
 from lightretriever.artifacts.pipeline.weights import fingerprint, hashes, local_folder
 from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer

@@ -21,7 +21,7 @@ from lightretriever.artifacts.errors import CorpusError
 from lightretriever.artifacts.pipeline.encoded import ImpactRow, TermCounts
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
 
-__all__ = ["Bm25Encoder", "TermNumbers", "lucene_lengths", "strongest"]
+__all__ = ["Bm25Encoder", "TermNumbers", "impact_row", "lucene_lengths"]
 
 _EXACT: Final = 24
 """Lengths below are exact in Lucene's byte, larger ones have four significant bits above it."""
@@ -59,14 +59,10 @@ def lucene_lengths(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     return rounded
 
 
-def strongest(terms: npt.NDArray[np.integer], impacts: npt.NDArray[np.floating], top_k: int | None = None) -> ImpactRow:
-    """Terms (n,), ascending, with whole impacts (n,) as a row: those above 0, of which the `top_k` highest are kept
-    (None: all), of equal ones the lower term."""
+def impact_row(terms: npt.NDArray[np.integer], impacts: npt.NDArray[np.floating]) -> ImpactRow:
+    """Terms (n,), ascending, with whole impacts (n,) as a row: those above 0, at most MAX_IMPACT each."""
     whole = np.clip(impacts, 0, MAX_IMPACT).astype(np.uint16)
-    kept = np.flatnonzero(whole > 0)
-    if top_k is not None and len(kept) > top_k:
-        strongest = np.argsort(-whole[kept].astype(np.int64), kind="stable")[:top_k]
-        kept = np.sort(kept[strongest])
+    kept = whole > 0
     return terms[kept].astype(np.int32), whole[kept]
 
 

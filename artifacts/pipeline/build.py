@@ -1,8 +1,7 @@
 """The last stage: token tables and the encoded corpus become one bundle. Needs no torch."""
 
-import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -10,8 +9,7 @@ from typing import Any, Final, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
-from lightretriever.artifacts.bundle.manifest import CorpusInfo, ImpactKind, LegWeights, ModelInfo, ModelSource
-from lightretriever.artifacts.bundle.paths import MANIFEST_FILE
+from lightretriever.artifacts.bundle.manifest import MANIFEST_FILE, CorpusInfo, LegWeights, ModelInfo, ModelSource
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.writer import (
     BundleContent,
@@ -21,17 +19,16 @@ from lightretriever.artifacts.bundle.writer import (
     write_bundle,
 )
 from lightretriever.artifacts.corpus.beir import read_queries
-from lightretriever.artifacts.corpus.query_log import most_frequent
 from lightretriever.artifacts.dense.build import check_factory
-from lightretriever.artifacts.errors import BundleError, ResumeError
+from lightretriever.artifacts.errors import ResumeError
 from lightretriever.artifacts.files.atomic_dir import check_target
 from lightretriever.artifacts.files.workdir import read_json
 from lightretriever.artifacts.pipeline.encoded import EncodedCorpus, TextStore, encoded_corpus
+from lightretriever.artifacts.pipeline.head import head_texts, read_heads
 from lightretriever.artifacts.pipeline.recipe import Recipe, TableTraining
 from lightretriever.artifacts.pipeline.terms import SPARSE_TOKENIZER, SparseLeg, encoded_batches, terms_tokenizer
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
 from lightretriever.artifacts.summary import Summary, encoded_line, left_out, megabytes
-from lightretriever.artifacts.tokens.head_queries import HeadQueries
 from lightretriever.artifacts.tokens.idf import IDF_FILE, idf_sha256, idf_weights, load_idf
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer, document_text
 
@@ -41,11 +38,8 @@ __all__ = [
     "check_before_build",
     "check_corpus",
     "fit_settings",
-    "head_plan",
-    "head_texts",
     "refined_folder",
     "sparse_leg",
-    "work_head_files",
 ]
 
 
@@ -155,14 +149,14 @@ def build_bundle(recipe: Recipe, *, overwrite: bool = False) -> BundleSummary:
     Raises ResumeError when a stage before this one is missing, unfinished, or was run with another model, instruction,
     setting or corpus than the recipe has now.
     """
-    facts = _read(recipe, "backbone.json", "table")
-    plan = _read(recipe, "encode/plan.json", "encode")
+    facts = read_json(recipe.work / "backbone.json", stage="table")
+    plan = read_json(recipe.work / "encode" / "plan.json", stage="encode")
     store = TextStore(recipe.work / "encode")
     store.places()
     check_corpus(recipe, store)
     _check_same(recipe, facts, plan)
     corpus = encoded_corpus(recipe)
-    heads = _heads(recipe, facts, sparse=head_has_sparse(recipe, plan["impacts"]))
+    heads = read_heads(recipe, facts, plan["impacts"])
     tables = {task: replace(_table(recipe, task, store), head=heads.get(task)) for task in recipe.tasks}
     leg = sparse_leg(recipe, store)
     content = BundleContent(
@@ -196,7 +190,7 @@ def sparse_leg(recipe: Recipe, store: TextStore) -> SparseLeg:
     plan, index = store.plan, recipe.index
     learned = plan["impacts"] == "learned"
     kind = index.vocabulary or ("tokens" if learned else "words")
-    lowercase = _read(recipe, "backbone.json", "table")["lowercase"]
+    lowercase = read_json(recipe.work / "backbone.json", stage="table")["lowercase"]
     tokenizer = TextTokenizer.from_file(recipe.work / "tokenizer.json", lowercase=lowercase)
     own = terms_tokenizer(recipe.work)
     tokens = tokenizer if own.name != SPARSE_TOKENIZER else TextTokenizer.from_file(own, lowercase=lowercase)
@@ -274,7 +268,7 @@ def _check_same(recipe: Recipe, facts: dict[str, Any], plan: dict[str, Any]) -> 
     if "sparse" in facts:
         made["a model for the sparse leg"], now["a model for the sparse leg"] = True, recipe.sparse is not None
     for task, instruction in recipe.tasks.items():
-        table = _read(recipe, f"tables/{task}/plan.json", "table")
+        table = read_json(recipe.work / "tables" / task / "plan.json", stage="table")
         made |= {f"model of table {task}": table["model"], f"tasks.{task}": table["instruction"]}
         now |= {f"model of table {task}": facts["fingerprint"], f"tasks.{task}": instruction}
     if differences := [
@@ -342,63 +336,15 @@ def _sparse_source(recipe: Recipe, facts: dict[str, Any]) -> ModelSource | None:
 
 def refined_folder(recipe: Recipe, task: str) -> Path:
     """Where the refined token table of a task lies: one for each dimension, which the rows are trained for."""
-    dimension = recipe.index.dimension or int(_read(recipe, "backbone.json", "table")["hidden_size"])
+    dimension = recipe.index.dimension or int(read_json(recipe.work / "backbone.json", stage="table")["hidden_size"])
     return recipe.work / "tables" / task / f"refined-{dimension}"
-
-
-def head_texts(recipe: Recipe) -> list[str]:
-    """The recipe's head queries, none without a section `head`. Raises CorpusError for a bad log."""
-    head = recipe.head
-    return [] if head is None else most_frequent(head.queries, head.top, lowercase=recipe.encode.lowercase)
-
-
-def head_has_sparse(recipe: Recipe, impacts: ImpactKind) -> bool:
-    """Whether head queries have sparse weights: where the model that reads them made the `impacts`, and it learned
-    them."""
-    return impacts == "learned" and recipe.sparse is None
-
-
-def head_plan(fingerprint: str, instruction: str, texts: Sequence[str], *, sparse: bool) -> dict[str, Any]:
-    """The plan of head queries: everything that decides their vectors."""
-    digest = hashlib.sha256(json.dumps(list(texts)).encode()).hexdigest()
-    return {"model": fingerprint, "instruction": instruction, "queries": digest, "sparse": sparse}
-
-
-def work_head_files(recipe: Recipe, task: str, *, sparse: bool) -> list[Path]:
-    """Where the head queries of a task lie in the work directory: texts, vectors, sparse rows."""
-    folder = recipe.work / "tables" / task / "head"
-    return [folder / name for name in ("texts.json", "vectors.npy", "sparse.npy")[: 2 + sparse]]
-
-
-def _heads(recipe: Recipe, facts: dict[str, Any], *, sparse: bool) -> dict[str, HeadQueries]:
-    """The head queries of every task, as `table` made them. Raises ResumeError for other ones than the recipe's."""
-    texts, heads = head_texts(recipe), dict[str, HeadQueries]()
-    for task, instruction in recipe.tasks.items() if texts else ():
-        made = _read(recipe, f"tables/{task}/head/plan.json", "table")
-        now = head_plan(facts["fingerprint"], instruction, texts, sparse=sparse)
-        if differences := [
-            f"{key}: {made.get(key)!r} there, {now[key]!r} now" for key in now if made.get(key) != now[key]
-        ]:
-            raise ResumeError(
-                f"{recipe.work}/tables/{task}/head: was made of other inputs ({'; '.join(differences)}).",
-                remedy="Run `lightretriever table` with this recipe again.",
-            )
-        files = work_head_files(recipe, task, sparse=sparse)
-        if missing := [str(file) for file in files if not file.is_file()]:
-            raise ResumeError(f"{missing[0]}: not there.", remedy="Run `lightretriever table` to its end.")
-        try:
-            heads[task] = HeadQueries.open(*files, lowercase=facts["lowercase"])
-        except BundleError as error:
-            remedy = "Delete its folder and run `lightretriever table` again."
-            raise ResumeError(error.message, remedy=remedy) from error
-    return heads
 
 
 def _table(recipe: Recipe, task: str, store: TextStore) -> TableInput:
     folder, stage = recipe.work / "tables" / task, "distil-table" if recipe.biencoder else "table"
     if recipe.refine is not None:
         folder, stage = refined_folder(recipe, task), "refine"
-    begun, file = _read(recipe, str(folder.relative_to(recipe.work) / "plan.json"), stage), folder / "table.npy"
+    begun, file = read_json(folder / "plan.json", stage=stage), folder / "table.npy"
     fitted = recipe.refine or recipe.distil
     if fitted is not None and begun.get("settings") != fit_settings(fitted):
         raise ResumeError(
@@ -412,10 +358,3 @@ def _table(recipe: Recipe, task: str, store: TextStore) -> TableInput:
     if not file.is_file():
         raise ResumeError(f"{file}: not there.", remedy=f"Run `lightretriever {stage}` to its end.")
     return TableInput(recipe.tasks[task], np.load(file, mmap_mode="r"))
-
-
-def _read(recipe: Recipe, name: str, stage: str) -> dict[str, Any]:
-    file = recipe.work / name
-    if not file.is_file():
-        raise ResumeError(f"{file}: not there.", remedy=f"Run `lightretriever {stage}` with this recipe first.")
-    return read_json(file)

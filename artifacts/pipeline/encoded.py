@@ -7,7 +7,7 @@ WORK/encoded/KEY/     a corpus (`EncodedCorpus`)
     lines, texts      (N, 16) uint8, digests of the lines, and of title and text
     fields            (N,) int32, each document's set of fields
     tokens-TOKENIZER/ token ids: at (N + 1,) int64, values (nnz,) int32, in the order of the text
-    terms-VOCABULARY/ terms and how often a document has them: at, values, counts (nnz,) int32, names.json
+    terms-VOCABULARY/ terms by number, likewise: at, values (nnz,) int32; names.json has the terms
     NAME.old, origin  columns of the corpus before, and the place there of each document (N,) int64, -1 for a new line
 
 WORK/encode/          what the models made of texts (`TextStore`)
@@ -28,13 +28,12 @@ import os
 import shutil
 from abc import ABC, abstractmethod
 from array import array
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
-from itertools import groupby, pairwise
+from itertools import pairwise
 from pathlib import Path
 from time import monotonic
 from typing import Any, BinaryIO, Final, NamedTuple, Self, TypeAlias
@@ -54,6 +53,7 @@ from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 
 __all__ = [
     "FORMAT",
+    "STORE_FORMAT",
     "Digests",
     "EncodedCorpus",
     "ImpactRow",
@@ -69,7 +69,12 @@ __all__ = [
     "text_digests",
 ]
 
-FORMAT: Final = 2
+FORMAT: Final = 3
+"""Of an encoded corpus."""
+
+STORE_FORMAT: Final = 2
+"""Of a text store."""
+
 _FACTS: Final = "corpus.json"
 _DIGEST_BYTES: Final = 16
 _BATCH: Final = 1024
@@ -105,23 +110,20 @@ class Rows:
 
 @dataclass(frozen=True)
 class TermCounts:
-    """The different terms of n texts as numbers, in the order in which a text has them, with `counts` beside them.
-    `names` are the terms by number, in the order in which the texts have them first."""
+    """The terms of n texts as numbers, in the order of the text and as often as it has them. `names` are the terms by
+    number, in the order in which the texts have them first."""
 
     terms: Rows
-    counts: npt.NDArray[np.int32]
     names: list[str]
 
     @classmethod
     def of(cls, texts: Iterable[Sequence[str]]) -> Self:
-        """Count the terms of texts."""
-        numbers, at = dict[str, int](), array("q", [0])
-        terms, counts = array("i"), array("i")
+        """Number the terms of texts."""
+        numbers, at, terms = dict[str, int](), array("q", [0]), array("i")
         for text in texts:
-            _count(text, numbers, terms, counts)
+            terms.extend(_numbered(text, numbers))
             at.append(len(terms))
-        rows = Rows(np.array(at, np.int64), np.array(terms, np.int32))
-        return cls(rows, np.array(counts, np.int32), list(numbers))
+        return cls(Rows(np.array(at, np.int64), np.array(terms, np.int32)), list(numbers))
 
     def __len__(self) -> int:
         return len(self.terms)
@@ -129,13 +131,13 @@ class TermCounts:
     def sorted(
         self, start: int, stop: int
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-        """The texts from `start` on up to `stop` in CSR form: `indptr` (n + 1,), terms (nnz,), ascending in each text,
-        and counts (nnz,)."""
-        at = self.terms.at[start : stop + 1]
-        part = slice(int(at[0]), int(at[-1]))
-        terms, counts, indptr = self.terms.values[part], self.counts[part], at - at[0]
-        order = np.lexsort((terms, np.repeat(np.arange(stop - start), np.diff(indptr))))
-        return indptr, terms[order], counts[order]
+        """The texts from `start` on up to `stop` in CSR form: `indptr` (n + 1,), different terms (nnz,), ascending in
+        each text, and how often it has them, counts (nnz,)."""
+        at, size = self.terms.at[start : stop + 1], max(1, len(self.names))
+        rows = np.repeat(np.arange(stop - start), np.diff(at))
+        found, counts = np.unique(rows * size + self.terms.values[at[0] : at[-1]], return_counts=True)
+        indptr = np.searchsorted(found, np.arange(stop - start + 1) * size)
+        return indptr.astype(np.int64), (found % size).astype(np.int32), counts.astype(np.int32)
 
     def parts(self, size: int = 65_536) -> Iterator[tuple[int, int]]:
         """The texts in parts: first, and one after the last."""
@@ -233,7 +235,7 @@ class EncodedCorpus:
             return TermCounts.of([f"{token}" for token in ids.tolist()] for ids in known)
         made = self._column(f"terms-{vocabulary.language}", lambda: _Words(vocabulary))
         rows = Rows(_mapped(made / "at", "<i8"), _mapped(made / "values", "<i4"))
-        return TermCounts(rows, _mapped(made / "counts", "<i4"), orjson.loads((made / "names.json").read_bytes()))
+        return TermCounts(rows, orjson.loads((made / "names.json").read_bytes()))
 
     def _column(self, name: str, make: "Callable[[], _Column]") -> Path:
         """The folder of a column, which is made of the former corpus' column and of the new texts."""
@@ -250,12 +252,8 @@ class EncodedCorpus:
                 places = origin[start : start + _BATCH]
                 raws = self.raws(start, start + len(places))
                 fresh = iter(column.read([_document(raws[row]).full_text for row in np.flatnonzero(places < 0)]))
-                for is_old, run in groupby(places.tolist(), lambda place: place >= 0):
-                    if is_old:
-                        column.take(list(run))
-                    else:
-                        for _ in run:
-                            column.add(next(fresh))
+                for place in places.tolist():
+                    column.add(next(fresh) if place < 0 else column.taken(place))
             column.write(new)
         shutil.rmtree(old, ignore_errors=True)
         if not any(self.folder.glob(f"*{_OLD}")):
@@ -369,7 +367,7 @@ class TextStore:
 
         Raises ResumeError, naming each difference, when the directory was begun with another plan.
         """
-        plan = {"format": FORMAT, **plan}
+        plan = {"format": STORE_FORMAT, **plan}
         check_plan(path / "plan.json", plan)
         store = cls(path)
         store.plan = plan  # that of the file may be another's by now, who began at the same time
@@ -618,17 +616,17 @@ class _Column(ABC):
         self.old = Rows(_mapped(old / "at", "<i8"), _mapped(old / "values", "<i4"))
 
     @abstractmethod
-    def read(self, texts: list[str]) -> Iterable[Any]:
-        """What `add` takes of each text."""
+    def read(self, texts: list[str]) -> Iterable[npt.ArrayLike]:
+        """The rows of texts, each made when it is asked for."""
 
-    @abstractmethod
-    def add(self, row: Any) -> None:
-        """Add a row of a text."""
+    def taken(self, place: int) -> npt.ArrayLike:
+        """A row of the column before."""
+        return self.old[place]
 
-    def take(self, places: list[int]) -> None:
-        """Add rows of the column before."""
-        for place in places:
-            self.add(self.old[place])
+    def add(self, row: npt.ArrayLike) -> None:
+        """Add a row."""
+        self.values.frombytes(np.asarray(row, np.int32).tobytes())
+        self.at.append(len(self.values))
 
     def write(self, folder: Path) -> None:
         """Write the column."""
@@ -641,51 +639,33 @@ class _Tokens(_Column):
         super().__init__()
         self._tokenizer, self._queries = tokenizer, queries
 
-    def read(self, texts: list[str]) -> Iterable[npt.NDArray[np.int32]]:
+    def read(self, texts: list[str]) -> Iterable[npt.ArrayLike]:
         return self._tokenizer.as_queries(texts) if self._queries else self._tokenizer.encode_batch(texts)
-
-    def add(self, row: npt.NDArray[np.int32]) -> None:
-        self.values.frombytes(row.tobytes())
-        self.at.append(len(self.values))
 
 
 class _Words(_Column):
     def __init__(self, vocabulary: Vocabulary) -> None:
         super().__init__()
-        self._vocabulary, self._numbers, self._counts = vocabulary, dict[str, int](), array("i")
+        self._vocabulary, self._numbers = vocabulary, dict[str, int]()
 
     def begin(self, old: Path) -> None:
         super().begin(old)
-        self._old_counts = _mapped(old / "counts", "<i4")
         self._old_names: list[str] = orjson.loads((old / "names.json").read_bytes())
-        self._renumbered = np.full(len(self._old_names), -1, np.int32)
 
-    def read(self, texts: list[str]) -> Iterable[list[str]]:
-        return self._vocabulary.terms_of(texts) if texts else []
+    def read(self, texts: list[str]) -> Iterable[npt.ArrayLike]:
+        return (_numbered(words, self._numbers) for words in (self._vocabulary.terms_of(texts) if texts else ()))
 
-    def add(self, row: list[str]) -> None:
-        _count(row, self._numbers, self.values, self._counts)
-        self.at.append(len(self.values))
-
-    def take(self, places: list[int]) -> None:
-        for place in places:
-            terms = self.old[place]
-            for term in terms[self._renumbered[terms] < 0].tolist():
-                self._renumbered[term] = self._numbers.setdefault(self._old_names[term], len(self._numbers))
-            self.values.frombytes(self._renumbered[terms].tobytes())
-            self._counts.frombytes(self._old_counts[self.old.at[place] : self.old.at[place + 1]].tobytes())
-            self.at.append(len(self.values))
+    def taken(self, place: int) -> npt.ArrayLike:
+        return _numbered([self._old_names[term] for term in self.old[place].tolist()], self._numbers)
 
     def write(self, folder: Path) -> None:
         super().write(folder)
-        (folder / "counts").write_bytes(self._counts.tobytes())
         (folder / "names.json").write_bytes(orjson.dumps(list(self._numbers)))
 
 
-def _count(text: Sequence[str], numbers: dict[str, int], terms: "array[int]", counts: "array[int]") -> None:
-    found = Counter(text)
-    terms.extend([numbers.setdefault(term, len(numbers)) for term in found])
-    counts.extend(found.values())
+def _numbered(text: Sequence[str], numbers: dict[str, int]) -> list[int]:
+    """The numbers of a text's terms; new terms get new ones."""
+    return [numbers.setdefault(term, len(numbers)) for term in text]
 
 
 _TEXTS: Final = ("ids", "raw")

@@ -30,10 +30,11 @@ import faiss
 import numpy as np
 import numpy.typing as npt
 from lightretriever.artifacts.bundle.manifest import ExpansionInfo
+from lightretriever.artifacts.dense.build import product_parts
 from lightretriever.artifacts.errors import ResumeError
 from lightretriever.artifacts.files.arrays import read_array, write_array
 from lightretriever.artifacts.files.workdir import read_json, write_atomically
-from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder, strongest
+from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder, impact_row
 from lightretriever.artifacts.pipeline.encoded import ImpactRow
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 
@@ -114,8 +115,7 @@ class Expansion:
         codes = None
         if float(bm25.documents) * candidates.size * rows.shape[1] > _EXACT:
             size = rows.shape[1]
-            parts = next(parts for parts in range(size // 2, 0, -1) if size % parts == 0)
-            codes = faiss.index_factory(size, f"PQ{parts}x4fs,RFlat", faiss.METRIC_INNER_PRODUCT)
+            codes = faiss.index_factory(size, f"PQ{product_parts(size)}x4fs,RFlat", faiss.METRIC_INNER_PRODUCT)
             faiss.ParameterSpace().set_index_parameter(codes, "k_factor_rf", _WIDER)
             codes.train(rows[candidates])
             codes.add(rows[candidates])
@@ -167,7 +167,7 @@ class Expansion:
         terms = np.concatenate([own, words[best]])
         sums = np.concatenate([np.maximum(impacts + factor * own_z, 1), factor * z[best]])
         order = np.argsort(terms, kind="stable")
-        return strongest(terms[order], np.round(np.minimum(sums[order], _MOST)))
+        return impact_row(terms[order], np.round(np.minimum(sums[order], _MOST)))
 
     def save(self, work: Path, corpus_sha256: str, table: Matrix) -> None:
         """Keep for documents that come later what was measured on the corpus, and made of its words and a `table` (V,

@@ -10,6 +10,7 @@ Only the rows of E are learned, so this takes minutes on a CPU, whatever the siz
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -41,6 +42,7 @@ _RANKED_DOCUMENTS = 20_000
 """Documents that are ranked to measure agreement, at most; the first of a seeded draw."""
 
 _TOP = 10
+_AT_ONCE = 256  # texts
 
 
 @dataclass(frozen=True)
@@ -112,6 +114,18 @@ class AgreementInfo(Part):
     overlap: tuple[float, float]
     general: tuple[float, float] | None = None
 
+    @classmethod
+    def of(cls, epochs: Sequence[Agreement], best: int, general: Agreement | None = None) -> Self:
+        """Of the agreement before the first epoch and after each, of which the `best` was kept."""
+        first, kept = epochs[0], epochs[best]
+        return cls(
+            epoch=best,
+            epochs=len(epochs) - 1,
+            cosine=(first.cosine, kept.cosine),
+            overlap=(first.overlap, kept.overlap),
+            general=None if general is None else (general.cosine, general.overlap),
+        )
+
     def line(self) -> str:
         """For people."""
         change = "; ".join(
@@ -145,7 +159,7 @@ def distinct_rows(states: npt.NDArray[np.float32], statistics: TokenStatistics) 
     without an embedding, stays.
     """
     share = statistics.frequencies / statistics.frequencies.sum()
-    rows = (states - share @ states) * statistics.idf(np.arange(len(states)))[:, None]
+    rows = (states - share @ states) * statistics.idf()[:, None]
     rows[~states.any(axis=1)] = 0
     return scaled_rows(rows, np.flatnonzero(statistics.frequencies))
 
@@ -164,14 +178,12 @@ def table_queries(rows: torch.Tensor, bags: Bags) -> torch.Tensor:
     return normalize(embedding_bag(bags.tokens, rows, bags.starts[:-1], mode="mean", sparse=sparse), dim=1)
 
 
-def agreement(
-    rows: torch.Tensor, bags: Bags, targets: torch.Tensor, documents: torch.Tensor, *, chunk: int = 256
-) -> Agreement:
+def agreement(rows: torch.Tensor, bags: Bags, targets: torch.Tensor, documents: torch.Tensor) -> Agreement:
     """Compare E (V, H) with the encoder's vectors `targets` (n, H) of the same texts over `documents` (N, H)."""
     k = min(_TOP, len(documents))
     cosines, shared = 0.0, 0
     with torch.inference_mode():
-        for part in torch.arange(len(bags)).split(chunk):
+        for part in torch.arange(len(bags)).split(_AT_ONCE):
             ours, theirs = table_queries(rows, bags.pick(part)), targets[part.to(targets.device)].float()
             cosines += float((ours * theirs).sum())
             first, second = (torch.topk(each @ documents.T, k, dim=1).indices for each in (ours, theirs))

@@ -1,8 +1,7 @@
 """The texts that token tables are fitted to, with the vectors that the whole encoder makes of them.
 
 A bi-encoder's table learns from documents, sentences and queries (`DistilTexts`), a language model's from documents
-that it has read already (`encoded_documents`) and from sentences that its teacher reads (`with_sentences`). Judgments
-are never read.
+that it has read already, and from sentences that its teacher reads (`refine_texts`). Judgments are never read.
 """
 
 from collections.abc import Iterable, Sequence
@@ -30,10 +29,9 @@ __all__ = [
     "DistilTexts",
     "corpus_sentences",
     "draw",
-    "encoded_documents",
     "query_texts",
+    "refine_texts",
     "teacher_vectors",
-    "with_sentences",
 ]
 
 Text = TypeVar("Text")
@@ -92,49 +90,42 @@ class DistilTexts:
         )
 
 
-def encoded_documents(recipe: Recipe, settings: RefineRecipe) -> FitTexts:
+def refine_texts(recipe: Recipe, settings: RefineRecipe, teacher: Encoder | None) -> FitTexts:
     """Drawn documents of the encoded corpus, as far as the model read them, and their vectors, cut to the bundle's D.
 
-    No model is needed. Raises ResumeError where documents are not encoded.
+    With the model's `teacher`, also sentences of the corpus, with the vectors that it gives them as queries, which are
+    kept in WORK/teacher; some of them are held out in place of documents. No other model is needed. Raises ResumeError
+    where documents are not encoded, and RecipeError where the teacher's vectors have other dimensions than the bundle.
     """
     facts = read_json(recipe.work / "backbone.json")
     tokenizer = TextTokenizer.from_file(recipe.work / "tokenizer.json", lowercase=facts["lowercase"])
-    store = TextStore(recipe.work / "encode")
+    store, corpus = TextStore(recipe.work / "encode"), encoded_corpus(recipe)
     dense, size = store.whole().dense, recipe.index.dimension or facts["hidden_size"]
     drawn = np.random.default_rng(settings.seed).permutation(len(dense))[: settings.documents]
     vectors = dense[drawn, :size].astype(np.float32)
-    tokens = encoded_corpus(recipe).tokens(tokenizer)
+    tokens = corpus.tokens(tokenizer)
     bags = _tokens(tokenizer, (tokens[row] for row in drawn.tolist()), store.plan["max_length"])
     kept = [place for place, tokens in enumerate(bags) if len(tokens)]
     cut = vectors[kept]
     unit = (cut / np.maximum(np.linalg.norm(cut, axis=1, keepdims=True), 1e-12)).astype(np.float16)
-    return FitTexts(Bags.of([bags[place] for place in kept]), unit, unit, min(settings.held_out, len(kept) // 10))
-
-
-def with_sentences(texts: FitTexts, recipe: Recipe, settings: RefineRecipe, teacher: Encoder, folder: Path) -> FitTexts:
-    """The encoded documents, and sentences of the corpus with the vectors that the model's `teacher` gives them as
-    queries, of which some are held out in place of documents. The vectors are kept below `folder`.
-
-    Raises RecipeError where the vectors have other dimensions than the bundle.
-    """
-    size = texts.targets.shape[1]
+    documents, held_out = [bags[place] for place in kept], min(settings.held_out, len(kept) // 10)
+    if teacher is None:
+        return FitTexts(Bags.of(documents), unit, unit, held_out)
     if teacher.hidden_size != size:
         raise RecipeError(
             f"refine.teacher: the vectors of {teacher.name} have {teacher.hidden_size} values, the bundle's {size}.",
             remedy="Name the teacher that the adapter was trained with, or leave refine.teacher out.",
         )
-    facts = read_json(recipe.work / "backbone.json")
-    tokenizer = TextTokenizer.from_file(recipe.work / "tokenizer.json", lowercase=facts["lowercase"])
-    found = corpus_sentences(encoded_corpus(recipe), settings.sentences, settings.seed)
-    bags = {text: ids for text, ids in zip(found, tokenizer.as_queries(found), strict=True) if len(ids)}
-    targets = teacher_vectors(teacher, list(bags), "", folder, alone=True)
-    order = np.random.default_rng(settings.seed).permutation(len(bags))
-    drawn = list(bags.values())
+    found = corpus_sentences(corpus, settings.sentences, settings.seed)
+    asked = {text: ids for text, ids in zip(found, tokenizer.as_queries(found), strict=True) if len(ids)}
+    targets = teacher_vectors(teacher, list(asked), "", recipe.work / "teacher", alone=True)
+    order = np.random.default_rng(settings.seed).permutation(len(asked))
+    sentences = list(asked.values())
     return FitTexts(
-        Bags.of([*texts.bags, *(drawn[row] for row in order)]),
-        np.concatenate([texts.targets, targets[order]]),
-        texts.documents,
-        min(settings.held_out, len(order) // 10) or texts.held_out,
+        Bags.of([*documents, *(sentences[row] for row in order)]),
+        np.concatenate([unit, targets[order]]),
+        unit,
+        min(settings.held_out, len(order) // 10) or held_out,
     )
 
 

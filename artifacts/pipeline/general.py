@@ -182,18 +182,12 @@ def run_general_table(recipe: GeneralTableRecipe, *, overwrite: bool = False) ->
     with new_folder(recipe.output, overwrite=overwrite, marker=FACTS_FILE) as folder:
         write_table(folder / TABLE_FILE, fitted.rows, recipe.table_dtype)
         (folder / FACTS_FILE).write_text(info.model_dump_json(indent=1) + "\n", encoding="utf-8")
-    before, after = info.agreement
     return GeneralTableSummary(
         path=str(recipe.output),
         encoder=info.encoder,
         documents=sum(texts.documents for texts in infos),
         queries=sum(texts.queries for texts in infos),
-        agreement=AgreementInfo(
-            epoch=info.epoch,
-            epochs=recipe.fit.epochs,
-            cosine=(before.cosine, after.cosine),
-            overlap=(before.overlap, after.overlap),
-        ),
+        agreement=AgreementInfo.of(fitted.epochs, fitted.best),
         bytes=folder_size(recipe.output)[1],
     )
 

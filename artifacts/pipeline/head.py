@@ -1,38 +1,84 @@
-"""The whole model reads the head queries of every task once (see `artifacts.tokens.head_queries`)."""
+"""The head queries of a build: the most frequent ones of a log, which the whole model reads once for every task (see
+`artifacts.tokens.head_queries`). Only making them needs torch.
+"""
 
+import hashlib
+import json
 import shutil
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+from lightretriever.artifacts.bundle.manifest import ImpactKind
+from lightretriever.artifacts.corpus.lines import read_lines, read_text
+from lightretriever.artifacts.errors import BundleError, CorpusError, ResumeError
 from lightretriever.artifacts.files.arrays import read_array, write_array
 from lightretriever.artifacts.files.workdir import check_plan, read_json
-from lightretriever.artifacts.pipeline.build import head_has_sparse, head_plan, head_texts, work_head_files
-from lightretriever.artifacts.pipeline.encoder import Encoder
-from lightretriever.artifacts.pipeline.encoders import Encoders
-from lightretriever.artifacts.pipeline.language_model import FULL_QUERY_TERMS
 from lightretriever.artifacts.pipeline.recipe import Recipe
 from lightretriever.artifacts.progress import ProgressBar
-from lightretriever.artifacts.tokens.head_queries import HeadQueries, padded
+from lightretriever.artifacts.tokens.head_queries import HeadQueries, normalised, padded
 
-__all__ = ["make_heads"]
+if TYPE_CHECKING:
+    from lightretriever.artifacts.pipeline.encoder import Encoder
+    from lightretriever.artifacts.pipeline.encoders import Encoders
+
+__all__ = ["head_files", "head_texts", "make_heads", "most_frequent", "read_heads"]
 
 _PART = 2048
 
 
-def make_heads(recipe: Recipe, encoders: Encoders, where: dict[str, str]) -> None:
-    """Encode the recipe's head queries behind the instruction of every task, into `WORK/tables/TASK/head`.
+def head_texts(recipe: Recipe) -> list[str]:
+    """The recipe's head queries, none without a section `head`. Raises CorpusError for a bad log."""
+    head = recipe.head
+    return [] if head is None else most_frequent(head.queries, head.top, lowercase=recipe.encode.lowercase)
+
+
+def most_frequent(log: Path, top: int, *, lowercase: bool) -> list[str]:
+    """The `top` most frequent queries of a log with a query a line, as `normalised` writes them, of equally frequent
+    ones the earlier first.
+
+    Raises CorpusError for a file that can't be read, a line that is no text or a JSON object, and a log without
+    queries.
+    """
+    if not log.is_file():
+        raise CorpusError(f"head.queries is {log}: there is no such file.", remedy="Give a file with a query a line.")
+    counts: Counter[str] = Counter()
+    for number, line in read_lines(log):
+        if line.lstrip().startswith(b'{"'):
+            raise CorpusError(
+                f"{log}, line {number}: a JSON object, where the text of a query is expected.",
+                remedy="Write the texts alone, as by `jq -r .text`.",
+            )
+        try:
+            counts[normalised(read_text(line), lowercase=lowercase)] += 1
+        except ValueError as error:
+            raise CorpusError(f"{log}, line {number}: {error}.", remedy="Mend the line, or take it out.") from error
+    counts.pop("", None)  # white space that only Unicode knows
+    if not counts:
+        raise CorpusError(f"head.queries is {log}: it has no query.", remedy="Give a file with a query a line.")
+    return [text for text, _ in counts.most_common(top)]
+
+
+def head_files(recipe: Recipe, task: str, *, sparse: bool) -> list[Path]:
+    """Where the head queries of a task lie in the work directory: texts, vectors, sparse rows."""
+    folder = recipe.work / "tables" / task / "head"
+    return [folder / name for name in ("texts.json", "vectors.npy", "sparse.npy")[: 2 + sparse]]
+
+
+def make_heads(recipe: Recipe, encoders: "Encoders", where: dict[str, str]) -> None:
+    """Encode the recipe's head queries behind the instruction of every task.
 
     What is there is kept, unless it was made of other queries, by another model, or elsewhere (`where`); then it is
     made again. A stopped call goes on after the last finished part. Raises CorpusError for a bad log, and BundleError
     for a query whose vector is zero or not finite.
     """
-    texts, sparse = head_texts(recipe), head_has_sparse(recipe, encoders.impacts)
+    texts, sparse = head_texts(recipe), _have_sparse(recipe, encoders.impacts)
     for task, instruction in recipe.tasks.items() if texts else ():
-        files = work_head_files(recipe, task, sparse=sparse)
-        folder, plan = files[0].parent, head_plan(encoders.fingerprint, instruction, texts, sparse=sparse) | where
+        files = head_files(recipe, task, sparse=sparse)
+        folder, plan = files[0].parent, _plan(encoders.fingerprint, instruction, texts, sparse=sparse) | where
         if (folder / "plan.json").is_file() and read_json(folder / "plan.json") != plan:
             shutil.rmtree(folder)
         check_plan(folder / "plan.json", plan)
@@ -43,10 +89,49 @@ def make_heads(recipe: Recipe, encoders: Encoders, where: dict[str, str]) -> Non
             leftover.unlink()
 
 
+def read_heads(recipe: Recipe, facts: Mapping[str, Any], impacts: ImpactKind) -> dict[str, HeadQueries]:
+    """The head queries of every task, as `make_heads` made them by the model of these `facts` (`backbone.json`), whose
+    documents have such `impacts`. Raises ResumeError for other ones than the recipe's."""
+    texts, sparse, heads = head_texts(recipe), _have_sparse(recipe, impacts), dict[str, HeadQueries]()
+    for task, instruction in recipe.tasks.items() if texts else ():
+        files = head_files(recipe, task, sparse=sparse)
+        made = read_json(files[0].with_name("plan.json"), stage="table")
+        now = _plan(facts["fingerprint"], instruction, texts, sparse=sparse)
+        if differences := [
+            f"{key}: {made.get(key)!r} there, {now[key]!r} now" for key in now if made.get(key) != now[key]
+        ]:
+            raise ResumeError(
+                f"{files[0].parent}: was made of other inputs ({'; '.join(differences)}).",
+                remedy="Run `lightretriever table` with this recipe again.",
+            )
+        if missing := [str(file) for file in files if not file.is_file()]:
+            raise ResumeError(f"{missing[0]}: not there.", remedy="Run `lightretriever table` to its end.")
+        try:
+            heads[task] = HeadQueries.open(*files, lowercase=facts["lowercase"])
+        except BundleError as error:
+            remedy = "Delete its folder and run `lightretriever table` again."
+            raise ResumeError(error.message, remedy=remedy) from error
+    return heads
+
+
+def _have_sparse(recipe: Recipe, impacts: ImpactKind) -> bool:
+    """Whether head queries have sparse weights: where the model that reads them made the `impacts`, and it learned
+    them."""
+    return impacts == "learned" and recipe.sparse is None
+
+
+def _plan(fingerprint: str, instruction: str, texts: Sequence[str], *, sparse: bool) -> dict[str, Any]:
+    """Everything that decides the vectors of head queries."""
+    digest = hashlib.sha256(json.dumps(list(texts)).encode()).hexdigest()
+    return {"model": fingerprint, "instruction": instruction, "queries": digest, "sparse": sparse}
+
+
 def _encoded(
-    encoder: Encoder, texts: Sequence[str], instruction: str, folder: Path, *, sparse: bool
+    encoder: "Encoder", texts: Sequence[str], instruction: str, folder: Path, *, sparse: bool
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[Any] | None]:
     """Vectors (n, H) of texts by the whole model, and padded sparse rows; made in parts, which lie in `folder`."""
+    from lightretriever.artifacts.pipeline.language_model import FULL_QUERY_TERMS  # needs torch
+
     vectors, rows = [], []
     with ProgressBar("head", total=len(texts), unit="queries") as progress:
         for start in range(0, len(texts), _PART):

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, cast
 
 import torch
 from lightretriever.artifacts.errors import ModelError
@@ -14,7 +14,7 @@ from lightretriever.artifacts.pipeline.adapter_files import (
     load_projection,
 )
 from lightretriever.artifacts.pipeline.loading import check_vocabulary, loading
-from lightretriever.artifacts.pipeline.recipe import ModelRecipe
+from lightretriever.artifacts.pipeline.recipe import Attention, ModelDtype, ModelRecipe, Pooling
 from lightretriever.artifacts.pipeline.weights import (
     centre_head_rows,
     convert_gguf,
@@ -28,10 +28,7 @@ from transformers import AutoTokenizer, PreTrainedModel
 
 __all__ = [
     "CHARS_PER_TOKEN",
-    "Attention",
     "Backbone",
-    "ModelDtype",
-    "Pooling",
     "choose_device",
     "choose_dtype",
     "load_backbone",
@@ -40,10 +37,6 @@ __all__ = [
 
 CHARS_PER_TOKEN: Final = 64
 """Of a text, so many characters are tokenised for each token that a document may have."""
-
-ModelDtype = Literal["auto", "float32", "bfloat16"]
-Pooling = Literal["end", "mean"]
-Attention = Literal["causal", "bidirectional"]
 
 
 @dataclass(frozen=True)

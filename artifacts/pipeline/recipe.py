@@ -4,8 +4,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self, TypeVar, get_args
 
-from lightretriever.artifacts.bundle.manifest import MAX_TEXT_CHARS, ExampleQuery, ExpansionInfo, LegWeights
-from lightretriever.artifacts.bundle.paths import TaskName
+from lightretriever.artifacts.bundle.manifest import (
+    MAX_TEXT_CHARS,
+    ExampleQuery,
+    ExpansionInfo,
+    ImpactKind,
+    LegWeights,
+    TaskName,
+)
 from lightretriever.artifacts.corpus.beir import Corpus
 from lightretriever.artifacts.corpus.bounds import MAX_DIMENSION
 from lightretriever.artifacts.corpus.fields import FieldKind, FieldName
@@ -19,6 +25,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 __all__ = [
     "BESIDE",
     "MODULES_FILE",
+    "AnyRecipe",
+    "Attention",
     "BundleModelRecipe",
     "CorpusRecipe",
     "DistilTableRecipe",
@@ -26,7 +34,9 @@ __all__ = [
     "GeneralTableRecipe",
     "HeadRecipe",
     "IndexRecipe",
+    "ModelDtype",
     "ModelRecipe",
+    "Pooling",
     "Recipe",
     "RefineRecipe",
     "Section",
@@ -43,6 +53,10 @@ BESIDE: Final = " + "
 
 MODULES_FILE: Final = "modules.json"
 """The list of modules in a folder that sentence-transformers saved."""
+
+ModelDtype = Literal["auto", "float32", "bfloat16"]
+Pooling = Literal["end", "mean"]
+Attention = Literal["causal", "bidirectional"]
 
 _ORGANISATION: Final = "sentence-transformers/"
 AnyRecipe = TypeVar("AnyRecipe", bound=BaseModel)
@@ -63,7 +77,7 @@ class ModelRecipe(Section):
     adapter: str | None = None
     bos_token: str | None = None
     eos_token: str | None = None
-    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    dtype: ModelDtype = "auto"
     device: str = "auto"
     name: str | None = None
     licence: str | None = None
@@ -107,7 +121,7 @@ class EncodeRecipe(Section):
     document on a CPU); `shard_size` documents of a shard: the longest are batched first, and a part has whole shards.
     """
 
-    impacts: Literal["learned", "bm25"] | None = None
+    impacts: ImpactKind | None = None
     max_length: int = Field(default=512, ge=8)
     top_k: int | None = Field(default=128, ge=1)
     batch_tokens: int | None = Field(default=None, ge=1)
@@ -211,9 +225,8 @@ class GeneralTableRecipe(Section):
     work: Path
     output: Path
 
-    def below(self, data: Path | None) -> Self:
-        """The recipe with relative paths of texts below the folder `data` (None: as they are)."""
-        folder = data or Path()
+    def below(self, folder: Path) -> Self:
+        """The recipe with the relative paths of texts taken from `folder`."""
         texts = [texts.model_copy(update={"path": folder / texts.path}) for texts in self.texts]
         return self.model_copy(update={"texts": texts})
 
@@ -350,7 +363,8 @@ def load_recipe(path: Path, overrides: dict[str, Any] | None = None) -> Recipe:
 
 
 def read_recipe(path: Path, kind: type[AnyRecipe], overrides: dict[str, Any] | None = None) -> AnyRecipe:
-    """Read a recipe. `overrides` maps dotted keys (`model.path`) to values that replace the file's; None is ignored.
+    """Read a recipe. `overrides` maps dotted keys (`model.path`) to values that replace the file's, a path as a text;
+    None is ignored.
 
     Raises RecipeError naming the file, the key, the value and what is allowed.
     """
@@ -364,7 +378,7 @@ def read_recipe(path: Path, kind: type[AnyRecipe], overrides: dict[str, Any] | N
         raise RecipeError(f"{path}: expected a mapping of settings, found {type(content).__name__}.")
     for key, value in (overrides or {}).items():
         if value is not None:
-            _set(content, key, value)
+            _set(content, key, str(value) if isinstance(value, Path) else value)
     if empty := next(_empty_sections(content, kind), None):
         raise RecipeError(f"{path}: {empty}, or take the key out.", remedy="See docs/pipeline.md for every key.")
     try:

@@ -33,19 +33,19 @@ from lightretriever.artifacts.errors import BundleError, ModelError, RecipeError
 from lightretriever.artifacts.files.arrays import read_array, write_array
 from lightretriever.artifacts.files.workdir import check_plan, read_json, write_atomically
 from lightretriever.artifacts.pipeline.adapter_files import adapter_file, adapter_settings, load_embedding_bag
-from lightretriever.artifacts.pipeline.build import check_corpus, fit_settings, refined_folder, work_head_files
+from lightretriever.artifacts.pipeline.build import check_corpus, fit_settings, refined_folder
 from lightretriever.artifacts.pipeline.encode import EncodeSummary, encode_corpus
 from lightretriever.artifacts.pipeline.encoded import Part, TextStore, encoded_corpus
 from lightretriever.artifacts.pipeline.encoder import PART, Encoder, rows_per_pass, token_rows
 from lightretriever.artifacts.pipeline.encoders import Encoders, load_encoders, load_teacher
-from lightretriever.artifacts.pipeline.fit import AgreementInfo, FittedTable, FitTexts, distinct_rows, fit_table
-from lightretriever.artifacts.pipeline.fit_texts import DistilTexts, encoded_documents, with_sentences
+from lightretriever.artifacts.pipeline.fit import Agreement, AgreementInfo, FittedTable, distinct_rows, fit_table
+from lightretriever.artifacts.pipeline.fit_texts import DistilTexts, refine_texts
 from lightretriever.artifacts.pipeline.general import GeneralTable, find_general_table, shipped_tables
 from lightretriever.artifacts.pipeline.given_vectors import GivenVectors
-from lightretriever.artifacts.pipeline.head import make_heads
+from lightretriever.artifacts.pipeline.head import head_files, make_heads
 from lightretriever.artifacts.pipeline.language_model import LanguageModel
 from lightretriever.artifacts.pipeline.model import choose_device
-from lightretriever.artifacts.pipeline.recipe import DistilTableRecipe, Recipe, RefineRecipe
+from lightretriever.artifacts.pipeline.recipe import DistilTableRecipe, Recipe
 from lightretriever.artifacts.pipeline.terms import SPARSE_TOKENIZER
 from lightretriever.artifacts.pipeline.weights import software
 from lightretriever.artifacts.summary import Part as SummaryPart
@@ -104,7 +104,7 @@ class TablesSummary(Summary):
         """Of the files of token tables by task, and of their training where they were trained."""
         made = {task: _table_info(file) for task, file in tables.items()}
         for task, table in made.items() if recipe.head is not None else ():
-            _, vectors = work_head_files(recipe, task, sparse=False)
+            _, vectors = head_files(recipe, task, sparse=False)
             if vectors.is_file():
                 table.head_queries = len(np.load(vectors, mmap_mode="r"))
         return cls(path=str(recipe.work / "tables"), tables=made)
@@ -115,14 +115,8 @@ def _table_info(file: Path) -> TableInfo:
     training, agreement = file.with_name("training.json"), None
     if training.is_file():
         record = read_json(training)
-        first, best = (record["epochs"][epoch] for epoch in (0, record["best_epoch"]))
-        agreement = AgreementInfo(
-            epoch=record["best_epoch"],
-            epochs=len(record["epochs"]) - 1,
-            cosine=(first["cosine"], best["cosine"]),
-            overlap=(first["overlap"], best["overlap"]),
-            general=(general["cosine"], general["overlap"]) if (general := record.get("general")) else None,
-        )
+        general = Agreement(**record["general"]) if "general" in record else None
+        agreement = AgreementInfo.of([Agreement(**one) for one in record["epochs"]], record["best_epoch"], general)
     return TableInfo(path=str(file), rows=rows, dimension=dimension, bytes=file.stat().st_size, agreement=agreement)
 
 
@@ -266,10 +260,10 @@ def run_refine(recipe: Recipe) -> TablesSummary:
         "settings": fit_settings(settings),
         "software": software(),
     }
-    teacher = _refine_teacher(recipe, settings)
+    teacher = None if settings.teacher is None else load_teacher(settings.teacher, recipe.model)
     if teacher is not None:
         plan["teacher"] = teacher.fingerprint
-    texts_of = cache(lambda: _refine_texts(recipe, settings, teacher))
+    texts_of = cache(lambda: refine_texts(recipe, settings, teacher))
 
     def make(task: str) -> FittedTable:
         texts = texts_of()
@@ -278,19 +272,6 @@ def run_refine(recipe: Recipe) -> TablesSummary:
         return fit_table(initial, texts, settings, choose_device(recipe.model.device))
 
     return _make(recipe, folders, {task: {**plan, "table": table} for task, table in begun.items()}, make)
-
-
-def _refine_teacher(recipe: Recipe, settings: RefineRecipe) -> Encoder | None:
-    if settings.teacher is None:
-        return None
-    return load_teacher(settings.teacher, recipe.model)
-
-
-def _refine_texts(recipe: Recipe, settings: RefineRecipe, teacher: Encoder | None) -> FitTexts:
-    texts = encoded_documents(recipe, settings)
-    if teacher is None:
-        return texts
-    return with_sentences(texts, recipe, settings, teacher, recipe.work / "teacher")
 
 
 def _distilled(recipe: Recipe, encoders: Encoders, folders: Mapping[str, Path], *, encoded: bool) -> TablesSummary:

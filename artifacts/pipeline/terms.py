@@ -16,8 +16,8 @@ from lightretriever.artifacts.bundle.batches import EncodedBatch, dense_prefix
 from lightretriever.artifacts.bundle.manifest import ExpansionInfo
 from lightretriever.artifacts.errors import ResumeError
 from lightretriever.artifacts.files.workdir import read_json, write_atomically
-from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder, strongest
-from lightretriever.artifacts.pipeline.encoded import EncodedCorpus, ImpactRow, ModelRows, TermCounts, TextStore
+from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder, impact_row
+from lightretriever.artifacts.pipeline.encoded import EncodedCorpus, ImpactRow, ModelRows, TermCounts, TextStore, csr
 from lightretriever.artifacts.pipeline.expansion import Expansion, word_rows
 from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
@@ -148,8 +148,8 @@ class TermImpacts:
         self, batch: EncodedBatch, which: Which, dense: npt.NDArray[np.float32], rows: ModelRows
     ) -> EncodedBatch:
         """A batch with these terms and impacts; the other arguments as for `rows`."""
-        made = ModelRows.of(rows.dense, self.rows(which, dense, rows.sparse()), rows.cut.tolist())
-        return replace(encoded_batch(batch.ids, batch.documents, made), names=self.names)
+        indptr, terms, impacts = csr(self.rows(which, dense, rows.sparse()))
+        return replace(batch, indptr=indptr, terms=terms, impacts=impacts, names=self.names)
 
     def _tokens(self, which: Which, learned: Sequence[ImpactRow]) -> list[ImpactRow]:
         """The impacts of token ids, ascending."""
@@ -170,7 +170,7 @@ class TermImpacts:
         terms = np.concatenate([words[0], ids])
         impacts = np.concatenate([words[1], np.maximum(np.round(tokens[1] * self.leg.token_factor), 1)])
         order = np.argsort(terms, kind="stable")
-        return strongest(terms[order], impacts[order])
+        return impact_row(terms[order], impacts[order])
 
 
 def rank_by_bm25(

@@ -38,7 +38,7 @@ def weighted_ids(
     exact in any order, see `kernels.weighted_terms`. Raises ValueError for terms that are no integers from 0 to
     2^31 - 1, and for weights that are no floats, not finite, or too large for a float32 score.
     """
-    _check_terms(terms)
+    _check_range("terms", terms, _MAX_TERM)
     if weights.shape != terms.shape or weights.dtype.kind != "f":
         raise ValueError(
             f"weights must be floats of the terms' shape {terms.shape}; got {weights.dtype} of shape {weights.shape}."
@@ -66,24 +66,9 @@ def check_k(k: int) -> None:
         raise ValueError(f"k is {k}; it must be 1 or more.")
 
 
-def _check_terms(terms: npt.NDArray[Any]) -> None:
-    """Raise ValueError unless terms are integers of shape (t,) from 0 to 2^31 - 1."""
-    _check_integers("terms", terms)
-    if len(terms) == 0:
-        return
-    least, most = _extremes(terms)
-    if least < 0 or most > _MAX_TERM:
-        raise ValueError(f"terms must be 0 to {_MAX_TERM}; got {least} to {most}.")
-
-
 def check_ordinals(ordinals: npt.NDArray[np.integer[Any]], count: int, path: Path) -> None:
     """Raise ValueError unless ordinals are integers of shape (m,) below the `count` of documents in `path`."""
-    _check_integers("ordinals", ordinals)
-    if len(ordinals) == 0:
-        return
-    least, largest = _extremes(ordinals)
-    if least < 0 or largest >= count:
-        raise ValueError(f"ordinals must be 0 to {count - 1} in {path}; got {least} to {largest}.")
+    _check_range("ordinals", ordinals, count - 1, path)
 
 
 def check_rows(
@@ -119,6 +104,16 @@ def check_rows(
     if len(twice):
         first = order[twice[0]]
         raise ValueError(f'document "{ids[rows[first]]}": term {terms[first]} occurs twice')
+
+
+def _check_range(name: str, values: npt.NDArray[Any], largest: int, path: Path | None = None) -> None:
+    """Raise ValueError unless values are integers of shape (n,) from 0 to `largest`, of the index in `path`."""
+    _check_integers(name, values)
+    if len(values):
+        least, most = _extremes(values)
+        if least < 0 or most > largest:
+            where = "" if path is None else f" in {path}"
+            raise ValueError(f"{name} must be 0 to {largest}{where}; got {least} to {most}.")
 
 
 def _check_integers(name: str, values: npt.NDArray[Any]) -> None:

@@ -36,16 +36,16 @@ _REMEDY: Final = "Give the idf.npy that was saved with the adapter, or fetch or 
 
 @dataclass(frozen=True)
 class TokenStatistics:
-    """What counts say of a corpus: N documents of `mean_length` tokens each, and df (V,) int64, the `frequencies`."""
+    """What counts say of a corpus: N documents, and df (V,) int64, the `frequencies`."""
 
     documents: int
-    mean_length: float
     frequencies: npt.NDArray[np.int64]
 
-    def idf(self, terms: npt.NDArray[np.integer]) -> npt.NDArray[np.float64]:
-        """IDF of token ids (n,), in natural logarithms; above 0 even for a token of every one of millions."""
-        frequencies = self.frequencies[terms]
-        weights: npt.NDArray[np.float64] = np.log1p((self.documents - frequencies + 0.5) / (frequencies + 0.5))
+    def idf(self) -> npt.NDArray[np.float64]:
+        """IDF of all tokens (V,), in natural logarithms; above 0 even for a token of every one of millions."""
+        weights: npt.NDArray[np.float64] = np.log1p(
+            (self.documents - self.frequencies + 0.5) / (self.frequencies + 0.5)
+        )
         return weights
 
 
@@ -55,7 +55,7 @@ def count_tokens(documents: Iterable[npt.NDArray[np.int32]], vocab_size: int) ->
     Raises CorpusError when there are no documents, and ValueError for an id outside 0..V-1.
     """
     frequencies = np.zeros(vocab_size, dtype=np.int64)
-    count, tokens = 0, 0
+    count = 0
     for ids in documents:
         present = np.unique(ids)
         if present.size and not (present[0] >= 0 and present[-1] < vocab_size):
@@ -63,15 +63,14 @@ def count_tokens(documents: Iterable[npt.NDArray[np.int32]], vocab_size: int) ->
             raise ValueError(f"token id {bad} is outside the vocabulary's 0..{vocab_size - 1}")
         frequencies[present] += 1
         count += 1
-        tokens += len(ids)
     if count == 0:
         raise CorpusError("There are no documents to count tokens in.", remedy="Give at least one document.")
-    return TokenStatistics(count, tokens / count, frequencies)
+    return TokenStatistics(count, frequencies)
 
 
 def idf_weights(documents: Iterable[npt.NDArray[np.int32]], vocab_size: int) -> npt.NDArray[np.float32]:
     """IDF of every token, (V,) float32, finite and positive; arguments and errors are those of `count_tokens`."""
-    return count_tokens(documents, vocab_size).idf(np.arange(vocab_size)).astype(np.float32)
+    return count_tokens(documents, vocab_size).idf().astype(np.float32)
 
 
 def idf_sha256(idf: npt.NDArray[np.float32]) -> str:

@@ -25,6 +25,7 @@ from lightretriever.artifacts.training.recipe import (
 )
 from lightretriever.artifacts.training.types import Progress, Tensors, TrainingSet
 from peft import LoraConfig, PeftModel, get_peft_model
+from peft.tuners.tuners_utils import BaseTunerLayer
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
@@ -71,6 +72,12 @@ class Adapter(torch.nn.Module):
             raise ModelError(
                 f"lora.targets is {lora.targets!r}: {error}", remedy="Name linear layers of the model, or all-linear."
             ) from error
+        if isinstance(backbone.model.get_output_embeddings(), BaseTunerLayer):  # `Backbone.head` has its frozen rows
+            raise ModelError(
+                f"lora.targets is {lora.targets!r}, which names the LM head: its frozen rows make the sparse weights, "
+                "so LoRA there would learn nothing.",
+                remedy="Leave the LM head out, as all-linear does.",
+            )
         projection = None
         if dimension is not None:
             projection = torch.nn.Linear(backbone.hidden_size, dimension, bias=False).to(backbone.device)

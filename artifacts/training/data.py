@@ -10,7 +10,9 @@ decontaminate, draw the limit, mine.
 
 import hashlib
 import json
+import re
 import shutil
+import unicodedata
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -24,7 +26,6 @@ from lightretriever.artifacts.evaluation.runs import qrels_file
 from lightretriever.artifacts.files.workdir import check_plan, read_json, write_atomically
 from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.tokens.tokenizer import document_text
-from lightretriever.artifacts.training.duplicates import content
 from lightretriever.artifacts.training.negatives import SCRATCH, mine
 from lightretriever.artifacts.training.recipe import SetRecipe, TrainRecipe
 from lightretriever.artifacts.training.types import Example, TrainingSet, same_text
@@ -33,7 +34,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-__all__ = ["MOST_POSITIVES", "corpus_hashes", "data_report", "prepare", "print_data_report", "train_queries"]
+__all__ = ["MOST_POSITIVES", "content", "corpus_hashes", "data_report", "prepare", "print_data_report", "train_queries"]
 
 MOST_POSITIVES: Final = 4
 """Relevant documents of one query that become examples: those of the highest grade, then the first in the qrels.
@@ -44,6 +45,13 @@ More would let a few queries with very many relevant documents fill the batches.
 _FILE: Final = TypeAdapter(list[Example])
 _FORMAT: Final = 2  # to be raised when the same inputs give other examples
 _PLAN, _EXAMPLES, _REPORT = "plan.json", "examples.json", "report.json"
+
+_ENGLISH: Final = (
+    "a an and are as at be by can could did do does for from had has have he her his how i in is it its of on or s "
+    "shall should t that the their there these they this to was we were what when where which who whom whose why "
+    "will with would you"
+)
+_FUNCTION_WORDS: Final = frozenset(_ENGLISH.split())
 
 
 def prepare(recipe: TrainRecipe) -> list[TrainingSet]:
@@ -173,6 +181,21 @@ def _decontaminated(recipe: TrainRecipe, one: SetRecipe, examples: list[Example]
         return examples
     dirty = set(map(content, _references(rule.against, one)))
     return [example for example in examples if content(example.query) not in dirty]
+
+
+def content(text: str) -> str:
+    """The words of a query that carry meaning, in alphabetical order and one spelling, joined by spaces.
+
+    Case, punctuation, the order of words, English function words and the plural s make no difference. A query of
+    function words alone keeps them, and one without words its signs.
+    """
+    words = re.findall(r"\w+", unicodedata.normalize("NFKC", text).casefold())
+    kept = [word for word in words if word not in _FUNCTION_WORDS] or words
+    return " ".join(sorted(map(_singular, kept))) or " ".join(text.split())
+
+
+def _singular(word: str) -> str:
+    return word[:-1] if len(word) > 3 and word[-1] == "s" and word[-2] != "s" else word
 
 
 def _references(against: Sequence[Path], one: SetRecipe) -> list[str]:

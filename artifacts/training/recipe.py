@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from lightretriever.artifacts.pipeline.recipe import ModelRecipe, Section, Seed, TableTraining, read_recipe
+from lightretriever.artifacts.pipeline.recipe import Attention, ModelRecipe, Pooling, Section, Seed, TableTraining
 from pydantic import Field, model_validator
 
 __all__ = [
@@ -21,7 +21,6 @@ __all__ = [
     "StageBase",
     "TokenRegression",
     "TrainRecipe",
-    "load_train_recipe",
 ]
 
 
@@ -215,8 +214,8 @@ class TrainRecipe(Section):
     lowercase: bool = True
     idf_rows: bool = False
     layers: int | None = Field(default=None, ge=1)
-    pooling: Literal["end", "mean"] = "end"
-    attention: Literal["causal", "bidirectional"] = "causal"
+    pooling: Pooling = "end"
+    attention: Attention = "causal"
     teacher: EncoderRecipe | None = None
     licence: str | None = None
     data: DataRecipe
@@ -261,8 +260,3 @@ class TrainRecipe(Section):
             changes["decontaminate"] = data.decontaminate.model_copy(update={"against": against})
         dev = None if self.dev is None else self.dev.model_copy(update={"path": folder / self.dev.path})
         return self.model_copy(update={"data": data.model_copy(update=changes), "dev": dev})
-
-
-def load_train_recipe(path: Path, overrides: dict[str, object] | None = None) -> TrainRecipe:
-    """Read a training recipe; see `artifacts.pipeline.recipe.read_recipe`. Raises RecipeError."""
-    return read_recipe(path, TrainRecipe, overrides)

@@ -32,6 +32,7 @@ __all__ = ["Regression", "fit_projection"]
 
 _EVALUATED = 32
 _NEIGHBOURS = 10
+_RIDGE = 0.01  # of the mean square of a state's value
 
 
 class Regression:
@@ -120,7 +121,7 @@ class Regression:
 
 
 def fit_projection(
-    backbone: Backbone, texts: Sequence[str], targets: npt.NDArray[np.floating], length: int, ridge: float = 0.01
+    backbone: Backbone, texts: Sequence[str], targets: npt.NDArray[np.floating], length: int
 ) -> torch.Tensor:
     """The linear map (D, H) float32 from the model's states of `texts` to `targets` (n, D), by ridge regression.
 
@@ -128,7 +129,7 @@ def fit_projection(
     """
     states = _vectors(replace(backbone, projection=None), texts, length).double()
     square = states.T @ states
-    square += ridge * square.diagonal().mean() * torch.eye(len(square), dtype=square.dtype)
+    square += _RIDGE * square.diagonal().mean() * torch.eye(len(square), dtype=square.dtype)
     solved: torch.Tensor = torch.linalg.solve(square, states.T @ torch.from_numpy(targets).double())
     return solved.T.float().contiguous()
 

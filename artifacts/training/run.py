@@ -97,7 +97,7 @@ class Run:
             print_data_report(data_report(recipe), Console(stderr=True))
         with accelerator.main_process_first():
             counted = self._statistics() if recipe.needs_pairs or recipe.idf_rows else None
-        self.idf = None if counted is None else counted.idf(np.arange(len(counted.frequencies))).astype(np.float32)
+        self.idf = None if counted is None else counted.idf().astype(np.float32)
         accelerator.init_trackers(recipe.name, config={"recipe": recipe.model_dump_json()})
         self.progress = Progress()
         self.resume(None)
@@ -224,10 +224,11 @@ class Run:
             length = self.recipe.data.max_document_length
             texts = (text[: CHARS_PER_TOKEN * length] for one in self.sets for text in one.documents.values())
             cut = (ids[:length] for ids in tokenizer.encode_all(texts))
-            made = asdict(count_tokens(cut, tokenizer.vocab_size))
-            write_atomically(file, json.dumps(made | {"frequencies": made["frequencies"].tolist()}).encode())
+            made = count_tokens(cut, tokenizer.vocab_size)
+            content = {"documents": made.documents, "frequencies": made.frequencies.tolist()}
+            write_atomically(file, json.dumps(content).encode())
         kept = read_json(file)
-        return TokenStatistics(**kept | {"frequencies": np.array(kept["frequencies"])})
+        return TokenStatistics(kept["documents"], np.array(kept["frequencies"]))
 
 
 def read_progress(work: Path) -> Progress:

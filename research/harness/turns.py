@@ -1,10 +1,9 @@
 """Measures processes in turns of a few questions, so that a disturbance of the machine affects all of them."""
 
 import json
-import os
 import subprocess
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import cycle, islice
 from typing import IO, Any, Final, Self, TypeVar, cast
@@ -36,14 +35,13 @@ class Turns:
 class Worker:
     """A process that searches. It writes `facts` as a line of JSON when it is ready, and another one for every line."""
 
-    def __init__(self, name: str, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
+    def __init__(self, name: str, command: Sequence[str]) -> None:
         """Start it and wait for its facts. Raises LoadError with the end of its stderr if it ends."""
         self._name = name
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 -- closed with the process
         self._process = subprocess.Popen(
             command,
             cwd=ROOT,
-            env={**os.environ, **(environment or {})},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from research.pages.curve_chart import Curve, curve_chart
+from research.pages.charts import Curve, curve_chart
 from research.pages.run_tables import medians
 
 __all__ = ["latency_curves"]

@@ -27,7 +27,7 @@ from typing import Any
 from lightretriever.artifacts.evaluation.quality import MEASURE, read_queries_file, read_rows
 
 from research.harness.rows import OBJECTIVES, Goals
-from research.pages.bar_chart import Bar, bar_chart
+from research.pages.charts import Bar, bar_chart
 from research.pages.generated import Part, wants_check, write_or_check
 from research.pages.growth_tables import build_table, scale_tables, scaling_tables
 from research.pages.latency_curves import latency_curves

@@ -29,8 +29,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import yaml
-from lightretriever.artifacts.bundle.manifest import read_manifest
-from lightretriever.artifacts.bundle.paths import MANIFEST_FILE
+from lightretriever.artifacts.bundle.manifest import MANIFEST_FILE, read_manifest
 from lightretriever.artifacts.corpus.beir import read_qrels, read_queries
 from lightretriever.artifacts.errors import RecipeError
 from lightretriever.artifacts.evaluation.quality import read_rows, typed_command

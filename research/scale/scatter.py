@@ -61,27 +61,27 @@ def scatter(times: Mapping[str, Sequence[Sequence[float]]], shards: int, searche
     return total
 
 
-def capacity(shard: Mapping[str, Any], documents: int = DOCUMENTS) -> dict[str, Any]:
-    """The needs of `documents` documents like a shard's: bytes, shards, nodes, and processor seconds a search.
+def capacity(shard: Mapping[str, Any]) -> dict[str, Any]:
+    """The needs of `DOCUMENTS` documents like a shard's: bytes, shards, nodes, and processor seconds a search.
 
     The time of the legs grows with the documents as a straight line; None for a shard of too few to tell.
     """
-    disk = sum(part["per_document"] for part in shard["parts"]) * documents
-    memory = sum(part["per_document"] for part in shard["parts"] if part["in_memory"]) * documents
+    disk = sum(part["per_document"] for part in shard["parts"]) * DOCUMENTS
+    memory = sum(part["per_document"] for part in shard["parts"] if part["in_memory"]) * DOCUMENTS
     by_size, legs_s = ceil(disk / (CAPACITY["shard_gib"] * _GIB)), None
     shards = by_size
     if shard["documents"] >= _LEAST_GROWTH:
-        legs_s = float(np.median(shard["ms"]["legs"])) / 1e3 * documents / shard["documents"]
+        legs_s = float(np.median(shard["ms"]["legs"])) / 1e3 * DOCUMENTS / shard["documents"]
         shards = max(by_size, ceil(legs_s * 1e3 / CAPACITY["legs_ms"]))
     nodes = max(
         ceil(memory / (CAPACITY["node_gib"] * CAPACITY["cache_share"] * _GIB)), ceil(shards / CAPACITY["cores"])
     )
     return {
-        "documents": documents,
+        "documents": DOCUMENTS,
         "disk_gib": four_digits(disk / _GIB),
         "memory_gib": four_digits(memory / _GIB),
         "shards": shards,
-        "documents_a_shard": round(documents / shards),
+        "documents_a_shard": round(DOCUMENTS / shards),
         "nodes": nodes,
         "legs_s": None if legs_s is None else four_digits(legs_s),
     }

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import typer
-from lightretriever.artifacts.errors import MissingExtraError
+from lightretriever.artifacts.errors import importing
 from lightretriever.service.errors import SettingsError
 
 __all__ = ["mcp"]
@@ -33,11 +33,9 @@ def mcp(
     timeout_s: Annotated[float, typer.Option(help="Most seconds for a call of the service.")] = 30.0,
 ) -> None:
     """Give language models a running service as tools, by the Model Context Protocol."""
-    try:
+    with importing("mcp"):
         from lightretriever.service.client.asynchronous import AsyncSearchClient
         from lightretriever.service.mcp.tools import serve_http, serve_stdio
-    except ModuleNotFoundError as error:
-        raise MissingExtraError.of(error, "mcp") from error
     key = os.environ.get(_KEY) if api_key_file is None else _key(api_key_file)
     if key is not None and not key.strip():
         where = _KEY if api_key_file is None else api_key_file

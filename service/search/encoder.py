@@ -24,7 +24,7 @@ import numpy.typing as npt
 from lightretriever.artifacts import kernels
 from lightretriever.artifacts.bundle.manifest import Manifest
 from lightretriever.artifacts.corpus.beir import Document
-from lightretriever.artifacts.errors import MissingExtraError, TokenizerError
+from lightretriever.artifacts.errors import TokenizerError, importing
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary, words_of
 from lightretriever.artifacts.tokens.head_queries import HeadQueries, HeadQuery
 from lightretriever.artifacts.tokens.table import TokenTable
@@ -289,11 +289,9 @@ class DocumentEncoder:
         MissingExtraError without the pipeline, RecipeError and ModelError if there is no such model, ResumeError if the
         bundle was made with another one.
         """
-        try:
+        with importing("pipeline"):
             from lightretriever.artifacts.pipeline.later import LaterDocuments
             from lightretriever.artifacts.pipeline.recipe import load_recipe
-        except ModuleNotFoundError as error:
-            raise MissingExtraError.of(error) from error
         return cls(LaterDocuments.open(load_recipe(recipe), manifest, most_impact))
 
     @property

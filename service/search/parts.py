@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.errors import MissingExtraError
+from lightretriever.artifacts.errors import importing
 from lightretriever.service.backends.base import Backends, LiveDocuments
 from lightretriever.service.backends.local import open_local
 from lightretriever.service.execution.executor import Executor
@@ -97,10 +97,8 @@ def _backends(bundle: Bundle, settings: Settings, executor: Executor, *, hashed:
         return open_live(bundle, settings, executor, hashed=hashed)
     if settings.backend == "local":
         return open_local(bundle, settings, executor, hashed=hashed)
-    try:
+    with importing("cluster"):
         from lightretriever.service.backends.opensearch import open_cluster
-    except ModuleNotFoundError as error:
-        raise MissingExtraError.of(error, "cluster") from error
     if not hashed:
         bundle.check_hashes()
     return open_cluster(bundle, settings, executor)

@@ -377,12 +377,10 @@ def test_an_output_that_is_no_folder_is_an_error(tiny_bundle: Bundle, tmp_path: 
         evaluate_bundle(tiny_bundle.path, dataset, tmp_path / "out")
 
 
-@pytest.mark.parametrize(("depth", "candidates"), [(99, 100), (0, 100), (200, 100)])
-def test_a_depth_that_can_not_be_measured_is_an_error(
-    tiny_bundle: Bundle, tmp_path: Path, depth: int, candidates: int
-) -> None:
-    with pytest.raises(RecipeError, match=f"depth is {depth} and candidates is {candidates}"):
-        evaluate_bundle(tiny_bundle.path, tmp_path, tmp_path / "out", depth=depth, candidates=candidates)
+@pytest.mark.parametrize("candidates", [99, 0])
+def test_too_few_candidates_to_be_measured_are_an_error(tiny_bundle: Bundle, tmp_path: Path, candidates: int) -> None:
+    with pytest.raises(RecipeError, match=f"candidates is {candidates}; R@100 needs 100 of each leg"):
+        evaluate_bundle(tiny_bundle.path, tmp_path, tmp_path / "out", candidates=candidates)
 
 
 @pytest.mark.parametrize("name", ["evaluation.json", "dense.trec", "results.json"])

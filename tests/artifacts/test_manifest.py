@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from lightretriever.artifacts.bundle.hashes import ids_sha256
-from lightretriever.artifacts.bundle.manifest import FORMAT_VERSION, Manifest, parse_manifest, read_manifest
-from lightretriever.artifacts.bundle.paths import table_file
+from lightretriever.artifacts.bundle.manifest import FORMAT_VERSION, Manifest, parse_manifest, read_manifest, table_file
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import BundleError
 

@@ -152,7 +152,7 @@ def test_queries_are_drawn_and_have_to_be_enough(tmp_path: Path, tiny_bundle: Bu
 
 
 def test_an_interval_holds_the_mean_and_widens_with_the_spread() -> None:
-    narrow, wide = (Difference.of(0.1 + spread * np.resize([-1.0, 1.0], 100), 0) for spread in (0.01, 1.0))
+    narrow, wide = (Difference.of(0.1 + spread * np.resize([-1.0, 1.0], 100)) for spread in (0.01, 1.0))
     assert narrow.low < narrow.mean < narrow.high
     assert narrow.low > 0 > wide.low
     assert str(narrow).startswith("+0.1000 (95 % interval +0.0")

@@ -12,7 +12,7 @@ from typing import NamedTuple, Self
 import httpx2
 import numpy as np
 import pytest
-from lightretriever.artifacts.bundle.paths import MANIFEST_FILE
+from lightretriever.artifacts.bundle.manifest import MANIFEST_FILE
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
 from lightretriever.artifacts.errors import BundleError

@@ -5,13 +5,14 @@ import json
 from pathlib import Path
 
 import pytest
-from lightretriever.artifacts.training.recipe import RegressionStage, SetRecipe, load_train_recipe
+from lightretriever.artifacts.pipeline.recipe import read_recipe
+from lightretriever.artifacts.training.recipe import RegressionStage, SetRecipe, TrainRecipe
 from peft import LoraConfig
 from safetensors.torch import load_file
 
 ROOT = Path(__file__).resolve().parents[2]
 ADAPTER = ROOT / "recipes" / "adapters" / "smollm2-135m"
-RECIPE = load_train_recipe(ROOT / "recipes" / "train-smollm2-regress.yaml")
+RECIPE = read_recipe(ROOT / "recipes" / "train-smollm2-regress.yaml", TrainRecipe)
 NOT_FOR_SHIPPING = ("non-commercial", "research only", "CC-BY-NC")
 HIDDEN, DIMENSION = 576, 384  # SmolLM2-135M's, and its teacher's
 

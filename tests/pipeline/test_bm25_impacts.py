@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from lightretriever.artifacts.corpus.bounds import MAX_IMPACT
 from lightretriever.artifacts.errors import CorpusError
 from lightretriever.artifacts.evaluation.bm25 import WordIndex, build_word_index
-from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder, TermNumbers, lucene_lengths, strongest
+from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder, TermNumbers, impact_row, lucene_lengths
 from lightretriever.artifacts.pipeline.encoded import csr
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.sparse.jvm import java_call, java_class
@@ -173,21 +173,8 @@ def test_impacts_are_a_valid_sparse_vector(texts: list[str]) -> None:
         assert len(terms) == len(set(text.split()))
 
 
-@settings(deadline=None, max_examples=50)
-@given(st.dictionaries(st.integers(0, 500), st.floats(0, 1e5), max_size=30), st.integers(1, 10))
-def test_a_cut_keeps_the_strongest(weights: dict[int, float], top_k: int) -> None:
-    terms = np.array(sorted(weights), np.int32)
-    given = np.array([weights[term] for term in terms.tolist()])
-    kept, highest = strongest(terms, given, top_k)
-    every, impacts = strongest(terms, given)
-    assert sorted(highest.tolist()) == sorted(impacts.tolist())[-top_k:]
-    assert (np.diff(kept) > 0).all()
-    pairs = dict(zip(every.tolist(), impacts.tolist(), strict=True))
-    assert dict(zip(kept.tolist(), highest.tolist(), strict=True)).items() <= pairs.items()
-
-
 def test_an_impact_is_no_higher_than_an_index_holds() -> None:
-    terms, impacts = strongest(np.array([5, 7, 9]), np.array([MAX_IMPACT + 1.0, 3.0, 0.0]))
+    terms, impacts = impact_row(np.array([5, 7, 9]), np.array([MAX_IMPACT + 1.0, 3.0, 0.0]))
     assert (terms.tolist(), impacts.tolist()) == ([5, 7], [MAX_IMPACT, 3])
 
 

@@ -12,9 +12,9 @@ import yaml
 from fastapi.testclient import TestClient
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
-from lightretriever.artifacts.corpus.query_log import most_frequent
 from lightretriever.artifacts.errors import BundleError, CorpusError, LightRetrieverError, RecipeError, ResumeError
 from lightretriever.artifacts.evaluation.full import QueryModel, encode_fully
+from lightretriever.artifacts.pipeline.head import most_frequent
 from lightretriever.artifacts.pipeline.language_model import LanguageModel
 from lightretriever.artifacts.tokens.head_queries import HeadQueries
 from lightretriever.service.cli import app

@@ -11,7 +11,8 @@ import torch
 from lightretriever.artifacts.errors import ModelError
 from lightretriever.artifacts.pipeline.encoder import token_rows
 from lightretriever.artifacts.pipeline.language_model import LanguageModel, instruction_prefix
-from lightretriever.artifacts.pipeline.model import Backbone, ModelDtype, load_backbone
+from lightretriever.artifacts.pipeline.model import Backbone, load_backbone
+from lightretriever.artifacts.pipeline.recipe import ModelDtype
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from research.pages.bar_chart import Bar, bar_chart
+from research.pages.charts import Bar, bar_chart
 from research.pages.quality_tables import Results, Table, average_sets, kept_table, paired_test, paired_tests
 
 

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
-from lightretriever.artifacts.bundle.manifest import LegWeights, read_manifest
-from lightretriever.artifacts.bundle.paths import MANIFEST_FILE
+from lightretriever.artifacts.bundle.manifest import MANIFEST_FILE, LegWeights, read_manifest
 from lightretriever.artifacts.bundle.verify import verify_bundle
 from lightretriever.artifacts.errors import BundleError
 from lightretriever.artifacts.pipeline.recipe import IndexRecipe

@@ -1,7 +1,7 @@
 """Near-duplicate queries against planted ones."""
 
 import pytest
-from lightretriever.artifacts.training.duplicates import content
+from lightretriever.artifacts.training.data import content
 
 QUERIES = [
     "What is the capital of the largest province of Canada?",

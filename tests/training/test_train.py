@@ -15,9 +15,10 @@ from lightretriever.artifacts.cli.train import TrainSummary
 from lightretriever.artifacts.errors import BundleError, RecipeError, ResumeError
 from lightretriever.artifacts.pipeline.adapter_files import PROJECTION_FILE
 from lightretriever.artifacts.pipeline.model import load_backbone
+from lightretriever.artifacts.pipeline.recipe import read_recipe
 from lightretriever.artifacts.training import loop
 from lightretriever.artifacts.training.adapter import Adapter
-from lightretriever.artifacts.training.recipe import LoraRecipe, TrainRecipe, load_train_recipe
+from lightretriever.artifacts.training.recipe import LoraRecipe, TrainRecipe
 from lightretriever.service.cli import app
 from safetensors.torch import load_file
 from typer.testing import CliRunner
@@ -294,6 +295,7 @@ def test_what_is_no_adapter_is_not_replaced(toy: Path, tmp_path: Path) -> None:
     [
         ({"model": {"path": "MODEL", "adapter": "x"}}, "training makes a new adapter"),
         ({"lora": {"targets": ["nothing"]}}, "lora.targets"),
+        ({"lora": {"targets": ["q_proj", "lm_head"]}}, "lora.targets is .*, which names the LM head"),
         ({"data": {"sets": [{"path": "PAIRS", "instruction": ""}], "max_document_length": 4096}}, "128 positions"),
     ],
 )
@@ -311,7 +313,7 @@ def test_recipe_errors_name_the_key(toy: Path, tmp_path: Path) -> None:
     bad["stages"][1]["negatives"] = 3
     file.write_text(yaml.safe_dump(bad))
     with pytest.raises(RecipeError, match=r"a stage wants 3 negatives per query, data\.negatives gives 0"):
-        load_train_recipe(file)
+        read_recipe(file, TrainRecipe)
 
 
 @pytest.mark.slow
