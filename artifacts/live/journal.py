@@ -186,7 +186,7 @@ class Journal:
         live, last = manifest.live, self._last()
         self.sequence = live.position if live is not None and live.journal == self.header.journal else 0
         (first,) = self._database.execute("SELECT coalesce(min(sequence), ?) FROM changes", (last + 1,)).fetchone()
-        if not first - 1 <= self.sequence <= last:
+        if not self._number(first) - 1 <= self.sequence <= last:
             raise JournalError(
                 f"{self.folder}: the journal has the changes {first} to {last}, and the bundle those up to "
                 f"{self.sequence}.",
@@ -197,7 +197,13 @@ class Journal:
         """Give the number of the last change that was ever appended."""
         with self._translated():
             row = self._database.execute("SELECT seq FROM sqlite_sequence WHERE name = 'changes'").fetchone()
-        return 0 if row is None else int(row[0])
+        return 0 if row is None else self._number(row[0])
+
+    def _number(self, value: object) -> int:
+        """Give the number of a change. JournalError for another kind of value."""
+        if not isinstance(value, int):
+            raise self._damaged("in its numbers")
+        return value
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
@@ -215,6 +221,8 @@ class Journal:
     def _translated(self) -> Iterator[None]:
         try:
             yield
+        except UnicodeDecodeError as error:  # of a damaged file's bytes in what SQLite says
+            raise self._damaged("and can't be read") from error
         except sqlite3.Error as error:
             if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF not in _OF_THE_DISK:
                 raise self._damaged(f"({error})") from error

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import atheris
 
-with atheris.instrument_imports(include=["service", "artifacts"]):
+with atheris.instrument_imports(include=["lightretriever"]):
     from tests.faults.targets import TARGETS, corpus
 
 __all__ = ["main"]
