@@ -140,6 +140,10 @@ class DocumentStore(Protocol):
     def count(self) -> int:
         """Number of documents."""
 
+    @property
+    def sequence(self) -> int:
+        """The number of the last change of the documents that `where` knows of; 0 where it needs to know of none."""
+
     def spread(self, count: int) -> Ordinals:
         """Give the ordinals of up to `count` documents from all over the store, ascending."""
 
