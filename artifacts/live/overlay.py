@@ -6,8 +6,9 @@ searches leave it out; so an ordinal never stands for another document.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 from lightretriever.artifacts.bundle.manifest import Manifest
@@ -24,7 +25,8 @@ _LEAST_MERGED: Final = 512  # documents in segments of their own that are worth 
 _SHARE_MERGED: Final = 8  # if they are one in so many
 
 
-class Snapshot(NamedTuple):
+@dataclass(frozen=True)
+class Snapshot:
     """What searches see: the documents of the bundle and all written later, of which `index.alive` live, and their
     vectors, None without a dense leg."""
 
