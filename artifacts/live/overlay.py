@@ -70,7 +70,6 @@ class Overlay:
         if later := [one for number, one in written if number > self._indexed]:
             raws = [one.raw or b"" for one in later]
             self._writer.add_rows([one.id for one in later], raws, [one.impacts for one in later])
-        self._merged += len(written) - len(later)  # a checkpoint's segments are few
         if self._dense is not None and written:
             self._dense.add(np.array([one.vector for _, one in written], np.float32))
         new = list(dict.fromkeys(one.id for one in records if one.id not in self.changed))
