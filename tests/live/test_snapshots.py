@@ -4,7 +4,7 @@ from pathlib import Path
 from time import perf_counter
 
 import numpy as np
-from lightretriever.artifacts.corpus.fields import Order
+from lightretriever.artifacts.corpus.fields import FieldKind, Order
 from lightretriever.artifacts.live.documents import Change, read_fields
 from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.search.engine import SearchEngine
@@ -12,7 +12,7 @@ from lightretriever.service.settings import Settings
 
 from tests.support.tiny import make_tiny_bundle
 
-FIELDS = {"title": "keyword", "year": "number"}
+FIELDS: dict[str, FieldKind] = {"title": "keyword", "year": "number"}
 COUNT = 70  # not whole bytes of bits
 
 
