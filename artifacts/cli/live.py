@@ -1,7 +1,7 @@
 """The commands `upsert` and `delete`: documents changed while they are searched, on one machine or on a cluster."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import gettempdir
@@ -25,8 +25,7 @@ from lightretriever.artifacts.corpus.bounds import check_id
 from lightretriever.artifacts.corpus.lines import read_lines, read_text
 from lightretriever.artifacts.errors import BundleError, CorpusError, MissingExtraError, RecipeError
 from lightretriever.artifacts.files.workdir import scratch_folder
-from lightretriever.artifacts.live.documents import Encoded, Upserted, check_names
-from lightretriever.artifacts.live.upsert import Place
+from lightretriever.artifacts.live.documents import Encoded, LiveDocuments, Upserted, check_names
 from lightretriever.artifacts.live.upsert import delete as delete_documents
 from lightretriever.artifacts.live.upsert import upsert as upsert_documents
 from lightretriever.artifacts.pipeline.encoded import EncodedCorpus
@@ -105,7 +104,8 @@ def upsert(
         manifest = read_manifest(loaded.output)
         documents = Corpus(corpus, skip_bad=skip_bad, limit=limit, fields=manifest.fields)
         with _opened(live, loaded.output, to, user, ca_file, index) as place:
-            encoder = _Encoder(loaded, manifest, place)
+            _check_bundle(place, manifest)
+            encoder = _Encoder(loaded, manifest, place.live.most_impact)
             counts, total = _upsert(place, documents, manifest, encoder)
             job.summary = UpsertSummary(
                 path=place.path,
@@ -143,22 +143,20 @@ def delete(
 
 @dataclass(frozen=True)
 class _Place:
-    """Where documents are changed: a journal's folder or a cluster's alias, and the index there. `check` refuses a
-    bundle that does not belong to it."""
+    """Where documents are changed: a journal's folder or a cluster's alias, the index there, and the bundle that it is
+    of, by version and name."""
 
     path: str
     index: str
-    live: Place
-    most_impact: int
-    check: Callable[[Manifest], None]
+    bundle: tuple[str, str]
+    live: LiveDocuments
 
 
 class _Encoder:
     """Loads the model when the first document has to be encoded."""
 
-    def __init__(self, recipe: Recipe, manifest: Manifest, place: _Place) -> None:
-        place.check(manifest)
-        self._of = recipe, manifest, place.most_impact
+    def __init__(self, recipe: Recipe, manifest: Manifest, most_impact: int) -> None:
+        self._of = recipe, manifest, most_impact
         self._loaded: LaterDocuments | None = None
 
     @property
@@ -208,47 +206,32 @@ def _journal(folder: Path, path: Path) -> Iterator[_Place]:
     opened = Bundle.open(path)
     start_jvm()
     with opened.sparse() as sparse:
-        dense = None if opened.manifest.dense is None else opened.dense()
-        store = LiveStore(folder, opened.manifest, sparse, dense)
-        try:
-            yield _Place(
-                path=str(folder),
-                index=opened.manifest.digest,
-                live=store,
-                most_impact=store.most_impact,
-                check=lambda _: None,
-            )
-        finally:
-            store.close()
+        manifest = opened.manifest
+        with closing(LiveStore(folder, manifest, sparse, None if manifest.dense is None else opened.dense())) as store:
+            yield _Place(str(folder), manifest.digest, (manifest.digest, manifest.name), store)
 
 
 @contextmanager
 def _on_cluster(to: str, user: str | None, ca_file: Path | None, alias: str) -> Iterator[_Place]:
-    cluster = connected(to, user, ca_file)
-    from lightretriever.artifacts.cluster.aliases import only_index, read_meta
-    from lightretriever.artifacts.cluster.live import LiveIndex
+    with closing(connected(to, user, ca_file)) as cluster:
+        from lightretriever.artifacts.cluster.aliases import only_index, read_meta
+        from lightretriever.artifacts.cluster.live import LiveIndex
 
-    try:
         index = only_index(cluster, alias)
-        live = LiveIndex(cluster, alias, index, read_meta(cluster, index))
+        meta = read_meta(cluster, index)
+        live = LiveIndex(cluster, alias, index, meta)
+        yield _Place(f"{cluster.name}/{alias}", index, (meta.version, meta.bundle), live)
 
-        def check(manifest: Manifest) -> None:
-            if live.meta.version != manifest.digest:
-                raise BundleError(
-                    f"{index} has version {live.meta.version[:12]} of {live.meta.bundle!r}; the recipe's bundle is "
-                    f"version {manifest.digest[:12]} of {manifest.name!r}.",
-                    remedy="Push this bundle, or give the recipe of the one that the index was written from.",
-                )
 
-        yield _Place(
-            path=f"{cluster.name}/{alias}",
-            index=index,
-            live=live,
-            most_impact=live.most_impact,
-            check=check,
+def _check_bundle(place: _Place, manifest: Manifest) -> None:
+    """Raise BundleError where the index at a place is not of the recipe's bundle."""
+    version, name = place.bundle
+    if version != manifest.digest:
+        raise BundleError(
+            f"{place.index} has version {version[:12]} of {name!r}; the recipe's bundle is version "
+            f"{manifest.digest[:12]} of {manifest.name!r}.",
+            remedy="Push this bundle, or give the recipe of the one that the index was written from.",
         )
-    finally:
-        cluster.close()
 
 
 def _read_ids(file: Path) -> list[str]:

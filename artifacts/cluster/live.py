@@ -33,27 +33,16 @@ class LiveIndex:
     another index meanwhile; ClusterTimeoutError leaves open whether the change was made.
     """
 
+    problem: Final = None  # searches see the changes if they reach the cluster
+    written: Final = 0  # no document takes memory here
+    warning: Final = None
+
     def __init__(self, cluster: Cluster, alias: str, index: str, meta: IndexMeta) -> None:
         self.cluster = cluster
         self.index = index
         self.meta = meta
         self.most_impact = most_impact(meta)
         self._alias = alias
-
-    @property
-    def problem(self) -> str | None:
-        """Why searches can't see changes any more: they can, if they reach the cluster."""
-        return None
-
-    @property
-    def written(self) -> int:
-        """Number of documents written beside the bundle that take memory here: none."""
-        return 0
-
-    @property
-    def warning(self) -> str | None:
-        """None: an index on a cluster has no limit to warn of."""
-        return None
 
     def get(self, document_id: str, until: float) -> Stored | None:
         """Read a document as it is now, whether searches see it or not; None if there is none with this id."""

@@ -114,9 +114,9 @@ class DenseIndex:
         query = self._checked(query)
         if k < 1:
             raise ValueError(f"k must be at least 1, found {k}")
-        if among is None:
+        allowed = self.count if among is None else int(np.bitwise_count(among).sum())
+        if among is None or allowed == self.count:
             return self._best(query, self._found(query, min(k, self.count), self.count, None), k)
-        allowed = int(np.bitwise_count(among).sum())
         wanted = min(k, allowed)
         if _MOST * allowed >= self.count:  # most are allowed: Faiss scans fastest without a selector
             share = allowed / self.count

@@ -17,6 +17,7 @@ __all__ = [
     "Deleted",
     "Encode",
     "Encoded",
+    "LiveDocuments",
     "Result",
     "StoredDocument",
     "Upserted",
@@ -92,6 +93,42 @@ class StoredDocument(Protocol):
     @property
     def version(self) -> str:
         """Its version as one text, for those who write only over what they have read."""
+
+
+class LiveDocuments(Protocol):
+    """Documents that can be written while they are searched. Thread-safe. Calls end by the `perf_counter` time `until`,
+    which leaves open whether the changes were made; `LiveIndex` of a cluster is one, `LiveStore` of a journal another.
+    """
+
+    @property
+    def most_impact(self) -> int:
+        """The largest impact that a document can have."""
+
+    @property
+    def problem(self) -> str | None:
+        """Why searches can't see changes any more; None if they can."""
+
+    @property
+    def written(self) -> int:
+        """Number of documents written beside the bundle that take memory here."""
+
+    @property
+    def warning(self) -> str | None:
+        """What to do about them if they are many; None if they are few."""
+
+    def get(self, document_id: str, until: float) -> StoredDocument | None:
+        """Read a document as it is now; None if there is none with this id."""
+
+    def known(self, documents: Sequence[Document]) -> list[tuple[str | None, bool]]:
+        """Give for each document the version that is there, None for none, and whether it is the same."""
+
+    def write(self, changes: Sequence[Change], until: float, *, wait: bool = False) -> list[Result]:
+        """Make changes in their order, and give what became of each. If `wait`, return when all searches see them.
+
+        TimeoutError or ClusterTimeoutError if they are late, ClusterError or DiskError if they can't be made."""
+
+    def refresh(self) -> None:
+        """Let searches see what was written."""
 
 
 def read_fields(document_id: str, fields: Mapping[str, Any], manifest: Manifest) -> Document:

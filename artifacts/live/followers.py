@@ -1,9 +1,20 @@
-"""The processes that follow a journal: how far each has made it searchable, and the folder of its index."""
+"""The processes that follow a journal, and the Lucene indexes of its changes: one of each process, and a checkpoint.
+
+A process has a folder NAME.follower beside the journal, with its index and a file that says how far it has made the
+journal searchable. The file is locked as long as the process lives; what dead ones left is removed.
+
+A checkpoint is the index of all changes up to one, so that a start indexes only what came later: a folder
+SEQUENCE.NAME.checkpoint, whose name stands for the bundle and the journal. It is no state: without it, or where it is
+damaged, a start indexes all changes. Nothing is forced to the disk therefore; Lucene compares the checksums of the
+files when it opens them.
+"""
 
 import fcntl
+import logging
 import os
 import shutil
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from time import perf_counter, sleep
 from typing import Final
@@ -12,28 +23,29 @@ from lightretriever.artifacts.files.atomic_file import writing
 
 __all__ = ["Follower"]
 
-_SUFFIX: Final = ".follower"
+_log = logging.getLogger(__name__)
+_FOLLOWER: Final = ".follower"
+_CHECKPOINT: Final = ".checkpoint"
 _TOLD: Final = "sequence"
 _NEVER: Final = 1 << 63  # no change has this number
 _POLL_S: Final = 0.01
 
 
 class Follower:
-    """One that follows the journal of a folder. It has a folder there, with a file that says how far it is, and that is
-    locked as long as its process lives; what dead processes left is removed."""
+    """This process as one that follows the journal of a folder."""
 
-    def __init__(self, folder: Path) -> None:
-        """Raises DiskError."""
-        self._folder = folder
+    def __init__(self, folder: Path, name: str) -> None:
+        """`name` is that of the checkpoints to read and write. Raises DiskError."""
+        self._folder, self._name = folder, name
         with writing(folder):
-            for path in folder.glob(f"*{_SUFFIX}"):
+            for path in folder.glob(f"*{_FOLLOWER}"):
                 _behind(path, _NEVER)
-            self.path = Path(tempfile.mkdtemp("", "", folder))
-            self._file = os.open(self.path / _TOLD, os.O_RDWR | os.O_CREAT)
+            self._path = Path(tempfile.mkdtemp("", "", folder))
+            self._file = os.open(self._path / _TOLD, os.O_RDWR | os.O_CREAT)
             fcntl.flock(self._file, fcntl.LOCK_EX)
             self.tell(0)
-            self.path = self.path.rename(self.path.with_suffix(_SUFFIX))  # locked, so nobody takes it for a dead one's
-        self.index = self.path / "index"
+            self._path = self._path.rename(self._path.with_suffix(_FOLLOWER))  # locked, so nobody takes it for dead
+        self.index = self._path / "index"
         """Where the process has the files of its index."""
 
     def tell(self, sequence: int) -> None:
@@ -42,17 +54,58 @@ class Follower:
 
     def wait(self, sequence: int, until: float) -> None:
         """Wait until searches of all processes see a change. TimeoutError at the `perf_counter` time `until`."""
-        for path in self._folder.glob(f"*{_SUFFIX}"):
+        for path in self._folder.glob(f"*{_FOLLOWER}"):
             while _behind(path, sequence):
                 if perf_counter() >= until:
                     raise TimeoutError(f"another process does not see change {sequence} yet")
                 sleep(_POLL_S)
 
+    def saved(self) -> int:
+        """Give the number of the last change in the newest checkpoint; 0 for none."""
+        found = self._folder.glob(f"*.{self._name}{_CHECKPOINT}")
+        return max((int(path.name.partition(".")[0]) for path in found), default=0)
+
+    def save(self, sequence: int, files: Sequence[Path]) -> None:
+        """Write a checkpoint in place of those before it. `files` are those of the index. OSError."""
+        scratch = self._path / "checkpoint"
+        try:
+            scratch.mkdir()
+            for file in files:
+                os.link(file, scratch / file.name)
+            before = list(self._folder.glob(f"*{_CHECKPOINT}"))
+            scratch.rename(self._checkpoint(sequence))
+            for path in before:
+                shutil.rmtree(path, ignore_errors=True)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+
+    def restore(self) -> int:
+        """Link the files of the newest checkpoint into `index`, and give its number; 0 for none."""
+        sequence = self.saved()
+        try:
+            if sequence:
+                shutil.copytree(self._checkpoint(sequence), self.index, copy_function=os.link)
+        except (OSError, shutil.Error):  # another process has written a newer one
+            shutil.rmtree(self.index, ignore_errors=True)
+            return 0
+        return sequence
+
+    def discard(self, reason: str) -> None:
+        """Remove the checkpoints and what was restored, and log why."""
+        about = {"file": str(self._folder), "reason": reason}
+        _log.warning("checkpoint removed, so the whole journal is replayed", extra=about)
+        for path in self._folder.glob(f"*{_CHECKPOINT}"):
+            shutil.rmtree(path, ignore_errors=True)
+        shutil.rmtree(self.index)
+
     def close(self) -> None:
         """Follow no more, and remove the folder. Idempotent."""
-        if self.path.exists():
-            shutil.rmtree(self.path, ignore_errors=True)
+        if self._path.exists():
+            shutil.rmtree(self._path, ignore_errors=True)
             os.close(self._file)
+
+    def _checkpoint(self, sequence: int) -> Path:
+        return self._folder / f"{sequence:020d}.{self._name}{_CHECKPOINT}"
 
 
 def _behind(path: Path, sequence: int) -> bool:

@@ -6,72 +6,32 @@ searches leave it out; so an ordinal never stands for another document.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 from lightretriever.artifacts.bundle.manifest import Manifest
 from lightretriever.artifacts.dense.index import DenseIndex
 from lightretriever.artifacts.dense.later import LaterIndex
 from lightretriever.artifacts.dense.later import LaterIndexWriter as DenseWriter
 from lightretriever.artifacts.live.journal import Record
-from lightretriever.artifacts.sparse.index import DocumentSet, ImpactIndex
+from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.sparse.writer import LaterIndexWriter
 
-__all__ = ["Among", "Overlay", "Snapshot"]
+__all__ = ["Overlay", "Snapshot"]
 
-Bits = npt.NDArray[np.uint8]
-_KEPT: Final = 64  # conditions whose documents a snapshot remembers
 _LEAST_MERGED: Final = 512  # documents in segments of their own that are worth one segment of all
 _SHARE_MERGED: Final = 8  # if they are one in so many
 
 
 @dataclass(frozen=True)
-class Among:
-    """Living documents of a snapshot, and the indexes that have them: as the sparse leg takes documents, and as bits
-    for the two parts of the dense one; None for all that an index has."""
-
-    index: ImpactIndex
-    dense: LaterIndex | None
-    documents: DocumentSet | None = None
-    first: Bits | None = None
-    later: Bits | None = None
-
-
-@dataclass(frozen=True)
 class Snapshot:
-    """What searches see up to the change `sequence`. `index` has the documents of the bundle and all written later,
-    living or dead, `dense` their vectors, None without a dense leg. `alive` has a bit for each, None if all live;
-    `living` is their number, and `later` that of the documents written later, living or dead. `all` are the living."""
+    """What searches see: the documents of the bundle and all written later, of which `index.alive` live, and their
+    vectors, None without a dense leg."""
 
-    sequence: int
     index: ImpactIndex
     dense: LaterIndex | None
-    alive: Bits | None
-    living: int
-    later: int
-    all: Among
-    _known: dict[tuple[str, ...], Among] = field(default_factory=dict)
-
-    def where(self, condition: tuple[str, ...]) -> Among:
-        """Give the living documents that a condition holds for, as `ImpactIndex.where` reads it."""
-        if (known := self._known.get(condition)) is not None:
-            return known
-        chosen = self.index.where(condition)
-        if self.alive is not None:
-            chosen = self.index.chosen(chosen.bits & self.alive)
-        if len(self._known) >= _KEPT:
-            self._known.clear()
-        found = self._known[condition] = _among(self.index, self.dense, chosen, self.later)
-        return found
-
-
-def _among(index: ImpactIndex, dense: LaterIndex | None, chosen: DocumentSet, later: int) -> Among:
-    flags, first = np.unpackbits(chosen.bits, count=index.count, bitorder="little"), index.count - later
-    parts = (flags[:first], flags[first:])
-    return Among(index, dense, chosen, *(None if one.all() else np.packbits(one, bitorder="little") for one in parts))
 
 
 class Overlay:
@@ -110,7 +70,6 @@ class Overlay:
         if later := [one for number, one in written if number > self._indexed]:
             raws = [one.raw or b"" for one in later]
             self._writer.add_rows([one.id for one in later], raws, [one.impacts for one in later])
-        self._merged += len(written) - len(later)  # a checkpoint's segments are few
         if self._dense is not None and written:
             self._dense.add(np.array([one.vector for _, one in written], np.float32))
         new = list(dict.fromkeys(one.id for one in records if one.id not in self.changed))
@@ -134,7 +93,7 @@ class Overlay:
         """Make codes of vectors that have none, and one segment of documents that are in several, unless they are few.
         Beside a thread that applies changes; tells whether `publish` shows searches anything new."""
         coded = self._dense is not None and self._dense.encode()
-        later = self.snapshot.later
+        later = self.snapshot.index.count - self._index.count
         if later - self._merged < max(_LEAST_MERGED, later // _SHARE_MERGED):
             return coded
         self._writer.merge()
@@ -154,10 +113,6 @@ class Overlay:
         index = self._writer.behind()
         if index.count != self._alive.size:
             raise ValueError(f"{index.count} documents are indexed, not {self._alive.size}")
-        dense = None if self._dense is None else self._dense.behind()
-        later, living = index.count - self._index.count, int(np.count_nonzero(self._alive))
-        alive, every = None, Among(index, dense)
-        if living < index.count:
-            alive = np.packbits(np.pad(self._alive, (0, -index.count % 64)), bitorder="little")
-            every = _among(index, dense, index.chosen(alive), later)
-        self.snapshot = Snapshot(sequence, index, dense, alive, living, later, every)
+        alive = np.packbits(np.pad(self._alive, (0, -index.count % 64)), bitorder="little")
+        index.alive, index.sequence = index.chosen(alive), sequence
+        self.snapshot = Snapshot(index, None if self._dense is None else self._dense.behind(alive))

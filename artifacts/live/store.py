@@ -1,9 +1,9 @@
 """Live documents on one machine: changes go to the journal, and from there into the overlay of every process."""
 
 import logging
-import shutil
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -20,7 +20,6 @@ from lightretriever.artifacts.corpus.beir import Document
 from lightretriever.artifacts.corpus.bounds import MAX_IMPACT
 from lightretriever.artifacts.dense.index import DenseIndex
 from lightretriever.artifacts.errors import ConflictError, DiskError, DocumentError, JavaError, JournalError
-from lightretriever.artifacts.live.checkpoint import discard, newest, restore, save
 from lightretriever.artifacts.live.documents import Change, Result, Written, check_version, unencoded
 from lightretriever.artifacts.live.followers import Follower
 from lightretriever.artifacts.live.journal import Journal, Record
@@ -42,6 +41,9 @@ _FEW, _MANY = 1_000, 100_000  # bounds of that size
 _MOVE: Final = "Move the folder away: the bundle is then served without the changes in it."
 _COMPACT: Final = "Make a bundle of all: `lightretriever compact BUNDLE --live DIR --output NEW`."
 
+_Call = tuple[Sequence[Change], Future[list[Result]]]
+"""The changes of a call of `write`, and what became of them."""
+
 
 @dataclass(frozen=True)
 class Stored:
@@ -49,15 +51,6 @@ class Stored:
 
     raw: bytes
     version: str
-
-
-@dataclass
-class _Group:
-    """The changes of one call, and what became of them: results, or the error of all."""
-
-    changes: Sequence[Change]
-    results: list[Result] | None = None
-    error: Exception | None = None
 
 
 class LiveStore:
@@ -77,26 +70,25 @@ class LiveStore:
         self.problem: str | None = None
         """Why searches can't see changes any more; None if they can."""
         self._digest = manifest.digest[:12]
-        self._large = min(_MANY, max(_FEW, manifest.documents // _SHARE))
+        self._bundled = index.count
+        self._large = min(_MANY, max(_FEW, index.count // _SHARE))
         self._lock = Lock()  # of the journal and the overlay
-        self._waiting = deque[_Group]()
+        self._waiting = deque[_Call]()
         self._stop = Event()
         with ExitStack() as opened:
             self._journal = opened.enter_context(Journal(folder, manifest))
             position = self._journal.sequence
             self._to_drop: int | None = position
-            self._name = f"{self._digest}.{self._journal.header.journal}"
-            self._follower = Follower(folder)
+            self._follower = Follower(folder, f"{self._digest}.{self._journal.header.journal}")
             opened.callback(self._follower.close)
-            self._saved = restore(folder, self._name, self._follower.index)
+            self._saved = self._follower.restore()
             overlay = partial(Overlay, manifest, index, dense, self._follower.index)
             try:
                 self._overlay = self._replayed(overlay)
             except (JavaError, ValueError) as error:
                 if not self._saved:
                     raise JournalError(f"{folder}: the changes can't be searched: {error}", remedy=_MOVE) from error
-                discard(folder, str(error))
-                shutil.rmtree(self._follower.index)
+                self._follower.discard(str(error))
                 self._saved, self._journal.sequence = 0, position
                 self._overlay = self._replayed(overlay)
             opened.callback(self._overlay.close)
@@ -114,7 +106,7 @@ class LiveStore:
     @property
     def written(self) -> int:
         """Number of documents written beside the bundle that take memory here, every version of each."""
-        return self.snapshot.later
+        return self.snapshot.index.count - self._bundled
 
     @property
     def warning(self) -> str | None:
@@ -122,10 +114,6 @@ class LiveStore:
         if self.written < self._large:
             return None
         return f"{self.written:,} documents are written beside the bundle, of at most {_MOST:,}. {_COMPACT}"
-
-    def ordinal(self, document_id: str) -> int | None:
-        """Give the ordinal of the document with this id, None if there is none."""
-        return self._overlay.find(document_id)[0]
 
     def version(self, sequence: int) -> str:
         """Give the version of the document that a change made; 0: that of a document of the bundle."""
@@ -154,25 +142,24 @@ class LiveStore:
         TimeoutError at the `perf_counter` time `until`, which leaves open whether they were made; DiskError if the
         journal or the overlay has no room for them, JournalError for a damaged journal.
         """
-        group = _Group(changes)
-        self._waiting.append(group)
+        call = changes, results = changes, Future[list[Result]]()
+        self._waiting.append(call)
         try:
             if not self._lock.acquire(timeout=min(TIMEOUT_MAX, max(0.0, until - perf_counter()))):
                 raise TimeoutError("Other writes took all the time.")
             try:
-                if group.results is None and group.error is None:
+                if not results.done():
                     self._commit(until)
             finally:
                 self._lock.release()
         except BaseException:
             with suppress(ValueError):  # another call has begun with it
-                self._waiting.remove(group)
+                self._waiting.remove(call)
             raise
-        if group.error is not None:
-            raise group.error
+        made = results.result()
         if wait:
             self._follower.wait(self._journal.sequence, until)
-        return group.results or []
+        return made
 
     def close(self) -> None:
         """Write and follow no more; leave a checkpoint, if it pays. Idempotent."""
@@ -198,22 +185,23 @@ class LiveStore:
             if self._to_drop is not None:  # a bundle that is opened, but refused, writes nothing, and so drops nothing
                 self._journal.drop(self._to_drop)
                 self._to_drop = None
-            groups = list[_Group]()
-            while self._waiting:
-                groups.append(self._waiting.popleft())
+            calls = list[_Call]()
+            with suppress(IndexError):
+                while True:
+                    calls.append(self._waiting.popleft())
             try:
                 staged = _Staged(self, self._overlay, self._journal.sequence)
-                results = [[staged.add(change) for change in group.changes] for group in groups]
+                made = [[staged.add(change) for change in changes] for changes, _ in calls]
                 if staged.records:
                     self._require_room(staged.records)
                     self._journal.append(staged.records)
                     self._apply(staged.records)
             except Exception as error:
-                for group in groups:
-                    group.error = error
+                for _, results in calls:
+                    results.set_exception(error)
                 return
-        for group, found in zip(groups, results, strict=True):
-            group.results = found
+        for (_, results), found in zip(calls, made, strict=True):
+            results.set_result(found)
 
     def _apply(self, records: Sequence[Record]) -> None:
         """Make changes searchable that were read or appended."""
@@ -245,7 +233,7 @@ class LiveStore:
                         self._lock.release()
                 if self._overlay.settle():
                     with self._lock:
-                        self._overlay.publish(self.snapshot.sequence)
+                        self._overlay.publish(self.snapshot.index.sequence)
                 self._save(max(_LEAST_SAVED, self._saved // _SAVED_SHARE))
             except Exception as error:
                 if self._stop.is_set():  # what it used is closed
@@ -271,16 +259,15 @@ class LiveStore:
 
     def _save(self, least: int) -> None:
         """Write a checkpoint, if none has all changes but `least`."""
-        if self.snapshot.sequence - self._saved >= least:
-            self._saved = max(
-                self._saved, newest(self._journal.folder, self._name)
-            )  # another process may have written it
-        if self.snapshot.sequence - self._saved < least:
+        sequence = self.snapshot.index.sequence
+        if sequence - self._saved >= least:
+            self._saved = max(self._saved, self._follower.saved())  # another process may have written it
+        if sequence - self._saved < least:
             return
         with self._lock:
-            files, self._saved = self._overlay.checkpoint(), self.snapshot.sequence
+            files, self._saved = self._overlay.checkpoint(), self.snapshot.index.sequence
         try:
-            save(self._journal.folder, self._name, self._saved, self._follower.path / "checkpoint", files)
+            self._follower.save(self._saved, files)
         except OSError as error:
             _log.warning("no checkpoint was written", extra={"reason": str(error)})
 
@@ -291,8 +278,7 @@ class _Staged:
     def __init__(self, store: LiveStore, overlay: Overlay, sequence: int) -> None:
         """`sequence` is the number of the last change in the journal."""
         self.records: list[Record] = []
-        self._now: dict[str, Record] = {}
-        self._numbers: dict[str, int] = {}
+        self._newest: dict[str, tuple[int, Record]] = {}  # of each document that changes, with its number
         self._store, self._overlay, self._sequence = store, overlay, sequence
 
     def add(self, change: Change) -> Result:
@@ -306,14 +292,15 @@ class _Staged:
         except (DocumentError, ConflictError) as error:
             return error
         self.records.append(record)
-        self._now[change.id] = record
-        self._numbers[change.id] = self._sequence + len(self.records)
-        return Written(stored is None, self._store.version(self._numbers[change.id]))
+        number = self._sequence + len(self.records)
+        self._newest[change.id] = number, record
+        return Written(stored is None, self._store.version(number))
 
     def _stored(self, document_id: str) -> Stored | None:
-        if (staged := self._now.get(document_id)) is None:
+        if document_id not in self._newest:
             return self._store.get(document_id)
-        return None if staged.raw is None else Stored(staged.raw, self._store.version(self._numbers[document_id]))
+        number, record = self._newest[document_id]
+        return None if record.raw is None else Stored(record.raw, self._store.version(number))
 
     def _whole(self, change: Change, stored: Stored | None) -> Record:
         """Make the record of a change, with the vector or the impacts of what is there if it has none."""
@@ -324,7 +311,7 @@ class _Staged:
         if (vector is None and dense is not None) or impacts is None:
             if stored is None or _text(stored.raw) != document.full_text:
                 raise unencoded(change, new=stored is None, dense=dense is not None)
-            kept = self._now.get(change.id) or self._kept(change.id)
+            kept = self._newest[change.id][1] if change.id in self._newest else self._kept(change.id)
             vector = kept.vector if vector is None else vector
             impacts = kept.impacts if impacts is None else impacts
         return Record(change.id, document.raw, vector, _strongest(impacts, self._store.top_k))

@@ -4,32 +4,21 @@ text did."""
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from math import inf
-from typing import Final, Protocol
+from typing import Final
 
 from lightretriever.artifacts.corpus.beir import Document
 from lightretriever.artifacts.errors import ConflictError, LightRetrieverError, UnencodedError
-from lightretriever.artifacts.live.documents import Change, Deleted, Encode, Encoded, Result, Upserted
+from lightretriever.artifacts.live.documents import Change, Deleted, Encode, Encoded, LiveDocuments, Result, Upserted
 
-__all__ = ["Place", "delete", "upsert"]
+__all__ = ["delete", "upsert"]
 
 _BATCH: Final = 256
 _ATTEMPTS: Final = 5  # to write over versions that others change meanwhile
 
 
-class Place(Protocol):
-    """Where documents are written: `LiveStore` of a journal, or `LiveIndex` of a cluster."""
-
-    def known(self, documents: Sequence[Document]) -> list[tuple[str | None, bool]]:
-        """Give for each document the version that is there, None for none, and whether it is the same."""
-
-    def write(self, changes: Sequence[Change], until: float, *, wait: bool = False) -> list[Result]:
-        """Make changes in their order, and give what became of each."""
-
-    def refresh(self) -> None:
-        """Let searches see what was written."""
-
-
-def upsert(live: Place, documents: Iterable[Document], encode: Encode, done: Callable[[int], object]) -> Upserted:
+def upsert(
+    live: LiveDocuments, documents: Iterable[Document], encode: Encode, done: Callable[[int], object]
+) -> Upserted:
     """Write the documents that are not there or are otherwise. Those whose title and text are there already keep their
     vectors and impacts; `encode` is asked for the others. `done` is told numbers of documents.
 
@@ -48,7 +37,7 @@ def upsert(live: Place, documents: Iterable[Document], encode: Encode, done: Cal
     return counts
 
 
-def delete(live: Place, ids: Iterable[str], done: Callable[[int], object]) -> Deleted:
+def delete(live: LiveDocuments, ids: Iterable[str], done: Callable[[int], object]) -> Deleted:
     """Delete documents by their ids. Raises what `write` raises."""
     counts, rest = Deleted(), iter(ids)
     while part := list(islice(rest, _BATCH)):
@@ -63,7 +52,7 @@ def delete(live: Place, ids: Iterable[str], done: Callable[[int], object]) -> De
 
 
 def _write(
-    live: Place, documents: Sequence[Document], encode: Encode, encoded: dict[str, Encoded], counts: Upserted
+    live: LiveDocuments, documents: Sequence[Document], encode: Encode, encoded: dict[str, Encoded], counts: Upserted
 ) -> list[Document]:
     """Write those of a batch that changed, and give the documents that others changed meanwhile. `encoded` has what was
     encoded of the batch."""

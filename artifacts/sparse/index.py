@@ -48,7 +48,16 @@ class DocumentSet:
 
 
 class ImpactIndex(LuceneIndex):
-    """The inverted index of the sparse leg. A document's ordinal is its place in the order of writing."""
+    """The inverted index of the sparse leg. A document's ordinal is its place in the order of writing.
+
+    Sets of documents that an index of fewer documents gave hold for one with later documents behind it, too.
+    """
+
+    alive: DocumentSet | None = None
+    """The documents that are not replaced or deleted, which alone are found; None: all."""
+
+    sequence: int = 0
+    """The number of the last change in it; 0 for a bundle's index, which never changes."""
 
     def __init__(self, handle: JavaObject, path: Path) -> None:
         super().__init__(handle, path)
@@ -72,7 +81,7 @@ class ImpactIndex(LuceneIndex):
         query = _packed(terms, weights)
         check_k(k)
         nanoseconds = round(min(max(seconds, 0.0), _LONGEST_S) * 1e9)
-        handle = None if among is None else among.handle
+        handle = self._handle_of(among)
         most = min(k, max(1, self.count))
         return unpack_hits(from_java(java_call(self._impacts.search, self.handle, *query, most, handle, nanoseconds)))
 
@@ -136,11 +145,14 @@ class ImpactIndex(LuceneIndex):
         filters = java_class("lightretriever.DocumentFilter")
         handle = java_call(filters.of, self.handle, *packed)
         bits = np.frombuffer(from_java(java_call(filters.bits, handle)), dtype=np.uint8)
+        if self.alive is not None:
+            return self.chosen(bits & self.alive.bits)
         return DocumentSet(handle, bits, int(java_call(filters.count, handle)))
 
     def totals(self, chosen: Sequence[DocumentSet | None]) -> list[int]:
         """The number of documents in each set; None: all documents."""
-        return [self.count if one is None else one.count for one in chosen]
+        sets = [self.alive if one is None else one for one in chosen]
+        return [self.count if one is None else one.count for one in sets]
 
     def listed(
         self, among: DocumentSet | None, order: Order | None, offset: int, count: int, seconds: float = inf
@@ -150,11 +162,12 @@ class ImpactIndex(LuceneIndex):
         longer than `seconds`."""
         if offset < 0 or count < 0:
             raise ValueError(f"offset is {offset} and count {count}; both must be 0 or more.")
+        among = self.alive if among is None else among
         if order is None:
             if among is None:
                 return np.arange(min(offset, self.count), min(offset + count, self.count), dtype=np.int64)
             return np.flatnonzero(np.unpackbits(among.bits, bitorder="little"))[offset : offset + count]
-        arguments = (None if among is None else among.handle, pack_text("field", f"{order.kind[0]}:{order.field}"))
+        arguments = (self._handle_of(among), pack_text("field", f"{order.kind[0]}:{order.field}"))
         page = java_class("lightretriever.Listing").page
         nanoseconds = round(min(max(seconds, 0.0), _LONGEST_S) * 1e9)
         found = from_java(java_call(page, self.handle, *arguments, order.descending, offset, count, nanoseconds))
@@ -181,12 +194,20 @@ class ImpactIndex(LuceneIndex):
     def counts_among(self, field: str, among: DocumentSet | None) -> list[tuple[str, int]]:
         """The same over all documents `among`; None: over all that there are."""
         counts = java_class("lightretriever.FieldValues").countsAmong
-        handle = None if among is None else among.handle
-        return _most_frequent(java_call(counts, self.handle, handle, pack_text("field", field)))
+        return _most_frequent(java_call(counts, self.handle, self._handle_of(among), pack_text("field", field)))
 
     def spread(self, count: int) -> npt.NDArray[np.int64]:
         """The ordinals of up to `count` documents from all over the index, ascending."""
-        return np.linspace(0, self.count - 1, min(count, self.count)).astype(np.int64)
+        (total,) = self.totals([None])
+        places = np.linspace(0, total - 1, min(count, total)).astype(np.int64)
+        return places if self.alive is None else self.listed(None, None, 0, total)[places]
+
+    def ordinal(self, document_id: str) -> int | None:
+        """The ordinal of the document with this id, None if there is no such document."""
+        found = super().ordinal(document_id)
+        if found is None or self.alive is None:
+            return found
+        return found if self.alive.bits[found >> 3] >> (found & 7) & 1 else None
 
     def documents(self, ordinals: npt.NDArray[np.integer[Any]]) -> list[bytes]:
         """The stored JSON of the documents `ordinals` (m,), byte for byte as added. ValueError on a bad ordinal."""
@@ -201,6 +222,11 @@ class ImpactIndex(LuceneIndex):
                 found[place] = text
             rest = rest[read:]
         return found
+
+    def _handle_of(self, among: DocumentSet | None) -> JavaObject:
+        """Java's DocumentFilter of some documents; None where all are found."""
+        among = self.alive if among is None else among
+        return None if among is None else among.handle
 
 
 def _most_frequent(counts: JavaObject) -> list[tuple[str, int]]:

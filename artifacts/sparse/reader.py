@@ -71,7 +71,7 @@ class LuceneIndex:
         return None if found < 0 else found
 
     def ordinals(self, ids: Sequence[str]) -> npt.NDArray[np.int32]:
-        """The ordinals of the documents with these ids, (n,) int32, -1 where there is no such document. Raises
+        """The ordinals of the last documents with these ids, (n,) int32, -1 where there is no such document. Raises
         ValueError for an id that is no Unicode text."""
         packed = pack_texts([utf8("document id", one) for one in ids])
         return np.frombuffer(from_java(java_call(self._java.ordinals, self.handle, *packed)), "<i4")

@@ -8,16 +8,14 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 from lightretriever.artifacts.corpus.fields import Order
+from lightretriever.artifacts.live.documents import LiveDocuments
 from lightretriever.service.execution.executor import Outcome
 from lightretriever.service.schemas import LegName
-
-if TYPE_CHECKING:
-    from lightretriever.artifacts.live.documents import Change, Result, StoredDocument
 
 __all__ = [
     "NO_TOKENS",
@@ -29,7 +27,6 @@ __all__ = [
     "DocumentsGoneError",
     "EncodedQuery",
     "Leg",
-    "LiveDocuments",
     "Ordinals",
     "QueryTokens",
     "ScoredDocuments",
@@ -140,6 +137,10 @@ class DocumentStore(Protocol):
     def count(self) -> int:
         """Number of documents."""
 
+    @property
+    def sequence(self) -> int:
+        """The number of the last change of the documents that `where` knows of; 0 where it needs to know of none."""
+
     def spread(self, count: int) -> Ordinals:
         """Give the ordinals of up to `count` documents from all over the store, ascending."""
 
@@ -196,36 +197,6 @@ class ClusterPlace:
     alias: str
     index: str
     engine: str
-
-
-class LiveDocuments(Protocol):
-    """Documents that can be written while they are searched. Thread-safe. Calls end by the `perf_counter` time `until`,
-    which leaves open whether the changes were made; `LiveIndex` of a cluster is one, `LiveStore` of a journal another.
-    """
-
-    @property
-    def most_impact(self) -> int:
-        """The largest impact that a document can have."""
-
-    @property
-    def problem(self) -> str | None:
-        """Why searches can't see changes any more; None if they can."""
-
-    @property
-    def written(self) -> int:
-        """Number of documents written beside the bundle that take memory here."""
-
-    @property
-    def warning(self) -> str | None:
-        """What to do about them if they are many; None if they are few."""
-
-    def get(self, document_id: str, until: float) -> "StoredDocument | None":
-        """Read a document as it is now; None if there is none with this id."""
-
-    def write(self, changes: "Sequence[Change]", until: float, *, wait: bool) -> "list[Result]":
-        """Make changes in their order, and give what became of each. If `wait`, return when all searches see them.
-
-        TimeoutError or ClusterTimeoutError if they are late, ClusterError or DiskError if they can't be made."""
 
 
 class Backends(Protocol):

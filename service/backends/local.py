@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.live.documents import LiveDocuments
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.sparse.jvm import start_jvm_to_search
 from lightretriever.artifacts.sparse.spelling import Spelling
@@ -18,7 +19,6 @@ from lightretriever.service.backends.base import (
     DocumentStore,
     EncodedQuery,
     Leg,
-    LiveDocuments,
     Ordinals,
     ScoredDocuments,
     Scores,

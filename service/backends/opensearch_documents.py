@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from math import inf
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -41,6 +41,8 @@ class Asked(Protocol):
 
 class ClusterDocuments:
     """The documents of one index: a `DocumentStore`."""
+
+    sequence: Final = 0  # a condition is a query, whatever has changed
 
     def __init__(self, group: Asked) -> None:
         self.count = group.count

@@ -55,16 +55,19 @@ _PARSE: Final[Mapping[FieldKind, Callable[[object], Any]]] = {
 
 
 class Filters:
-    """An LRU cache of the document sets of conditions: up to 64, within 64 MiB, but at least one. Thread-safe."""
+    """An LRU cache of the document sets of conditions, each up to a change: up to 64, within 64 MiB, but at least one.
+    Thread-safe."""
 
     def __init__(self, store: DocumentStore) -> None:
         set_bytes = 2 * (store.count // 8 + 8)  # in Java and in Python
-        self._where = lru_cache(max(1, min(_KEPT, _KEPT_BYTES // set_bytes)))(lambda condition: store.where(condition))
+        kept = lru_cache(max(1, min(_KEPT, _KEPT_BYTES // set_bytes)))
+        self._where = kept(lambda condition, sequence: store.where(condition))
+        self._store = store
 
     def where(self, condition: tuple[str, ...]) -> DocumentFilter:
         """Give the set of a condition, from the cache or the index. SearchFailedError if the index fails."""
         with reading():
-            return self._where(condition)
+            return self._where(condition, self._store.sequence)
 
 
 def read_filter(

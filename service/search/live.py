@@ -21,8 +21,15 @@ from lightretriever.artifacts.errors import (
     TokenizerError,
     UnencodedError,
 )
-from lightretriever.artifacts.live.documents import Change, Result, Written, read_fields, read_impacts, read_vector
-from lightretriever.service.backends.base import LiveDocuments
+from lightretriever.artifacts.live.documents import (
+    Change,
+    LiveDocuments,
+    Result,
+    Written,
+    read_fields,
+    read_impacts,
+    read_vector,
+)
 from lightretriever.service.errors import (
     UNAVAILABLE,
     DeadlineError,

@@ -6,7 +6,8 @@ from typing import Final, Self
 
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import importing
-from lightretriever.service.backends.base import Backends, LiveDocuments
+from lightretriever.artifacts.live.documents import LiveDocuments
+from lightretriever.service.backends.base import Backends
 from lightretriever.service.backends.local import open_local
 from lightretriever.service.execution.executor import Executor
 from lightretriever.service.observability.metrics import Stage

@@ -30,8 +30,7 @@ def bits(chosen: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint8]:
 def recall(index: LaterIndex, whole: DenseIndex, k: int, chosen: npt.NDArray[np.bool_] | None = None) -> float:
     shares = []
     for query in vectors(20, 7):
-        parts = (None, None) if chosen is None else (bits(chosen[:FIRST]), bits(chosen[FIRST:]))
-        ordinals, scores = index.search(query, k, *parts)
+        ordinals, scores = index.search(query, k, None if chosen is None else bits(chosen))
         assert len(ordinals) == k
         assert chosen is None or chosen[ordinals].all()
         assert (np.diff(scores) <= 0).all()
@@ -51,9 +50,8 @@ def test_few_later_vectors_give_the_scores_and_the_order_of_one_index() -> None:
     index, whole = writer.behind(), flat(rows)
     for query in vectors(5, 2):
         for chosen in (None, np.arange(len(rows)) % 3 == 0):
-            parts = (None, None) if chosen is None else (bits(chosen[:FIRST]), bits(chosen[FIRST:]))
-            one = index.search(query, 50, *parts)
-            two = whole.search(query, 50, None if chosen is None else bits(chosen))
+            among = None if chosen is None else bits(chosen)
+            one, two = (each.search(query, 50, among) for each in (index, whole))
             assert (one[0] == two[0]).all()
             assert (one[1] == two[1]).all()
         assert before.search(query, 400)[0].max() < FIRST
@@ -82,7 +80,23 @@ def test_many_later_vectors_get_codes_which_find_nearly_all() -> None:
     assert recall(index, whole, 2000) > 0.99
     assert recall(index, whole, 10, np.arange(len(rows)) % 10 != 0) > 0.9
     assert recall(index, whole, 10, np.arange(len(rows)) % 50 == 0) == 1
-    assert len(index.search(rows[0], 10, None, bits(np.zeros(len(rows) - FIRST, np.bool_)))[0]) == 10
+    assert recall(index, whole, 10, np.arange(len(rows)) % 3 == 0) > 0.9  # a third has more than are all scored
+    assert recall(index, whole, 10, np.arange(len(rows)) < FIRST) == 1
+    assert recall(index, whole, 10, np.arange(len(rows)) > len(rows) - 2_500) == 1  # in the last codes and behind
+
+
+def test_documents_that_came_after_a_filter_are_not_found_with_it() -> None:
+    rows = vectors(FIRST + 3 * LEAST_CODED, 6)
+    writer = LaterIndexWriter(flat(rows[:FIRST]))
+    writer.add(rows[FIRST:])
+    writer.encode()
+    known = np.ones(FIRST + 1_001, np.bool_)
+    among = np.pad(bits(known), (0, -len(bits(known)) % 8))
+    for index in (writer.behind(), writer.behind(among)):
+        ordinals, _ = index.search(rows[-1], 900, among)
+        assert len(ordinals) == 900
+        assert ordinals.max() < len(known)
+    assert writer.behind(among).search(rows[-1], 900)[0].max() < len(known)
 
 
 def test_a_query_like_later_vectors_alone_finds_as_many_of_them_as_are_wanted() -> None:
@@ -105,7 +119,7 @@ def test_codes_that_are_made_beside_a_write_are_those_of_their_vectors() -> None
     writer.add(rows[FIRST + LEAST_CODED : -7])
     before = writer.behind()
     assert writer.encode()
-    assert writer.encode()
+    assert not writer.encode()
     writer.add(rows[-7:])
     index = writer.behind()
     assert not writer.encode()

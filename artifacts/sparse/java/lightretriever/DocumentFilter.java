@@ -49,7 +49,7 @@ public final class DocumentFilter {
     Query query = new Reader(new Strings(texts, ends)).whole();
     return index.reading(
         () -> {
-          FixedBitSet documents = new FixedBitSet(Math.max(1, OpenIndex.count(index)));
+          FixedBitSet documents = new FixedBitSet(OpenIndex.count(index));
           IndexSearcher searcher = index.searcher();
           Weight weight = searcher.createWeight(searcher.rewrite(query), ScoreMode.COMPLETE_NO_SCORES, 1f);
           for (LeafReaderContext leaf : searcher.getIndexReader().leaves()) {
@@ -87,8 +87,16 @@ public final class DocumentFilter {
     return packed.array();
   }
 
-  Bits documents() {
-    return documents;
+  /** The documents of a segment, counted from its first one; null for all. Those added since the filter was made are not in. */
+  Bits in(LeafReaderContext segment) {
+    int size = segment.reader().maxDoc();
+    int known = Math.min(size, documents.length() - segment.docBase);
+    FixedBitSet part = documents;
+    if (segment.docBase > 0 || known < size) {
+      part = new FixedBitSet(size);
+      FixedBitSet.orRange(documents, segment.docBase, part, 0, Math.max(0, known));
+    }
+    return part.nextClearBit(0, size) >= size ? null : part;
   }
 
   /** The first document of a filter, or of all where it is null, from one on and before the end; the end if there is none. */
@@ -96,7 +104,7 @@ public final class DocumentFilter {
     if (from >= end || among == null) {
       return Math.min(from, end);
     }
-    return Math.min(among.documents.nextSetBit(from), end);
+    return from < among.documents.length() ? Math.min(among.documents.nextSetBit(from), end) : end;
   }
 
   private static final class Reader {

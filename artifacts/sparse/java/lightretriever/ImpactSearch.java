@@ -38,7 +38,7 @@ public final class ImpactSearch {
     return index.reading(
         () ->
             new TermSearch(index, new ImpactSimilarity())
-                .best(added, subtracted, k, filter == null ? null : filter.documents(), deadline));
+                .best(added, subtracted, k, filter, deadline));
   }
 
   /** One float32 for each given ordinal: the number that search() gives for that document. The ordinals ascend. */

@@ -24,6 +24,7 @@ import org.apache.lucene.index.SegmentInfos;
 import org.apache.lucene.index.Term;
 import org.apache.lucene.index.Terms;
 import org.apache.lucene.index.TermsEnum;
+import org.apache.lucene.search.DocIdSetIterator;
 import org.apache.lucene.search.IndexSearcher;
 import org.apache.lucene.store.AlreadyClosedException;
 import org.apache.lucene.store.Directory;
@@ -134,7 +135,7 @@ public final class OpenIndex {
         });
   }
 
-  /** The number of the first document with each id, int32, or -1. */
+  /** The number of the last document with each id, int32, or -1. */
   public static byte[] ordinals(OpenIndex index, byte[] ids, byte[] ends) throws IOException {
     Strings wanted = new Strings(ids, ends);
     return index.reading(
@@ -144,12 +145,14 @@ public final class OpenIndex {
           TermsEnum each = known == null ? TermsEnum.EMPTY : known.iterator();
           PostingsEnum postings = null;
           for (int i = 0; i < wanted.count(); i++) {
-            int first = -1;
+            int last = -1;
             if (each.seekExact(wanted.utf8(i))) {
               postings = each.postings(postings, PostingsEnum.NONE);
-              first = postings.nextDoc();
+              for (int next = postings.nextDoc(); next != DocIdSetIterator.NO_MORE_DOCS; next = postings.nextDoc()) {
+                last = next;
+              }
             }
-            Packed.little(found).putInt(Integer.BYTES * i, first);
+            Packed.little(found).putInt(Integer.BYTES * i, last);
           }
           return found;
         });

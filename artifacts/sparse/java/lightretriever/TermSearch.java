@@ -49,7 +49,7 @@ final class TermSearch {
    * given, only these documents; what they score does not depend on it. LateException when System.nanoTime() is past the
    * deadline before all windows of documents are searched.
    */
-  byte[] best(Map<Term, Float> added, Map<Term, Float> subtracted, int k, Bits among, long deadline)
+  byte[] best(Map<Term, Float> added, Map<Term, Float> subtracted, int k, DocumentFilter among, long deadline)
       throws IOException {
     int limit = Math.max(1, Math.min(k, OpenIndex.count(index)));
     // Beyond the limit hits need not be counted, so Lucene may skip what can't enter the best k; these stay exact.
@@ -66,7 +66,7 @@ final class TermSearch {
       if (less != null) {
         collecting = new Subtracting(collecting, less);
       }
-      Bits here = among == null || segment.docBase == 0 ? among : new Part(among, segment);
+      Bits here = among == null ? null : among.in(segment);
       int end = segment.reader().maxDoc();
       for (int first = 0; first < end; first += Math.min(WINDOW, end - first)) {
         if (System.nanoTime() - deadline >= 0) {
@@ -121,19 +121,6 @@ final class TermSearch {
       packed.putFloat(4 * (count + i), hits[i].score);
     }
     return packed.array();
-  }
-
-  /** The bits of one segment's documents. */
-  private record Part(Bits of, LeafReaderContext segment) implements Bits {
-    @Override
-    public boolean get(int document) {
-      return of.get(segment.docBase + document);
-    }
-
-    @Override
-    public int length() {
-      return segment.reader().maxDoc();
-    }
   }
 
   /**
