@@ -23,7 +23,7 @@ from lightretriever.artifacts.cli.runner import JsonOption, report_skipped, runn
 from lightretriever.artifacts.corpus.beir import Corpus, Document
 from lightretriever.artifacts.corpus.bounds import check_id
 from lightretriever.artifacts.corpus.lines import read_lines, read_text
-from lightretriever.artifacts.errors import BundleError, CorpusError, MissingExtraError, RecipeError
+from lightretriever.artifacts.errors import BundleError, CorpusError, RecipeError, importing
 from lightretriever.artifacts.files.workdir import scratch_folder
 from lightretriever.artifacts.live.documents import Encoded, LiveDocuments, Upserted, check_names
 from lightretriever.artifacts.live.upsert import delete as delete_documents
@@ -165,10 +165,8 @@ class _Encoder:
 
     def __call__(self, documents: Sequence[Document]) -> Sequence[Encoded]:
         if self._loaded is None:
-            try:
+            with importing("pipeline"):
                 from lightretriever.artifacts.pipeline.later import LaterDocuments
-            except ModuleNotFoundError as error:
-                raise MissingExtraError.of(error) from error
             self._loaded = LaterDocuments.open(*self._of)
         return self._loaded.encode(documents)
 

@@ -1,5 +1,6 @@
 """Requests made from the API's description, and bytes at the parsers that read what strangers send or files have."""
 
+import json
 import platform
 import re
 import subprocess
@@ -31,6 +32,12 @@ RUNS: Final = {
     "journal": (1_000, 200_000),
 }
 """Iterations, short and in full; the latter are about ten minutes for each on a free core, or less."""
+
+
+@schemathesis.serializer("application/x-ndjson")
+def line(context: Any, value: Any) -> bytes:
+    """One line of JSON: the description has the schema of each."""
+    return json.dumps(value).encode() + b"\n"
 
 
 @pytest.mark.slow
