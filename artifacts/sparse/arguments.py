@@ -110,7 +110,8 @@ def _check_range(name: str, values: npt.NDArray[Any], largest: int, path: Path |
     """Raise ValueError unless values are integers of shape (n,) from 0 to `largest`, of the index in `path`."""
     _check_integers(name, values)
     if len(values):
-        least, most = _extremes(values)
+        fast = values.dtype in (np.int32, np.int64) and values.flags.c_contiguous
+        least, most = kernels.extremes(values) if fast else (int(values.min()), int(values.max()))
         if least < 0 or most > largest:
             where = "" if path is None else f" in {path}"
             raise ValueError(f"{name} must be 0 to {largest}{where}; got {least} to {most}.")
@@ -120,9 +121,3 @@ def _check_integers(name: str, values: npt.NDArray[Any]) -> None:
     """Raise ValueError unless values are integers of shape (n,)."""
     if values.ndim != 1 or values.dtype.kind not in "iu":
         raise ValueError(f"{name} must be integers of shape (n,); got {values.dtype} of shape {values.shape}.")
-
-
-def _extremes(values: npt.NDArray[Any]) -> tuple[int, int]:
-    if values.dtype in (np.int32, np.int64) and values.flags.c_contiguous:
-        return kernels.extremes(values)
-    return int(values.min()), int(values.max())
