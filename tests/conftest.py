@@ -2,7 +2,7 @@
 
 import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -43,13 +43,23 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if collection_path in slow and not config.getoption("slow") else None
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Import without the cycle collector, which would look at a million lasting objects again and again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave to `--full-faults` what has no short form, and to `--slow` what takes long or needs tools of its own."""
     for option in ("full_faults", "slow"):
         if not config.getoption(option):
             items[:] = [item for item in items if item.get_closest_marker(option) is None]
-    folders = [config.rootpath / "tests" / name for name in FIRST]
-    items.sort(key=lambda item: not any(folder in item.path.parents for folder in folders))
+    first = tuple(f"tests/{name}/" for name in FIRST)
+    items.sort(key=lambda item: not item.nodeid.startswith(first))
 
 
 @pytest.fixture(autouse=True)
