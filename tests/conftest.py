@@ -4,6 +4,7 @@ import gc
 import os
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -14,8 +15,10 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # read when the hub's library is first impor
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.sparse.jvm import start_jvm
 
 from tests.support.cluster import shared_cluster
+from tests.support.java import QUICK_JAVA
 from tests.support.tiny import make_tiny_bundle
 
 #: Folders whose files take longest. They come first: no process is left with a long file at the end.
@@ -60,6 +63,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             items[:] = [item for item in items if item.get_closest_marker(option) is None]
     first = tuple(f"tests/{name}/" for name in FIRST)
     items.sort(key=lambda item: not item.nodeid.startswith(first))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def jvm() -> None:
+    """Start this process's JVM, see `tests.support.java`."""
+    with patch.dict(os.environ, QUICK_JAVA):
+        start_jvm()
 
 
 @pytest.fixture(autouse=True)

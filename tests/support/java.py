@@ -1,0 +1,11 @@
+"""Java for tests: a process ends before the second of Java's compilers, which takes a third of its time, pays."""
+
+__all__ = ["QUICK_JAVA", "without_notes"]
+
+#: Variables of the environment of a process with a JVM.
+QUICK_JAVA = {"_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1"}
+
+
+def without_notes(errors: str) -> str:
+    """What a process wrote to stderr, without the lines by which each JVM tells that it has read the variable."""
+    return "".join(line for line in errors.splitlines(True) if not line.startswith("Picked up _JAVA_OPTIONS"))
