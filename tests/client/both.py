@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from types import TracebackType
 from typing import Any, Protocol, Self
 
 from lightretriever.service.client import AsyncSearchClient, SearchClient
@@ -54,9 +53,7 @@ class Client(Protocol):
     def ready(self) -> bool: ...
     def reload(self) -> Reloaded: ...
     def __enter__(self) -> Self: ...
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    def __exit__(self, *_: object) -> None: ...
 
 
 class Driven:
@@ -118,9 +115,7 @@ class Driven:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._runner.run(self._client.aclose())
         self._runner.close()
 
