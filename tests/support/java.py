@@ -1,4 +1,4 @@
-"""Java for tests: a process ends before the second of Java's compilers, which takes a third of its time, pays."""
+"""Java for tests, without its second compiler: they end before its work pays."""
 
 __all__ = ["QUICK_JAVA", "without_notes"]
 

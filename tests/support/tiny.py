@@ -73,7 +73,7 @@ class TinyDocument:
     title: str
     text: str
     year: int
-    more: Mapping[str, Any] = field(default_factory=dict)
+    more: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
 
     @property
     def raw(self) -> bytes:
