@@ -387,9 +387,9 @@ def test_a_depth_that_can_not_be_measured_is_an_error(
 @pytest.mark.parametrize("name", ["evaluation.json", "dense.trec", "results.json"])
 def test_a_signal_while_results_are_written_stops_nothing(tiny_path: Path, tmp_path: Path, name: str) -> None:
     dataset, results = write_dataset(tmp_path / "toy", QRELS), tmp_path / "out" / "results.json"
-    words = [tiny_path, dataset, "--output", tmp_path / "out", "--results", results, "--system", "tiny", "--json"]
+    places: list[str | Path] = ["--output", tmp_path / "out", "--results", results]
     with signal_after(tmp_path / "out" / name):
-        done = run_command("evaluate", *words)
+        done = run_command("evaluate", tiny_path, dataset, *places, "--system", "tiny", "--json")
     assert done.returncode == 0, done.stderr
     assert EvaluateSummary.model_validate_json(done.stdout).recorded == str(results)
     assert "stopped" not in done.stderr

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import TracebackType
 from typing import Any, Protocol, Self
 
 from lightretriever.service.client import AsyncSearchClient, SearchClient
@@ -53,7 +54,9 @@ class Client(Protocol):
     def ready(self) -> bool: ...
     def reload(self) -> Reloaded: ...
     def __enter__(self) -> Self: ...
-    def __exit__(self, *_: object) -> None: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
 
 
 class Driven:
