@@ -2,8 +2,9 @@
 
 import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -14,8 +15,10 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # read when the hub's library is first impor
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.sparse.jvm import start_jvm
 
 from tests.support.cluster import shared_cluster
+from tests.support.java import QUICK_JAVA
 from tests.support.tiny import make_tiny_bundle
 
 #: Folders whose files take longest. They come first: no process is left with a long file at the end.
@@ -43,13 +46,30 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if collection_path in slow and not config.getoption("slow") else None
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Import without the cycle collector, which would look at a million lasting objects again and again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave to `--full-faults` what has no short form, and to `--slow` what takes long or needs tools of its own."""
     for option in ("full_faults", "slow"):
         if not config.getoption(option):
             items[:] = [item for item in items if item.get_closest_marker(option) is None]
-    folders = [config.rootpath / "tests" / name for name in FIRST]
-    items.sort(key=lambda item: not any(folder in item.path.parents for folder in folders))
+    first = tuple(f"tests/{name}/" for name in FIRST)
+    items.sort(key=lambda item: not item.nodeid.startswith(first))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def jvm() -> None:
+    """Start this process's JVM, see `tests.support.java`."""
+    with patch.dict(os.environ, QUICK_JAVA):
+        start_jvm()
 
 
 @pytest.fixture(autouse=True)

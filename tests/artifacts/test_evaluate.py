@@ -3,8 +3,6 @@
 import gzip
 import io
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -27,6 +25,7 @@ from lightretriever.service.schemas import LinearFusion, RrfFusion, Weights
 from rich.console import Console
 
 from tests.artifacts.signals import signal_after
+from tests.support.commands import run_command
 from tests.support.searching import evaluate_bundle, open_searcher
 from tests.support.tampering import copy_of, edit_manifest, resign
 from tests.support.tiny import make_tiny_bundle, tiny_batches, tiny_documents
@@ -386,9 +385,9 @@ def test_too_few_candidates_to_be_measured_are_an_error(tiny_bundle: Bundle, tmp
 @pytest.mark.parametrize("name", ["evaluation.json", "dense.trec", "results.json"])
 def test_a_signal_while_results_are_written_stops_nothing(tiny_path: Path, tmp_path: Path, name: str) -> None:
     dataset, results = write_dataset(tmp_path / "toy", QRELS), tmp_path / "out" / "results.json"
-    words = [tiny_path, dataset, "--output", tmp_path / "out", "--results", results, "--system", "tiny", "--json"]
-    command = [sys.executable, "-c", signal_after(tmp_path / "out" / name), "evaluate", *map(str, words)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    places: list[str | Path] = ["--output", tmp_path / "out", "--results", results]
+    with signal_after(tmp_path / "out" / name):
+        done = run_command("evaluate", tiny_path, dataset, *places, "--system", "tiny", "--json")
     assert done.returncode == 0, done.stderr
     assert EvaluateSummary.model_validate_json(done.stdout).recorded == str(results)
     assert "stopped" not in done.stderr

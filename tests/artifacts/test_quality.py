@@ -27,10 +27,9 @@ from lightretriever.artifacts.evaluation.runs import measure, ndcg_per_query
 from lightretriever.artifacts.evaluation.searching import QueryVectors
 from lightretriever.artifacts.evaluation.systems import postings_per_query
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
-from lightretriever.service.cli import app
-from typer.testing import CliRunner
 
 from tests.artifacts.test_evaluate import QRELS, QUERIES, SYSTEMS, write_dataset
+from tests.support.commands import run
 from tests.support.searching import evaluate_bundle
 from tests.support.tiny import make_tiny_bundle, tiny_batches, tiny_documents
 
@@ -224,8 +223,7 @@ def test_the_command_records_some_systems(tiny_bundle: Bundle, tmp_path: Path, m
     words = ["evaluate", tiny_bundle.path, dataset, "--output", tmp_path / "out", "--only", "bm25", "--only", "dense"]
     arguments = [str(word) for word in [*words, "--results", file, "--system", "tiny"]]
     monkeypatch.setattr(sys, "argv", ["/usr/bin/lightretriever", *arguments])
-    result = CliRunner().invoke(app, arguments)
-    assert result.exit_code == 0, result.output
+    run(*arguments)
     rows = read_rows(file)
     assert [row["system"] for row in rows] == ["bm25", "tiny dense"]
     assert rows[0]["command"] == (

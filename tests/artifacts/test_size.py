@@ -1,6 +1,5 @@
 """What a larger bundle would take, against larger bundles that are built."""
 
-import json
 from pathlib import Path
 
 import faiss
@@ -9,9 +8,8 @@ import pytest
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.size import part_sizes
 from lightretriever.artifacts.dense.build import build_dense_index
-from lightretriever.service.cli import app
-from typer.testing import CliRunner
 
+from tests.support.commands import invoke, run, summary_of
 from tests.support.tiny import make_tiny_bundle, tiny_documents
 
 
@@ -27,9 +25,9 @@ def test_a_bundle_takes_what_it_takes(tiny_bundle: Bundle) -> None:
 
 def test_a_larger_one_is_foretold(tmp_path: Path) -> None:
     small = make_tiny_bundle(tmp_path / "small", documents=tiny_documents(1000))
-    large = make_tiny_bundle(tmp_path / "large", documents=tiny_documents(8000))
+    large = make_tiny_bundle(tmp_path / "large", documents=tiny_documents(4000))
     real = sum(one.bytes for one in large.manifest.files.values())
-    assert total(small, 8000) == pytest.approx(real, rel=0.1)
+    assert total(small, 4000) == pytest.approx(real, rel=0.1)
 
 
 def test_above_the_bound_of_exact_search_the_dense_index_is_another_one(tiny_bundle: Bundle) -> None:
@@ -45,13 +43,12 @@ def test_above_the_bound_of_exact_search_the_dense_index_is_another_one(tiny_bun
 
 
 def test_the_command(tiny_bundle: Bundle, tmp_path: Path) -> None:
-    command = ["size", str(tiny_bundle.path), "--documents", "1000000"]
-    shown = CliRunner().invoke(app, command)
-    assert shown.exit_code == 0
-    assert "1,000,000 would take" in shown.stdout
-    assert "note: so few documents" in shown.stdout
-    told = json.loads(CliRunner().invoke(app, [*command, "--json"]).stdout)
+    command = ["size", tiny_bundle.path, "--documents", 1_000_000]
+    shown = run(*command)
+    assert "1,000,000 would take" in shown
+    assert "note: so few documents" in shown
+    told = summary_of(*command)
     assert told["bytes"] == sum(part["bytes"] for part in told["parts"]) == total(tiny_bundle, 1_000_000)
     assert told["memory"] == sum(part["bytes"] for part in told["parts"] if part["in_memory"])
-    assert CliRunner().invoke(app, ["size", str(tmp_path), "--documents", "5"]).exit_code != 0
-    assert CliRunner().invoke(app, [*command[:2], "--documents", "0"]).exit_code == 2
+    assert invoke("size", tmp_path, "--documents", 5).exit_code != 0
+    assert invoke(*command[:2], "--documents", 0).exit_code == 2

@@ -318,8 +318,8 @@ def test_a_stopped_command_leaves_nothing(folder: Path, tmp_path: Path) -> None:
 
 def test_a_signal_after_the_corpus_is_there_stops_nothing(folder: Path, tmp_path: Path) -> None:
     output = tmp_path / "corpus.jsonl"
-    command = [sys.executable, "-c", signal_after(output), "corpus", str(folder), str(output), "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    with signal_after(output):
+        done = run_command("corpus", folder, output, "--json")
     assert done.returncode == 0, done.stderr
     assert CorpusSummary.model_validate_json(done.stdout).documents == len(lines(output))
     assert "stopped" not in done.stderr

@@ -22,9 +22,8 @@ from lightretriever.artifacts.evaluation.tune import (
 from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder
 from lightretriever.artifacts.pipeline.encoded import TermCounts
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
-from lightretriever.service.cli import app
-from typer.testing import CliRunner
 
+from tests.support.commands import run, summary_of
 from tests.support.searching import evaluate_bundle, open_searcher
 from tests.support.tiny import TinyDocument, make_tiny_bundle, tiny_documents
 
@@ -160,17 +159,14 @@ def test_an_interval_holds_the_mean_and_widens_with_the_spread() -> None:
 
 def test_the_command_says_which_weights_to_set(tmp_path: Path) -> None:
     bundle = make_tiny_bundle(tmp_path / "tiny", weights=LegWeights(dense=1.0))
-    words = ["tune", str(bundle.path), "--step", "0.5", "--dev"]
-    better = CliRunner().invoke(app, [*words, str(found_by(bundle, LegWeights(sparse=1.0), tmp_path / "sparse"))])
-    assert better.exit_code == 0, better.output
-    assert "set index.weights: {sparse: 1} in the recipe" in better.stdout
-    assert "sparse=1: nDCG@10 1.0000, the best\n" in better.stdout
-    assert "dense=1: nDCG@10 " in better.stdout
-    assert ", worse\n" in better.stdout
-    assert "the dense leg brings nothing here, +0.0000 (95 % interval +0.0000 to +0.0000)" in better.stdout
-    same = found_by(bundle, LegWeights(dense=1.0), tmp_path / "dense")
-    kept = CliRunner().invoke(app, [*words, str(same), "--json"])
-    summary = json.loads(kept.stdout)
+    words = ["tune", bundle.path, "--step", "0.5", "--dev"]
+    better = run(*words, found_by(bundle, LegWeights(sparse=1.0), tmp_path / "sparse"))
+    assert "set index.weights: {sparse: 1} in the recipe" in better
+    assert "sparse=1: nDCG@10 1.0000, the best\n" in better
+    assert "dense=1: nDCG@10 " in better
+    assert ", worse\n" in better
+    assert "the dense leg brings nothing here, +0.0000 (95 % interval +0.0000 to +0.0000)" in better
+    summary = summary_of(*words, found_by(bundle, LegWeights(dense=1.0), tmp_path / "dense"))
     assert (summary["weights"], summary["told"]) == ({"dense": 1.0, "sparse": 0.0}, False)
     assert summary["dense_helps"] is True
     assert len(summary["divisions"]) == 3

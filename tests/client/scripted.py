@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
 from time import monotonic, sleep
-from types import TracebackType
 from typing import Any, Self
 
 Step = Callable[[BaseHTTPRequestHandler], None]
@@ -157,9 +156,7 @@ class Scripted:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()

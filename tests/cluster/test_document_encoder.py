@@ -22,18 +22,10 @@ from lightretriever.service.settings import Settings, load_settings
 
 from tests.cluster.test_upsert import NAME, Place
 from tests.service.live import live
-from tests.support.cluster import connected, remove_indexes
 
 ONCE = Retries(attempts=1)
 KEY, ENTRY = new_key("both", ["search", "admin"])
 FIELDS = {"title": "Zebra crossing", "text": "A zebra crosses the road over the network of music files."}
-
-
-@pytest.fixture(scope="module")
-def cluster(opensearch: str) -> Iterator[Cluster]:
-    with connected(opensearch) as cluster:
-        yield cluster
-    remove_indexes(opensearch, NAME)
 
 
 @pytest.fixture(scope="module")

@@ -28,7 +28,7 @@ from lightretriever.service.search.live import get_document
 from lightretriever.service.settings import Settings
 
 from tests.service.live import live
-from tests.support.cluster import connected, proxied, remove_indexes
+from tests.support.cluster import proxied
 from tests.support.tiny import make_tiny_bundle
 
 NAME = f"documents-{os.getpid()}"
@@ -40,13 +40,6 @@ VECTOR = [1.0] * 16
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     return make_tiny_bundle(tmp_path_factory.mktemp("live") / "tiny", vocabulary="both", fields={"year": "number"})
-
-
-@pytest.fixture(scope="module")
-def cluster(opensearch: str) -> Iterator[Cluster]:
-    with connected(opensearch) as cluster:
-        yield cluster
-    remove_indexes(opensearch, NAME)
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""A part of the demo corpus on this machine and on a cluster: 200 queries, the first words of as many documents."""
+"""A part of the demo corpus on this machine and on a cluster: 100 queries, the first words of as many documents."""
 
 import os
 from collections.abc import Iterator
@@ -28,8 +28,8 @@ from lightretriever.service.settings import Settings
 from tests.support.cluster import connected, remove_indexes
 
 NAME = f"parity-{os.getpid()}"
-DOCUMENTS = 5000
-QUERIES = 200
+DOCUMENTS = 2000
+QUERIES = 100
 FOUND = 100
 
 

@@ -30,19 +30,13 @@ from lightretriever.service.execution.executor import Executor
 from lightretriever.service.settings import Settings, load_settings
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from tests.support.cluster import connected, remove_indexes
+from tests.support.cluster import remove_indexes
 from tests.support.tiny import TinyDocument, make_tiny_bundle, tiny_documents
 
 ROOT = Path(__file__).parents[2]
 NAME = f"push-{os.getpid()}"
 EXECUTOR = Executor([], 2, patience_s=60)
 Pushing = Callable[..., Pushed]
-
-
-@pytest.fixture(scope="module")
-def cluster(opensearch: str) -> Iterator[Cluster]:
-    with connected(opensearch) as cluster:
-        yield cluster
 
 
 @pytest.fixture(autouse=True)

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from time import sleep
@@ -34,25 +35,20 @@ from lightretriever.service.settings import Settings
 from tests.service.live import live
 from tests.service.process import ROOT
 from tests.support.cluster import Proxy, connected, proxied, remove_indexes
-from tests.support.tiny import TinyDocument, make_tiny_bundle, tiny_documents
+from tests.support.tiny import make_tiny_bundle, tiny_documents
 
 NAME = f"service-{os.getpid()}"
 FIELDS: dict[str, FieldKind] = {"year": "number", "tag.one": "keyword", "day": "date"}
 Asking = Callable[..., tuple[dict[str, Any], dict[str, Any]]]
 
 
-class Tagged(TinyDocument):
-    """A document with a keyword and a date, some before 1970."""
-
-    @property
-    def raw(self) -> bytes:
-        more = f', "tag.one": ["t{self.year % 3}", "é"], "day": "{self.year - 40}-05-31"}}'
-        return super().raw[:-1] + more.encode()
-
-
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    documents = [Tagged(one.id, one.title, one.text, one.year) for one in tiny_documents()]
+    """Its documents have a keyword and a date, some before 1970."""
+    documents = [
+        replace(one, more={"tag.one": [f"t{one.year % 3}", "é"], "day": f"{one.year - 40}-05-31"})
+        for one in tiny_documents()
+    ]
     return make_tiny_bundle(
         tmp_path_factory.mktemp("cluster") / "tiny", documents=documents, vocabulary="both", idf=True, fields=FIELDS
     )
@@ -338,7 +334,7 @@ def test_the_command_serves_a_query_bundle(bundle: Bundle, cluster: Cluster, tmp
     command = str(Path(sys.executable).with_name("lightretriever"))
     program = [command, "serve", str(folder), "--port", "0", "--backend", "opensearch"]
     environment = {**os.environ, "LIGHTRETRIEVER_WARM_UP_QUERIES": "3", "LIGHTRETRIEVER_DEADLINE_MS": "60000"}
-    where = ["--opensearch-url", cluster.name, "--index", NAME]
+    where = ["--opensearch-url", cluster.name, "--index", NAME, "--workers", "1"]
     with subprocess.Popen([*program, *where], cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None

@@ -15,11 +15,10 @@ from lightretriever.artifacts.cluster.client import Cluster
 from lightretriever.artifacts.cluster.live import LiveIndex
 from lightretriever.artifacts.cluster.push import push
 from lightretriever.artifacts.errors import BundleError, ClusterError, CorpusError, DocumentError, ResumeError
-from lightretriever.service.cli import app
-from typer.testing import CliRunner
 
 from tests.pipeline.test_growing import NEW, write_recipe
-from tests.support.cluster import connected, remove_indexes
+from tests.support.cluster import remove_indexes
+from tests.support.commands import run, summary_of
 
 NAME = f"upsert-{os.getpid()}"
 COUNT = 60
@@ -34,7 +33,7 @@ class Place:
         for number, line in enumerate(lines):
             line["topic"] = f"t{number % 3}"
         self.write(lines)
-        self.run("build", str(self.recipe))
+        run("build", self.recipe)
         self.bundle = Bundle.open(folder / "bundle")
         push(self.bundle, cluster, NAME, replicas=0, skipped=int, written=int)
         index = only_index(cluster, NAME)
@@ -46,33 +45,19 @@ class Place:
     def write(self, lines: list[dict[str, Any]]) -> None:
         self.corpus.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
-    def run(self, *command: str) -> dict[str, Any]:
-        result = CliRunner().invoke(app, [*command, "--json"])
-        if result.exception is not None and not isinstance(result.exception, SystemExit):
-            raise result.exception
-        assert result.exit_code == 0, result.output
-        found: dict[str, Any] = json.loads(result.stdout.splitlines()[-1])
-        return found
-
     def upsert(self, *options: str) -> dict[str, Any]:
         where = ("--to", self.cluster.name, "--index", NAME)
-        return self.run("upsert", str(self.corpus), "--recipe", str(self.recipe), *where, *options)
+        return summary_of("upsert", self.corpus, "--recipe", self.recipe, *where, *options)
 
     def delete(self, ids: str) -> dict[str, Any]:
         file = self.corpus.with_name("ids.txt")
         file.write_text(ids)
-        return self.run("delete", str(file), "--to", self.cluster.name, "--index", NAME)
+        return summary_of("delete", file, "--to", self.cluster.name, "--index", NAME)
 
     def source(self, document_id: str) -> dict[str, Any]:
         stored = self.live.get(document_id, perf_counter() + 60)
         assert stored is not None
         return dict(stored.source)
-
-
-@pytest.fixture(scope="module")
-def cluster(opensearch: str) -> Iterator[Cluster]:
-    with connected(opensearch) as cluster:
-        yield cluster
 
 
 @pytest.fixture(autouse=True)
@@ -138,7 +123,7 @@ def test_what_can_not_be_written_is_told_before_anything_is(tmp_path: Path, clus
         place.upsert()
     work.write_text(begun)
     place.write(lines)
-    place.run("index", str(place.recipe), "--overwrite", "--top-k", "5")
+    run("index", place.recipe, "--overwrite", "--top-k", "5")
     with pytest.raises(BundleError, match="Push this bundle, or give the recipe"):
         place.upsert()
     cluster.client.indices.put_mapping(index=place.live.index, body={"_meta": {}})

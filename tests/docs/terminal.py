@@ -8,7 +8,6 @@ import socket
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from tests.docs.pages import Block, blocks
@@ -97,9 +96,7 @@ class Terminal:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._server is not None:
             if self._server.poll() is None:
                 os.killpg(self._server.pid, signal.SIGKILL)

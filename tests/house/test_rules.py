@@ -5,7 +5,7 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
@@ -15,11 +15,6 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[2]
-MODULES = {
-    path.relative_to(ROOT).as_posix(): ast.parse(path.read_text(encoding="utf-8"))
-    for folder in ("artifacts", "service", "loadtest", "demo", "deploy", "research")
-    for path in sorted((ROOT / folder).rglob("*.py"))
-}
 PACKAGES = ("artifacts", "service", "loadtest", "research")
 OWN = {"lightretriever", "demo", "deploy", "research", "tests"}
 TOP_LEVEL = {
@@ -45,6 +40,18 @@ VARIABLES_OF_OTHERS = {
 MODEL_SOFTWARE = ("torch", "transformers", "peft", "accelerate")
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
+Modules = dict[str, ast.Module]
+
+
+@pytest.fixture(scope="module")
+def modules() -> Modules:
+    """The modules of all folders but tests/, by their path. Half a million objects, so they go when this file ends."""
+    folders = ("artifacts", "service", "loadtest", "demo", "deploy", "research")
+    return parsed(path for folder in folders for path in sorted((ROOT / folder).rglob("*.py")))
+
+
+def parsed(paths: Iterable[Path]) -> Modules:
+    return {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text(encoding="utf-8")) for path in paths}
 
 
 def functions(module: ast.AST) -> list[Function]:
@@ -60,9 +67,9 @@ def imports(module: ast.AST) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def importers(*packages: str) -> Iterator[str]:
+def importers(modules: Modules, *packages: str) -> Iterator[str]:
     """The modules that import one of `packages` or something below, anywhere."""
-    for name, module in MODULES.items():
+    for name, module in modules.items():
         if any(f"{what}.".startswith(f"{package}.") for what in imports(module) for package in packages):
             yield name
 
@@ -82,14 +89,14 @@ def room_of(name: str) -> str | None:
     return room if len(parts) > 1 and (ROOT / room).is_dir() else None
 
 
-def own_imports(name: str) -> set[str]:
-    """The modules and names of ours that a module imports, without `lightretriever.`."""
+def own_imports(module: ast.Module) -> set[str]:
+    """The modules and names of ours that `module` imports, without `lightretriever.`."""
     prefix = "lightretriever."
-    return {what.removeprefix(prefix) for what in imports(MODULES[name]) if what.startswith(prefix)}
+    return {what.removeprefix(prefix) for what in imports(module) if what.startswith(prefix)}
 
 
-def test_the_rules_see_the_packages() -> None:
-    assert {"artifacts/errors.py", "service/search/engine.py", "deploy/install/lock.py"} <= set(MODULES)
+def test_the_rules_see_the_packages(modules: Modules) -> None:
+    assert {"artifacts/errors.py", "service/search/engine.py", "deploy/install/lock.py"} <= set(modules)
 
 
 def test_the_top_level_holds_what_it_may() -> None:
@@ -112,45 +119,46 @@ def test_the_architecture_lists_every_room() -> None:
     assert set(floors()) == (rooms - {"service/lightretriever"}) | {"loadtest", "research"}
 
 
-def test_imports_only_point_down() -> None:
+def test_imports_only_point_down(modules: Modules) -> None:
     floor = floors()
     wrong = []
-    for name in MODULES:
+    for name, module in modules.items():
         room = room_of(name) if name.startswith(PACKAGES) else None
-        for what in own_imports(name) if room else ():
+        for what in own_imports(module) if room else ():
             other = room_of(what)
             if room in floor and other in floor and floor[room] > floor[other]:
                 wrong.append(f"{name} imports {what}")
     assert sorted(wrong) == []
 
 
-def test_a_root_imports_no_room_of_its_package() -> None:
+def test_a_root_imports_no_room_of_its_package(modules: Modules) -> None:
     """But the command line, which is above all of them, and the package's own file, which imports when asked."""
-    roots = [name for name in MODULES if name.startswith(("artifacts/", "service/")) and name.count("/") == 1]
+    roots = [name for name in modules if name.startswith(("artifacts/", "service/")) and name.count("/") == 1]
     wrong = []
     for name in set(roots) - {"service/cli.py", "service/terminal.py"}:
         package = name.partition("/")[0]
-        wrong += [f"{name} imports {what}" for what in own_imports(name) if (room_of(what) or "").startswith(package)]
+        inside = {what for what in own_imports(modules[name]) if (room_of(what) or "").startswith(package)}
+        wrong += [f"{name} imports {what}" for what in inside]
     assert sorted(wrong) == []
 
 
-def test_artifacts_import_nothing_of_the_service() -> None:
+def test_artifacts_import_nothing_of_the_service(modules: Modules) -> None:
     above = ("service", "loadtest")
     wrong = [
         f"{name} imports {what}"
-        for name in MODULES
+        for name, module in modules.items()
         if name.startswith("artifacts/")
-        for what in own_imports(name)
+        for what in own_imports(module)
         if what.startswith(above)
     ]
     assert sorted(wrong) == []
 
 
-def test_nothing_imports_research() -> None:
-    assert [name for name in importers("research") if not name.startswith("research/")] == []
+def test_nothing_imports_research(modules: Modules) -> None:
+    assert [name for name in importers(modules, "research") if not name.startswith("research/")] == []
 
 
-def test_public_names_are_listed() -> None:
+def test_public_names_are_listed(modules: Modules) -> None:
     def listed(module: ast.Module) -> list[str]:
         for node in module.body:
             if isinstance(node, ast.Assign) and any(
@@ -159,7 +167,7 @@ def test_public_names_are_listed() -> None:
                 return list(ast.literal_eval(node.value))
         return []
 
-    for name, module in MODULES.items():
+    for name, module in modules.items():
         if not name.startswith(PACKAGES):
             continue
         public = [
@@ -169,22 +177,22 @@ def test_public_names_are_listed() -> None:
         assert len(listed(module)) == len(set(listed(module))), f"{name} lists a name twice"
 
 
-def test_only_the_pipeline_imports_model_software() -> None:
+def test_only_the_pipeline_imports_model_software(modules: Modules) -> None:
     allowed = ("artifacts/pipeline/", "artifacts/training/", "research/models/onnx.py")
-    assert [name for name in importers(*MODEL_SOFTWARE) if not name.startswith(allowed)] == []
+    assert [name for name in importers(modules, *MODEL_SOFTWARE) if not name.startswith(allowed)] == []
 
 
-def test_the_service_imports_the_pipeline_only_to_encode_documents() -> None:
-    offline = {*importers("lightretriever.artifacts.pipeline"), *importers("lightretriever.artifacts.training")}
+def test_the_service_imports_the_pipeline_only_to_encode_documents(modules: Modules) -> None:
+    offline = importers(modules, "lightretriever.artifacts.pipeline", "lightretriever.artifacts.training")
     (name,) = [name for name in offline if name.startswith("service/")]
     assert name == "service/search/encoder.py"
     code = f"import sys, lightretriever.service.http.app; assert not {set(MODEL_SOFTWARE)} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_the_environment_is_not_read_at_import() -> None:
+def test_the_environment_is_not_read_at_import(modules: Modules) -> None:
     reads = []
-    for name, module in MODULES.items():
+    for name, module in modules.items():
         inside = {id(node) for function in functions(module) for node in ast.walk(function)}
         for node in ast.walk(module):
             if isinstance(node, ast.Attribute) and node.attr in {"environ", "getenv"} and id(node) not in inside:
@@ -192,21 +200,26 @@ def test_the_environment_is_not_read_at_import() -> None:
     assert reads == []
 
 
-def test_asserts_check_no_input() -> None:
+def test_asserts_check_no_input(modules: Modules) -> None:
     found = [
         f"{name}:{node.lineno}"
-        for name, tree in MODULES.items()
+        for name, tree in modules.items()
         for node in ast.walk(tree)
         if isinstance(node, ast.Assert)
     ]
     assert found == []
 
 
-def test_imported_distributions_are_declared() -> None:
+def test_imported_distributions_are_declared(modules: Modules) -> None:
     """Each as a direct dependency, or in the extra that the importing part needs."""
     content = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     project = content["project"]
-    extras = {**project["optional-dependencies"], "build": content["build-system"]["requires"]}
+    groups = {
+        **project["optional-dependencies"],
+        "build": content["build-system"]["requires"],
+        "": project["dependencies"],
+    }
+    declared = {group: {canonicalize_name(Requirement(text).name) for text in texts} for group, texts in groups.items()}
     needs = {
         "artifacts/corpus/arrow.py": ["import"],
         "artifacts/corpus/passages.py": ["pipeline"],
@@ -222,20 +235,16 @@ def test_imported_distributions_are_declared() -> None:
         "service/client/adapters/": ["client", "dev"],
         "service/client/": ["client"],
         "service/mcp/": ["mcp"],
-        "tests/": list(extras),
+        "tests/": list(groups),
     }
-    tests = {path.relative_to(ROOT).as_posix(): path for path in (ROOT / "tests").rglob("*.py")}
-    modules = MODULES | {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in tests.items()}
+    tests = parsed((ROOT / "tests").rglob("*.py"))
     distributions = packages_distributions()
     undeclared = []
-    for name, module in modules.items():
-        used = [extra for prefix, names in needs.items() if name.startswith(prefix) for extra in names]
-        declared = {
-            canonicalize_name(Requirement(text).name)
-            for text in [*project["dependencies"], *(text for extra in used for text in extras[extra])]
-        }
+    for name, module in (modules | tests).items():
+        used = ["", *(extra for prefix, names in needs.items() if name.startswith(prefix) for extra in names)]
+        allowed = set().union(*(declared[group] for group in used))
         for top in {what.partition(".")[0] for what in imports(module)} - OWN - set(sys.stdlib_module_names):
-            if not declared & {canonicalize_name(distribution) for distribution in distributions.get(top, [top])}:
+            if not allowed & {canonicalize_name(distribution) for distribution in distributions.get(top, [top])}:
                 undeclared.append(f"{name}: {top}")
     assert undeclared == []
 
@@ -269,8 +278,8 @@ def variables_read(module: ast.Module) -> Iterator[str]:
         yield from filter(None, map(text, read))
 
 
-def test_variables_of_the_environment_have_one_prefix() -> None:
-    found = {name: set(variables_read(module)) for name, module in MODULES.items()}
+def test_variables_of_the_environment_have_one_prefix(modules: Modules) -> None:
+    found = {name: set(variables_read(module)) for name, module in modules.items()}
     assert found["service/terminal.py"] == {"LIGHTRETRIEVER_URL", "LIGHTRETRIEVER_API_KEY"}
     assert found["artifacts/cli/cluster.py"] == {"LIGHTRETRIEVER_OPENSEARCH_"}
     read = set().union(*found.values())

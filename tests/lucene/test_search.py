@@ -6,18 +6,35 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lightretriever.artifacts.errors import JavaError
 from lightretriever.artifacts.sparse.arguments import scores_of, weighted_ids, weighted_query
-from lightretriever.artifacts.sparse.index import ImpactIndex
+from lightretriever.artifacts.sparse.index import DocumentSet, ImpactIndex
 from lightretriever.artifacts.sparse.writer import ImpactIndexWriter
 
 from tests.lucene.support import Collection, Numbered, named, named_query, opened, query, random_collection
 
 NONE = np.array([], np.int64)
+
+
+def exactly_best(
+    index: Numbered,
+    collection: Collection,
+    terms: npt.NDArray[np.int32],
+    weights: npt.NDArray[np.float32],
+    k: int,
+    among: DocumentSet | None = None,
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+    """Search, and give what is found, which is what numpy finds, to the last bit."""
+    ordinals, scores = index.search(terms, weights, k, among)
+    wanted, true_scores = collection.best(terms, weights, k)
+    np.testing.assert_array_equal(ordinals, wanted)
+    np.testing.assert_array_equal(scores, true_scores)
+    return ordinals, scores
 
 
 @pytest.mark.parametrize("k", [1, 2, 10, 100, 999, 1500, 100_000])
@@ -26,10 +43,7 @@ def test_best_k_is_exact(numbered: Numbered, collection: Collection, k: int) -> 
     for length in (1, 2, 3, 8, 30):
         terms = random.integers(0, 200, length).astype(np.int32)
         weights = random.integers(1, 4, length).astype(np.float32)
-        ordinals, scores = numbered.search(terms, weights, k)
-        wanted, true_scores = collection.best(terms, weights, k)
-        np.testing.assert_array_equal(ordinals, wanted)
-        np.testing.assert_array_equal(scores, true_scores)
+        exactly_best(numbered, collection, terms, weights, k)
 
 
 def test_documents_all_over_a_large_index(tmp_path: Path) -> None:
@@ -45,10 +59,7 @@ def test_documents_all_over_a_large_index(tmp_path: Path) -> None:
         for terms in ([0], [0, 1], [3], [2, 5, 7, 11], list(range(24))):
             for k in (1, 5, 6, 100, 2000, 13_000):
                 given = query({term: 1.0 + term % 3 for term in terms})
-                ordinals, scores = index.search(*given, k)
-                wanted, true_scores = collection.best(*given, k)
-                np.testing.assert_array_equal(ordinals, wanted)
-                np.testing.assert_array_equal(scores, true_scores)
+                exactly_best(index, collection, *given, k)
 
 
 def test_signs_and_sizes_all_over_a_large_index(tmp_path: Path) -> None:
@@ -62,10 +73,7 @@ def test_signs_and_sizes_all_over_a_large_index(tmp_path: Path) -> None:
     with Numbered(tmp_path / "index") as index:
         for weights in ({0: 2.0, 9: -3.0, 12: 1.0}, {2: -1.0, 3: 2.0, 5: 1.0, 15: -1.0}, {3: 1.0}, {1: 1.0, 14: -40.0}):
             for k in (1, 10, 1000):
-                ordinals, scores = index.search(*query(weights), k)
-                wanted, true_scores = collection.best(*query(weights), k)
-                np.testing.assert_array_equal(ordinals, wanted)
-                np.testing.assert_array_equal(scores, true_scores)
+                exactly_best(index, collection, *query(weights), k)
 
 
 @pytest.mark.parametrize("power", [0.0, 1.0, 3.0])
@@ -81,10 +89,7 @@ def test_rare_terms_that_weigh_much_and_frequent_ones_that_weigh_little(tmp_path
         for terms in (range(20), range(0, 20, 3), range(8), range(12, 20), (0, 19)):
             terms_, weights = query({term: float(-np.log(share[term])) ** power + 0.01 for term in terms})
             for k in (1, 10, 100, 3000):
-                ordinals, scores = index.search(terms_, weights, k)
-                wanted, true_scores = collection.best(terms_, weights, k)
-                np.testing.assert_array_equal(ordinals, wanted)
-                np.testing.assert_array_equal(scores, true_scores)
+                ordinals, scores = exactly_best(index, collection, terms_, weights, k)
                 np.testing.assert_array_equal(scores, index.scores(terms_, weights, ordinals))
                 shares = index.impacts(terms_, ordinals).astype(np.float32) * weighted_ids(terms_, weights)[1]
                 np.testing.assert_array_equal(scores, scores_of(shares))
@@ -111,10 +116,7 @@ def test_scores_that_differ_by_rounding_alone(tmp_path: Path) -> None:
         for size in (5, 12, 30):
             terms, weights = query({term: 0.1 * (1 + term % 3) for term in range(size)})
             for k in (1, 10, 100, 1000):
-                ordinals, scores = index.search(terms, weights, k)
-                wanted, expected = collection.best(terms, weights, k)
-                np.testing.assert_array_equal(ordinals, wanted)
-                np.testing.assert_array_equal(scores, expected)
+                exactly_best(index, collection, terms, weights, k)
 
 
 def test_sums_that_round_to_the_same_score_are_ties(tmp_path: Path) -> None:
@@ -179,10 +181,7 @@ def test_filters(tmp_path: Path, share: float) -> None:
         assert among.count == marked.sum()
         for weights in ({0: 1.3}, {1: 2.0, 4: 0.3, 5: 0.7}, {1: 2.0, 2: -0.4, 5: 0.7, 11: -0.1}):
             for k in (1, 10, 9000):
-                ordinals, scores = index.search(*query(weights), k, among)
-                wanted, expected = within.best(*query(weights), k)
-                np.testing.assert_array_equal(ordinals, wanted)
-                np.testing.assert_array_equal(scores, expected)
+                exactly_best(index, within, *query(weights), k, among)
 
 
 def test_types_of_the_answer(numbered: Numbered) -> None:
@@ -215,10 +214,7 @@ def test_any_counts_and_any_k(numbered: Numbered, collection: Collection, counts
 def test_fractional_weights(numbered: Numbered, collection: Collection, weights: dict[int, float], k: int) -> None:
     """To the last bit, by search and by scores of given documents; and next to the true sum."""
     terms, values = query(weights)
-    ordinals, scores = numbered.search(terms, values, k)
-    wanted, expected = collection.best(terms, values, k)
-    np.testing.assert_array_equal(ordinals, wanted)
-    np.testing.assert_array_equal(scores, expected)
+    ordinals, scores = exactly_best(numbered, collection, terms, values, k)
     np.testing.assert_array_equal(numbered.scores(terms, values, ordinals), scores)
     true_scores = collection.matrix[ordinals][:, terms] @ values.astype(np.float64)
     # Two roundings, and what is cut off the smallest weights: below 2^-25 of each, times 40 impacts of up to 301.
@@ -235,10 +231,7 @@ def test_fractional_weights(numbered: Numbered, collection: Collection, weights:
 def test_weights_below_zero(numbered: Numbered, collection: Collection, weights: dict[int, float], k: int) -> None:
     """What scores above 0 is found; the scores of given documents may be below."""
     terms, values = query(weights)
-    ordinals, scores = numbered.search(terms, values, k)
-    wanted, expected = collection.best(terms, values, k)
-    np.testing.assert_array_equal(ordinals, wanted)
-    np.testing.assert_array_equal(scores, expected)
+    exactly_best(numbered, collection, terms, values, k)
     everything = np.arange(len(collection.matrix))
     np.testing.assert_array_equal(numbered.scores(terms, values, everything), collection.scores(terms, values))
 
@@ -286,10 +279,7 @@ def test_query_of_ten_thousand_tokens(tmp_path: Path) -> None:
     terms = np.random.default_rng(0).permutation(10_000).astype(np.int32)
     weights = np.ones(10_000, np.float32)
     with Numbered(tmp_path / "wide") as index:
-        ordinals, scores = index.search(terms, weights, 10)
-        wanted, true_scores = wide.best(terms, weights, 10)
-        np.testing.assert_array_equal(ordinals, wanted)
-        np.testing.assert_array_equal(scores, true_scores)
+        ordinals, scores = exactly_best(index, wide, terms, weights, 10)
         np.testing.assert_array_equal(index.scores(terms, weights, ordinals), scores)
 
 
@@ -422,10 +412,7 @@ def test_many_threads_on_two_indexes(numbered: Numbered, collection: Collection,
 
         def search(number: int) -> None:
             place, truth = [(numbered, collection), (second, other)][number % 2]
-            ordinals, scores = place.search(*queries[number], 20)
-            wanted, true_scores = truth.best(*queries[number], 20)
-            np.testing.assert_array_equal(ordinals, wanted)
-            np.testing.assert_array_equal(scores, true_scores)
+            ordinals, _ = exactly_best(place, truth, *queries[number], 20)
             assert place.lucene.documents(ordinals[:3]) == [truth.documents[i] for i in ordinals[:3]]
 
         list(pool.map(search, range(300)))

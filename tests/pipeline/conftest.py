@@ -1,10 +1,12 @@
-"""Fixtures: loaded tiny models of every family."""
+"""Fixtures: loaded tiny models of every family, and a tiny bi-encoder."""
 
 from pathlib import Path
 
 import pytest
+from lightretriever.artifacts.pipeline.biencoder import BiEncoder, load_biencoder
 from lightretriever.artifacts.pipeline.model import Backbone, load_backbone
 
+from tests.support.biencoder import save_biencoder
 from tests.support.models import CONFIGS, save_model
 
 
@@ -22,3 +24,14 @@ def backbone(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Ba
 def any_backbone(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Backbone:
     folder = save_model(tmp_path_factory.mktemp("models") / request.param, request.param)
     return load_backbone(str(folder), work=tmp_path_factory.mktemp("work"), device="cpu")
+
+
+@pytest.fixture(scope="session")
+def encoder_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bi-encoder's folder. Read only: who changes files copies it first."""
+    return save_biencoder(tmp_path_factory.mktemp("bi") / "tiny-bi")
+
+
+@pytest.fixture(scope="session")
+def encoder(encoder_folder: Path) -> BiEncoder:
+    return load_biencoder(str(encoder_folder), device="cpu")

@@ -21,18 +21,8 @@ from tests.support.tiny import tiny_documents
 TEXTS = [document.full_text for document in tiny_documents(30)]
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_biencoder(tmp_path_factory.mktemp("bi") / "tiny-bi")
-
-
-@pytest.fixture(scope="module")
-def encoder(folder: Path) -> BiEncoder:
-    return load_biencoder(str(folder), device="cpu")
-
-
-def test_vectors_are_those_of_sentence_transformers(encoder: BiEncoder, folder: Path) -> None:
-    expected = SentenceTransformer(str(folder), device="cpu").encode(TEXTS, normalize_embeddings=True)
+def test_vectors_are_those_of_sentence_transformers(encoder: BiEncoder, encoder_folder: Path) -> None:
+    expected = SentenceTransformer(str(encoder_folder), device="cpu").encode(TEXTS, normalize_embeddings=True)
     for vectors in (encoder.encode_documents(TEXTS).dense, encoder.encode_queries(TEXTS).dense):
         assert (vectors.shape, vectors.dtype.name) == ((len(TEXTS), encoder.hidden_size), "float32")
         np.testing.assert_allclose(vectors, expected, atol=1e-5)
@@ -81,8 +71,10 @@ def test_a_folder_without_pooling_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["module", "model"])
-def test_code_of_a_model_is_not_run_and_no_advice_is_given_to_run_it(folder: Path, tmp_path: Path, kind: str) -> None:
-    path = Path(shutil.copytree(folder, tmp_path / "bi"))
+def test_code_of_a_model_is_not_run_and_no_advice_is_given_to_run_it(
+    encoder_folder: Path, tmp_path: Path, kind: str
+) -> None:
+    path = Path(shutil.copytree(encoder_folder, tmp_path / "bi"))
     ran = tmp_path / "ran"
     for name in ("own", "custom_st"):
         (path / f"{name}.py").write_text(f"open({str(ran)!r}, 'w')\n")
@@ -115,20 +107,20 @@ def test_another_tokenizer_is_noticed(encoder: BiEncoder) -> None:
         strange.check_tokens(["music", "music façade"])
 
 
-def test_bfloat16_changes_little_and_is_another_model(encoder: BiEncoder, folder: Path) -> None:
-    half = load_biencoder(str(folder), dtype="bfloat16", device="cpu")
+def test_bfloat16_changes_little_and_is_another_model(encoder: BiEncoder, encoder_folder: Path) -> None:
+    half = load_biencoder(str(encoder_folder), dtype="bfloat16", device="cpu")
     assert next(half.model.parameters()).dtype == torch.bfloat16
     cosines = (half.encode_documents(TEXTS).dense * encoder.encode_documents(TEXTS).dense).sum(axis=1)
     assert cosines.min() > 0.99
     assert half.fingerprint != encoder.fingerprint
-    assert load_biencoder(str(folder), device="cpu").fingerprint == encoder.fingerprint
+    assert load_biencoder(str(encoder_folder), device="cpu").fingerprint == encoder.fingerprint
 
 
-def test_the_fingerprint_sees_how_a_text_is_read(encoder: BiEncoder, folder: Path, tmp_path: Path) -> None:
+def test_the_fingerprint_sees_how_a_text_is_read(encoder: BiEncoder, encoder_folder: Path, tmp_path: Path) -> None:
     """By the settings of each module, its tokenizer, and the prompt that stands before every text by default."""
     found = {encoder.fingerprint}
     for file in ("sentence_bert_config.json", "config_sentence_transformers.json", "tokenizer.json"):
-        other = shutil.copytree(folder, tmp_path / file)
+        other = shutil.copytree(encoder_folder, tmp_path / file)
         content = json.loads((other / file).read_text("utf-8"))
         if file == "config_sentence_transformers.json":
             content |= {"prompts": {"a": "say: ", "query": ""}, "default_prompt_name": "a"}
@@ -140,8 +132,10 @@ def test_the_fingerprint_sees_how_a_text_is_read(encoder: BiEncoder, folder: Pat
     assert len(found) == 5
 
 
-def test_the_fingerprint_sees_a_module_of_its_own_folder(encoder: BiEncoder, folder: Path, tmp_path: Path) -> None:
-    other = Path(shutil.copytree(folder, tmp_path / "copy"))
+def test_the_fingerprint_sees_a_module_of_its_own_folder(
+    encoder: BiEncoder, encoder_folder: Path, tmp_path: Path
+) -> None:
+    other = Path(shutil.copytree(encoder_folder, tmp_path / "copy"))
     assert load_biencoder(str(other), device="cpu").fingerprint == encoder.fingerprint
     (pooling,) = other.glob("1_Pooling/config.json")
     content = json.loads(pooling.read_text())
@@ -151,17 +145,17 @@ def test_the_fingerprint_sees_a_module_of_its_own_folder(encoder: BiEncoder, fol
 
 
 @pytest.mark.parametrize("kind", ["bert", "static"])
-def test_a_vocabulary_is_compared_with_the_embedding(folder: Path, tmp_path: Path, kind: str) -> None:
+def test_a_vocabulary_is_compared_with_the_embedding(encoder_folder: Path, tmp_path: Path, kind: str) -> None:
     """Two tokens more than rows: refused where a text may have them, and no text has them where they are special."""
     for special in (False, True):
         place = tmp_path / f"{kind}-{special}"
         if kind == "static":
-            tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+            tokenizer = Tokenizer.from_file(str(encoder_folder / "tokenizer.json"))
             rows = np.random.default_rng(0).standard_normal((tokenizer.get_vocab_size(), 8)).astype(np.float32)
             tokenizer.add_tokens([AddedToken("zyx", special=special), AddedToken("zyz", special=special)])
             SentenceTransformer(modules=[StaticEmbedding(tokenizer, embedding_weights=rows)]).save(str(place))
         else:
-            shutil.copytree(folder, place)
+            shutil.copytree(encoder_folder, place)
             fast = AutoTokenizer.from_pretrained(place)
             fast.add_tokens([AddedToken("zyx", special=special), AddedToken("zyz", special=special)])
             fast.save_pretrained(place)
@@ -176,8 +170,8 @@ def test_a_vocabulary_is_compared_with_the_embedding(folder: Path, tmp_path: Pat
         assert not rows[-2:].any()
 
 
-def test_a_frame_beyond_the_embedding_is_refused(folder: Path, tmp_path: Path) -> None:
-    place = Path(shutil.copytree(folder, tmp_path / "frame"))
+def test_a_frame_beyond_the_embedding_is_refused(encoder_folder: Path, tmp_path: Path) -> None:
+    place = Path(shutil.copytree(encoder_folder, tmp_path / "frame"))
     fast = AutoTokenizer.from_pretrained(place)
     fast.add_special_tokens({"pad_token": "<padding>"})
     fast.save_pretrained(place)

@@ -25,9 +25,10 @@ from lightretriever.service.cli import app
 from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
-from typer.testing import CliRunner
 
-from tests.support.models import save_model, write_corpus
+from tests.support.commands import invoke, run
+from tests.support.models import save_model
+from tests.support.recipes import write_recipe
 from tests.support.states import token_states_naive
 
 TASKS = {"web": "Given a web search query, retrieve relevant passages", "fact": "Given a claim, find its evidence"}
@@ -35,28 +36,14 @@ TASKS = {"web": "Given a web search query, retrieve relevant passages", "fact": 
 
 @pytest.fixture
 def recipe(tmp_path: Path, model_folder: Path) -> Path:
-    content = {
-        "name": "tiny",
-        "model": {"path": str(model_folder), "name": "tiny-llama", "device": "cpu", "licence": "none"},
-        "corpus": {"path": str(write_corpus(tmp_path / "corpus.jsonl", 30)), "name": "tiny"},
-        "tasks": TASKS,
-        "default_task": "web",
-        "encode": {"max_length": 64, "top_k": 50, "shard_size": 8},
-        "index": {"factory": "Flat", "table_dtype": "float32"},
-        "work": str(tmp_path / "work"),
-        "output": str(tmp_path / "bundle"),
-    }
-    path = tmp_path / "recipe.yaml"
-    path.write_text(yaml.safe_dump(content))
-    return path
-
-
-def run(*arguments: str | Path) -> str:
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    assert result.exit_code == 0, result.output
-    return result.stdout + result.stderr
+    return write_recipe(
+        tmp_path,
+        {"path": str(model_folder), "name": "tiny-llama", "licence": "none"},
+        documents=30,
+        tasks=TASKS,
+        encode={"max_length": 64, "top_k": 50, "shard_size": 8},
+        index={"factory": "Flat", "table_dtype": "float32"},
+    )
 
 
 def test_one_recipe_makes_a_bundle_that_answers_as_the_model_itself(recipe: Path, tmp_path: Path) -> None:
@@ -88,7 +75,7 @@ def test_bm25_impacts_take_no_idf(recipe: Path, tmp_path: Path) -> None:
     content = yaml.safe_load(recipe.read_text())
     content |= {"encode": {**content["encode"], "impacts": "bm25"}, "model": {**content["model"], "idf": "corpus"}}
     recipe.write_text(yaml.safe_dump(content), encoding="utf-8")
-    failed = CliRunner().invoke(app, ["build", str(recipe)])
+    failed = invoke("build", recipe)
     assert "model.idf is corpus, but BM25 impacts have the IDF in themselves." in str(failed.exception)
 
 
@@ -260,7 +247,7 @@ def test_a_mistake_is_found_before_anything_is_encoded(
             place = place[section]
         place[last] = value.replace("{tmp}", str(tmp_path)) if isinstance(value, str) else value
     recipe.write_text(yaml.safe_dump(content))
-    result = CliRunner().invoke(app, ["build", str(recipe)])
+    result = invoke("build", recipe)
     assert isinstance(result.exception, LightRetrieverError)
     assert message in str(result.exception)
     begun = [file for folder in ("tables", "encode") for file in tmp_path.glob(f"work/{folder}/**/*")]
@@ -332,7 +319,7 @@ def test_a_missing_extra_is_one_line(recipe: Path, monkeypatch: pytest.MonkeyPat
     for name in [name for name in sys.modules if name.startswith("lightretriever.artifacts.pipeline")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.delattr("lightretriever.artifacts.pipeline")  # it comes back with all that it has
-    result = CliRunner().invoke(app, ["table", str(recipe)])
+    result = invoke("table", recipe)
     assert "needs torch" in str(result.exception)
     assert "lightretriever-search[pipeline]" in str(result.exception)
 
@@ -355,5 +342,5 @@ def test_evaluate_measures_the_bundle_it_is_given(recipe: Path, tmp_path: Path) 
     ("options", "message"), [(["--fusion", "sum"], "fusion is 'sum'"), (["--weights", "dense=-1"], "--weights is")]
 )
 def test_evaluate_refuses_an_impossible_fusion(tmp_path: Path, options: list[str], message: str) -> None:
-    result = CliRunner().invoke(app, ["evaluate", "none", "none", "--output", str(tmp_path), *options])
+    result = invoke("evaluate", "none", "none", "--output", tmp_path, *options)
     assert message in str(result.exception)

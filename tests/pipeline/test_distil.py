@@ -19,7 +19,7 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
 from lightretriever.artifacts.corpus.beir import Corpus
 from lightretriever.artifacts.errors import LightRetrieverError, RecipeError, ResumeError
-from lightretriever.artifacts.pipeline.biencoder import BiEncoder, load_biencoder, load_biencoders
+from lightretriever.artifacts.pipeline.biencoder import BiEncoder, load_biencoders
 from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder
 from lightretriever.artifacts.pipeline.encoded import TextStore
 from lightretriever.artifacts.pipeline.encoder import Encoded
@@ -40,15 +40,14 @@ from lightretriever.artifacts.pipeline.stages import run_encode
 from lightretriever.artifacts.signals import Stopped
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
 from lightretriever.artifacts.tokens.idf import count_tokens
-from lightretriever.service.cli import app
 from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
-from typer.testing import CliRunner
 
 from tests.faults.builds import files
+from tests.support import recipes
 from tests.support.biencoder import save_biencoder
-from tests.support.models import write_corpus
+from tests.support.commands import run
 from tests.support.tiny import tiny_documents
 
 COUNT = 120
@@ -56,16 +55,6 @@ CPU = torch.device("cpu")
 WORDS = ("music player", "text editor", "scientific papers", "network traffic", "chess games", "large images")
 PLACES = ("from the terminal", "over the network", "in the background", "with few dependencies", "on every machine")
 QUERIES = [f"a tool that reads {word} {place}" for word in WORDS for place in PLACES]
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_biencoder(tmp_path_factory.mktemp("bi") / "tiny-bi")
-
-
-@pytest.fixture(scope="module")
-def encoder(folder: Path) -> BiEncoder:
-    return load_biencoder(str(folder), device="cpu")
 
 
 @pytest.fixture(scope="module")
@@ -81,34 +70,23 @@ def vectors(vectors_of_documents: npt.NDArray[np.float32]) -> npt.NDArray[np.flo
 
 
 @pytest.fixture
-def recipe(tmp_path: Path, folder: Path) -> Path:
-    return write_recipe(tmp_path, folder)
+def recipe(tmp_path: Path, encoder_folder: Path) -> Path:
+    return write_recipe(tmp_path, encoder_folder)
 
 
 def write_recipe(tmp_path: Path, folder: Path) -> Path:
     lines = [json.dumps({"_id": f"q{i}", "text": text}) for i, text in enumerate(QUERIES)]
     (tmp_path / "queries.jsonl").write_text("\n".join(lines) + "\n")
-    content = {
-        "name": "tiny",
-        "model": {"path": str(folder), "device": "cpu"},
-        "corpus": {"path": str(write_corpus(tmp_path / "corpus.jsonl", COUNT)), "name": "tiny"},
-        "tasks": {"search": ""},
-        "default_task": "search",
-        "encode": {"shard_size": 50},
-        "index": {"factory": "Flat", "table_dtype": "float32"},
-        "distil": {
-            "queries": [str(tmp_path / "queries.jsonl")],
-            "epochs": 2,
-            "batch_size": 32,
-            "learning_rate": 0.02,
-            "held_out": 40,
-        },
-        "work": str(tmp_path / "work"),
-        "output": str(tmp_path / "bundle"),
-    }
-    path = tmp_path / "recipe.yaml"
-    path.write_text(yaml.safe_dump(content))
-    return path
+    fit = {"epochs": 2, "batch_size": 32, "learning_rate": 0.02, "held_out": 40}
+    return recipes.write_recipe(
+        tmp_path,
+        folder,
+        documents=COUNT,
+        tasks={"search": ""},
+        encode={"shard_size": 50},
+        index={"factory": "Flat", "table_dtype": "float32"},
+        distil={"queries": [str(tmp_path / "queries.jsonl")], **fit},
+    )
 
 
 def change(recipe: Path, key: str, value: object) -> None:
@@ -119,14 +97,6 @@ def change(recipe: Path, key: str, value: object) -> None:
         place = place[section]
     place[last] = value
     recipe.write_text(yaml.safe_dump(content))
-
-
-def run(*arguments: str | Path) -> str:
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    assert result.exit_code == 0, result.output
-    return result.stdout + result.stderr
 
 
 def overlap_with_the_encoder(bundle: Path, encoder: BiEncoder, queries: list[str], k: int = 10) -> float:
@@ -320,9 +290,9 @@ def test_a_stopped_run_ends_with_the_same_table(recipe: Path, tmp_path: Path) ->
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory, folder: Path) -> Path:
+def finished(tmp_path_factory: pytest.TempPathFactory, encoder_folder: Path) -> Path:
     """The recipe of a work directory that has its table."""
-    recipe = write_recipe(tmp_path_factory.mktemp("finished"), folder)
+    recipe = write_recipe(tmp_path_factory.mktemp("finished"), encoder_folder)
     change(recipe, "distil.epochs", 1)
     run("table", recipe)
     return recipe
@@ -627,17 +597,17 @@ def test_what_is_encoded_when_a_run_is_stopped_is_kept(recipe: Path, tmp_path: P
     assert files(tmp_path / "work" / "encode") == files(tmp_path / "fresh" / "encode")
 
 
-def test_two_encoders_side_by_side_make_one_bundle(recipe: Path, tmp_path: Path, folder: Path) -> None:
+def test_two_encoders_side_by_side_make_one_bundle(recipe: Path, tmp_path: Path, encoder_folder: Path) -> None:
     """Its table ranks as both encoders together do, and the whole of them reads queries for comparison."""
     second = save_biencoder(tmp_path / "second", hidden_size=16, vocabulary=150)
-    change(recipe, "model.path", f"{folder} + {second}")
+    change(recipe, "model.path", f"{encoder_folder} + {second}")
     change(recipe, "distil.epochs", 10)
     run("build", recipe)
     bundle = Bundle.open(tmp_path / "bundle")
     assert (bundle.manifest.model.name, bundle.manifest.dimension) == ("tiny-bi + second", 48)
     epochs = json.loads((tmp_path / "work" / "tables" / "search" / "training.json").read_text())["epochs"]
     assert max(epoch["overlap"] for epoch in epochs) > 0.3
-    both = load_biencoders(f"{folder} + {second}", device="cpu")
+    both = load_biencoders(f"{encoder_folder} + {second}", device="cpu")
     documents = [document.full_text for document in tiny_documents(COUNT)]
     vectors = bundle.dense().vectors(np.arange(COUNT))
     np.testing.assert_allclose(vectors, both.encode_documents(documents).dense, atol=2e-3)

@@ -18,11 +18,10 @@ from lightretriever.artifacts.pipeline.later import LaterDocuments
 from lightretriever.artifacts.pipeline.recipe import load_recipe
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
-from lightretriever.service.cli import app
 from tokenizers import Tokenizer, models, pre_tokenizers
-from typer.testing import CliRunner
 
 from tests.pipeline.test_growing import write_recipe
+from tests.support.commands import run
 
 W, D, N = 50, 8, 40
 
@@ -209,12 +208,6 @@ def test_the_row_of_a_word_is_the_mean_over_its_forms(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found["wi"], table[6])
     for word in ("lynx", "wifi", "日", "日本"):
         assert not found[word].any()
-
-
-def run(*words: object) -> None:
-    result = CliRunner().invoke(app, [str(word) for word in words])
-    if result.exception is not None:
-        raise result.exception
 
 
 def edited(recipe: Path, **sections: Any) -> Path:

@@ -1,22 +1,19 @@
 """A bundle's query encoder as a model of sentence-transformers, which has the vectors of the service."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import BundleError, ModelError
 from lightretriever.artifacts.tokens.table import TableDtype
-from lightretriever.service.cli import app
 from lightretriever.service.search.encoder import QueryEncoder
 from sentence_transformers import SentenceTransformer
-from typer.testing import CliRunner
 
+from tests.support import recipes
 from tests.support.biencoder import save_biencoder
-from tests.support.models import write_corpus
+from tests.support.commands import invoke, run, summary_of
 from tests.support.tiny import english_tokenizer, make_tiny_bundle, tiny_documents
 
 QUERIES = [
@@ -27,12 +24,7 @@ TEXTS = [document.full_text for document in tiny_documents(40)]
 
 
 def export(bundle: Path, folder: Path, *options: object) -> dict[str, Any]:
-    words = ["export", bundle, folder, "--to", "sentence-transformers", *options, "--json"]
-    result = CliRunner().invoke(app, [str(word) for word in words])
-    if result.exception is not None:
-        raise result.exception
-    made: dict[str, Any] = json.loads(result.stdout)
-    return made
+    return summary_of("export", bundle, folder, "--to", "sentence-transformers", *options)
 
 
 def service_vectors(bundle: Bundle, task: str, texts: list[str]) -> np.ndarray[Any, Any]:
@@ -49,19 +41,11 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def built(tmp_path_factory: pytest.TempPathFactory, encoder: Path) -> Path:
     """A bundle that the pipeline made, which serves the first 24 of 32 values."""
     folder = tmp_path_factory.mktemp("export")
-    recipe = {
-        "name": "tiny",
-        "model": {"path": str(encoder), "device": "cpu"},
-        "corpus": {"path": str(write_corpus(folder / "corpus.jsonl", 40)), "name": "tiny"},
-        "distil": {"epochs": 1, "batch_size": 16, "held_out": 4},
-        "index": {"factory": "Flat", "dimension": 24},
-        "work": str(folder / "work"),
-        "output": str(folder / "bundle"),
-    }
-    (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    sections: dict[str, Any] = {"distil": {"epochs": 1, "batch_size": 16, "held_out": 4}}
+    sections["index"] = {"factory": "Flat", "dimension": 24}
+    recipe = recipes.write_recipe(folder, encoder, documents=40, **sections)
     for command in ("distil-table", "index"):
-        result = CliRunner().invoke(app, [command, str(folder / "recipe.yaml")])
-        assert result.exit_code == 0, result.output
+        run(command, recipe)
     return folder / "bundle"
 
 
@@ -141,6 +125,6 @@ def test_a_target_is_replaced_only_if_that_is_asked_for(tmp_path: Path) -> None:
 def test_people_read_what_it_encodes(tmp_path: Path) -> None:
     bundle = make_tiny_bundle(tmp_path / "bundle")
     words = ["export", str(bundle.path), str(tmp_path / "model"), "--to", "sentence-transformers"]
-    result = CliRunner().invoke(app, words)
+    result = invoke(*words)
     first, *_ = result.stdout.splitlines()
     assert first.startswith(f"{tmp_path / 'model'}: queries alone, task default, 16 values, ")

@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import yaml
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import ModelError
 from lightretriever.artifacts.evaluation.evaluate import Evaluation
@@ -21,9 +20,9 @@ from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from tokenizers import Tokenizer
 
 from tests.artifacts.test_evaluate import QRELS, QUERIES, write_dataset
-from tests.pipeline.test_build import run
 from tests.support.biencoder import save_biencoder
-from tests.support.models import write_corpus
+from tests.support.commands import run
+from tests.support.recipes import write_recipe
 from tests.support.searching import evaluate_bundle
 from tests.support.tiny import tiny_documents, train_tokenizer
 
@@ -34,19 +33,15 @@ INSTRUCTION = "Given a web search query, retrieve relevant passages"
 def built(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a bundle of 60 documents, made from the tiny model, and its work directory."""
     folder = tmp_path_factory.mktemp("full")
-    content = {
-        "name": "tiny",
-        "model": {"path": str(model_folder), "device": "cpu"},
-        "corpus": {"path": str(write_corpus(folder / "corpus.jsonl", 60)), "name": "tiny"},
-        "tasks": {"web": INSTRUCTION},
-        "default_task": "web",
-        "encode": {"max_length": 64, "top_k": None},
-        "index": {"factory": "Flat", "table_dtype": "float32", "dimension": 24},
-        "work": str(folder / "work"),
-        "output": str(folder / "bundle"),
-    }
-    (folder / "recipe.yaml").write_text(yaml.safe_dump(content))
-    run("build", folder / "recipe.yaml")
+    recipe = write_recipe(
+        folder,
+        model_folder,
+        documents=60,
+        tasks={"web": INSTRUCTION},
+        encode={"max_length": 64, "top_k": None},
+        index={"factory": "Flat", "table_dtype": "float32", "dimension": 24},
+    )
+    run("build", recipe)
     return folder
 
 
@@ -131,20 +126,8 @@ def biencoder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 
 
 def test_a_biencoder_ranks_by_its_own_vectors(biencoder: Path, tmp_path: Path) -> None:
-    corpus = write_corpus(tmp_path / "corpus.jsonl", 60)
-    content = {
-        "name": "tiny",
-        "model": {"path": str(biencoder), "device": "cpu"},
-        "corpus": {"path": str(corpus), "name": "tiny"},
-        "tasks": {"web": ""},
-        "default_task": "web",
-        "index": {"factory": "Flat"},
-        "distil": {"epochs": 0, "batch_size": 16},
-        "work": str(tmp_path / "work"),
-        "output": str(tmp_path / "bundle"),
-    }
-    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(content))
-    run("build", tmp_path / "recipe.yaml")
+    settings = {"index": {"factory": "Flat"}, "distil": {"epochs": 0, "batch_size": 16}}
+    run("build", write_recipe(tmp_path, biencoder, documents=60, tasks={"web": ""}, **settings))
     dataset = write_dataset(tmp_path / "toy", QRELS)
     model = QueryModel(str(biencoder))
     found = evaluate_bundle(tmp_path / "bundle", dataset, tmp_path / "out", query_model=model)

@@ -12,25 +12,16 @@ from lightretriever.artifacts.pipeline.general import GeneralTable, find_general
 from lightretriever.artifacts.pipeline.recipe import load_recipe
 from lightretriever.artifacts.tokens.table import TokenTable
 
-from tests.pipeline.test_distil import COUNT, QUERIES, change, run, write_recipe
+from tests.pipeline.test_distil import COUNT, QUERIES, change, write_recipe
 from tests.support.biencoder import save_biencoder
+from tests.support.commands import run
 from tests.support.models import write_corpus
 
 FIT = {"epochs": 3, "batch_size": 32, "learning_rate": 0.02, "held_out": 40}
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_biencoder(tmp_path_factory.mktemp("bi") / "tiny-bi")
-
-
-@pytest.fixture(scope="module")
-def encoder(folder: Path) -> BiEncoder:
-    return load_biencoder(str(folder), device="cpu")
-
-
-@pytest.fixture(scope="module")
-def table(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def table(encoder_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A general table of the tiny encoder, made by the command."""
     here = tmp_path_factory.mktemp("general")
     (here / "texts").mkdir()
@@ -38,7 +29,7 @@ def table(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     lines = [json.dumps({"_id": f"q{number}", "text": text}) for number, text in enumerate(QUERIES)]
     (here / "texts" / "queries.jsonl").write_text("\n".join(lines) + "\n")
     content = {
-        "model": {"path": str(folder), "device": "cpu"},
+        "model": {"path": str(encoder_folder), "device": "cpu"},
         "licence": "MIT",
         "texts": [{"path": "texts", "name": "tiny", "licence": "CC0-1.0", "documents": 100, "sentences": 200}],
         "fit": FIT,
@@ -52,9 +43,9 @@ def table(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def recipe(tmp_path: Path, folder: Path) -> Path:
+def recipe(tmp_path: Path, encoder_folder: Path) -> Path:
     """A model and a corpus alone: no section `distil`."""
-    path = write_recipe(tmp_path, folder)
+    path = write_recipe(tmp_path, encoder_folder)
     content = yaml.safe_load(path.read_text())
     del content["distil"]
     path.write_text(yaml.safe_dump(content))

@@ -12,7 +12,7 @@ import torch
 import yaml
 from fastapi.testclient import TestClient
 from lightretriever.artifacts.corpus.beir import Corpus
-from lightretriever.artifacts.errors import LightRetrieverError, RecipeError, ResumeError
+from lightretriever.artifacts.errors import RecipeError, ResumeError
 from lightretriever.artifacts.files.workdir import work_lock
 from lightretriever.artifacts.pipeline.encode import encode_corpus
 from lightretriever.artifacts.pipeline.encoded import EncodedCorpus, Part, TextStore
@@ -20,15 +20,15 @@ from lightretriever.artifacts.pipeline.encoders import Encoders
 from lightretriever.artifacts.pipeline.language_model import LanguageModel
 from lightretriever.artifacts.pipeline.model import Backbone
 from lightretriever.artifacts.pipeline.recipe import EncodeRecipe
-from lightretriever.service.cli import app
 from lightretriever.service.collections.swap import EngineHolder
 from lightretriever.service.http.app import create_app
 from lightretriever.service.settings import Settings
 from safetensors.torch import load_file, save_file
-from typer.testing import CliRunner, Result
 
 from tests.faults.builds import content, files
+from tests.support import recipes
 from tests.support.biencoder import save_biencoder
+from tests.support.commands import invoke, run, summary_of
 from tests.support.models import save_model, write_corpus
 from tests.support.sparse_model import save_sparse_model
 
@@ -41,27 +41,20 @@ KINDS = ("learned", "refine", "distil", "expand", "paired")
 def write_recipe(folder: Path, kind: str) -> Path:
     """A recipe of every kind of encoder and of table, over 60 documents in shards of 8."""
     bert = save_biencoder(folder / "bert") if kind in ("distil", "expand", "paired") else None
-    recipe: dict[str, Any] = {
-        "name": "tiny",
-        "model": {"path": str(bert or save_model(folder / "llama", "llama")), "device": "cpu"},
-        "corpus": {"path": str(write_corpus(folder / "corpus.jsonl", COUNT)), "name": "tiny"},
-        "tasks": {"web": ""},
-        "default_task": "web",
+    sections: dict[str, Any] = {
         "encode": {"shard_size": 8} | ({} if bert else {"max_length": 48, "top_k": 20}),
         "index": {"factory": "Flat"},
-        "work": str(folder / "work"),
-        "output": str(folder / "bundle"),
     }
     if bert:
-        recipe["distil"] = {"epochs": 1, "batch_size": 16, "held_out": 8}
+        sections["distil"] = {"epochs": 1, "batch_size": 16, "held_out": 8}
     if kind == "expand":
-        recipe["expand"] = {"terms": 16}
+        sections["expand"] = {"terms": 16}
     if kind == "paired":
-        recipe["sparse"] = {"path": str(save_sparse_model(folder / "splade", bert or folder)), "device": "cpu"}
+        sections["sparse"] = {"path": str(save_sparse_model(folder / "splade", bert or folder)), "device": "cpu"}
     if kind == "refine":
-        recipe["refine"] = {"epochs": 2, "batch_size": 8, "held_out": 8}
-    (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe))
-    return folder / "recipe.yaml"
+        sections["refine"] = {"epochs": 2, "batch_size": 8, "held_out": 8}
+    model = bert or save_model(folder / "llama", "llama")
+    return recipes.write_recipe(folder, model, documents=COUNT, tasks={"web": ""}, **sections)
 
 
 def change(corpus: Path) -> None:
@@ -71,19 +64,6 @@ def change(corpus: Path) -> None:
     lines[30]["_id"] = "another id"
     lines[40] = {**lines[41], "_id": "a copy"}
     corpus.write_text("".join(json.dumps(line) + "\n" for line in [NEW, *lines]), encoding="utf-8")
-
-
-def run(*words: object) -> Result:
-    result = CliRunner().invoke(app, [str(word) for word in words])
-    assert result.exception is None or isinstance(result.exception, LightRetrieverError | SystemExit), result.exc_info
-    return result
-
-
-def summary(*words: object) -> dict[str, Any]:
-    result = run(*words, "--json")
-    assert result.exit_code == 0, result.output
-    found: dict[str, Any] = json.loads(result.stdout)
-    return found
 
 
 def counts(made: dict[str, Any]) -> tuple[int, int, int]:
@@ -97,12 +77,12 @@ def test_a_changed_corpus_is_built_from_what_was_encoded_to_the_bytes_of_a_fresh
     tmp_path: Path, kind: str
 ) -> None:
     recipe = write_recipe(tmp_path, kind)
-    assert counts(summary("build", recipe)) == (0, COUNT, 0)
-    assert counts(summary("build", recipe, "--overwrite")) == (COUNT, 0, 0)
+    assert counts(summary_of("build", recipe)) == (0, COUNT, 0)
+    assert counts(summary_of("build", recipe, "--overwrite")) == (COUNT, 0, 0)
     change(tmp_path / "corpus.jsonl")
-    assert counts(summary("build", recipe, "--overwrite")) == (COUNT - 1, 2, 2)
+    assert counts(summary_of("build", recipe, "--overwrite")) == (COUNT - 1, 2, 2)
     fresh = ["--work", tmp_path / "fresh", "--output", tmp_path / "bundle2"]
-    assert counts(summary("build", recipe, *fresh)) == (0, COUNT + 1, 0)
+    assert counts(summary_of("build", recipe, *fresh)) == (0, COUNT + 1, 0)
     assert content(tmp_path / "bundle") == content(tmp_path / "bundle2")
     assert files(tmp_path / "work") == files(tmp_path / "fresh")
 
@@ -140,7 +120,7 @@ def test_a_document_alone_has_the_vector_that_it_has_beside_others(any_backbone:
 
 def test_nothing_is_reused_of_another_model_at_the_same_place_or_with_other_settings(tmp_path: Path) -> None:
     recipe = write_recipe(tmp_path, "learned")
-    assert run("build", recipe).exit_code == 0
+    run("build", recipe)
     settings = yaml.safe_load(recipe.read_text())
 
     def made() -> dict[str, str]:
@@ -149,7 +129,7 @@ def test_nothing_is_reused_of_another_model_at_the_same_place_or_with_other_sett
     before = made()
 
     def refused(message: str) -> None:
-        result = run("build", recipe, "--overwrite")
+        result = invoke("build", recipe, "--overwrite")
         assert isinstance(result.exception, ResumeError)
         assert message in str(result.exception)
         assert made() == before
@@ -173,26 +153,26 @@ def test_nothing_is_reused_of_another_model_at_the_same_place_or_with_other_sett
 @pytest.mark.parametrize(("kind", "stage"), [("distil", "distil-table"), ("refine", "refine")])
 def test_a_table_that_was_fitted_to_other_documents_is_fitted_again(tmp_path: Path, kind: str, stage: str) -> None:
     recipe = write_recipe(tmp_path, kind)
-    assert run("build", recipe).exit_code == 0
+    run("build", recipe)
     change(tmp_path / "corpus.jsonl")
-    early = run("index", recipe, "--overwrite").exception
+    early = invoke("index", recipe, "--overwrite").exception
     assert "the corpus is another one (corpus_sha256: " in str(early)
     assert str(early).endswith("Run `lightretriever encode` with this recipe again.")
-    assert summary("encode", recipe)["next"] == f"lightretriever {stage} {recipe}"
-    failed = run("index", recipe, "--overwrite").exception
+    assert summary_of("encode", recipe)["next"] == f"lightretriever {stage} {recipe}"
+    failed = invoke("index", recipe, "--overwrite").exception
     assert f"was fitted to other documents than those that are encoded. Run `lightretriever {stage}`" in str(failed)
-    assert summary(stage, recipe)["next"] == f"lightretriever index {recipe}"
-    assert run("index", recipe, "--overwrite").exit_code == 0
+    assert summary_of(stage, recipe)["next"] == f"lightretriever index {recipe}"
+    run("index", recipe, "--overwrite")
 
 
 def test_a_service_that_runs_takes_over_the_new_bundle(tmp_path: Path) -> None:
     recipe = write_recipe(tmp_path, "learned")
-    assert run("build", recipe).exit_code == 0
+    run("build", recipe)
     settings = Settings(deadline_ms=60_000, warm_up_queries=1, watch_s=0)
     with TestClient(create_app(tmp_path / "bundle", settings)) as client:
         assert client.get("/documents/new").status_code == 404
         change(tmp_path / "corpus.jsonl")
-        assert run("build", recipe, "--overwrite").exit_code == 0
+        run("build", recipe, "--overwrite")
         assert client.portal is not None
         holder: EngineHolder = client.app.state.holder  # type: ignore[attr-defined]
         assert client.portal.call(holder.reload)
@@ -203,41 +183,41 @@ def test_a_service_that_runs_takes_over_the_new_bundle(tmp_path: Path) -> None:
 def test_parts_make_the_shards_of_one_process(tmp_path: Path, place: str) -> None:
     """In one directory that the machines share, or in one each, from which what they made is copied together."""
     recipe = write_recipe(tmp_path, "learned")
-    whole = summary("encode", recipe, "--work", tmp_path / "whole")
+    whole = summary_of("encode", recipe, "--work", tmp_path / "whole")
     works = [tmp_path / ("work" if place == "shared" else f"work{number}") for number in (1, 2, 3)]
     works[0] = tmp_path / "work"
-    made = [summary("encode", recipe, "--part", f"{number}/3", "--work", works[number - 1]) for number in (2, 1)]
+    made = [summary_of("encode", recipe, "--part", f"{number}/3", "--work", works[number - 1]) for number in (2, 1)]
     assert [one["shards"] for one in made] == [3, 3]
     assert all(one["next"].count("--part") == 1 for one in made)
     assert made[1]["next"].endswith(" --part 3/3" if place == "shared" else " --part 2/3")
-    failed = run("index", recipe, "--work", works[0])
+    failed = invoke("index", recipe, "--work", works[0])
     assert isinstance(failed.exception, ResumeError)
     if place == "apart":
         shutil.copytree(works[1] / "encode", works[0] / "encode", dirs_exist_ok=True)
-    assert run("table", recipe, "--work", works[0]).exit_code == 0
-    failed = run("index", recipe, "--work", works[0])
+    run("table", recipe, "--work", works[0])
+    failed = invoke("index", recipe, "--work", works[0])
     wanted = "2 of 8 shards are not there. Run `encode --part 3/3` with this recipe."
     assert str(failed.exception) == f"{works[0] / 'encode'}: {wanted}"
     with work_lock(works[0], shared=True):  # another part is still at work
-        made.append(summary("encode", recipe, "--part", "3/3", "--work", works[0]))
-        assert isinstance(run("encode", recipe, "--work", works[0]).exception, ResumeError)
+        made.append(summary_of("encode", recipe, "--part", "3/3", "--work", works[0]))
+        assert isinstance(invoke("encode", recipe, "--work", works[0]).exception, ResumeError)
     assert made[2]["next"] == f"lightretriever index {recipe} --work {works[0]}"
     for key in ("documents", "encoded", "terms", "shards"):
         assert sum(one[key] for one in made) == whole[key]
-    assert run("index", recipe, "--work", works[0]).exit_code == 0
-    assert counts(summary("encode", recipe, "--work", works[0])) == (COUNT, 0, 0)
+    run("index", recipe, "--work", works[0])
+    assert counts(summary_of("encode", recipe, "--work", works[0])) == (COUNT, 0, 0)
     assert files(works[0] / "encode") == files(tmp_path / "whole" / "encode")
 
 
 def test_parts_of_a_changed_corpus_reuse_what_is_there(tmp_path: Path) -> None:
     recipe = write_recipe(tmp_path, "learned")
-    assert run("build", recipe).exit_code == 0
+    run("build", recipe)
     change(tmp_path / "corpus.jsonl")
-    made = [summary("encode", recipe, "--part", f"{number}/2") for number in (1, 2)]
+    made = [summary_of("encode", recipe, "--part", f"{number}/2") for number in (1, 2)]
     assert [sum(one[key] for one in made) for key in ("reused", "encoded")] == [COUNT - 1, 2]
-    assert run("index", recipe, "--overwrite").exit_code == 0
+    run("index", recipe, "--overwrite")
     assert len(list((tmp_path / "work" / "encode").glob("run-*"))) > 1
-    assert counts(summary("encode", recipe)) == (COUNT + 1, 0, 2)
+    assert counts(summary_of("encode", recipe)) == (COUNT + 1, 0, 2)
     assert len(list((tmp_path / "work" / "encode").glob("run-*"))) == 1
 
 
@@ -245,14 +225,14 @@ def test_a_part_does_not_convert_a_model(tmp_path: Path) -> None:
     recipe = write_recipe(tmp_path, "learned")
     content = yaml.safe_load(recipe.read_text())
     recipe.write_text(yaml.safe_dump(content | {"model": {"path": str(tmp_path / "model.gguf"), "device": "cpu"}}))
-    failed = run("encode", recipe, "--part", "1/2").exception
+    failed = invoke("encode", recipe, "--part", "1/2").exception
     assert isinstance(failed, RecipeError)
     assert failed.remedy == "Run `table` first."
 
 
 @pytest.mark.parametrize("text", ["5/4", "0/3", "x", "1", "1/0", "-1/2", "1/2/3", "1.0/2", ""])
 def test_a_part_that_is_none_gets_one_line(tmp_path: Path, text: str) -> None:
-    failed = run("encode", write_recipe(tmp_path, "learned"), f"--part={text}")
+    failed = invoke("encode", write_recipe(tmp_path, "learned"), f"--part={text}")
     assert isinstance(failed.exception, RecipeError)
     assert str(failed.exception).startswith(f"--part is {text!r}, expected I/N with I from 1 to N. ")
     assert not (tmp_path / "work").exists()

@@ -17,16 +17,14 @@ from lightretriever.artifacts.evaluation.full import QueryModel, encode_fully
 from lightretriever.artifacts.pipeline.head import most_frequent
 from lightretriever.artifacts.pipeline.language_model import LanguageModel
 from lightretriever.artifacts.tokens.head_queries import HeadQueries
-from lightretriever.service.cli import app
 from lightretriever.service.http.app import create_app
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.search.evaluation import EngineSearcher
 from lightretriever.service.settings import Settings
-from typer.testing import CliRunner
 
-from tests.pipeline.test_build import run
+from tests.support import recipes
 from tests.support.biencoder import save_biencoder
-from tests.support.models import write_corpus
+from tests.support.commands import invoke, run
 from tests.support.tampering import copy_of, edit_manifest, resign
 
 TASKS = {"web": "Given a web search query, retrieve relevant passages", "fact": "Given a claim, find its evidence"}
@@ -36,20 +34,9 @@ MODES = ("dense", "sparse", "hybrid")
 
 
 def write_recipe(folder: Path, model: Path, **changes: Any) -> Path:
-    content = {
-        "name": "tiny",
-        "model": {"path": str(model), "device": "cpu"},
-        "corpus": {"path": str(write_corpus(folder / "corpus.jsonl", 40)), "name": "tiny"},
-        "tasks": TASKS,
-        "default_task": "web",
-        "index": {"factory": "Flat", "dimension": 24},
-        "work": str(folder / "work"),
-        "output": str(folder / "bundle"),
-        **changes,
-    }
-    (folder / "recipe.yaml").write_text(yaml.safe_dump(content))
     (folder / "queries.log").write_text("\n".join(LOG) + "\n")
-    return folder / "recipe.yaml"
+    sections: dict[str, Any] = {"tasks": TASKS, "index": {"factory": "Flat", "dimension": 24}, **changes}
+    return recipes.write_recipe(folder, model, documents=40, **sections)
 
 
 @pytest.fixture(scope="module")
@@ -234,7 +221,7 @@ def test_a_bad_log_is_named_before_the_model_reads(
 
 
 def fail(*arguments: str | Path) -> None:
-    failed = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    failed = invoke(*arguments)
     assert isinstance(failed.exception, LightRetrieverError), failed.output
     raise failed.exception
 

@@ -22,12 +22,11 @@ from lightretriever.artifacts.pipeline.recipe import load_recipe
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.tokens.idf import load_idf, save_idf
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
-from lightretriever.service.cli import app
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
-from typer.testing import CliRunner
 
-from tests.support.models import write_corpus
+from tests.support.commands import run
+from tests.support.recipes import write_recipe
 
 DOCUMENTS = 12
 Document = dict[int, int]
@@ -53,33 +52,15 @@ def adapter(model_folder: Path, idf: npt.NDArray[np.float32], tmp_path_factory: 
 @pytest.fixture
 def recipe(tmp_path: Path, model_folder: Path, adapter: Path) -> Path:
     shutil.copytree(adapter, tmp_path / "adapter")
-    content = {
-        "name": "tiny",
-        "model": {"path": str(model_folder), "adapter": str(tmp_path / "adapter"), "device": "cpu"},
-        "corpus": {"path": str(write_corpus(tmp_path / "corpus.jsonl", DOCUMENTS)), "name": "tiny"},
-        "tasks": {"web": "Find it"},
-        "default_task": "web",
-        "encode": {"max_length": 32, "top_k": 40},
-        "index": {"factory": "Flat"},
-        "work": str(tmp_path / "work"),
-        "output": str(tmp_path / "bundle"),
-    }
-    path = tmp_path / "recipe.yaml"
-    path.write_text(yaml.safe_dump(content))
-    return path
+    model = {"path": str(model_folder), "adapter": str(tmp_path / "adapter")}
+    settings = {"encode": {"max_length": 32, "top_k": 40}, "index": {"factory": "Flat"}}
+    return write_recipe(tmp_path, model, documents=DOCUMENTS, tasks={"web": "Find it"}, **settings)
 
 
 def change(recipe: Path, section: str, **values: Any) -> None:
     content = yaml.safe_load(recipe.read_text())
     content[section] |= values
     recipe.write_text(yaml.safe_dump(content))
-
-
-def run(*arguments: str | Path) -> None:
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    assert result.exit_code == 0, result.output
 
 
 @contextmanager

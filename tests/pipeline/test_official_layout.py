@@ -5,18 +5,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import yaml
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
-from lightretriever.service.cli import app
 from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 from peft import LoraConfig, TaskType, get_peft_model
 from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer
-from typer.testing import CliRunner
 
-from tests.support.models import save_model, write_corpus
+from tests.support.commands import run
+from tests.support.models import save_model
+from tests.support.recipes import write_recipe
 
 LAYERS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 
@@ -39,19 +38,9 @@ def save_release(folder: Path, kind: str, *, causal: bool) -> tuple[Path, Path]:
 @pytest.mark.parametrize("kind", ["llama", "qwen2"])
 def test_a_release_becomes_a_bundle_that_answers(kind: str, causal: bool, tmp_path: Path) -> None:
     base, adapter = save_release(tmp_path, kind, causal=causal)
-    recipe = {
-        "name": "release",
-        "model": {"path": str(base), "adapter": str(adapter), "device": "cpu", "trained": True},
-        "corpus": {"path": str(write_corpus(tmp_path / "corpus.jsonl", 20)), "name": "tiny"},
-        "tasks": {"search": "Given a web search query, retrieve relevant passages that answer the query"},
-        "default_task": "search",
-        "encode": {"max_length": 64},
-        "work": str(tmp_path / "work"),
-        "output": str(tmp_path / "bundle"),
-    }
-    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe))
-    result = CliRunner().invoke(app, ["build", str(tmp_path / "recipe.yaml")], catch_exceptions=False)
-    assert result.exit_code == 0, result.output
+    model = {"path": str(base), "adapter": str(adapter), "trained": True}
+    tasks = {"search": "Given a web search query, retrieve relevant passages that answer the query"}
+    run("build", write_recipe(tmp_path, model, documents=20, tasks=tasks, encode={"max_length": 64}))
     assert verify_bundle(tmp_path / "bundle") == []
     bundle = Bundle.open(tmp_path / "bundle")
     assert bundle.manifest.model.adapter == "adapter"

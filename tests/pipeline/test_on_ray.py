@@ -14,7 +14,8 @@ import yaml
 from lightretriever.artifacts.errors import RecipeError, ResumeError
 
 from tests.faults.builds import files
-from tests.pipeline.test_growing import COUNT, counts, run, summary, write_recipe
+from tests.pipeline.test_growing import COUNT, counts, write_recipe
+from tests.support.commands import invoke, summary_of
 
 pytestmark = pytest.mark.slow
 STORE_BYTES = 80 * 2**20
@@ -42,7 +43,7 @@ def test_a_cluster_that_loses_a_worker_makes_the_shards_of_one_process(tmp_path:
     recipe = write_recipe(tmp_path, "learned")
     content = yaml.safe_load(recipe.read_text())
     recipe.write_text(yaml.safe_dump(content | {"encode": content["encode"] | {"shard_size": 4}}))
-    whole = summary("encode", recipe, "--work", tmp_path / "whole")
+    whole = summary_of("encode", recipe, "--work", tmp_path / "whole")
     command = [sys.executable, "-m", "lightretriever.service.cli", "encode", str(recipe), "--ray", cluster.address]
     with subprocess.Popen([*command, "--json"], stdout=subprocess.PIPE, text=True) as encode:
         encoded = tmp_path / "work" / "encode"
@@ -59,7 +60,7 @@ def test_a_cluster_that_loses_a_worker_makes_the_shards_of_one_process(tmp_path:
     assert f'"documents":{COUNT}' in out
     assert files(encoded) == files(tmp_path / "whole" / "encode")
     assert not list((tmp_path / "work").rglob("*.partial"))
-    assert counts(summary("encode", recipe)) == (whole["documents"], 0, 0)
+    assert counts(summary_of("encode", recipe)) == (whole["documents"], 0, 0)
 
 
 def kept(encoded: Path) -> int:
@@ -81,10 +82,10 @@ def working() -> list[int]:
 
 def test_an_error_of_a_task_is_the_commands(tmp_path: Path, cluster: Any) -> None:
     recipe = write_recipe(tmp_path, "learned")
-    assert counts(summary("encode", recipe, "--ray", cluster.address))[1] == COUNT
+    assert counts(summary_of("encode", recipe, "--ray", cluster.address))[1] == COUNT
     content = yaml.safe_load(recipe.read_text())
     recipe.write_text(yaml.safe_dump(content | {"encode": content["encode"] | {"top_k": 5}}))
-    failed = run("encode", recipe, "--ray", cluster.address).exception
+    failed = invoke("encode", recipe, "--ray", cluster.address).exception
     assert isinstance(failed, ResumeError)
     assert "top_k: 20 there, 5 now" in str(failed)
 
@@ -100,7 +101,7 @@ def test_an_error_of_a_task_is_the_commands(tmp_path: Path, cluster: Any) -> Non
 )
 def test_a_cluster_that_can_not_be_used_gets_one_line(tmp_path: Path, options: list[str], message: str) -> None:
     pytest.importorskip("ray", reason="ray is not installed (make slow)")
-    failed = run("encode", write_recipe(tmp_path, "learned"), *options).exception
+    failed = invoke("encode", write_recipe(tmp_path, "learned"), *options).exception
     assert isinstance(failed, RecipeError)
     assert str(failed).startswith(message)
     assert not (tmp_path / "work").exists()

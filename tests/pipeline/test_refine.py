@@ -13,11 +13,11 @@ from lightretriever.artifacts.pipeline.biencoder import load_biencoder
 from lightretriever.artifacts.pipeline.encoded import TextStore
 from lightretriever.artifacts.pipeline.fit_texts import corpus_sentences
 from lightretriever.artifacts.pipeline.recipe import load_recipe
-from lightretriever.service.cli import app
-from typer.testing import CliRunner, Result
 
 from tests.support.biencoder import save_biencoder
+from tests.support.commands import invoke, run
 from tests.support.models import write_corpus
+from tests.support.recipes import write_recipe
 
 DOCUMENTS = 120
 REFINE = {"epochs": 20, "batch_size": 16, "learning_rate": 0.02, "held_out": 12}
@@ -25,25 +25,15 @@ REFINE = {"epochs": 20, "batch_size": 16, "learning_rate": 0.02, "held_out": 12}
 
 @pytest.fixture
 def recipe(tmp_path: Path, model_folder: Path) -> Path:
-    content = {
-        "name": "tiny",
-        "model": {"path": str(model_folder), "device": "cpu"},
-        "corpus": {"path": str(write_corpus(tmp_path / "corpus.jsonl", DOCUMENTS)), "name": "tiny"},
-        "tasks": {"web": "Find it", "other": "Find another"},
-        "default_task": "web",
-        "encode": {"max_length": 32, "top_k": 40},
-        "index": {"factory": "Flat"},
-        "refine": REFINE,
-        "work": str(tmp_path / "work"),
-        "output": str(tmp_path / "bundle"),
-    }
-    path = tmp_path / "recipe.yaml"
-    path.write_text(yaml.safe_dump(content))
-    return path
-
-
-def run(*words: str | Path) -> Result:
-    return CliRunner().invoke(app, [str(word) for word in words])
+    return write_recipe(
+        tmp_path,
+        model_folder,
+        documents=DOCUMENTS,
+        tasks={"web": "Find it", "other": "Find another"},
+        encode={"max_length": 32, "top_k": 40},
+        index={"factory": "Flat"},
+        refine=REFINE,
+    )
 
 
 def changed(recipe: Path, **values: object) -> Path:
@@ -59,7 +49,7 @@ def test_sentences_that_the_teacher_reads_are_trained_on(recipe: Path, tmp_path:
     """The teacher stands in another space than this untrained model, so what it teaches is seen."""
     teacher = save_biencoder(tmp_path / "teacher", hidden_size=load_width(recipe))
     other = changed(recipe, refine=REFINE | {"teacher": str(teacher), "sentences": 60})
-    assert run("build", other).exit_code == 0
+    run("build", other)
     bundle, encoder = Bundle.open(tmp_path / "bundle"), load_biencoder(str(teacher), device="cpu")
     texts = corpus_sentences(load_recipe(other).corpus.open(), 60, 0)
     rows, tokenizer = bundle.table("web"), bundle.tokenizer()
@@ -68,13 +58,13 @@ def test_sentences_that_the_teacher_reads_are_trained_on(recipe: Path, tmp_path:
     assert ((made * wanted).sum(axis=1) / np.linalg.norm(made, axis=1)).mean() > 0.5
     file = teacher / "1_Pooling" / "config.json"
     file.write_text(file.read_text().replace('"mean"', '"max"'))  # another teacher at the same place
-    assert isinstance(run("refine", other).exception, ResumeError)
+    assert isinstance(invoke("refine", other).exception, ResumeError)
 
 
 def test_a_teacher_of_another_size_is_refused(recipe: Path, tmp_path: Path) -> None:
     teacher = save_biencoder(tmp_path / "teacher", hidden_size=16)
     other = changed(recipe, refine=REFINE | {"teacher": str(teacher)})
-    result = run("build", other)
+    result = invoke("build", other)
     assert "refine.teacher: the vectors of teacher have 16 values" in str(result.exception)
 
 
@@ -98,11 +88,11 @@ def cosine(bundle: Bundle, work: Path) -> float:
 def test_a_refined_table_makes_of_a_documents_tokens_what_the_model_made_of_the_document(
     recipe: Path, tmp_path: Path
 ) -> None:
-    assert run("build", recipe).exit_code == 0
+    run("build", recipe)
     bundle = Bundle.open(tmp_path / "bundle")
     assert verify_bundle(bundle.path) == []
     plain = changed(recipe, refine=None, output=str(tmp_path / "plain"))
-    assert run("index", plain).exit_code == 0
+    run("index", plain)
     before, after = (cosine(one, tmp_path / "work") for one in (Bundle.open(tmp_path / "plain"), bundle))
     assert after > before + 0.05
     one, other = (bundle.table(task).rows(np.arange(100)) for task in ("web", "other"))
@@ -117,18 +107,18 @@ def test_a_refined_table_makes_of_a_documents_tokens_what_the_model_made_of_the_
 
 @pytest.mark.slow
 def test_the_steps_one_by_one_give_the_same_bundle_and_nothing_is_done_twice(recipe: Path, tmp_path: Path) -> None:
-    assert run("build", recipe).exit_code == 0
+    run("build", recipe)
     first = Bundle.open(tmp_path / "bundle").manifest
     for stage in ("table", "encode", "refine", "index"):
         output: list[str | Path] = ["--output", tmp_path / "b"] if stage == "index" else []
-        done = run(stage, recipe, "--work", tmp_path / "steps", *output)
+        done = invoke(stage, recipe, "--work", tmp_path / "steps", *output)
         assert done.exit_code == 0, done.output
     second = Bundle.open(tmp_path / "b").manifest
     assert first.files["tables/web.npy"] == second.files["tables/web.npy"]
     assert first.files["dense.faiss"] == second.files["dense.faiss"]
     table = tmp_path / "steps/tables/web" / f"refined-{first.dimension}" / "table.npy"
     before = table.stat().st_mtime_ns
-    done = run("refine", recipe, "--work", tmp_path / "steps")
+    done = invoke("refine", recipe, "--work", tmp_path / "steps")
     assert "agreement with the encoder by epoch" in done.output
     assert table.stat().st_mtime_ns == before
 
@@ -136,41 +126,41 @@ def test_the_steps_one_by_one_give_the_same_bundle_and_nothing_is_done_twice(rec
 @pytest.mark.slow
 def test_rows_are_trained_for_the_bundles_dimension(recipe: Path, tmp_path: Path) -> None:
     small = changed(recipe, index={"factory": "Flat", "dimension": 8}, output=str(tmp_path / "small"))
-    assert run("build", small).exit_code == 0
+    run("build", small)
     assert Bundle.open(tmp_path / "small").manifest.dimension == 8
     rows = np.load(tmp_path / "work/tables/web/refined-8/table.npy")
     assert rows.shape[1] == 8
-    assert run("build", recipe).exit_code == 0  # the whole dimension beside it, from the same encoding
+    run("build", recipe)  # the whole dimension beside it, from the same encoding
     plain = changed(recipe, refine=None, index={"factory": "Flat", "dimension": 8}, output=str(tmp_path / "plain"))
-    assert run("index", plain).exit_code == 0
+    run("index", plain)
     before, after = (cosine(Bundle.open(tmp_path / name), tmp_path / "work") for name in ("plain", "small"))
     assert after > before + 0.05
 
 
 def test_what_is_missing_or_was_changed_is_said(recipe: Path, tmp_path: Path) -> None:
-    assert run("table", recipe).exit_code == 0
-    assert "encode" in str(run("refine", recipe).exception)
-    assert run("encode", recipe).exit_code == 0
-    assert "Run `lightretriever refine`" in str(run("index", recipe).exception)
-    assert run("refine", recipe).exit_code == 0
+    run("table", recipe)
+    assert "encode" in str(invoke("refine", recipe).exception)
+    run("encode", recipe)
+    assert "Run `lightretriever refine`" in str(invoke("index", recipe).exception)
+    run("refine", recipe)
     other = changed(recipe, refine={**REFINE, "epochs": 2})
-    assert "was fitted with other settings. Run `lightretriever refine`" in str(run("index", other).exception)
-    assert run("refine", other).exit_code == 0
-    assert run("index", other, "--overwrite").exit_code == 0
-    assert run("refine", recipe).exit_code == 0
+    assert "was fitted with other settings. Run `lightretriever refine`" in str(invoke("index", other).exception)
+    run("refine", other)
+    run("index", other, "--overwrite")
+    run("refine", recipe)
     fewer = changed(recipe, corpus={"path": str(tmp_path / "corpus.jsonl"), "name": "tiny", "limit": 100})
-    assert run("refine", fewer, "--dimension", "8").exit_code
-    assert "(limit: None when it was encoded, 100 now)" in str(run("refine", fewer, "--dimension", "8").exception)
+    assert invoke("refine", fewer, "--dimension", "8").exit_code
+    assert "(limit: None when it was encoded, 100 now)" in str(invoke("refine", fewer, "--dimension", "8").exception)
     with (tmp_path / "corpus.jsonl").open("a") as corpus:
         corpus.write('{"_id": "late", "text": "a late document"}\n')
-    assert "when it was encoded" in str(run("refine", recipe).exception)
+    assert "when it was encoded" in str(invoke("refine", recipe).exception)
     none = changed(recipe, refine=None)
-    assert "refine: the recipe has no such section" in str(run("refine", none).exception)
+    assert "refine: the recipe has no such section" in str(invoke("refine", none).exception)
 
 
 def test_a_corpus_that_is_too_small_is_refused(recipe: Path, tmp_path: Path) -> None:
     write_corpus(tmp_path / "corpus.jsonl", 9)
-    assert "9 texts to fit a token table to, of which none can be held out" in str(run("build", recipe).exception)
+    assert "9 texts to fit a token table to, of which none can be held out" in str(invoke("build", recipe).exception)
     assert not (tmp_path / "bundle").exists()
 
 

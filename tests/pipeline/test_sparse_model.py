@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
 from lightretriever.artifacts.errors import ModelError
@@ -17,15 +16,14 @@ from lightretriever.artifacts.pipeline.encoders import load_sparse_encoder
 from lightretriever.artifacts.pipeline.loading import route
 from lightretriever.artifacts.pipeline.recipe import EncodeRecipe, ModelRecipe
 from lightretriever.artifacts.pipeline.sparse_model import SparseModel
-from lightretriever.service.cli import app
 from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 from sentence_transformers import SentenceTransformer, SparseEncoder
-from typer.testing import CliRunner
 
+from tests.support import recipes
 from tests.support.biencoder import save_biencoder
-from tests.support.models import write_corpus
+from tests.support.commands import run
 from tests.support.sparse_model import save_dense_router, save_sparse_model
 from tests.support.tiny import tiny_documents
 
@@ -47,27 +45,20 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def write_recipe(tmp_path: Path, model: Path, sparse: Path | None, **encode: object) -> Path:
-    content = {
-        "name": "two models",
-        "model": {"path": str(model), "device": "cpu"},
+    return recipes.write_recipe(
+        tmp_path,
+        model,
+        documents=COUNT,
+        tasks={"search": ""},
+        encode={"shard_size": 25, **encode},
+        index={"factory": "Flat", "table_dtype": "float32"},
+        distil={"epochs": 1, "batch_size": 32, "held_out": 20},
         **({} if sparse is None else {"sparse": {"path": str(sparse), "device": "cpu"}}),
-        "corpus": {"path": str(write_corpus(tmp_path / "corpus.jsonl", COUNT)), "name": "tiny"},
-        "tasks": {"search": ""},
-        "default_task": "search",
-        "encode": {"shard_size": 25, **encode},
-        "index": {"factory": "Flat", "table_dtype": "float32"},
-        "distil": {"epochs": 1, "batch_size": 32, "held_out": 20},
-        "work": str(tmp_path / "work"),
-        "output": str(tmp_path / "bundle"),
-    }
-    path = tmp_path / "recipe.yaml"
-    path.write_text(yaml.safe_dump(content))
-    return path
+    )
 
 
 def build(recipe: Path) -> Bundle:
-    result = CliRunner().invoke(app, ["build", str(recipe)])
-    assert result.exit_code == 0, result.output
+    run("build", recipe)
     return Bundle.open(recipe.parent / "bundle")
 
 

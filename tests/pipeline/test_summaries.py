@@ -15,11 +15,11 @@ from lightretriever.artifacts.cli.train import TrainSummary
 from lightretriever.artifacts.errors import LightRetrieverError
 from lightretriever.artifacts.signals import Stopped
 from lightretriever.artifacts.summary import Summary
-from lightretriever.service.cli import COMMANDS, app
+from lightretriever.service.cli import COMMANDS
 from pydantic import BaseModel
-from typer.testing import CliRunner, Result
 
 from tests.support.biencoder import save_biencoder
+from tests.support.commands import invoke
 from tests.support.models import write_corpus
 from tests.support.toy import save_toy_model, write_toy_set
 
@@ -73,13 +73,9 @@ def write_recipe(file: Path, content: dict[str, Any]) -> None:
     file.write_text(yaml.safe_dump({key: value for key, value in content.items() if value is not None}))
 
 
-def run(*words: object) -> Result:
-    return CliRunner().invoke(app, [str(word) for word in words])
-
-
 def summary(*words: object, status: int = 0) -> dict[str, Any]:
     """The JSON object of a command, which is all that stdout has, and has its model's keys and no others."""
-    result = run(*words, "--json")
+    result = invoke(*words, "--json")
     assert result.exit_code == status, result.output
     content: dict[str, Any] = json.loads(result.stdout)
     assert content["command"] == words[0]
@@ -170,7 +166,9 @@ def test_training_says_how_far_it_is(place: Path, tmp_path: Path) -> None:
 
 
 def test_people_get_a_few_lines_on_stdout_and_the_progress_on_stderr(place: Path, tmp_path: Path) -> None:
-    result = run("build", place / "recipe.yaml", "--work", tmp_path / "work", "--output", tmp_path / "b", "--limit", 30)
+    result = invoke(
+        "build", place / "recipe.yaml", "--work", tmp_path / "work", "--output", tmp_path / "b", "--limit", 30
+    )
     assert result.exit_code == 0, result.output
     made, sparse, read, cut, took, then = result.stdout.splitlines()
     tokens = Bundle.open(tmp_path / "b").manifest.vocab_size
@@ -183,19 +181,19 @@ def test_people_get_a_few_lines_on_stdout_and_the_progress_on_stderr(place: Path
     assert then == f"next: lightretriever verify {tmp_path / 'b'}"
     for stage in ("corpus: 30", "table: ", "encode: 30/30 documents, ", "index: 30/30 documents, ", "dense: 30/30"):
         assert stage in result.stderr
-    verified = run("verify", tmp_path / "b")
+    verified = invoke("verify", tmp_path / "b")
     assert verified.stdout.startswith(f"{tmp_path / 'b'}: sound, 30 documents, ")
     assert "verify: " in verified.stderr
 
 
 def test_an_error_is_an_object_on_stdout_too(place: Path, tmp_path: Path) -> None:
     (tmp_path / "corpus.jsonl").write_text('{"_id": "1"}\n')
-    result = run("encode", place / "recipe.yaml", "--corpus", tmp_path, "--work", tmp_path / "work", "--json")
+    result = invoke("encode", place / "recipe.yaml", "--corpus", tmp_path, "--work", tmp_path / "work", "--json")
     assert isinstance(result.exception, LightRetrieverError)  # which `main` makes a line on stderr and status 2
     error = ErrorObject.model_validate_json(result.stdout).error
     assert (error.kind, error.status) == (type(result.exception).__name__, 2)
     assert (error.message, error.remedy) == (result.exception.message, result.exception.remedy)
-    plain = run("encode", place / "recipe.yaml", "--corpus", tmp_path, "--work", tmp_path / "work")
+    plain = invoke("encode", place / "recipe.yaml", "--corpus", tmp_path, "--work", tmp_path / "work")
     assert plain.stdout == ""
 
 
@@ -207,7 +205,7 @@ def test_a_stop_and_an_unexpected_error_are_objects_too(
         raise error
 
     monkeypatch.setattr("lightretriever.artifacts.cli.verify.verify_bundle", fail)
-    result = run("verify", tmp_path, "--json")
+    result = invoke("verify", tmp_path, "--json")
     assert result.exit_code == status
     found = ErrorObject.model_validate_json(result.stdout).error
     assert (found.kind, found.status) == (type(error).__name__, status)

@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import yaml
 from lightretriever.artifacts.errors import ModelError, RecipeError, ResumeError
 from lightretriever.artifacts.pipeline import encoder as encoder_module
 from lightretriever.artifacts.pipeline.adapter_files import load_embedding_bag
@@ -17,7 +16,7 @@ from lightretriever.artifacts.pipeline.stages import load_recipe_encoders, run_t
 from lightretriever.artifacts.tokens.table import TokenTable, write_table
 from pydantic import ValidationError
 
-from tests.support.models import write_corpus
+from tests.support.recipes import write_recipe
 from tests.support.states import token_states_naive
 
 INSTRUCTION = "Given a question, retrieve passages that answer it"
@@ -26,17 +25,8 @@ PART = 100
 
 @pytest.fixture
 def recipe(tmp_path: Path, model_folder: Path) -> Recipe:
-    content = {
-        "name": "tiny",
-        "model": {"path": str(model_folder), "device": "cpu"},
-        "corpus": {"path": str(write_corpus(tmp_path / "corpus.jsonl", 5)), "name": "tiny"},
-        "tasks": {"one": INSTRUCTION, "other": "Find another"},
-        "default_task": "one",
-        "work": str(tmp_path / "work"),
-        "output": str(tmp_path / "bundle"),
-    }
-    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(content))
-    return load_recipe(tmp_path / "recipe.yaml")
+    tasks = {"one": INSTRUCTION, "other": "Find another"}
+    return load_recipe(write_recipe(tmp_path, model_folder, documents=5, tasks=tasks))
 
 
 def test_every_row_equals_the_token_by_token_forward_pass(any_backbone: Backbone, tmp_path: Path) -> None:

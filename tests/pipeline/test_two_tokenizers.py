@@ -30,9 +30,10 @@ from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.search.evaluation import EngineSearcher
 from lightretriever.service.settings import Settings
 
-from tests.pipeline.test_build import run
 from tests.support.biencoder import save_biencoder
-from tests.support.models import save_model, write_corpus
+from tests.support.commands import run
+from tests.support.models import save_model
+from tests.support.recipes import write_recipe
 from tests.support.sparse_model import save_sparse_model
 from tests.support.tampering import copy_of, edit_manifest, resign
 from tests.support.tiny import tiny_documents
@@ -92,23 +93,19 @@ def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     bert, llama = save_biencoder(folder / "tiny-bert", vocabulary=350), save_model(folder / "tiny-llama", "llama")
     learned = kind == "learned"
     sparse = ModelRecipe(path=str(save_sparse_model(folder / "tiny-doc", bert) if learned else llama), device="cpu")
-    content = {
-        "name": "two",
-        "model": {"path": str(llama if learned else bert), "device": "cpu"},
-        "sparse": {"path": sparse.path, "device": "cpu", "name": "other", "licence": "MIT"},
-        "corpus": {"path": str(write_corpus(folder / "corpus.jsonl", COUNT)), "name": "tiny"},
-        "tasks": {"search": ""},
-        "default_task": "search",
-        "encode": {"shard_size": 25, "max_length": 64, "impacts": kind, "top_k": None},
-        "index": {"factory": "Flat", "table_dtype": "float32", "vocabulary": "tokens"},
-        "head": {"queries": str(folder / "queries.log"), "top": 1},
-        "work": str(folder / "work"),
-        "output": str(folder / "bundle"),
+    recipe = write_recipe(
+        folder,
+        llama if learned else bert,
+        documents=COUNT,
+        tasks={"search": ""},
+        sparse={"path": sparse.path, "device": "cpu", "name": "other", "licence": "MIT"},
+        encode={"shard_size": 25, "max_length": 64, "impacts": kind, "top_k": None},
+        index={"factory": "Flat", "table_dtype": "float32", "vocabulary": "tokens"},
+        head={"queries": str(folder / "queries.log"), "top": 1},
         **({} if learned else {"distil": {"epochs": 1, "batch_size": 32, "held_out": 20}}),
-    }
+    )
     (folder / "queries.log").write_text("chess games\nchess games\nother\n")
-    (folder / "recipe.yaml").write_text(yaml.safe_dump(content))
-    run("build", folder / "recipe.yaml")
+    run("build", recipe)
     bundle, settings = Bundle.open(folder / "bundle"), EncodeRecipe(impacts=kind, top_k=None, max_length=64)
     dense = (
         load_encoder(ModelRecipe(path=str(llama), device="cpu"), EncodeRecipe(impacts="bm25"), folder, biencoder=False)

@@ -6,13 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from lightretriever.service.cli import app
-from typer.testing import CliRunner
 
 from research.pages.quality_tables import expansion_size_table, expansion_table
 from research.quality import evaluate, expansion, expansion_size
 from tests.research.test_evaluate import RECIPE
 from tests.support.biencoder import save_biencoder
+from tests.support.commands import run
 from tests.support.models import save_model, write_corpus
 
 
@@ -70,6 +69,7 @@ def test_a_difference_is_the_mean_over_the_collections() -> None:
     assert (low, high) == pytest.approx((mean - 1.96 * deviation, mean + 1.96 * deviation), abs=0.1 * deviation)
 
 
+@pytest.mark.slow
 def test_what_expansion_takes_is_measured(tmp_path: Path) -> None:
     write_corpus(tmp_path / "corpus.jsonl", 20)
     content = RECIPE | {
@@ -82,7 +82,7 @@ def test_what_expansion_takes_is_measured(tmp_path: Path) -> None:
     }
     recipe, result = tmp_path / "recipe.yaml", tmp_path / "expansion-size.json"
     recipe.write_text(yaml.safe_dump(content))
-    assert CliRunner().invoke(app, ["build", str(recipe)]).exit_code == 0
+    run("build", recipe)
     assert expansion_size.main([str(recipe), str(result), "--turns", "1"]) == 0
     expanded, plain = json.loads(result.read_text())["rows"]
     assert (expanded["documents"], plain["added"]) == (20, 0)

@@ -9,29 +9,24 @@ import yaml
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
 from lightretriever.artifacts.pipeline.recipe import load_recipe
-from lightretriever.service.cli import app
-from typer.testing import CliRunner
 
 from research.speed.make_corpus import main, read_sample
-from tests.support.models import save_model, write_corpus
+from tests.support.commands import run
+from tests.support.models import save_model
+from tests.support.recipes import write_recipe
 
 
 def built(folder: Path, index: dict[str, object]) -> Path:
     """The recipe of a bundle that was built, in a folder of its own."""
-    content = {
-        "name": "tiny",
-        "model": {"path": str(save_model(folder / "model", "llama")), "device": "cpu"},
-        "corpus": {"path": str(write_corpus(folder / "corpus.jsonl", 60)), "name": "tiny"},
-        "tasks": {"web": "find pages"},
-        "default_task": "web",
-        "encode": {"max_length": 32, "top_k": 40},
-        "index": {"dimension": 8, **index},
-        "work": str(folder / "work"),
-        "output": str(folder / "bundle"),
-    }
-    file = folder / "recipe.yaml"
-    file.write_text(yaml.safe_dump(content))
-    assert CliRunner().invoke(app, ["build", str(file)], catch_exceptions=False).exit_code == 0
+    file = write_recipe(
+        folder,
+        save_model(folder / "model", "llama"),
+        documents=60,
+        tasks={"web": "find pages"},
+        encode={"max_length": 32, "top_k": 40},
+        index={"dimension": 8, **index},
+    )
+    run("build", file)
     return file
 
 

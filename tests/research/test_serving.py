@@ -12,15 +12,7 @@ from lightretriever.service.settings import Settings
 from research.harness.rows import GOALS
 from research.pages.speed_tables import speed_tables
 from research.speed import hand_over, serving
-
-QUERIES = ["music player", "a small library for numbers", "terminal"]
-
-
-@pytest.fixture
-def queries(tmp_path: Path) -> Path:
-    lines = [json.dumps({"_id": str(number), "text": text}) for number, text in enumerate(QUERIES)]
-    (tmp_path / "queries.jsonl").write_text("\n".join(lines) + "\n")
-    return tmp_path
+from tests.loadtest.conftest import QUERIES
 
 
 def test_each_size_is_measured_in_both_ways(tiny_bundle: Bundle) -> None:

@@ -12,15 +12,7 @@ from lightretriever.service.settings import Settings
 from research.harness.rows import GOALS, record
 from research.pages.speed_tables import goal_table
 from research.speed import stages
-
-QUERIES = ["music player", "a small library for numbers", "terminal"]
-
-
-@pytest.fixture
-def queries(tmp_path: Path) -> Path:
-    lines = [json.dumps({"_id": str(number), "text": text}) for number, text in enumerate(QUERIES)]
-    (tmp_path / "queries.jsonl").write_text("\n".join(lines) + "\n")
-    return tmp_path
+from tests.loadtest.conftest import QUERIES
 
 
 def test_every_stage_is_timed_once_per_query(tiny_bundle: Bundle) -> None:

@@ -13,8 +13,7 @@ from lightretriever.service.settings import Settings
 from playwright.sync_api import Browser, ConsoleMessage, Page
 
 from tests.service.browsing import ATTACK, browsing
-from tests.service.live import live
-from tests.service.process import serving
+from tests.service.live import live, live_bundles
 from tests.service.reference import Corpus
 from tests.support.meaning import make_meaningful_bundle
 from tests.support.tiny import TinyDocument, make_tiny_bundle, tiny_documents
@@ -106,7 +105,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     bundle: Bundle = make_tiny_bundle(
         tmp_path_factory.mktemp("page") / "hostile", documents=[*tiny_documents(40), hostile]
     )
-    with serving(bundle.path, {"LIGHTRETRIEVER_LOG_LEVEL": "error"}) as url:
+    with live_bundles(bundle.path) as url:
         yield url
 
 

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryFile
-from types import TracebackType
 from typing import Self
+
+from tests.support.java import QUICK_JAVA, without_notes
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = """
@@ -39,7 +40,7 @@ class Server:
         self.process = subprocess.Popen(
             [sys.executable, "-c", SCRIPT, host, str(port), str(workers), *bundles],
             cwd=ROOT,
-            env={**os.environ, **settings, **(environment or {})},
+            env={**os.environ, **QUICK_JAVA, **settings, **(environment or {})},
             stdout=subprocess.PIPE,
             stderr=self._errors,
             text=True,
@@ -55,14 +56,12 @@ class Server:
         """Give exit status, stdout and stderr."""
         output, _ = self.process.communicate(timeout=120)
         self._errors.seek(0)
-        return self.process.returncode, output, self._errors.read()
+        return self.process.returncode, output, without_notes(self._errors.read())
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self.process.poll() is None:
             self.process.kill()
         self.process.communicate()

@@ -175,7 +175,7 @@ class Client:
         return True
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_no_request_is_lost_when_it_stops(tiny_path: Path, workers: int) -> None:
     """Half of the clients keep their connections."""
     with Server(tiny_path, workers=workers, environment={"LIGHTRETRIEVER_LOG_LEVEL": "warning"}) as server:

@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
@@ -28,37 +28,24 @@ FIELDS: dict[str, FieldKind] = {"source": "keyword", "share": "number", "publish
 Made = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Declared(TinyDocument):
-    """A document with declared fields: share runs from 0 to 999 in no order."""
-
-    number: int = 0
-
-    @property
-    def fields(self) -> Made:
-        made: Made = {"share": self.number * 7 % COUNT}
-        if self.number % 4:
-            made["source"] = ["wiki", ["news", "web"], "wéb"][self.number % 3]
-        if self.number % 5:
-            made["published"] = f"20{self.number % 25:02}-06-15T12:00:00Z"
-        return made
-
-    @property
-    def raw(self) -> bytes:
-        return json.dumps({"_id": self.id, "title": self.title, "text": self.text, **self.fields}).encode()
+def declared(number: int) -> Made:
+    """The fields of a document: share runs from 0 to 999 in no order."""
+    made: Made = {"share": number * 7 % COUNT}
+    if number % 4:
+        made["source"] = ["wiki", ["news", "web"], "wéb"][number % 3]
+    if number % 5:
+        made["published"] = f"20{number % 25:02}-06-15T12:00:00Z"
+    return made
 
 
 @pytest.fixture(scope="module")
-def documents() -> list[Declared]:
-    return [
-        Declared(document.id, document.title, document.text, document.year, number)
-        for number, document in enumerate(tiny_documents(COUNT))
-    ]
+def documents() -> list[TinyDocument]:
+    return [replace(one, more=declared(number)) for number, one in enumerate(tiny_documents(COUNT))]
 
 
 @pytest.fixture(scope="module", params=["Flat", "SQ8"])
 def engine(
-    request: pytest.FixtureRequest, documents: list[Declared], tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest, documents: list[TinyDocument], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[SearchEngine]:
     path: Path = tmp_path_factory.mktemp("declared") / "bundle"
     bundle = make_tiny_bundle(path, documents=documents, fields=FIELDS, factory=request.param)
@@ -73,22 +60,22 @@ def client(engine: SearchEngine) -> Iterator[TestClient]:
         yield client
 
 
-def values(document: Declared, field: str) -> list[Any]:
-    value = document.fields.get(field, [])
+def values(document: TinyDocument, field: str) -> list[Any]:
+    value = document.more.get(field, [])
     return value if isinstance(value, list) else [value]
 
 
-Holds = Callable[[Declared], bool]
+Holds = Callable[[TinyDocument], bool]
 
 LEAVES: list[tuple[Made, Holds]] = [
     ({"field": "source", "eq": "wiki"}, lambda d: "wiki" in values(d, "source")),
     ({"field": "source", "in": ["web", "wéb"]}, lambda d: bool({"web", "wéb"} & {*values(d, "source")})),
     ({"field": "source", "exists": False}, lambda d: not values(d, "source")),
     ({"field": "published", "exists": True}, lambda d: bool(values(d, "published"))),
-    ({"field": "share", "lt": 10}, lambda d: d.fields["share"] < 10),
-    ({"field": "share", "gt": 10, "lte": 500}, lambda d: 10 < d.fields["share"] <= 500),
-    ({"field": "share", "in": [3, 5.0, 7.5]}, lambda d: d.fields["share"] in (3, 5)),
-    ({"field": "share", "eq": 12}, lambda d: d.fields["share"] == 12),
+    ({"field": "share", "lt": 10}, lambda d: d.more["share"] < 10),
+    ({"field": "share", "gt": 10, "lte": 500}, lambda d: 10 < d.more["share"] <= 500),
+    ({"field": "share", "in": [3, 5.0, 7.5]}, lambda d: d.more["share"] in (3, 5)),
+    ({"field": "share", "eq": 12}, lambda d: d.more["share"] == 12),
     (
         {"field": "published", "gte": "2010-06-15T12:00:00Z"},
         lambda d: any(v >= "2010-06-15" for v in values(d, "published")),
@@ -142,7 +129,7 @@ def ask(engine: SearchEngine, **fields: Any) -> list[tuple[str, float]]:
 
 @given(chosen=FILTERS, mode=MODES)
 def test_legs_find_what_brute_force_finds(
-    engine: SearchEngine, documents: list[Declared], chosen: tuple[Made, Holds], mode: Mode
+    engine: SearchEngine, documents: list[TinyDocument], chosen: tuple[Made, Holds], mode: Mode
 ) -> None:
     condition, holds = chosen
     allowed = {document.id for document in documents if holds(document)}
@@ -157,10 +144,10 @@ def test_legs_find_what_brute_force_finds(
 
 
 @pytest.mark.parametrize("below", [0, 10, 100, 900, 1000])
-def test_hybrid_is_the_fusion_of_filtered_legs(engine: SearchEngine, documents: list[Declared], below: int) -> None:
+def test_hybrid_is_the_fusion_of_filtered_legs(engine: SearchEngine, documents: list[TinyDocument], below: int) -> None:
     """At 0 %, 1 %, 10 %, 90 % and 100 % of the documents."""
     condition = {"field": "share", "lt": below}
-    allowed = {document.id for document in documents if document.fields["share"] < below}
+    allowed = {document.id for document in documents if document.more["share"] < below}
     assert len(allowed) == below
     dense = [name for name, _ in ask(engine, mode="dense", k=COUNT, candidates=COUNT) if name in allowed][:50]
     sparse = [name for name, _ in ask(engine, mode="sparse", k=COUNT, candidates=COUNT) if name in allowed][:50]
@@ -174,7 +161,7 @@ def test_hybrid_is_the_fusion_of_filtered_legs(engine: SearchEngine, documents: 
 
 
 @pytest.mark.parametrize("mode", ["dense", "sparse"])
-def test_facets_count_the_candidates(client: TestClient, documents: list[Declared], mode: Mode) -> None:
+def test_facets_count_the_candidates(client: TestClient, documents: list[TinyDocument], mode: Mode) -> None:
     asked = {"query": "music", "mode": mode, "candidates": 60, "k": 60, "facets": ["source"]}
     answer = client.post("/search", json=asked).json()
     by_id = {document.id: document for document in documents}

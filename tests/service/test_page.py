@@ -11,7 +11,7 @@ from lightretriever.service.http.routes import router
 from playwright.sync_api import Browser, Page, Route, expect
 
 from tests.service.browsing import ATTACK, search_for
-from tests.service.process import serving
+from tests.service.live import live_bundles
 from tests.support.keys import keys_file
 
 
@@ -182,8 +182,7 @@ def test_the_documentation_page_lists_routes_models_and_errors(page: Page, messa
 @pytest.mark.slow
 def test_the_page_asks_for_a_key_where_one_is_needed(browser: Browser, tiny_path: Path, tmp_path: Path) -> None:
     key, entry = new_key("page", ["search"])
-    file = keys_file(tmp_path, entry)
-    with serving(tiny_path, {"LIGHTRETRIEVER_LOG_LEVEL": "error", "LIGHTRETRIEVER_API_KEYS_FILE": str(file)}) as url:
+    with live_bundles(tiny_path, api_keys_file=keys_file(tmp_path, entry)) as url:
         page = browser.new_page(base_url=url)
         page.goto("/")
         asked = page.get_by_label("This service asks for an API key", exact=False)
@@ -218,8 +217,7 @@ def test_the_page_asks_for_a_key_where_one_is_needed(browser: Browser, tiny_path
 @pytest.mark.slow
 def test_a_key_that_is_gone_is_asked_for_anew(browser: Browser, tiny_path: Path, tmp_path: Path) -> None:
     key, entry = new_key("page", ["search"])
-    file = keys_file(tmp_path, entry)
-    with serving(tiny_path, {"LIGHTRETRIEVER_LOG_LEVEL": "error", "LIGHTRETRIEVER_API_KEYS_FILE": str(file)}) as url:
+    with live_bundles(tiny_path, api_keys_file=keys_file(tmp_path, entry)) as url:
         page = browser.new_page(base_url=url)
         page.goto("/#q=music")
         asked = page.get_by_label("This service asks for an API key", exact=False)

@@ -13,7 +13,7 @@ from lightretriever.service.http.api_keys import new_key
 from playwright.sync_api import Browser, Page, expect
 
 from tests.service.browsing import search_for
-from tests.service.process import serving
+from tests.service.live import live_bundles
 from tests.support.meaning import make_meaningful_bundle
 from tests.support.tiny import TinyDocument, make_tiny_bundle, tiny_documents
 
@@ -44,7 +44,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def site(bundle: Path) -> Iterator[str]:
-    with serving(bundle, {"LIGHTRETRIEVER_LOG_LEVEL": "error"}) as url:
+    with live_bundles(bundle) as url:
         yield url
 
 
@@ -89,7 +89,7 @@ def top_of_the_first_hit(page: Page) -> float:
 
 def test_the_same_with_collections_and_a_better_spelling(browser: Browser, tmp_path: Path) -> None:
     meaning = make_meaningful_bundle(tmp_path / "meaning", weights=LegWeights(dense=0.5, sparse=0.5)).path
-    with serving({"notes": meaning, "shop": meaning}, {"LIGHTRETRIEVER_LOG_LEVEL": "error"}) as url:
+    with live_bundles({"notes": meaning, "shop": meaning}) as url:
         page = browser.new_page(base_url=f"{url}/collections/shop/", viewport={"width": 360, "height": 780})
         page.goto("")
         search_for(page, "repairing bicycels")
@@ -104,7 +104,7 @@ def test_the_same_with_collections_and_a_better_spelling(browser: Browser, tmp_p
 def test_another_collection_is_asked_the_same(browser: Browser, bundle: Path, tmp_path: Path) -> None:
     """The filter stays behind: the other collection may not have the field."""
     meaning = make_meaningful_bundle(tmp_path / "meaning").path
-    with serving({"files": bundle, "notes": meaning}, {"LIGHTRETRIEVER_LOG_LEVEL": "error"}) as url:
+    with live_bundles({"files": bundle, "notes": meaning}) as url:
         page = browser.new_page(base_url=url)
         page.goto("/")
         page.get_by_label("Sparse", exact=True).check()
@@ -125,8 +125,7 @@ def test_another_collection_is_asked_the_same(browser: Browser, bundle: Path, tm
 def test_a_service_with_keys_tells_no_stranger_of_its_documents(bundle: Path, tmp_path: Path) -> None:
     keys = tmp_path / "keys.json"
     keys.write_text(json.dumps([new_key("one", ["search"])[1].model_dump()]))
-    environment = {"LIGHTRETRIEVER_LOG_LEVEL": "error", "LIGHTRETRIEVER_API_KEYS_FILE": str(keys)}
-    with serving(bundle, environment) as url:
+    with live_bundles(bundle, api_keys_file=keys) as url:
         assert "examples" not in httpx2.get(f"{url}/info", timeout=60).json()
 
 
@@ -136,7 +135,7 @@ def test_documents_with_the_same_text_are_shown_once(browser: Browser, tmp_path:
     titles = [TinyDocument(f"title-{number}", f"Play music {number}", "", 2000) for number in range(2)]
     documents = [*copies, *titles, *tiny_documents(30)]
     path = make_tiny_bundle(tmp_path / "bundle", documents=documents, vocabulary="words").path
-    with serving(path, {"LIGHTRETRIEVER_LOG_LEVEL": "error"}) as url:
+    with live_bundles(path) as url:
         page = browser.new_page(base_url=url)
         page.goto("/")
         page.get_by_label("Sparse", exact=True).check()

@@ -10,8 +10,8 @@ from lightretriever.service.settings import Settings
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from tests.service.browsing import search_for
-from tests.service.live import live
-from tests.service.process import Server, serving
+from tests.service.live import live, live_bundles
+from tests.service.process import Server
 from tests.service.test_faults import FailingLeg
 
 pytestmark = pytest.mark.slow
@@ -47,8 +47,7 @@ def test_a_lost_connection_and_another_try(page: Page) -> None:
 
 
 def test_too_many_requests(browser: Browser, tiny_path: Path) -> None:
-    limits = {"LIGHTRETRIEVER_RATE_LIMIT_PER_S": "0.001", "LIGHTRETRIEVER_RATE_LIMIT_BURST": "1"}
-    with serving(tiny_path, {**QUIET, **limits}) as url:
+    with live_bundles(tiny_path, rate_limit_per_s=0.001, rate_limit_burst=1) as url:
         page = browser.new_page(base_url=url)
         page.goto("/")
         search_for(page, "music")

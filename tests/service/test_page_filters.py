@@ -17,7 +17,7 @@ from lightretriever.artifacts.corpus.fields import FieldKind
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from tests.service.browsing import ATTACK, answer_of, asked, search_for, shown_ids
-from tests.service.process import serving
+from tests.service.live import live_bundles
 from tests.support.asking import ids
 from tests.support.tiny import TinyDocument, make_tiny_bundle, tiny_documents
 
@@ -58,9 +58,7 @@ def declared() -> list[Declared]:
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Fewer candidates than documents, so that counts over the candidates are not those over the corpus."""
     bundle = make_tiny_bundle(tmp_path_factory.mktemp("declared") / "bundle", documents=declared(), fields=FIELDS)
-    with serving(
-        bundle.path, {"LIGHTRETRIEVER_LOG_LEVEL": "error", "LIGHTRETRIEVER_CANDIDATES": str(CANDIDATES)}
-    ) as url:
+    with live_bundles(bundle.path, candidates=CANDIDATES) as url:
         yield url
 
 
@@ -393,7 +391,7 @@ def test_another_bundle_with_other_fields_takes_over(browser: Browser, tmp_path:
     make_tiny_bundle(tmp_path / "two", documents=declared())
     current, following = tmp_path / "current", tmp_path / "following"
     current.symlink_to("one")
-    with serving(current, {"LIGHTRETRIEVER_LOG_LEVEL": "error", "LIGHTRETRIEVER_WATCH_S": "0.2"}) as url:
+    with live_bundles(current, watch_s=0.2) as url:
         page = browser.new_page(base_url=url)
         page.goto("/")
         search_for(page, QUERY)

@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, Route, expect
 
 from tests.service.browsing import answer_of, asked, search_for, shown_ids
-from tests.service.process import serving
+from tests.service.live import live_bundles
 from tests.support.asking import ids
 
 pytestmark = pytest.mark.slow
@@ -52,8 +52,7 @@ def test_more_appends_hits_in_the_order_of_the_api_until_all_are_there(
 
 
 def test_no_more_is_asked_for_than_the_service_lists(browser: Browser, tiny_path: Path) -> None:
-    settings = {"LIGHTRETRIEVER_LOG_LEVEL": "error", "LIGHTRETRIEVER_CANDIDATES": "15"}
-    with serving(tiny_path, settings) as url:
+    with live_bundles(tiny_path, candidates=15) as url:
         page = browser.new_page(base_url=url)
         page.goto("/")
         search_for(page, QUERY)
@@ -70,8 +69,7 @@ def test_no_more_is_asked_for_than_the_service_lists(browser: Browser, tiny_path
 
 
 def test_a_service_with_fewer_candidates_than_a_page_has(browser: Browser, tiny_path: Path) -> None:
-    settings = {"LIGHTRETRIEVER_LOG_LEVEL": "error", "LIGHTRETRIEVER_CANDIDATES": "4"}
-    with serving(tiny_path, settings) as url:
+    with live_bundles(tiny_path, candidates=4) as url:
         page = browser.new_page(base_url=url)
         page.goto("/")
         search_for(page, QUERY)

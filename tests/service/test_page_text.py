@@ -7,7 +7,7 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from tests.service.browsing import ATTACK, answer_of, search_for
-from tests.service.process import serving
+from tests.service.live import live_bundles
 from tests.support.tiny import TinyDocument, make_tiny_bundle, tiny_documents
 
 pytestmark = pytest.mark.slow
@@ -27,7 +27,7 @@ NEEDLES = [
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     path = tmp_path_factory.mktemp("needles") / "bundle"
     bundle = make_tiny_bundle(path, documents=[*tiny_documents(20), *NEEDLES])
-    with serving(bundle.path, {"LIGHTRETRIEVER_LOG_LEVEL": "error"}) as url:
+    with live_bundles(bundle.path) as url:
         yield url
 
 

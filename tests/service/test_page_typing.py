@@ -7,7 +7,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.service.browsing import answer_of, asked, search_for
-from tests.service.process import serving
+from tests.service.live import live_bundles
 from tests.support.meaning import make_meaningful_bundle
 from tests.support.tiny import TinyDocument, make_tiny_bundle, tiny_documents
 
@@ -19,7 +19,7 @@ LIST = "The pedal kit:\n\n- two pedals\n- a spanner\n\n1. Loosen it.\n2) Turn it
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     bundle = make_meaningful_bundle(tmp_path_factory.mktemp("page") / "bundle")
-    with serving(bundle.path, {"LIGHTRETRIEVER_LOG_LEVEL": "error"}) as url:
+    with live_bundles(bundle.path) as url:
         yield url
 
 
@@ -95,7 +95,7 @@ def test_why_tells_how_many_words_the_document_has(page: Page) -> None:
 
 def test_items_of_a_list_stand_apart(page: Page, tmp_path: Path) -> None:
     documents = [*tiny_documents(10), TinyDocument("list", "Pedals", LIST, 2000)]
-    with serving(make_tiny_bundle(tmp_path / "lists", documents=documents).path) as url:
+    with live_bundles(make_tiny_bundle(tmp_path / "lists", documents=documents).path) as url:
         page.goto(url)
         search_for(page, "pedal kit spanner")
         text = page.locator("li.hit[data-id=list] .text p")

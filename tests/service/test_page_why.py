@@ -10,7 +10,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from tests.service.browsing import answer_of, asked, search_for
-from tests.service.process import serving
+from tests.service.live import live_bundles
 from tests.support.asking import ids
 from tests.support.meaning import make_meaningful_bundle
 from tests.support.tiny import make_tiny_bundle
@@ -106,7 +106,7 @@ def test_all_terms_of_a_document_are_shown_on_demand(page: Page, site: str, mess
 
 def test_words_are_explained_where_the_terms_are_words(browser: Browser, tmp_path: Path) -> None:
     bundle = make_meaningful_bundle(tmp_path / "words")
-    with serving(bundle.path, {"LIGHTRETRIEVER_LOG_LEVEL": "error"}) as address:
+    with live_bundles(bundle.path) as address:
         page = browser.new_page(base_url=address)
         page.goto("/")
         search_for(page, "the mended tyres of a bicycle")
@@ -129,7 +129,7 @@ def test_words_are_explained_where_the_terms_are_words(browser: Browser, tmp_pat
 def test_a_bundle_without_a_dense_leg(browser: Browser, tmp_path: Path) -> None:
     bundle = make_tiny_bundle(tmp_path / "sparse", vocabulary="words", dense=False)
     told: list[str] = []
-    with serving(bundle.path, {"LIGHTRETRIEVER_LOG_LEVEL": "error"}) as address:
+    with live_bundles(bundle.path) as address:
         page = browser.new_page(base_url=address)
         page.on("console", lambda message: told.append(message.text))
         page.on("pageerror", lambda error: told.append(str(error)))

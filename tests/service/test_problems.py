@@ -5,7 +5,7 @@ python -m tests.service.test_problems    write the file anew, after a change of 
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -20,7 +20,7 @@ from lightretriever.service.search.engine import SearchEngine
 
 from tests.service.conftest import SETTINGS
 from tests.support.meaning import make_meaningful_bundle
-from tests.support.tiny import TinyDocument, make_tiny_bundle, tiny_documents
+from tests.support.tiny import make_tiny_bundle, tiny_documents
 
 HEAD = "# What the service answers to wrong requests; written by tests/service/test_problems.py"
 FILE = Path(__file__).with_name("problems.txt")
@@ -35,19 +35,10 @@ SERVICES = {
 with thresholds of a match."""
 
 
-@dataclass(frozen=True)
-class Sourced(TinyDocument):
-    """A document with a value for each declared field."""
-
-    @property
-    def raw(self) -> bytes:
-        return orjson.dumps(orjson.loads(super().raw) | {"source": "wiki", "day": "2024-05-31"})
-
-
 @contextmanager
 def serving(service: str, folder: Path) -> Iterator[TestClient]:
     options: Any = SERVICES[service]
-    documents = [Sourced(one.id, one.title, one.text, one.year) for one in tiny_documents(20)]
+    documents = [replace(one, more={"source": "wiki", "day": "2024-05-31"}) for one in tiny_documents(20)]
     if options is None:
         bundle = make_meaningful_bundle(folder / service)
     else:

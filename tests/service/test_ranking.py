@@ -1,9 +1,8 @@
 """Boosts, diversity, sorting and groups: the order is that of the documented formulas over all candidates."""
 
-import json
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from lightretriever.service.search.engine import SearchEngine
 
 from tests.service.conftest import SETTINGS
 from tests.support.tampering import copy_of, edit_manifest
-from tests.support.tiny import TinyDocument, make_tiny_bundle, tiny_documents
+from tests.support.tiny import make_tiny_bundle, tiny_documents
 
 COUNT = 300
 QUERY = "play music from the terminal"
@@ -27,32 +26,22 @@ QUERY = "play music from the terminal"
 NOW = (datetime.now(UTC) - timedelta(days=1)).replace(hour=6, minute=0, second=0, microsecond=0)
 
 
-@dataclass(frozen=True)
-class Ranked(TinyDocument):
-    """A document with fields to rank by; each third lacks one of them."""
-
-    number: int = 0
-
-    @property
-    def fields(self) -> dict[str, Any]:
-        made: dict[str, Any] = {"part_of": f"book-{self.number % 7}", "kind": ["a", "b"][self.number % 2]}
-        if self.number % 3:
-            made["stars"] = [self.number % 50, 1] if self.number % 4 == 0 else self.number % 50
-        if self.number % 3 != 1:
-            made["added"] = (NOW - timedelta(days=self.number % 100)).isoformat()
-        if self.number % 11 == 0:
-            del made["part_of"]
-        if self.number % 13 == 0:
-            made["part_of"] = self.number % 26 == 0
-        return made
-
-    @property
-    def raw(self) -> bytes:
-        return json.dumps({"_id": self.id, "title": self.title, "text": self.text, **self.fields}).encode()
+def to_rank_by(number: int) -> dict[str, Any]:
+    """The fields of a document; each third lacks one of them."""
+    made: dict[str, Any] = {"part_of": f"book-{number % 7}", "kind": ["a", "b"][number % 2]}
+    if number % 3:
+        made["stars"] = [number % 50, 1] if number % 4 == 0 else number % 50
+    if number % 3 != 1:
+        made["added"] = (NOW - timedelta(days=number % 100)).isoformat()
+    if number % 11 == 0:
+        del made["part_of"]
+    if number % 13 == 0:
+        made["part_of"] = number % 26 == 0
+    return made
 
 
-DOCUMENTS = [Ranked(one.id, one.title, one.text, one.year, place) for place, one in enumerate(tiny_documents(COUNT))]
-FIELDS = {one.id: one.fields for one in DOCUMENTS}
+DOCUMENTS = [replace(one, more=to_rank_by(number)) for number, one in enumerate(tiny_documents(COUNT))]
+FIELDS = {one.id: one.more for one in DOCUMENTS}
 
 
 @pytest.fixture(scope="module")

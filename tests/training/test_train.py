@@ -19,10 +19,9 @@ from lightretriever.artifacts.pipeline.recipe import read_recipe
 from lightretriever.artifacts.training import loop
 from lightretriever.artifacts.training.adapter import Adapter
 from lightretriever.artifacts.training.recipe import LoraRecipe, TrainRecipe
-from lightretriever.service.cli import app
 from safetensors.torch import load_file
-from typer.testing import CliRunner
 
+from tests.support.commands import run, summary_of
 from tests.support.searching import evaluate_bundle
 from tests.support.toy import save_toy_model, write_toy_set
 
@@ -246,12 +245,10 @@ def test_the_next_command_has_the_options_that_mean_the_same(toy: Path, tmp_path
     file.write_text(yaml.safe_dump(recipe_of(toy, tmp_path / "elsewhere")))
     work, output = str(tmp_path / "work"), str(tmp_path / "adapter")
     words = ["train", str(file), "--device", "cpu", "--work", work, "--output", output, *options]
-    result = CliRunner().invoke(app, [*words, "--json"], catch_exceptions=False)
+    following = TrainSummary.model_validate(summary_of(*words)).next or ""
     build = ["lightretriever", "build", "RECIPE", "--adapter", output, "--device", "cpu"]
     again = ["lightretriever", "train", str(file), "--device", "cpu", "--work", work, "--output", output, "--minutes"]
-    assert shlex.split(TrainSummary.model_validate_json(result.stdout).next or "") == (
-        [*again, "0.0"] if options else build
-    )
+    assert shlex.split(following) == ([*again, "0.0"] if options else build)
 
 
 def test_another_recipe_is_refused(toy: Path, uninterrupted: Path) -> None:
@@ -338,9 +335,7 @@ def test_training_lifts_ranking_from_chance_to_near_one(toy: Path, tmp_path: Pat
     }
     file = tmp_path / "train.yaml"
     file.write_text(yaml.safe_dump(recipe_of(toy, tmp_path, **changes)))
-    result = CliRunner().invoke(app, ["train", str(file)], catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    assert "pairs" in result.stderr  # what became of the data is said
+    assert "pairs" in run("train", file)  # what became of the data is said
     before = measured(toy, tmp_path / "before", None)
     after = measured(toy, tmp_path / "after", tmp_path / "adapter")
     for system in ("dense", "sparse", "hybrid"):
@@ -368,8 +363,7 @@ def measured(toy: Path, work: Path, adapter: Path | None) -> dict[str, dict[str,
     work.mkdir()
     file = work / "bundle.yaml"
     file.write_text(yaml.safe_dump(recipe))
-    result = CliRunner().invoke(app, ["build", str(file)], catch_exceptions=False)
-    assert result.exit_code == 0, result.output
+    run("build", file)
     metrics = evaluate_bundle(work / "bundle", toy / "held-out", work / "evaluation").metrics
     shutil.rmtree(work / "work")
     return metrics

@@ -1,0 +1,16 @@
+"""A connection to the cluster, on which each file of tests has indexes of its own."""
+
+from collections.abc import Iterator
+
+import pytest
+from lightretriever.artifacts.cluster.client import Cluster
+
+from tests.support.cluster import connected, remove_indexes
+
+
+@pytest.fixture(scope="module")
+def cluster(request: pytest.FixtureRequest, opensearch: str) -> Iterator[Cluster]:
+    """Indexes whose names begin with the file's `NAME` go with it."""
+    with connected(opensearch) as cluster:
+        yield cluster
+    remove_indexes(opensearch, request.module.NAME)

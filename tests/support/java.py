@@ -1,0 +1,13 @@
+"""Java for tests, without its second compiler: they end before its work pays."""
+
+import sys
+
+__all__ = ["QUICK_JAVA", "without_notes"]
+
+#: Variables of the environment of a process with a JVM; none where figures are recorded, which are of Java as it is.
+QUICK_JAVA = {} if "--record-faults" in sys.argv else {"_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1"}
+
+
+def without_notes(errors: str) -> str:
+    """What a process wrote to stderr, without the lines by which each JVM tells that it has read the variable."""
+    return "".join(line for line in errors.splitlines(True) if not line.startswith("Picked up _JAVA_OPTIONS"))

@@ -1,0 +1,35 @@
+"""A recipe over tiny documents."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.support.models import write_corpus
+
+__all__ = ["write_recipe"]
+
+
+def write_recipe(
+    folder: Path,
+    model: Path | Mapping[str, Any],
+    *,
+    documents: int,
+    tasks: Mapping[str, str] | None = None,
+    **sections: Any,
+) -> Path:
+    """Write a recipe and its corpus of so many documents into a folder, where `work` and `bundle` are to lie, too.
+    `model` is a folder or the whole section. Without `tasks`, it names none; otherwise the first is the default one."""
+    recipe = {
+        "name": "tiny",
+        "model": {"device": "cpu", **({"path": str(model)} if isinstance(model, Path) else model)},
+        "corpus": {"path": str(write_corpus(folder / "corpus.jsonl", documents)), "name": "tiny"},
+        "work": str(folder / "work"),
+        "output": str(folder / "bundle"),
+        **({"tasks": dict(tasks), "default_task": next(iter(tasks))} if tasks else {}),
+        **sections,
+    }
+    file = folder / "recipe.yaml"
+    file.write_text(yaml.safe_dump(recipe))
+    return file
