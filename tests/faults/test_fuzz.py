@@ -29,7 +29,7 @@ RUNS: Final = {
     "manifest": (5_000, 4_000_000),
     "lines": (3_000, 1_000_000),
     "rules": (1_000, 100_000),
-    "journal": (1_000, 200_000),
+    "journal": (1_000, 50_000),
 }
 """Iterations, short and in full; the latter are about ten minutes for each on a free core, or less."""
 
