@@ -109,7 +109,7 @@ class Bundle:
         return Vocabulary(tokenizer, sparse.language)
 
     def task(self, name: str) -> TaskInfo:
-        """What the manifest says of a task. Raises BundleError for one that the bundle does not have."""
+        """Give the manifest's facts of a task. Raises BundleError for a task that the bundle does not have."""
         if (info := self.manifest.tasks.get(name)) is None:
             raise BundleError(
                 f'{self.path}: there is no task "{name}".', remedy=f"Use one of: {', '.join(self.manifest.tasks)}."

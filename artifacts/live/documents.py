@@ -114,7 +114,7 @@ class LiveDocuments(Protocol):
 
     @property
     def warning(self) -> str | None:
-        """What to do about them if they are many; None if they are few."""
+        """The remedy if many documents are written beside the bundle; None if few are."""
 
     def get(self, document_id: str, until: float) -> StoredDocument | None:
         """Read a document as it is now; None if there is none with this id."""

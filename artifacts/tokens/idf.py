@@ -36,7 +36,7 @@ _REMEDY: Final = "Give the idf.npy that was saved with the adapter, or fetch or 
 
 @dataclass(frozen=True)
 class TokenStatistics:
-    """What counts say of a corpus: N documents, and df (V,) int64, the `frequencies`."""
+    """Counts of a corpus: its N `documents`, and the document `frequencies` df (V,) int64."""
 
     documents: int
     frequencies: npt.NDArray[np.int64]

@@ -9,5 +9,5 @@ QUICK_JAVA = {} if "--record-faults" in sys.argv else {"_JAVA_OPTIONS": "-XX:Tie
 
 
 def without_notes(errors: str) -> str:
-    """What a process wrote to stderr, without the lines by which each JVM tells that it has read the variable."""
+    """Leave out of a process's stderr the lines by which each JVM says that it has read the variable."""
     return "".join(line for line in errors.splitlines(True) if not line.startswith("Picked up _JAVA_OPTIONS"))
