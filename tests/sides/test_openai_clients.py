@@ -1,4 +1,4 @@
-"""Query vectors for clients of OpenAI's API, as each asks for them by default: LiteLLM, LangChain, Haystack.
+"""Query vectors for clients of OpenAI's API, as each asks by default: LiteLLM, LangChain, LlamaIndex, Haystack.
 
 OpenAI's own client is in tests/service/test_embeddings.py.
 """
@@ -20,6 +20,7 @@ from langchain_openai import OpenAIEmbeddings
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.client import SearchClient
 from lightretriever.service.http.api_keys import new_key
+from llama_index.embeddings.openai import OpenAIEmbedding
 from pydantic import SecretStr
 
 from tests.service.process import serving
@@ -61,6 +62,13 @@ def of_langchain(base: str, texts: list[str]) -> list[list[float]]:
     return vectors
 
 
+def of_llama_index(base: str, texts: list[str]) -> list[list[float]]:
+    """Replaces line breaks by spaces."""
+    client = OpenAIEmbedding(model_name="default", api_base=base, api_key=KEY)
+    vectors: list[list[float]] = client.get_text_embedding_batch(texts)
+    return vectors
+
+
 def of_haystack(base: str, texts: list[str]) -> list[list[float]]:
     embedder = OpenAITextEmbedder(model="default", api_base_url=base, api_key=Secret.from_token(KEY))
     return [embedder.run(text)["embedding"] for text in texts]
@@ -76,14 +84,14 @@ def url(tiny_bundle: Bundle, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         yield url
 
 
-@pytest.mark.parametrize("ask", [of_litellm, of_litellm_as_of_vllm, of_langchain, of_haystack])
+@pytest.mark.parametrize("ask", [of_litellm, of_litellm_as_of_vllm, of_langchain, of_llama_index, of_haystack])
 def test_each_gets_the_vectors_that_a_search_uses(ask: Ask, url: str) -> None:
     with SearchClient(url, api_key=KEY, timeout_s=120) as client:
         expected = [client.encode(text).dense for text in TEXTS]
     assert ask(f"{url}/v1", TEXTS) == expected
 
 
-@pytest.mark.parametrize("ask", [of_litellm, of_langchain, of_haystack])
+@pytest.mark.parametrize("ask", [of_litellm, of_langchain, of_llama_index, of_haystack])
 def test_each_shows_the_reason_of_a_refusal(ask: Ask, url: str) -> None:
     with pytest.raises(Exception, match="white space only"):
         ask(f"{url}/v1", [" "])
