@@ -128,6 +128,10 @@ def training(name: str, base: str) -> Systems:
 ABLATIONS: Mapping[str, Systems] = {
     "Training": [*training("lightretriever", "all parts"), *legs("untrained", "not trained at all", *LIGHT)],
     "Training, short runs": training("short", "all parts"),
+    "A multilingual encoder, on English": [
+        *legs("e5-general", "multilingual-e5-small's general table", *LIGHT),
+        *legs("e5", "table distilled from it", *LIGHT),
+    ],
     "The sparse leg alone": [
         ("bm25", "BM25 on words, by Lucene"),
         ("minilm-plain sparse", "words with BM25 impacts"),
@@ -268,7 +272,7 @@ KEPT = [
         for name in ("minilm", "mpnet-granite", "smollm2")
         for leg in ("dense", "hybrid")
     ),
-    *((f"minilm-general {leg}", f"minilm {leg}") for leg in LIGHT),
+    *((f"{name}-general {leg}", f"{name} {leg}") for name in ("minilm", "e5") for leg in LIGHT),
     *((f"{name} sparse", f"{name} hybrid") for name in ("minilm", "mpnet-granite", "smollm2")),
     ("smollm2-given hybrid", "smollm2 hybrid"),
     *((f"{name} {leg}", "bm25") for name in ("minilm", "mpnet-granite", "smollm2") for leg in ("sparse", "hybrid")),
