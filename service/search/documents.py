@@ -1,8 +1,9 @@
-"""The stored documents: JSON objects, read by ordinal or id."""
+"""The stored documents: JSON objects, read by ordinal or id, and chosen by conditions."""
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -18,6 +19,8 @@ __all__ = ["Documents", "list_terms", "reading"]
 
 _log = logging.getLogger(__name__)
 _ID_FIELD: Final = "_id"
+_KEPT_SETS: Final = 64
+_KEPT_BYTES: Final = 64 << 20
 _PROBE_WORDS: Final = 8
 _PROBE_CHARACTERS: Final = 200
 _MORE: Final = 10  # times as many documents, where few make an example
@@ -43,7 +46,7 @@ def reading() -> Iterator[None]:
 
 
 class Documents:
-    """Reads documents. A document's fields are the keys of its JSON object without `_id`.
+    """Reads documents. Thread-safe. A document's fields are the keys of its JSON object without `_id`.
 
     Every method raises SearchFailedError if the store fails, DeadlineError if it is late, NotReadyError if its cluster
     is not available, and those that read documents by ordinal DocumentsGoneError if some were deleted.
@@ -51,6 +54,9 @@ class Documents:
 
     def __init__(self, store: DocumentStore, names: Sequence[str]) -> None:
         """`names` are those of all fields, as the manifest has them."""
+        set_bytes = 2 * (store.count // 8 + 8)  # in Java and in Python
+        kept = lru_cache(max(1, min(_KEPT_SETS, _KEPT_BYTES // set_bytes)))
+        self._where = kept(lambda condition, sequence: store.where(condition))
         self.store = store
         self.fields: list[str] = sorted({"title", "text", *names} - {_ID_FIELD})
         """Names of the fields."""
@@ -69,6 +75,12 @@ class Documents:
         """Give the fields of one document, or None if no document has this id."""
         ordinal = self._ordinal(document_id)
         return None if ordinal is None else self.fetch(np.array([ordinal], np.int64), None)[0][1]
+
+    def where(self, condition: tuple[str, ...]) -> DocumentFilter:
+        """Give the documents for which a condition holds, see `service.search.filters`. Sets of recent conditions are
+        kept until a document changes: up to 64, within 64 MiB, but at least one."""
+        with reading():
+            return self._where(condition, self.store.sequence)
 
     def facets(self, fields: Sequence[str], ordinals: npt.NDArray[np.int64]) -> dict[str, list[dict[str, Any]]]:
         """Count each field's values over documents (m,), the most frequent first, as `FacetCount`."""

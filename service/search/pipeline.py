@@ -173,7 +173,7 @@ class Search:
         plan, among = self._plan, None
         if (condition := self._condition()) is not None:
             with self._clock.measure("filter"):
-                among = self._parts.filters.where(condition)
+                among = self._parts.documents.where(condition)
         legs, until = self._legs(query), self._running.until(_LEGS_UNTIL)
         outcomes = self._parts.backends.search(query, legs, plan.candidates, among, until)
         for name in legs:
@@ -209,7 +209,7 @@ class Search:
         wanted = ("ids", str(len(ids)), *ids)
         self._running.require_time("find the pinned documents")
         with self._clock.measure("filter"), self._parts.backends.within(self._running.until(_RESCORE_UNTIL)):
-            among = self._parts.filters.where(wanted if condition is None else ("and", "2", *condition, *wanted))
+            among = self._parts.documents.where(wanted if condition is None else ("and", "2", *condition, *wanted))
             with reading():
                 ordinals = documents.store.listed(among, None, 0, len(ids))
             read = [document_id for document_id, _ in documents.fetch(ordinals, [])]
@@ -372,7 +372,7 @@ class Search:
         with parts.backends.within(running.until()):
             if plan.condition is not None:
                 with self._clock.measure("filter"):
-                    among = parts.filters.where(plan.condition)
+                    among = parts.documents.where(plan.condition)
             running.require_time("order the documents")
             with self._clock.measure("rank"), reading():
                 seconds = running.until(_RESCORE_UNTIL) - perf_counter()
