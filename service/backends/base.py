@@ -114,9 +114,6 @@ class Leg(Protocol):
         """Give the shares of the scores of given documents: in the sparse leg each term's, (m, t) float32, in the dense
         leg each token's, (m, u) float32."""
 
-    def close(self) -> None:
-        """Release the resources that only this leg holds. Idempotent."""
-
 
 class UnavailableError(Exception):
     """A cluster does not answer, refuses the service, or has lost the index or a shard of it."""

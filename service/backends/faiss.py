@@ -13,7 +13,10 @@ __all__ = ["FaissDense", "query_vector"]
 
 
 class FaissDense:
-    """Scores by the cosine of the query's and the document's vectors. The query needs a dense vector."""
+    """Scores by the cosine of the query's and the document's vectors. The query needs a dense vector.
+
+    The index is mapped into memory, and freed with its last reference.
+    """
 
     name: Final[LegName] = "dense"
     backend: Final = "faiss"
@@ -52,9 +55,6 @@ class FaissDense:
     def stored(self, ordinals: Ordinals) -> npt.NDArray[np.float32]:
         """Give the vectors of documents (m, D) as the index holds them."""
         return self._index.vectors(ordinals)
-
-    def close(self) -> None:
-        """Do nothing: the index is mapped into memory and freed with its last reference."""
 
 
 def query_vector(query: EncodedQuery) -> npt.NDArray[np.float32]:

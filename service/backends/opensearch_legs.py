@@ -254,9 +254,6 @@ class ClusterLeg:
         unit: npt.NDArray[np.float32] = rows / np.linalg.norm(rows, axis=1, keepdims=True)
         return unit
 
-    def close(self) -> None:
-        """Do nothing: the documents close the connections."""
-
     def _vectors(self, ordinals: Ordinals) -> npt.NDArray[np.float32]:
         """Give the vectors of documents as the bundle has them, quantised or not."""
         rows = np.array(self._documents.sources(ordinals, "vector"), np.float32)
