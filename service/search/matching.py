@@ -23,7 +23,7 @@ from lightretriever.service.search.encoder import QueryEncoder
 from lightretriever.service.search.fusion import CandidateTable
 from lightretriever.service.search.words import STOP_WORDS, WORD
 
-__all__ = ["LEVELS", "Levels", "Shares", "best_match", "judges_words", "matches", "reaching"]
+__all__ = ["LEVELS", "Levels", "Shares", "best_match", "judges_words", "matches"]
 
 LEVELS: Final[tuple[Matched, ...]] = ("none", "weak", "strong")
 """From the worst to the best."""
@@ -97,11 +97,6 @@ def _knows_a_word(text: str, tokenizer: TextTokenizer) -> bool:
     """Whether a word of a text, stop words apart, is one token."""
     words = [word for word in WORD.findall(text) if word.lower() not in STOP_WORDS]
     return bool(words) and 1 in tokenizer.query_ids_of(words)[1]
-
-
-def reaching(least: Matched, levels: Levels) -> npt.NDArray[np.bool_]:
-    """Tell which candidates (u,) match at least so well; one without a level does not."""
-    return levels >= LEVELS.index(least)
 
 
 def best_match(levels: Levels | None) -> Plain:
