@@ -73,10 +73,10 @@ class Search(Running):
         typed = self._typed(request.query)
         if self.parts.rules is not None:
             self._rules = self.parts.rules.apply(typed.searched)
-            if self._rules is not None and self._rules.synonyms:
-                self._thresholds = None  # they change the query's vector
         extra_terms = self._extra_terms(typed)
         query, legs = self._encoded(typed, extra_terms)
+        if query.head or (self._rules is not None and self._rules.synonyms):
+            self._thresholds = None  # they hold for sums over the query's own tokens
         if request.explain:
             check_explained(request, query, self.plan.max_explained)
         return self._answered(partial(self._search, typed, extra_terms, query, legs))
@@ -105,7 +105,7 @@ class Search(Running):
             self._score(query, table, legs, shares)
             with self.clock.measure("fuse"):
                 fused = self._fused(table, legs)
-                levels = matches(self._thresholds, typed.searched, query, table, legs, self.parts.encoder, shares)
+                levels = matches(self._thresholds, typed.searched, table, legs, self.parts.encoder, shares)
                 fused, unmatched = self._matching(fused, levels, legs)
             columns = np.searchsorted(table.ordinals, list(pinned.values())).tolist() if pinned else []
             fused = _with_columns(fused, columns) if pinned else fused
@@ -221,7 +221,7 @@ class Search(Running):
         if not wanted:
             return
         started, scored, until = perf_counter(), False, self.until(_RESCORE_UNTIL)
-        judges = judges_words(self._thresholds, query, table, legs, self.parts.encoder)
+        judges = judges_words(self._thresholds, table, legs, self.parts.encoder)
         if "sparse" in wanted and judges and started < until and (found := shares()) is not None:
             row = legs.index("sparse")
             table.fill(row, scores_of(found[np.isnan(table.scores[row])]))
