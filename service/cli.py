@@ -101,7 +101,7 @@ class _Group(_Overview):
 
 def _open_searcher(bundle: "Bundle") -> AbstractContextManager["Searcher"]:
     """Open the serving engine for the commands that evaluate and train, which import nothing from the service."""
-    from lightretriever.service.search.evaluation import open_searcher
+    from lightretriever.service.commands.evaluation import open_searcher
 
     return open_searcher(bundle)
 

@@ -82,8 +82,8 @@ class _WordIndexWriter(LuceneWriter):
         super().__init__(path, word_analyzer())
 
     def add(self, batch: list[tuple[str, str]]) -> None:
-        ids = [utf8("document id", name) for name, _ in batch]
-        texts = [utf8(f"the text of document {name!r}:", text) for name, text in batch]
+        ids = utf8("document id", (name for name, _ in batch))
+        texts = [part for name, text in batch for part in utf8(f"the text of document {name!r}:", [text])]
         check_texts(ids, texts)
         for start, end in chunks(ids, texts, repeat(0, len(ids))):
             self._call(self._java.addTexts, *pack_texts(ids[start:end]), *pack_texts(texts[start:end]))

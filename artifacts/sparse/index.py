@@ -110,7 +110,7 @@ class ImpactIndex(LuceneIndex):
         """
         check_ordinals(ordinals, self.count, self.path)
         order = np.argsort(ordinals, kind="stable")
-        arguments = (*_names(terms), pack_ints(ordinals[order]))
+        arguments = (*pack_texts(utf8("term", terms)), pack_ints(ordinals[order]))
         packed = from_java(java_call(self._impacts.impacts, self.handle, *arguments))
         impacts = np.empty((len(ordinals), len(terms)), np.int32)
         impacts[order] = np.frombuffer(packed, dtype="<i4").reshape(impacts.shape)
@@ -141,7 +141,7 @@ class ImpactIndex(LuceneIndex):
 
     def where(self, condition: Sequence[str]) -> DocumentSet:
         """The documents that a condition holds for: texts as Java's DocumentFilter reads them."""
-        packed = pack_texts([utf8("condition", text) for text in condition])
+        packed = pack_texts(utf8("condition", condition))
         filters = java_class("lightretriever.DocumentFilter")
         handle = java_call(filters.of, self.handle, *packed)
         bits = np.frombuffer(from_java(java_call(filters.bits, handle)), dtype=np.uint8)
@@ -236,8 +236,4 @@ def _most_frequent(counts: JavaObject) -> list[tuple[str, int]]:
 
 def _packed(terms: Sequence[str], weights: npt.NDArray[np.floating[Any]]) -> tuple[bytearray, bytearray, bytearray]:
     names, values = weighted_query(terms, weights)
-    return *_names(names), pack_floats(values)
-
-
-def _names(terms: Sequence[str]) -> tuple[bytearray, bytearray]:
-    return pack_texts([utf8("term", term) for term in terms])
+    return *pack_texts(utf8("term", names)), pack_floats(values)

@@ -1,6 +1,6 @@
 """How data crosses between Python and Java: little-endian arrays and strict UTF-8, as bytearrays (see jvm.py)."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,17 +30,18 @@ def pack_floats(values: npt.NDArray[Any]) -> bytearray:
     return bytearray(np.ascontiguousarray(values, dtype="<f4").data.cast("B"))
 
 
-def utf8(name: str, text: str) -> bytes:
-    """The text's UTF-8 bytes. A lone surrogate, which has none, is a ValueError that calls the text by `name`."""
+def utf8(name: str, texts: Iterable[str]) -> list[bytes]:
+    """The UTF-8 bytes of each text. A lone surrogate, which has none, is a ValueError that calls its text by `name`."""
     try:
-        return text.encode()
+        return [text.encode() for text in texts]
     except UnicodeEncodeError as error:
-        raise ValueError(f"{name} {text!r} is not valid Unicode: {error.reason} at position {error.start}.") from error
+        reason = f"{error.reason} at position {error.start}"
+        raise ValueError(f"{name} {error.object!r} is not valid Unicode: {reason}.") from error
 
 
 def pack_text(name: str, text: str) -> bytearray:
     """One text, for Java; `name` is what the error calls it."""
-    return bytearray(utf8(name, text))
+    return bytearray(*utf8(name, [text]))
 
 
 def pack_texts(texts: Sequence[bytes]) -> tuple[bytearray, bytearray]:

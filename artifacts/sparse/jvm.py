@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NoReturn, TypeAlias
 
 from lightretriever.artifacts.errors import JavaError
 
@@ -117,7 +117,7 @@ def detach_thread() -> None:
 
     Threads that called Java through this package are detached when they end.
     """
-    if _started is not None and not _forked:
+    if _started is not None:
         _started.jnius.detach()
 
 
@@ -125,7 +125,7 @@ def java_class(name: str) -> JavaObject:
     """The Java class of this name, as pyjnius wraps it. Starts the JVM if need be. JavaError without such a class."""
     with _lock:
         start_jvm()
-        running = _running()
+        running = _started or _not_running()
         try:
             return running.jnius.autoclass(name)
         except running.exception as error:
@@ -138,7 +138,7 @@ def java_call(function: JavaObject, *arguments: object) -> JavaObject:
     Raises ValueError with Java's message for an IllegalArgumentException, TimeoutError for a LateException, and
     JavaError for every other Java exception.
     """
-    running = _running()
+    running = _started or _not_running()
     if not hasattr(_threads, "guard") and threading.current_thread() is not threading.main_thread():
         _threads.guard = _ThreadGuard()
     try:
@@ -180,13 +180,10 @@ def class_path() -> list[Path]:
     return [CLASSES, anserini_jar()]
 
 
-def _running() -> _Started:
-    if _forked:
-        _refuse_forked()
-    if _started is None:
-        remedy = "Call lightretriever.artifacts.sparse.jvm.start_jvm() first."
-        raise JavaError("The JVM has not been started.", remedy=remedy)
-    return _started
+def _not_running() -> NoReturn:
+    _refuse_forked()
+    remedy = "Call lightretriever.artifacts.sparse.jvm.start_jvm() first."
+    raise JavaError("The JVM has not been started.", remedy=remedy)
 
 
 def _refuse_forked() -> None:
@@ -289,5 +286,5 @@ def _environment(java_home: Path) -> Iterator[None]:
 
 
 def _mark_forked() -> None:
-    global _forked
-    _forked = True
+    global _forked, _started
+    _forked, _started = True, None

@@ -73,7 +73,7 @@ class LuceneIndex:
     def ordinals(self, ids: Sequence[str]) -> npt.NDArray[np.int32]:
         """The ordinals of the last documents with these ids, (n,) int32, -1 where there is no such document. Raises
         ValueError for an id that is no Unicode text."""
-        packed = pack_texts([utf8("document id", one) for one in ids])
+        packed = pack_texts(utf8("document id", ids))
         return np.frombuffer(from_java(java_call(self._java.ordinals, self.handle, *packed)), "<i4")
 
     def check(self) -> None:

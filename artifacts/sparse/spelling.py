@@ -57,7 +57,7 @@ class Spelling:
         if not words:
             return []
         asked = (word if LEAST_WORD <= len(word) <= MOST_WORD else "" for word in words)
-        packed = pack_texts([utf8("word", word) for word in asked])
+        packed = pack_texts(utf8("word", asked))
         found = from_java(java_call(self._java.corrections, self._index.handle, self._analyzer, *packed))
         return [text.decode() for text in unpack_texts(found, len(words))]
 

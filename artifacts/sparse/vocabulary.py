@@ -128,7 +128,7 @@ class Vocabulary:
         """
         found: list[list[Place]] = [[] for _ in texts]
         if self.language is not None:
-            packed = pack_texts([utf8("text", text) for text in texts])
+            packed = pack_texts(utf8("text", texts))
             java, analyzer = _java(), word_analyzer(self.language)
             parts = unpack_texts(from_java(java_call(java.places, analyzer, *packed)), 2 * len(texts))
             for places, read, ends in zip(found, parts[::2], parts[1::2], strict=True):
@@ -178,7 +178,7 @@ def term_problem(term: str, kind: VocabularyKind, tokens: int) -> str | None:
 
 def words_of(texts: Sequence[str], language: Language = "english") -> list[list[str]]:
     """The words of each text in their order, each as often as it comes. ValueError for a text that is no Unicode."""
-    packed = pack_texts([utf8("text", text) for text in texts])
+    packed = pack_texts(utf8("text", texts))
     words = java_call(_java().words, word_analyzer(language), *packed)
     return [text.decode().split(" ") if text else [] for text in unpack_texts(from_java(words), len(texts))]
 

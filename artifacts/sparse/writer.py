@@ -145,7 +145,7 @@ class ImpactIndexWriter(LuceneWriter):
         Raises ValueError on bad input, after which the writer is to be rolled back (the end of the `with` block does
         it). An id used twice is found by `close()`.
         """
-        identities = [utf8("document id", text) for text in ids]
+        identities = utf8("document id", ids)
         if len(documents) != len(ids):
             raise ValueError(f"{len(ids)} ids and {len(documents)} documents were given; their numbers must be equal.")
         check_rows(ids, indptr, terms, impacts, vocab_size=MAX_TERM if names is None else len(names))
@@ -154,7 +154,7 @@ class ImpactIndexWriter(LuceneWriter):
             rows = indptr[start : end + 1]
             first, last = int(rows[0]), int(rows[-1])
             different, places = np.unique(terms[first:last], return_inverse=True)
-            spelt = [utf8("term", f"{term}" if names is None else names[term]) for term in different.tolist()]
+            spelt = utf8("term", (f"{term}" if names is None else names[term] for term in different.tolist()))
             self._call(
                 self._java.addImpacts,
                 *pack_texts(identities[start:end]),

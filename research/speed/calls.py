@@ -1,4 +1,5 @@
-"""Count the calls of our own functions in one plain search, the modules that have them, and the calls into Java.
+"""Count the calls of our own functions in one plain search, the modules that have them, and the calls into Java, and
+time the way into Java alone.
 
     python -m research.speed.calls BUNDLE --query "play music from the terminal"
 
@@ -10,6 +11,8 @@ import sys
 from argparse import Namespace
 from collections import Counter
 from pathlib import Path
+from statistics import median
+from time import thread_time
 from types import FrameType
 from typing import Any, Final, NamedTuple
 
@@ -21,8 +24,9 @@ from lightretriever.service.http.json import json_response, parse
 from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine
 
-__all__ = ["Calls", "count_calls", "main"]
+__all__ = ["Calls", "count_calls", "empty_call_s", "main"]
 
+_EMPTY_CALLS: Final = 10_000
 _OURS: Final = {
     str(Path(room.__path__[0]).resolve()): room.__name__.rpartition(".")[2] for room in (artifacts, service)
 }
@@ -64,6 +68,20 @@ def count_calls(engine: SearchEngine, body: bytes) -> Calls:
     return Calls(found, java)
 
 
+def empty_call_s() -> float:
+    """The processor time of a call into Java that does nothing, in seconds: the median of five series. The JVM must
+    run."""
+    nothing = jvm.java_class("java.lang.Thread").onSpinWait
+    return median(_series_s(nothing) for _ in range(5)) / _EMPTY_CALLS
+
+
+def _series_s(function: Any) -> float:
+    started = thread_time()
+    for _ in range(_EMPTY_CALLS):
+        jvm.java_call(function)
+    return thread_time() - started
+
+
 @program(
     BUNDLE,
     option("--query", "play music from the terminal"),
@@ -73,12 +91,14 @@ def main(given: Namespace) -> None:
     """Count and print."""
     with SearchEngine.open(Bundle.open(given.bundle)) as engine:
         engine.warm_up()
+        empty_us = empty_call_s() * 1e6
         calls = count_calls(engine, SearchRequest(query=given.query).model_dump_json(exclude_unset=True).encode())
     if given.functions:
         for name, count in calls.functions.most_common():
             print(f"{count:5} {name}")
     modules = len(calls.modules)
     print(f"{calls.functions.total()} calls of our functions in {modules} modules, {calls.java} of them into Java")
+    print(f"A call into Java that does nothing takes {empty_us:.2f} µs of processor time")
 
 
 if __name__ == "__main__":

@@ -86,6 +86,14 @@ class EncodedQuery:
         """A query that a model encoded: weights of distinct terms (t,), and a vector (D,) of length 1, if any."""
         return cls(list(terms), np.ones(len(terms), np.int64), weights, NO_TOKENS, dense)
 
+    def dense_shares(self, vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """Give each token's share of the dense scores of documents, (m, u) float32: its part of the query's vector
+        times the document's vector, of (m, D). ValueError if the query was encoded without `parts`."""
+        if self.parts is None:
+            raise ValueError("the query was encoded without the parts of its dense vector")
+        shares: npt.NDArray[np.float32] = np.einsum("md,td->mt", vectors, self.parts)
+        return shares
+
 
 class Leg(Protocol):
     """A leg in its backend. Thread-safe."""
@@ -113,9 +121,6 @@ class Leg(Protocol):
     def shares(self, query: EncodedQuery, ordinals: Ordinals) -> npt.NDArray[np.float32]:
         """Give the shares of the scores of given documents: in the sparse leg each term's, (m, t) float32, in the dense
         leg each token's, (m, u) float32."""
-
-    def close(self) -> None:
-        """Release the resources that only this leg holds. Idempotent."""
 
 
 class UnavailableError(Exception):

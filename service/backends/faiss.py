@@ -9,11 +9,14 @@ from lightretriever.artifacts.dense.index import DenseIndex
 from lightretriever.service.backends.base import DocumentFilter, EncodedQuery, Ordinals, ScoredDocuments, Scores
 from lightretriever.service.schemas import LegName
 
-__all__ = ["FaissDense", "query_vector"]
+__all__ = ["FaissDense"]
 
 
 class FaissDense:
-    """Scores by the cosine of the query's and the document's vectors. The query needs a dense vector."""
+    """Scores by the cosine of the query's and the document's vectors. The query needs a dense vector.
+
+    The index is mapped into memory, and freed with its last reference.
+    """
 
     name: Final[LegName] = "dense"
     backend: Final = "faiss"
@@ -30,34 +33,24 @@ class FaissDense:
         self, query: EncodedQuery, count: int, among: DocumentFilter | None = None, until: float = inf
     ) -> ScoredDocuments:
         """Find the best `count` documents. Faiss can't be interrupted, so `until` ends nothing."""
-        return ScoredDocuments(*self._index.search(query_vector(query), count, None if among is None else among.bits))
+        return ScoredDocuments(*self._index.search(_vector(query), count, None if among is None else among.bits))
 
     def scores(self, query: EncodedQuery, ordinals: Ordinals) -> Scores:
         """Score given documents."""
-        return self._index.scores(query_vector(query), ordinals)
+        return self._index.scores(_vector(query), ordinals)
 
     def shares(self, query: EncodedQuery, ordinals: Ordinals) -> npt.NDArray[np.float32]:
-        """Give each term's share: its part of the query's vector times the document's. ValueError without parts."""
-        if query.parts is None:
-            raise ValueError("the query was encoded without the parts of its dense vector")
-        shares: npt.NDArray[np.float32] = np.einsum("md,td->mt", self.stored(ordinals), query.parts)
-        return shares
+        """Give each token's share. ValueError without parts of the query's vector."""
+        return query.dense_shares(self._index.vectors(ordinals))
 
     def vectors(self, ordinals: Ordinals) -> npt.NDArray[np.float32]:
         """Give the vectors of documents (m, D), of length 1."""
-        rows = self.stored(ordinals)
+        rows = self._index.vectors(ordinals)
         unit: npt.NDArray[np.float32] = rows / np.linalg.norm(rows, axis=1, keepdims=True)
         return unit
 
-    def stored(self, ordinals: Ordinals) -> npt.NDArray[np.float32]:
-        """Give the vectors of documents (m, D) as the index holds them."""
-        return self._index.vectors(ordinals)
 
-    def close(self) -> None:
-        """Do nothing: the index is mapped into memory and freed with its last reference."""
-
-
-def query_vector(query: EncodedQuery) -> npt.NDArray[np.float32]:
+def _vector(query: EncodedQuery) -> npt.NDArray[np.float32]:
     """Give the dense vector (D,) of a query. ValueError if it was encoded without one."""
     if query.dense is None:
         raise ValueError("the query was encoded without its dense vector")

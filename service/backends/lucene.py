@@ -39,6 +39,3 @@ class LuceneSparse:
         shares: npt.NDArray[np.float32] = self._index.impacts(query.terms, ordinals).astype(np.float32)
         shares *= query.weights
         return shares
-
-    def close(self) -> None:
-        """Do nothing: `Backends` closes the index."""

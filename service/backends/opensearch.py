@@ -7,6 +7,7 @@ while the alias is switched. `EngineHolder` then opens another engine.
 from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
+from math import inf
 from typing import Final
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy.typing as npt
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.cluster.aliases import only_index, read_meta
 from lightretriever.artifacts.cluster.client import ClusterAddress, connect
-from lightretriever.artifacts.cluster.schema import MOST_FOUND, IndexMeta
+from lightretriever.artifacts.cluster.schema import MOST_FOUND, IndexMeta, read_features
 from lightretriever.artifacts.errors import BundleError
 from lightretriever.artifacts.sparse.jvm import start_jvm_to_search
 from lightretriever.service.backends.base import (
@@ -26,7 +27,7 @@ from lightretriever.service.backends.base import (
     Scores,
 )
 from lightretriever.service.backends.opensearch_documents import ClusterDocuments
-from lightretriever.service.backends.opensearch_legs import ClusterLeg, ClusterLegs
+from lightretriever.service.backends.opensearch_legs import ClusterLegs, result_of
 from lightretriever.service.errors import SettingsError
 from lightretriever.service.execution.executor import Executor, Outcome, split
 from lightretriever.service.schemas import LegName
@@ -38,6 +39,49 @@ CLUSTER_LANE: Final = ClusterLegs.name
 """The lane for trips to the cluster."""
 
 _OPEN_S: Final = 10.0
+
+
+class ClusterLeg:
+    """One leg of a `ClusterLegs`."""
+
+    backend: Final = CLUSTER_LANE
+
+    def __init__(self, group: ClusterLegs, name: LegName, documents: ClusterDocuments) -> None:
+        self.name: LegName = name
+        self._group = group
+        self._documents = documents
+
+    def search(
+        self, query: EncodedQuery, count: int, among: DocumentFilter | None = None, until: float = inf
+    ) -> ScoredDocuments:
+        """Find the best `count` documents. TimeoutError at the `perf_counter` time `until`."""
+        ends = None if until == inf else until
+        return result_of(self._group.search([self.name], query, count, among, ends)[self.name])
+
+    def scores(self, query: EncodedQuery, ordinals: Ordinals) -> Scores:
+        """Score given documents; 0.0 in the sparse leg for a document that shares no term."""
+        return result_of(self._group.scores({self.name: ordinals}, query)[self.name])
+
+    def shares(self, query: EncodedQuery, ordinals: Ordinals) -> npt.NDArray[np.float32]:
+        """Give the share of each token or term, from the documents' vectors or impacts."""
+        if self.name == "dense":
+            return query.dense_shares(self._vectors(ordinals))
+        found = [read_features(source) for source in self._documents.sources(ordinals, "impacts")]
+        impacts = [[row.get(term, 0) for term in query.terms] for row in found]
+        rows = np.array(impacts, np.int32).reshape(ordinals.size, -1)
+        shares: npt.NDArray[np.float32] = (rows * query.weights).astype(np.float32)
+        return shares
+
+    def vectors(self, ordinals: Ordinals) -> npt.NDArray[np.float32]:
+        """Give the vectors of documents (m,): (m, D) float32 of length 1."""
+        rows = self._vectors(ordinals)
+        unit: npt.NDArray[np.float32] = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+        return unit
+
+    def _vectors(self, ordinals: Ordinals) -> npt.NDArray[np.float32]:
+        """Give the vectors of documents as the bundle has them, quantised or not."""
+        rows = np.array(self._documents.sources(ordinals, "vector"), np.float32)
+        return rows.reshape(-1, self._group.meta.dimension or 1)
 
 
 class ClusterBackends:

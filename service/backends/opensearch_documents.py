@@ -1,8 +1,8 @@
 """The documents on an OpenSearch cluster."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from math import inf
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -10,33 +10,10 @@ from lightretriever.artifacts.cluster.queries import Query, filter_query, listin
 from lightretriever.artifacts.cluster.schema import MOST_FOUND, filter_field, read_features
 from lightretriever.artifacts.corpus.fields import Order
 from lightretriever.artifacts.errors import ClusterError
-from lightretriever.service.backends.base import ClusterPlace, DocumentFilter, DocumentsGoneError, Ordinals
+from lightretriever.service.backends.base import DocumentFilter, DocumentsGoneError, Ordinals
+from lightretriever.service.backends.opensearch_legs import ClusterLegs
 
-__all__ = ["Asked", "ClusterDocuments"]
-
-
-class Asked(Protocol):
-    """The legs of the same index, which ask the cluster."""
-
-    @property
-    def place(self) -> ClusterPlace:
-        """Where the index is."""
-
-    @property
-    def count(self) -> int:
-        """Number of documents of the bundle."""
-
-    def ask_one(self, search: Query) -> Query:
-        """Send one search, and give its answer."""
-
-    def ask(self, searches: Iterable[tuple[str, Query]]) -> list[Query | Exception]:
-        """Send searches in one trip, and give each one's answer or exception."""
-
-    def check(self, ordinals: Ordinals) -> None:
-        """ValueError for an ordinal that no document can have."""
-
-    def close(self) -> None:
-        """Close the connections."""
+__all__ = ["ClusterDocuments"]
 
 
 class ClusterDocuments:
@@ -44,7 +21,7 @@ class ClusterDocuments:
 
     sequence: Final = 0  # a condition is a query, whatever has changed
 
-    def __init__(self, group: Asked) -> None:
+    def __init__(self, group: ClusterLegs) -> None:
         self.count = group.count
         self._group = group
 

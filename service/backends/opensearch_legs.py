@@ -3,13 +3,11 @@
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from math import inf
 from threading import Lock
 from time import perf_counter
 from typing import Final, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 from lightretriever.artifacts.cluster.aliases import indexes_of
 from lightretriever.artifacts.cluster.client import Cluster
 from lightretriever.artifacts.cluster.live import LiveIndex
@@ -20,7 +18,7 @@ from lightretriever.artifacts.cluster.queries import (
     read_hits,
     sparse_search,
 )
-from lightretriever.artifacts.cluster.schema import FIRST_LIVE, IndexMeta, read_features
+from lightretriever.artifacts.cluster.schema import FIRST_LIVE, IndexMeta
 from lightretriever.artifacts.errors import ClusterError, ClusterTimeoutError
 from lightretriever.service.backends.base import (
     ClusterPlace,
@@ -32,14 +30,12 @@ from lightretriever.service.backends.base import (
     Scores,
     UnavailableError,
 )
-from lightretriever.service.backends.opensearch_documents import ClusterDocuments
 from lightretriever.service.schemas import LegName
 
-__all__ = ["ClusterLeg", "ClusterLegs"]
+__all__ = ["ClusterLegs", "result_of"]
 
 T = TypeVar("T")
 
-_BACKEND: Final = "opensearch"
 _PROBE_S: Final = 0.5  # time for a probe
 _BETWEEN_PROBES_S: Final = 1.0
 _UNTIL: Final = ContextVar[float | None]("until", default=None)
@@ -51,7 +47,7 @@ class ClusterLegs:
     A leg that fails has an exception in place of its result, TimeoutError if it is late; if all fail, it is raised.
     """
 
-    name: Final = _BACKEND
+    name: Final = "opensearch"
 
     def __init__(self, cluster: Cluster, alias: str, index: str, meta: IndexMeta, timeout_s: float) -> None:
         """`timeout_s` is the time for a trip without a deadline. `close` closes the connections."""
@@ -99,7 +95,7 @@ class ClusterLegs:
 
     def ask_one(self, search: Query) -> Query:
         """Send one search, and give its answer."""
-        return _result(self.ask([("documents", search)])[0])
+        return result_of(self.ask([("documents", search)])[0])
 
     def ask(self, searches: Iterable[tuple[str, Query]], until: float | None = None) -> list[Query | Exception]:
         """Send searches, each with its leg, in one trip. Give each one's answer or exception; raise the first if all
@@ -214,55 +210,6 @@ class ClusterLegs:
         return UnavailableError(message) if status in (404, 429) or status >= 500 else ClusterError(message)
 
 
-class ClusterLeg:
-    """One leg of a `ClusterLegs`."""
-
-    backend: Final = _BACKEND
-
-    def __init__(self, group: ClusterLegs, name: LegName, documents: ClusterDocuments) -> None:
-        self.name: LegName = name
-        self._group = group
-        self._documents = documents
-
-    def search(
-        self, query: EncodedQuery, count: int, among: DocumentFilter | None = None, until: float = inf
-    ) -> ScoredDocuments:
-        """Find the best `count` documents. TimeoutError at the `perf_counter` time `until`."""
-        ends = None if until == inf else until
-        return _result(self._group.search([self.name], query, count, among, ends)[self.name])
-
-    def scores(self, query: EncodedQuery, ordinals: Ordinals) -> Scores:
-        """Score given documents; 0.0 in the sparse leg for a document that shares no term."""
-        return _result(self._group.scores({self.name: ordinals}, query)[self.name])
-
-    def shares(self, query: EncodedQuery, ordinals: Ordinals) -> npt.NDArray[np.float32]:
-        """Give the share of each token or term, from the documents' vectors or impacts."""
-        if self.name == "dense":
-            if query.parts is None:
-                raise ValueError("the query was encoded without the parts of its dense vector")
-            parts: npt.NDArray[np.float32] = np.einsum("md,td->mt", self._vectors(ordinals), query.parts)
-            return parts
-        found = [read_features(source) for source in self._documents.sources(ordinals, "impacts")]
-        impacts = [[row.get(term, 0) for term in query.terms] for row in found]
-        rows = np.array(impacts, np.int32).reshape(ordinals.size, -1)
-        shares: npt.NDArray[np.float32] = (rows * query.weights).astype(np.float32)
-        return shares
-
-    def vectors(self, ordinals: Ordinals) -> npt.NDArray[np.float32]:
-        """Give the vectors of documents (m,): (m, D) float32 of length 1."""
-        rows = self._vectors(ordinals)
-        unit: npt.NDArray[np.float32] = rows / np.linalg.norm(rows, axis=1, keepdims=True)
-        return unit
-
-    def close(self) -> None:
-        """Do nothing: the documents close the connections."""
-
-    def _vectors(self, ordinals: Ordinals) -> npt.NDArray[np.float32]:
-        """Give the vectors of documents as the bundle has them, quantised or not."""
-        rows = np.array(self._documents.sources(ordinals, "vector"), np.float32)
-        return rows.reshape(-1, self._group.meta.dimension or 1)
-
-
 def _in_order(found: ScoredDocuments, ordinals: Ordinals) -> Scores | Exception:
     """Give the scores of documents in the order given."""
     scores = dict(zip(found.ordinals.tolist(), found.scores.tolist(), strict=True))
@@ -272,7 +219,7 @@ def _in_order(found: ScoredDocuments, ordinals: Ordinals) -> Scores | Exception:
     return np.array([scores[ordinal] for ordinal in ordinals.tolist()], np.float32)
 
 
-def _result(found: T | Exception) -> T:
+def result_of(found: T | Exception) -> T:
     """Give a result, or raise the exception in its place."""
     if isinstance(found, Exception):
         raise found

@@ -43,13 +43,13 @@ Shares = Callable[[Ordinals], Mapping[LegName, npt.NDArray[np.float32]]]
 """Gives by leg the share of the leg's score of documents (k,): (k, t) of each term, (k, u) of each token."""
 
 
-@dataclass(frozen=True, slots=True)
 class Running:
     """A search under way: the parts that it uses, its request, and its clock."""
 
-    parts: Parts
-    plan: Plan
-    clock: StageClock
+    def __init__(self, parts: Parts, plan: Plan, clock: StageClock) -> None:
+        self.parts = parts
+        self.plan = plan
+        self.clock = clock
 
     def until(self, share: float = 1.0) -> float:
         """Give the `perf_counter` time at which a share of the deadline is over."""
@@ -90,7 +90,7 @@ class Found:
 def build_answer(running: Running, found: Found, shares: Shares) -> Plain:
     """Read the page's documents, and give the answer as `SearchResponse`. DeadlineError if there is no time left for a
     part of it, and errors as in `Documents`."""
-    request, plan, table = running.plan.request, running.plan, found.table
+    request, plan, table, store = running.plan.request, running.plan, found.table, running.parts.documents.store
     columns = _page(found.ranking, request.offset, request.k)
     documents = _fetch(running, table.ordinals[columns])
     snippets = _snippets(running, found.query, documents)
@@ -107,7 +107,7 @@ def build_answer(running: Running, found: Found, shares: Shares) -> Plain:
         "candidates": table.ordinals.size,
         **best_match(found.levels),
         **({"head_query": found.query.head} if plan.task in running.parts.encoder.heads else {}),
-        **_facets(running, among),
+        **_facets(running, lambda name: store.counts(name, among), partial(_in_ranges, running, among)),
         "timings_ms": _UNTIMED | running.clock.milliseconds(),
         **_typed(found.typed),
         **({} if found.rules is None else found.rules.facts(found.pinned)),
@@ -118,7 +118,7 @@ def build_answer(running: Running, found: Found, shares: Shares) -> Plain:
 def build_listing(running: Running, ordinals: Ordinals, total: int, among: DocumentFilter | None) -> Plain:
     """Read the documents of a page without a query, and give the answer as `SearchResponse`: `total` documents match,
     those `among`. Errors as in `build_answer`."""
-    request, plan = running.plan.request, running.plan
+    request, plan, store = running.plan.request, running.plan, running.parts.documents.store
     documents = _fetch(running, ordinals)
     hits: list[Plain] = [
         {"id": document_id, "rank": rank, "score": 0.0, "dense": None, "sparse": None, "fields": fields}
@@ -131,7 +131,8 @@ def build_listing(running: Running, ordinals: Ordinals, total: int, among: Docum
         for hit in hits:
             hit["explanation"] = explanation
     facts: Plain = {"hits": hits, "degraded": [], "mode": request.mode, "task": plan.task}
-    facts |= {"candidates": total, "total": total} | _facets_among(running, among)
+    facts |= {"candidates": total, "total": total}
+    facts |= _facets(running, lambda name: store.counts_among(name, among), partial(_all_in_ranges, running))
     return facts | {"timings_ms": _UNTIMED | running.clock.milliseconds()}
 
 
@@ -255,45 +256,32 @@ def _explained(
     return explained
 
 
-def _facets(running: Running, ordinals: Ordinals) -> Plain:
-    """Count values and ranges over documents (m,)."""
-    request, ranges, documents, found = (
-        running.plan.request,
-        running.plan.ranges,
-        running.parts.documents,
-        dict[str, Plain](),
-    )
-    if not request.facets and not ranges:
+def _facets(running: Running, values: Callable[[str], list[tuple[str, int]]], ranges: Callable[[], Plain]) -> Plain:
+    """Give the facets that the request asks for: `values` counts those of a field, `ranges` the documents in ranges."""
+    request, found = running.plan.request, dict[str, Plain]()
+    if not request.facets and not running.plan.ranges:
         return found
     running.require_time("count the facets")
-    with running.clock.measure("facets"):
+    with running.clock.measure("facets"), reading():
         if request.facets:
-            found["facets"] = documents.facets(request.facets, ordinals)
-        if ranges:
-            read = [fields for _, fields in documents.fetch(ordinals, list(ranges))]
-            found["facet_ranges"] = {
-                name: one.counted(count_in_ranges(one, (fields.get(name) for fields in read)))
-                for name, one in ranges.items()
-            }
+            counts = {name: values(name) for name in request.facets}
+            found["facets"] = {name: [{"value": one, "count": n} for one, n in of] for name, of in counts.items()}
+        if running.plan.ranges:
+            found["facet_ranges"] = ranges()
     return found
 
 
-def _facets_among(running: Running, among: DocumentFilter | None) -> Plain:
-    """Count values and ranges over all documents `among`; None: over all that there are."""
-    request, ranges, found = running.plan.request, running.plan.ranges, dict[str, Plain]()
-    if not request.facets and not ranges:
-        return found
-    running.require_time("count the facets")
-    with running.clock.measure("facets"):
-        if request.facets:
-            found["facets"] = running.parts.documents.facets_among(request.facets, among)
-        if ranges:
-            with reading():
-                found["facet_ranges"] = _in_ranges(running)
-    return found
+def _in_ranges(running: Running, ordinals: Ordinals) -> Plain:
+    """Count the documents (m,) in each range, as `RangeCount`, by field."""
+    ranges = running.plan.ranges
+    read = [fields for _, fields in running.parts.documents.fetch(ordinals, list(ranges))]
+    return {
+        name: one.counted(count_in_ranges(one, (fields.get(name) for fields in read))) for name, one in ranges.items()
+    }
 
 
-def _in_ranges(running: Running) -> Plain:
+def _all_in_ranges(running: Running) -> Plain:
+    """Count all documents that match the filter in each range, as `RangeCount`, by field."""
     plan, store, chosen = running.plan, running.parts.documents.store, []
     for ranges in plan.ranges.values():
         for condition in ranges.conditions:

@@ -1,8 +1,9 @@
-"""The stored documents: JSON objects, read by ordinal or id."""
+"""The stored documents: JSON objects, read by ordinal or id, and chosen by conditions."""
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -11,13 +12,15 @@ import orjson
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
 from lightretriever.artifacts.tokens.tokenizer import document_text
 from lightretriever.service.backends.base import DocumentFilter, DocumentsGoneError, DocumentStore, UnavailableError
-from lightretriever.service.errors import UNAVAILABLE, DeadlineError, NotReadyError, SearchFailedError
+from lightretriever.service.errors import UNAVAILABLE, DeadlineError, NotReadyError, SearchFailedError, ServiceError
 from lightretriever.service.schemas import DocumentTerm, DocumentTerms
 
-__all__ = ["Documents", "list_terms", "reading"]
+__all__ = ["Documents", "reading"]
 
 _log = logging.getLogger(__name__)
 _ID_FIELD: Final = "_id"
+_KEPT_SETS: Final = 64
+_KEPT_BYTES: Final = 64 << 20
 _PROBE_WORDS: Final = 8
 _PROBE_CHARACTERS: Final = 200
 _MORE: Final = 10  # times as many documents, where few make an example
@@ -27,10 +30,10 @@ _TITLE_CHARACTERS: Final = 60
 @contextmanager
 def reading() -> Iterator[None]:
     """Log an error of the store, and raise SearchFailedError in its place, DeadlineError if it was late, or
-    NotReadyError if its cluster is not available; DocumentsGoneError passes."""
+    NotReadyError if its cluster is not available; DocumentsGoneError and the service's own errors pass."""
     try:
         yield
-    except DocumentsGoneError:
+    except (DocumentsGoneError, ServiceError):
         raise
     except TimeoutError as error:
         raise DeadlineError("The documents did not come in time. Allow more time, or ask for less.") from error
@@ -43,7 +46,7 @@ def reading() -> Iterator[None]:
 
 
 class Documents:
-    """Reads documents. A document's fields are the keys of its JSON object without `_id`.
+    """Reads documents. Thread-safe. A document's fields are the keys of its JSON object without `_id`.
 
     Every method raises SearchFailedError if the store fails, DeadlineError if it is late, NotReadyError if its cluster
     is not available, and those that read documents by ordinal DocumentsGoneError if some were deleted.
@@ -51,6 +54,9 @@ class Documents:
 
     def __init__(self, store: DocumentStore, names: Sequence[str]) -> None:
         """`names` are those of all fields, as the manifest has them."""
+        set_bytes = 2 * (store.count // 8 + 8)  # in Java and in Python
+        kept = lru_cache(max(1, min(_KEPT_SETS, _KEPT_BYTES // set_bytes)))
+        self._where = kept(lambda condition, sequence: store.where(condition))
         self.store = store
         self.fields: list[str] = sorted({"title", "text", *names} - {_ID_FIELD})
         """Names of the fields."""
@@ -70,20 +76,15 @@ class Documents:
         ordinal = self._ordinal(document_id)
         return None if ordinal is None else self.fetch(np.array([ordinal], np.int64), None)[0][1]
 
-    def facets(self, fields: Sequence[str], ordinals: npt.NDArray[np.int64]) -> dict[str, list[dict[str, Any]]]:
-        """Count each field's values over documents (m,), the most frequent first, as `FacetCount`."""
+    def where(self, condition: tuple[str, ...]) -> DocumentFilter:
+        """Give the documents for which a condition holds, see `service.search.filters`. Sets of recent conditions are
+        kept until a document changes: up to 64, within 64 MiB, but at least one."""
         with reading():
-            found = {field: self.store.counts(field, ordinals) for field in fields}
-        return {name: [{"value": value, "count": count} for value, count in counts] for name, counts in found.items()}
+            return self._where(condition, self.store.sequence)
 
-    def facets_among(self, fields: Sequence[str], among: DocumentFilter | None) -> dict[str, list[dict[str, Any]]]:
-        """The same over all documents `among`; None: over all that there are."""
-        with reading():
-            found = {field: self.store.counts_among(field, among) for field in fields}
-        return {name: [{"value": value, "count": count} for value, count in counts] for name, counts in found.items()}
-
-    def terms(self, document_id: str) -> tuple[dict[str, int], dict[str, Any]] | None:
-        """Give one document's impacts by term, and its fields, or None if no document has this id."""
+    def terms(self, document_id: str, vocabulary: Vocabulary) -> DocumentTerms | None:
+        """Give one document's terms by descending impact, and mark those in its title and text; None if no document has
+        this id."""
         ordinal = self._ordinal(document_id)
         if ordinal is None:
             return None
@@ -93,7 +94,14 @@ class Documents:
             fields = self.fetch(np.array([ordinal], np.int64), None)[0][1]
         except DocumentsGoneError:  # since its ordinal was read
             return None
-        return dict(zip(terms, impacts.tolist(), strict=True)), fields
+        text = document_text(*(str(fields.get(name) or "") for name in ("title", "text")))
+        own = set(vocabulary.terms_of([text])[0])
+        pairs = sorted(zip(terms, impacts.tolist(), strict=True), key=lambda pair: (-pair[1], pair[0]))
+        listed = [
+            DocumentTerm(term=term, text=vocabulary.spelt(term), impact=impact, in_text=term in own)
+            for term, impact in pairs
+        ]
+        return DocumentTerms(id=document_id, terms=listed)
 
     def probes(self, count: int) -> list[str]:
         """Give up to `count` query-like texts: the first words of documents spread over the index."""
@@ -136,16 +144,3 @@ class Documents:
 def _beginning(words: Sequence[str]) -> str:
     """Join the first words of a text, as far as they make a query of usual length."""
     return " ".join(words[:_PROBE_WORDS])[:_PROBE_CHARACTERS].strip()
-
-
-def list_terms(
-    document_id: str, impacts: Mapping[str, int], fields: Mapping[str, Any], vocabulary: Vocabulary
-) -> DocumentTerms:
-    """List the terms of a document by descending impact, and mark those in its title and text."""
-    text = document_text(*(str(fields.get(name) or "") for name in ("title", "text")))
-    own = set(vocabulary.terms_of([text])[0])
-    terms = [
-        DocumentTerm(term=term, text=vocabulary.spelt(term), impact=impacts[term], in_text=term in own)
-        for term in sorted(impacts, key=lambda term: (-impacts[term], term))
-    ]
-    return DocumentTerms(id=document_id, terms=terms)

@@ -37,7 +37,6 @@ from lightretriever.service.schemas import (
     SearchResponse,
     Weights,
 )
-from lightretriever.service.search.documents import list_terms
 from lightretriever.service.search.encoder import ENCODE_DOCUMENT, require_terms
 from lightretriever.service.search.explain import list_terms_of, list_tokens
 from lightretriever.service.search.parts import HEAVY, REQUESTS, Parts
@@ -225,8 +224,8 @@ class SearchEngine:
 
     def terms(self, document_id: str, clock: StageClock | None = None) -> DocumentTerms:
         """Give the terms of a document in the sparse index, by descending impact. Errors as in `document`."""
-        impacts, fields = self._read(self.parts.documents.terms, document_id, clock or StageClock())
-        return list_terms(document_id, impacts, fields, self.parts.encoder.vocabulary)
+        read = partial(self.parts.documents.terms, vocabulary=self.parts.encoder.vocabulary)
+        return self._read(read, document_id, clock or StageClock())
 
     def submit(self, work: Callable[[], T], lane: str = REQUESTS) -> Call[T]:
         """Queue work for a thread of a lane. NotReadyError if the engine is closed or stuck work holds all threads."""

@@ -1,8 +1,6 @@
-"""What a request asks of declared fields: filters, the sets of documents that both legs search, and the ranges of
-facets.
+"""What a request asks of declared fields: filters, and the ranges of facets.
 
-`read_filter` and `read_ranges` check conditions against the bundle's declared fields and write them in the form that
-Java's DocumentFilter reads. `Filters` caches the sets of recent conditions.
+Conditions are checked against the bundle's declared fields, and written in the form that Java's DocumentFilter reads.
 """
 
 import math
@@ -11,23 +9,19 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import pairwise
 from typing import Any, Final
 
 from lightretriever.artifacts.corpus.fields import FieldKind, keyword, last_millisecond, milliseconds, number
-from lightretriever.service.backends.base import DocumentFilter, DocumentStore
 from lightretriever.service.errors import FieldError, shortened
 from lightretriever.service.schemas import Plain
 from lightretriever.service.schemas.filters import And, Condition, Filter, Not, Or
-from lightretriever.service.search.documents import reading
 
 __all__ = [
     "MAX_EDGES",
     "MOST_DEEP",
     "MOST_VALUES",
     "FieldRanges",
-    "Filters",
     "count_in_ranges",
     "count_values",
     "read_filter",
@@ -44,30 +38,12 @@ MOST_DEEP: Final = 20
 MAX_EDGES: Final = 100
 """Most edges of ranges in a request."""
 
-_KEPT: Final = 64
-_KEPT_BYTES: Final = 64 << 20
 _LONGEST_LIST: Final = 300
 _PARSE: Final[Mapping[FieldKind, Callable[[object], Any]]] = {
     "keyword": keyword,
     "number": number,
     "date": milliseconds,
 }
-
-
-class Filters:
-    """An LRU cache of the document sets of conditions, each up to a change: up to 64, within 64 MiB, but at least one.
-    Thread-safe."""
-
-    def __init__(self, store: DocumentStore) -> None:
-        set_bytes = 2 * (store.count // 8 + 8)  # in Java and in Python
-        kept = lru_cache(max(1, min(_KEPT, _KEPT_BYTES // set_bytes)))
-        self._where = kept(lambda condition, sequence: store.where(condition))
-        self._store = store
-
-    def where(self, condition: tuple[str, ...]) -> DocumentFilter:
-        """Give the set of a condition, from the cache or the index. SearchFailedError if the index fails."""
-        with reading():
-            return self._where(condition, self._store.sequence)
 
 
 def read_filter(

@@ -28,7 +28,7 @@ one such leg, the order is that leg's own: rounding in the normalisation can't t
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf, isfinite
+from math import isfinite
 
 import numpy as np
 import numpy.typing as npt
@@ -86,11 +86,11 @@ def align(legs: Sequence[tuple[Ordinals, npt.NDArray[np.floating]]]) -> Candidat
     return CandidateTable(*kernels.align(legs))
 
 
-def with_documents(table: CandidateTable, ordinals: Ordinals) -> CandidateTable:
+def with_documents(table: CandidateTable, ordinals: Sequence[int]) -> CandidateTable:
     """Give a table that has documents (m,), too, which no leg proposed and whose scores are not known yet."""
-    new = np.setdiff1d(ordinals, table.ordinals)
-    if not new.size:
+    if not ordinals:
         return table
+    new = np.setdiff1d(np.array(ordinals, np.int64), table.ordinals)
     every = np.concatenate([table.ordinals, new])
     order, legs = np.argsort(every), len(table.scores)
     scores = np.concatenate([table.scores, np.full((legs, new.size), np.nan)], axis=1)[:, order]
@@ -121,5 +121,5 @@ def fuse_rrf(table: CandidateTable, weights: Sequence[float], rank_constant: flo
 def _check_weights(table: CandidateTable, weights: Sequence[float]) -> None:
     if len(weights) != len(table.scores):
         raise ValueError(f"{len(table.scores)} legs need as many weights, got {len(weights)}")
-    if not all(0.0 <= weight < inf for weight in weights) or not any(weights):
+    if not all(map(isfinite, weights)) or not any(weights) or min(weights) < 0:
         raise ValueError(f"weights must be finite, not negative and not all 0, got {list(weights)}")

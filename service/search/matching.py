@@ -17,13 +17,12 @@ import numpy as np
 import numpy.typing as npt
 from lightretriever.artifacts.bundle.manifest import MatchThresholds
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
-from lightretriever.service.backends.base import EncodedQuery
 from lightretriever.service.schemas import LegName, Matched, Plain
 from lightretriever.service.search.encoder import QueryEncoder
 from lightretriever.service.search.fusion import CandidateTable
 from lightretriever.service.search.words import STOP_WORDS, WORD
 
-__all__ = ["LEVELS", "Levels", "Shares", "best_match", "judges_words", "matches", "reaching"]
+__all__ = ["LEVELS", "Levels", "Shares", "best_match", "judges_words", "matches"]
 
 LEVELS: Final[tuple[Matched, ...]] = ("none", "weak", "strong")
 """From the worst to the best."""
@@ -38,15 +37,11 @@ _STRONG: Final = 0.7  # chosen by the ten visible queries of the demo and by res
 
 
 def judges_words(
-    thresholds: MatchThresholds | None,
-    query: EncodedQuery,
-    table: CandidateTable,
-    legs: Sequence[LegName],
-    encoder: QueryEncoder,
+    thresholds: MatchThresholds | None, table: CandidateTable, legs: Sequence[LegName], encoder: QueryEncoder
 ) -> bool:
     """Tell whether `matches` looks at words: where terms are words, both legs were searched, and the dense leg found a
     document that may be a strong match."""
-    if thresholds is None or query.head or encoder.vocabulary.language is None or len(legs) < 2:
+    if thresholds is None or encoder.vocabulary.language is None or len(legs) < 2:
         return False
     return bool(np.fmax.reduce(table.scores[legs.index("dense")], initial=-1.0) >= thresholds.strong)
 
@@ -54,20 +49,19 @@ def judges_words(
 def matches(
     thresholds: MatchThresholds | None,
     text: str,
-    query: EncodedQuery,
     table: CandidateTable,
     legs: Sequence[LegName],
     encoder: QueryEncoder,
     shares: Shares,
 ) -> Levels | None:
-    """Give the level of each candidate of a query, encoded from `text`. None without thresholds or dense scores, and
-    for head queries, whose vector is another model's.
+    """Give the level of each candidate of a query, encoded from the tokens of `text` alone. None without thresholds or
+    dense scores.
 
     Words count where the terms are words and the sparse leg was searched. If no candidate has one of the query, none is
     strong, those of a strong dense score are weak, and if the tokenizer of the tables knows no word of it either, all
     are none: letters typed at random have pieces that are near to something, too. Without `shares`, none is strong.
     """
-    if thresholds is None or query.head or "dense" not in legs:
+    if thresholds is None or "dense" not in legs:
         return None
     dense: npt.NDArray[np.float64] = table.scores[legs.index("dense")]
     levels = (dense >= thresholds.weak).astype(np.int8)
@@ -97,11 +91,6 @@ def _knows_a_word(text: str, tokenizer: TextTokenizer) -> bool:
     """Whether a word of a text, stop words apart, is one token."""
     words = [word for word in WORD.findall(text) if word.lower() not in STOP_WORDS]
     return bool(words) and 1 in tokenizer.query_ids_of(words)[1]
-
-
-def reaching(least: Matched, levels: Levels) -> npt.NDArray[np.bool_]:
-    """Tell which candidates (u,) match at least so well; one without a level does not."""
-    return levels >= LEVELS.index(least)
 
 
 def best_match(levels: Levels | None) -> Plain:

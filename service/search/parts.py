@@ -13,7 +13,6 @@ from lightretriever.service.execution.executor import Executor
 from lightretriever.service.observability.metrics import Stage
 from lightretriever.service.search.documents import Documents
 from lightretriever.service.search.encoder import ENCODE_DOCUMENT, DocumentEncoder, QueryEncoder
-from lightretriever.service.search.filters import Filters
 from lightretriever.service.search.ranking import RERANK, Reranker
 from lightretriever.service.search.rules import RulesFile
 from lightretriever.service.settings import Settings
@@ -30,13 +29,12 @@ HEAVY: Final = "heavy"
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The parts that searches use: query encoder, backends, documents, filters, the executor of calls that can't be
+    """The parts that searches use: query encoder, backends, documents, the executor of calls that can't be
     interrupted, and if there are such, the reranking model, the model that encodes written documents, and the rules."""
 
     encoder: QueryEncoder
     backends: Backends
     documents: Documents
-    filters: Filters
     executor: Executor
     reranker: Reranker | None
     document_encoder: DocumentEncoder | None = None
@@ -64,7 +62,6 @@ class Parts:
                     encoder=encoder.result(),
                     backends=backends,
                     documents=Documents(backends.documents, bundle.manifest.field_names),
-                    filters=Filters(backends.documents),
                     executor=executor,
                     reranker=reranker,
                     document_encoder=written,

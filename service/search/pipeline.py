@@ -25,7 +25,7 @@ from lightretriever.service.search.documents import reading
 from lightretriever.service.search.encoder import require_terms
 from lightretriever.service.search.explain import check_explained
 from lightretriever.service.search.fusion import CandidateTable, Fused, align, fuse_linear, fuse_rrf, with_documents
-from lightretriever.service.search.matching import Levels, Shares, judges_words, matches, reaching
+from lightretriever.service.search.matching import LEVELS, Levels, Shares, judges_words, matches
 from lightretriever.service.search.parts import Parts
 from lightretriever.service.search.ranking import RERANK, Ranked, fields_to_rank, ranked
 from lightretriever.service.search.request import Plan
@@ -44,7 +44,7 @@ _RERANK_PATIENCE: Final = 0.25  # of the time left, for a turn
 _ATTEMPTS: Final = 10  # to search while documents are deleted
 
 
-class Search:
+class Search(Running):
     """One running search of a checked request."""
 
     def __init__(self, parts: Parts, plan: Plan, clock: StageClock) -> None:
@@ -52,10 +52,7 @@ class Search:
         """Legs that did not answer, and the reranking model if it didn't."""
         self.unscored: dict[LegName, Reason] = {}
         """Legs that answered but did not score the other legs' candidates."""
-        self._running = Running(parts, plan, clock)
-        self._parts = parts
-        self._plan = plan
-        self._clock = clock
+        super().__init__(parts, plan, clock)
         self._rules: AppliedRules | None = None
         self._thresholds = plan.thresholds
 
@@ -65,24 +62,24 @@ class Search:
         NoTokensError or NoDirectionError if the query can't be encoded, InvalidRequestError if it has too many tokens
         to be explained, DeadlineError, SearchFailedError or NotReadyError if there is no answer to give.
         """
-        request = self._plan.request
-        if perf_counter() >= self._running.until(_LEGS_UNTIL):
+        request = self.plan.request
+        if perf_counter() >= self.until(_LEGS_UNTIL):
             raise DeadlineError(
-                f"The search had not begun {self._clock.total() * 1e3:.0f} ms after the request came, too late for its "
-                f"deadline of {self._plan.deadline_ms:g} ms. Allow more time, or try again later."
+                f"The search had not begun {self.clock.total() * 1e3:.0f} ms after the request came, too late for its "
+                f"deadline of {self.plan.deadline_ms:g} ms. Allow more time, or try again later."
             )
         if request.query is None:
             return self._answered(self._list)
         typed = self._typed(request.query)
-        if self._parts.rules is not None:
-            self._rules = self._parts.rules.apply(typed.searched)
-            if self._rules is not None and self._rules.synonyms:
-                self._thresholds = None  # they change the query's vector
+        if self.parts.rules is not None:
+            self._rules = self.parts.rules.apply(typed.searched)
         extra_terms = self._extra_terms(typed)
-        query = self._encoded(typed, extra_terms)
+        query, legs = self._encoded(typed, extra_terms)
+        if query.head or (self._rules is not None and self._rules.synonyms):
+            self._thresholds = None  # they hold for sums over the query's own tokens
         if request.explain:
-            check_explained(request, query, self._plan.max_explained)
-        return self._answered(partial(self._search, typed, extra_terms, query))
+            check_explained(request, query, self.plan.max_explained)
+        return self._answered(partial(self._search, typed, extra_terms, query, legs))
 
     def _answered(self, answer: Callable[[], Plain]) -> Plain:
         """Answer, anew if documents were deleted meanwhile."""
@@ -94,18 +91,23 @@ class Search:
                 self.unscored.clear()
         raise NotReadyError("Documents that the search found are deleted all the time. Try again later.")
 
-    def _search(self, typed: Typed, extra_terms: Sequence[tuple[str, float]], query: EncodedQuery) -> Plain:
-        """Search for an encoded query, and answer. DocumentsGoneError if a document was deleted meanwhile."""
-        candidates = self._candidates(query)
-        legs, pinned = list(candidates), self._pinned()
-        table = self._aligned(list(candidates.values()), pinned)
+    def _search(
+        self, typed: Typed, extra_terms: Sequence[tuple[str, float]], query: EncodedQuery, known: Sequence[LegName]
+    ) -> Plain:
+        """Search for an encoded query in the legs that know something of it, and answer. DocumentsGoneError if a
+        document was deleted meanwhile."""
+        candidates = self._candidates(query, known)
+        legs, pinned = list(candidates), {} if self._rules is None else self._pinned(self._rules)
+        with self.clock.measure("fuse"):
+            table = with_documents(align(list(candidates.values())), list(pinned.values()))
         shares = cache(partial(self._shares_to_judge, query, table.ordinals))
-        with self._parts.backends.within(self._running.until()):
+        with self.parts.backends.within(self.until()):
             self._score(query, table, legs, shares)
-            fused = self._fused(table, legs)
-            levels = self._levels(typed, query, table, legs, shares)
+            with self.clock.measure("fuse"):
+                fused = self._fused(table, legs)
+                levels = matches(self._thresholds, typed.searched, table, legs, self.parts.encoder, shares)
+                fused, unmatched = self._matching(fused, levels, legs)
             columns = np.searchsorted(table.ordinals, list(pinned.values())).tolist() if pinned else []
-            fused, unmatched = self._matching(fused, levels, legs)
             fused = _with_columns(fused, columns) if pinned else fused
             ranking = self._ranked(typed.searched, table, fused, columns)
             found = Found(
@@ -122,33 +124,36 @@ class Search:
                 pinned=list(pinned),
                 degraded=sorted(self.missing),
             )
-            return build_answer(self._running, found, partial(self._shares, query, legs))
+            return build_answer(self, found, partial(self._shares, query, legs))
 
     def _typed(self, query: str) -> Typed:
         """Give the text to search for: the query, its words corrected and completed where the request asks for that."""
-        request = self._plan.request
-        if request.spelling is None and not request.prefix:
+        request, spellings = self.plan.request, self.parts.backends.spellings
+        if spellings is None or not (request.spelling or request.prefix):
             return Typed(query, query)
-        with self._clock.measure("spelling"), reading():
-            return read_typed(query, request, self._parts.backends.spellings, self._parts.encoder, self._plan.task)
+        with self.clock.measure("spelling"), reading():
+            return read_typed(query, request, spellings, self.parts.encoder, self.plan.task)
 
-    def _encoded(self, typed: Typed, extra_terms: Sequence[tuple[str, float]]) -> EncodedQuery:
-        request, legs = self._plan.request, self._plan.legs
-        query = self._parts.encoder.encode(
+    def _encoded(self, typed: Typed, extra_terms: Sequence[tuple[str, float]]) -> tuple[EncodedQuery, list[LegName]]:
+        """Encode the query, and give the legs that have something to search for."""
+        request, legs = self.plan.request, self.plan.legs
+        query = self.parts.encoder.encode(
             typed.searched,
-            self._plan.task,
-            self._clock,
+            self.plan.task,
+            self.clock,
             dense="dense" in legs,
             sparse="sparse" in legs or request.snippets is not None,
             extra_terms=extra_terms,
         )
-        require_terms(self._legs(query), "query", typed.searched)
-        return query
+        known = {"dense": query.dense is not None, "sparse": bool(query.terms)}
+        searched = [name for name in legs if known[name]]
+        require_terms(searched, "query", typed.searched)
+        return query, searched
 
     def _extra_terms(self, typed: Typed) -> list[tuple[str, float]]:
         """Give the texts that count beside the query, with their weights: the request's, the completions, and those of
         rules."""
-        terms, rules = self._plan.request.terms, self._rules
+        terms, rules = self.plan.request.terms, self._rules
         if not (terms or typed.words or rules):
             return []
         synonyms = [] if rules is None else [one for one in rules.synonyms if self._is_known(one[0])]
@@ -156,31 +161,25 @@ class Search:
 
     def _is_known(self, text: str) -> bool:
         """Whether a leg to be searched has something to search for in a text."""
-        encoder, legs = self._parts.encoder, self._plan.legs
+        encoder, legs = self.parts.encoder, self.plan.legs
         return bool(
             ("dense" in legs and encoder.tokenizer.query_ids(text))
             or ("sparse" in legs and encoder.vocabulary.terms_of([text])[0])
         )
 
-    def _legs(self, query: EncodedQuery) -> list[LegName]:
-        """Give the legs that have something to search for."""
-        known = {"dense": query.dense is not None, "sparse": bool(query.terms)}
-        return [name for name in self._plan.legs if known[name]]
-
-    def _candidates(self, query: EncodedQuery) -> dict[LegName, ScoredDocuments]:
+    def _candidates(self, query: EncodedQuery, legs: Sequence[LegName]) -> dict[LegName, ScoredDocuments]:
         """Search the legs in parallel. DeadlineError or SearchFailedError if too few answer."""
         found: dict[LegName, ScoredDocuments] = {}
-        plan, among = self._plan, None
+        plan, among = self.plan, None
         if (condition := self._condition()) is not None:
-            with self._clock.measure("filter"):
-                among = self._parts.filters.where(condition)
-        legs, until = self._legs(query), self._running.until(_LEGS_UNTIL)
-        outcomes = self._parts.backends.search(query, legs, plan.candidates, among, until)
+            with self.clock.measure("filter"):
+                among = self.parts.documents.where(condition)
+        outcomes = self.parts.backends.search(query, legs, plan.candidates, among, self.until(_LEGS_UNTIL))
         for name in legs:
             outcome = outcomes[name]
             if outcome.reason is None:
                 found[name] = outcome.get()
-                self._clock.add(name, outcome.started, outcome.ended)
+                self.clock.add(name, outcome.started, outcome.ended)
             else:
                 self.missing[name] = outcome.reason
                 if outcome.error is not None and outcome.reason == "failed":
@@ -193,35 +192,27 @@ class Search:
 
     def _condition(self) -> tuple[str, ...] | None:
         """Give the filter of the request, without the documents that rules hide."""
-        condition, rules = self._plan.condition, self._rules
+        condition, rules = self.plan.condition, self._rules
         if rules is None or not rules.hidden:
             return condition
         hidden = ("not", "ids", str(len(rules.hidden)), *rules.hidden)
         return hidden if condition is None else ("and", "2", *condition, *hidden)
 
-    def _pinned(self) -> dict[str, int]:
+    def _pinned(self, rules: AppliedRules) -> dict[str, int]:
         """Give the ordinals of the documents that rules put first, by id in their order: those that pass the filter.
         None with `sort`, whose field alone gives the order."""
-        rules = self._rules
-        if rules is None or not rules.pinned or self._plan.request.sort is not None:
+        if not rules.pinned or self.plan.request.sort is not None:
             return {}
-        ids, condition, documents = rules.pinned, self._condition(), self._parts.documents
+        ids, condition, documents = rules.pinned, self._condition(), self.parts.documents
         wanted = ("ids", str(len(ids)), *ids)
-        self._running.require_time("find the pinned documents")
-        with self._clock.measure("filter"), self._parts.backends.within(self._running.until(_RESCORE_UNTIL)):
-            among = self._parts.filters.where(wanted if condition is None else ("and", "2", *condition, *wanted))
+        self.require_time("find the pinned documents")
+        with self.clock.measure("filter"), self.parts.backends.within(self.until(_RESCORE_UNTIL)):
+            among = self.parts.documents.where(wanted if condition is None else ("and", "2", *condition, *wanted))
             with reading():
                 ordinals = documents.store.listed(among, None, 0, len(ids))
             read = [document_id for document_id, _ in documents.fetch(ordinals, [])]
             found = dict(zip(read, ordinals.tolist(), strict=True))
         return {document_id: found[document_id] for document_id in ids if document_id in found}
-
-    def _aligned(self, candidates: Sequence[ScoredDocuments], pinned: Mapping[str, int]) -> CandidateTable:
-        """Put the candidates of the legs and the pinned documents into one table."""
-        started = perf_counter()
-        table = align(candidates)
-        self._clock.add("fuse", started)
-        return with_documents(table, np.array(list(pinned.values()), np.int64)) if pinned else table
 
     def _score(self, query: EncodedQuery, table: CandidateTable, legs: list[LegName], shares: Shares) -> None:
         """Fill in each leg's true score of the documents that only other legs proposed. If it fails or there is no
@@ -229,14 +220,14 @@ class Search:
         wanted = {name: which for row, name in enumerate(legs) if (which := table.missing(row)).size}
         if not wanted:
             return
-        started, scored, until = perf_counter(), False, self._running.until(_RESCORE_UNTIL)
-        judges = judges_words(self._thresholds, query, table, legs, self._parts.encoder)
+        started, scored, until = perf_counter(), False, self.until(_RESCORE_UNTIL)
+        judges = judges_words(self._thresholds, table, legs, self.parts.encoder)
         if "sparse" in wanted and judges and started < until and (found := shares()) is not None:
             row = legs.index("sparse")
             table.fill(row, scores_of(found[np.isnan(table.scores[row])]))
             del wanted["sparse"]
             scored = True
-        for name, outcome in self._parts.backends.score(query, wanted, until).items():
+        for name, outcome in self.parts.backends.score(query, wanted, until).items():
             if outcome.reason is None:
                 table.fill(legs.index(name), outcome.get())
                 scored = True
@@ -247,67 +238,54 @@ class Search:
             if outcome.error is not None and outcome.reason == "failed":
                 self._log_failure(name, outcome.error)
         if scored:
-            self._clock.add("rescore", started)
+            self.clock.add("rescore", started)
 
     def _fused(self, table: CandidateTable, legs: list[LegName]) -> Fused:
-        request, started = self._plan.request, perf_counter()
-        weights = [self._plan.legs[name] for name in legs]
-        if request.mode != "hybrid":
-            fused = Fused(np.argsort(table.ranks[0]), table.scores, table.scores[0])
-        elif isinstance(request.fusion, LinearFusion):
-            fused = fuse_linear(table, weights, request.fusion.normalization)
-        else:
-            fused = fuse_rrf(table, weights, request.fusion.rank_constant)
-        self._clock.add("fuse", started)
-        return fused
-
-    def _levels(
-        self, typed: Typed, query: EncodedQuery, table: CandidateTable, legs: list[LegName], shares: Shares
-    ) -> Levels | None:
-        """Give how well each candidate matches; None if that can't be told."""
-        started = perf_counter()
-        levels = matches(self._thresholds, typed.searched, query, table, legs, self._parts.encoder, shares)
-        self._clock.add("fuse", started)
-        return levels
+        fusion, weights = self.plan.request.fusion, [self.plan.legs[name] for name in legs]
+        if self.plan.request.mode != "hybrid":
+            return Fused(np.argsort(table.ranks[0]), table.scores, table.scores[0])
+        if isinstance(fusion, LinearFusion):
+            return fuse_linear(table, weights, fusion.normalization)
+        return fuse_rrf(table, weights, fusion.rank_constant)
 
     def _shares_to_judge(self, query: EncodedQuery, ordinals: Ordinals) -> npt.NDArray[np.float32] | None:
         found = self._shares_of("sparse", query, ordinals)
-        if found is None and self._plan.request.min_matched is not None:
+        if found is None and self.plan.request.min_matched is not None:
             raise SearchFailedError("The leg sparse failed. The reason is in the log; try again later.")
         return found
 
     def _matching(self, fused: Fused, levels: Levels | None, legs: list[LegName]) -> tuple[Fused, int | None]:
         """Leave out of a ranking what matches less well than the request asks for, and tell how many these are."""
-        least = self._plan.request.min_matched
+        least = self.plan.request.min_matched
         if least is None or (levels is None and "dense" in legs):  # None for a head query, and a rule's synonyms
             return fused, None
-        kept = fused.order[:0] if levels is None else fused.order[reaching(least, levels)[fused.order]]
+        kept = fused.order[:0] if levels is None else fused.order[levels[fused.order] >= LEVELS.index(least)]
         return Fused(kept, fused.shares, fused.scores), fused.order.size - kept.size
 
     def _ranked(self, text: str, table: CandidateTable, fused: Fused, pinned: list[int]) -> Ranked:
         """Order the candidates by what else the request asks for, but those of the columns `pinned` first."""
-        request, parts = self._plan.request, self._parts
+        request, parts = self.plan.request, self.parts
         names = fields_to_rank(request)
-        if not names and not request.diversity and not self._plan.rerank and not pinned:
+        if not names and not request.diversity and not self.plan.rerank and not pinned:
             return Ranked(fused.order.tolist(), fused.scores, np.empty((0, fused.scores.size)))
-        self._running.require_time("order the candidates")
+        self.require_time("order the candidates")
         ordinals = table.ordinals[fused.order]
-        with self._clock.measure("rank"):
+        with self.clock.measure("rank"):
             documents = parts.documents.fetch(ordinals, names) if names else []
             values = {name: [fields.get(name) for _, fields in documents] for name in names}
-            vectors, require_time = partial(self._vectors, ordinals), partial(self._running.require_time, "diversify")
+            vectors, require_time = partial(self._vectors, ordinals), partial(self.require_time, "diversify")
             rerank = partial(self._reranked, text, table)
-            return ranked(request, fused, values, self._plan.kinds, vectors, rerank, require_time, pinned)
+            return ranked(request, fused, values, self.plan.kinds, vectors, rerank, require_time, pinned)
 
     def _vectors(self, ordinals: Ordinals) -> npt.NDArray[np.float32]:
         with reading():
-            return self._parts.backends.vectors(ordinals)
+            return self.parts.backends.vectors(ordinals)
 
     def _reranked(self, text: str, table: CandidateTable, columns: npt.NDArray[np.intp]) -> list[float]:
         """Ask the reranking model for the scores of the first columns; none if it is not to be asked, fails or is
         late."""
-        parts, until = self._parts, self._running.until(_RERANK_UNTIL)
-        if not self._plan.rerank or parts.reranker is None or not columns.size:
+        parts, until = self.parts, self.until(_RERANK_UNTIL)
+        if not self.plan.rerank or parts.reranker is None or not columns.size:
             return []
         outcome: Outcome[list[float]] = Outcome(reason="stuck")
         if parts.reranker.turns.take(_RERANK_PATIENCE * (until - perf_counter())):
@@ -318,12 +296,12 @@ class Search:
             finally:
                 parts.reranker.turns.end(answered=outcome.reason is None)
         if outcome.reason is None:
-            self._clock.add(RERANK, outcome.started, outcome.ended)
+            self.clock.add(RERANK, outcome.started, outcome.ended)
             return outcome.get()
         self.missing[RERANK] = outcome.reason
         if outcome.error is not None:
             _log.error("reranker failed", exc_info=outcome.error)
-        if not self._plan.request.allow_partial:
+        if not self.plan.request.allow_partial:
             if outcome.reason == "failed":
                 raise SearchFailedError("The reranking model failed; the log says why. Allow partial answers.")
             raise DeadlineError("The reranking model was too late. Allow partial answers, or more time.")
@@ -337,7 +315,7 @@ class Search:
         if query.head:
             legs = [name for name in legs if name != "dense"]
         elif "dense" in legs:
-            query = self._parts.encoder.with_parts(query, self._plan.task)
+            query = self.parts.encoder.with_parts(query, self.plan.task)
         shares = {}
         for name in legs:
             found = self._shares_of(name, query, ordinals)
@@ -348,7 +326,7 @@ class Search:
     def _shares_of(self, name: LegName, query: EncodedQuery, ordinals: Ordinals) -> npt.NDArray[np.float32] | None:
         """Give each term's or token's share of a leg's score, None if the leg fails."""
         try:
-            return self._parts.backends.legs[name].shares(query, ordinals)
+            return self.parts.backends.legs[name].shares(query, ordinals)
         except DocumentsGoneError:
             raise
         except TimeoutError as error:
@@ -360,25 +338,23 @@ class Search:
             return None
 
     def _log_failure(self, name: LegName, error: BaseException) -> None:
-        _log.error(
-            "leg failed", exc_info=error, extra={"leg": name, "backend": self._parts.backends.legs[name].backend}
-        )
+        _log.error("leg failed", exc_info=error, extra={"leg": name, "backend": self.parts.backends.legs[name].backend})
 
     def _list(self) -> Plain:
         """List all documents that match the filter, in the order of a declared field or of writing. No leg is searched,
         so hits have no scores. DocumentsGoneError if a document was deleted meanwhile."""
-        parts, plan, running, among = self._parts, self._plan, self._running, None
+        parts, plan, among = self.parts, self.plan, None
         request, store = plan.request, parts.documents.store
-        with parts.backends.within(running.until()):
+        with parts.backends.within(self.until()):
             if plan.condition is not None:
-                with self._clock.measure("filter"):
-                    among = parts.filters.where(plan.condition)
-            running.require_time("order the documents")
-            with self._clock.measure("rank"), reading():
-                seconds = running.until(_RESCORE_UNTIL) - perf_counter()
+                with self.clock.measure("filter"):
+                    among = parts.documents.where(plan.condition)
+            self.require_time("order the documents")
+            with self.clock.measure("rank"), reading():
+                seconds = self.until(_RESCORE_UNTIL) - perf_counter()
                 ordinals = store.listed(among, plan.order, request.offset, request.k, seconds)
                 (total,) = store.totals([among])
-            return build_listing(running, ordinals, total, among)
+            return build_listing(self, ordinals, total, among)
 
 
 def _with_columns(fused: Fused, columns: list[int]) -> Fused:

@@ -1,8 +1,8 @@
 """Checks requests against the bundle and the settings, which the schema alone can't, and fills in their defaults."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 from lightretriever.artifacts.bundle.manifest import MatchThresholds
 from lightretriever.artifacts.corpus.fields import FieldKind, Order, milliseconds, number
@@ -12,10 +12,7 @@ from lightretriever.service.schemas import (
     EmbeddingsRequest,
     EncodeRequest,
     LegName,
-    LinearFusion,
     Mode,
-    QueryTerm,
-    RrfFusion,
     SearchRequest,
     Weights,
 )
@@ -49,13 +46,6 @@ def candidates_of(request: SearchRequest, settings: Settings) -> int:
 def reranks(request: SearchRequest) -> bool:
     """Whether the reranking model orders the candidates of a search anew, if there is one."""
     return not (request.sort or request.diversity) if request.rerank is None else request.rerank
-
-
-class _Conditions(NamedTuple):
-    """What a search says of declared fields: its filter as the backends read it, and the ranges to count by field."""
-
-    filter: tuple[str, ...] | None
-    ranges: Mapping[str, FieldRanges]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +104,9 @@ class RequestReader:
 
     def read_search(self, request: SearchRequest) -> Plan:
         """Check a search, and fill in what it leaves open. InvalidRequestError unless it can be answered."""
-        read, errors = self._read(request)
+        condition, ranges, errors = self._read(request)
         _raise_all(errors)
-        return self._planned(request, read, self._settings.max_explained)
+        return self._planned(request, condition, ranges, self._settings.max_explained)
 
     def read_batch(self, requests: Collection[SearchRequest]) -> list[Plan]:
         """Check several searches, which share what may be explained at once. InvalidRequestError unless every search
@@ -132,26 +122,33 @@ class RequestReader:
         read = [self._read(request) for request in requests]
         _raise_all(
             FieldError(f"searches.{position}.{error.field}", error.message, error.value)
-            for position, (_, errors) in enumerate(read)
+            for position, (*_, errors) in enumerate(read)
             for error in errors
         )
         explained = self._settings.max_explained // max(1, sum(request.explain for request in requests))
         pairs = zip(requests, read, strict=True)
-        return [self._planned(request, conditions, explained) for request, (conditions, _) in pairs]
+        return [self._planned(request, condition, ranges, explained) for request, (condition, ranges, _) in pairs]
 
-    def _read(self, request: SearchRequest) -> tuple[_Conditions, list[FieldError]]:
-        """Give a search's conditions, and everything that is wrong with the search."""
-        errors = list(self._of_search(request))
-        ranges: Mapping[str, FieldRanges] = {}
+    def _read(
+        self, request: SearchRequest
+    ) -> tuple[tuple[str, ...] | None, Mapping[str, FieldRanges], list[FieldError]]:
+        """Give a search's filter as the backends read it, its ranges by field, and everything that is wrong with it."""
+        errors, condition, ranges = list(self._of_search(request)), None, dict[str, FieldRanges]()
         if request.facet_ranges:
             ranges, wrong = read_ranges(request.facet_ranges, self._filters)
             errors += wrong
-        if request.filter is None:
-            return _Conditions(None, ranges), errors
-        condition, wrong = read_filter(request.filter, self._filters)
-        return _Conditions(condition, ranges), [*errors, *wrong]
+        if request.filter is not None:
+            condition, wrong = read_filter(request.filter, self._filters)
+            errors += wrong
+        return condition, ranges, errors
 
-    def _planned(self, request: SearchRequest, conditions: _Conditions, max_explained: int) -> Plan:
+    def _planned(
+        self,
+        request: SearchRequest,
+        condition: tuple[str, ...] | None,
+        ranges: Mapping[str, FieldRanges],
+        max_explained: int,
+    ) -> Plan:
         settings, order = self._settings, None
         if request.query is None and request.sort is not None:
             sort = request.sort
@@ -164,8 +161,8 @@ class RequestReader:
             candidates=candidates_of(request, settings),
             deadline_ms=settings.deadline_ms if request.deadline_ms is None else request.deadline_ms,
             max_explained=max_explained,
-            condition=conditions.filter,
-            ranges=conditions.ranges,
+            condition=condition,
+            ranges=ranges,
             order=order,
             kinds=self._filters,
             rerank=self._reranks and reranks(request),
@@ -198,12 +195,16 @@ class RequestReader:
         if request.query is None:
             yield from self._of_listing(request)
         else:
-            yield from self._of_texts(request.query, request.terms)
+            yield from self._of_text("query", request.query)
+            together = len(request.query) + sum(len(term.text) for term in request.terms)
+            longest = self._settings.max_query_chars
+            if together > longest >= len(request.query):
+                message = f"with the query they have {together} characters, at most {longest} are possible"
+                yield FieldError("terms", message)
         yield from self._of_task(request.task)
-        yield from self._of_mode(request)
+        yield from self._of_dense(request)
         yield from self._of_matched(request)
         yield from self._of_typing(request)
-        yield from self._of_weights(request.fusion)
         yield from self._of_window(request)
         yield from self._of_ranking(request)
         yield from self._of_fields("fields", request.fields or ())
@@ -217,13 +218,6 @@ class RequestReader:
         most = self._settings.deadline_ms
         if request.deadline_ms is not None and request.deadline_ms > most:
             yield FieldError("deadline_ms", f"the service's deadline is {most:g} ms; ask for less", request.deadline_ms)
-
-    def _of_texts(self, query: str, terms: Sequence[QueryTerm]) -> Iterator[FieldError]:
-        yield from self._of_text("query", query)
-        together = len(query) + sum(len(term.text) for term in terms)
-        longest = self._settings.max_query_chars
-        if together > longest >= len(query):
-            yield FieldError("terms", f"with the query they have {together} characters, at most {longest} are possible")
 
     def _of_listing(self, request: SearchRequest) -> Iterator[FieldError]:
         if request.filter is None and request.sort is None:
@@ -257,11 +251,16 @@ class RequestReader:
             )
             yield FieldError("min_matched", message, least)
 
-    def _of_mode(self, request: SearchRequest) -> Iterator[FieldError]:
-        if request.mode not in self._modes:
+    def _of_dense(self, request: SearchRequest) -> Iterator[FieldError]:
+        """What needs a dense leg, where there is none."""
+        if "dense" in self._modes:
+            return
+        if request.mode == "dense":
             yield FieldError("mode", f"{_NO_DENSE}; it has the modes {', '.join(self._modes)}", request.mode)
-        if request.diversity and "dense" not in self._modes:
+        if request.diversity:
             yield FieldError("diversity", f"it compares vectors, and {_NO_DENSE}", request.diversity)
+        if "weights" in request.fusion.model_fields_set and request.fusion.weights and request.fusion.weights.dense:
+            yield FieldError("fusion.weights.dense", _NO_DENSE, request.fusion.weights.dense)
 
     def _of_typing(self, request: SearchRequest) -> Iterator[FieldError]:
         if self._spells:
@@ -271,11 +270,6 @@ class RequestReader:
             yield FieldError("spelling", reason, request.spelling)
         if request.prefix:
             yield FieldError("prefix", reason, value=True)
-
-    def _of_weights(self, fusion: LinearFusion | RrfFusion) -> Iterator[FieldError]:
-        weights = fusion.weights if "weights" in fusion.model_fields_set else None
-        if weights is not None and weights.dense and "dense" not in self._modes:
-            yield FieldError("fusion.weights.dense", _NO_DENSE, weights.dense)
 
     def _of_ranking(self, request: SearchRequest) -> Iterator[FieldError]:
         for place, boost in enumerate(request.boosts):

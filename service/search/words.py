@@ -137,13 +137,11 @@ class Typed:
     words: Sequence[tuple[str, float]] = ()
 
 
-def read_typed(query: str, request: SearchRequest, words: Spellings | None, encoder: QueryEncoder, task: str) -> Typed:
+def read_typed(query: str, request: SearchRequest, words: Spellings, encoder: QueryEncoder, task: str) -> Typed:
     """Complete the last word if the request has `prefix`, and correct the others if it has `spelling`.
 
     The last word becomes its likeliest completion; the others count beside it, by their weights.
     """
-    if words is None or not (request.prefix or request.spelling):
-        return Typed(query, query)
     found = list(_words_alone(query))
     completions, better = list[Completion](), dict[tuple[int, int], str]()
     if request.prefix and found and found[-1].end() == len(query):

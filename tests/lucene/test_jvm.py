@@ -75,7 +75,7 @@ import sys
 from pathlib import Path
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.search.engine import SearchEngine
-from lightretriever.service.search.evaluation import open_searcher
+from lightretriever.service.commands.evaluation import open_searcher
 bundle = Bundle.open(Path(sys.argv[1]))
 with SearchEngine.open(bundle) if {way!r} == "search" else open_searcher(bundle):
     print(limit())

@@ -17,9 +17,9 @@ from lightretriever.artifacts.evaluation.full import QueryModel, encode_fully
 from lightretriever.artifacts.pipeline.head import most_frequent
 from lightretriever.artifacts.pipeline.language_model import LanguageModel
 from lightretriever.artifacts.tokens.head_queries import HeadQueries
+from lightretriever.service.commands.evaluation import EngineSearcher
 from lightretriever.service.http.app import create_app
 from lightretriever.service.search.engine import SearchEngine
-from lightretriever.service.search.evaluation import EngineSearcher
 from lightretriever.service.settings import Settings
 
 from tests.support import recipes

@@ -24,10 +24,10 @@ from lightretriever.artifacts.pipeline.language_model import LanguageModel
 from lightretriever.artifacts.pipeline.recipe import EncodeRecipe, ModelRecipe
 from lightretriever.artifacts.pipeline.sparse_model import SparseModel
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
+from lightretriever.service.commands.evaluation import EngineSearcher
 from lightretriever.service.http.app import create_app
 from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.search.engine import SearchEngine
-from lightretriever.service.search.evaluation import EngineSearcher
 from lightretriever.service.settings import Settings
 
 from tests.support.biencoder import save_biencoder

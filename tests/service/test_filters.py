@@ -17,8 +17,8 @@ from lightretriever.artifacts.sparse.index import DocumentSet, ImpactIndex
 from lightretriever.service.backends.base import DocumentFilter
 from lightretriever.service.http.app import create_app
 from lightretriever.service.schemas import Mode, SearchRequest
+from lightretriever.service.search.documents import Documents
 from lightretriever.service.search.engine import SearchEngine
-from lightretriever.service.search.filters import Filters
 
 from tests.service.conftest import SETTINGS
 from tests.support.tiny import TinyDocument, make_tiny_bundle, tiny_documents
@@ -194,7 +194,7 @@ def test_the_same_condition_is_looked_up_once(engine: SearchEngine, monkeypatch:
 
 
 def test_few_large_sets_are_kept(engine: SearchEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lightretriever.service.search.filters._KEPT_BYTES", 600)  # two sets of a thousand documents
+    monkeypatch.setattr("lightretriever.service.search.documents._KEPT_BYTES", 600)  # two sets of a thousand documents
     looked: list[Sequence[str]] = []
 
     class Counting(ImpactIndex):
@@ -203,10 +203,10 @@ def test_few_large_sets_are_kept(engine: SearchEngine, monkeypatch: pytest.Monke
             return super().where(condition)
 
     with engine.bundle.sparse() as index:
-        filters = Filters(Counting(index.handle, index.path))
+        documents = Documents(Counting(index.handle, index.path), [])
         first, second, third = [("number", "share", "0.0", f"{below}.0") for below in (1, 2, 3)]
         for condition in (first, second, third, second, third, first):
-            filters.where(condition)
+            documents.where(condition)
     assert looked == [first, second, third, first]
 
 

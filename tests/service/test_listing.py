@@ -1,16 +1,20 @@
 """Searches without a query: all documents that match a filter, in the order of a field or of writing."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from time import perf_counter
 
 import pytest
 from fastapi.testclient import TestClient
 from lightretriever import SearchClient
 from lightretriever.artifacts.corpus.fields import FieldKind
+from lightretriever.artifacts.sparse.index import DocumentSet, ImpactIndex
+from lightretriever.service.errors import DeadlineError
 from lightretriever.service.http.api_keys import new_key
 from lightretriever.service.http.app import create_app
+from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 
@@ -190,3 +194,22 @@ def test_documents_written_later_are_listed_and_deleted_ones_are_not(tmp_path: P
         assert (late.total, [hit.id for hit in late.hits]) == (1, ["new"])
         both = client.search(filter={"field": "source", "in": ["late", "wiki"]}, k=40)
         assert both.hits[-1].id == "new"
+
+
+def test_no_further_range_is_counted_after_the_deadline(engine: SearchEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock of the search goes on by a day with each condition that is looked up."""
+    looked: list[Sequence[str]] = []
+    where = ImpactIndex.where
+
+    def slow(index: ImpactIndex, condition: Sequence[str]) -> DocumentSet:
+        looked.append(condition)
+        return where(index, condition)
+
+    monkeypatch.setattr(ImpactIndex, "where", slow)
+    monkeypatch.setattr(
+        "lightretriever.service.search.answer.perf_counter", lambda: perf_counter() + 86_400 * len(looked)
+    )
+    asked = {"sort": {"field": "year"}, "facet_ranges": {"year": [2000, 2010]}}
+    with pytest.raises(DeadlineError, match=r"no time left to count the facets within 60000 ms"):
+        engine.search(SearchRequest.model_validate(asked))
+    assert len(looked) == 1

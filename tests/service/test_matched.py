@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.service.backends.base import EncodedQuery
 from lightretriever.service.http.app import create_app
 from lightretriever.service.schemas import LegName, Matched
 from lightretriever.service.search.encoder import QueryEncoder
@@ -68,8 +67,7 @@ def levels(
     tokenizer = bundle.tokenizer()
     vocabulary = bundle.vocabulary(tokenizer) if terms else None
     encoder = QueryEncoder(tokenizer, {"search": bundle.table("search")}, vocabulary)
-    asked = EncodedQuery.of_model([], np.empty(0, np.float32), None)
-    found = matches(match, query, asked, table, legs or ("dense", "sparse"), encoder, lambda: shares)
+    found = matches(match, query, table, legs or ("dense", "sparse"), encoder, lambda: shares)
     assert found is not None
     return [None if level < 0 else LEVELS[level] for level in found.tolist()]
 

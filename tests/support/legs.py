@@ -27,6 +27,3 @@ class WrappedLeg:
 
     def shares(self, query: EncodedQuery, ordinals: Ordinals) -> npt.NDArray[np.float32]:
         return self._leg.shares(query, ordinals)
-
-    def close(self) -> None:
-        self._leg.close()

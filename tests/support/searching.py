@@ -3,7 +3,7 @@
 from functools import partial
 
 from lightretriever.artifacts.evaluation import evaluate
-from lightretriever.service.search.evaluation import open_searcher
+from lightretriever.service.commands.evaluation import open_searcher
 
 __all__ = ["evaluate_bundle", "open_searcher"]
 
