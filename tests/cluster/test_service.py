@@ -276,7 +276,7 @@ def test_every_trip_has_the_time_of_the_request(
     with behind(cluster, settings) as (proxy, slow), SearchEngine.open(bundle, slow) as engine:
         engine.warm_up()
         proxy.held = held
-        request = SearchRequest.model_validate({"query": "music", "deadline_ms": 2_000, **request_})
+        request = SearchRequest.model_validate({"query": "music", "deadline_ms": 1_000, **request_})
         with ThreadPoolExecutor(1) as thread:
             answer = thread.submit(engine.search, request)
             with pytest.raises(DeadlineError):
