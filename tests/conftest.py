@@ -48,11 +48,13 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Import without the cycle collector, which would look at a million lasting objects again and again."""
+    """Import without the cycle collector, which would look at a million lasting objects again and again, and leave to
+    it only what tests make."""
     gc.disable()
     try:
         return (yield)
     finally:
+        gc.freeze()
         gc.enable()
 
 
@@ -70,14 +72,6 @@ def jvm() -> None:
     """Start this process's JVM, see `tests.support.java`."""
     with patch.dict(os.environ, QUICK_JAVA):
         start_jvm()
-
-
-@pytest.fixture(autouse=True)
-def unfrozen() -> Iterator[None]:
-    """What serves, or is measured, in this process settles it; other tests need a collector that sees everything."""
-    yield
-    if gc.get_freeze_count():
-        gc.unfreeze()
 
 
 @pytest.fixture(scope="session")

@@ -42,13 +42,17 @@ def vectors() -> Vectors:
 
 
 @pytest.fixture(scope="module", params=FACTORIES)
-def opened(
-    request: pytest.FixtureRequest, vectors: Vectors, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[str, DenseIndex]:
-    path = tmp_path_factory.mktemp("dense") / "dense.faiss"
-    index = build_dense_index(vectors, request.param)
-    write_dense_index(index, path)
-    return request.param, DenseIndex.open(path, choose_parameters(index, vectors, unit(50, seed=4))[0])
+def written(request: pytest.FixtureRequest, vectors: Vectors, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file of an index. Read only."""
+    path: Path = tmp_path_factory.mktemp("dense") / request.param
+    write_dense_index(build_dense_index(vectors, request.param), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def opened(written: Path, vectors: Vectors) -> tuple[str, DenseIndex]:
+    parameters, _ = choose_parameters(faiss.read_index(str(written)), vectors, unit(50, seed=4))
+    return written.name, DenseIndex.open(written, parameters)
 
 
 def test_count_and_dimension(opened: tuple[str, DenseIndex]) -> None:
@@ -83,14 +87,10 @@ def test_scores_of_given_documents_are_those_of_the_search(opened: tuple[str, De
         np.testing.assert_allclose(every, vectors @ query, atol=1e-5 if factory in EXACT_SCORES else 2e-2)
 
 
-def test_vectors_are_those_that_faiss_gives(opened: tuple[str, DenseIndex], vectors: Vectors, tmp_path: Path) -> None:
-    factory, index = opened
-    file = tmp_path / "dense.faiss"
-    write_dense_index(build_dense_index(vectors, factory), file)
+def test_vectors_are_those_that_faiss_gives(opened: tuple[str, DenseIndex], written: Path) -> None:
     ordinals = np.random.default_rng(5).integers(0, COUNT, 200)  # some twice
-    np.testing.assert_array_equal(
-        index.vectors(ordinals), faiss.read_index(str(file)).reconstruct_batch(ordinals), strict=True
-    )
+    expected = faiss.read_index(str(written)).reconstruct_batch(ordinals)
+    np.testing.assert_array_equal(opened[1].vectors(ordinals), expected, strict=True)
 
 
 def test_a_score_does_not_depend_on_the_other_documents(tmp_path: Path) -> None:
@@ -181,12 +181,12 @@ def test_building_is_deterministic_whatever_the_threads(vectors: Vectors, factor
 def test_opening_does_not_read_the_vectors(tmp_path: Path) -> None:
     for factory in ("Flat", "SQ8", "IVF16,Flat"):
         path = tmp_path / factory
-        write_dense_index(build_dense_index(unit(20_000, 64), factory), path)
+        write_dense_index(build_dense_index(unit(10_000, 64), factory), path)
         index = DenseIndex.open(path)
         size, resident = mapped_bytes(path)
         assert size >= path.stat().st_size
         assert resident < path.stat().st_size / 2
-        assert index.count == 20_000
+        assert index.count == 10_000
 
 
 def test_searches_from_many_threads_agree(opened: tuple[str, DenseIndex]) -> None:
@@ -336,13 +336,11 @@ def test_a_file_that_is_no_index_is_named(tmp_path: Path, content: bytes) -> Non
         DenseIndex.open(tmp_path / "dense.faiss")
 
 
-def test_a_truncated_index_is_an_error(vectors: Vectors, tmp_path: Path) -> None:
-    for factory in FACTORIES:
-        path = tmp_path / "dense.faiss"
-        write_dense_index(build_dense_index(vectors, factory), path)
-        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-        with pytest.raises(BundleError, match="not a Faiss index"):
-            DenseIndex.open(path)
+def test_a_truncated_index_is_an_error(written: Path, tmp_path: Path) -> None:
+    path = tmp_path / "dense.faiss"
+    path.write_bytes(written.read_bytes()[: written.stat().st_size // 2])
+    with pytest.raises(BundleError, match="not a Faiss index"):
+        DenseIndex.open(path)
 
 
 def test_a_place_that_can_not_be_written_is_named(vectors: Vectors, tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ def clustered(count: int, dimension: int = 32, seed: int = 3, spread: float = 0.
 
 @pytest.fixture(scope="module")
 def vectors() -> Vectors:
-    return clustered(20_000)
+    return clustered(6_000)
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def recall(path: Path, parameters: dict[str, float], vectors: Vectors, queries: 
     return shared / (100 * len(queries))
 
 
-@pytest.mark.parametrize("factory", ["HNSW16,SQ8", "IVF128,PQ16x4fs,Refine(SQ8)", "IVF128,Flat"])
+@pytest.mark.parametrize("factory", ["HNSW16,SQ8", "IVF64,PQ16x4fs,Refine(SQ8)", "IVF64,Flat"])
 def test_the_setting_finds_enough_and_a_cheaper_one_does_not(
     tmp_path: Path, vectors: Vectors, queries: Vectors, factory: str
 ) -> None:
@@ -68,7 +68,7 @@ def test_where_nothing_finds_enough_the_best_is_nearly_reached(
     tmp_path: Path, vectors: Vectors, queries: Vectors
 ) -> None:
     """Four bits for a value, and nothing scored again: no width can mend that."""
-    index = build_dense_index(vectors, "IVF128,SQ4")
+    index = build_dense_index(vectors, "IVF64,SQ4")
     write_dense_index(index, tmp_path / "dense.faiss")
     parameters, found = choose_parameters(index, vectors, queries)
     assert found is not None

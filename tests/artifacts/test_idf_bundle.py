@@ -10,7 +10,7 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
 from lightretriever.artifacts.errors import BundleError
 
-from tests.support.tampering import copy_of, edit_manifest, flip_bit, resign
+from tests.support.tampering import copy_of, edit_manifest, resign
 from tests.support.tiny import make_tiny_bundle, tiny_batches, tiny_documents, tiny_idf
 
 
@@ -64,16 +64,9 @@ def test_weights_that_can_not_be_used_are_refused(damaged: Path, content: Any, f
     assert str(problem).startswith(f"{message}{found}")
 
 
-def test_a_changed_weight_is_found_by_its_hash(damaged: Path) -> None:
-    flip_bit(damaged / "idf.npy", 0.9)
-    (problem,) = verify_bundle(damaged)
-    assert (problem.file, problem.message) == ("idf.npy", "wrong SHA-256, the content was changed")
-
-
 def test_a_missing_file_is_named(damaged: Path) -> None:
     (damaged / "idf.npy").unlink()
     assert "idf.npy: the file is missing" in refused(damaged)
-    assert [problem.file for problem in verify_bundle(damaged)] == ["idf.npy"]
 
 
 @pytest.mark.parametrize(

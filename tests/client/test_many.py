@@ -43,7 +43,7 @@ def endless(taken: list[int]) -> Iterator[str]:
         yield f"music {len(taken)}"
 
 
-@pytest.mark.parametrize(("count", "size", "concurrency"), [(0, 3, 2), (1, 3, 2), (7, 3, 2), (300, 64, 4), (40, 1, 8)])
+@pytest.mark.parametrize(("count", "size", "concurrency"), [(0, 3, 2), (1, 3, 2), (7, 3, 2), (100, 16, 4), (20, 1, 8)])
 def test_answers_come_in_the_order_of_the_queries(client: Client, count: int, size: int, concurrency: int) -> None:
     words = [WORDS[number % len(WORDS)] for number in range(count)]
     alone = {word: [hit.id for hit in client.search(word, k=3).hits] for word in set(words)}
@@ -128,7 +128,7 @@ def test_a_batch_that_is_too_late_is_searched_in_smaller_ones(
     make: Maker, most: int, size: int, concurrency: int
 ) -> None:
     """No answer is lost, none is given twice, and what has been too late is not tried again and again."""
-    queries = [f"query {number}" for number in range(200)]
+    queries = [f"query {number}" for number in range(70)]
     with Scripted(in_time(most)) as server, make(server.url) as client:
         answers = client.search_many(iter(queries), batch_size=size, concurrency=concurrency)
         assert [answer.hits[0].id for answer in answers] == queries

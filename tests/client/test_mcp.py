@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.service.client import SearchClient
+from lightretriever.service.client import AsyncSearchClient, SearchClient
 from lightretriever.service.http.api_keys import new_key
-from lightretriever.service.mcp.tools import FoundDocuments
+from lightretriever.service.mcp.tools import FoundDocuments, make_server
 from lightretriever.service.schemas import CollectionList, Document, Info, SearchResponse
 from mcp import StdioServerParameters
 from mcp.client.client import Client
@@ -73,10 +73,11 @@ async def over_http(url: str, *options: str, more: Mapping[str, str] | None = No
         assert rest == ""
 
 
-@pytest.fixture(params=[over_stdio, over_http])
-def over(request: pytest.FixtureRequest) -> Any:
-    """Either transport."""
-    return request.param
+@asynccontextmanager
+async def in_process(url: str, timeout_s: float = 120) -> AsyncIterator[Client]:
+    """The same tools in this process, without a transport."""
+    async with AsyncSearchClient(url, timeout_s=timeout_s) as service, Client(make_server(service)) as client:
+        yield client
 
 
 def asking(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -88,6 +89,7 @@ def text_of(result: Any) -> str:
     return str(content.text)
 
 
+@pytest.mark.parametrize("over", [over_stdio, over_http])
 def test_a_model_searches_reads_and_asks_why(url: str, over: Any) -> None:
     async def work() -> None:
         async with over(url) as client:
@@ -168,7 +170,7 @@ def test_what_the_service_refuses_is_an_error_that_the_model_reads(url: str) -> 
     beyond = {"query": "music", "document": hit.id, "filter": {"field": "year", "gt": hit.fields["year"]}}
 
     async def work() -> None:
-        async with over_stdio(url) as client:
+        async with in_process(url) as client:
             for tool, arguments, says in [*REFUSED, ("explain", beyond, f"{hit.id!r} is not among the first ")]:
                 result = await client.call_tool(tool, arguments)
                 assert result.is_error
@@ -199,7 +201,7 @@ def test_arguments_are_taken_as_they_were_meant(url: str) -> None:
     """Language models send empty values for what they leave out, and numbers for texts."""
 
     async def work() -> None:
-        async with over_stdio(url) as client:
+        async with in_process(url) as client:
             for tool, given, plain in AS_MEANT:
                 answers = [
                     json.loads(text_of(await client.call_tool(tool, {"query": "play music", **arguments})))
@@ -217,10 +219,10 @@ def test_arguments_are_taken_as_they_were_meant(url: str) -> None:
     asking(work)
 
 
-def test_a_service_that_fails_or_is_away_is_an_error_and_the_tools_stay(over: Any) -> None:
+def test_a_service_that_fails_or_is_away_is_an_error_and_the_tools_stay() -> None:
     async def work() -> None:
         with Scripted(problem(500, "search_failed", detail="No leg could answer."), hang_up) as server:
-            async with over(server.url, "--timeout-s", "1") as client:
+            async with in_process(server.url, timeout_s=1) as client:
                 result = await client.call_tool("search", {"query": "music"})
                 assert (result.is_error, text_of(result)) == (True, FAILED)
                 result = await client.call_tool("search", {"query": "music"})
@@ -236,7 +238,7 @@ def test_each_tool_takes_a_collection(tmp_path: Path) -> None:
 
     async def work() -> None:
         with live_bundles({"first": first, "b": second}) as url:
-            async with over_stdio(url) as client:
+            async with in_process(url) as client:
                 listed = CollectionList.model_validate_json(text_of(await client.call_tool("collections")))
                 assert [(one.name, one.documents) for one in listed.collections] == [("first", 20), ("b", 60)]
                 there = {"collection": "b"}

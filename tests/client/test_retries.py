@@ -26,22 +26,24 @@ def never() -> Iterator[threading.Event]:
     event.set()
 
 
-@pytest.mark.parametrize(("status", "kind"), [(503, "overloaded"), (503, "not_ready"), (429, "rate_limited")])
-def test_retry_after_is_waited_for(make: Maker, status: int, kind: str) -> None:
-    with Scripted(problem(status, kind, retry_after="1"), answer()) as server, make(server.url) as client:
+@pytest.mark.parametrize(
+    ("status", "kind", "seconds"), [(503, "overloaded", 1), (503, "not_ready", 0), (429, "rate_limited", 0)]
+)
+def test_retry_after_is_waited_for(make: Maker, status: int, kind: str, seconds: int) -> None:
+    with Scripted(problem(status, kind, retry_after=str(seconds)), answer()) as server, make(server.url) as client:
         assert client.search("music").hits
     assert len(server.seen) == 2
-    assert server.gaps[0] >= 1
+    assert server.gaps[0] >= seconds
     assert server.seen[0]["body"] == server.seen[1]["body"] == b'{"query":"music"}'
 
 
 def test_retry_after_may_be_a_date(make: Maker) -> None:
-    moment = format_datetime(datetime.now(UTC) + timedelta(seconds=3), usegmt=True)
+    moment = format_datetime(datetime.now(UTC) + timedelta(seconds=2), usegmt=True)
     before = monotonic()
     with Scripted(answer(b"", 503, retry_after=moment), answer()) as server, make(server.url) as client:
         assert client.search("music").hits
-    # Two at least: the date has no fractions of a second.
-    assert server.seen[1]["at"] - before >= 1.9
+    # One at least: the date has no fractions of a second.
+    assert server.seen[1]["at"] - before >= 0.9
 
 
 @pytest.mark.parametrize("text", ["soon", "-1", "", "Thu, 01 Jan 1970 00:00:00 GMT", "1e9", "٣"])
@@ -95,12 +97,12 @@ def test_no_wait_goes_beyond_the_deadline(make: Maker) -> None:
 
 def test_waits_fill_the_time_of_the_call_and_no_more(make: Maker) -> None:
     retries = Retries(attempts=10**9, first_wait_s=0.1, longest_wait_s=0.2)
-    with Scripted(problem(503, "overloaded")) as server, make(server.url, timeout_s=3, retries=retries) as client:
+    with Scripted(problem(503, "overloaded")) as server, make(server.url, timeout_s=1, retries=retries) as client:
         with pytest.raises(ClientError, match=r"overloaded|No answer"):  # the last attempt may have no time left
             client.search("music")
         came = len(server.seen)
         # Waits of 0.05 s at least.
-        assert 2 <= came <= 61
+        assert 2 <= came <= 21
 
 
 def test_a_server_that_says_nothing_is_left(make: Maker, never: threading.Event) -> None:

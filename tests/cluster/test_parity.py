@@ -28,7 +28,7 @@ from lightretriever.service.settings import Settings
 from tests.support.cluster import connected, remove_indexes
 
 NAME = f"parity-{os.getpid()}"
-DOCUMENTS = 2000
+DOCUMENTS = 1000
 QUERIES = 100
 FOUND = 100
 

@@ -188,12 +188,12 @@ def test_a_damaged_bundle_is_refused_at_a_reload(bundles: Pair, tmp_path: Path, 
         assert server.process.poll() is None
 
 
-@pytest.mark.parametrize("file", ["dense.faiss", "tables/fact.npy", "tokenizer.json", "lucene/_0_Lucene104_0.doc"])
-def test_a_server_does_not_start_with_a_damaged_file_of_the_right_size(bundles: Pair, damaged: Path, file: str) -> None:
-    make_damaged(bundles, Case(file, "a bit flipped"), damaged, np.random.default_rng(SEED))
-    Bundle.open(damaged)  # sizes are right
-    with pytest.raises(BundleError, match=rf"{file}: wrong XXH3"):
-        Bundle.open(damaged).check_hashes()
+def test_a_server_does_not_start_with_a_damaged_file_of_the_right_size(bundles: Pair, damaged: Path) -> None:
+    for file in ("tables/fact.npy", "tokenizer.json", "lucene/_0_Lucene104_0.doc", "dense.faiss"):
+        make_damaged(bundles, Case(file, "a bit flipped"), damaged, np.random.default_rng(SEED))
+        Bundle.open(damaged)  # sizes are right
+        with pytest.raises(BundleError, match=rf"{file}: wrong XXH3"):
+            Bundle.open(damaged).check_hashes()
     with Server(damaged) as server:
         code, output, errors = server.wait()
     assert (code, output) == (2, "")

@@ -1,6 +1,7 @@
 import json
 import os
 import pty
+import shutil
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stderr, redirect_stdout, suppress
@@ -34,10 +35,9 @@ from tests.support.states import token_states_naive
 TASKS = {"web": "Given a web search query, retrieve relevant passages", "fact": "Given a claim, find its evidence"}
 
 
-@pytest.fixture
-def recipe(tmp_path: Path, model_folder: Path) -> Path:
+def write(folder: Path, model_folder: Path) -> Path:
     return write_recipe(
-        tmp_path,
+        folder,
         {"path": str(model_folder), "name": "tiny-llama", "licence": "none"},
         documents=30,
         tasks=TASKS,
@@ -46,14 +46,34 @@ def recipe(tmp_path: Path, model_folder: Path) -> Path:
     )
 
 
-def test_one_recipe_makes_a_bundle_that_answers_as_the_model_itself(recipe: Path, tmp_path: Path) -> None:
+@pytest.fixture
+def recipe(tmp_path: Path, model_folder: Path) -> Path:
+    return write(tmp_path, model_folder)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory, model_folder: Path) -> Path:
+    """A folder where the recipe was built. Read only."""
+    folder = tmp_path_factory.mktemp("finished")
+    run("build", write(folder, model_folder))
+    return folder
+
+
+@pytest.fixture
+def built(recipe: Path, finished: Path, tmp_path: Path) -> Path:
+    """The recipe with a work directory and a bundle of its own, as its build left them."""
+    for name in ("work", "bundle"):
+        shutil.copytree(finished / name, tmp_path / name)
+    return recipe
+
+
+def test_one_recipe_makes_a_bundle_that_answers_as_the_model_itself(built: Path, tmp_path: Path) -> None:
     """Both legs over the finished bundle against both formulas computed by the model, for one query."""
-    run("build", recipe)
     assert verify_bundle(tmp_path / "bundle") == []
     bundle = Bundle.open(tmp_path / "bundle")
     assert bundle.manifest.documents == 30
     assert bundle.manifest.model.name == "tiny-llama"
-    backbone = load_backbone(yaml.safe_load(recipe.read_text())["model"]["path"], work=tmp_path / "w", device="cpu")
+    backbone = load_backbone(yaml.safe_load(built.read_text())["model"]["path"], work=tmp_path / "w", device="cpu")
     ids = bundle.tokenizer().encode(" play music from the terminal, music")
     documents = [json.loads(line) for line in (tmp_path / "corpus.jsonl").read_text().splitlines()]
     dense, sparse = _scores_by_the_model(backbone, documents, ids)
@@ -98,11 +118,10 @@ def _scores_by_the_model(
     return np.array(dense), np.array(sparse)
 
 
-def test_the_stages_one_by_one_make_the_same_files(recipe: Path, tmp_path: Path) -> None:
-    run("build", recipe)
-    run("table", recipe, "--work", tmp_path / "work2")
-    run("encode", recipe, "--work", tmp_path / "work2")
-    run("index", recipe, "--work", tmp_path / "work2", "--output", tmp_path / "bundle2")
+def test_the_stages_one_by_one_make_the_same_files(built: Path, tmp_path: Path) -> None:
+    run("table", built, "--work", tmp_path / "work2")
+    run("encode", built, "--work", tmp_path / "work2")
+    run("index", built, "--work", tmp_path / "work2", "--output", tmp_path / "bundle2")
     first, second = (Bundle.open(tmp_path / name).manifest.files for name in ("bundle", "bundle2"))
     names = [name for name in first if not name.startswith("lucene/")]  # Lucene stamps segments with a random id
     assert "dense.faiss" in names
@@ -132,13 +151,12 @@ def test_a_bad_line_stops_the_build_or_is_counted(recipe: Path, tmp_path: Path) 
     assert Bundle.open(tmp_path / "bundle").manifest.documents == 30
 
 
-def test_declared_fields_and_examples_come_from_the_recipe(recipe: Path, tmp_path: Path) -> None:
-    content = yaml.safe_load(recipe.read_text())
-    run("build", recipe)
+def test_declared_fields_and_examples_come_from_the_recipe(built: Path, tmp_path: Path) -> None:
+    content = yaml.safe_load(built.read_text())
     content["corpus"]["fields"] = {"year": "number"}
     content["examples"] = ["a music player", "\U0001f389"]
-    recipe.write_text(yaml.safe_dump(content))
-    run("index", recipe, "--overwrite")  # nothing is encoded again
+    built.write_text(yaml.safe_dump(content))
+    run("index", built, "--overwrite")  # nothing is encoded again
     bundle = Bundle.open(tmp_path / "bundle")
     assert bundle.manifest.fields == {"year": "number"}
     assert bundle.manifest.examples == ["a music player", "\U0001f389"]
@@ -153,17 +171,16 @@ def test_declared_fields_and_examples_come_from_the_recipe(recipe: Path, tmp_pat
     with (tmp_path / "corpus.jsonl").open("a") as file:
         file.write('{"_id": "odd", "text": "odd", "year": "last"}\n')
     with pytest.raises(CorpusError, match=r'corpus\.jsonl, line 31: field "year": expected a number, found \'last\''):
-        run("build", recipe, "--overwrite")
+        run("build", built, "--overwrite")
 
 
 @pytest.mark.parametrize("vocabulary", ["words", "both"])
-def test_words_come_from_the_recipe_and_rank_as_lucenes_bm25(recipe: Path, tmp_path: Path, vocabulary: str) -> None:
-    run("build", recipe)
+def test_words_come_from_the_recipe_and_rank_as_lucenes_bm25(built: Path, tmp_path: Path, vocabulary: str) -> None:
     first = Bundle.open(tmp_path / "bundle").manifest
-    content = yaml.safe_load(recipe.read_text())
+    content = yaml.safe_load(built.read_text())
     content["index"] = {**content.get("index", {}), "vocabulary": vocabulary, "k1": 1.2, "b": 0.75, "token_factor": 0.5}
-    recipe.write_text(yaml.safe_dump(content | {"expand": False}))
-    run("index", recipe, "--overwrite")  # nothing is encoded again
+    built.write_text(yaml.safe_dump(content | {"expand": False}))
+    run("index", built, "--overwrite")  # nothing is encoded again
     bundle = Bundle.open(tmp_path / "bundle")
     sparse = bundle.manifest.sparse
     assert (first.sparse.vocabulary, sparse.vocabulary, sparse.language) == ("tokens", vocabulary, "english")
@@ -186,14 +203,13 @@ def test_words_come_from_the_recipe_and_rank_as_lucenes_bm25(recipe: Path, tmp_p
     assert bool(tokens) == (vocabulary == "both")
 
 
-def test_tokens_beside_words_are_multiplied(recipe: Path, tmp_path: Path) -> None:
-    run("build", recipe)
-    content = yaml.safe_load(recipe.read_text())
+def test_tokens_beside_words_are_multiplied(built: Path, tmp_path: Path) -> None:
+    content = yaml.safe_load(built.read_text())
     with Bundle.open(tmp_path / "bundle").sparse() as index:
         alone = dict(zip(*index.terms(5), strict=True))
     content["index"] = {**content.get("index", {}), "vocabulary": "both", "token_factor": 2.5}
-    recipe.write_text(yaml.safe_dump(content | {"expand": False}))
-    run("index", recipe, "--overwrite")
+    built.write_text(yaml.safe_dump(content | {"expand": False}))
+    run("index", built, "--overwrite")
     with Bundle.open(tmp_path / "bundle").sparse() as index:
         found = {term: impact for term, impact in zip(*index.terms(5), strict=True) if term.startswith("#")}
     assert found == {f"#{term}": max(1, np.round(2.5 * impact)) for term, impact in alone.items()}
@@ -212,13 +228,12 @@ def test_a_recipe_without_a_dense_leg(recipe: Path, tmp_path: Path) -> None:
         assert engine.search(SearchRequest(query="music for the terminal")).hits
 
 
-def test_index_says_which_stage_is_missing(recipe: Path, tmp_path: Path) -> None:
+def test_index_says_which_stage_is_missing(built: Path, tmp_path: Path) -> None:
     with pytest.raises(ResumeError, match=r"backbone\.json: not there.*lightretriever table"):
-        run("index", recipe)
-    run("build", recipe)
+        run("index", built, "--work", tmp_path / "nothing", "--overwrite")
     (tmp_path / "corpus.jsonl").write_text('{"_id": "1", "text": "other"}\n')
     with pytest.raises(ResumeError, match=r"the corpus is another one \(corpus_sha256: "):
-        run("index", recipe, "--overwrite")
+        run("index", built, "--overwrite")
 
 
 @pytest.mark.parametrize(
@@ -263,24 +278,21 @@ def test_a_mistake_is_found_before_anything_is_encoded(
     ],
 )
 def test_index_refuses_stages_that_were_run_with_another_recipe(
-    recipe: Path, key: str, value: object, message: str
+    built: Path, key: str, value: object, message: str
 ) -> None:
-    run("table", recipe)
-    run("encode", recipe)
-    content = yaml.safe_load(recipe.read_text())
+    content = yaml.safe_load(built.read_text())
     section, name = key.split(".")
     content[section][name] = value
-    recipe.write_text(yaml.safe_dump(content))
+    built.write_text(yaml.safe_dump(content))
     with pytest.raises(ResumeError, match=message):
-        run("index", recipe)
+        run("index", built, "--overwrite")
 
 
-def test_a_refused_model_leaves_the_work_directory_as_it_was(recipe: Path, tmp_path: Path) -> None:
-    run("table", recipe)
+def test_a_refused_model_leaves_the_work_directory_as_it_was(built: Path, tmp_path: Path) -> None:
     before = {path: path.read_bytes() for path in (tmp_path / "work").rglob("*") if path.is_file()}
     other = save_model(tmp_path / "other", "qwen2")
     with pytest.raises(ResumeError, match=r"backbone\.json: .*fingerprint: "):
-        run("encode", recipe, "--model", other)
+        run("encode", built, "--model", other)
     assert {path: path.read_bytes() for path in (tmp_path / "work").rglob("*") if path.is_file()} == before
 
 
@@ -324,8 +336,7 @@ def test_a_missing_extra_is_one_line(recipe: Path, monkeypatch: pytest.MonkeyPat
     assert "lightretriever-search[pipeline]" in str(result.exception)
 
 
-def test_evaluate_measures_the_bundle_it_is_given(recipe: Path, tmp_path: Path) -> None:
-    run("build", recipe)
+def test_evaluate_measures_the_bundle_it_is_given(built: Path, tmp_path: Path) -> None:
     (tmp_path / "queries.jsonl").write_text('{"_id": "q1", "text": "playlists and a small library"}\n')
     (tmp_path / "qrels").mkdir()
     (tmp_path / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq1\tmusic\t1\n")

@@ -49,12 +49,33 @@ def adapter(model_folder: Path, idf: npt.NDArray[np.float32], tmp_path_factory: 
     return folder
 
 
+def write(folder: Path, model_folder: Path, adapter: Path) -> Path:
+    shutil.copytree(adapter, folder / "adapter")
+    model = {"path": str(model_folder), "adapter": str(folder / "adapter")}
+    settings = {"encode": {"max_length": 32, "top_k": 40}, "index": {"factory": "Flat"}}
+    return write_recipe(folder, model, documents=DOCUMENTS, tasks={"web": "Find it"}, **settings)
+
+
 @pytest.fixture
 def recipe(tmp_path: Path, model_folder: Path, adapter: Path) -> Path:
-    shutil.copytree(adapter, tmp_path / "adapter")
-    model = {"path": str(model_folder), "adapter": str(tmp_path / "adapter")}
-    settings = {"encode": {"max_length": 32, "top_k": 40}, "index": {"factory": "Flat"}}
-    return write_recipe(tmp_path, model, documents=DOCUMENTS, tasks={"web": "Find it"}, **settings)
+    return write(tmp_path, model_folder, adapter)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory, model_folder: Path, adapter: Path) -> Path:
+    """A folder where the recipe was built. Read only."""
+    folder = tmp_path_factory.mktemp("finished")
+    run("build", write(folder, model_folder, adapter))
+    return folder
+
+
+@pytest.fixture
+def built(recipe: Path, finished: Path, tmp_path: Path) -> Path:
+    """The recipe with a work directory and a bundle of its own, as its build left them."""
+    for name in ("work", "bundle"):
+        shutil.copytree(finished / name, tmp_path / name)
+    change(recipe, "model", adapter=str(finished / "adapter"))
+    return recipe
 
 
 def change(recipe: Path, section: str, **values: Any) -> None:
@@ -92,40 +113,37 @@ def encoded(work: Path) -> list[Document]:
 
 
 def test_an_adapter_with_weights_makes_a_bundle_with_weights(
-    recipe: Path, tmp_path: Path, idf: npt.NDArray[np.float32]
+    built: Path, tmp_path: Path, idf: npt.NDArray[np.float32]
 ) -> None:
-    run("build", recipe)
     with opened(tmp_path / "bundle") as (bundle, _):
         assert (bundle.manifest.sparse.query_weights, bundle.manifest.sparse.top_k) == ("idf_count", 40)
         found = bundle.idf()
         assert found is not None
         np.testing.assert_array_equal(found, idf)
-    change(recipe, "encode", top_k=None)
-    run("encode", recipe, "--work", tmp_path / "all")
+    change(built, "encode", top_k=None)
+    run("encode", built, "--work", tmp_path / "all")
     assert encoded(tmp_path / "work") == best(encoded(tmp_path / "all"), 40)
 
 
-def test_one_encoding_gives_bundles_of_several_sizes_and_of_both_kinds(recipe: Path, tmp_path: Path) -> None:
-    run("build", recipe)
+def test_one_encoding_gives_bundles_of_several_sizes_and_of_both_kinds(built: Path, tmp_path: Path) -> None:
     everything = encoded(tmp_path / "work")
     for top_k in (3, 25):
-        run("index", recipe, "--top-k", str(top_k), "--dimension", "8", "--overwrite")
+        run("index", built, "--top-k", str(top_k), "--dimension", "8", "--overwrite")
         with opened(tmp_path / "bundle") as (bundle, index):
             manifest = bundle.manifest
             assert (manifest.sparse.top_k, manifest.dimension, manifest.sparse.query_weights) == (top_k, 8, "idf_count")
             assert impacts(index, manifest.vocab_size) == best(everything, top_k)
-    change(recipe, "model", idf=None)
-    run("index", recipe, "--top-k", "3", "--overwrite")
+    change(built, "model", idf=None)
+    run("index", built, "--top-k", "3", "--overwrite")
     with opened(tmp_path / "bundle") as (bundle, index):
         assert (bundle.manifest.sparse.query_weights, bundle.idf()) == ("count", None)
         assert impacts(index, bundle.manifest.vocab_size) == best(everything, 3)
 
 
-def test_cutting_twice_is_cutting_once(recipe: Path, tmp_path: Path) -> None:
-    run("build", recipe)
-    run("index", recipe, "--top-k", "7", "--overwrite")
-    change(recipe, "encode", top_k=7)
-    run("build", recipe, "--work", tmp_path / "work2", "--output", tmp_path / "once")
+def test_cutting_twice_is_cutting_once(built: Path, tmp_path: Path) -> None:
+    run("index", built, "--top-k", "7", "--overwrite")
+    change(built, "encode", top_k=7)
+    run("build", built, "--work", tmp_path / "work2", "--output", tmp_path / "once")
     with opened(tmp_path / "bundle") as (twice, first), opened(tmp_path / "once") as (once, second):
         assert twice.manifest.sparse == once.manifest.sparse
         assert impacts(first, twice.manifest.vocab_size) == impacts(second, once.manifest.vocab_size)
@@ -140,11 +158,10 @@ def test_without_weights_the_adapter_makes_a_bundle_of_counts(recipe: Path, tmp_
 
 
 def test_weights_can_be_those_of_the_corpus_itself_from_the_same_encoding(
-    recipe: Path, tmp_path: Path, idf: npt.NDArray[np.float32]
+    built: Path, tmp_path: Path, idf: npt.NDArray[np.float32]
 ) -> None:
-    run("build", recipe)
-    change(recipe, "model", idf="corpus")
-    run("build", recipe, "--output", tmp_path / "corpus-weights")
+    change(built, "model", idf="corpus")
+    run("build", built, "--output", tmp_path / "corpus-weights")
     with opened(tmp_path / "corpus-weights") as (bundle, _):
         assert bundle.manifest.sparse.query_weights == "idf_count"
         found, tokenizer = bundle.idf(), bundle.tokenizer()
@@ -192,18 +209,17 @@ def test_a_file_can_be_named_instead(recipe: Path, tmp_path: Path, idf: npt.NDAr
     np.testing.assert_array_equal(found, idf * 2)
 
 
-def test_changed_weights_are_noticed(recipe: Path, tmp_path: Path, idf: npt.NDArray[np.float32]) -> None:
-    run("build", recipe)
+def test_changed_weights_are_noticed(built: Path, tmp_path: Path, idf: npt.NDArray[np.float32]) -> None:
     save_idf(tmp_path / "other.npy", idf * 2)
-    change(recipe, "model", idf=str(tmp_path / "other.npy"))
+    change(built, "model", idf=str(tmp_path / "other.npy"))
     with pytest.raises(ResumeError, match=r"model\.idf is .*other\.npy with SHA-256 .* now, was begun with"):
-        run("index", recipe, "--overwrite")
+        run("index", built, "--overwrite")
     with pytest.raises(ResumeError, match=r"backbone\.json: .*\(idf: "):
-        run("encode", recipe)
-    change(recipe, "model", idf="auto")
+        run("encode", built)
+    change(built, "model", idf="auto")
     save_idf(tmp_path / "work" / "idf.npy", idf * 2)
     with pytest.raises(ResumeError, match=r"idf\.npy: was changed"):
-        run("index", recipe, "--overwrite")
+        run("index", built, "--overwrite")
 
 
 @pytest.mark.parametrize(("file", "message"), [("short.npy", "instead of float32 of shape"), ("no.npy", "is missing")])

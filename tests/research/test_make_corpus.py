@@ -16,23 +16,20 @@ from tests.support.models import save_model
 from tests.support.recipes import write_recipe
 
 
-def built(folder: Path, index: dict[str, object]) -> Path:
-    """The recipe of a bundle that was built, in a folder of its own."""
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The recipe of a bundle that was built."""
+    folder = tmp_path_factory.mktemp("real")
     file = write_recipe(
         folder,
         save_model(folder / "model", "llama"),
         documents=60,
         tasks={"web": "find pages"},
         encode={"max_length": 32, "top_k": 40},
-        index={"dimension": 8, **index},
+        index={"dimension": 8, "vocabulary": "tokens", "top_k": 25},
     )
     run("build", file)
     return file
-
-
-@pytest.fixture(scope="module")
-def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return built(tmp_path_factory.mktemp("real"), {"vocabulary": "tokens", "top_k": 25})
 
 
 def test_a_larger_bundle_after_a_real_one(recipe: Path, tmp_path: Path) -> None:
@@ -55,10 +52,14 @@ def test_a_larger_bundle_after_a_real_one(recipe: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("vocabulary", ["words", "both"])
-def test_a_larger_bundle_of_words(vocabulary: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_larger_bundle_of_words(vocabulary: str, recipe: Path, tmp_path: Path) -> None:
     """Expanded ones: a document drawn near others has their terms, and their impacts."""
-    recipe = built(tmp_path, {"vocabulary": vocabulary, "language": "english", "k1": 1.2})
-    assert main([str(recipe), str(tmp_path / "large"), "--documents", "300"]) == 0
+    content = yaml.safe_load(recipe.read_text())
+    content["index"] = {"dimension": 8, "vocabulary": vocabulary, "language": "english", "k1": 1.2}
+    words = tmp_path / "recipe.yaml"
+    words.write_text(yaml.safe_dump(content | {"output": str(tmp_path / "bundle")}))
+    run("index", words)  # of the same encoding
+    assert main([str(words), str(tmp_path / "large"), "--documents", "300"]) == 0
     assert verify_bundle(tmp_path / "large") == []
     real, large = Bundle.open(tmp_path / "bundle"), Bundle.open(tmp_path / "large")
     assert large.manifest.sparse == real.manifest.sparse

@@ -122,42 +122,6 @@ def test_chinese_sets_have_a_table_of_their_own(root: Path) -> None:
     assert "cmrc2018-zh" in (root / "docs" / "results" / "significance.json").read_text()
 
 
-def test_the_sparse_leg_alone_has_a_table_and_tests_against_bm25(root: Path) -> None:
-    fill(root, {"bm25": {"scifact": 0.5}, "minilm sparse": {"scifact": 0.625}, "minilm-plain sparse": {"scifact": 0.5}})
-    fill(root, {"minilm-plain hybrid": {"scifact": 0.6}, "minilm hybrid": {"scifact": 0.65}})
-    assert results.main([]) == 0
-    page = (root / "docs" / "lab" / "quality.md").read_text()
-    table = page.split("### The sparse leg alone, nDCG@10")[1].split("###")[0]
-    assert "| BM25 on words, by Lucene | 0.500 |" in table
-    assert "| words with BM25 impacts | 0.500 |" in table
-    assert "| words, expanded by MiniLM's table | **0.625** |" in table
-    beside = page.split("### Beside the dense leg, nDCG@10")[1].split("###")[0]
-    assert "| words, expanded by MiniLM's table | **0.650** |" in beside
-    assert "| minilm sparse − bm25 | **+0.125 (p < 0.001)** |" in page
-    assert "| minilm-plain sparse − bm25 | +0.000 (p 1.000) |" in page
-    assert "| minilm sparse | 0.625 | 96.2% | minilm hybrid | 1 |" in page
-
-
-def test_whole_impacts_have_a_table(root: Path) -> None:
-    sizes = {"100": {"ndcg": 0.51, "equal": 0.875}, "1000": {"ndcg": 0.5, "equal": 1.0}}
-    found = {"collections": {"scifact": {"queries": 300, "documents": 10, "bm25": 0.5, **sizes}}}
-    (root / "docs" / "results" / "quantisation.json").write_text(json.dumps(found))
-    assert results.main([]) == 0
-    page = (root / "docs" / "lab" / "quality.md").read_text()
-    assert "| | Lucene's BM25 | 100 a unit | 1,000 a unit | alike, 100 | alike, 1,000 |" in page
-    assert "| scifact | 0.5000 | 0.5100 | 0.5000 | 88 % | 100 % |" in page
-
-
-def test_halves_have_a_table_with_intervals(root: Path) -> None:
-    values = {f"{who} {leg}": 0.5 for who in ("other", "own", "whole", "encoder") for leg in ("dense", "hybrid")}
-    lost = {f"other-own {leg}": {"mean": -0.01, "low": -0.02, "high": 0.001} for leg in ("dense", "hybrid")}
-    found = {"cacm": {"documents": 10, "queries": 5, "ndcg@10": values | {"bm25": 0.25}, **lost}}
-    (root / "docs" / "results" / "halves.json").write_text(json.dumps(found))
-    assert results.main([]) == 0
-    page = (root / "docs" / "lab" / "quality.md").read_text()
-    assert "| cacm, hybrid | 5 | 0.500 | 0.500 | 0.500 | 0.500 | 0.250 | -0.010 (-0.020 to +0.001) |" in page
-
-
 def test_the_readme_has_the_short_table_of_systems_that_have_every_set(root: Path) -> None:
     sets = result_tables.DATASETS
     fill(root, {"bm25": dict.fromkeys(sets, 0.5), "minilm-tuned hybrid": {**dict.fromkeys(sets, 0.5), "wikiqa": 0.85}})
@@ -173,24 +137,6 @@ def test_the_readme_has_the_short_table_of_systems_that_have_every_set(root: Pat
         results.PART.end,
         "after",
     ]
-
-
-def test_the_readme_has_every_system_of_the_judged_load_test_and_a_line_of_encoding(root: Path) -> None:
-    folder = root / "docs" / "results"
-    rows = [{"key": "encode_65536_s", "value": 0.5}, {"key": "encode_alone_vs_llm", "value": 20000.0}]
-    facts = {"unit": "s", "goal": "≥ 1", "machine": "Some CPU", "date": "2026-11-20", "commit": "abb"}
-    (folder / "speed.json").write_text(json.dumps({"rows": [{**row, **facts, "documents": 2000} for row in rows]}))
-    names = {"ours": 300.0, "other": 1000.0, "third": None}
-    load: dict[str, Any] = {"machine": "Some CPU", "date": "2026-11-21T03:00:00+00:00", "commit": "abc"}
-    load |= {"bundle": {"documents": 1000, "corpus": "toy"}, "open": [], "saturated": names}
-    load |= {"systems": [{"name": name, "label": name.title()} for name in names], "ndcg": {"ours": 0.7, "other": 0.6}}
-    (folder / "judged").mkdir()
-    (folder / "judged" / "load.json").write_text(json.dumps(load))
-    assert results.main([]) == 0
-    page = (root / "README.md").read_text()
-    assert "| Other | 1,000 | – | – | – | 0.6 |\n| Ours | 300 | – | – | – | 0.7 |" in page
-    assert "toy, one process each: 1,000 documents, Some CPU, 2026-11-21, commit abc." in page
-    assert "takes 0.50 s, 20,000 times as fast as SmolLM2-135M on the same CPU" in page
 
 
 def test_latency_over_throughput_becomes_a_table_and_curves(root: Path) -> None:
@@ -234,31 +180,6 @@ def test_evaluations_keep_their_own_tables(root: Path) -> None:
     assert results.main(["--check"]) == 0
 
 
-@pytest.mark.parametrize(
-    ("folder", "page", "link"),
-    [
-        ("engines", "lab/measuring.md", "../results/engines/load.md"),
-        ("cluster", "howto/cluster.md", "../results/cluster/load.md"),
-    ],
-)
-def test_further_engines_under_load_stand_in_their_pages(root: Path, folder: str, page: str, link: str) -> None:
-    load = {
-        "machine": "Some CPU",
-        "date": "2026-11-21T03:00:00+00:00",
-        "bundle": {"documents": 100000},
-        "systems": [{"name": "some", "label": "Some engine"}],
-        "saturated": {"some": 12.5},
-        "open": [{"system": "some", "of": 0.5, "p50_ms": 3.0, "p99_ms": 9.0, "rate": 6.25}],
-    }
-    (root / "docs" / "results" / folder).mkdir()
-    (root / "docs" / "results" / folder / "load.json").write_text(json.dumps(load))
-    assert results.main([]) == 0
-    written = (root / "docs" / page).read_text()
-    assert f"100,000 documents, Some CPU, 2026-11-21; [all figures]({link}). A dash" in written
-    assert "| Some engine | 12.5 | 3 | 9 | 6.25 |" in written
-    assert "Some engine" not in (root / "README.md").read_text()
-
-
 def test_every_label_is_given_once_in_a_table() -> None:
     short = [(system, label) for system, label, _ in result_tables.SHORT]
     for systems in (short, result_tables.MAIN, result_tables.POSTINGS, *result_tables.ABLATIONS.values()):
@@ -270,16 +191,3 @@ def test_every_label_is_given_once_in_a_table() -> None:
 def test_every_tested_system_stands_in_a_table() -> None:
     placed = {name for systems in (result_tables.MAIN, *result_tables.ABLATIONS.values()) for name, _ in systems}
     assert {name for pair in result_tables.COMPARISONS for name in pair} <= placed
-
-
-def test_systems_below_bm25_and_weights_by_development_queries_have_tables(root: Path) -> None:
-    fill(root, {"bm25": {"scifact": 0.5, "cacm": 0.4}, "minilm sparse": {"scifact": 0.25, "cacm": 0.5}})
-    division = {"weights": {"dense": 0.5, "sparse": 0.5}, "ndcg": 0.5, "by_chance": True}
-    run = {"system": "minilm", "dataset": "wikiqa", "split": "dev", "queries": 126, **division, "own_ndcg": 0.4}
-    run |= {"gain": 0.01, "interval": [-0.01, 0.03], "divisions": [division]}
-    (root / "docs" / "results" / "tuned.json").write_text(json.dumps({"runs": [run]}))
-    assert results.main([]) == 0
-    page = (root / "docs" / "lab" / "quality.md").read_text()
-    assert "| minilm sparse | 2 | scifact -0.250 |" in page
-    row = "| minilm | wikiqa, dev | 126 | 0.5 / 0.5 | 0.500 | 0.400 | +0.010 (-0.010 to +0.030) | dense 0.5 |"
-    assert row in page

@@ -1,6 +1,7 @@
 """Every system that is compared starts by its one command on a tiny bundle, and answers over HTTP."""
 
 import json
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from shutil import rmtree
@@ -19,7 +20,7 @@ from lightretriever.loadtest.connection import LoadError, search_requests
 from lightretriever.loadtest.generator import open_loop, run_loop
 from lightretriever.loadtest.model_server import model_encoder, open_engine
 from lightretriever.loadtest.overlap import ExactAnswers, overlap
-from lightretriever.loadtest.process import Server, finish, python, serve_command
+from lightretriever.loadtest.process import Server, finish
 from lightretriever.loadtest.systems import NAMES, Given, System, systems
 from lightretriever.service.schemas import RrfFusion, SearchRequest
 from lightretriever.service.search.engine import SearchEngine
@@ -36,6 +37,7 @@ from research.servers.bundle_documents import (
 )
 from research.servers.onnx import OnnxEncoder
 from research.servers.systems import others
+from tests.service.live import live_bundles
 from tests.support.biencoder import save_biencoder
 from tests.support.tiny import make_tiny_bundle
 
@@ -118,6 +120,21 @@ def test_a_system_starts_and_answers(name: str, found: dict[str, System]) -> Non
             assert encoded["dimension"] == 16
             assert encoded["terms"]
             assert bool(encoded["tokens"]) == (name == "lightretriever")  # a model's vector is no sum over tokens
+        if name == "bm25":
+            finds_words_of_the_query(server.url)
+
+
+def finds_words_of_the_query(url: str) -> None:
+    """As BM25 alone does, which refuses a wrong request."""
+    hits = ask(url, {"query": "music player", "k": 3})["hits"]
+    assert isinstance(hits, list)
+    assert all("music" in json.dumps(hit["fields"]).lower() for hit in hits)
+    assert ask(url, {"query": "qqqzzz"})["hits"] == []
+    for body in ({}, {"query": 5}, {"query": "x", "k": 0}, [1]):
+        with pytest.raises(HTTPError) as refused:
+            ask(url, body)
+        with refused.value:
+            assert refused.value.code == 422
 
 
 @pytest.mark.slow
@@ -170,29 +187,17 @@ def test_overlap_is_the_share_of_exact_answers_found(tiny_bundle: Bundle) -> Non
     texts = ["music player", "terminal"]
     exact = ExactAnswers.of(tiny_bundle, texts, 5)
     assert [len(ids) for ids in (*exact.default, *exact.rrf)] == [5] * 4
-    with Server(serve_command(tiny_bundle.path), environment=FAST) as server:
-        assert overlap(server.url, texts, exact.default) == 1.0
-        assert overlap(server.url, texts, [[*ids[:4], "none"] for ids in exact.default]) == pytest.approx(0.8)
-
-
-def test_words_of_the_query_are_in_what_bm25_finds(found: dict[str, System]) -> None:
-    with Server([*found["bm25"].command, "--port", "0"]) as server:
-        hits = ask(server.url, {"query": "music player", "k": 3})["hits"]
-        assert isinstance(hits, list)
-        assert all("music" in json.dumps(hit["fields"]).lower() for hit in hits)
-        assert ask(server.url, {"query": "qqqzzz"})["hits"] == []
-        for body in ({}, {"query": 5}, {"query": "x", "k": 0}, [1]):
-            with pytest.raises(HTTPError) as refused:
-                ask(server.url, body)
-            with refused.value:
-                assert refused.value.code == 422
+    with live_bundles(tiny_bundle.path) as url:
+        assert overlap(url, texts, exact.default) == 1.0
+        assert overlap(url, texts, [[*ids[:4], "none"] for ids in exact.default]) == pytest.approx(0.8)
 
 
 def test_a_server_that_ends_says_why(tmp_path: Path) -> None:
+    ends = [sys.executable, "-c", "import sys; print('nowhere: there is no such folder', file=sys.stderr); sys.exit(2)"]
     with pytest.raises(LoadError, match="nowhere: there is no such folder"):
-        Server(python("lightretriever.service.cli", "serve", str(tmp_path / "nowhere"), "--port", "0"))
+        Server(ends)
     with pytest.raises(LoadError, match=r"ended with 2: .*nowhere"):
-        finish(python("research.servers.bm25", str(tmp_path / "nowhere"), "--work", str(tmp_path), "--build"))
+        finish(ends)
     with pytest.raises(LoadError, match="can't be started"):
         Server([str(tmp_path / "no-program")])
 

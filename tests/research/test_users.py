@@ -1,4 +1,4 @@
-"""Users of locust at several numbers: figures of a run, the table, and the whole command on a tiny bundle."""
+"""Users of locust at several numbers: figures of a run, and the whole command on a tiny bundle."""
 
 import json
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 from lightretriever.artifacts.evaluation.runs import JudgedQueries
 from lightretriever.loadtest.overlap import ndcg
 
-from research.pages.run_tables import medians, users_table
+from research.pages.run_tables import users_table
 from research.speed import users
 from tests.loadtest.server import answer, serving
 
@@ -27,28 +27,6 @@ def test_a_run_has_figures_from_locusts_own_counts() -> None:
     assert 9 <= row["p99_ms"] < 30
     few = {**STATISTICS, "num_requests": 10, "response_times": {"4": 10}}
     assert users.row_of(few).keys() == {"qps", "p50_ms", "requests", "failures"}
-
-
-def test_the_table_has_medians_of_the_rounds(tmp_path: Path) -> None:
-    assert users_table(tmp_path / "none.json") == []
-    content = {
-        "machine": "m",
-        "date": "2026-01-02T03",
-        "commit": "c",
-        "locust": "2",
-        "bundle": {"documents": 1200},
-        "plan": {"users": [1, 4], "seconds": 3.0, "rounds": 3},
-        "systems": [{"name": "llm", "label": "LLM"}],
-        "runs": [
-            {"system": "llm", "users": count, "qps": qps, "p50_ms": 7.0}
-            for count, qps in ((1, 5.0), (1, 9.0), (1, 6.0), (4, 8.0))
-        ],
-    }
-    assert medians(content)["llm", 1] == {"qps": 6.0, "p50_ms": 7.0, "p95_ms": None, "p99_ms": None}
-    (tmp_path / "users.json").write_text(json.dumps(content))
-    (text,) = users_table(tmp_path / "users.json")
-    assert "| LLM, 1 user | 6 | 7 | – | – |" in text
-    assert "| LLM, 4 users | 8 | 7 | – | – |" in text
 
 
 def test_a_servers_answers_are_measured_by_judgments() -> None:

@@ -75,6 +75,7 @@ def test_a_process_that_serves_has_settled_when_it_is_ready(tiny_bundle: Bundle)
         os.kill(os.getpid(), signal.SIGTERM)
 
     settings = Settings(deadline_ms=60_000, warm_up_queries=1)
+    gc.unfreeze()  # what was there before the tests
     with closing(create_server(("127.0.0.1", 0))) as listener, EngineHolder.open(tiny_bundle.path, settings) as serving:
         serve(Collections({serving.name: serving}), [listener], ready)
         assert serving.on_closed is freeze_gc

@@ -205,7 +205,7 @@ def proxied(url: str) -> Iterator[Proxy]:
     ended = threading.Event()
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         proxy = Proxy(f"http://127.0.0.1:{server.server_address[1]}")
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         try:
             yield proxy

@@ -136,18 +136,15 @@ def tiny_batches(
     """The documents as an encoder would give them: random unit vectors; impacts of tokens from their counts plus some
     random tokens that the text does not have (expansion), impacts of words by BM25."""
     random = np.random.default_rng(seed)
-    for start in range(0, len(documents), batch_size):
-        part = documents[start : start + batch_size]
-        dense = random.standard_normal((len(part), dimension)).astype(np.float32)
-        learned = [_impacts(tokenizer, document, random) for document in part]
-        rows, names = in_vocabulary(
-            [document.full_text for document in part],
-            learned,
-            tokenizer,
-            vocabulary,
-            language,
-            corpus=[document.full_text for document in documents],
-        )
+    parts = [documents[start : start + batch_size] for start in range(0, len(documents), batch_size)]
+    vectors, learned = list[npt.NDArray[np.float32]](), list[dict[int, int]]()
+    for part in parts:
+        vectors.append(random.standard_normal((len(part), dimension)).astype(np.float32))
+        learned += [_impacts(tokenizer, document, random) for document in part]
+    texts = [document.full_text for document in documents]
+    impacts, names = in_vocabulary(texts, learned, tokenizer, vocabulary, language)
+    for number, (part, dense) in enumerate(zip(parts, vectors, strict=True)):
+        rows = impacts[number * batch_size : number * batch_size + len(part)]
         yield EncodedBatch(
             ids=[document.id for document in part],
             documents=[document.raw for document in part],
@@ -165,15 +162,13 @@ def in_vocabulary(
     tokenizer: TextTokenizer,
     vocabulary: VocabularyKind,
     language: Language = "english",
-    *,
-    corpus: Sequence[str] | None = None,
 ) -> tuple[list[dict[int, int]], list[str] | None]:
     """The impacts of documents by the terms of a vocabulary, and the names of the terms: of tokens the `learned` ones,
-    of words the BM25 that the pipeline counts in the texts of the `corpus` (None: in `texts`)."""
+    of words the BM25 that the pipeline counts in the texts."""
     if vocabulary == "tokens":
         return list(learned), None
     words = Vocabulary(None, language)
-    bm25 = Bm25Encoder.of(texts if corpus is None else corpus, words, quantization=QUANTIZATION, k1=0.9, b=0.4)
+    bm25 = Bm25Encoder.of(texts, words, quantization=QUANTIZATION, k1=0.9, b=0.4)
     names = bm25.numbers.names
     rows = [dict(zip(terms.tolist(), impacts.tolist(), strict=True)) for terms, impacts in bm25.impacts(texts)]
     if vocabulary == "words":
