@@ -158,15 +158,7 @@ def write_bundle(target: Path, content: BundleContent, *, overwrite: bool = Fals
 
 def _check_settings(content: BundleContent) -> None:
     tables, dimension = content.tables, content.dimension
-    if content.default_task not in tables:
-        raise RecipeError(
-            f'The default task "{content.default_task}" has no token table.', remedy=f"Use one of: {', '.join(tables)}."
-        )
     for task, table in tables.items():
-        try:
-            table_file(task)
-        except ValueError as error:
-            raise RecipeError(f"{error}.", remedy="Rename the task.") from error
         if table.rows.ndim != 2 or not 1 <= dimension <= table.rows.shape[1]:
             raise RecipeError(
                 f'Dimension {dimension} does not fit the table "{task}" of shape {table.rows.shape}.',

@@ -3,14 +3,13 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from tempfile import gettempdir
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import numpy.typing as npt
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import ModelError
 from lightretriever.artifacts.evaluation.searching import QueryVectors, Searcher
-from lightretriever.artifacts.files.workdir import scratch_folder
 from lightretriever.artifacts.pipeline.recipe import EncodeRecipe, ModelRecipe, is_of_sentence_transformers
 from lightretriever.artifacts.progress import ProgressBar
 
@@ -52,9 +51,9 @@ def encode_fully(
 
     texts = list(dict.fromkeys(queries))
     instruction = bundle.manifest.tasks[task].instruction
-    with scratch_folder(Path(gettempdir()), "query-model-") as work:
+    with TemporaryDirectory(prefix="query-model-", ignore_cleanup_errors=True) as work:
         settings = EncodeRecipe(lowercase=bundle.manifest.tokenizer.lowercase)
-        encoder = load_encoder(model, settings, work, biencoder=is_of_sentence_transformers(model.path))
+        encoder = load_encoder(model, settings, Path(work), biencoder=is_of_sentence_transformers(model.path))
         sparse_leg = bundle.manifest.sparse
         has_sparse = encoder.has_sparse and sparse_leg.model is None and sparse_leg.vocabulary == "tokens"
         if has_sparse and encoder.tokenizer.sha256 != bundle.manifest.tokenizer.sha256:

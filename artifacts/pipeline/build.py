@@ -12,6 +12,7 @@ import numpy.typing as npt
 from lightretriever.artifacts.bundle.manifest import (
     MANIFEST_FILE,
     CorpusInfo,
+    ImpactKind,
     LegWeights,
     ModelInfo,
     ModelSource,
@@ -224,18 +225,20 @@ def _weights(recipe: Recipe, leg: SparseLeg) -> LegWeights | None:
 
 
 def _sparse_info(recipe: Recipe, facts: dict[str, Any], plan: dict[str, Any], leg: SparseLeg) -> SparseInfo:
-    kind, impacts = leg.vocabulary.kind, "bm25" if leg.vocabulary.kind == "words" else plan["impacts"]
-    bm25 = {"k1": leg.k1, "b": leg.b} if kind != "tokens" or impacts == "bm25" else {}
+    kind = leg.vocabulary.kind
+    impacts: ImpactKind = "bm25" if kind == "words" else plan["impacts"]
+    bm25 = kind != "tokens" or impacts == "bm25"
     return SparseInfo(
         vocabulary=kind,
         language=leg.vocabulary.language,
         impacts=impacts,
         quantization=leg.quantization,
         top_k=recipe.index.top_k or (plan["top_k"] if kind == "tokens" else None),
+        k1=leg.k1 if bm25 else None,
+        b=leg.b if bm25 else None,
         token_factor=leg.token_factor if kind == "both" else None,
         expansion=leg.expand and leg.expand[0],
         model=None if kind == "words" else _sparse_source(recipe, facts),
-        **bm25,
     )
 
 

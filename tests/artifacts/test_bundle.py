@@ -327,7 +327,6 @@ def test_no_documents_are_an_error(write: Write, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        ({"default_task": "other"}, RecipeError, '"other" has no token table. Use one of: default'),
         ({"dimension": 0}, RecipeError, "Dimension 0 does not fit"),
         ({"dimension": HIDDEN + 1}, RecipeError, "Dimension 25 does not fit"),
         ({"dense": DenseSettings("Nonsense")}, RecipeError, '"Nonsense"'),
