@@ -1,23 +1,4 @@
-"""Every exception this project raises on purpose, below the HTTP layer.
-
-LightRetrieverError
-├── BundleError         a bundle is missing, damaged, inconsistent or of another format
-├── CorpusError         a corpus, query or qrels file has a line that can't be used
-├── RecipeError         a recipe or a setting of an offline command is wrong
-├── ResumeError         a work directory was begun with other inputs or settings
-├── DiskError           a file can't be written: the disk is full, or it must not be
-├── OutputError         what a command prints can't be written
-├── ModelError          a model, adapter or tokenizer can't be loaded or lacks a part
-├── TokenizerError      a tokenizer fails on a text
-├── ClusterError        an OpenSearch cluster can't be used, or does not hold what it should
-│   └── ClusterTimeoutError   it did not answer in time
-├── ConflictError       a live document has another version than was expected
-├── DocumentError       a document can't be written beside a bundle
-│   └── UnencodedError        its vector or its impacts are missing
-├── JournalError        the journal of live documents is damaged, or of another bundle
-├── MissingExtraError   an optional part of the installation is missing
-└── JavaError           the JVM, the Lucene jar or a Lucene call failed
-"""
+"""Every exception this project raises on purpose, below the HTTP layer."""
 
 import re
 from collections.abc import Iterator

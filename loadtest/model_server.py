@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import ModelError
-from lightretriever.artifacts.evaluation.full import QueryModel
+from lightretriever.artifacts.pipeline.recipe import EncodeRecipe, ModelRecipe, is_of_sentence_transformers
 from lightretriever.loadtest.program import ADDRESS, BUNDLE, MODEL, option, program
 from lightretriever.service.backends.base import EncodedQuery
 from lightretriever.service.collections.collections import DEFAULT, Collections
@@ -113,17 +113,20 @@ class ModelQueryEncoder(QueryEncoder):
                 future.set_result(query)
 
 
-def model_encoder(model: QueryModel, bundle: Bundle, base: QueryEncoder, *, device: str) -> Encode:
+def model_encoder(model: ModelRecipe, bundle: Bundle, base: QueryEncoder) -> Encode:
     """Load a model and give its query encoder, with the instruction of the bundle's default task.
 
     Dense vectors are cut to the bundle's dimension and normalised again. A language model also gives the sparse query,
     times IDF if the bundle has IDF; with a bi-encoder, where the bundle's terms are words, or where another model made
     the impacts, `base`, the bundle's own encoder, gives it. Raises ModelError.
     """
+    from lightretriever.artifacts.pipeline.encoders import load_encoder  # needs torch
+
     manifest, idf = bundle.manifest, bundle.idf()
+    settings = EncodeRecipe(lowercase=manifest.tokenizer.lowercase)
     task = manifest.default_task
     with TemporaryDirectory(prefix="query-model-") as work:
-        encoder = model.load(Path(work), lowercase=manifest.tokenizer.lowercase, device=device)
+        encoder = load_encoder(model, settings, Path(work), biencoder=is_of_sentence_transformers(model.path))
     _check_size(encoder.hidden_size, bundle)
     has_sparse = encoder.has_sparse and manifest.sparse.model is None and manifest.sparse.vocabulary == "tokens"
     if has_sparse and encoder.tokenizer.sha256 != manifest.tokenizer.sha256:
@@ -203,8 +206,9 @@ def main(given: Namespace) -> None:
     """Serve until SIGTERM."""
     if given.model is None:
         raise ModelError("There is no model.", remedy="Give --model.")
-    model, bundle = QueryModel(given.model, given.adapter, given.bos_token), Bundle.open(given.bundle)
-    serve_model(given, bundle, lambda base: model_encoder(model, bundle, base, device=given.device))
+    chosen = {"path": given.model, "adapter": given.adapter, "bos_token": given.bos_token, "device": given.device}
+    model, bundle = ModelRecipe(**chosen), Bundle.open(given.bundle)
+    serve_model(given, bundle, lambda base: model_encoder(model, bundle, base))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.evaluation.full import QueryModel
+from lightretriever.artifacts.pipeline.recipe import is_of_sentence_transformers
 from lightretriever.loadtest.process import python
 
 __all__ = ["LLM", "NAMES", "OURS", "PROCESSES", "Given", "System", "not_installed", "systems"]
@@ -81,7 +81,7 @@ def not_installed(package: str, extra: str) -> str | None:
 def _no_llm(given: Given) -> str | None:
     if given.model is None:
         return "no --model was given"
-    if QueryModel(given.model).is_biencoder:
+    if is_of_sentence_transformers(given.model):
         return f"{given.model} is a bi-encoder (give it as --biencoder)"
     return not_installed("torch", "pipeline")
 

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -11,10 +10,12 @@ from lightretriever.artifacts.bundle.manifest import MANIFEST_FILE, Manifest, To
 from lightretriever.artifacts.dense.index import DenseIndex
 from lightretriever.artifacts.errors import BundleError
 from lightretriever.artifacts.sparse.index import ImpactIndex
+from lightretriever.artifacts.summary import Text
 from lightretriever.artifacts.tokens.head_queries import HeadQueries
 from lightretriever.artifacts.tokens.idf import load_idf
 from lightretriever.artifacts.tokens.table import TokenTable
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
+from pydantic.dataclasses import dataclass
 
 __all__ = [
     "Problem",
@@ -42,11 +43,11 @@ _HASH_NAMES: Final = {"sha256": "SHA-256", "xxh3": "XXH3"}
 class Problem:
     """One inconsistency: the file (relative to the bundle), what is wrong, both values, and what to do."""
 
-    file: str
-    message: str
-    expected: str
-    found: str
-    remedy: str
+    file: Text
+    message: Text
+    expected: Text
+    found: Text
+    remedy: Text
 
     def __str__(self) -> str:
         return f"{self.file}: {self.message}: expected {self.expected}, found {self.found}. {self.remedy}"

@@ -1,18 +1,7 @@
-"""A bundle on disk: one folder with everything the online service needs.
+"""A bundle on disk: one folder with everything the online service needs (docs/architecture.md lists its files).
 
-    manifest.json      what it is, with size and SHA-256 of every other file
-    tokenizer.json     the model's tokenizer
-    sparse_tokenizer.json   that of the terms, if the sparse leg has another one
-    tables/TASK.npy    token table (V, D) of each task, with TASK.scale.npy (V,) when int8
-    heads/TASK.json    texts of head queries, if the task has any; TASK.npy their vectors (n, D), TASK.sparse.npy their
-                       terms and weights, if the model gives them
-    idf.npy            what tokens of a query weigh (V,), where they weigh more than their count
-    dense.faiss        document vectors
-    lucene/            impacts, ids and documents
-
-A query bundle has all of them but the two indexes, which a cluster holds (see `artifacts.cluster`).
-
-A bundle is one version: its parts are made, swapped and verified together.
+A query bundle has all of them but the two indexes, which a cluster holds (see `artifacts.cluster`). A bundle is one
+version: its parts are made, swapped and verified together.
 """
 
 from concurrent.futures import ThreadPoolExecutor

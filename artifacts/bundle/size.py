@@ -1,12 +1,12 @@
 """The size of a bundle of more documents, extrapolated from the files of an existing one."""
 
 import re
-from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Final
+from typing import Final, Self
 
 from lightretriever.artifacts.bundle.manifest import Manifest
 from lightretriever.artifacts.dense.build import choose_factory, lists_by_size, product_parts
+from lightretriever.artifacts.summary import Part
 
 __all__ = ["PartSize", "part_sizes"]
 
@@ -15,19 +15,20 @@ _ID_BYTES: Final = 8  # that Faiss keeps with each code of an inverted list
 _DOCUMENTS: Final = ".dvd"  # Lucene's values by document: the stored JSON, and the declared fields
 
 
-@dataclass(frozen=True)
-class PartSize:
-    """A part of a bundle. `fixed` bytes whatever the number of documents, and `per_document` bytes; `in_memory` says
+class PartSize(Part):
+    """A part of a bundle: its bytes, and those of one document, 0 for a part that does not grow. `in_memory` says
     whether searches read all over it, so that it belongs into the page cache."""
 
     name: str
-    fixed: int
-    per_document: float
     in_memory: bool
+    bytes_per_document: float
+    bytes: int
 
-    def bytes(self, documents: int) -> int:
-        """The size for a number of documents."""
-        return self.fixed + round(self.per_document * documents)
+    @classmethod
+    def growing(cls, name: str, per_document: float, documents: int, *, in_memory: bool) -> Self:
+        """Of a part that takes so many bytes for each document."""
+        size, each = round(per_document * documents), round(per_document, 2)
+        return cls(name=name, in_memory=in_memory, bytes_per_document=each, bytes=size)
 
 
 def part_sizes(manifest: Manifest, documents: int) -> list[PartSize]:
@@ -40,14 +41,14 @@ def part_sizes(manifest: Manifest, documents: int) -> list[PartSize]:
     sizes = {"tables": 0, "postings": 0, "documents": 0}
     for name, info in manifest.files.items():
         sizes[_part(manifest, name)] += info.bytes if manifest.dense is None or name != manifest.dense.file else 0
-    count = manifest.documents
+    count, name = manifest.documents, "token tables and tokenizers"
     parts = [
-        PartSize("token tables and tokenizers", sizes["tables"], 0.0, in_memory=True),
-        PartSize("dense index", 0, _dense_bytes(manifest, documents), in_memory=True),
-        PartSize("postings", 0, sizes["postings"] / count, in_memory=True),
-        PartSize("documents", 0, sizes["documents"] / count, in_memory=False),
+        PartSize(name=name, in_memory=True, bytes_per_document=0, bytes=sizes["tables"]),
+        PartSize.growing("dense index", _dense_bytes(manifest, documents), documents, in_memory=True),
+        PartSize.growing("postings", sizes["postings"] / count, documents, in_memory=True),
+        PartSize.growing("documents", sizes["documents"] / count, documents, in_memory=False),
     ]
-    return [part for part in parts if part.fixed or part.per_document]
+    return [part for part in parts if part.bytes]
 
 
 def _part(manifest: Manifest, name: str) -> str:

@@ -21,14 +21,11 @@ from lightretriever.artifacts.bundle.manifest import (
     MANIFEST_FILE,
     CorpusInfo,
     DenseInfo,
-    ExpansionInfo,
     HeadInfo,
-    ImpactKind,
     LegWeights,
     LiveInfo,
     Manifest,
     ModelInfo,
-    ModelSource,
     SparseInfo,
     TaskInfo,
     TokenizerInfo,
@@ -45,19 +42,18 @@ from lightretriever.artifacts.dense.tuning import choose_parameters
 from lightretriever.artifacts.errors import BundleError, CorpusError, RecipeError
 from lightretriever.artifacts.files.atomic_dir import new_folder
 from lightretriever.artifacts.files.atomic_file import writing
-from lightretriever.artifacts.sparse.vocabulary import Language, Vocabulary, VocabularyKind
+from lightretriever.artifacts.sparse.vocabulary import Vocabulary
 from lightretriever.artifacts.sparse.writer import ImpactIndexWriter
 from lightretriever.artifacts.tokens.head_queries import HeadQueries
 from lightretriever.artifacts.tokens.idf import IDF_FILE, save_idf
 from lightretriever.artifacts.tokens.table import TableDtype, TokenTable, write_table
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 
-__all__ = ["BundleContent", "DenseSettings", "SparseSettings", "TableInput", "write_bundle", "write_query_bundle"]
+__all__ = ["BundleContent", "DenseSettings", "TableInput", "write_bundle", "write_query_bundle"]
 
 _TOKENIZER_FILE = "tokenizer.json"
 _SPARSE_TOKENIZER_FILE = "sparse_tokenizer.json"
 _DENSE_FILE = "dense.faiss"
-_SPARSE_FOLDER = "lucene"
 _MOST_QUERIES = 1024
 
 
@@ -69,26 +65,6 @@ class TableInput:
     instruction: str
     rows: npt.NDArray[np.floating]
     head: HeadQueries | None = None
-
-
-@dataclass(frozen=True)
-class SparseSettings:
-    """The sparse leg of a bundle to be: what a term is, and what made its impacts. The fields are those of
-    `SparseInfo`; `tokenizer_file` makes the tokens, where another model made the impacts than the vectors (None: the
-    same tokenizer), and with `idf` (V,) a token of a query weighs count times IDF, else its count."""
-
-    vocabulary: VocabularyKind
-    impacts: ImpactKind
-    language: Language | None = "english"
-    quantization: int = 100
-    top_k: int | None = None
-    k1: float = 0.9
-    b: float = 0.4
-    token_factor: float | None = None
-    expansion: ExpansionInfo | None = None
-    idf: npt.NDArray[np.float32] | None = None
-    model: ModelSource | None = None
-    tokenizer_file: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -108,9 +84,11 @@ class BundleContent:
     `tokenizer_file` makes the tokens of the `tables`, one of each task, whose number type will be `table_dtype`.
     `dimension` is D: table rows and document vectors are cut to their first D values (Matryoshka), and the latter
     normalised again. Without `dense`, the bundle has no vectors and no tables, and searches its sparse leg alone.
-    `documents` is consumed once, batch by batch; `sparse` says what their terms and impacts are. `weights` of dense and
-    sparse are for requests that name none (None: the service's). `fields` are those to filter and count by. `examples`
-    are queries to try, which the search page offers. `live` says which changes of a journal are among the documents.
+    `documents` is consumed once, batch by batch; `sparse` says what their terms and impacts are, and gets its files
+    when they are written: with `idf` (V,) a token of a query weighs count times IDF, and `sparse_tokenizer_file` makes
+    the tokens where another model made the impacts than the vectors. `weights` of dense and sparse are for requests
+    that name none (None: the service's). `fields` are those to filter and count by. `examples` are queries to try,
+    which the search page offers. `live` says which changes of a journal are among the documents.
     """
 
     name: str
@@ -122,7 +100,9 @@ class BundleContent:
     default_task: str
     documents: Iterable[EncodedBatch]
     dimension: int
-    sparse: SparseSettings
+    sparse: SparseInfo
+    idf: npt.NDArray[np.float32] | None = None
+    sparse_tokenizer_file: Path | None = None
     dense: DenseSettings | None = field(default_factory=DenseSettings)
     table_dtype: TableDtype = "float16"
     weights: LegWeights | None = None
@@ -142,7 +122,7 @@ def write_bundle(target: Path, content: BundleContent, *, overwrite: bool = Fals
     with new_folder(target, overwrite=overwrite, marker=MANIFEST_FILE) as folder:
         tokenizer = _write_tokenizer(folder / _TOKENIZER_FILE, content.tokenizer_file, lowercase=content.lowercase)
         tasks = _write_tables(folder, content, tokenizer.vocab_size)
-        vocabulary, sparse = _write_vocabulary(folder, tokenizer, content.sparse)
+        vocabulary, sparse = _write_vocabulary(folder, tokenizer, content)
         documents = _write_documents(folder, content, vocabulary)
         dense = None
         if content.dense is not None:
@@ -177,23 +157,13 @@ def write_bundle(target: Path, content: BundleContent, *, overwrite: bool = Fals
 
 
 def _check_settings(content: BundleContent) -> None:
-    tables, dimension, top_k = content.tables, content.dimension, content.sparse.top_k
-    if content.default_task not in tables:
-        raise RecipeError(
-            f'The default task "{content.default_task}" has no token table.', remedy=f"Use one of: {', '.join(tables)}."
-        )
+    tables, dimension = content.tables, content.dimension
     for task, table in tables.items():
-        try:
-            table_file(task)
-        except ValueError as error:
-            raise RecipeError(f"{error}.", remedy="Rename the task.") from error
         if table.rows.ndim != 2 or not 1 <= dimension <= table.rows.shape[1]:
             raise RecipeError(
                 f'Dimension {dimension} does not fit the table "{task}" of shape {table.rows.shape}.',
                 remedy="Choose a dimension from 1 to the model's hidden size.",
             )
-    if top_k is not None and top_k < 1:
-        raise RecipeError(f"top_k is {top_k}, expected at least 1 (or none, for all terms).")
     if content.dense is not None and content.dense.factory is not None:
         check_factory(content.dense.factory, dimension)
 
@@ -233,25 +203,22 @@ def _write_head(folder: Path, task: str, head: HeadQueries, dimension: int) -> H
     return HeadInfo(queries=len(head), sparse=sparse)
 
 
-def _write_vocabulary(folder: Path, tokenizer: TextTokenizer, sparse: SparseSettings) -> tuple[Vocabulary, SparseInfo]:
+def _write_vocabulary(folder: Path, tokenizer: TextTokenizer, content: BundleContent) -> tuple[Vocabulary, SparseInfo]:
     """Write the sparse leg's own tokenizer and the IDF weights, where there are any; return the vocabulary, and what
     the manifest says of the leg."""
-    language = None if sparse.vocabulary == "tokens" else sparse.language
-    about: dict[str, Any] = {"vocabulary": sparse.vocabulary, "language": language, "quantization": sparse.quantization}
-    about |= {"top_k": sparse.top_k, "impacts": sparse.impacts, "expansion": sparse.expansion}
-    about |= {"model": sparse.model, "token_factor": sparse.token_factor}
-    if language is not None or sparse.impacts == "bm25":
-        about |= {"k1": sparse.k1, "b": sparse.b}
+    sparse, files = content.sparse, dict[str, Any]()
     if sparse.vocabulary == "words":
-        return Vocabulary(None, language), SparseInfo(directory=_SPARSE_FOLDER, **about)
-    if sparse.tokenizer_file is not None:
+        return Vocabulary(None, sparse.language), sparse
+    if content.sparse_tokenizer_file is not None:
         lowercase = tokenizer.lowercase
-        tokenizer = _write_tokenizer(folder / _SPARSE_TOKENIZER_FILE, sparse.tokenizer_file, lowercase=lowercase)
-        about["tokenizer"] = TokenizerInfo(
+        tokenizer = _write_tokenizer(
+            folder / _SPARSE_TOKENIZER_FILE, content.sparse_tokenizer_file, lowercase=lowercase
+        )
+        files["tokenizer"] = TokenizerInfo(
             file=_SPARSE_TOKENIZER_FILE, sha256=tokenizer.sha256, lowercase=lowercase, vocab_size=tokenizer.vocab_size
         )
-    about |= _write_idf(folder, sparse.idf, tokenizer.vocab_size)
-    return Vocabulary(tokenizer, language), SparseInfo(directory=_SPARSE_FOLDER, **about)
+    files |= _write_idf(folder, content.idf, tokenizer.vocab_size)
+    return Vocabulary(tokenizer, sparse.language), sparse.model_copy(update=files)
 
 
 def _write_idf(folder: Path, idf: npt.NDArray[np.float32] | None, vocab_size: int) -> dict[str, Any]:
@@ -283,7 +250,7 @@ def _write_documents(folder: Path, content: BundleContent, vocabulary: Vocabular
     names: set[str] = set()
     sample, file = QuerySample(), _vectors_file(folder)
     spellings = vocabulary.language is not None
-    with ImpactIndexWriter(folder / _SPARSE_FOLDER, content.fields, spellings=spellings) as index:
+    with ImpactIndexWriter(folder / content.sparse.directory, content.fields, spellings=spellings) as index:
         for batch in content.documents:
             check_batch(batch, vocab_size=tokens, dimension=dimension, first=len(ids))
             if dimension:

@@ -26,7 +26,7 @@ from lightretriever.artifacts.cli.options import (
     TopKOption,
     TopOption,
     WorkOption,
-    recipe_of,
+    overridden,
 )
 from lightretriever.artifacts.cli.runner import JsonOption, next_command, report_skipped, running
 from lightretriever.artifacts.errors import RecipeError, importing
@@ -67,7 +67,7 @@ def build(
 ) -> None:
     """All of it in one go: token tables, corpus encoding, indexes, bundle."""
     with running("build", as_json=as_json) as job:
-        loaded = recipe_of(context)
+        loaded = overridden(context, Recipe)
         stages = _torch_stages()
         check_before_build(loaded, overwrite=overwrite)
         with work_lock(loaded.work):
@@ -128,7 +128,7 @@ def table(
 ) -> None:
     """Make the token table of every task: one row per token of the vocabulary."""
     with running("table", as_json=as_json) as job:
-        loaded = recipe_of(context)
+        loaded = overridden(context, Recipe)
         job.summary = _make_tables(loaded)
         job.summary.next = next_command(context, _next_stage(loaded), recipe)
 
@@ -148,7 +148,7 @@ def distil_table(
 ) -> None:
     """Make the token table of a bi-encoder: the general one or, with `distil`, one that is fitted to the corpus."""
     with running("distil-table", as_json=as_json) as job:
-        loaded = recipe_of(context)
+        loaded = overridden(context, Recipe)
         if not loaded.biencoder:
             raise RecipeError(
                 f"{recipe}: model.path: {loaded.model.path} is no folder of sentence-transformers.",
@@ -174,7 +174,7 @@ def encode(
 ) -> None:
     """Encode the corpus with the full LLM: texts that were encoded before are kept."""
     with running("encode", as_json=as_json) as job:
-        loaded, own = recipe_of(context), None if part is None else Part.parse(part)
+        loaded, own = overridden(context, Recipe), None if part is None else Part.parse(part)
         _check_shared(loaded, part, ray)
         if ray is not None:
             summary = _encode_on_ray(loaded, ray)
@@ -214,7 +214,7 @@ def refine(
 ) -> None:
     """Train the token tables on the encoded corpus, without the model (a recipe with `refine`)."""
     with running("refine", as_json=as_json) as job:
-        loaded = recipe_of(context)
+        loaded = overridden(context, Recipe)
         stages = _torch_stages()
         with work_lock(loaded.work):
             job.summary = stages.run_refine(loaded)
@@ -238,7 +238,7 @@ def index(
 ) -> None:
     """Build the Faiss and Lucene indexes from the encoded corpus and write the bundle. Needs no torch."""
     with running("index", as_json=as_json) as job:
-        loaded = recipe_of(context)
+        loaded = overridden(context, Recipe)
         with work_lock(loaded.work):
             job.summary = _write_bundle(context, loaded, overwrite)
 

@@ -73,9 +73,9 @@ def evaluate(
     with running("evaluate", as_json=as_json) as job:
         with importing("pipeline"):
             from lightretriever.artifacts.evaluation.evaluate import evaluate_bundle
-            from lightretriever.artifacts.evaluation.full import QueryModel
             from lightretriever.artifacts.evaluation.quality import check_recording
             from lightretriever.artifacts.evaluation.report import print_report
+            from lightretriever.artifacts.pipeline.recipe import ModelRecipe
 
             name = check_recording(results, system)
             result = evaluate_bundle(
@@ -89,7 +89,9 @@ def evaluate(
                 method=method,
                 weights=None if weights is None else leg_weights(weights),
                 only=only,
-                query_model=QueryModel(query_model, query_adapter, query_bos_token) if query_model else None,
+                query_model=ModelRecipe(path=query_model, adapter=query_adapter, bos_token=query_bos_token)
+                if query_model
+                else None,
                 drop_own=drop_own,
                 record=None if results is None else partial(_record, results, name, note),
             )

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import gettempdir
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -17,14 +17,13 @@ from lightretriever.artifacts.cli.options import (
     OutputOption,
     SkipOption,
     WorkOption,
-    recipe_of,
+    overridden,
 )
 from lightretriever.artifacts.cli.runner import JsonOption, report_skipped, running
 from lightretriever.artifacts.corpus.beir import Corpus, Document
 from lightretriever.artifacts.corpus.bounds import check_id
 from lightretriever.artifacts.corpus.lines import read_lines, read_text
 from lightretriever.artifacts.errors import BundleError, CorpusError, RecipeError, importing
-from lightretriever.artifacts.files.workdir import scratch_folder
 from lightretriever.artifacts.live.documents import Encoded, LiveDocuments, Upserted, check_names
 from lightretriever.artifacts.live.upsert import delete as delete_documents
 from lightretriever.artifacts.live.upsert import upsert as upsert_documents
@@ -100,7 +99,7 @@ def upsert(
     """Write the documents of a corpus that a journal or a cluster lacks or has otherwise; encode those with new
     text."""
     with running("upsert", as_json=as_json) as job:
-        loaded = recipe_of(context)
+        loaded = overridden(context, Recipe)
         manifest = read_manifest(loaded.output)
         documents = Corpus(corpus, skip_bad=skip_bad, limit=limit, fields=manifest.fields)
         with _opened(live, loaded.output, to, user, ca_file, index) as place:
@@ -173,8 +172,8 @@ class _Encoder:
 
 def _upsert(place: _Place, corpus: Corpus, manifest: Manifest, encoder: _Encoder) -> tuple[Upserted, int]:
     """Check the whole corpus, and write what differs."""
-    with scratch_folder(Path(gettempdir()), "upsert-") as folder:
-        documents = EncodedCorpus.of(corpus, folder)
+    with TemporaryDirectory(prefix="upsert-", ignore_cleanup_errors=True) as folder:
+        documents = EncodedCorpus.of(corpus, Path(folder))
         for fields in documents.facts["fields"]:
             check_names(fields, manifest.field_names)
         if manifest.sparse.vocabulary != "tokens":

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from lightretriever.artifacts.pipeline.recipe import AnyRecipe, Recipe, read_recipe
+from lightretriever.artifacts.pipeline.recipe import AnyRecipe, read_recipe
 
 __all__ = [
     "AdapterOption",
@@ -26,7 +26,6 @@ __all__ = [
     "TopOption",
     "WorkOption",
     "overridden",
-    "recipe_of",
 ]
 
 BundleArgument = Annotated[Path, typer.Argument(help="The bundle's folder.", show_default=False)]
@@ -72,11 +71,6 @@ _KEYS = {
     "output": "output",
 }
 """The keys of a recipe that the options of a command replace."""
-
-
-def recipe_of(context: typer.Context) -> Recipe:
-    """The recipe of a bundle that a command was given, with the options that it was called with."""
-    return overridden(context, Recipe)
 
 
 def overridden(context: typer.Context, kind: type[AnyRecipe]) -> AnyRecipe:

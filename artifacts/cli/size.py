@@ -6,23 +6,13 @@ from typing import Annotated, Final, Literal
 
 import typer
 from lightretriever.artifacts.bundle.manifest import read_manifest
-from lightretriever.artifacts.bundle.size import part_sizes
+from lightretriever.artifacts.bundle.size import PartSize, part_sizes
 from lightretriever.artifacts.cli.runner import JsonOption, running
 from lightretriever.artifacts.summary import Summary, megabytes
-from pydantic import BaseModel
 
 __all__ = ["SizeSummary", "size"]
 
 _FEW: Final = 10_000
-
-
-class Part(BaseModel):
-    """A part of a bundle: bytes of one document (0 if the part does not grow), and of all."""
-
-    name: str
-    in_memory: bool
-    bytes_per_document: float
-    bytes: int
 
 
 class SizeSummary(Summary):
@@ -32,7 +22,7 @@ class SizeSummary(Summary):
     command: Literal["size"] = "size"
     measured: int
     documents: int
-    parts: list[Part]
+    parts: list[PartSize]
     bytes: int
     memory: int
 
@@ -57,16 +47,7 @@ def size(
     """Tell what disk and memory a bundle of more documents would take, from one of a sample of them."""
     with running("size", as_json=as_json) as job:
         manifest = read_manifest(bundle)
-        found = part_sizes(manifest, documents)
-        parts = [
-            Part(
-                name=part.name,
-                in_memory=part.in_memory,
-                bytes_per_document=round(part.per_document, 2),
-                bytes=part.bytes(documents),
-            )
-            for part in found
-        ]
+        parts = part_sizes(manifest, documents)
         job.summary = SizeSummary(
             path=str(bundle),
             measured=manifest.documents,

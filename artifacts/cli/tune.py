@@ -17,7 +17,6 @@ def tune(
     dev: Annotated[Path, typer.Option(help="BEIR folder with queries and qrels that are no test set.")],
     split: Annotated[str, typer.Option(help="Which qrels: qrels/SPLIT.tsv.")] = "dev",
     task: TaskOption = None,
-    candidates: Annotated[int, typer.Option(min=10, help="Candidates each leg proposes.")] = 100,
     step: Annotated[float, typer.Option(help="Distance of the weights to try.")] = 0.1,
     queries: Annotated[int, typer.Option(min=20, help="Most queries; more are drawn from.")] = 1000,
     as_json: JsonOption = False,
@@ -26,6 +25,4 @@ def tune(
     with running("tune", as_json=as_json) as job:
         with importing("pipeline"):
             from lightretriever.artifacts.evaluation.tune import tune_weights
-        job.summary = tune_weights(
-            context.obj, bundle, dev, split=split, task=task, candidates=candidates, step=step, most=queries
-        )
+        job.summary = tune_weights(context.obj, bundle, dev, split=split, task=task, step=step, most=queries)

@@ -6,24 +6,14 @@ from typing import Annotated, Literal
 
 import typer
 from lightretriever.artifacts.bundle.manifest import Manifest, read_manifest
-from lightretriever.artifacts.bundle.verify import verify_bundle
+from lightretriever.artifacts.bundle.verify import Problem, verify_bundle
 from lightretriever.artifacts.cli.options import BundleArgument
 from lightretriever.artifacts.cli.runner import JsonOption, next_command, running
 from lightretriever.artifacts.errors import BundleError
 from lightretriever.artifacts.progress import ProgressBar
-from lightretriever.artifacts.summary import Part, Summary, Text, megabytes
+from lightretriever.artifacts.summary import Summary, megabytes
 
 __all__ = ["VerifySummary", "verify"]
-
-
-class ProblemInfo(Part):
-    """A fault of a file of a bundle."""
-
-    file: Text
-    message: Text
-    expected: Text
-    found: Text
-    remedy: Text
 
 
 class VerifySummary(Summary):
@@ -31,15 +21,14 @@ class VerifySummary(Summary):
 
     command: Literal["verify"] = "verify"
     sound: bool
-    problems: list[ProblemInfo]
+    problems: list[Problem]
     documents: int | None
     files: int | None
     bytes: int | None
 
     def made(self) -> Iterator[str]:
         """The problems, or that there are none."""
-        for one in self.problems:
-            yield f"{one.file}: {one.message}: expected {one.expected}, found {one.found}. {one.remedy}"
+        yield from map(str, self.problems)
         if self.sound and self.bytes is not None:
             size = f"{self.documents:,} documents, {self.files} files, {megabytes(self.bytes)}"
             yield f"{self.path}: sound, {size}"
@@ -62,7 +51,7 @@ def verify(
         job.summary = VerifySummary(
             path=str(bundle),
             sound=not problems,
-            problems=[ProblemInfo.model_validate(vars(problem)) for problem in problems],
+            problems=problems,
             documents=None if manifest is None else manifest.documents,
             files=None if manifest is None else len(sizes),
             bytes=None if manifest is None else sum(sizes),

@@ -137,7 +137,7 @@ class DenseIndex:
         These are bit for bit the scores that `search` gives, and no document's score depends on the others.
         Raises ValueError for an ordinal outside 0..N-1 and for a bad query.
         """
-        return self._scores(self._checked(query), np.asarray(ordinals, dtype=np.int64))
+        return inner_products(self.vectors, self._checked(query), np.asarray(ordinals, dtype=np.int64))
 
     def _found(
         self, query: npt.NDArray[np.float32], wanted: int, allowed: int, among: npt.NDArray[np.uint8] | None
@@ -159,10 +159,7 @@ class DenseIndex:
         self, query: npt.NDArray[np.float32], ordinals: npt.NDArray[np.int64], wanted: int
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
         """The best `wanted` of given documents (n,) and their scores."""
-        return kernels.best_first(ordinals, self._scores(query, ordinals), wanted)
-
-    def _scores(self, query: npt.NDArray[np.float32], ordinals: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
-        return inner_products(self.vectors, query, ordinals)
+        return kernels.best_first(ordinals, inner_products(self.vectors, query, ordinals), wanted)
 
     def vectors(self, ordinals: npt.NDArray[np.integer]) -> npt.NDArray[np.float32]:
         """The vectors of given documents as the index holds them, quantised or not, float32 (m, D).

@@ -4,12 +4,10 @@ own."""
 from collections.abc import Iterable
 from itertools import islice, repeat
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-import numpy as np
-import numpy.typing as npt
-from lightretriever.artifacts.sparse.arguments import check_k, check_ordinals
-from lightretriever.artifacts.sparse.java_bytes import from_java, pack_ints, pack_text, pack_texts, unpack_hits, utf8
+from lightretriever.artifacts.sparse.arguments import check_k
+from lightretriever.artifacts.sparse.java_bytes import from_java, pack_text, pack_texts, unpack_hits, utf8
 from lightretriever.artifacts.sparse.jvm import JavaObject, java_call, java_class
 from lightretriever.artifacts.sparse.reader import LuceneIndex
 from lightretriever.artifacts.sparse.vocabulary import word_analyzer
@@ -59,22 +57,6 @@ class WordIndex(LuceneIndex):
         arguments = (self.handle, self._analyzer, pack_text("query", text), most, float(k1), float(b))
         ordinals, scores = unpack_hits(from_java(java_call(self._search.search, *arguments)))
         return [(self._ids[o], s) for o, s in zip(ordinals.tolist(), scores.tolist(), strict=True)]
-
-    def scores(
-        self, text: str, ordinals: npt.NDArray[np.integer[Any]], k1: float = BM25_K1, b: float = BM25_B
-    ) -> npt.NDArray[np.float32]:
-        """The scores (m,) float32 of the documents `ordinals` (m,), as `search` gives them; 0.0 where no word matches.
-
-        A document's ordinal is its place in the order of writing. Raises ValueError on bad arguments.
-        """
-        order = np.argsort(ordinals, kind="stable")
-        check_ordinals(ordinals, self.count, self.path)
-        wanted = pack_ints(ordinals[order])
-        scores = np.zeros(len(ordinals), np.float32)
-        if wanted:
-            arguments = (self.handle, self._analyzer, pack_text("query", text), wanted, float(k1), float(b))
-            scores[order] = np.frombuffer(from_java(java_call(self._search.scores, *arguments)), dtype="<f4")
-        return scores
 
 
 class _WordIndexWriter(LuceneWriter):

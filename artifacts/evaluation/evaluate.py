@@ -16,7 +16,7 @@ from lightretriever.artifacts.bundle.manifest import LegWeights, Manifest
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.corpus.beir import file_sha256, find_file
 from lightretriever.artifacts.errors import CorpusError, RecipeError
-from lightretriever.artifacts.evaluation.full import FullQueries, QueryModel, encode_fully
+from lightretriever.artifacts.evaluation.full import FullQueries, encode_fully
 from lightretriever.artifacts.evaluation.report import describe_bundle, environment
 from lightretriever.artifacts.evaluation.runs import (
     MEASURES,
@@ -34,6 +34,7 @@ from lightretriever.artifacts.evaluation.searching import Fusion, OpenSearcher
 from lightretriever.artifacts.evaluation.systems import BM25, DEPTH, PAPER_FUSION, Searches, run_bm25, run_systems
 from lightretriever.artifacts.files.atomic_file import writing
 from lightretriever.artifacts.files.workdir import write_atomically
+from lightretriever.artifacts.pipeline.recipe import ModelRecipe
 from lightretriever.artifacts.signals import commit_point
 
 __all__ = ["REPORT_FILE", "Evaluation", "evaluate_bundle", "fusion_of"]
@@ -66,7 +67,7 @@ def evaluate_bundle(
     method: str = "linear",
     weights: LegWeights | None = None,
     only: Collection[str] | None = None,
-    query_model: QueryModel | None = None,
+    query_model: ModelRecipe | None = None,
     drop_own: bool = False,
     record: Callable[[Evaluation], None] | None = None,
 ) -> Evaluation:
@@ -158,7 +159,7 @@ def fusion_of(method: str, weights: LegWeights | None, manifest: Manifest) -> Fu
     return Fusion(weights or manifest.fusion or PAPER_FUSION.weights)
 
 
-def _describe_settings(searches: Searches, model: QueryModel | None) -> dict[str, Any]:
+def _describe_settings(searches: Searches, model: ModelRecipe | None) -> dict[str, Any]:
     settings = {
         "task": searches.task,
         "depth": DEPTH,

@@ -3,46 +3,19 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from tempfile import gettempdir
-from typing import TYPE_CHECKING
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import numpy.typing as npt
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import ModelError
 from lightretriever.artifacts.evaluation.searching import QueryVectors, Searcher
-from lightretriever.artifacts.files.workdir import scratch_folder
 from lightretriever.artifacts.pipeline.recipe import EncodeRecipe, ModelRecipe, is_of_sentence_transformers
 from lightretriever.artifacts.progress import ProgressBar
 
-if TYPE_CHECKING:
-    from lightretriever.artifacts.pipeline.encoder import Encoder
-
-__all__ = ["FullQueries", "QueryModel", "encode_fully"]
+__all__ = ["FullQueries", "encode_fully"]
 
 _NO_TERMS = (np.empty(0, np.int32), np.empty(0, np.float32))
-
-
-@dataclass(frozen=True)
-class QueryModel:
-    """A causal LM with its adapter, or a folder of sentence-transformers: the model that encoded the documents, for the
-    dense leg where another one made the impacts."""
-
-    path: str
-    adapter: str | None = None
-    bos_token: str | None = None
-
-    @property
-    def is_biencoder(self) -> bool:
-        """Whether it is a folder of sentence-transformers, which has no sparse side."""
-        return is_of_sentence_transformers(self.path)
-
-    def load(self, work: Path, *, lowercase: bool, device: str = "auto") -> "Encoder":
-        """Load it to encode queries; a GGUF file is converted below `work`. Raises ModelError."""
-        from lightretriever.artifacts.pipeline.encoders import load_encoder
-
-        recipe = ModelRecipe(path=self.path, adapter=self.adapter, bos_token=self.bos_token, device=device)
-        return load_encoder(recipe, EncodeRecipe(lowercase=lowercase), work, biencoder=self.is_biencoder)
 
 
 @dataclass(frozen=True)
@@ -64,7 +37,9 @@ class FullQueries:
         return light.with_vectors({text: replace(own[text], dense=query.dense) for text, query in self.queries.items()})
 
 
-def encode_fully(model: QueryModel, bundle: Bundle, task: str, queries: Sequence[str]) -> tuple[FullQueries, list[str]]:
+def encode_fully(
+    model: ModelRecipe, bundle: Bundle, task: str, queries: Sequence[str]
+) -> tuple[FullQueries, list[str]]:
     """Encode `queries` by the whole `model`, with the task's instruction. Also returns warnings.
 
     Dense vectors are cut to the bundle's D values and normalised again. Sparse weights are ln(1 + ReLU(h·P)) at their
@@ -72,10 +47,13 @@ def encode_fully(model: QueryModel, bundle: Bundle, task: str, queries: Sequence
     another model made the bundle's impacts, or its terms are words. Raises ModelError for a model that can't be loaded,
     has another tokenizer, or is smaller than the bundle's dimension.
     """
+    from lightretriever.artifacts.pipeline.encoders import load_encoder  # needs torch
+
     texts = list(dict.fromkeys(queries))
     instruction = bundle.manifest.tasks[task].instruction
-    with scratch_folder(Path(gettempdir()), "query-model-") as work:
-        encoder = model.load(work, lowercase=bundle.manifest.tokenizer.lowercase)
+    with TemporaryDirectory(prefix="query-model-", ignore_cleanup_errors=True) as work:
+        settings = EncodeRecipe(lowercase=bundle.manifest.tokenizer.lowercase)
+        encoder = load_encoder(model, settings, Path(work), biencoder=is_of_sentence_transformers(model.path))
         sparse_leg = bundle.manifest.sparse
         has_sparse = encoder.has_sparse and sparse_leg.model is None and sparse_leg.vocabulary == "tokens"
         if has_sparse and encoder.tokenizer.sha256 != bundle.manifest.tokenizer.sha256:

@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final
 
 import numpy as np
@@ -14,7 +15,6 @@ from lightretriever.artifacts.evaluation.bm25 import BM25_B, BM25_K1, WordIndex,
 from lightretriever.artifacts.evaluation.full import FullQueries
 from lightretriever.artifacts.evaluation.runs import JudgedQueries, Ranking, ranking
 from lightretriever.artifacts.evaluation.searching import Fusion, Hit, QueryVectors, Searcher, SearchMode
-from lightretriever.artifacts.files.workdir import scratch_folder
 from lightretriever.artifacts.progress import ProgressBar, tracked
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.tokens.tokenizer import document_text
@@ -134,9 +134,9 @@ def word_index(
     parent: Path, prefix: str, ids: Collection[str], texts: Iterable[str], stage: str
 ) -> Iterator[WordIndex]:
     """A BM25 index of `texts`, named by `ids`, in a new folder below `parent` that is removed after the block."""
-    with scratch_folder(parent, prefix) as folder:
-        build_word_index(folder / "lucene", ids, tracked(texts, stage, total=len(ids), unit="documents"))
-        with WordIndex.open(folder / "lucene") as words:
+    with TemporaryDirectory(prefix=prefix, dir=parent, ignore_cleanup_errors=True) as folder:
+        build_word_index(Path(folder) / "lucene", ids, tracked(texts, stage, total=len(ids), unit="documents"))
+        with WordIndex.open(Path(folder) / "lucene") as words:
             yield words
 
 

@@ -151,7 +151,6 @@ def tune_weights(
     *,
     split: str = "dev",
     task: str | None = None,
-    candidates: int = 100,
     step: float = 0.1,
     most: int = 1000,
 ) -> TuneSummary:
@@ -184,7 +183,7 @@ def tune_weights(
         ProgressBar("tune", total=(len(grid) + 1) * len(judged.queries), unit="searches") as progress,
     ):
         values = np.array(
-            [_ndcg(searcher, judged, task, candidates, weights, progress) for weights in [*grid, own]], dtype=np.float64
+            [_ndcg(searcher, judged, task, weights, progress) for weights in [*grid, own]], dtype=np.float64
         )
     tried, means, chosen = values[:-1], values[:-1].mean(axis=1), _out_of_fold(values[:-1])
     order = np.argsort(-means, kind="stable").tolist()
@@ -235,12 +234,12 @@ def _drawn(judged: JudgedQueries, most: int) -> JudgedQueries:
 
 
 def _ndcg(
-    searcher: Searcher, judged: JudgedQueries, task: str, candidates: int, weights: LegWeights, progress: ProgressBar
+    searcher: Searcher, judged: JudgedQueries, task: str, weights: LegWeights, progress: ProgressBar
 ) -> list[float]:
     """nDCG@10 of every query with these weights."""
     run, fusion = {}, Fusion(weights)
     for query_id, text in judged.queries.items():
-        hits = searcher.search(text, task=task, mode="hybrid", k=_K, candidates=candidates, fusion=fusion)
+        hits = searcher.search(text, task=task, mode="hybrid", k=_K, candidates=DEPTH, fusion=fusion)
         run[query_id] = ranking([(hit.id, hit.score) for hit in hits or []])
         progress.advance(1)
     found = ndcg_per_query(judged.qrels, run)

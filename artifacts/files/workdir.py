@@ -2,7 +2,6 @@
 
 import fcntl
 import json
-import tempfile
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +11,7 @@ from uuid import uuid4
 from lightretriever.artifacts.errors import ResumeError
 from lightretriever.artifacts.files.atomic_file import new_file, writing
 
-__all__ = ["check_plan", "read_json", "scratch_folder", "work_lock", "write_atomically"]
+__all__ = ["check_plan", "read_json", "work_lock", "write_atomically"]
 
 
 @contextmanager
@@ -36,13 +35,6 @@ def work_lock(work: Path, *, shared: bool = False) -> Iterator[None]:
             if leftover.is_file():
                 leftover.unlink()
         yield
-
-
-@contextmanager
-def scratch_folder(parent: Path, prefix: str) -> Iterator[Path]:
-    """A new folder in `parent` that is gone with all that is in it when the block ends."""
-    with tempfile.TemporaryDirectory(prefix=prefix, dir=parent, ignore_cleanup_errors=True) as folder:
-        yield Path(folder)
 
 
 def check_plan(

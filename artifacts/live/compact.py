@@ -9,13 +9,7 @@ import orjson
 from lightretriever.artifacts.bundle.batches import EncodedBatch
 from lightretriever.artifacts.bundle.manifest import DenseInfo, LiveInfo, Manifest
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.bundle.writer import (
-    BundleContent,
-    DenseSettings,
-    SparseSettings,
-    TableInput,
-    write_bundle,
-)
+from lightretriever.artifacts.bundle.writer import BundleContent, DenseSettings, TableInput, write_bundle
 from lightretriever.artifacts.dense.build import choose_factory
 from lightretriever.artifacts.dense.index import DenseIndex
 from lightretriever.artifacts.dense.query_aware import is_query_aware
@@ -67,14 +61,13 @@ def write_again(
     overwrite: bool = False,
 ) -> Bundle:
     """Write a bundle that has other documents, and all else from a bundle. Raises what `write_bundle` raises."""
-    manifest, sparse = bundle.manifest, bundle.manifest.sparse
+    manifest, own = bundle.manifest, bundle.manifest.sparse.tokenizer
     tokens = np.arange(manifest.vocab_size)
     rows = {
         name: np.zeros((0, manifest.dimension), np.float32) if task.file is None else bundle.table(name).rows(tokens)
         for name, task in manifest.tasks.items()
     }
     dtypes = [task.dtype for task in manifest.tasks.values() if task.dtype is not None]
-    own = sparse.tokenizer
     content = BundleContent(
         name=manifest.name,
         model=manifest.model,
@@ -87,20 +80,9 @@ def write_again(
         default_task=manifest.default_task,
         documents=documents,
         dimension=manifest.dimension,
-        sparse=SparseSettings(
-            vocabulary=sparse.vocabulary,
-            impacts=sparse.impacts,
-            language=sparse.language,
-            quantization=sparse.quantization,
-            top_k=sparse.top_k,
-            k1=0.9 if sparse.k1 is None else sparse.k1,
-            b=0.4 if sparse.b is None else sparse.b,
-            token_factor=sparse.token_factor,
-            expansion=sparse.expansion,
-            idf=bundle.idf(),
-            model=sparse.model,
-            tokenizer_file=None if own is None else bundle.path / own.file,
-        ),
+        sparse=manifest.sparse,
+        idf=bundle.idf(),
+        sparse_tokenizer_file=None if own is None else bundle.path / own.file,
         table_dtype=dtypes[0] if dtypes else "float16",
         dense=None if manifest.dense is None else DenseSettings(_factory(manifest.dense, manifest), queries),
         weights=manifest.fusion,

@@ -9,15 +9,17 @@ from typing import Any, Final, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
-from lightretriever.artifacts.bundle.manifest import MANIFEST_FILE, CorpusInfo, LegWeights, ModelInfo, ModelSource
-from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.bundle.writer import (
-    BundleContent,
-    DenseSettings,
-    SparseSettings,
-    TableInput,
-    write_bundle,
+from lightretriever.artifacts.bundle.manifest import (
+    MANIFEST_FILE,
+    CorpusInfo,
+    ImpactKind,
+    LegWeights,
+    ModelInfo,
+    ModelSource,
+    SparseInfo,
 )
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.bundle.writer import BundleContent, DenseSettings, TableInput, write_bundle
 from lightretriever.artifacts.corpus.beir import read_queries
 from lightretriever.artifacts.dense.build import check_factory
 from lightretriever.artifacts.errors import ResumeError
@@ -158,7 +160,7 @@ def build_bundle(recipe: Recipe, *, overwrite: bool = False) -> BundleSummary:
     corpus = encoded_corpus(recipe)
     heads = read_heads(recipe, facts, plan["impacts"])
     tables = {task: replace(_table(recipe, task, store), head=heads.get(task)) for task in recipe.tasks}
-    leg = sparse_leg(recipe, store)
+    leg, terms = sparse_leg(recipe, store), terms_tokenizer(recipe.work)
     content = BundleContent(
         name=recipe.name,
         model=_model_info(recipe, facts),
@@ -169,7 +171,9 @@ def build_bundle(recipe: Recipe, *, overwrite: bool = False) -> BundleSummary:
         default_task=recipe.default_task,
         documents=encoded_batches(recipe.work, corpus, leg),
         dimension=recipe.index.dimension or int(facts["hidden_size"]),
-        sparse=_sparse_settings(recipe, facts, plan, leg, corpus),
+        sparse=_sparse_info(recipe, facts, plan, leg),
+        idf=None if leg.vocabulary.kind == "words" else _idf(recipe, facts, terms, corpus),
+        sparse_tokenizer_file=terms if terms.name == SPARSE_TOKENIZER else None,
         table_dtype=recipe.index.table_dtype,
         dense=DenseSettings(recipe.index.factory, _queries(recipe)) if recipe.index.dense else None,
         weights=_weights(recipe, leg),
@@ -220,23 +224,21 @@ def _weights(recipe: Recipe, leg: SparseLeg) -> LegWeights | None:
     return recipe.index.weights or (None if leg.vocabulary.kind == "tokens" else _WEIGHTS)
 
 
-def _sparse_settings(
-    recipe: Recipe, facts: dict[str, Any], plan: dict[str, Any], leg: SparseLeg, corpus: EncodedCorpus
-) -> SparseSettings:
-    kind, terms = leg.vocabulary.kind, terms_tokenizer(recipe.work)
-    return SparseSettings(
+def _sparse_info(recipe: Recipe, facts: dict[str, Any], plan: dict[str, Any], leg: SparseLeg) -> SparseInfo:
+    kind = leg.vocabulary.kind
+    impacts: ImpactKind = "bm25" if kind == "words" else plan["impacts"]
+    bm25 = kind != "tokens" or impacts == "bm25"
+    return SparseInfo(
         vocabulary=kind,
         language=leg.vocabulary.language,
-        impacts="bm25" if kind == "words" else plan["impacts"],
+        impacts=impacts,
         quantization=leg.quantization,
         top_k=recipe.index.top_k or (plan["top_k"] if kind == "tokens" else None),
-        k1=leg.k1,
-        b=leg.b,
+        k1=leg.k1 if bm25 else None,
+        b=leg.b if bm25 else None,
         token_factor=leg.token_factor if kind == "both" else None,
         expansion=leg.expand and leg.expand[0],
-        idf=None if kind == "words" else _idf(recipe, facts, terms, corpus),
         model=None if kind == "words" else _sparse_source(recipe, facts),
-        tokenizer_file=terms if kind != "words" and terms.name == SPARSE_TOKENIZER else None,
     )
 
 

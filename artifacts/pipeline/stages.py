@@ -277,17 +277,15 @@ def run_refine(recipe: Recipe) -> TablesSummary:
 def _distilled(recipe: Recipe, encoders: Encoders, folders: Mapping[str, Path], *, encoded: bool) -> TablesSummary:
     """The tables of a bi-encoder: general ones or, with `distil` or where there is none, fitted to the corpus."""
     encoder, model = encoders.dense, encoders.fingerprint
-    general = {task: _general_table(recipe, encoder, task) for task in folders}
-    distil = recipe.distil or (DistilTableRecipe() if None in general.values() else None)
+    found = {task: table for task in folders if (table := _general_table(recipe, encoder, task)) is not None}
+    rows = {task: table.rows() for task, table in found.items()}
     plans: dict[str, dict[str, Any]] = {
         task: {"model": model, "instruction": text} for task, text in recipe.tasks.items()
     }
-    rows = {task: table.rows() for task, table in general.items() if table is not None}
-    if distil is None:
-        general_plans = {task: {"general": table.sha256} for task, table in general.items() if table is not None}
-        return _make(
-            recipe, folders, {task: {**plan, **general_plans[task]} for task, plan in plans.items()}, rows.__getitem__
-        )
+    if recipe.distil is None and found.keys() == folders.keys():
+        plans = {task: {**plan, "general": found[task].sha256} for task, plan in plans.items()}
+        return _make(recipe, folders, plans, rows.__getitem__)
+    distil = recipe.distil or DistilTableRecipe()
     if not encoded:
         run_encode(recipe, encoders)
     fitted = {

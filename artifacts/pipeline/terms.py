@@ -62,10 +62,6 @@ class SparseLeg:
     tokenizer: TextTokenizer
     expand: Expand | None
 
-    def bm25_of(self, counts: TermCounts, vocabulary: Vocabulary) -> Bm25Encoder:
-        """BM25 of a corpus whose terms of `vocabulary` were counted."""
-        return Bm25Encoder.of_counts(counts, vocabulary, quantization=self.quantization, k1=self.k1, b=self.b)
-
 
 @dataclass(frozen=True)
 class Counted:
@@ -132,23 +128,19 @@ class TermImpacts:
         """The terms by number, growing; None where a number is a token id."""
         return None if self.words is None else self.words.bm25.numbers.names
 
-    def rows(self, which: Which, dense: npt.NDArray[np.float32], learned: Sequence[ImpactRow]) -> list[ImpactRow]:
-        """Terms and impacts of n documents, with vectors (n, D) of length 1, and what the model learned."""
-        tokens = self._tokens(which, learned)
-        if self.words is None:
-            return tokens
-        rows = self.words.rows(which)
-        if self.expansion is not None:
-            rows = self.expansion.impacts(dense[:, : self.expansion.dimension], rows)
-        if self.leg.vocabulary.kind == "words":
-            return rows
-        return [self._joined(*pair) for pair in zip(rows, tokens, strict=True)]
-
     def joined(
         self, batch: EncodedBatch, which: Which, dense: npt.NDArray[np.float32], rows: ModelRows
     ) -> EncodedBatch:
-        """A batch with these terms and impacts; the other arguments as for `rows`."""
-        indptr, terms, impacts = csr(self.rows(which, dense, rows.sparse()))
+        """A batch with the terms and impacts of its n documents, which have the vectors `dense` (n, D) of length 1, and
+        the impacts of tokens in `rows` where the model learned them."""
+        found = tokens = self._tokens(which, rows.sparse())
+        if self.words is not None:
+            found = self.words.rows(which)
+            if self.expansion is not None:
+                found = self.expansion.impacts(dense[:, : self.expansion.dimension], found)
+            if self.leg.vocabulary.kind == "both":
+                found = [self._joined(self.words, *pair) for pair in zip(found, tokens, strict=True)]
+        indptr, terms, impacts = csr(found)
         return replace(batch, indptr=indptr, terms=terms, impacts=impacts, names=self.names)
 
     def _tokens(self, which: Which, learned: Sequence[ImpactRow]) -> list[ImpactRow]:
@@ -162,11 +154,9 @@ class TermImpacts:
             found.append((ids[order], impacts[order]))
         return found
 
-    def _joined(self, words: ImpactRow, tokens: ImpactRow) -> ImpactRow:
-        """A row of both vocabularies, by the numbers of the words."""
-        if self.words is None:
-            return tokens
-        ids = self.words.bm25.numbers.of(map(self.leg.vocabulary.of_token, tokens[0].tolist()))
+    def _joined(self, counted: Counted, words: ImpactRow, tokens: ImpactRow) -> ImpactRow:
+        """A row of both vocabularies, by the numbers of the words that were `counted`."""
+        ids = counted.bm25.numbers.of(map(self.leg.vocabulary.of_token, tokens[0].tolist()))
         terms = np.concatenate([words[0], ids])
         impacts = np.concatenate([words[1], np.maximum(np.round(tokens[1] * self.leg.token_factor), 1)])
         order = np.argsort(terms, kind="stable")
@@ -231,7 +221,8 @@ def _counted(leg: SparseLeg, corpus: EncodedCorpus, vocabulary: Vocabulary | Non
     if vocabulary is None:
         return None
     counts = corpus.terms(vocabulary)
-    return Counted(leg.bm25_of(counts, vocabulary), counts)
+    bm25 = Bm25Encoder.of_counts(counts, vocabulary, quantization=leg.quantization, k1=leg.k1, b=leg.b)
+    return Counted(bm25, counts)
 
 
 def _tracked(store: TextStore, label: str) -> Iterator[tuple[int, ModelRows]]:

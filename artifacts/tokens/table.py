@@ -28,8 +28,8 @@ def scale_path(path: AnyPath) -> AnyPath:
     return path.with_suffix(".scale.npy")
 
 
-def write_table(path: Path, rows: npt.NDArray[np.float32], dtype: TableDtype = "float16") -> list[Path]:
-    """Write `rows`, float32 (V, D), as `.npy`, and return the files written.
+def write_table(path: Path, rows: npt.NDArray[np.float32], dtype: TableDtype = "float16") -> None:
+    """Write `rows`, float32 (V, D), as `.npy`.
 
     An int8 table gets a second file with one float32 scale per row, shape (V,): `row = int8 * scale`, with an error of
     at most half a scale per value. Raises BundleError for another shape, a value that isn't finite and a value that
@@ -54,11 +54,9 @@ def write_table(path: Path, rows: npt.NDArray[np.float32], dtype: TableDtype = "
                 file.write(quantised.tobytes())
             else:
                 file.write(values.astype(dtype).tobytes())
-    if dtype != "int8":
-        return [path]
-    with writing(scale_path(path)):
-        np.save(scale_path(path), scales)
-    return [path, scale_path(path)]
+    if dtype == "int8":
+        with writing(scale_path(path)):
+            np.save(scale_path(path), scales)
 
 
 class TokenTable:

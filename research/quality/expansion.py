@@ -27,6 +27,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 from unittest.mock import patch
 
@@ -39,7 +40,7 @@ from lightretriever.artifacts.corpus.bounds import MAX_IMPACT
 from lightretriever.artifacts.dense.index import DenseIndex
 from lightretriever.artifacts.evaluation.report import environment
 from lightretriever.artifacts.evaluation.runs import JudgedQueries, Ranking, ndcg_per_query, ranking, read_judged
-from lightretriever.artifacts.files.workdir import read_json, scratch_folder
+from lightretriever.artifacts.files.workdir import read_json
 from lightretriever.artifacts.pipeline import expansion
 from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder, TermNumbers
 from lightretriever.artifacts.pipeline.build import sparse_leg
@@ -199,10 +200,10 @@ def measured(searched: Searched, setting: Setting, scratch: Path) -> Values:
         with patch.object(expansion, "_MOST", setting.highest):
             rows = expanded(expand, searched, rows, setting)
     runs: dict[str, dict[str, Ranking]] = {leg: {} for leg in LEGS}
-    with scratch_folder(scratch, "expansion-") as folder:
-        with ImpactIndexWriter(folder / "index") as writer:
+    with TemporaryDirectory(prefix="expansion-", dir=scratch) as folder:
+        with ImpactIndexWriter(Path(folder) / "index") as writer:
             writer.add(searched.ids, [b"{}"] * len(rows), *csr(rows), names=bm25.numbers.names)
-        with ImpactIndex.open(folder / "index") as index:
+        with ImpactIndex.open(Path(folder) / "index") as index:
             terms = vocabulary.terms_of(list(judged.queries.values()))
             for query, words_of_query, vector in zip(judged.queries, terms, searched.queries, strict=True):
                 for leg, (ordinals, scores) in searches(searched.dense, index, words_of_query, vector).items():

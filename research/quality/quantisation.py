@@ -11,6 +11,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import numpy as np
@@ -18,7 +19,6 @@ from lightretriever.artifacts.corpus.beir import Corpus
 from lightretriever.artifacts.evaluation.bm25 import BM25_B, BM25_K1, WordIndex, build_word_index
 from lightretriever.artifacts.evaluation.report import environment
 from lightretriever.artifacts.evaluation.runs import JudgedQueries, measure, ranking, read_judged
-from lightretriever.artifacts.files.workdir import scratch_folder
 from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder
 from lightretriever.artifacts.pipeline.encoded import csr
 from lightretriever.artifacts.sparse.index import ImpactIndex
@@ -45,7 +45,8 @@ def measured(collection: Collection, given: Namespace) -> dict[str, Any]:
     documents = list(Corpus(path, skip_bad=collection.skip_bad))
     texts = [document.full_text for document in documents]
     ids = [document.id for document in documents]
-    with scratch_folder(given.work, f"{collection.name}-") as folder:
+    with TemporaryDirectory(prefix=f"{collection.name}-", dir=given.work) as place:
+        folder = Path(place)
         build_word_index(folder / "words", ids, texts)
         with WordIndex.open(folder / "words") as words:
             exact = {query: words.search(text, DEPTH) for query, text in judged.queries.items()}

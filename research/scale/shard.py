@@ -90,12 +90,12 @@ def _trips(engine: SearchEngine, text: str, candidates: int) -> tuple[float, flo
 def cluster_parts(sizes: Mapping[str, int], documents: int) -> list[PartSize]:
     """The parts of an index with as many `documents`, from the bytes of its files by ending."""
     known = {ending for _, endings, _ in _CLUSTER_FILES for ending in endings}
-    parts = [
-        PartSize(name, 0, sum(sizes.get(ending, 0) for ending in endings) / documents, in_memory=in_memory)
-        for name, endings, in_memory in _CLUSTER_FILES
-    ]
+    parts = []
+    for name, endings, in_memory in _CLUSTER_FILES:
+        size = sum(sizes.get(ending, 0) for ending in endings)
+        parts.append(PartSize.growing(name, size / documents, documents, in_memory=in_memory))
     others = sum(size for ending, size in sizes.items() if ending not in known)
-    return [*parts, PartSize("other files", 0, others / documents, in_memory=False)]
+    return [*parts, PartSize.growing("other files", others / documents, documents, in_memory=False)]
 
 
 def _cluster_sizes(url: str, alias: str) -> dict[str, int]:
@@ -154,8 +154,8 @@ def _measured(given: Namespace) -> dict[str, Any]:
         "command": given.command,
         **origin(),
         "parts": [
-            {"name": part.name, "in_memory": part.in_memory, "fixed": part.fixed}
-            | {"per_document": four_digits(part.per_document)}
+            {"name": part.name, "in_memory": part.in_memory, "fixed": 0 if part.bytes_per_document else part.bytes}
+            | {"per_document": four_digits(part.bytes_per_document)}
             for part in parts
         ],
         "ms": times,

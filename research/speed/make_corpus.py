@@ -30,12 +30,11 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 from lightretriever.artifacts.bundle.batches import EncodedBatch, dense_prefix, keep_top_terms
-from lightretriever.artifacts.bundle.manifest import CorpusInfo, SparseInfo
+from lightretriever.artifacts.bundle.manifest import CorpusInfo
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.writer import (
     BundleContent,
     DenseSettings,
-    SparseSettings,
     TableInput,
     write_bundle,
 )
@@ -193,7 +192,7 @@ def make_bundle(
 ) -> Bundle:
     """Write `documents` synthetic documents as a bundle, with the corpus's dimensions, all else as in `source`. Errors
     as in `write_bundle`."""
-    manifest = source.manifest
+    manifest, own = source.manifest, source.manifest.sparse.tokenizer
     ids = np.arange(manifest.vocab_size)
     tables = {task: TableInput(info.instruction, source.table(task).rows(ids)) for task, info in manifest.tasks.items()}
     content = BundleContent(
@@ -206,27 +205,13 @@ def make_bundle(
         default_task=manifest.default_task,
         documents=corpus.draw(documents),
         dimension=corpus.dimension,
-        sparse=_settings(source, manifest.sparse),
+        sparse=manifest.sparse,
+        idf=source.idf(),
+        sparse_tokenizer_file=None if own is None else source.path / own.file,
         dense=DenseSettings(factory, queries),
         weights=manifest.fusion,
     )
     return write_bundle(output, content)
-
-
-def _settings(source: Bundle, info: SparseInfo) -> SparseSettings:
-    return SparseSettings(
-        vocabulary=info.vocabulary,
-        impacts=info.impacts,
-        language=info.language,
-        quantization=info.quantization,
-        top_k=info.top_k,
-        **{name: value for name in ("k1", "b") if (value := getattr(info, name)) is not None},
-        token_factor=info.token_factor,
-        expansion=info.expansion,
-        idf=source.idf(),
-        model=info.model,
-        tokenizer_file=None if info.tokenizer is None else source.path / info.tokenizer.file,
-    )
 
 
 @program(

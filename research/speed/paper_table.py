@@ -30,7 +30,7 @@ from time import perf_counter
 from typing import Any, Final
 
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.evaluation.full import QueryModel
+from lightretriever.artifacts.pipeline.recipe import ModelRecipe
 from lightretriever.loadtest.generator import read_texts
 from lightretriever.loadtest.model_server import Encode, model_encoder
 from lightretriever.loadtest.program import BUNDLE, MODEL, QUERIES, SPEED, option, program
@@ -181,8 +181,9 @@ def _measured(given: Namespace) -> list[dict[str, Any]]:
         return rows_of(light, None, given.count, facts)
     from lightretriever.artifacts.pipeline.model import choose_device  # needs torch, as the model does
 
-    model = QueryModel(given.model, given.adapter, given.bos_token)
-    encode = model_encoder(model, bundle, query_encoder(bundle), device=given.device)
+    names = {"adapter": given.adapter, "bos_token": given.bos_token}
+    model = ModelRecipe(path=given.model, device=given.device, **names)
+    encode = model_encoder(model, bundle, query_encoder(bundle))
     device = str(choose_device(given.device))
     sample = texts[: given.llm_queries or (_LLM_ON_CPU if device == "cpu" else given.count)]
     facts |= {"model": Path(given.model).name, "device": device}

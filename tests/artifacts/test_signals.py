@@ -8,9 +8,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
-from lightretriever.artifacts.files.workdir import scratch_folder, write_atomically
+from lightretriever.artifacts.files.workdir import write_atomically
 from lightretriever.artifacts.signals import Stopped, check_stopped, commit_point, stoppable
 
 ROOT = Path(__file__).parents[2]
@@ -72,10 +73,10 @@ def test_an_ignored_signal_stays_ignored() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_files_are_whole_and_scratch_folders_gone(tmp_path: Path, number: int) -> None:
+def test_files_are_whole_and_temporary_folders_gone(tmp_path: Path, number: int) -> None:
     write_atomically(tmp_path / "file", b"whole")
-    with stopped(number), scratch_folder(tmp_path, "words-") as folder:
-        (folder / "file").touch()
+    with stopped(number), TemporaryDirectory(prefix="words-", dir=tmp_path) as folder:
+        (Path(folder) / "file").touch()
         send(number)
         time.sleep(60)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]

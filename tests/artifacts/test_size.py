@@ -14,7 +14,7 @@ from tests.support.tiny import make_tiny_bundle
 
 
 def total(bundle: Bundle, documents: int) -> int:
-    return sum(part.bytes(documents) for part in part_sizes(bundle.manifest, documents))
+    return sum(part.bytes for part in part_sizes(bundle.manifest, documents))
 
 
 def test_a_bundle_takes_what_it_takes(tiny_bundle: Bundle) -> None:
@@ -39,7 +39,7 @@ def test_above_the_bound_of_exact_search_the_dense_index_is_another_one(tiny_bun
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     real = faiss.serialize_index(build_dense_index(vectors)).nbytes
     [part] = [part for part in part_sizes(manifest, count) if part.name == "dense index"]
-    assert part.bytes(count) == pytest.approx(real, rel=0.1)
+    assert part.bytes == pytest.approx(real, rel=0.1)
 
 
 def test_the_command(tiny_bundle: Bundle, tmp_path: Path) -> None:

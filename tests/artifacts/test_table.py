@@ -24,12 +24,11 @@ def rows_of(count: int = 300, dimension: int = 24, seed: int = 1) -> npt.NDArray
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_written_table_opens_with_its_shape_and_type(tmp_path: Path, dtype: TableDtype) -> None:
     rows = rows_of()
-    files = write_table(tmp_path / "t.npy", rows, dtype)
+    write_table(tmp_path / "t.npy", rows, dtype)
     table = TokenTable.open(tmp_path / "t.npy")
     assert table.shape == rows.shape
     assert table.dtype == dtype
-    assert sorted(files) == sorted(tmp_path.iterdir())
-    assert len(files) == (2 if dtype == "int8" else 1)
+    assert len(list(tmp_path.iterdir())) == (2 if dtype == "int8" else 1)
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 0.0), ("float16", 2e-3), ("int8", 2e-2)])

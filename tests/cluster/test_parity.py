@@ -14,7 +14,6 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.writer import (
     BundleContent,
     DenseSettings,
-    SparseSettings,
     TableInput,
     write_bundle,
 )
@@ -55,12 +54,7 @@ def first_documents(whole: Bundle, path: Path) -> Bundle:
         documents=[batch],
         dimension=manifest.dimension,
         dense=DenseSettings(manifest.dense.factory),
-        sparse=SparseSettings(
-            vocabulary=manifest.sparse.vocabulary,
-            language=manifest.sparse.language,
-            impacts=manifest.sparse.impacts,
-            quantization=manifest.sparse.quantization,
-        ),
+        sparse=manifest.sparse,
         fields=manifest.fields,
     )
     return write_bundle(path, content)

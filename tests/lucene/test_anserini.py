@@ -73,25 +73,6 @@ def test_bm25_gives_the_same_hits(words_path: Path, words: WordIndex, text: str)
     searcher.close()
 
 
-@pytest.mark.parametrize("text", ["retrieval", "The quick foxes", "retrieval retrieval of VECTORS", "the of", ""])
-def test_bm25_scores_of_any_documents(words: WordIndex, texts: dict[str, str], text: str) -> None:
-    """In any order and again and again; those of the search, and 0 where no word matches."""
-    names = list(texts)
-    ordinals = np.random.default_rng(6).integers(0, len(names), 700)
-    for k1, b in ((0.9, 0.4), (1.2, 0.75)):
-        hits = dict(words.search(text, 500, k1=k1, b=b))
-        found = words.scores(text, ordinals, k1=k1, b=b)
-        assert found.dtype == np.float32
-        assert found.tolist() == [hits.get(names[ordinal], 0.0) for ordinal in ordinals]
-    assert words.scores(text, ordinals[:0]).shape == (0,)
-
-
-@pytest.mark.parametrize("ordinals", [[-1], [3, 500]])
-def test_bm25_scores_of_no_documents_are_refused(words: WordIndex, ordinals: list[int]) -> None:
-    with pytest.raises(ValueError, match="ordinals must be 0 to 499"):
-        words.scores("retrieval", np.array(ordinals))
-
-
 def test_bm25_takes_texts_as_long_as_documents(texts: dict[str, str], words: WordIndex) -> None:
     everything = " ".join(f"word{i}" for i in range(5000)) + " quick"
     assert len(words.search(everything, 1000)) == sum("quick" in text.split() for text in texts.values())

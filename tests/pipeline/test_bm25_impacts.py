@@ -102,8 +102,13 @@ class Ranked:
         """Lucene's scores of the best documents by impacts, and of the best by Lucene."""
         (terms,) = self.encoder.vocabulary.terms_of([query])
         found, _ = self.impacts.search(terms, np.ones(len(terms), np.float32), k)
-        scores = self.words.scores(query, found, self.encoder.k1, self.encoder.b)
-        return scores, np.array([score for _, score in self.words.search(query, k, self.encoder.k1, self.encoder.b)])
+        scores = self.bm25(query)
+        return np.array([scores[ordinal] for ordinal in found.tolist()]), np.array([*scores.values()][:k])
+
+    def bm25(self, query: str) -> dict[int, float]:
+        """Lucene's scores of all documents with a word of the query, by ordinal, best first."""
+        hits = self.words.search(query, len(self.texts), self.encoder.k1, self.encoder.b)
+        return {int(name): score for name, score in hits}
 
 
 @pytest.fixture(
@@ -144,7 +149,8 @@ def test_scores_are_those_of_lucenes_bm25(ranked: Ranked) -> None:
     for query in queries(seed=6, count=40):
         (terms,) = WORDS.terms_of([query])
         ordinals, scores = ranked.impacts.search(terms, np.ones(len(terms), np.float32), 100)
-        theirs = ranked.words.scores(query, ordinals, ranked.encoder.k1, ranked.encoder.b)
+        bm25 = ranked.bm25(query)
+        theirs = [bm25[ordinal] for ordinal in ordinals.tolist()]
         np.testing.assert_allclose(scores / QUANTIZATION, theirs, rtol=1e-5, atol=len(terms) / QUANTIZATION)
 
 

@@ -8,13 +8,12 @@ import torch
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import ModelError
 from lightretriever.artifacts.evaluation.evaluate import Evaluation
-from lightretriever.artifacts.evaluation.full import QueryModel
 from lightretriever.artifacts.pipeline.biencoder import load_biencoder
 from lightretriever.artifacts.pipeline.encoded import TextStore
 from lightretriever.artifacts.pipeline.encoder import token_rows
 from lightretriever.artifacts.pipeline.language_model import LanguageModel
 from lightretriever.artifacts.pipeline.model import Backbone
-from lightretriever.artifacts.pipeline.recipe import load_recipe
+from lightretriever.artifacts.pipeline.recipe import ModelRecipe, load_recipe
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from tokenizers import Tokenizer
@@ -48,7 +47,7 @@ def built(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def evaluated(built: Path, model_folder: Path) -> Evaluation:
     dataset = write_dataset(built / "toy", QRELS)
-    return evaluate_bundle(built / "bundle", dataset, built / "out", query_model=QueryModel(str(model_folder)))
+    return evaluate_bundle(built / "bundle", dataset, built / "out", query_model=ModelRecipe(path=str(model_folder)))
 
 
 def ranked(folder: Path, system: str) -> dict[str, list[str]]:
@@ -99,7 +98,7 @@ def test_the_fusion_is_that_of_the_service(evaluated: Evaluation, built: Path) -
 
 def test_another_first_token_is_warned_of(built: Path, model_folder: Path, tmp_path: Path) -> None:
     dataset = write_dataset(tmp_path / "toy", QRELS)
-    model = QueryModel(str(model_folder), bos_token="<|endoftext|>")
+    model = ModelRecipe(path=str(model_folder), bos_token="<|endoftext|>")
     report = evaluate_bundle(built / "bundle", dataset, tmp_path / "out", only=["full-dense"], query_model=model).report
     (warning,) = report["warnings"]
     assert "is not the very one of the documents" in warning
@@ -109,7 +108,7 @@ def test_another_first_token_is_warned_of(built: Path, model_folder: Path, tmp_p
 def test_a_model_with_another_tokenizer_is_refused(tiny_bundle: Bundle, model_folder: Path, tmp_path: Path) -> None:
     dataset = write_dataset(tmp_path / "toy", QRELS)
     with pytest.raises(ModelError, match="another tokenizer than the bundle"):
-        evaluate_bundle(tiny_bundle.path, dataset, tmp_path / "out", query_model=QueryModel(str(model_folder)))
+        evaluate_bundle(tiny_bundle.path, dataset, tmp_path / "out", query_model=ModelRecipe(path=str(model_folder)))
 
 
 @pytest.fixture(scope="module", params=["transformer", "static"])
@@ -129,7 +128,7 @@ def test_a_biencoder_ranks_by_its_own_vectors(biencoder: Path, tmp_path: Path) -
     settings = {"index": {"factory": "Flat"}, "distil": {"epochs": 0, "batch_size": 16}}
     run("build", write_recipe(tmp_path, biencoder, documents=60, tasks={"web": ""}, **settings))
     dataset = write_dataset(tmp_path / "toy", QRELS)
-    model = QueryModel(str(biencoder))
+    model = ModelRecipe(path=str(biencoder))
     found = evaluate_bundle(tmp_path / "bundle", dataset, tmp_path / "out", query_model=model)
     assert list(found.metrics)[3:] == ["full-dense", "full-hybrid", "bm25"]
     assert found.report["warnings"] == []

@@ -13,9 +13,10 @@ from fastapi.testclient import TestClient
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
 from lightretriever.artifacts.errors import BundleError, CorpusError, LightRetrieverError, RecipeError, ResumeError
-from lightretriever.artifacts.evaluation.full import QueryModel, encode_fully
+from lightretriever.artifacts.evaluation.full import encode_fully
 from lightretriever.artifacts.pipeline.head import most_frequent
 from lightretriever.artifacts.pipeline.language_model import LanguageModel
+from lightretriever.artifacts.pipeline.recipe import ModelRecipe
 from lightretriever.artifacts.tokens.head_queries import HeadQueries
 from lightretriever.service.commands.evaluation import EngineSearcher
 from lightretriever.service.http.app import create_app
@@ -76,7 +77,7 @@ def test_a_head_query_ranks_as_the_whole_model_ranks(
     engines: list[SearchEngine], model_folder: Path, mode: str, task: str
 ) -> None:
     engine, without = engines
-    full, warnings = encode_fully(QueryModel(str(model_folder)), engine.bundle, task, HEAD)
+    full, warnings = encode_fully(ModelRecipe(path=str(model_folder)), engine.bundle, task, HEAD)
     assert warnings == []
     searcher = EngineSearcher(engine).with_vectors(full.queries)
     for query in HEAD:

@@ -16,7 +16,6 @@ from lightretriever.artifacts.errors import LightRetrieverError
 from lightretriever.artifacts.signals import Stopped
 from lightretriever.artifacts.summary import Summary
 from lightretriever.service.cli import COMMANDS
-from pydantic import BaseModel
 
 from tests.support.biencoder import save_biencoder
 from tests.support.commands import invoke
@@ -212,9 +211,9 @@ def test_a_stop_and_an_unexpected_error_are_objects_too(
     assert ("stopped by SIGTERM. " + AGAIN["verify"] in result.stderr) == (status == 143)
 
 
-def keys(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
-    for name, field in model.model_fields.items():
-        inner = [part for part in parts(field.annotation) if isinstance(part, type) and issubclass(part, BaseModel)]
+def keys(model: Any, prefix: str = "") -> Iterator[str]:
+    for name, field in model.__pydantic_fields__.items():
+        inner = [part for part in parts(field.annotation) if hasattr(part, "__pydantic_fields__")]
         yield prefix + name
         shape = "[]" if "list" in str(field.annotation) else ".TASK" if "dict" in str(field.annotation) else ""
         for one in inner:

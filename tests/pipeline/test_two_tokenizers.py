@@ -14,7 +14,7 @@ from fastapi.testclient import TestClient
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
 from lightretriever.artifacts.errors import BundleError, ResumeError
-from lightretriever.artifacts.evaluation.full import QueryModel, encode_fully
+from lightretriever.artifacts.evaluation.full import encode_fully
 from lightretriever.artifacts.pipeline.biencoder import load_biencoder
 from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder
 from lightretriever.artifacts.pipeline.encoded import TextStore
@@ -252,7 +252,9 @@ def test_a_head_query_has_the_vector_of_the_dense_model(built: Built) -> None:
 
 def test_a_whole_model_reads_for_the_dense_leg(built: Built) -> None:
     path = "tiny-llama" if built.kind == "learned" else "tiny-bert"
-    full, warnings = encode_fully(QueryModel(str(built.bundle.path.parent / path)), built.bundle, "search", QUERIES)
+    full, warnings = encode_fully(
+        ModelRecipe(path=str(built.bundle.path.parent / path)), built.bundle, "search", QUERIES
+    )
     assert warnings == []
     assert not full.sparse
     light = EngineSearcher(built.engine)

@@ -70,11 +70,11 @@ def test_a_billion_documents_on_paper() -> None:
 
 def test_parts_of_a_cluster_are_told_by_the_endings_of_its_files() -> None:
     parts = {part.name: part for part in shard.cluster_parts({"vec": 800, "vex": 200, "fdt": 50, "si": 10}, 10)}
-    assert parts["vectors and their graph"].per_document == 100
+    assert parts["vectors and their graph"].bytes_per_document == 100
     assert parts["vectors and their graph"].in_memory
-    assert parts["documents"].per_document == 5
+    assert parts["documents"].bytes_per_document == 5
     assert not parts["documents"].in_memory
-    assert parts["other files"].per_document == 1
+    assert parts["other files"].bytes_per_document == 1
 
 
 def test_two_commands_measure_and_simulate(tiny_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

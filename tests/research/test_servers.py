@@ -15,7 +15,7 @@ import pytest
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import ModelError
 from lightretriever.artifacts.evaluation.bm25 import WordIndex
-from lightretriever.artifacts.evaluation.full import QueryModel
+from lightretriever.artifacts.pipeline.recipe import ModelRecipe
 from lightretriever.loadtest.connection import LoadError, search_requests
 from lightretriever.loadtest.generator import open_loop, run_loop
 from lightretriever.loadtest.model_server import model_encoder, open_engine
@@ -230,8 +230,8 @@ def test_what_is_missing_is_named(tiny_path: Path, tmp_path: Path, monkeypatch: 
 
 def opened(bundle: Bundle, model: Path) -> SearchEngine:
     """The engine with a model as its query encoder."""
-    given = QueryModel(str(model))
-    return open_engine(bundle, lambda base: model_encoder(given, bundle, base, device="cpu"), batch=2)
+    given = ModelRecipe(path=str(model), device="cpu")
+    return open_engine(bundle, lambda base: model_encoder(given, bundle, base), batch=2)
 
 
 def test_another_model_is_refused(real_bundle: tuple[Path, Path], tiny_bundle: Bundle) -> None:

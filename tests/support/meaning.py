@@ -7,12 +7,11 @@ from typing import Final
 import numpy as np
 import orjson
 from lightretriever.artifacts.bundle.batches import EncodedBatch
-from lightretriever.artifacts.bundle.manifest import CorpusInfo, LegWeights, ModelInfo
+from lightretriever.artifacts.bundle.manifest import CorpusInfo, LegWeights, ModelInfo, SparseInfo
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.writer import (
     BundleContent,
     DenseSettings,
-    SparseSettings,
     TableInput,
     write_bundle,
 )
@@ -74,8 +73,9 @@ def make_meaningful_bundle(
         default_task="search",
         documents=[_batch(tokenizer, rows, vocabulary)],
         dimension=_WIDTH,
-        sparse=SparseSettings(
+        sparse=SparseInfo(
             vocabulary=vocabulary,
+            language=None if vocabulary == "tokens" else "english",
             impacts="bm25" if vocabulary == "words" else "learned",
             token_factor=1.0 if vocabulary == "both" else None,
         ),

@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from lightretriever.artifacts.bundle.batches import EncodedBatch
-from lightretriever.artifacts.bundle.manifest import CorpusInfo, LegWeights, ModelInfo
+from lightretriever.artifacts.bundle.manifest import CorpusInfo, LegWeights, ModelInfo, SparseInfo
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.writer import (
     BundleContent,
     DenseSettings,
-    SparseSettings,
     TableInput,
     write_bundle,
 )
@@ -240,15 +239,15 @@ def make_tiny_bundle(
             corpus, tokenizer, dimension=dimension, seed=seed, vocabulary=vocabulary, language=language
         ),
         dimension=dimension,
-        sparse=SparseSettings(
+        sparse=SparseInfo(
             vocabulary=vocabulary,
             impacts="bm25" if vocabulary == "words" else "learned",
             language=None if vocabulary == "tokens" else language,
             quantization=QUANTIZATION,
             top_k=top_k,
             token_factor=1.0 if vocabulary == "both" else None,
-            idf=tiny_idf(tokenizer) if idf else None,
         ),
+        idf=tiny_idf(tokenizer) if idf else None,
         dense=DenseSettings(factory, queries) if dense else None,
         weights=weights,
         fields=fields or {},

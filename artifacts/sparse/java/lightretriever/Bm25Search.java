@@ -22,18 +22,7 @@ public final class Bm25Search {
   public static byte[] search(OpenIndex index, Analyzer analyzer, byte[] text, int k, float k1, float b)
       throws IOException {
     Map<Term, Float> words = counts(analyzer, Packed.text(text));
-    return index.reading(() -> searching(index, k1, b).best(words, Map.of(), k, null, NEVER));
-  }
-
-  /** One float32 for each given ordinal, packed as TermSearch.scores says; the ordinals ascend. */
-  public static byte[] scores(OpenIndex index, Analyzer analyzer, byte[] text, byte[] ordinals, float k1, float b)
-      throws IOException {
-    Map<Term, Float> words = counts(analyzer, Packed.text(text));
-    return index.reading(() -> searching(index, k1, b).scores(words, Packed.ints(ordinals)));
-  }
-
-  private static TermSearch searching(OpenIndex index, float k1, float b) {
-    return new TermSearch(index, new BM25Similarity(k1, b));
+    return index.reading(() -> new TermSearch(index, new BM25Similarity(k1, b)).best(words, Map.of(), k, null, NEVER));
   }
 
   private static Map<Term, Float> counts(Analyzer analyzer, String text) throws IOException {
