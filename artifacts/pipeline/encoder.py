@@ -1,29 +1,31 @@
-"""What an encoder is: it gives documents and queries vectors, and impacts too if the same pass makes them.
+"""Encoders: the protocols of dense vectors and of impacts.
 
-A language model (`pipeline.language_model`), and one or several bi-encoders (`pipeline.biencoder`) are encoders. Beside
-one, vectors of a file (`pipeline.given_vectors`) stand for those of documents, and another language model or a
-SparseEncoder of sentence-transformers (`pipeline.sparse_model`) gives the impacts. `pipeline.encoders` puts together
-those of a recipe.
+A language model (`pipeline.language_model`), one or several bi-encoders (`pipeline.biencoder`) and vectors of a file
+(`pipeline.given_vectors`) are dense encoders, a language model and a SparseEncoder of sentence-transformers
+(`pipeline.sparse_model`) sparse ones. `pipeline.encoders` puts together those of a recipe.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from lightretriever.artifacts.errors import ModelError
 from lightretriever.artifacts.files.arrays import read_array, write_array
+from lightretriever.artifacts.pipeline.encoded import ImpactRow
 from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 
 __all__ = [
     "PART",
+    "DenseEncoder",
     "Encoded",
     "Encoder",
+    "SparseEncoder",
     "StatesOf",
     "TextModel",
     "rows_per_pass",
@@ -49,6 +51,22 @@ class Encoded:
     sparse: list[tuple[npt.NDArray[np.int32], npt.NDArray[Any]]] | None = None
 
 
+class DenseEncoder(Protocol):
+    """Gives documents dense vectors, and impacts too if the same pass makes them."""
+
+    @abstractmethod
+    def encode_documents(self, texts: Sequence[str], *, progress: ProgressBar | None = None) -> Encoded:
+        """Vectors of documents. Raises ModelError for what the model can't read."""
+
+
+class SparseEncoder(Protocol):
+    """Gives documents impacts."""
+
+    @abstractmethod
+    def encode_impacts(self, texts: Sequence[str]) -> list[ImpactRow]:
+        """Impacts of documents. Raises ModelError for weights that are not finite."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class TextModel(ABC):
     """Facts of a loaded model.
@@ -71,7 +89,7 @@ class TextModel(ABC):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Encoder(TextModel):
+class Encoder(TextModel, DenseEncoder):
     """A dense encoder of documents and whole queries, whose token rows can stand for it in queries.
 
     `hidden_size` is H, the size of its vectors; of the V ids of the tokenizer the model has an `embedded` number, the
@@ -81,10 +99,6 @@ class Encoder(TextModel):
     hidden_size: int
     embedded: int
     has_sparse: bool = False
-
-    @abstractmethod
-    def encode_documents(self, texts: Sequence[str], *, progress: ProgressBar | None = None) -> Encoded:
-        """Vectors of documents, and impacts with `has_sparse`. Raises ModelError for what the model can't read."""
 
     @abstractmethod
     def encode_queries(

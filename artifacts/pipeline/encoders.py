@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from lightretriever.artifacts.bundle.manifest import ImpactKind
 from lightretriever.artifacts.pipeline.adapter_files import adapter_settings
-from lightretriever.artifacts.pipeline.encoder import Encoded, Encoder
+from lightretriever.artifacts.pipeline.encoder import DenseEncoder, Encoded, Encoder
 from lightretriever.artifacts.pipeline.given_vectors import GivenVectors
 from lightretriever.artifacts.pipeline.language_model import LanguageModel
 from lightretriever.artifacts.pipeline.model import load_model
@@ -81,7 +81,8 @@ class Encoders:
 
     def encode_documents(self, texts: Sequence[str], *, progress: ProgressBar | None = None) -> Encoded:
         """Dense vectors, and impacts unless they are BM25. Raises ModelError."""
-        made = (self.given or self.dense).encode_documents(texts, progress=progress)
+        source: DenseEncoder = self.given or self.dense
+        made = source.encode_documents(texts, progress=progress)
         if self.sparse is None:
             return made
         return replace(made, sparse=None if self.impacts == "bm25" else self.sparse.encode_impacts(texts))

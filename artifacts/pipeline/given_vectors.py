@@ -13,7 +13,7 @@ from lightretriever.artifacts.corpus.lines import read_lines, read_text
 from lightretriever.artifacts.errors import CorpusError, RecipeError
 from lightretriever.artifacts.files.arrays import UNREADABLE, load_npy
 from lightretriever.artifacts.pipeline.encoded import Digests, EncodedCorpus, text_digests
-from lightretriever.artifacts.pipeline.encoder import Encoded, Encoder
+from lightretriever.artifacts.pipeline.encoder import DenseEncoder, Encoded, Encoder
 from lightretriever.artifacts.progress import ProgressBar
 
 __all__ = ["GivenVectors"]
@@ -29,7 +29,7 @@ _CHUNK = 65_536
 
 
 @dataclass(frozen=True)
-class GivenVectors:
+class GivenVectors(DenseEncoder):
     """Document vectors (N, H), float16 or float32, of a file with this `sha256`, in the order of the corpus' `texts`.
     Equal texts have the vector of the first of them.
 

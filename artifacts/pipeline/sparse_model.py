@@ -17,7 +17,7 @@ import sentence_transformers
 import torch
 from lightretriever.artifacts.errors import ModelError
 from lightretriever.artifacts.pipeline.encoded import ImpactRow
-from lightretriever.artifacts.pipeline.encoder import TextModel
+from lightretriever.artifacts.pipeline.encoder import SparseEncoder, TextModel
 from lightretriever.artifacts.pipeline.language_model import QUANTIZATION, quantise_top_k
 from lightretriever.artifacts.pipeline.loading import (
     cut_at_longest,
@@ -40,7 +40,7 @@ _LEAST = np.float32(1e-6)
 
 
 @dataclass(frozen=True)
-class SparseModel(TextModel):
+class SparseModel(TextModel, SparseEncoder):
     """A SparseEncoder ready to encode.
 
     `weights` (V,) float32 are what the tokens of a query weigh, above 0; None where they weigh their count.
