@@ -246,6 +246,7 @@ def make_tiny_bundle(
             quantization=QUANTIZATION,
             top_k=top_k,
             token_factor=1.0 if vocabulary == "both" else None,
+            **({} if vocabulary == "tokens" else {"k1": 0.9, "b": 0.4}),
         ),
         idf=tiny_idf(tokenizer) if idf else None,
         dense=DenseSettings(factory, queries) if dense else None,
