@@ -1,4 +1,4 @@
-"""What a request asks of declared fields: filters, and the ranges of facets.
+"""Read the filters of a request, and the ranges of its facets.
 
 Conditions are checked against the bundle's declared fields, and written in the form that Java's DocumentFilter reads.
 """

@@ -252,7 +252,7 @@ class RequestReader:
             yield FieldError("min_matched", message, least)
 
     def _of_dense(self, request: SearchRequest) -> Iterator[FieldError]:
-        """What needs a dense leg, where there is none."""
+        """Name the fields that need a dense leg, where the bundle has none."""
         if "dense" in self._modes:
             return
         if request.mode == "dense":
