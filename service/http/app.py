@@ -212,4 +212,4 @@ def _routing_error(request: Request, error: HTTPException) -> Response:
 
 def _answer(request: Request, error: ServiceError, headers: dict[str, str] | None = None) -> Response:
     metrics = request.app.state.collections.metrics
-    return refusal(error, metrics, request.url.path, request.state.request_id, headers)
+    return refusal(error, metrics, request.scope["path"], request.state.request_id, headers)

@@ -35,13 +35,18 @@ class Connections:
         self._malformed: list[str] = []  # reason and client of the last one
         self._malformed_count = 0
 
+    def __len__(self) -> int:
+        return len(self._open)
+
     def opened(self, connection: "Connection") -> None:
         """Count a connection. If there are too many, close the one that waits longest for a request, and first of those
         that never made one."""
         self._open.add(connection)
         self._silent[connection] = None
         if len(self._open) > self.most:
-            next(iter(self._silent if len(self._silent) > 1 else self._idle or self._silent)).close()
+            longest = next(iter(self._silent if len(self._silent) > 1 else self._idle or self._silent))
+            self.closed(longest)  # at once: others may come in the same turn of the event loop
+            longest.close()
 
     def busy(self, connection: "Connection") -> None:
         """A request has come."""

@@ -11,6 +11,7 @@ import ssl
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Final
@@ -42,6 +43,7 @@ _MOST_CONNECTIONS: Final = 10_000
 _LAST_CALL_S: Final = 0.25
 _LAST_READS: Final = 3
 _SWITCH_S: Final = 0.001  # a fifth of Python's default
+_ACCEPT_AGAIN_S: Final = 1.0
 
 _log = logging.getLogger(__name__)
 
@@ -108,12 +110,52 @@ def _hang_up(collections: Collections, config: uvicorn.Config, settings: Setting
 
 
 class _Server(uvicorn.Server):
-    """Stops in two steps, so that no request that was sent before the signal is lost: first it takes what comes, and
+    """Takes many new connections in one turn of the event loop; uvloop takes one, so that under load, when a turn
+    refuses hundreds of requests, others would wait for minutes.
+
+    Stops in two steps, so that no request that was sent before the signal is lost: first it takes what comes, and
     closes each connection with its next answer; then it closes those that are idle."""
 
     def __init__(self, config: uvicorn.Config, connections: Connections) -> None:
         super().__init__(config)
         self._connections = connections
+        self._protocol = connection_class(connections)
+        self._opening: set[asyncio.Task[None]] = set()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start the application, and listen."""
+        await super().startup([])
+        for listener in sockets or []:
+            listener.setblocking(False)
+            self._listen(listener)
+
+    def _listen(self, listener: socket.socket) -> None:
+        if listener.fileno() >= 0 and not self.should_exit:
+            asyncio.get_running_loop().add_reader(listener, self._accept, listener)
+
+    def _accept(self, listener: socket.socket) -> None:
+        """Take new connections: a quarter of those that are open, which make the turn long, so that idle processes that
+        listen on the same socket take theirs."""
+        loop = asyncio.get_running_loop()
+        for _ in range(1 + len(self._connections) // 4):
+            try:
+                connection, _ = listener.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                return
+            except OSError as error:  # no file or memory is left
+                _log.error("no connection is taken for a second", extra={"reason": str(error)})
+                loop.remove_reader(listener)
+                loop.call_later(_ACCEPT_AGAIN_S, self._listen, listener)
+                return
+            task = loop.create_task(self._open(connection))
+            self._opening.add(task)
+            task.add_done_callback(self._opening.discard)
+
+    async def _open(self, connection: socket.socket) -> None:
+        connection.setblocking(False)
+        make = partial(self._protocol, self.config, self.server_state, self.lifespan.state)
+        with suppress(OSError):  # of the client's TLS too
+            await asyncio.get_running_loop().connect_accepted_socket(make, connection, ssl=self.config.ssl)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Begin to stop."""
@@ -124,8 +166,8 @@ class _Server(uvicorn.Server):
         """Stop."""
         self._connections.stop()
         await asyncio.sleep(_LAST_CALL_S)
-        for server in self.servers:
-            server.close()
+        for listener in sockets or []:
+            asyncio.get_running_loop().remove_reader(listener)
         await asyncio.sleep(_LAST_CALL_S)  # for the requests of those that were taken last
         for _ in range(_LAST_READS):  # a timer is due before what has come meanwhile is read
             await asyncio.sleep(0)
@@ -146,7 +188,6 @@ def make_server(app: Application, listeners: Sequence[socket.socket]) -> uvicorn
     config = uvicorn.Config(
         app,
         loop="uvloop",
-        http=connection_class(connections),
         ws="none",
         lifespan="on",
         log_config=None,

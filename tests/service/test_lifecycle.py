@@ -8,7 +8,7 @@ import pytest
 from fastapi.testclient import TestClient
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import BundleError
-from lightretriever.service.errors import NotReadyError, SearchFailedError
+from lightretriever.service.errors import DeadlineError, NotReadyError, SearchFailedError
 from lightretriever.service.http.app import create_app
 from lightretriever.service.schemas import Plain
 from lightretriever.service.search.engine import SearchEngine
@@ -109,6 +109,32 @@ def test_the_warm_up_ends_by_number_or_by_time(tiny_bundle: Bundle, monkeypatch:
             engine.warm_up()
             engine.require_ready()
         assert len(searches) == most
+
+
+@pytest.mark.parametrize("late", [2, 3])
+def test_a_warm_up_goes_on_after_two_late_searches(
+    tiny_bundle: Bundle, monkeypatch: pytest.MonkeyPatch, late: int
+) -> None:
+    searches: list[bool] = []
+    run = Search.run
+
+    def busy(search: Search) -> Plain:
+        searches.append(len(searches) >= late)
+        if not searches[-1]:
+            raise DeadlineError("The legs did not answer in time.")
+        return run(search)
+
+    monkeypatch.setattr(Search, "run", busy)
+    with SearchEngine.open(tiny_bundle, Settings(warm_up_queries=2, warm_up_s=1e-6)) as engine:
+        if late == 3:
+            with pytest.raises(DeadlineError):
+                engine.warm_up()
+            with pytest.raises(NotReadyError, match="warms up"):
+                engine.require_ready()
+        else:
+            engine.warm_up()
+            engine.require_ready()
+            assert searches == [False, False, True]
 
 
 class Stopping(threading.Event):
