@@ -21,7 +21,7 @@ CLIENTS = 16
 LEAST_SWAPS = 2
 LATE_S = 1.0
 GROWTH_MB = 16
-MAX_WAITING = 2000  # about what is answered within the deadline
+MAX_WAITING = 2000  # about what is answered within the deadline; as much may be waited for by heavy batches
 # What Java takes of its heap only later would hide what else grows. So all of it is there from the beginning.
 WHOLE_HEAP = {"JAVA_TOOL_OPTIONS": f"-Xms{SEARCH_HEAP_MB}m -XX:+AlwaysPreTouch"}
 SLACK = 6  # Java opens a file now and then, and a lane starts a thread when it needs one
@@ -89,7 +89,7 @@ def test_mixed_load_with_swaps_for_a_long_time(full: bool, figure: Figure, place
     asks = mix(place.key, 400 if full else 200)
     # Other processes may take the processors from the short form at any time, so it asks for less and waits for longer.
     seconds, share, pause_s, deadline_s = (1800, 0.7, 120, 5) if full else (16, 0.35, 5, 20)
-    settings = {"deadline_ms": deadline_s * 1000, "max_waiting": MAX_WAITING, "warm_up_s": 2}
+    settings = {"deadline_ms": deadline_s * 1000, "max_waiting": MAX_WAITING, "max_cost": MAX_WAITING, "warm_up_s": 2}
     with place.served(environment=WHOLE_HEAP, **settings) as (server, url):
         right = [right_answers(place, url, asks, version) for version in (1, 0)]
         rate = share * capacity(url, asks, 10 if full else 3)
