@@ -34,6 +34,7 @@ from lightretriever.artifacts.corpus.bounds import check_document, new_names
 from lightretriever.artifacts.dense.index import DenseIndex
 from lightretriever.artifacts.errors import BundleError, LightRetrieverError
 from lightretriever.artifacts.sparse.index import ImpactIndex
+from lightretriever.artifacts.sparse.jvm import start_jvm
 from lightretriever.artifacts.sparse.vocabulary import term_problem
 from lightretriever.artifacts.tokens.table import TokenTable
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
@@ -50,7 +51,7 @@ def verify_bundle(path: Path, seen: Callable[[int], object] = lambda _: None, *,
     Every file is read and hashed. What is inside a file is looked at only when its hash is right: tables (shape, type,
     finite values), head queries, IDF weights, tokenizer against tables, and the numbers of documents in Faiss, in
     Lucene and in the manifest; in Lucene also its own checksums, and ids and documents one by one. Damaged content
-    gives problems, never an exception.
+    gives problems, never an exception. JavaError if Java can't start, which says nothing of the bundle.
 
     `seen` is told bytes when they are done with: those of every file when it is hashed, and again when what is inside
     was looked at. Without `indexes` it is a query bundle: those of Faiss and Lucene are ignored.
@@ -61,6 +62,8 @@ def verify_bundle(path: Path, seen: Callable[[int], object] = lambda _: None, *,
     except BundleError as error:
         expected = f"a manifest of format version {FORMAT_VERSION}"
         return [Problem(MANIFEST_FILE, "the manifest can't be used", expected, error.message.rstrip("."), error.remedy)]
+    if indexes:
+        start_jvm()
     problems = list(check_unlisted(path, manifest))
     sound: set[str] = set()
     for file in Bundle(path, manifest, indexes=indexes).files:

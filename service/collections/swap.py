@@ -36,7 +36,10 @@ _WARM_UP_SHARE: Final = 0.25  # of a processor; the rest is for the requests of 
 
 _PASSING: Final = (ClusterError, SearchFailedError, DeadlineError, NotReadyError)  # errors of a cluster
 
-_OF_THE_MACHINE: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.ESTALE, errno.EAGAIN, errno.EINTR)
+_OF_THE_MACHINE: Final = (
+    *map(os.strerror, (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.ESTALE, errno.EAGAIN, errno.EINTR)),
+    *("bad_alloc", "OutOfMemoryError", "can't start new thread"),  # as C++, Java and Python say it
+)
 
 _Signature = tuple[tuple[str, int, int, int, int], ...]
 _Source = tuple[_Signature, str | None]
@@ -280,4 +283,4 @@ def _signature(folder: Path) -> _Signature:
 
 def _is_passing(error: Exception) -> bool:
     """Whether an error is of the machine and not of the bundle. Faiss and Java give its reason as text alone."""
-    return any(os.strerror(code) in str(error) for code in _OF_THE_MACHINE)
+    return isinstance(error, MemoryError) or any(reason in str(error) for reason in _OF_THE_MACHINE)

@@ -17,31 +17,35 @@ __all__ = ["LIGHT", "cost_of_batch", "cost_of_embeddings", "cost_of_encode", "co
 LIGHT: Final = 8
 """Most that a request may cost to be answered beside usual searches; what costs more waits in a lane of its own."""
 
-_SEARCHED_CHARACTERS: Final = 500  # of query and terms, by both legs
-_ENCODED_CHARACTERS: Final = 1_500  # of a text to encode
+_SEARCHED_BYTES: Final = 500  # of query and terms in UTF-8, by both legs; a Chinese sign has three, and is two terms
+_ENCODED_BYTES: Final = 1_500  # of a text to encode
 _VALUES: Final = 50  # of a filter
 _SNIPPETS: Final = 12
 _USUAL_SNIPPETS: Final = 20  # title and text of ten hits
-_LONG_QUERY: Final = 1_000  # characters; snippets for a longer one cost twice as much, as more words match
+_LONG_QUERY: Final = 1_000  # bytes; snippets for a longer one cost twice as much, as more words match
 _EXPLAINED: Final = 100  # hits times words
 _COMPARED: Final = 20_000  # hits times candidates, for diversity
+_EDGES: Final = 5  # of ranges that are counted over all documents
+_UNSPACED: Final = "\u0e00"  # before Thai, all scripts have spaces between words
 
 
 def cost_of_search(request: SearchRequest, settings: Settings) -> int:
     """Give the cost of a search, at least 1."""
     hits = request.k * request.group_size
     texts = [request.query or "", *(term.text for term in request.terms)]
-    characters, candidates = sum(map(len, texts)), candidates_of(request, settings)
-    cost = -(-candidates // settings.candidates) + characters // _SEARCHED_CHARACTERS
+    size, candidates = _bytes(texts), candidates_of(request, settings)
+    cost = -(-candidates // settings.candidates) + size // _SEARCHED_BYTES
     if request.filter is not None:
         cost += count_values(request.filter) // _VALUES
     if request.snippets is not None:
         snippets = max(0, hits * len(set(request.snippets.fields)) - _USUAL_SNIPPETS)
-        cost += snippets * (2 if characters > _LONG_QUERY else 1) // _SNIPPETS
+        cost += snippets * (2 if size > _LONG_QUERY else 1) // _SNIPPETS
     if request.explain:
-        cost += hits * sum(len(text.split()) for text in texts) // _EXPLAINED
+        cost += hits * sum(map(_words, texts)) // _EXPLAINED
     if request.diversity:
         cost += (request.offset + request.k) * candidates // _COMPARED
+    if request.query is None:
+        cost += sum(map(len, request.facet_ranges.values())) // _EDGES
     return cost
 
 
@@ -52,9 +56,18 @@ def cost_of_batch(searches: Iterable[SearchRequest], settings: Settings) -> int:
 
 def cost_of_embeddings(request: EmbeddingsRequest, settings: Settings) -> int:
     """Give the cost of texts to encode, at least one for each `max_batch` of them."""
-    return -(-len(request.input) // settings.max_batch) + sum(map(len, request.input)) // _ENCODED_CHARACTERS
+    return -(-len(request.input) // settings.max_batch) + _bytes(request.input) // _ENCODED_BYTES
 
 
 def cost_of_encode(request: EncodeRequest) -> int:
     """Give the cost of a text whose vector, terms and tokens are listed, at least 1."""
-    return 1 + len(request.text) // _SEARCHED_CHARACTERS
+    return 1 + _bytes([request.text]) // _SEARCHED_BYTES
+
+
+def _bytes(texts: Iterable[str]) -> int:
+    return sum(len(text.encode()) for text in texts)
+
+
+def _words(text: str) -> int:
+    """The words of a text, where each sign of a script without spaces counts as one."""
+    return len(text.split()) + (0 if text.isascii() else sum(sign >= _UNSPACED for sign in text))

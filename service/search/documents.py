@@ -103,10 +103,11 @@ class Documents:
         ]
         return DocumentTerms(id=document_id, terms=listed)
 
-    def probes(self, count: int) -> list[str]:
-        """Give up to `count` query-like texts: the first words of documents spread over the index."""
+    def probes(self, count: int, longest: int = _PROBE_CHARACTERS) -> list[str]:
+        """Give up to `count` query-like texts of at most `longest` characters: the first words of documents spread over
+        the index."""
         texts = (f"{document.get('title') or ''} {document.get('text') or ''}" for document in self._sample(count))
-        return [probe for text in texts if (probe := _beginning(text.split()))]
+        return [probe for text in texts if (probe := _beginning(text.split(), longest))]
 
     def examples(self, count: int, accept: Callable[[str], bool]) -> list[str]:
         """Give up to `count` queries to try which are accepted: short titles of documents spread over the index, those
@@ -141,6 +142,7 @@ class Documents:
             return self.store.ordinal(document_id)
 
 
-def _beginning(words: Sequence[str]) -> str:
-    """Join the first words of a text, as far as they make a query of usual length."""
-    return " ".join(words[:_PROBE_WORDS])[:_PROBE_CHARACTERS].strip()
+def _beginning(words: Sequence[str], longest: int) -> str:
+    """Join the first words of a text, as far as they make a query of usual length, and of at most `longest`
+    characters."""
+    return " ".join(words[:_PROBE_WORDS])[: min(longest, _PROBE_CHARACTERS)].strip()

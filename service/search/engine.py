@@ -252,7 +252,8 @@ class SearchEngine:
 
     def _search_until_fast(self, stop: Event, share: float) -> bool:
         """Give False as soon as `stop` is set."""
-        settings, texts = self.settings, self.parts.documents.probes(_PROBES)
+        settings = self.settings
+        texts = self.parts.documents.probes(_PROBES, settings.max_query_chars)
         probes = [*filter(self._can_search, texts)] or [*filter(self._can_search, [self.bundle.manifest.name])]
         until = perf_counter() + settings.warm_up_s
         answered = late = 0
@@ -301,7 +302,9 @@ class SearchEngine:
         self.close()
 
     def _can_search(self, text: str) -> bool:
-        return self.parts.encoder.can_encode(text, self.bundle.manifest.default_task)
+        return len(text) <= self.settings.max_query_chars and self.parts.encoder.can_encode(
+            text, self.bundle.manifest.default_task
+        )
 
     def _answer(self, plan: Plan, clock: StageClock) -> Plain:
         search = Search(self.parts, plan, clock)

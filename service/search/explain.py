@@ -9,9 +9,11 @@ query's dense vector comes from a model, so its words have no shares of the dens
 to a head query stand by themselves.
 """
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -189,7 +191,9 @@ def _spans(text: str) -> list[tuple[int, int]]:
 
 def _word_at(text: str, spans: Sequence[tuple[int, int]], start: int, end: int) -> str:
     """The word of a text in which a place begins, or which it follows where it is empty; else what stands there."""
-    for first, last in spans:
-        if first <= start < last or (start == end == last):
-            return text[first:last]
+    row = bisect_right(spans, start, key=itemgetter(0)) - 1
+    if start == end and row > 0 and spans[row - 1][1] == start:
+        row -= 1
+    if row >= 0 and (start < spans[row][1] or start == end == spans[row][1]):
+        return text[slice(*spans[row])]
     return text[start:end] or text

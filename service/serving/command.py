@@ -22,7 +22,6 @@ __all__ = ["EXIT_ERROR", "run"]
 
 _log = logging.getLogger(__name__)
 _FEWEST_FILES: Final = 256
-_LEAST_SPACE_BYTES: Final = 5_000_000_000  # Java reserves most of it, and uses little
 
 
 def run(
@@ -45,14 +44,6 @@ def run(
     if 0 <= files < _FEWEST_FILES:
         remedy = f"Allow {_FEWEST_FILES} or more: ulimit -n {4 * _FEWEST_FILES}."
         print(f"error: this process may have {files} files and connections open, too few. {remedy}", file=sys.stderr)
-        return EXIT_ERROR
-    space = resource.getrlimit(resource.RLIMIT_AS)[0]
-    if 0 <= space < _LEAST_SPACE_BYTES:
-        remedy = "Lift the limit, ulimit -v unlimited, and bound memory by a control group (docker run --memory)."
-        print(
-            f"error: this process may have {space:,} bytes of address space, too few for Java. {remedy}",
-            file=sys.stderr,
-        )
         return EXIT_ERROR
     with ExitStack() as stack:
         try:

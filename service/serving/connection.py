@@ -183,6 +183,8 @@ class Connection(HttpToolsProtocol):
         self._check_head()
         if self.parser.should_upgrade():
             return  # what it asks for is not offered: it is parsed again without
+        if self.url[:1] != b"/":
+            self._shorten_address()
         self._disarm()
         self.shared.busy(self)
         self._unanswered += 1
@@ -223,6 +225,14 @@ class Connection(HttpToolsProtocol):
             raise ValueError(f"A request has one Host, this one has {hosts}.")
         if self.parser.get_method() == b"CONNECT":
             raise ValueError("CONNECT is for proxies.")
+
+    def _shorten_address(self) -> None:
+        """Leave path and query of a whole address (RFC 9112, 3.2.2), whose path may be empty. ValueError for none."""
+        try:
+            address = httptools.parse_url(self.url)
+        except httptools.HttpParserInvalidURLError as error:
+            raise ValueError("The address of the request can't be read.") from error
+        self.url = (address.path or b"/") + (b"" if address.query is None else b"?" + address.query)
 
     def _parse(self) -> None:
         """Parse piece by piece, until a request waits behind another."""

@@ -443,6 +443,24 @@ def test_a_filter_finds_a_float32(tmp_path: Path, price: float) -> None:
     assert documents[0]["price"] == price
 
 
+@pytest.mark.parametrize(
+    ("column", "found"),
+    [
+        (pa.RunEndEncodedArray.from_arrays([1], pa.array([0.1], pa.float32())), 0.1),
+        (pa.RunEndEncodedArray.from_arrays([1], pa.array([10**9 + 1], pa.timestamp("ns"))), "1970-01-01T00:00:01"),
+        (pa.array([[0.1]], pa.list_view(pa.float32())), [0.1]),
+        (pa.array([[0.1]], pa.large_list_view(pa.float16())), [0.1]),
+    ],
+    ids=lambda one: str(one.type) if isinstance(one, pa.Array) else "",
+)
+def test_layouts_that_arrow_files_alone_have(
+    tmp_path: Path, column: Any, found: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    documents, _ = imported(stream(tmp_path / "table", pa.table({"text": ["a"], "x": column})), Columns())
+    assert documents[0]["x"] == found
+
+
 PANDAS = "__index_level_0__"
 
 
@@ -551,6 +569,19 @@ def test_a_row_with_a_title_alone_is_a_document(tmp_path: Path, text: str | None
     documents, written = imported(path, Columns(), skip_bad=True)
     assert documents[0] == {"_id": "1", "title": "Tent", "text": ""}
     assert (len(documents), written.skipped) == (2, 0)
+
+
+def test_an_object_of_json_may_leave_a_text_out(tmp_path: Path) -> None:
+    path = tmp_path / "table"
+    path.write_text('{"title": "Tent"}\n{"title": "Stove", "text": "A gas stove"}\n{"more": "x", "text": "A lamp"}')
+    documents, _ = imported(path, Columns(text=("text", "more")))
+    assert [(one["title"], one["text"]) for one in documents] == [
+        *(("Tent", ""), ("Stove", "A gas stove"), ("", "A lamp\n\nx")),
+    ]
+    path.write_text('{"title": "Tent", "body": "A light tent"}\n{"title": "Stove"}')
+    assert 'there is no column "text"; there are "title", "body"' in refused(path, Columns())
+    path.write_text('{"title": "Tent", "text": "x"}\n{"title": " "}')
+    assert 'line 2: there is no column "text"; there are "title"' in refused(path, Columns())
 
 
 def test_folders_named_by_a_column_are_read(tmp_path: Path) -> None:

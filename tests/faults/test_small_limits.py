@@ -47,6 +47,14 @@ def test_the_end_says_why(
         assert words in lines[0]
 
 
+def test_java_that_can_not_start_is_no_fault_of_the_bundle(tiny_bundle: Bundle) -> None:
+    line = 'ulimit -v 1500000; exec "$0" -m lightretriever.service.cli verify "$1"'
+    done = subprocess.run(["sh", "-c", line, sys.executable, str(tiny_bundle.path)], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: This process may have 1,536,000,000 bytes of address space, too few for Java")
+    assert done.stderr.count("\n") == 1
+
+
 def test_workers_without_a_folder_for_their_metrics_are_one_line(tiny_bundle: Bundle) -> None:
     """No file may have a byte, so no folder for temporary files can be used."""
     done = serve(tiny_bundle, "ulimit -f 0;", {}, 2)

@@ -64,6 +64,9 @@ def test_a_hyphen_makes_no_difference(tmp_path: Path) -> None:
         ("of\ufb01ce di\ufb03cult", "office difficult"),
         ("\uff37\uff41\uff4c\uff52\uff55\uff53 \uff21\uff22\uff11 \uff43\uff0b\uff0b", "Walrus AB1 c++"),
         ("\uff76\uff9e \u1112\u1161\u11ab \U0001d400bc", "ガ 한 Abc"),
+        ("Auf\u200clage kne\u200d\u200ce pine\u200b\u200bapple cafe\u0301\u200bs", "Auflage knee pineapple caf\u00e9s"),
+        ("f\u2061unc\u034ftion a\ufe00b\ufe0f", "function ab"),
+        ("\u845b\U000e0100\u98fe", "\u845b\u98fe"),
         ("hot\u00a0water wi\u2011fi 10\u00b2", "hot water wi-fi 102"),
     ],
 )
@@ -84,6 +87,8 @@ def test_signs_that_part_words_still_do() -> None:
     assert apart == spaced
     joiner, none = words_of(["\u0645\u06cc\u200c\u062e\u0648\u0627", "\u0645\u06cc\u062e\u0648\u0627"], "standard")
     assert joiner != none
+    emoji, text = words_of(["\u263a\ufe0f", "\u263a"], "standard")  # the selector makes an emoji of the sign
+    assert emoji != text
 
 
 SIGNS = st.sampled_from(

@@ -24,6 +24,7 @@ from tests.support.legs import WrappedLeg
 
 DEFAULTS = Settings()
 LONG = "word " * 2_000  # 10,000 characters
+CHINESE = "打开办公室的咖啡机吧" * 100  # no spaces, so each sign is a word and two terms
 NUMBERS = {"not": {"or": [{"field": "year", "in": list(range(90))}] * 11}}
 
 
@@ -48,6 +49,11 @@ NUMBERS = {"not": {"or": [{"field": "year", "in": list(range(90))}] * 11}}
         ({"query": "one two three", "k": 100, "explain": True}, 4),
         ({"k": 1000, "diversity": 0.5}, 60),
         ({"query": None, "sort": {"field": "year"}, "k": 200}, 2),
+        ({"query": None, "sort": {"field": "year"}, "facet_ranges": {"year": list(range(100))}}, 21),
+        ({"facet_ranges": {"year": list(range(100))}}, 1),
+        ({"query": CHINESE}, 7),
+        ({"query": CHINESE, "k": 1, "explain": True}, 17),
+        ({"query": CHINESE, "explain": True}, 107),
     ],
 )
 def test_a_search_costs_what_it_asks_for(fields: dict[str, Any], cost: int) -> None:
@@ -56,11 +62,12 @@ def test_a_search_costs_what_it_asks_for(fields: dict[str, Any], cost: int) -> N
     assert cost_of_batch([request] * 3, DEFAULTS) == 3 * cost
 
 
-def test_texts_cost_their_characters() -> None:
-    for texts, cost in ((["music"], 1), (["music"] * 65, 2), ([LONG], 7), ([LONG] * 64, 427)):
+def test_texts_cost_their_length() -> None:
+    for texts, cost in ((["music"], 1), (["music"] * 65, 2), ([LONG], 7), ([LONG] * 64, 427), ([CHINESE] * 4, 9)):
         assert cost_of_embeddings(EmbeddingsRequest(input=texts, model="default"), DEFAULTS) == cost
     assert cost_of_encode(EncodeRequest(text="music")) == 1
     assert cost_of_encode(EncodeRequest(text=LONG)) == 21
+    assert cost_of_encode(EncodeRequest(text=CHINESE)) == 7
 
 
 def test_heavy_requests_share_what_they_may_cost() -> None:

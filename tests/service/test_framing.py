@@ -116,6 +116,15 @@ def test_an_unambiguous_request_is_answered_and_so_is_the_next(port: int, header
     assert statuses(port, HEAD + headers + b"\r\n" + body + LAST) == [200, 200]
 
 
+def test_a_whole_address_is_read_as_its_path(port: int) -> None:
+    search = HEAD.replace(b" /", b" http://x/") + LENGTH + b"\r\n" + BODY
+    assert statuses(port, search + LAST.replace(b" /livez", b" https://y:1/livez?a=b")) == [200, 200]
+    for address in (b"http://x", b"http://x?a=b", b"HTTP://[::1]:80"):
+        assert statuses(port, NEXT.replace(b"/livez", address) + LAST) == [200, 200]
+    for address in (b"http://", b"http:///livez", b"http://x:y/livez", b"http:/livez"):
+        assert statuses(port, NEXT + NEXT.replace(b"/livez", address) + NEXT) == [200, 400]
+
+
 def test_a_trailer_is_no_header(port: int) -> None:
     with socket.create_connection(("127.0.0.1", port), 60) as connection:
         sent = HEAD + CHUNKED + b"\r\n" + CHUNKS[:-2] + b"X-Request-ID: from-a-trailer\r\n\r\n" + LAST

@@ -168,6 +168,18 @@ def test_examples_are_short_titles_and_probes_of_usual_length(tmp_path: Path) ->
         assert set(engine.examples[1:]) <= {"player", "music", "terminal"}
 
 
+@pytest.mark.parametrize("longest", [1, 7, 12])
+def test_a_service_of_short_queries_becomes_ready(tmp_path: Path, longest: int) -> None:
+    """Beginnings of documents, titles and the bundle's name may be longer than what it takes."""
+    texts = [(title, f"{title} for a terminal") for title in ("music", "a music player", "play music", "player", KHMER)]
+    odd, ready = odd_bundle(tmp_path / "odd", texts), Event()
+    settings = SETTINGS.model_copy(update={"max_query_chars": longest})
+    with TestClient(create_app(odd.path, settings, on_ready=ready.set)) as client:
+        assert ready.wait(60)
+        for example in client.get("/info").json().get("examples", []):
+            assert client.post("/search", json={"query": example}).status_code == 200, example
+
+
 def test_spelling_leaves_what_it_does_not_know(of_words: SearchEngine) -> None:
     def searched(query: str) -> str | None:
         return of_words.search(SearchRequest(query=query, spelling="auto", prefix=True)).searched

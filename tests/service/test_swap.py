@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.errors import BundleError
+from lightretriever.artifacts.errors import BundleError, JavaError
 from lightretriever.artifacts.sparse.index import DocumentSet
 from lightretriever.service.backends.base import EncodedQuery, Leg, ScoredDocuments
 from lightretriever.service.collections.swap import EngineHolder
@@ -371,9 +371,13 @@ def test_an_error_nobody_thought_of_does_not_end_the_watch(
         (OSError(errno.EMFILE, os.strerror(errno.EMFILE)), False),
         (BundleError(f"dense.faiss: the file can't be read: {os.strerror(errno.ENFILE)}."), False),
         (RuntimeError(f"could not open dense.faiss for reading: {os.strerror(errno.ENOMEM)}"), False),
+        (MemoryError("Unable to allocate 2.00 GiB for an array"), False),
+        (BundleError("dense.faiss: can't be read: std::bad_alloc."), False),
+        (JavaError("OutOfMemoryError: Java heap space"), False),
+        (RuntimeError("can't start new thread"), False),
         (PermissionError(errno.EACCES, os.strerror(errno.EACCES)), True),
     ],
-    ids=["files", "told by verify", "told by Faiss", "permissions"],
+    ids=["files", "told by verify", "told by Faiss", "memory", "of C++", "of Java", "threads", "permissions"],
 )
 def test_a_bundle_that_is_refused_for_a_passing_reason_is_tried_again(
     versions: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, touch: bool

@@ -6,9 +6,9 @@ import java.text.Normalizer;
 import org.apache.lucene.analysis.charfilter.BaseCharFilter;
 
 /**
- * Reads spellings that look equal as one: a text in Unicode's form NFKC, without signs that nobody sees inside a word (soft
- * hyphens, zero-width spaces between letters of scripts with spaces, marks of direction), and with ' for the apostrophes ’,
- * ‘ and ʼ. Places of words are those in the original text.
+ * Reads spellings that look equal as one: a text in Unicode's form NFKC, with ' for the apostrophes ’, ‘ and ʼ, and without
+ * signs that nobody sees inside a word: soft hyphens, marks of direction, selectors of a letter's variant, and, in scripts
+ * that have spaces and no use for them, zero-width spaces and joiners. Places of words are those in the original text.
  */
 final class SameSigns extends BaseCharFilter {
   private char[] read;
@@ -53,9 +53,9 @@ final class SameSigns extends BaseCharFilter {
         end += Character.charCount(text.codePointAt(end));
       }
       StringBuilder part = new StringBuilder();
-      for (int i = start; i < end; i++) {
+      for (int i = start; i < end; i += Character.charCount(text.codePointAt(i))) {
         if (!dropped(text, i)) {
-          part.append(apostrophe(text.charAt(i)) ? '\'' : text.charAt(i));
+          part.appendCodePoint(apostrophe(text.codePointAt(i)) ? '\'' : text.codePointAt(i));
         }
       }
       made.append(Normalizer.normalize(part, isLetter(text.charAt(start)) ? Normalizer.Form.NFC : Normalizer.Form.NFKC));
@@ -90,20 +90,37 @@ final class SameSigns extends BaseCharFilter {
   }
 
   private static boolean dropped(String text, int place) {
-    char sign = text.charAt(place);
-    if (sign == 0x200B) {
-      return place > 0 && hasSpaces(text.codePointBefore(place));
+    int sign = text.codePointAt(place);
+    if (sign >= 0x200B && sign <= 0x200D) {
+      return hasSpaces(seenBefore(text, place));
+    }
+    if ((sign >= 0xFE00 && sign <= 0xFE0F) || (sign >= 0xE0100 && sign <= 0xE01EF)) {
+      return Character.isLetter(seenBefore(text, place)); // an emoji is none
     }
     return sign == 0xAD
+        || sign == 0x34F
         || sign == 0x200E
         || sign == 0x200F
         || (sign >= 0x202A && sign <= 0x202E)
-        || sign == 0x2060
-        || (sign >= 0x2066 && sign <= 0x2069)
+        || (sign >= 0x2060 && sign <= 0x2064)
+        || (sign >= 0x2066 && sign <= 0x206F)
         || sign == 0xFEFF;
   }
 
-  /** Whether a sign is of a script with spaces between words, in which a zero-width one parts no words. */
+  /** The sign before a place that is neither invisible nor a mark on another; 0 for none. */
+  private static int seenBefore(String text, int place) {
+    while (place > 0) {
+      int sign = text.codePointBefore(place);
+      int type = Character.getType(sign);
+      if (type != Character.FORMAT && type != Character.NON_SPACING_MARK) {
+        return sign;
+      }
+      place -= Character.charCount(sign);
+    }
+    return 0;
+  }
+
+  /** Whether a sign is of a script with spaces between words, in which a zero-width one means nothing. */
   private static boolean hasSpaces(int sign) {
     Character.UnicodeScript script = Character.UnicodeScript.of(sign);
     return script == Character.UnicodeScript.LATIN
