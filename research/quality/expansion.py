@@ -56,6 +56,7 @@ from tokenizers import Tokenizer
 
 from research.quality import evaluate
 from research.quality.evaluate import Collection
+from research.quality.recorded import RESULTS
 
 __all__ = ["DEVELOPMENT", "Setting", "main"]
 
@@ -292,7 +293,7 @@ def difference(values: Values, others: Values) -> list[float]:
 
 @program(
     *evaluate.OPTIONS,
-    option("--results", evaluate.RESULTS / "expansion.json"),
+    option("--results", RESULTS / "expansion.json"),
     option("--weights", [0.25, 0.5], "λ, several"),
     option("--terms", [16], "words to add, several numbers"),
 )

@@ -99,7 +99,7 @@ def test_better_weights_are_found_and_told(tmp_path: Path) -> None:
     for one in found.divisions:  # each is what `evaluate` measures
         out, weights = tmp_path / json.dumps(one.weights), LegWeights(**one.weights)
         measured = evaluate_bundle(bundle.path, dev, out, split="dev", weights=weights, only=["hybrid"])
-        assert one.ndcg == pytest.approx(measured.metrics["hybrid"]["nDCG@10"])
+        assert one.ndcg == pytest.approx(measured["metrics"]["hybrid"]["nDCG@10"])
 
 
 def test_weights_that_are_best_already_gain_nothing(tmp_path: Path) -> None:

@@ -364,6 +364,6 @@ def measured(toy: Path, work: Path, adapter: Path | None) -> dict[str, dict[str,
     file = work / "bundle.yaml"
     file.write_text(yaml.safe_dump(recipe))
     run("build", file)
-    metrics = evaluate_bundle(work / "bundle", toy / "held-out", work / "evaluation").metrics
+    metrics = evaluate_bundle(work / "bundle", toy / "held-out", work / "evaluation")["metrics"]
     shutil.rmtree(work / "work")
     return metrics
