@@ -140,8 +140,8 @@ class TermImpacts:
                 found = self.expansion.impacts(dense[:, : self.expansion.dimension], found)
             if self.leg.vocabulary.kind == "both":
                 found = [self._joined(self.words, *pair) for pair in zip(found, tokens, strict=True)]
-        indptr, terms, impacts = csr(found)
-        return replace(batch, indptr=indptr, terms=terms, impacts=impacts, names=self.names)
+        terms, impacts = csr(found)
+        return replace(batch, indptr=terms.at, terms=terms.values, impacts=impacts, names=self.names)
 
     def _tokens(self, which: Which, learned: Sequence[ImpactRow]) -> list[ImpactRow]:
         """The impacts of token ids, ascending."""
