@@ -45,7 +45,7 @@ from lightretriever.artifacts.pipeline import expansion
 from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder, TermNumbers
 from lightretriever.artifacts.pipeline.build import sparse_leg
 from lightretriever.artifacts.pipeline.encoded import ImpactRow, TextStore, csr
-from lightretriever.artifacts.pipeline.recipe import load_recipe
+from lightretriever.artifacts.pipeline.recipe import Recipe, read_recipe
 from lightretriever.artifacts.pipeline.terms import SparseLeg
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.sparse.writer import ImpactIndexWriter
@@ -168,7 +168,7 @@ class Searched:
     @classmethod
     def of(cls, given: Namespace, collection: Collection) -> "Searched":
         """Read what evaluate.py built for a collection."""
-        recipe = load_recipe(Path(evaluate.build(given, collection)["output"]).with_suffix(".yaml"))
+        recipe = read_recipe(Path(evaluate.build(given, collection)["output"]).with_suffix(".yaml"), Recipe)
         store, documents = TextStore(recipe.work / "encode"), list(recipe.corpus.open())
         vectors = store.whole().dense.astype(np.float32)
         leg, bundle = sparse_leg(recipe, store), Bundle.open(recipe.output)

@@ -19,7 +19,7 @@ from lightretriever.artifacts.errors import CorpusError, LightRetrieverError, Re
 from lightretriever.artifacts.evaluation.bm25 import WordIndex, build_word_index
 from lightretriever.artifacts.files.workdir import work_lock
 from lightretriever.artifacts.pipeline.language_model import instruction_prefix
-from lightretriever.artifacts.pipeline.model import Backbone, load_backbone
+from lightretriever.artifacts.pipeline.model import Backbone
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
 from lightretriever.artifacts.tokens.tokenizer import document_text
 from lightretriever.service.cli import app
@@ -28,7 +28,7 @@ from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 
 from tests.support.commands import invoke, run
-from tests.support.models import save_model
+from tests.support.models import load, save_model
 from tests.support.recipes import write_recipe
 from tests.support.states import token_states_naive
 
@@ -73,7 +73,7 @@ def test_one_recipe_makes_a_bundle_that_answers_as_the_model_itself(built: Path,
     bundle = Bundle.open(tmp_path / "bundle")
     assert bundle.manifest.documents == 30
     assert bundle.manifest.model.name == "tiny-llama"
-    backbone = load_backbone(yaml.safe_load(built.read_text())["model"]["path"], work=tmp_path / "w", device="cpu")
+    backbone = load(yaml.safe_load(built.read_text())["model"]["path"], tmp_path / "w")
     ids = bundle.tokenizer().encode(" play music from the terminal, music")
     documents = [json.loads(line) for line in (tmp_path / "corpus.jsonl").read_text().splitlines()]
     dense, sparse = _scores_by_the_model(backbone, documents, ids)

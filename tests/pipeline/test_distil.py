@@ -34,7 +34,7 @@ from lightretriever.artifacts.pipeline.fit import (
     table_queries,
 )
 from lightretriever.artifacts.pipeline.fit_texts import DistilTexts, corpus_sentences, query_texts, teacher_vectors
-from lightretriever.artifacts.pipeline.recipe import DistilTableRecipe, EncodeRecipe, load_recipe
+from lightretriever.artifacts.pipeline.recipe import DistilTableRecipe, EncodeRecipe, Recipe, read_recipe
 from lightretriever.artifacts.pipeline.stages import run_encode
 from lightretriever.artifacts.signals import Stopped
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
@@ -368,12 +368,12 @@ def test_distil_table_needs_a_bi_encoder(recipe: Path, tmp_path: Path) -> None:
 
 
 def test_defaults_of_a_recipe_with_a_bi_encoder(recipe: Path) -> None:
-    assert load_recipe(recipe).encode.top_k is None
-    assert load_recipe(recipe).model.trained
+    assert read_recipe(recipe, Recipe).encode.top_k is None
+    assert read_recipe(recipe, Recipe).model.trained
     change(recipe, "encode.top_k", 20)
     change(recipe, "model.trained", False)
-    assert load_recipe(recipe).encode.top_k == 20
-    assert not load_recipe(recipe).model.trained
+    assert read_recipe(recipe, Recipe).encode.top_k == 20
+    assert not read_recipe(recipe, Recipe).model.trained
 
 
 def bags_of(*texts: list[int]) -> Rows:
@@ -426,7 +426,7 @@ def alone(encoder: BiEncoder) -> Encoders:
 
 def test_unknown_tokens_are_no_part_of_bags(recipe: Path, tmp_path: Path, encoder: BiEncoder) -> None:
     settings = DistilTableRecipe(sentences=False, held_out=2)
-    loaded = load_recipe(recipe)
+    loaded = read_recipe(recipe, Recipe)
     unknown = encoder.tokenizer.unknown_id
     with (tmp_path / "corpus.jsonl").open("a", encoding="utf-8") as file:
         file.write(json.dumps({"_id": "odd", "text": "music 🎉 player 党"}) + "\n")
@@ -440,7 +440,7 @@ def test_unknown_tokens_are_no_part_of_bags(recipe: Path, tmp_path: Path, encode
 
 
 def test_texts_without_terms_are_no_bags(recipe: Path, tmp_path: Path, encoder: BiEncoder) -> None:
-    loaded, settings = load_recipe(recipe), DistilTableRecipe(sentences=False, held_out=2)
+    loaded, settings = read_recipe(recipe, Recipe), DistilTableRecipe(sentences=False, held_out=2)
     with (tmp_path / "corpus.jsonl").open("a", encoding="utf-8") as file:
         file.write(json.dumps({"_id": "khmer", "text": "ខ្មែរ"}) + "\n")
     run_encode(loaded, alone(encoder))
@@ -456,7 +456,7 @@ def test_texts_without_terms_are_no_bags(recipe: Path, tmp_path: Path, encoder: 
 
 
 def test_a_corpus_of_nothing_else_can_not_be_fitted_to(recipe: Path, tmp_path: Path, encoder: BiEncoder) -> None:
-    loaded, settings = load_recipe(recipe), DistilTableRecipe(sentences=False, held_out=2)
+    loaded, settings = read_recipe(recipe, Recipe), DistilTableRecipe(sentences=False, held_out=2)
     lines = [json.dumps({"_id": f"k{number}", "title": "ខ្មែរ", "text": "漢" * number}) for number in range(3)]
     (tmp_path / "corpus.jsonl").write_text("\n".join(lines) + "\n")
     run_encode(loaded, alone(encoder))
@@ -581,13 +581,13 @@ def test_what_the_teacher_has_read_when_it_is_stopped_is_kept(encoder: BiEncoder
 
 
 def test_what_is_encoded_when_a_run_is_stopped_is_kept(recipe: Path, tmp_path: Path, encoder: BiEncoder) -> None:
-    loaded = load_recipe(recipe)
+    loaded = read_recipe(recipe, Recipe)
     with pytest.raises(Stopped):
         run_encode(loaded, alone(StoppedEncoder(**vars(encoder), most=80)))  # in the second shard of 50
     again = StoppedEncoder(**vars(encoder))
     counts = run_encode(loaded, alone(again))
     assert (counts.reused, counts.encoded, counts.removed) == (82, COUNT - 82, 0)
-    fresh = load_recipe(recipe, {"work": str(tmp_path / "fresh")})
+    fresh = read_recipe(recipe, Recipe, {"work": str(tmp_path / "fresh")})
     run_encode(fresh, alone(encoder))
     assert files(tmp_path / "work" / "encode") == files(tmp_path / "fresh" / "encode")
 

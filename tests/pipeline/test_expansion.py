@@ -15,7 +15,7 @@ from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder, TermNumb
 from lightretriever.artifacts.pipeline.encoded import ImpactRow
 from lightretriever.artifacts.pipeline.expansion import Expansion, Matrix, word_rows
 from lightretriever.artifacts.pipeline.later import LaterDocuments
-from lightretriever.artifacts.pipeline.recipe import load_recipe
+from lightretriever.artifacts.pipeline.recipe import Recipe, read_recipe
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 from tokenizers import Tokenizer, models, pre_tokenizers
@@ -246,8 +246,8 @@ def test_documents_that_come_later_are_those_of_the_bundle(tmp_path: Path, vocab
     recipe = edited(write_recipe(tmp_path, "expand"), index=index)
     run("build", recipe)
     manifest = Bundle.open(tmp_path / "bundle").manifest
-    later = LaterDocuments.open(load_recipe(recipe), manifest, MAX_IMPACT)
-    documents = list(load_recipe(recipe).corpus.open())[5:9]
+    later = LaterDocuments.open(read_recipe(recipe, Recipe), manifest, MAX_IMPACT)
+    documents = list(read_recipe(recipe, Recipe).corpus.open())[5:9]
     encoded = later.encode(documents)
     with Bundle.open(tmp_path / "bundle").sparse() as sparse:
         for row, (_, found) in enumerate(encoded, start=5):
@@ -258,7 +258,7 @@ def test_documents_that_come_later_are_those_of_the_bundle(tmp_path: Path, vocab
             assert any(term.startswith("#") for term in found) == (vocabulary == "both")
     for other in (False, {"terms": 16, "weight": 1.0}):
         with pytest.raises(ResumeError, match=r"was made with expand terms=16 weight=0\.25, the recipe has"):
-            LaterDocuments.open(load_recipe(edited(recipe, expand=other)), manifest, MAX_IMPACT)
+            LaterDocuments.open(read_recipe(edited(recipe, expand=other), Recipe), manifest, MAX_IMPACT)
 
 
 def test_tokens_are_not_expanded(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from lightretriever.artifacts.pipeline.encoded import TextStore
 from lightretriever.artifacts.pipeline.encoder import token_rows
 from lightretriever.artifacts.pipeline.language_model import LanguageModel
 from lightretriever.artifacts.pipeline.model import Backbone
-from lightretriever.artifacts.pipeline.recipe import ModelRecipe, load_recipe
+from lightretriever.artifacts.pipeline.recipe import ModelRecipe, Recipe, read_recipe
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from tokenizers import Tokenizer
@@ -70,7 +70,7 @@ def test_dense_and_sparse_rank_by_the_models_own_vectors(
     evaluated: dict[str, Any], built: Path, backbone: Backbone
 ) -> None:
     rows = TextStore(built / "work" / "encode").whole()
-    names = [document.id.replace(" ", "%20") for document in load_recipe(built / "recipe.yaml").corpus.open()]
+    names = [document.id.replace(" ", "%20") for document in read_recipe(built / "recipe.yaml", Recipe).corpus.open()]
     documents = rows.dense[:, :24].astype(np.float64)
     documents /= np.linalg.norm(documents, axis=1, keepdims=True)
     impacts = np.zeros((len(names), backbone.vocab_size))

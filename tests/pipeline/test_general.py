@@ -9,7 +9,7 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import RecipeError
 from lightretriever.artifacts.pipeline.biencoder import BiEncoder, load_biencoder
 from lightretriever.artifacts.pipeline.general import GeneralTable, find_general_table, shipped_tables
-from lightretriever.artifacts.pipeline.recipe import load_recipe
+from lightretriever.artifacts.pipeline.recipe import Recipe, read_recipe
 from lightretriever.artifacts.tokens.table import TokenTable
 
 from tests.pipeline.test_distil import COUNT, QUERIES, change, write_recipe
@@ -102,9 +102,9 @@ def test_distil_fits_a_table_to_the_corpus_and_compares_it_with_the_general_one(
 
 
 def test_without_a_general_table_one_is_fitted(recipe: Path, tmp_path: Path) -> None:
-    assert load_recipe(recipe).biencoder
-    assert load_recipe(recipe).model.trained
-    assert not load_recipe(recipe, {"model.adapter": "some/adapter"}).biencoder
+    assert read_recipe(recipe, Recipe).biencoder
+    assert read_recipe(recipe, Recipe).model.trained
+    assert not read_recipe(recipe, Recipe, {"model.adapter": "some/adapter"}).biencoder
     run("build", recipe)
     assert (tmp_path / "work" / "tables" / "search" / "training.json").is_file()
 

@@ -17,8 +17,7 @@ from lightretriever.artifacts.errors import RecipeError, ResumeError
 from lightretriever.artifacts.pipeline.encoded import TextStore
 from lightretriever.artifacts.pipeline.encoder import token_rows
 from lightretriever.artifacts.pipeline.language_model import LanguageModel
-from lightretriever.artifacts.pipeline.model import load_backbone
-from lightretriever.artifacts.pipeline.recipe import load_recipe
+from lightretriever.artifacts.pipeline.recipe import Recipe, read_recipe
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.tokens.idf import load_idf, save_idf
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
@@ -26,6 +25,7 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
 from tests.support.commands import run
+from tests.support.models import load
 from tests.support.recipes import write_recipe
 
 DOCUMENTS = 12
@@ -185,11 +185,8 @@ def test_an_adapter_can_say_that_its_weights_are_not_for_the_query(recipe: Path,
     run("build", recipe)
     bundle = Bundle.open(tmp_path / "bundle")
     assert bundle.manifest.sparse.query_weights == "count"
-    plain = load_backbone(
-        yaml.safe_load(recipe.read_text())["model"]["path"],
-        work=tmp_path / "plain",
-        adapter=str(tmp_path / "adapter"),
-        device="cpu",
+    plain = load(
+        yaml.safe_load(recipe.read_text())["model"]["path"], tmp_path / "plain", adapter=str(tmp_path / "adapter")
     )
     task = bundle.manifest.default_task
     instruction = bundle.manifest.tasks[task].instruction
@@ -235,5 +232,5 @@ def test_unusable_weights_are_refused_before_anything_is_written(
 
 def test_index_can_not_keep_more_than_was_encoded(recipe: Path) -> None:
     with pytest.raises(RecipeError, match=r"index\.top_k is 41, but encode\.top_k keeps only 40 terms"):
-        load_recipe(recipe, {"index.top_k": 41})
-    assert load_recipe(recipe, {"index.top_k": 40}).index.top_k == 40
+        read_recipe(recipe, Recipe, {"index.top_k": 41})
+    assert read_recipe(recipe, Recipe, {"index.top_k": 40}).index.top_k == 40
