@@ -309,10 +309,12 @@ class Part(NamedTuple):
         return f"{self.number}/{self.of}"
 
 
-def csr(rows: Sequence[ImpactRow]) -> tuple[Rows, npt.NDArray[np.uint16]]:
-    """The terms of n texts, and beside them their impacts (nnz,)."""
-    impacts = np.concatenate([np.empty(0, np.uint16), *(impacts for _, impacts in rows)])
-    return Rows.of([terms for terms, _ in rows]), impacts
+def csr(
+    rows: Sequence[ImpactRow],
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.uint16]]:
+    """The terms and impacts of n texts as `indptr` (n + 1,), `terms` (nnz,) and `impacts` (nnz,)."""
+    terms = Rows.of([terms for terms, _ in rows])
+    return terms.at, terms.values, np.concatenate([np.empty(0, np.uint16), *(impacts for _, impacts in rows)])
 
 
 @dataclass(frozen=True)
@@ -329,7 +331,8 @@ class ModelRows:
     @classmethod
     def of(cls, dense: npt.NDArray[np.float16], sparse: Sequence[ImpactRow], cut: Sequence[bool]) -> Self:
         """Of vectors, and the terms and impacts of each text."""
-        return cls(dense, *csr(sparse), np.array(cut, np.bool_))
+        at, terms, impacts = csr(sparse)
+        return cls(dense, Rows(at, terms), impacts, np.array(cut, np.bool_))
 
     @classmethod
     def joined(cls, parts: Sequence[Self]) -> Self:

@@ -140,8 +140,8 @@ class TermImpacts:
                 found = self.expansion.impacts(dense[:, : self.expansion.dimension], found)
             if self.leg.vocabulary.kind == "both":
                 found = [self._joined(self.words, *pair) for pair in zip(found, tokens, strict=True)]
-        terms, impacts = csr(found)
-        return replace(batch, indptr=terms.at, terms=terms.values, impacts=impacts, names=self.names)
+        indptr, terms, impacts = csr(found)
+        return replace(batch, indptr=indptr, terms=terms, impacts=impacts, names=self.names)
 
     def _tokens(self, which: Which, learned: Sequence[ImpactRow]) -> list[ImpactRow]:
         """The impacts of token ids, ascending."""
@@ -171,7 +171,7 @@ def rank_by_bm25(
     words, tokens = _apart(vocabulary)
     terms = words or tokens or vocabulary
     counts = corpus.terms(terms)
-    found = Bm25Encoder.of_counts(counts, terms, quantization=1, k1=k1, b=b).search(counts, queries, k)
+    found = Bm25Encoder.of(counts, terms, quantization=1, k1=k1, b=b).search(counts, queries, k)
     ids = corpus.ids(0, len(corpus))
     return [
         [(ids[place], score) for place, score in zip(places.tolist(), scores.tolist(), strict=True)]
@@ -221,7 +221,7 @@ def _counted(leg: SparseLeg, corpus: EncodedCorpus, vocabulary: Vocabulary | Non
     if vocabulary is None:
         return None
     counts = corpus.terms(vocabulary)
-    bm25 = Bm25Encoder.of_counts(counts, vocabulary, quantization=leg.quantization, k1=leg.k1, b=leg.b)
+    bm25 = Bm25Encoder.of(counts, vocabulary, quantization=leg.quantization, k1=leg.k1, b=leg.b)
     return Counted(bm25, counts)
 
 

@@ -44,7 +44,7 @@ from lightretriever.artifacts.files.workdir import read_json
 from lightretriever.artifacts.pipeline import expansion
 from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder, TermNumbers
 from lightretriever.artifacts.pipeline.build import sparse_leg
-from lightretriever.artifacts.pipeline.encoded import ImpactRow, TextStore, csr
+from lightretriever.artifacts.pipeline.encoded import ImpactRow, TermCounts, TextStore, csr
 from lightretriever.artifacts.pipeline.recipe import Recipe, read_recipe
 from lightretriever.artifacts.pipeline.terms import SparseLeg
 from lightretriever.artifacts.sparse.index import ImpactIndex
@@ -127,7 +127,13 @@ class Searched:
     @cache  # noqa: B019 - few, and as long as the program
     def counted(self, impacts: int = 40, b: float = 0.4) -> tuple[Bm25Encoder, list[ImpactRow]]:
         """The counts of the corpus and the BM25 impacts of its documents, so many a unit."""
-        bm25 = Bm25Encoder.of(self.texts, self.leg.vocabulary, quantization=impacts, k1=self.leg.k1, b=b)
+        bm25 = Bm25Encoder.of(
+            TermCounts.of(self.leg.vocabulary.terms_of(self.texts)),
+            self.leg.vocabulary,
+            quantization=impacts,
+            k1=self.leg.k1,
+            b=b,
+        )
         return bm25, bm25.impacts(self.texts)
 
     @cached_property

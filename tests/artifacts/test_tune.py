@@ -39,7 +39,7 @@ def known_items(bundle: Bundle) -> KnownItems | None:
     lines = [json.loads(raw) for raw in raws]
     words = Vocabulary(None, "english")
     counts = TermCounts.of(words.terms_of([f"{line.get('title', '')} {line['text']}" for line in lines]))
-    encoder = Bm25Encoder.of_counts(counts, words, quantization=1, k1=0.9, b=0.4)
+    encoder = Bm25Encoder.of(counts, words, quantization=1, k1=0.9, b=0.4)
 
     def bm25(queries: Sequence[str], k: int) -> list[list[tuple[str, float]]]:
         found = encoder.search(counts, queries, k)

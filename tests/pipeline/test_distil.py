@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lightretriever.artifacts.bundle.reader import Bundle
@@ -21,7 +20,7 @@ from lightretriever.artifacts.corpus.beir import Corpus
 from lightretriever.artifacts.errors import LightRetrieverError, RecipeError, ResumeError
 from lightretriever.artifacts.pipeline.biencoder import BiEncoder, load_biencoders
 from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder
-from lightretriever.artifacts.pipeline.encoded import Rows, TextStore
+from lightretriever.artifacts.pipeline.encoded import Rows, TermCounts, TextStore
 from lightretriever.artifacts.pipeline.encoder import Encoded
 from lightretriever.artifacts.pipeline.encoders import Encoders
 from lightretriever.artifacts.pipeline.fit import (
@@ -47,6 +46,7 @@ from tests.faults.builds import files
 from tests.support import recipes
 from tests.support.biencoder import save_biencoder
 from tests.support.commands import run
+from tests.support.recipes import change
 from tests.support.tiny import tiny_documents
 
 COUNT = 120
@@ -88,16 +88,6 @@ def write_recipe(tmp_path: Path, folder: Path) -> Path:
     )
 
 
-def change(recipe: Path, key: str, value: object) -> None:
-    content = yaml.safe_load(recipe.read_text())
-    *sections, last = key.split(".")
-    place = content
-    for section in sections:
-        place = place[section]
-    place[last] = value
-    recipe.write_text(yaml.safe_dump(content))
-
-
 def overlap_with_the_encoder(bundle: Path, encoder: BiEncoder, queries: list[str], k: int = 10) -> float:
     """The share of the full encoder's first k documents that the service's dense leg finds too."""
     documents = tiny_documents(COUNT)
@@ -116,10 +106,10 @@ def overlap_with_the_encoder(bundle: Path, encoder: BiEncoder, queries: list[str
 def test_a_distilled_bundle_ranks_like_the_full_encoder(recipe: Path, tmp_path: Path, encoder: BiEncoder) -> None:
     """From recipe to service, before and after training; queries that are in no training text."""
     unseen = [f"which {place} {word}" for word in WORDS for place in PLACES]
-    change(recipe, "distil.epochs", 0)
+    change(recipe, {"distil.epochs": 0})
     run("build", recipe, "--work", tmp_path / "work0", "--output", tmp_path / "untrained")
     before = overlap_with_the_encoder(tmp_path / "untrained", encoder, unseen)
-    change(recipe, "distil.epochs", 60)
+    change(recipe, {"distil.epochs": 60})
     output = run("distil-table", recipe)
     assert "agreement with the encoder by epoch" in output
     run("index", recipe)
@@ -130,17 +120,14 @@ def test_a_distilled_bundle_ranks_like_the_full_encoder(recipe: Path, tmp_path: 
 
 
 def test_the_documents_alone_teach_something(recipe: Path, tmp_path: Path) -> None:
-    change(recipe, "distil.queries", [])
-    change(recipe, "distil.sentences", False)
-    change(recipe, "distil.epochs", 30)
+    change(recipe, {"distil.queries": [], "distil.sentences": False, "distil.epochs": 30})
     run("distil-table", recipe)
     epochs = json.loads((tmp_path / "work" / "tables" / "search" / "training.json").read_text())["epochs"]
     assert max(epoch["cosine"] for epoch in epochs) > epochs[0]["cosine"] + 0.1
 
 
 def test_the_bundle_says_what_it_is(recipe: Path, tmp_path: Path, encoder: BiEncoder) -> None:
-    change(recipe, "distil.epochs", 1)
-    change(recipe, "index.vocabulary", "tokens")
+    change(recipe, {"distil.epochs": 1, "index.vocabulary": "tokens"})
     run("build", recipe)
     bundle = Bundle.open(tmp_path / "bundle")
     manifest = bundle.manifest
@@ -153,7 +140,7 @@ def test_the_bundle_says_what_it_is(recipe: Path, tmp_path: Path, encoder: BiEnc
         assert manifest.corpus.cut == sum(len(ids) > 62 for ids in tokens) > 0  # 64 with [CLS] and [SEP]
         vocabulary = Vocabulary(encoder.tokenizer, None)
         texts = [document.full_text for document in tiny_documents(COUNT)]
-        bm25 = Bm25Encoder.of(texts, vocabulary, quantization=100, k1=0.9, b=0.4)
+        bm25 = Bm25Encoder.of(TermCounts.of(vocabulary.terms_of(texts)), vocabulary, quantization=100, k1=0.9, b=0.4)
         (query,) = vocabulary.terms_of(["music player music"])
         asked, expected = bm25.numbers.of(query).tolist(), np.zeros(COUNT)
         for row, (terms, impacts) in enumerate(bm25.impacts(texts)):
@@ -172,8 +159,8 @@ def test_given_vectors_are_used_as_they_are(recipe: Path, tmp_path: Path, vector
     np.save(tmp_path / "vectors.npy", 3 * vectors.astype(np.float16))
     ids = "\ufeff" + "".join(f"{document.id}\r\n" for document in documents)
     (tmp_path / "vectors.ids").write_bytes(ids.encode())
-    change(recipe, "distil.vectors", str(tmp_path / "vectors.npy"))
-    change(recipe, "distil.ids", str(tmp_path / "vectors.ids"))
+    files = {"distil.vectors": str(tmp_path / "vectors.npy"), "distil.ids": str(tmp_path / "vectors.ids")}
+    change(recipe, files)
     run("encode", recipe)
     dense = TextStore(tmp_path / "work" / "encode").whole().dense
     np.testing.assert_allclose(dense, vectors, atol=2e-3)
@@ -234,7 +221,7 @@ def test_vectors_that_do_not_fit_are_refused(
         file.mkdir()
     else:
         np.save(tmp_path / "vectors.npy", made[name])
-    change(recipe, "distil.vectors", str(tmp_path / "vectors.npy"))
+    change(recipe, {"distil.vectors": str(tmp_path / "vectors.npy")})
     with pytest.raises(LightRetrieverError, match=message) as raised:
         run("encode", recipe)
     assert "allow_pickle" not in str(raised.value)
@@ -245,7 +232,7 @@ def test_a_few_changed_documents_are_counted_and_no_obstacle(
 ) -> None:
     vectors[[0, COUNT - 1]] *= -1
     np.save(tmp_path / "vectors.npy", vectors)
-    change(recipe, "distil.vectors", str(tmp_path / "vectors.npy"))
+    change(recipe, {"distil.vectors": str(tmp_path / "vectors.npy")})
     said = run("encode", recipe, "--json")
     assert "warning: distil.vectors: 2 of " in said
     assert 'The first of them is row 0, document "music", with a cosine of -1.00' in said
@@ -255,8 +242,8 @@ def test_a_few_changed_documents_are_counted_and_no_obstacle(
 def test_ids_in_another_order_are_refused(recipe: Path, tmp_path: Path, vectors: npt.NDArray[np.float32]) -> None:
     np.save(tmp_path / "vectors.npy", vectors)
     ids = [document.id for document in tiny_documents(COUNT)]
-    change(recipe, "distil.vectors", str(tmp_path / "vectors.npy"))
-    change(recipe, "distil.ids", str(tmp_path / "vectors.ids"))
+    files = {"distil.vectors": str(tmp_path / "vectors.npy"), "distil.ids": str(tmp_path / "vectors.ids")}
+    change(recipe, files)
     swapped = [ids[1], ids[0], *ids[2:]]
     for wrong, message in (
         (swapped, "line 1 of .* has 'editor' where the corpus has \"music\""),
@@ -271,7 +258,7 @@ def test_ids_in_another_order_are_refused(recipe: Path, tmp_path: Path, vectors:
 @pytest.mark.slow
 def test_a_stopped_run_ends_with_the_same_table(recipe: Path, tmp_path: Path) -> None:
     """Whatever of its parts a work directory has lost, they are made again, and the table is the same."""
-    change(recipe, "distil.epochs", 3)
+    change(recipe, {"distil.epochs": 3})
     run("table", recipe)
     table = tmp_path / "work" / "tables" / "search" / "table.npy"
     whole = table.read_bytes()
@@ -292,7 +279,7 @@ def test_a_stopped_run_ends_with_the_same_table(recipe: Path, tmp_path: Path) ->
 def finished(tmp_path_factory: pytest.TempPathFactory, encoder_folder: Path) -> Path:
     """The recipe of a work directory that has its table."""
     recipe = write_recipe(tmp_path_factory.mktemp("finished"), encoder_folder)
-    change(recipe, "distil.epochs", 1)
+    change(recipe, {"distil.epochs": 1})
     run("table", recipe)
     return recipe
 
@@ -313,7 +300,7 @@ def test_a_work_directory_of_another_recipe_is_refused(
 ) -> None:
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(finished.read_text())
-    change(recipe, key, value)
+    change(recipe, {key: value})
     with pytest.raises(ResumeError, match=message):
         run("table", recipe)
 
@@ -327,9 +314,7 @@ def test_other_settings_of_the_fit_fit_the_table_again_and_nothing_is_encoded(
 ) -> None:
     copied = Path(shutil.copytree(finished.parent, tmp_path / "copied"))
     recipe = copied / "recipe.yaml"
-    change(recipe, "work", str(copied / "work"))
-    change(recipe, "output", str(copied / "bundle"))
-    change(recipe, key, value)
+    change(recipe, {"work": str(copied / "work"), "output": str(copied / "bundle"), key: value})
     if key != "distil.queries":
         with pytest.raises(ResumeError, match=r"was fitted with other settings\. Run `lightretriever distil-table`"):
             run("index", recipe)
@@ -353,16 +338,13 @@ def test_other_settings_of_the_fit_fit_the_table_again_and_nothing_is_encoded(
     ],
 )
 def test_mistakes_in_a_recipe_are_named(recipe: Path, key: str, value: object, message: str) -> None:
-    change(recipe, key, value)
+    change(recipe, {key: value})
     with pytest.raises(RecipeError, match=message):
         run("distil-table", recipe)
 
 
 def test_distil_table_needs_a_bi_encoder(recipe: Path, tmp_path: Path) -> None:
-    content = yaml.safe_load(recipe.read_text())
-    del content["distil"]
-    content["model"]["path"] = str(tmp_path)
-    recipe.write_text(yaml.safe_dump(content))
+    change(recipe, {"model.path": str(tmp_path)}, without="distil")
     with pytest.raises(RecipeError, match="is no folder of sentence-transformers"):
         run("distil-table", recipe)
 
@@ -370,8 +352,7 @@ def test_distil_table_needs_a_bi_encoder(recipe: Path, tmp_path: Path) -> None:
 def test_defaults_of_a_recipe_with_a_bi_encoder(recipe: Path) -> None:
     assert read_recipe(recipe, Recipe).encode.top_k is None
     assert read_recipe(recipe, Recipe).model.trained
-    change(recipe, "encode.top_k", 20)
-    change(recipe, "model.trained", False)
+    change(recipe, {"encode.top_k": 20, "model.trained": False})
     assert read_recipe(recipe, Recipe).encode.top_k == 20
     assert not read_recipe(recipe, Recipe).model.trained
 
@@ -595,8 +576,7 @@ def test_what_is_encoded_when_a_run_is_stopped_is_kept(recipe: Path, tmp_path: P
 def test_two_encoders_side_by_side_make_one_bundle(recipe: Path, tmp_path: Path, encoder_folder: Path) -> None:
     """Its table ranks as both encoders together do, and the whole of them reads queries for comparison."""
     second = save_biencoder(tmp_path / "second", hidden_size=16, vocabulary=150)
-    change(recipe, "model.path", f"{encoder_folder} + {second}")
-    change(recipe, "distil.epochs", 10)
+    change(recipe, {"model.path": f"{encoder_folder} + {second}", "distil.epochs": 10})
     run("build", recipe)
     bundle = Bundle.open(tmp_path / "bundle")
     assert (bundle.manifest.model.name, bundle.manifest.dimension) == ("tiny-bi + second", 48)

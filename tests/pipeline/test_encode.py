@@ -14,7 +14,7 @@ import torch
 from lightretriever.artifacts.corpus.beir import Corpus
 from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder
 from lightretriever.artifacts.pipeline.encode import encode_corpus
-from lightretriever.artifacts.pipeline.encoded import EncodedCorpus, TextStore
+from lightretriever.artifacts.pipeline.encoded import EncodedCorpus, TermCounts, TextStore
 from lightretriever.artifacts.pipeline.encoders import Encoders, resolved
 from lightretriever.artifacts.pipeline.language_model import LanguageModel
 from lightretriever.artifacts.pipeline.model import Backbone
@@ -152,7 +152,7 @@ def test_impacts_of_bm25(backbone: Backbone, tmp_path: Path) -> None:
     leg = SparseLeg(tokens, False, 100, 0.9, 0.4, 1.0, backbone.tokenizer, None)
     (made, *_) = batches = list(encoded_batches(tmp_path, corpus, leg))
     assert sum(len(batch.ids) for batch in batches) == 20
-    counted = Bm25Encoder.of(texts, tokens, quantization=100, k1=0.9, b=0.4)
+    counted = Bm25Encoder.of(TermCounts.of(tokens.terms_of(texts)), tokens, quantization=100, k1=0.9, b=0.4)
     expected = [
         {
             int(counted.numbers.names[term]): impact

@@ -268,6 +268,6 @@ def test_rows_of_texts_are_found_in_any_order() -> None:
 def test_impacts_of_counts_are_those_of_texts(tmp_path: Path) -> None:
     encoded = EncodedCorpus.of(write(tmp_path, LINES), tmp_path / "encoded")
     texts, counts = list(encoded.texts()), encoded.terms(ENGLISH)
-    bm25 = Bm25Encoder.of_counts(counts, ENGLISH, quantization=100, k1=0.9, b=0.4)
+    bm25 = Bm25Encoder.of(counts, ENGLISH, quantization=100, k1=0.9, b=0.4)
     for found, expected in zip(bm25.rows(counts, 7, 31), bm25.impacts(texts[7:31]), strict=True):
         np.testing.assert_array_equal(found, expected)
