@@ -1,6 +1,6 @@
 """Write a bundle to an xz-compressed tar archive, the form in which the demo bundle is kept.
 
-    python -m demo.pack BUNDLE demo/bundle.tar.xz
+python -m demo.pack BUNDLE demo/bundle.tar.xz
 """
 
 import argparse

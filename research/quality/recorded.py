@@ -92,7 +92,7 @@ def evaluate_and_record(command: Sequence[str], file: Path, name: str, note: str
     values: dict[str, dict[str, float]] = {}
     for system, trec in report["runs"].items():
         found: dict[str, list[tuple[str, float]]] = {}
-        for hit in ir_measures.read_trec_run(str(output / trec)):
+        for hit in ir_measures.read_trec_run(str(output / trec)):  # type: ignore[no-untyped-call]
             found.setdefault(hit.query_id, []).append((hit.doc_id, hit.score))
         values[system_name(name, system)] = ndcg_per_query(qrels, found)
     record(file, result_rows(report, name, typed_command(["lightretriever", *command]), note), values)

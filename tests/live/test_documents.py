@@ -127,7 +127,7 @@ def test_writers_at_the_same_time_do_not_lose_each_other(client: SearchClient, e
     terms = engine.terms("many-0")
 
     def write(number: int) -> str:
-        given = {"vector": VECTOR, "impacts": impacts} if number % 3 else {}
+        given: dict[str, Any] = {"vector": VECTOR, "impacts": impacts} if number % 3 else {}
         return client.put_document(f"many-{number % 8}", {**NEW, "year": number}, **given).version
 
     with ThreadPoolExecutor(8) as threads:

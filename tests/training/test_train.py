@@ -361,6 +361,7 @@ def measured(toy: Path, work: Path, adapter: Path | None) -> dict[str, dict[str,
     file = work / "bundle.yaml"
     file.write_text(yaml.safe_dump(recipe))
     run("build", file)
+    metrics: dict[str, dict[str, float]]
     metrics = evaluate_bundle(work / "bundle", toy / "held-out", work / "evaluation")["metrics"]
     shutil.rmtree(work / "work")
     return metrics
