@@ -359,16 +359,6 @@ def test_a_bundle_may_itself_be_a_link(tiny_path: Path, tmp_path: Path) -> None:
     assert Bundle.open(tmp_path / "link").dense().count == 120
 
 
-def test_parts_are_checked_when_they_are_opened(tiny_path: Path, tmp_path: Path) -> None:
-    path = copy_of(tiny_path, tmp_path)
-    edit_manifest(path, lambda record: record.update(documents=121))
-    bundle = Bundle.open(path)
-    with pytest.raises(BundleError, match=r"dense\.faiss: wrong number of documents: expected 121, found 120"):
-        bundle.dense()
-    with pytest.raises(BundleError, match="lucene: wrong number of documents: expected 121, found 120"):
-        bundle.sparse()
-
-
 @pytest.mark.parametrize("buffer", [7, 2**23])
 def test_damage_is_found_by_the_fast_hash(
     tiny_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, buffer: int

@@ -357,6 +357,10 @@ def test_a_manifest_with_another_number_of_documents(damaged: Path) -> None:
     problems = found_in(damaged)
     assert {problem.file for problem in problems} == {"dense.faiss", "lucene"}
     assert {(problem.expected, problem.found) for problem in problems} == {("7", "120")}
+    bundle = Bundle.open(damaged)
+    for part, opened in (("dense.faiss", bundle.dense), ("lucene", bundle.sparse)):
+        with pytest.raises(BundleError, match=f"{part}: wrong number of documents: expected 7, found 120"):
+            opened()
 
 
 def test_a_search_parameter_that_the_index_does_not_know(damaged: Path) -> None:

@@ -12,8 +12,6 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
 from lightretriever.artifacts.corpus.beir import Corpus
@@ -359,14 +357,6 @@ def test_defaults_of_a_recipe_with_a_bi_encoder(recipe: Path) -> None:
 
 def bags_of(*texts: list[int]) -> Rows:
     return Rows.of([np.array(ids, dtype=np.int32) for ids in texts])
-
-
-@settings(deadline=None, max_examples=50)
-@given(st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=6), min_size=1, max_size=8), st.data())
-def test_picked_bags_are_those_texts(texts: list[list[int]], data: st.DataObject) -> None:
-    rows = data.draw(st.lists(st.integers(0, len(texts) - 1), min_size=1, max_size=10))
-    picked = bags_of(*texts).take(np.array(rows))
-    assert [ids.tolist() for ids in picked] == [texts[row] for row in rows]
 
 
 def test_a_query_is_the_normalised_mean_of_its_rows() -> None:
