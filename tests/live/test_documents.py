@@ -10,15 +10,13 @@ import pytest
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.cluster.push import push
 from lightretriever.service.client import AnswerError, SearchClient
-from lightretriever.service.http.app import create_app
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 
-from tests.service.live import live
 from tests.support.cluster import connected, remove_indexes
 from tests.support.keys import keys_file
 from tests.support.tiny import make_tiny_bundle
-from tests.support.written import ENTRIES, KEY, NEW, OTHER, READER, VECTOR, ask, found, impacts_of
+from tests.support.written import ENTRIES, NEW, OTHER, READER, VECTOR, ask, found, impacts_of
 
 NAME = f"live-{os.getpid()}"
 MOST = {"journal": 65_535, "cluster": 511}
@@ -53,18 +51,6 @@ def engine(
         yield engine
     if kind == "cluster":
         remove_indexes(place["opensearch_url"], NAME)
-
-
-@pytest.fixture(scope="module")
-def url(engine: SearchEngine) -> Iterator[str]:
-    with live(create_app(engine)) as url:
-        yield url
-
-
-@pytest.fixture
-def client(url: str) -> Iterator[SearchClient]:
-    with SearchClient(url, api_key=KEY, timeout_s=60) as client:
-        yield client
 
 
 def test_a_new_document_is_found_by_every_leg(client: SearchClient, engine: SearchEngine) -> None:

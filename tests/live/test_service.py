@@ -47,18 +47,6 @@ def engine(bundle: Bundle, settings: Settings) -> Iterator[SearchEngine]:
         yield engine
 
 
-@pytest.fixture(scope="module")
-def url(engine: SearchEngine) -> Iterator[str]:
-    with live(create_app(engine)) as url:
-        yield url
-
-
-@pytest.fixture
-def client(url: str) -> Iterator[SearchClient]:
-    with SearchClient(url, api_key=KEY, timeout_s=60) as client:
-        yield client
-
-
 def test_a_document_is_found_at_once(client: SearchClient, engine: SearchEngine) -> None:
     client.put_document("soon", NEW, vector=VECTOR, impacts=impacts_of(engine, "zebra xylophone"))
     assert found(client, "zebra xylophone", mode="sparse")[0] == "soon"
