@@ -105,14 +105,6 @@ class JournalError(LightRetrieverError):
 class MissingExtraError(LightRetrieverError):
     """An optional part of the installation (an extra) is missing."""
 
-    @classmethod
-    def of(cls, error: ModuleNotFoundError, extra: str = "pipeline") -> "MissingExtraError":
-        """What Python says of the module that a command did not find, with the extra that brings it."""
-        return cls(
-            f"this command needs {error.name}, which is not installed.",
-            remedy=f"Install the extra: pip install 'lightretriever-search[{extra}]'.",
-        )
-
 
 class JavaError(LightRetrieverError):
     """The JVM can't start, the Lucene jar is missing, or a Lucene call failed."""
@@ -124,7 +116,10 @@ def importing(extra: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        raise MissingExtraError.of(error, extra) from error
+        raise MissingExtraError(
+            f"this command needs {error.name}, which is not installed.",
+            remedy=f"Install the extra: pip install 'lightretriever-search[{extra}]'.",
+        ) from error
 
 
 def readable(text: str | Path) -> str:

@@ -16,13 +16,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.evaluation.quality import typed_command
 from lightretriever.artifacts.evaluation.runs import read_judged
 from lightretriever.loadtest.connection import LoadError
 from lightretriever.loadtest.generator import read_texts
 from lightretriever.loadtest.measure import CONCURRENCIES, FRACTIONS, Plan, Running, measure, start
 from lightretriever.loadtest.overlap import ExactAnswers
-from lightretriever.loadtest.program import BUNDLE, MODEL, QUERIES, option, program
+from lightretriever.loadtest.program import BUNDLE, MODEL, QUERIES, option, program, typed_command
 from lightretriever.loadtest.record import origin, write_json
 from lightretriever.loadtest.report import write_report
 from lightretriever.loadtest.systems import Given, System, systems

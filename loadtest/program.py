@@ -1,6 +1,7 @@
 """The command line of a program that measures: its arguments, its errors, and the command as it was typed."""
 
 import argparse
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -8,10 +9,21 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
 from lightretriever.artifacts.errors import LightRetrieverError
-from lightretriever.artifacts.evaluation.quality import typed_command
 from lightretriever.artifacts.signals import Stopped, stoppable
 
-__all__ = ["ADDRESS", "BUNDLE", "MODEL", "QUERIES", "REST", "SPEED", "Main", "Option", "option", "program"]
+__all__ = [
+    "ADDRESS",
+    "BUNDLE",
+    "MODEL",
+    "QUERIES",
+    "REST",
+    "SPEED",
+    "Main",
+    "Option",
+    "option",
+    "program",
+    "typed_command",
+]
 
 
 class Option(NamedTuple):
@@ -55,6 +67,19 @@ class Main(Protocol):
 
     def __call__(self, arguments: Sequence[str] | None = None) -> int:
         """Run it with its arguments, or those of the process; return the exit status."""
+
+
+def typed_command(arguments: Sequence[str]) -> str:
+    """Give a command line as it was typed, program first, with every path cut to its last name.
+
+    Where somebody's folders lie says nothing about a result.
+    """
+    return shlex.join(_without_folders(argument) for argument in arguments)
+
+
+def _without_folders(argument: str) -> str:
+    name, equals, value = argument.partition("=") if argument.startswith("-") else ("", "", argument)
+    return f"{name}{equals}{Path(value).name if '/' in value else value}"
 
 
 def program(*options: Option) -> Callable[[Callable[[argparse.Namespace], object]], Main]:

@@ -2,13 +2,13 @@
 
 import json
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-from lightretriever.artifacts.evaluation.report import environment, machine_name
+from lightretriever.artifacts.evaluation.report import environment
 from lightretriever.artifacts.files.workdir import write_atomically
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "commit",
     "four_digits",
     "latency",
+    "machine_name",
     "median",
     "origin",
     "write_json",
@@ -43,6 +44,11 @@ def median(values: Sequence[float] | npt.NDArray[np.floating]) -> float:
 def write_json(file: Path, content: object) -> None:
     """Write a file of results atomically."""
     write_atomically(file, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
+
+
+def machine_name(machine: Mapping[str, Any]) -> str:
+    """Give the machine of `environment` in a few words."""
+    return f"{machine['processor']}, {machine['cores']} cores"
 
 
 def origin() -> dict[str, str]:

@@ -1,9 +1,5 @@
-"""A bundle in one file, an xz-compressed tar archive: the form in which the demo bundle is kept.
+"""A bundle in one file, an xz-compressed tar archive: the form in which the demo bundle is kept."""
 
-python -m lightretriever.artifacts.bundle.archive BUNDLE ARCHIVE
-"""
-
-import argparse
 import hashlib
 import shutil
 import tarfile
@@ -12,19 +8,7 @@ from pathlib import Path, PurePosixPath
 
 from lightretriever.artifacts.errors import BundleError
 
-__all__ = ["pack", "unpack"]
-
-
-def pack(bundle: Path, archive: Path) -> None:
-    """Write the files of a bundle to an archive, without owners, modes and times, so the same ones give the same
-    bytes."""
-    archive.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(archive, "w:xz", preset=9) as tar:
-        for path in sorted(path for path in bundle.rglob("*") if path.is_file()):
-            member = tarfile.TarInfo(path.relative_to(bundle).as_posix())
-            member.size = path.stat().st_size
-            with path.open("rb") as data:
-                tar.addfile(member, data)
+__all__ = ["unpack"]
 
 
 def unpack(archive: Path, target: Path) -> bool:
@@ -65,11 +49,3 @@ def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> Non
     path.parent.mkdir(parents=True, exist_ok=True)
     with data, path.open("wb") as out:
         shutil.copyfileobj(data, out, 1 << 20)
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="Write a bundle to an archive.")
-    parser.add_argument("bundle", type=Path, help="folder of the bundle")
-    parser.add_argument("archive", type=Path, help="file to write, such as demo/bundle.tar.xz")
-    given = parser.parse_args()
-    pack(given.bundle, given.archive)

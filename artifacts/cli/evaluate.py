@@ -1,10 +1,8 @@
 """The command `lightretriever evaluate`. The context's `obj` opens a bundle for searching (`OpenSearcher`)."""
 
-import sys
 from collections.abc import Iterator, Mapping
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 from lightretriever.artifacts.bundle.manifest import LegWeights
@@ -15,14 +13,11 @@ from lightretriever.artifacts.summary import Summary, Text
 from pydantic import ValidationError
 from rich.console import Console
 
-if TYPE_CHECKING:
-    from lightretriever.artifacts.evaluation.evaluate import Evaluation
-
 __all__ = ["EvaluateSummary", "evaluate"]
 
 
 class EvaluateSummary(Summary):
-    """Of `evaluate`: `metrics` by system and measure; `report` is the file, `recorded` the file of results."""
+    """Of `evaluate`: `metrics` by system and measure; `report` is the file."""
 
     command: Literal["evaluate"] = "evaluate"
     report: Text
@@ -34,13 +29,10 @@ class EvaluateSummary(Summary):
     metrics: dict[str, dict[str, float]]
     warnings: list[Text]
     files: int
-    recorded: Text | None
 
     def made(self) -> Iterator[str]:
         """Where report and runs lie; the measures are printed as a table."""
         yield f"{self.path}: {Path(self.report).name} and {self.files - 1} runs of {self.queries:,} queries"
-        if self.recorded is not None:
-            yield f"recorded: {self.recorded}"
 
 
 def evaluate(
@@ -64,21 +56,16 @@ def evaluate(
     drop_own: Annotated[
         bool, typer.Option("--drop-own", help="Drop hits whose document id is the query's own, as BEIR does.")
     ] = False,
-    results: Annotated[Path | None, typer.Option(help="File of results to record in; needs --system.")] = None,
-    system: Annotated[str | None, typer.Option(help="What the results are recorded as.")] = None,
-    note: Annotated[str, typer.Option(help="A remark to record with the results.")] = "",
     as_json: JsonOption = False,
 ) -> None:
     """Measure dense, sparse, hybrid and BM25 on a test collection: nDCG@10, MRR@10, R@20, R@50, R@100."""
     with running("evaluate", as_json=as_json) as job:
         with importing("pipeline"):
             from lightretriever.artifacts.evaluation.evaluate import evaluate_bundle
-            from lightretriever.artifacts.evaluation.quality import check_recording
             from lightretriever.artifacts.evaluation.report import print_report
             from lightretriever.artifacts.pipeline.recipe import ModelRecipe
 
-            name = check_recording(results, system)
-            result = evaluate_bundle(
+            report = evaluate_bundle(
                 context.obj,
                 bundle,
                 dataset,
@@ -93,11 +80,10 @@ def evaluate(
                 if query_model
                 else None,
                 drop_own=drop_own,
-                record=None if results is None else partial(_record, results, name, note),
             )
         if not as_json:
-            print_report(result.report, Console())
-        job.summary = _summary(result.report, output, results)
+            print_report(report, Console())
+        job.summary = _summary(report, output)
         job.summary.next = next_command(context, "serve", bundle)
 
 
@@ -116,14 +102,7 @@ def leg_weights(text: str) -> LegWeights:
         ) from error
 
 
-def _record(file: Path, name: str, note: str, found: "Evaluation") -> None:
-    from lightretriever.artifacts.evaluation.quality import record, result_rows, system_name, typed_command
-
-    rows = result_rows(found.report, name, typed_command(["lightretriever", *sys.argv[1:]]), note)
-    record(file, rows, {system_name(name, system): values for system, values in found.ndcg.items()})
-
-
-def _summary(report: Mapping[str, Any], output: Path, recorded: Path | None) -> EvaluateSummary:
+def _summary(report: Mapping[str, Any], output: Path) -> EvaluateSummary:
     from lightretriever.artifacts.evaluation.evaluate import REPORT_FILE
 
     return EvaluateSummary(
@@ -137,5 +116,4 @@ def _summary(report: Mapping[str, Any], output: Path, recorded: Path | None) -> 
         metrics=report["metrics"],
         warnings=report["warnings"],
         files=1 + len(report["runs"]),
-        recorded=None if recorded is None else str(recorded),
     )

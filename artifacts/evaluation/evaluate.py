@@ -7,8 +7,8 @@ A bundle without a dense leg has `sparse` and `bm25` alone.
 """
 
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,7 +23,6 @@ from lightretriever.artifacts.evaluation.runs import (
     JudgedQueries,
     Run,
     measure,
-    ndcg_per_query,
     qrels_file,
     read_judged,
     relevant_but_missing,
@@ -37,22 +36,10 @@ from lightretriever.artifacts.files.workdir import write_atomically
 from lightretriever.artifacts.pipeline.recipe import ModelRecipe
 from lightretriever.artifacts.signals import commit_point
 
-__all__ = ["REPORT_FILE", "Evaluation", "evaluate_bundle", "fusion_of"]
+__all__ = ["REPORT_FILE", "evaluate_bundle", "fusion_of"]
 
 REPORT_FILE: Final = "evaluation.json"
 _NAMED: Final = 10  # ids named in a warning
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """The result: `metrics` by system and measure, and the whole `report` as written to `evaluation.json`.
-
-    `ndcg` has, by system, the nDCG@10 of every query.
-    """
-
-    metrics: dict[str, dict[str, float]]
-    report: dict[str, Any]
-    ndcg: dict[str, dict[str, float]]
 
 
 def evaluate_bundle(
@@ -69,15 +56,14 @@ def evaluate_bundle(
     only: Collection[str] | None = None,
     query_model: ModelRecipe | None = None,
     drop_own: bool = False,
-    record: Callable[[Evaluation], None] | None = None,
-) -> Evaluation:
+) -> dict[str, Any]:
     """Search with every judged query of DATASET/qrels/SPLIT.tsv and measure nDCG@10, MRR@10, R@20, R@50 and R@100.
 
     100 hits are kept per query, `candidates` are proposed by each leg for the fusion (`fusion_of` explains `method` and
     `weights`). `only` names the systems to run (None: all). With `drop_own`, a hit whose id is the query's is
-    dropped. Writes `evaluation.json` and one TREC run file per system, SYSTEM.trec, to the folder `output`, and then
-    calls `record`. A signal stops the command before it writes, or not at all. Judged documents that the bundle lacks
-    count as not found, and cause a warning.
+    dropped. Writes the report, `evaluation.json`, and one TREC run file per system, SYSTEM.trec, to the folder
+    `output`, and returns the report. A signal stops the command before it writes, or not at all. Judged documents that
+    the bundle lacks count as not found, and cause a warning.
 
     Raises BundleError for a bundle or a task that can't be used, CorpusError for a dataset that can't be read or has
     nothing in common with the bundle, RecipeError for impossible settings, ModelError for an impossible query model.
@@ -104,25 +90,20 @@ def evaluate_bundle(
             results.runs["bm25"] = run_bm25(index, judged, output)
     if drop_own:
         results = replace(results, runs={system: without_own(run) for system, run in results.runs.items()})
-    metrics = {system: measure(judged.qrels, run) for system, run in results.runs.items()}
     report = {
         "bundle": describe_bundle(bundle),
         "dataset": _describe_dataset(dataset, split, judged, missing),
         "settings": _describe_settings(searches, query_model) | ({"drop_own": True} if drop_own else {}),
-        "metrics": metrics,
+        "metrics": {system: measure(judged.qrels, run) for system, run in results.runs.items()},
         "postings_per_query": results.postings,
         "queries_without_answer": results.unanswered,
         "runs": {system: f"{system}.trec" for system in results.runs},
         "warnings": [*warnings, *_warnings(bundle, dataset, judged, missing, results.unanswered)],
         "environment": environment(),
     }
-    ndcg = {system: ndcg_per_query(judged.qrels, run) for system, run in results.runs.items()}
-    evaluation = Evaluation(metrics, report, ndcg)
-    commit_point()  # runs, report and what is recorded are of one evaluation
+    commit_point()  # runs and report are of one evaluation
     _write_files(output, bundle.manifest.name, results.runs, report)
-    if record is not None:
-        record(evaluation)
-    return evaluation
+    return report
 
 
 def _check_settings(candidates: int, method: str) -> None:

@@ -2,7 +2,6 @@
 
 import os
 import platform
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-__all__ = ["describe_bundle", "environment", "machine_name", "print_report"]
+__all__ = ["describe_bundle", "environment", "print_report"]
 
 _PACKAGES = ("faiss-cpu", "ir-measures", "numpy", "pyserini", "pytrec-eval-terrier", "tokenizers")
 
@@ -49,12 +48,7 @@ def environment() -> dict[str, Any]:
     }
 
 
-def machine_name(machine: Mapping[str, Any]) -> str:
-    """The machine of `environment` in a few words."""
-    return f"{machine['processor']}, {machine['cores']} cores"
-
-
-def print_report(report: Mapping[str, Any], console: Console) -> None:
+def print_report(report: dict[str, Any], console: Console) -> None:
     """Print the warnings, then one line of measures per system."""
     dataset, bundle = report["dataset"], report["bundle"]
     for warning in report["warnings"]:

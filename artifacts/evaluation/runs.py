@@ -25,6 +25,7 @@ __all__ = [
     "ranking",
     "read_judged",
     "relevant_but_missing",
+    "trec_field",
     "without_own",
     "write_run",
 ]
@@ -80,17 +81,18 @@ def _scores(run: Run) -> dict[str, dict[str, float]]:
 def write_run(path: Path, run: Run, tag: str) -> None:
     """Write a run in TREC format: `query-id Q0 document-id rank score tag`, ranks from 1.
 
-    The format separates by white space, so white space in an id is percent-encoded there.
+    The format separates by white space, so ids stand there as `trec_field` gives them.
     """
     lines = [
-        f"{_field(query_id)} Q0 {_field(document_id)} {rank} {score:.9g} {tag}\n"
+        f"{trec_field(query_id)} Q0 {trec_field(document_id)} {rank} {score:.9g} {tag}\n"
         for query_id, ranked in run.items()
         for rank, (document_id, score) in enumerate(ranked, start=1)
     ]
     write_atomically(path, "".join(lines).encode())
 
 
-def _field(text: str) -> str:
+def trec_field(text: str) -> str:
+    """An id as it stands in a run file: its white space is percent-encoded."""
     return re.sub(r"\s", lambda match: quote(match[0]), text)
 
 

@@ -15,6 +15,7 @@ from lightretriever.artifacts.dense.index import DenseIndex
 from lightretriever.artifacts.dense.query_aware import is_query_aware
 from lightretriever.artifacts.live.journal import Journal, Record
 from lightretriever.artifacts.sparse.index import ImpactIndex
+from lightretriever.artifacts.sparse.writer import numbered
 
 __all__ = ["compact", "write_again"]
 
@@ -125,15 +126,10 @@ def _batches(
         )
     written = [one for one in records.values() if one.raw is not None]
     for part in (written[first : first + _READ] for first in range(0, len(written), _READ)):
-        places: dict[str, int] = {}
-        columns = [[places.setdefault(term, len(places)) for term in one.impacts] for one in part]
         yield EncodedBatch(
-            ids=[one.id for one in part],
-            documents=[one.raw or b"" for one in part],
-            dense=np.array([one.vector for one in part], np.float32) if dense is not None else np.zeros((len(part), 0)),
-            indptr=np.cumsum([0, *map(len, columns)]).astype(np.int64),
-            terms=np.array([place for row in columns for place in row], np.int32),
-            impacts=np.array([impact for one in part for impact in one.impacts.values()], np.int32),
-            names=list(places),
+            [one.id for one in part],
+            [one.raw or b"" for one in part],
+            np.array([one.vector for one in part], np.float32) if dense is not None else np.zeros((len(part), 0)),
+            *numbered([one.impacts for one in part]),
         )
         done(len(part))

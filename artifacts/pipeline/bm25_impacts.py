@@ -9,24 +9,22 @@ BM25. The least impact is 1, so that a term of all documents, whose IDF is almos
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import islice, pairwise
+from itertools import pairwise
 from typing import Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
 from lightretriever.artifacts.corpus.bounds import MAX_IMPACT
 from lightretriever.artifacts.errors import CorpusError
-from lightretriever.artifacts.pipeline.encoded import ImpactRow, TermCounts
+from lightretriever.artifacts.pipeline.encoded import ImpactRow, Rows, TermCounts
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
 
 __all__ = ["Bm25Encoder", "TermNumbers", "impact_row", "lucene_lengths"]
 
 _EXACT: Final = 24
 """Lengths below are exact in Lucene's byte, larger ones have four significant bits above it."""
-
-_BATCH: Final = 1024
 
 
 class TermNumbers:
@@ -82,13 +80,7 @@ class Bm25Encoder:
     b: float
 
     @classmethod
-    def of(cls, corpus: Iterable[str], vocabulary: Vocabulary, *, quantization: int, k1: float, b: float) -> Self:
-        """Count the terms of a corpus' texts. Raises CorpusError where there are none."""
-        counts = TermCounts.of(_terms(corpus, vocabulary))
-        return cls.of_counts(counts, vocabulary, quantization=quantization, k1=k1, b=b)
-
-    @classmethod
-    def of_counts(cls, counts: TermCounts, vocabulary: Vocabulary, *, quantization: int, k1: float, b: float) -> Self:
+    def of(cls, counts: TermCounts, vocabulary: Vocabulary, *, quantization: int, k1: float, b: float) -> Self:
         """The encoder of a corpus whose terms were counted. Raises CorpusError where there are none."""
         frequencies, documents, length = np.zeros(len(counts.names), np.int64), 0, 0
         for start, stop in counts.parts():
@@ -131,14 +123,15 @@ class Bm25Encoder:
 
     def impacts(self, texts: Sequence[str]) -> list[ImpactRow]:
         """Terms and impacts of each document; each has at least 1."""
-        return [self._row(self.numbers.of(terms)) for terms in self.vocabulary.terms_of(texts)]
+        terms = Rows.of([self.numbers.of(one) for one in self.vocabulary.terms_of(texts)])
+        return self.rows(TermCounts(terms, self.numbers.names), 0, len(terms))
 
     def rows(self, counts: TermCounts, start: int, stop: int) -> list[ImpactRow]:
-        """Terms and impacts of the documents from `start` on up to `stop` of the corpus that was counted."""
+        """Terms and impacts of the documents from `start` on up to `stop`."""
         indptr, terms, found = counts.sorted(start, stop)
-        sums = np.concatenate([[0], np.cumsum(found, dtype=np.int64)])
-        lengths = np.diff(sums[indptr])
-        impacts = self._whole(self.weights(terms, found, np.repeat(lengths, np.diff(indptr))))
+        lengths = np.diff(counts.terms.at[start : stop + 1])
+        weights = self.weights(terms, found, np.repeat(lengths, np.diff(indptr)))
+        impacts = np.clip(np.round(weights), 1, MAX_IMPACT).astype(np.uint16)
         return [(terms[begin:end], impacts[begin:end]) for begin, end in pairwise(indptr.tolist())]
 
     def search(
@@ -152,7 +145,7 @@ class Bm25Encoder:
         parts = []
         for start, stop in counts.parts():
             indptr, terms, found = counts.sorted(start, stop)
-            lengths = np.diff(np.concatenate([[0], np.cumsum(found, dtype=np.int64)])[indptr])
+            lengths = np.diff(counts.terms.at[start : stop + 1])
             places = np.repeat(np.arange(stop - start), np.diff(indptr))
             kept = wanted[terms]
             terms, places = terms[kept], places[kept]
@@ -162,13 +155,14 @@ class Bm25Encoder:
         ends = np.searchsorted(terms[order], np.arange(len(self.frequencies) + 1))
         results = list[tuple[npt.NDArray[np.integer], npt.NDArray[np.float64]]]()
         for query in asked:
-            own = [(order[ends[number] : ends[number + 1]], n) for number, n in query.items() if number is not None]
-            rows = np.concatenate([np.zeros(0, np.int64), *(rows for rows, _ in own)])
-            times = np.repeat([n for _, n in own], [len(rows) for rows, _ in own])
-            documents, inverse = np.unique(places[rows], return_inverse=True)
-            scores = np.bincount(inverse, weights[rows] * times, minlength=len(documents)).astype(np.float64)
-            best = np.argsort(-scores, kind="stable")[:k]
-            results.append((documents[best], scores[best]))
+            scores = np.zeros(len(counts))
+            for number, times in query.items():
+                if number is not None:
+                    rows = order[ends[number] : ends[number + 1]]
+                    scores[places[rows]] += weights[rows] * times
+            scored = np.flatnonzero(scores)
+            best = scored[np.argsort(-scores[scored], kind="stable")[:k]]
+            results.append((best, scores[best]))
         return results
 
     def weights(
@@ -178,16 +172,3 @@ class Bm25Encoder:
         about = self.k1 * (1 - self.b + self.b * lucene_lengths(lengths) / self.mean_length)
         weights: npt.NDArray[np.float64] = self.quantization * (counts / (counts + about)) * self.idf(terms)
         return weights
-
-    def _row(self, found: npt.NDArray[np.int32]) -> ImpactRow:
-        terms, counts = np.unique(found, return_counts=True)
-        return terms.astype(np.int32), self._whole(self.weights(terms, counts, np.array([len(found)])))
-
-    def _whole(self, weights: npt.NDArray[np.float64]) -> npt.NDArray[np.uint16]:
-        return np.clip(np.round(weights), 1, MAX_IMPACT).astype(np.uint16)
-
-
-def _terms(corpus: Iterable[str], vocabulary: Vocabulary) -> Iterator[list[str]]:
-    texts = iter(corpus)
-    while batch := list(islice(texts, _BATCH)):
-        yield from vocabulary.terms_of(batch)

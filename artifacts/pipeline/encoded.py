@@ -92,6 +92,11 @@ class Rows:
     at: npt.NDArray[np.int64]
     values: npt.NDArray[np.int32]
 
+    @classmethod
+    def of(cls, rows: Sequence[npt.NDArray[np.int32]]) -> Self:
+        """Join the numbers (n_i,) of each text."""
+        return cls(np.cumsum([0, *map(len, rows)]).astype(np.int64), np.concatenate([np.empty(0, np.int32), *rows]))
+
     def __len__(self) -> int:
         return len(self.at) - 1
 
@@ -106,6 +111,11 @@ class Rows:
         lengths = self.at[rows + 1] - self.at[rows]
         at = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
         return np.repeat(self.at[rows] - at[:-1], lengths) + np.arange(at[-1]), at
+
+    def take(self, rows: npt.NDArray[np.int64]) -> "Rows":
+        """Copy the rows of some texts."""
+        places, at = self.places(rows)
+        return Rows(at, self.values[places])
 
 
 @dataclass(frozen=True)
@@ -303,9 +313,8 @@ def csr(
     rows: Sequence[ImpactRow],
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.uint16]]:
     """The terms and impacts of n texts as `indptr` (n + 1,), `terms` (nnz,) and `impacts` (nnz,)."""
-    indptr = np.cumsum([0, *(len(terms) for terms, _ in rows)]).astype(np.int64)
-    terms = np.concatenate([np.empty(0, np.int32), *(terms for terms, _ in rows)])
-    return indptr, terms, np.concatenate([np.empty(0, np.uint16), *(impacts for _, impacts in rows)])
+    terms = Rows.of([terms for terms, _ in rows])
+    return terms.at, terms.values, np.concatenate([np.empty(0, np.uint16), *(impacts for _, impacts in rows)])
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ Only the rows of E are learned, so this takes minutes on a CPU, whatever the siz
 `artifacts.pipeline.fit_texts` says which texts.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from lightretriever.artifacts.errors import RecipeError
+from lightretriever.artifacts.pipeline.encoded import Rows
 from lightretriever.artifacts.pipeline.recipe import TableTraining
 from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.summary import Part
@@ -25,7 +26,6 @@ from torch.nn.functional import cross_entropy, embedding_bag, kl_div, log_softma
 __all__ = [
     "Agreement",
     "AgreementInfo",
-    "Bags",
     "FitTexts",
     "FittedTable",
     "agreement",
@@ -46,50 +46,14 @@ _AT_ONCE = 256  # texts
 
 
 @dataclass(frozen=True)
-class Bags:
-    """Texts as bags of token ids: text i is `tokens[starts[i]:starts[i + 1]]`. Both (…,) int64; no bag is empty."""
-
-    tokens: torch.Tensor
-    starts: torch.Tensor
-
-    @classmethod
-    def of(cls, texts: Sequence[npt.NDArray[np.int32]]) -> "Bags":
-        """Pack token ids (n_i,) of each text. Raises ValueError for a text without tokens."""
-        lengths = np.array([len(ids) for ids in texts], dtype=np.int64)
-        if not lengths.all():
-            raise ValueError(f"text {int(np.flatnonzero(lengths == 0)[0])} has no token")
-        starts = torch.from_numpy(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64))
-        tokens = np.concatenate(texts) if len(texts) else np.zeros(0)
-        return cls(torch.from_numpy(tokens.astype(np.int64)), starts)
-
-    def __len__(self) -> int:
-        return len(self.starts) - 1
-
-    def __iter__(self) -> Iterator[npt.NDArray[np.int32]]:
-        """The token ids (n_i,) of each text."""
-        return iter(np.split(self.tokens.numpy().astype(np.int32), self.starts[1:-1].numpy()))
-
-    def to(self, device: torch.device) -> "Bags":
-        """The same bags on `device`."""
-        return Bags(self.tokens.to(device), self.starts.to(device))
-
-    def pick(self, rows: torch.Tensor) -> "Bags":
-        """The bags of those rows (b,), in that order, on the device of these."""
-        rows = rows.to(self.starts.device)
-        lengths = self.starts[rows + 1] - self.starts[rows]
-        starts = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
-        shift = torch.repeat_interleave(self.starts[rows] - starts[:-1], lengths)
-        return Bags(self.tokens[torch.arange(int(starts[-1]), device=shift.device) + shift], starts)
-
-
-@dataclass(frozen=True)
 class FitTexts:
-    """The data a table is fitted to: n texts as `bags`, and the encoder's own unit vectors of them, `targets` (n, H).
+    """The data a table is fitted to: the token ids of n texts, at least one each, as `bags`, and the encoder's own unit
+    vectors of them, `targets` (n, H).
 
     The last `held_out` texts are not trained on. `documents` (N, H) are the frozen unit vectors of the corpus.
     """
 
-    bags: Bags
+    bags: Rows
     targets: npt.NDArray[np.floating]
     documents: npt.NDArray[np.floating]
     held_out: int
@@ -172,19 +136,20 @@ def scaled_rows(rows: npt.NDArray[np.floating], tokens: npt.NDArray[np.integer])
     return np.ascontiguousarray(rows / scale, dtype=np.float32)
 
 
-def table_queries(rows: torch.Tensor, bags: Bags) -> torch.Tensor:
+def table_queries(rows: torch.Tensor, bags: Rows) -> torch.Tensor:
     """q = normalise(mean_i E[t_i]) of every bag: (n, H); `rows` is E (V, H). Differentiable, sparsely in E."""
     sparse = rows.requires_grad and torch.is_grad_enabled()
-    return normalize(embedding_bag(bags.tokens, rows, bags.starts[:-1], mode="mean", sparse=sparse), dim=1)
+    tokens, starts = (torch.from_numpy(part.astype(np.int64)).to(rows.device) for part in (bags.values, bags.at[:-1]))
+    return normalize(embedding_bag(tokens, rows, starts, mode="mean", sparse=sparse), dim=1)
 
 
-def agreement(rows: torch.Tensor, bags: Bags, targets: torch.Tensor, documents: torch.Tensor) -> Agreement:
+def agreement(rows: torch.Tensor, bags: Rows, targets: torch.Tensor, documents: torch.Tensor) -> Agreement:
     """Compare E (V, H) with the encoder's vectors `targets` (n, H) of the same texts over `documents` (N, H)."""
     k = min(_TOP, len(documents))
     cosines, shared = 0.0, 0
     with torch.inference_mode():
         for part in torch.arange(len(bags)).split(_AT_ONCE):
-            ours, theirs = table_queries(rows, bags.pick(part)), targets[part.to(targets.device)].float()
+            ours, theirs = table_queries(rows, bags.take(part.numpy())), targets[part.to(targets.device)].float()
             cosines += float((ours * theirs).sum())
             first, second = (torch.topk(each @ documents.T, k, dim=1).indices for each in (ours, theirs))
             shared += int((first[:, :, None] == second[:, None, :]).sum())
@@ -207,7 +172,7 @@ def fit_table(
     text keep their initial values. Fewer texts than `batch_size` are one batch. Raises RecipeError where none is held
     out.
     """
-    bags, targets, documents = texts.bags.to(device), texts.targets, texts.documents
+    bags, targets, documents = texts.bags, texts.targets, texts.documents
     trained = len(bags) - texts.held_out
     if texts.held_out < 1:
         raise RecipeError(
@@ -219,7 +184,7 @@ def fit_table(
     rows = torch.nn.Parameter(torch.from_numpy(initial.copy()).to(device))
     held = torch.arange(trained, len(bags))
     drawn = torch.randperm(len(documents), generator=generator)[:_RANKED_DOCUMENTS]
-    judged = (bags.pick(held), _take(targets, held, device), _take(documents, drawn, device))
+    judged = (bags.take(held.numpy()), _take(targets, held, device), _take(documents, drawn, device))
     epochs = [agreement(rows, *judged)]
     beside = None if general is None else agreement(torch.from_numpy(general).to(device), *judged)
     best = rows.detach().clone()
@@ -234,7 +199,7 @@ def fit_table(
                     continue  # a smaller batch would weigh its texts more
                 sample = torch.randint(len(documents), (_SAMPLED_DOCUMENTS,), generator=generator)
                 optimizer.zero_grad()
-                queries = table_queries(rows, bags.pick(batch))
+                queries = table_queries(rows, bags.take(batch.numpy()))
                 taught, compared = _take(targets, batch, device), _take(documents, sample, device)
                 _loss(queries, taught, compared, settings).backward()
                 optimizer.step()

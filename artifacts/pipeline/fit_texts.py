@@ -16,9 +16,9 @@ from lightretriever.artifacts.corpus.beir import Document, read_queries
 from lightretriever.artifacts.errors import RecipeError
 from lightretriever.artifacts.files.workdir import read_json
 from lightretriever.artifacts.pipeline.encode import encode_texts, model_rows
-from lightretriever.artifacts.pipeline.encoded import ModelRows, TextStore, encoded_corpus, text_digests
+from lightretriever.artifacts.pipeline.encoded import ModelRows, Rows, TextStore, encoded_corpus, text_digests
 from lightretriever.artifacts.pipeline.encoder import Encoded, Encoder
-from lightretriever.artifacts.pipeline.fit import Bags, FitTexts
+from lightretriever.artifacts.pipeline.fit import FitTexts
 from lightretriever.artifacts.pipeline.recipe import DistilTableRecipe, Recipe, RefineRecipe
 from lightretriever.artifacts.pipeline.weights import software
 from lightretriever.artifacts.progress import ProgressBar
@@ -83,7 +83,7 @@ class DistilTexts:
         read = random.permutation([row for row, ids in enumerate(self.documents) if len(ids)]).astype(np.int64)
         order = random.permutation([row for row, ids in enumerate(bags) if len(ids)]).astype(np.int64)
         return FitTexts(
-            Bags.of([*(self.documents[row] for row in read), *(bags[row] for row in order)]),
+            Rows.of([*(self.documents[row] for row in read), *(bags[row] for row in order)]),
             np.concatenate([self.vectors[read], targets[order]]),
             self.vectors,
             min(self.settings.held_out, (len(order) or len(read)) // 10),
@@ -110,7 +110,7 @@ def refine_texts(recipe: Recipe, settings: RefineRecipe, teacher: Encoder | None
     unit = (cut / np.maximum(np.linalg.norm(cut, axis=1, keepdims=True), 1e-12)).astype(np.float16)
     documents, held_out = [bags[place] for place in kept], min(settings.held_out, len(kept) // 10)
     if teacher is None:
-        return FitTexts(Bags.of(documents), unit, unit, held_out)
+        return FitTexts(Rows.of(documents), unit, unit, held_out)
     if teacher.hidden_size != size:
         raise RecipeError(
             f"refine.teacher: the vectors of {teacher.name} have {teacher.hidden_size} values, the bundle's {size}.",
@@ -122,7 +122,7 @@ def refine_texts(recipe: Recipe, settings: RefineRecipe, teacher: Encoder | None
     order = np.random.default_rng(settings.seed).permutation(len(asked))
     sentences = list(asked.values())
     return FitTexts(
-        Bags.of([*documents, *(sentences[row] for row in order)]),
+        Rows.of([*documents, *(sentences[row] for row in order)]),
         np.concatenate([unit, targets[order]]),
         unit,
         min(settings.held_out, len(order) // 10) or held_out,

@@ -18,12 +18,12 @@ import torch
 from lightretriever.artifacts.corpus.beir import Corpus, Document, file_sha256, has_file, read_queries
 from lightretriever.artifacts.errors import RecipeError
 from lightretriever.artifacts.files.atomic_dir import new_folder
+from lightretriever.artifacts.pipeline.encoded import Rows
 from lightretriever.artifacts.pipeline.encoder import Encoder, token_rows
 from lightretriever.artifacts.pipeline.encoders import load_teacher
 from lightretriever.artifacts.pipeline.fit import (
     Agreement,
     AgreementInfo,
-    Bags,
     FitTexts,
     distinct_rows,
     fit_table,
@@ -111,7 +111,7 @@ class GeneralTable:
         bags = {text: ids for text, ids in zip(texts, encoder.tokenizer.as_queries(texts), strict=True) if len(ids)}
         if not bags:
             return 0.0
-        ours = table_queries(torch.from_numpy(self.rows()), Bags.of(list(bags.values()))).numpy()
+        ours = table_queries(torch.from_numpy(self.rows()), Rows.of(list(bags.values()))).numpy()
         return float((ours * encoder.encode_queries(list(bags)).dense).sum(axis=1).mean())
 
 
@@ -163,7 +163,7 @@ def run_general_table(recipe: GeneralTableRecipe, *, overwrite: bool = False) ->
     read, short = rows[rows < len(documents)], rows[rows >= len(documents)]
     order = np.concatenate([read, np.random.default_rng(recipe.fit.seed).permutation(short)])
     texts = FitTexts(
-        Bags.of([bags[row] for row in order]),
+        Rows.of([bags[row] for row in order]),
         targets[order],
         vectors[read] if len(read) else targets[order],
         min(recipe.fit.held_out, len(order) // 10),

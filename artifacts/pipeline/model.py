@@ -31,7 +31,6 @@ __all__ = [
     "Backbone",
     "choose_device",
     "choose_dtype",
-    "load_backbone",
     "load_model",
 ]
 
@@ -138,30 +137,19 @@ class Backbone:
         return [] if self.bos_id is None else [self.bos_id]
 
 
-def load_backbone(
-    path: str,
-    *,
-    work: Path,
-    adapter: str | None = None,
-    bos_token: str | None = None,
-    eos_token: str | None = None,
-    dtype: ModelDtype = "auto",
-    device: str = "auto",
-    lowercase: bool = True,
-    centre_head: bool | None = None,
-    layers: int | None = None,
-) -> Backbone:
+def load_model(recipe: ModelRecipe, work: Path, *, lowercase: bool = True, layers: int | None = None) -> Backbone:
     """Load model, adapter and tokenizer, merged and in evaluation mode. Raises ModelError.
 
-    `path` is a Hugging Face id, a local directory, or a `.gguf` file (converted once into `work/model`). The tokenizer
-    is the adapter's where it brings one, else the model's; `bos_token` and `eos_token` override what that says, and
-    what an adapter of our own says it was trained with. Without them, texts begin with the tokenizer's `bos_token` only
-    where the tokenizer itself puts it before a text. `dtype` "auto" is bfloat16 on CUDA and float32 on CPU.
-    `centre_head` takes the mean row off the LM head (see `centre_head_rows`); None does so for an adapter that was
-    trained this way. `layers` keeps only the model's first so many; None keeps as many as the adapter was trained on.
+    A `.gguf` file is converted once into `work/model`. The tokenizer is the adapter's where it brings one, else the
+    model's; the recipe's `bos_token` and `eos_token` override what that says, and what an adapter of our own says it
+    was trained with. Without them, texts begin with the tokenizer's `bos_token` only where the tokenizer itself puts it
+    before a text. `dtype` "auto" is bfloat16 on CUDA and float32 on CPU. `centre_head` takes the mean row off the LM
+    head (see `centre_head_rows`); None does so for an adapter that was trained this way. `layers` keeps only the
+    model's first so many; None keeps as many as the adapter was trained on.
     """
-    target = choose_device(device)
-    weights = choose_dtype(dtype, target)
+    path, adapter = recipe.path, recipe.adapter
+    target = choose_device(recipe.device)
+    weights = choose_dtype(recipe.dtype, target)
     sources = [path] if adapter is None else [path, adapter]
     with loading(f"{path}: the model can't be used", *sources):
         source = str(convert_gguf(Path(path), work / "model")) if path.endswith(".gguf") else path
@@ -175,10 +163,10 @@ def load_backbone(
         theirs = _load_tokenizer([str(folder) for folder in reversed(folders)])
         content = theirs.backend_tokenizer.to_str(pretty=True).encode()
         tokenizer = TextTokenizer.from_bytes(content, name=f"{path}: tokenizer", lowercase=lowercase)
-        wanted = bos_token or brought.get("bos_token"), eos_token or brought.get("eos_token")
+        wanted = recipe.bos_token or brought.get("bos_token"), recipe.eos_token or brought.get("eos_token")
         bos_id, eos_id = _ends(theirs, tokenizer, *wanted, path)
         check_vocabulary(_embedding_rows(model), theirs.backend_tokenizer, {bos_id, eos_id}, path)
-        centred = bool(brought.get("centre_head")) if centre_head is None else centre_head
+        centred = bool(brought.get("centre_head") if recipe.centre_head is None else recipe.centre_head)
         if centred:
             centre_head_rows(model, tokenizer.vocab_size)
         torch.nn.Module.to(model, device=target, dtype=weights)
@@ -222,12 +210,6 @@ def _adapter_parts(adapter: str, brought: dict[str, Any], model: PreTrainedModel
         size = int(model.config.get_text_config().hidden_size)
         parts["projection"] = load_projection(adapter_file(adapter, PROJECTION_FILE), size).to(model.device)
     return parts
-
-
-def load_model(recipe: ModelRecipe, work: Path, *, lowercase: bool, layers: int | None = None) -> Backbone:
-    """Load the model of a recipe; see `load_backbone`."""
-    settings = recipe.model_dump(include={"adapter", "bos_token", "eos_token", "dtype", "device", "centre_head"})
-    return load_backbone(recipe.path, work=work, lowercase=lowercase, layers=layers, **settings)
 
 
 def _load_tokenizer(folders: list[str]) -> Any:

@@ -44,7 +44,6 @@ __all__ = [
     "TableTraining",
     "TextsRecipe",
     "is_of_sentence_transformers",
-    "load_recipe",
     "read_recipe",
 ]
 
@@ -355,11 +354,6 @@ def _is_biencoder(values: dict[str, Any]) -> bool:
         return isinstance(model, ModelRecipe) and model.adapter is None and is_of_sentence_transformers(model.path)
     path = model.get("path")
     return isinstance(path, str) and model.get("adapter") is None and is_of_sentence_transformers(path)
-
-
-def load_recipe(path: Path, overrides: dict[str, Any] | None = None) -> Recipe:
-    """Read a bundle's recipe; see `read_recipe`. Raises RecipeError."""
-    return read_recipe(path, Recipe, overrides)
 
 
 def read_recipe(path: Path, kind: type[AnyRecipe], overrides: dict[str, Any] | None = None) -> AnyRecipe:

@@ -171,7 +171,7 @@ def rank_by_bm25(
     words, tokens = _apart(vocabulary)
     terms = words or tokens or vocabulary
     counts = corpus.terms(terms)
-    found = Bm25Encoder.of_counts(counts, terms, quantization=1, k1=k1, b=b).search(counts, queries, k)
+    found = Bm25Encoder.of(counts, terms, quantization=1, k1=k1, b=b).search(counts, queries, k)
     ids = corpus.ids(0, len(corpus))
     return [
         [(ids[place], score) for place, score in zip(places.tolist(), scores.tolist(), strict=True)]
@@ -221,7 +221,7 @@ def _counted(leg: SparseLeg, corpus: EncodedCorpus, vocabulary: Vocabulary | Non
     if vocabulary is None:
         return None
     counts = corpus.terms(vocabulary)
-    bm25 = Bm25Encoder.of_counts(counts, vocabulary, quantization=leg.quantization, k1=leg.k1, b=leg.b)
+    bm25 = Bm25Encoder.of(counts, vocabulary, quantization=leg.quantization, k1=leg.k1, b=leg.b)
     return Counted(bm25, counts)
 
 

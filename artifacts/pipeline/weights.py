@@ -16,7 +16,7 @@ from typing import Any, cast
 import torch
 from huggingface_hub import snapshot_download
 from lightretriever.artifacts.corpus.beir import file_sha256
-from lightretriever.artifacts.errors import MissingExtraError, ModelError
+from lightretriever.artifacts.errors import ModelError, importing
 from lightretriever.artifacts.pipeline.loading import loading
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
@@ -76,10 +76,8 @@ def merge_adapter(model: PreTrainedModel, adapter: str) -> PreTrainedModel:
 
     Raises ModelError when the adapter can't be read or doesn't fit; it is never left out silently.
     """
-    try:
+    with importing("pipeline"):
         from peft import PeftModel, load_peft_weights
-    except ModuleNotFoundError as error:
-        raise MissingExtraError("An adapter needs peft, which is not installed.", remedy="pip install peft") from error
     whole, merged = f"base_model.model.{model.base_model_prefix}.", model
     failed = f"{adapter}: the adapter can't be loaded onto {model.config.name_or_path}"
     remedy = "It must be a PEFT directory (adapter_config.json and weights) made for this base model."

@@ -26,7 +26,7 @@ from lightretriever.artifacts.sparse.jvm import JavaObject, java_call, java_clas
 from lightretriever.artifacts.sparse.vocabulary import word_analyzer
 from lightretriever.artifacts.tokens.tokenizer import document_text
 
-__all__ = ["ImpactIndexWriter", "LaterIndexWriter", "LuceneWriter", "check_texts", "chunks"]
+__all__ = ["ImpactIndexWriter", "LaterIndexWriter", "LuceneWriter", "check_texts", "chunks", "numbered"]
 
 _BUFFER_MB: Final = 256.0  # what Lucene collects in memory before it writes a segment
 _CHUNK_BYTES: Final = 16 << 20  # what one call into Java carries
@@ -222,6 +222,17 @@ def chunks(ids: Sequence[bytes], texts: Sequence[bytes], terms: Iterable[int]) -
         yield start, len(ids)
 
 
+def numbered(
+    impacts: Sequence[Mapping[str, int]],
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64], list[str]]:
+    """The impacts of n documents by term in CSR form: indptr (n + 1,), the terms' places among all, and impacts (nnz,),
+    and the different terms."""
+    places = {term: place for place, term in enumerate(dict.fromkeys(chain.from_iterable(impacts)))}
+    terms = np.fromiter(map(places.__getitem__, chain.from_iterable(impacts)), np.int64)
+    values = np.fromiter(chain.from_iterable(row.values() for row in impacts), np.int64)
+    return np.cumsum([0, *map(len, impacts)]), terms, values, list(places)
+
+
 class LaterIndexWriter(ImpactIndexWriter):
     """Writes documents that are read behind those of `index`, to a folder, and goes on after those that are there."""
 
@@ -233,10 +244,7 @@ class LaterIndexWriter(ImpactIndexWriter):
 
     def add_rows(self, ids: Sequence[str], documents: Sequence[bytes], impacts: Sequence[Mapping[str, int]]) -> None:
         """Add n documents, in order: ids, JSON, and impacts by term. ValueError on bad input."""
-        places = {term: place for place, term in enumerate(dict.fromkeys(chain.from_iterable(impacts)))}
-        terms = np.fromiter(map(places.__getitem__, chain.from_iterable(impacts)), np.int64)
-        values = np.fromiter(chain.from_iterable(row.values() for row in impacts), np.int64)
-        self.add(ids, documents, np.cumsum([0, *map(len, impacts)]), terms, values, list(places))
+        self.add(ids, documents, *numbered(impacts))
 
     def behind(self) -> ImpactIndex:
         """Give the documents of the index and those added up to now, as one index, which is closed when nothing refers

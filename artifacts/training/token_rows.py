@@ -21,8 +21,9 @@ import numpy.typing as npt
 import torch
 from lightretriever.artifacts.files.arrays import read_array, write_array
 from lightretriever.artifacts.files.workdir import check_plan
+from lightretriever.artifacts.pipeline.encoded import Rows
 from lightretriever.artifacts.pipeline.encoder import Encoder
-from lightretriever.artifacts.pipeline.fit import Bags, FitTexts, distinct_rows, fit_table
+from lightretriever.artifacts.pipeline.fit import FitTexts, distinct_rows, fit_table
 from lightretriever.artifacts.pipeline.fit_texts import teacher_vectors
 from lightretriever.artifacts.pipeline.model import Backbone
 from lightretriever.artifacts.tokens.idf import count_tokens
@@ -80,7 +81,7 @@ def fit_rows(
         targets = np.concatenate([documents, asked])
         order = np.random.default_rng(settings.fit.seed).permutation([n for n, ids in enumerate(bags) if len(ids)])
         held_out = min(settings.fit.held_out, len(order) // 10)
-        fitted = FitTexts(Bags.of([bags[n] for n in order]), targets[order], documents, held_out)
+        fitted = FitTexts(Rows.of([bags[n] for n in order]), targets[order], documents, held_out)
         write_array(file, fit_table(distinct_rows(singles, statistics), fitted, settings.fit, backbone.device).rows)
     frequencies = np.sqrt(statistics.frequencies[: backbone.embedded].astype(np.float64))
     return TokenRows(torch.from_numpy(read_array(file)), frequencies / frequencies.sum())

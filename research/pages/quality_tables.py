@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-from lightretriever.artifacts.evaluation.quality import MEASURE, PerQuery, Row
-from lightretriever.artifacts.evaluation.report import machine_name
+from lightretriever.loadtest.record import machine_name
 from lightretriever.loadtest.report import markdown_table
 from scipy import stats
 
 from research.pages.generated import of_file
+from research.quality.recorded import MEASURE, PerQuery, Row
 
 __all__ = [
     "PairedTest",

@@ -24,8 +24,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from lightretriever.artifacts.evaluation.quality import MEASURE, read_queries_file, read_rows
-
 from research.harness.rows import OBJECTIVES, Goals
 from research.pages.charts import Bar, bar_chart
 from research.pages.generated import Part, wants_check, write_or_check
@@ -65,6 +63,7 @@ from research.pages.result_tables import (
 )
 from research.pages.run_tables import fairness_table, live_table, load_table, users_table, versions_tables
 from research.pages.speed_tables import goal_table, library_tables, measured_on, speed_table, speed_tables
+from research.quality.recorded import MEASURE, read_queries_file, read_rows
 
 __all__ = ["main", "outputs", "render"]
 

@@ -28,6 +28,7 @@ from lightretriever.loadtest.program import REST, option, program
 from lightretriever.loadtest.record import ROOT
 
 from research.quality import evaluate
+from research.quality.recorded import RESULTS
 
 __all__ = ["VARIANTS", "main", "variant_of"]
 
@@ -102,7 +103,7 @@ def measure(given: Namespace, name: str, content: Content) -> None:
     option("--bundle-recipe", ROOT / "recipes" / "scifact-lightretriever.yaml", "model, encoding and index"),
     option("--datasets", None, "these test collections alone", nargs="+"),
     option("--max-length", None, "in place of the recipe's encode.max_length", type=int),
-    option("--results", evaluate.RESULTS / "quality.json"),
+    option("--results", RESULTS / "quality.json"),
     option("--device", None, "cpu, cuda, …"),
     REST,
 )

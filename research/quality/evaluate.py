@@ -32,19 +32,16 @@ import yaml
 from lightretriever.artifacts.bundle.manifest import MANIFEST_FILE, read_manifest
 from lightretriever.artifacts.corpus.beir import read_qrels, read_queries
 from lightretriever.artifacts.errors import RecipeError
-from lightretriever.artifacts.evaluation.quality import read_rows, typed_command
 from lightretriever.artifacts.pipeline.recipe import is_of_sentence_transformers
 from lightretriever.artifacts.sparse.vocabulary import VocabularyKind
 from lightretriever.loadtest.connection import LoadError
-from lightretriever.loadtest.program import REST, option, program
-from lightretriever.loadtest.record import ROOT
-from lightretriever.service.cli import app
+from lightretriever.loadtest.program import REST, option, program, typed_command
 
 from research.quality.judged_part import write_judged_part
+from research.quality.recorded import RESULTS, evaluate_and_record, read_rows, run
 
-__all__ = ["COLLECTIONS", "OPTIONS", "RESULTS", "Collection", "build", "main"]
+__all__ = ["COLLECTIONS", "OPTIONS", "Collection", "build", "main"]
 
-RESULTS = ROOT / "docs" / "results"
 TASK = "search"
 
 
@@ -103,7 +100,9 @@ def measure(given: Namespace, collection: Collection, options: Sequence[str]) ->
         if (row["dataset"], row["command"], row.get("bundle", digest)) == (collection.name, recorded, digest):
             print(f"{collection.name}: recorded already", file=sys.stderr)
             return
-    run(command)
+    length = (content.get("encode") or {}).get("max_length")
+    note = f"documents cut to {length} tokens" if length else ""
+    evaluate_and_record(command, given.results, given.system, note)
 
 
 def build(given: Namespace, collection: Collection) -> dict[str, Any]:
@@ -202,20 +201,7 @@ def evaluate_command(
     if given.full:
         keys = {"path": "--query-model", "adapter": "--query-adapter", "bos_token": "--query-bos-token"}
         command += [word for key, option in keys.items() if model.get(key) for word in (option, str(model[key]))]
-    length = (content.get("encode") or {}).get("max_length")
-    note = ["--note", f"documents cut to {length} tokens"] if length else []
-    return [*command, *note, "--results", str(given.results), "--system", given.system]
-
-
-def run(command: Sequence[str]) -> None:
-    """Run a command of `lightretriever` as if it had been typed. Raises its errors."""
-    typed = ["lightretriever", *command]
-    print(typed_command(typed), file=sys.stderr)
-    before, sys.argv = sys.argv, typed  # what is recorded as the command
-    try:
-        app(list(command), standalone_mode=False)
-    finally:
-        sys.argv = before
+    return command
 
 
 OPTIONS = (

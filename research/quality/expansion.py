@@ -44,8 +44,8 @@ from lightretriever.artifacts.files.workdir import read_json
 from lightretriever.artifacts.pipeline import expansion
 from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder, TermNumbers
 from lightretriever.artifacts.pipeline.build import sparse_leg
-from lightretriever.artifacts.pipeline.encoded import ImpactRow, TextStore, csr
-from lightretriever.artifacts.pipeline.recipe import load_recipe
+from lightretriever.artifacts.pipeline.encoded import ImpactRow, TermCounts, TextStore, csr
+from lightretriever.artifacts.pipeline.recipe import Recipe, read_recipe
 from lightretriever.artifacts.pipeline.terms import SparseLeg
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.sparse.writer import ImpactIndexWriter
@@ -56,6 +56,7 @@ from tokenizers import Tokenizer
 
 from research.quality import evaluate
 from research.quality.evaluate import Collection
+from research.quality.recorded import RESULTS
 
 __all__ = ["DEVELOPMENT", "Setting", "main"]
 
@@ -126,7 +127,13 @@ class Searched:
     @cache  # noqa: B019 - few, and as long as the program
     def counted(self, impacts: int = 40, b: float = 0.4) -> tuple[Bm25Encoder, list[ImpactRow]]:
         """The counts of the corpus and the BM25 impacts of its documents, so many a unit."""
-        bm25 = Bm25Encoder.of(self.texts, self.leg.vocabulary, quantization=impacts, k1=self.leg.k1, b=b)
+        bm25 = Bm25Encoder.of(
+            TermCounts.of(self.leg.vocabulary.terms_of(self.texts)),
+            self.leg.vocabulary,
+            quantization=impacts,
+            k1=self.leg.k1,
+            b=b,
+        )
         return bm25, bm25.impacts(self.texts)
 
     @cached_property
@@ -167,7 +174,7 @@ class Searched:
     @classmethod
     def of(cls, given: Namespace, collection: Collection) -> "Searched":
         """Read what evaluate.py built for a collection."""
-        recipe = load_recipe(Path(evaluate.build(given, collection)["output"]).with_suffix(".yaml"))
+        recipe = read_recipe(Path(evaluate.build(given, collection)["output"]).with_suffix(".yaml"), Recipe)
         store, documents = TextStore(recipe.work / "encode"), list(recipe.corpus.open())
         vectors = store.whole().dense.astype(np.float32)
         leg, bundle = sparse_leg(recipe, store), Bundle.open(recipe.output)
@@ -292,7 +299,7 @@ def difference(values: Values, others: Values) -> list[float]:
 
 @program(
     *evaluate.OPTIONS,
-    option("--results", evaluate.RESULTS / "expansion.json"),
+    option("--results", RESULTS / "expansion.json"),
     option("--weights", [0.25, 0.5], "λ, several"),
     option("--terms", [16], "words to add, several numbers"),
 )

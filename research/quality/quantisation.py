@@ -20,7 +20,7 @@ from lightretriever.artifacts.evaluation.bm25 import BM25_B, BM25_K1, WordIndex,
 from lightretriever.artifacts.evaluation.report import environment
 from lightretriever.artifacts.evaluation.runs import JudgedQueries, measure, ranking, read_judged
 from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder
-from lightretriever.artifacts.pipeline.encoded import csr
+from lightretriever.artifacts.pipeline.encoded import TermCounts, csr
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
 from lightretriever.artifacts.sparse.writer import ImpactIndexWriter
@@ -53,7 +53,9 @@ def measured(collection: Collection, given: Namespace) -> dict[str, Any]:
         row: dict[str, Any] = {"queries": len(exact), "documents": len(ids), "bm25": _ndcg(judged, exact)}
         for impacts in given.impacts:
             vocabulary = Vocabulary(None, "english")
-            encoder = Bm25Encoder.of(texts, vocabulary, quantization=impacts, k1=BM25_K1, b=BM25_B)
+            encoder = Bm25Encoder.of(
+                TermCounts.of(vocabulary.terms_of(texts)), vocabulary, quantization=impacts, k1=BM25_K1, b=BM25_B
+            )
             rows = encoder.impacts(texts)
             with ImpactIndexWriter(folder / f"{impacts}") as writer:
                 writer.add(ids, [b"{}"] * len(ids), *csr(rows), names=encoder.numbers.names)

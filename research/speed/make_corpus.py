@@ -42,7 +42,7 @@ from lightretriever.artifacts.corpus.beir import find_file, read_queries
 from lightretriever.artifacts.errors import RecipeError
 from lightretriever.artifacts.pipeline.build import sparse_leg
 from lightretriever.artifacts.pipeline.encoded import TextStore, encoded_corpus
-from lightretriever.artifacts.pipeline.recipe import Recipe, load_recipe
+from lightretriever.artifacts.pipeline.recipe import Recipe, read_recipe
 from lightretriever.artifacts.pipeline.terms import encoded_batches
 from lightretriever.loadtest.program import option, program
 
@@ -225,7 +225,7 @@ def make_bundle(
 )
 def main(given: Namespace) -> None:
     """Make the bundle."""
-    recipe = load_recipe(given.recipe)
+    recipe = read_recipe(given.recipe, Recipe)
     source, sample = Bundle.open(recipe.output), read_sample(recipe, given.dimension)
     corpus = SyntheticCorpus(sample, seed=given.seed)
     print(f"fitted to {len(sample.documents):,} documents and their neighbourhoods", file=sys.stderr)

@@ -20,11 +20,10 @@ from typing import Any, Final
 
 import numpy as np
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.evaluation.quality import typed_command
 from lightretriever.loadtest.connection import LoadError
 from lightretriever.loadtest.measure import Running, start
 from lightretriever.loadtest.process import ROOT
-from lightretriever.loadtest.program import BUNDLE, MODEL, QUERIES, option, program
+from lightretriever.loadtest.program import BUNDLE, MODEL, QUERIES, option, program, typed_command
 from lightretriever.loadtest.record import four_digits, origin, write_json
 from lightretriever.loadtest.systems import LLM, OURS, Given, systems
 

@@ -291,8 +291,8 @@ class DocumentEncoder:
         """
         with importing("pipeline"):
             from lightretriever.artifacts.pipeline.later import LaterDocuments
-            from lightretriever.artifacts.pipeline.recipe import load_recipe
-        return cls(LaterDocuments.open(load_recipe(recipe), manifest, most_impact))
+            from lightretriever.artifacts.pipeline.recipe import Recipe, read_recipe
+        return cls(LaterDocuments.open(read_recipe(recipe, Recipe), manifest, most_impact))
 
     @property
     def model(self) -> str:

@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import math
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -15,11 +16,13 @@ import pytest
 from lightretriever.artifacts.bundle.manifest import LegWeights
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.cli.evaluate import EvaluateSummary, leg_weights
+from lightretriever.artifacts.corpus.beir import file_sha256
 from lightretriever.artifacts.errors import BundleError, CorpusError, DiskError, RecipeError
-from lightretriever.artifacts.evaluation.evaluate import Evaluation, fusion_of
-from lightretriever.artifacts.evaluation.quality import queries_file, read_rows
+from lightretriever.artifacts.evaluation.evaluate import fusion_of
 from lightretriever.artifacts.evaluation.report import print_report
-from lightretriever.artifacts.evaluation.searching import SearchMode
+from lightretriever.artifacts.evaluation.runs import measure, ndcg_per_query
+from lightretriever.artifacts.evaluation.searching import QueryVectors, SearchMode
+from lightretriever.artifacts.evaluation.systems import postings_per_query
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 from lightretriever.service.schemas import LinearFusion, RrfFusion, Weights
 from rich.console import Console
@@ -61,7 +64,7 @@ def write_dataset(folder: Path, qrels: dict[str, dict[str, int]], *, zipped: boo
 
 
 @pytest.fixture(scope="module")
-def evaluated(tiny_bundle: Bundle, tmp_path_factory: pytest.TempPathFactory) -> tuple[Evaluation, Path]:
+def evaluated(tiny_bundle: Bundle, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Path]:
     folder = tmp_path_factory.mktemp("evaluate")
     dataset = write_dataset(folder / "toy", QRELS, zipped=True)
     return evaluate_bundle(tiny_bundle.path, dataset, folder / "out"), folder / "out"
@@ -117,10 +120,10 @@ def brute_force(bundle: Bundle, system: str) -> dict[str, list[str]]:
 
 @pytest.mark.parametrize("system", ["dense", "sparse"])
 def test_measures_equal_those_of_a_brute_force_search(
-    evaluated: tuple[Evaluation, Path], tiny_bundle: Bundle, system: str
+    evaluated: tuple[dict[str, Any], Path], tiny_bundle: Bundle, system: str
 ) -> None:
     expected = expected_measures(brute_force(tiny_bundle, system))
-    assert evaluated[0].metrics[system] == pytest.approx(expected)
+    assert evaluated[0]["metrics"][system] == pytest.approx(expected)
     assert 0 < expected["nDCG@10"] < 1
 
 
@@ -135,7 +138,9 @@ def runs_in(folder: Path, system: str) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("system", ["dense", "sparse"])
-def test_run_files_hold_the_true_rankings(evaluated: tuple[Evaluation, Path], tiny_bundle: Bundle, system: str) -> None:
+def test_run_files_hold_the_true_rankings(
+    evaluated: tuple[dict[str, Any], Path], tiny_bundle: Bundle, system: str
+) -> None:
     expected = {
         query: [document.replace(" ", "%20") for document in ranked]
         for query, ranked in brute_force(tiny_bundle, system).items()
@@ -144,7 +149,7 @@ def test_run_files_hold_the_true_rankings(evaluated: tuple[Evaluation, Path], ti
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
-def test_the_run_file_alone_gives_the_same_measures(evaluated: tuple[Evaluation, Path], system: str) -> None:
+def test_the_run_file_alone_gives_the_same_measures(evaluated: tuple[dict[str, Any], Path], system: str) -> None:
     """Read back, the scores order the documents as the ranks do; and the formulas written out above agree."""
     evaluation, folder = evaluated
     qrels = [ir_measures.Qrel(query, document, grade) for query, g in QRELS.items() for document, grade in g.items()]
@@ -152,12 +157,12 @@ def test_the_run_file_alone_gives_the_same_measures(evaluated: tuple[Evaluation,
     rows = [line.split() for line in lines]
     run = [ir_measures.ScoredDoc(query, document, float(score)) for query, _, document, _, score, _ in rows]
     found = ir_measures.calc_aggregate([ir_measures.nDCG @ 10, ir_measures.R @ 100], qrels, run)
-    assert evaluation.metrics[system]["nDCG@10"] == pytest.approx(found[ir_measures.nDCG @ 10])
-    assert evaluation.metrics[system]["R@100"] == pytest.approx(found[ir_measures.R @ 100])
-    assert evaluation.metrics[system] == pytest.approx(expected_measures(runs_in(folder, system)))
+    assert evaluation["metrics"][system]["nDCG@10"] == pytest.approx(found[ir_measures.nDCG @ 10])
+    assert evaluation["metrics"][system]["R@100"] == pytest.approx(found[ir_measures.R @ 100])
+    assert evaluation["metrics"][system] == pytest.approx(expected_measures(runs_in(folder, system)))
 
 
-def test_bm25_finds_words(evaluated: tuple[Evaluation, Path]) -> None:
+def test_bm25_finds_words(evaluated: tuple[dict[str, Any], Path]) -> None:
     rankings = runs_in(evaluated[1], "bm25")
     assert rankings["q1"][0] == "music"
     assert "repeat" in rankings["q1"]
@@ -165,15 +170,15 @@ def test_bm25_finds_words(evaluated: tuple[Evaluation, Path]) -> None:
     assert list(evaluated[1].glob("words-*")) == []
 
 
-def test_a_document_with_the_id_of_the_query_is_not_dropped(evaluated: tuple[Evaluation, Path]) -> None:
+def test_a_document_with_the_id_of_the_query_is_not_dropped(evaluated: tuple[dict[str, Any], Path]) -> None:
     for system in ("dense", "bm25"):
         assert "doc-15" in runs_in(evaluated[1], system)["doc-15"]
 
 
-def test_the_report_says_what_was_measured(evaluated: tuple[Evaluation, Path], tiny_bundle: Bundle) -> None:
+def test_the_report_says_what_was_measured(evaluated: tuple[dict[str, Any], Path], tiny_bundle: Bundle) -> None:
     evaluation, folder = evaluated
     report = json.loads((folder / "evaluation.json").read_bytes())
-    assert report == evaluation.report
+    assert report == evaluation
     assert list(report["metrics"]) == SYSTEMS
     assert report["bundle"]["digest"] == tiny_bundle.manifest.digest
     assert report["dataset"] | {"sha256": None} == {
@@ -198,25 +203,25 @@ def test_the_report_says_what_was_measured(evaluated: tuple[Evaluation, Path], t
     )
 
 
-def test_the_terminal_shows_every_system_and_measure(evaluated: tuple[Evaluation, Path]) -> None:
+def test_the_terminal_shows_every_system_and_measure(evaluated: tuple[dict[str, Any], Path]) -> None:
     output = io.StringIO()
-    print_report(evaluated[0].report | {"warnings": ["something [is] odd"]}, Console(file=output, width=160))
+    print_report(evaluated[0] | {"warnings": ["something [is] odd"]}, Console(file=output, width=160))
     text = output.getvalue()
     for word in [*SYSTEMS, "nDCG@10", "MRR@10", "R@20", "R@50", "R@100", "toy (test)", "5 queries", "120 documents"]:
         assert word in text
-    assert f"{evaluated[0].metrics['bm25']['nDCG@10']:.4f}" in text
+    assert f"{evaluated[0]['metrics']['bm25']['nDCG@10']:.4f}" in text
     assert "something [is] odd" in text
 
 
 def test_weights_of_one_leg_give_that_leg(
-    tiny_bundle: Bundle, evaluated: tuple[Evaluation, Path], tmp_path: Path
+    tiny_bundle: Bundle, evaluated: tuple[dict[str, Any], Path], tmp_path: Path
 ) -> None:
     dataset = write_dataset(tmp_path / "toy", QRELS)
     found = evaluate_bundle(tiny_bundle.path, dataset, tmp_path / "out", weights=LegWeights(dense=1.0))
-    assert found.metrics["hybrid"] == evaluated[0].metrics["dense"]
+    assert found["metrics"]["hybrid"] == evaluated[0]["metrics"]["dense"]
     rrf = evaluate_bundle(tiny_bundle.path, dataset, tmp_path / "rrf", method="rrf")
-    assert rrf.report["settings"]["fusion"]["hybrid"]["rank_constant"] == 60
-    assert rrf.metrics["bm25"] == evaluated[0].metrics["bm25"]
+    assert rrf["settings"]["fusion"]["hybrid"]["rank_constant"] == 60
+    assert rrf["metrics"]["bm25"] == evaluated[0]["metrics"]["bm25"]
 
 
 @pytest.mark.parametrize(
@@ -254,30 +259,30 @@ def test_fusion_weights_that_the_service_does_not_take(text: str) -> None:
 def test_the_papers_fusion_is_run_where_it_is_named(tiny_bundle: Bundle, tmp_path: Path) -> None:
     dataset = write_dataset(tmp_path / "toy", QRELS)
     found = evaluate_bundle(tiny_bundle.path, dataset, tmp_path / "out", only=["hybrid", "hybrid-paper"])
-    assert list(found.metrics) == ["hybrid", "hybrid-paper"]
-    assert found.report["settings"]["fusion"]["hybrid-paper"]["normalization"] == "paper"
+    assert list(found["metrics"]) == ["hybrid", "hybrid-paper"]
+    assert found["settings"]["fusion"]["hybrid-paper"]["normalization"] == "paper"
 
 
-def test_a_bundle_of_words(evaluated: tuple[Evaluation, Path], tmp_path: Path) -> None:
+def test_a_bundle_of_words(evaluated: tuple[dict[str, Any], Path], tmp_path: Path) -> None:
     """Its impacts rank as Lucene's own BM25 does, up to ties that rounding makes."""
     dataset = write_dataset(tmp_path / "toy", QRELS)
     bundle = make_tiny_bundle(tmp_path / "words", vocabulary="words")
     found = evaluate_bundle(bundle.path, dataset, tmp_path / "out")
-    assert list(found.metrics) == SYSTEMS
-    assert found.metrics["bm25"] == evaluated[0].metrics["bm25"]
-    assert found.metrics["sparse"]["R@100"] == pytest.approx(found.metrics["bm25"]["R@100"])
-    assert found.metrics["sparse"]["nDCG@10"] == pytest.approx(found.metrics["bm25"]["nDCG@10"], abs=0.02)
-    assert found.metrics["sparse"] != evaluated[0].metrics["sparse"]
-    assert found.report["bundle"]["sparse"]["vocabulary"] == "words"
+    assert list(found["metrics"]) == SYSTEMS
+    assert found["metrics"]["bm25"] == evaluated[0]["metrics"]["bm25"]
+    assert found["metrics"]["sparse"]["R@100"] == pytest.approx(found["metrics"]["bm25"]["R@100"])
+    assert found["metrics"]["sparse"]["nDCG@10"] == pytest.approx(found["metrics"]["bm25"]["nDCG@10"], abs=0.02)
+    assert found["metrics"]["sparse"] != evaluated[0]["metrics"]["sparse"]
+    assert found["bundle"]["sparse"]["vocabulary"] == "words"
 
 
 def test_a_bundle_without_a_dense_leg_is_evaluated_by_the_other(tmp_path: Path) -> None:
     dataset = write_dataset(tmp_path / "toy", QRELS)
     bundle = make_tiny_bundle(tmp_path / "words", vocabulary="words", dense=False)
     found = evaluate_bundle(bundle.path, dataset, tmp_path / "out")
-    assert list(found.metrics) == ["sparse", "bm25"]
-    assert found.report["settings"]["fusion"]["hybrid"]["weights"] == {"dense": 0.0, "sparse": 1.0}
-    assert found.report["bundle"]["dense"] is None
+    assert list(found["metrics"]) == ["sparse", "bm25"]
+    assert found["settings"]["fusion"]["hybrid"]["weights"] == {"dense": 0.0, "sparse": 1.0}
+    assert found["bundle"]["dense"] is None
     with pytest.raises(RecipeError, match=r"hybrid: no system that can be run here\. Use some of sparse, bm25; "):
         evaluate_bundle(bundle.path, dataset, tmp_path / "none", only=["hybrid", "sparse"])
     with pytest.raises(RecipeError, match=r"the weight of dense is 1, but the bundle has no dense leg\."):
@@ -323,19 +328,19 @@ def test_a_query_without_a_vector_has_no_answer(tiny_bundle: Bundle) -> None:
 
 
 def test_another_task_gives_another_dense_ranking(
-    tiny_bundle: Bundle, evaluated: tuple[Evaluation, Path], tmp_path: Path
+    tiny_bundle: Bundle, evaluated: tuple[dict[str, Any], Path], tmp_path: Path
 ) -> None:
     dataset = write_dataset(tmp_path / "toy", QRELS)
     found = evaluate_bundle(tiny_bundle.path, dataset, tmp_path / "out", task="fact")
-    assert found.metrics["dense"] != evaluated[0].metrics["dense"]
-    assert found.metrics["sparse"] == evaluated[0].metrics["sparse"]
+    assert found["metrics"]["dense"] != evaluated[0]["metrics"]["dense"]
+    assert found["metrics"]["sparse"] == evaluated[0]["metrics"]["sparse"]
     with pytest.raises(BundleError, match='no task "other"'):
         evaluate_bundle(tiny_bundle.path, dataset, tmp_path / "out", task="other")
 
 
 def test_what_lowers_the_measures_is_warned_of(tiny_bundle: Bundle, tmp_path: Path) -> None:
     dataset = write_dataset(tmp_path / "toy", QRELS | {"q2": {"editor": 1, "gone": 1}, "lost": {"music": 1}})
-    report = evaluate_bundle(tiny_bundle.path, dataset, tmp_path / "out").report
+    report = evaluate_bundle(tiny_bundle.path, dataset, tmp_path / "out")
     assert report["dataset"]["relevant_documents_missing_in_bundle"] == 1
     assert report["dataset"]["queries_without_text"] == 1
     missing, lost = report["warnings"]
@@ -348,7 +353,7 @@ def test_another_corpus_file_is_warned_of(tiny_path: Path, tmp_path: Path) -> No
     edit_manifest(bundle, lambda record: record["corpus"].update(sha256="0" * 64))
     dataset = write_dataset(tmp_path / "toy", QRELS)
     (dataset / "corpus.jsonl").write_bytes(b"".join(document.raw + b"\n" for document in tiny_documents()))
-    (warning,) = evaluate_bundle(bundle, dataset, tmp_path / "out").report["warnings"]
+    (warning,) = evaluate_bundle(bundle, dataset, tmp_path / "out")["warnings"]
     assert "another corpus file (SHA-256 0000" in warning
 
 
@@ -357,10 +362,10 @@ def test_queries_that_can_not_be_encoded_count_as_zero(tiny_path: Path, tmp_path
     np.save(bundle / "tables" / "default.npy", np.zeros((400, 16), dtype=np.float16))
     resign(bundle)
     found = evaluate_bundle(bundle, write_dataset(tmp_path / "toy", QRELS), tmp_path / "out")
-    assert set(found.metrics["dense"].values()) == {0.0}
-    assert found.metrics["sparse"]["nDCG@10"] > 0
-    assert found.report["queries_without_answer"]["dense"] == list(QUERIES)
-    assert any("dense: 5 queries can't be encoded and count as 0: q1, q2" in text for text in found.report["warnings"])
+    assert set(found["metrics"]["dense"].values()) == {0.0}
+    assert found["metrics"]["sparse"]["nDCG@10"] > 0
+    assert found["queries_without_answer"]["dense"] == list(QUERIES)
+    assert any("dense: 5 queries can't be encoded and count as 0: q1, q2" in text for text in found["warnings"])
 
 
 def test_qrels_of_another_corpus_are_an_error(tiny_bundle: Bundle, tmp_path: Path) -> None:
@@ -382,18 +387,63 @@ def test_too_few_candidates_to_be_measured_are_an_error(tiny_bundle: Bundle, tmp
         evaluate_bundle(tiny_bundle.path, tmp_path, tmp_path / "out", candidates=candidates)
 
 
-@pytest.mark.parametrize("name", ["evaluation.json", "dense.trec", "results.json"])
+@pytest.mark.parametrize("name", ["evaluation.json", "dense.trec"])
 def test_a_signal_while_results_are_written_stops_nothing(tiny_path: Path, tmp_path: Path, name: str) -> None:
-    dataset, results = write_dataset(tmp_path / "toy", QRELS), tmp_path / "out" / "results.json"
-    places: list[str | Path] = ["--output", tmp_path / "out", "--results", results]
+    dataset = write_dataset(tmp_path / "toy", QRELS)
     with signal_after(tmp_path / "out" / name):
-        done = run_command("evaluate", tiny_path, dataset, *places, "--system", "tiny", "--json")
+        done = run_command("evaluate", tiny_path, dataset, "--output", tmp_path / "out", "--json")
     assert done.returncode == 0, done.stderr
-    assert EvaluateSummary.model_validate_json(done.stdout).recorded == str(results)
+    assert EvaluateSummary.model_validate_json(done.stdout).report == str(tmp_path / "out" / "evaluation.json")
     assert "stopped" not in done.stderr
     written = {path.name for path in (tmp_path / "out").iterdir()}
-    assert written == {
-        *(f"{system}.trec" for system in SYSTEMS),
-        *("evaluation.json", "results.json", queries_file(results).name),
-    }
-    assert len(read_rows(results)) == len(SYSTEMS)
+    assert written == {"evaluation.json", *(f"{system}.trec" for system in SYSTEMS)}
+
+
+def test_postings_are_those_of_a_count_over_the_documents(
+    evaluated: tuple[dict[str, Any], Path], tiny_bundle: Bundle
+) -> None:
+    tokenizer = TextTokenizer.from_file(tiny_bundle.path / "tokenizer.json")
+    frequencies = np.zeros(tokenizer.vocab_size, dtype=int)
+    for batch in tiny_batches(tiny_documents(), tokenizer):
+        frequencies += np.bincount(batch.terms, minlength=tokenizer.vocab_size)
+    expected = np.mean([frequencies[np.unique(tokenizer.query_ids(text))].sum() for text in QUERIES.values()])
+    assert evaluated[0]["postings_per_query"]["sparse"] == pytest.approx(expected)
+    assert set(evaluated[0]["postings_per_query"]) == {"sparse", "hybrid"}
+
+
+def test_a_token_without_weight_costs_no_postings(tiny_bundle: Bundle) -> None:
+    terms = [str(token) for token in range(40, 44)]
+
+    def query(*weights: float) -> QueryVectors:
+        return QueryVectors(terms, np.array(weights, np.float32))
+
+    with tiny_bundle.sparse() as index:
+        one, other = postings_per_query(index, [query(1, 0, 0, 0)]), postings_per_query(index, [query(0, 2, 0, 0)])
+        both = postings_per_query(index, [query(3, 1, 0, 0)])
+        assert both == one + other > 0
+        assert postings_per_query(index, [query(1, 0, 0, 0), query(0, 1, 0, 0)]) == both / 2
+        assert postings_per_query(index, [query(0, 0, 0, 0)]) == 0
+        assert postings_per_query(index, []) == 0
+
+
+def test_single_queries_average_to_the_measure() -> None:
+    qrels = {"a": {"d1": 1, "d2": 1}, "b": {"d1": 1}, "none": {"d9": 1}}
+    run = {"a": [("d1", 2.0), ("d3", 1.0)], "b": [("d2", 3.0), ("d1", 2.0)], "unjudged": [("d1", 1.0)]}
+    found = ndcg_per_query(qrels, run)
+    ideal = 1 + 1 / math.log2(3)
+    assert found == pytest.approx({"a": 1 / ideal, "b": 1 / math.log2(3), "none": 0.0})
+    assert sum(found.values()) / 3 == pytest.approx(measure(qrels, run)["nDCG@10"])
+    assert ndcg_per_query(qrels, {}) == {"a": 0.0, "b": 0.0, "none": 0.0}
+
+
+def test_an_unknown_system_is_refused_before_anything_is_searched(tiny_bundle: Bundle, tmp_path: Path) -> None:
+    dataset = write_dataset(tmp_path / "toy", QRELS)
+    for name in ("full-dense", "best"):
+        with pytest.raises(RecipeError, match=f"{name}: no system that can be run here"):
+            evaluate_bundle(tiny_bundle.path, dataset, tmp_path / "out", only=["dense", name])
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_evaluation_leaves_the_bundle_as_it_was(evaluated: tuple[dict[str, Any], Path], tiny_bundle: Bundle) -> None:
+    for name, info in tiny_bundle.manifest.files.items():
+        assert file_sha256(tiny_bundle.path / name) == info.sha256

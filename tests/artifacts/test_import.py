@@ -418,8 +418,6 @@ def test_an_infinite_number_names_its_column(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("text,n\na,1e999\n")
     assert 'line 2: column "n": inf is beyond the numbers that JSON has' in refused(path, Columns(number=("n",)))
-    table = parquet(tmp_path / "a.parquet", [{"text": "a", "n": float("inf")}])
-    assert 'row 1: column "n": inf is no number of JSON' in refused(table, Columns())
 
 
 def test_a_saved_dataset_whose_state_names_no_file_gets_one_line(tmp_path: Path) -> None:
@@ -433,14 +431,6 @@ def test_a_line_of_csv_that_is_too_long_is_named(tmp_path: Path, monkeypatch: py
     path = tmp_path / "a.csv"
     path.write_text("text,n\na,1\n" + "a" * 100 + ",2\n")
     assert "line 3: a line has at most 80 bytes" in refused(path, Columns())
-
-
-@pytest.mark.parametrize("price", [0.1, 12.99])
-def test_a_filter_finds_a_float32(tmp_path: Path, price: float) -> None:
-    """The number in the corpus is the one that was written into the column."""
-    table = pa.table({"text": ["a"], "price": pa.array([price], pa.float32())})
-    documents, _ = imported(parquet(tmp_path / "table", table), Columns())
-    assert documents[0]["price"] == price
 
 
 @pytest.mark.parametrize(

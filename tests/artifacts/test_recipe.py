@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 from lightretriever.artifacts.errors import RecipeError
-from lightretriever.artifacts.pipeline.recipe import GeneralTableRecipe, load_recipe, read_recipe
+from lightretriever.artifacts.pipeline.recipe import GeneralTableRecipe, Recipe, read_recipe
 from lightretriever.artifacts.training.recipe import TrainRecipe
 from lightretriever.service.errors import SettingsError
 from lightretriever.service.settings import load_settings
@@ -29,7 +29,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_options_override_the_file_and_none_does_not(path: Path) -> None:
-    recipe = load_recipe(path, {"model.path": "other", "corpus.limit": 5, "model.adapter": None, "work": None})
+    recipe = read_recipe(path, Recipe, {"model.path": "other", "corpus.limit": 5, "model.adapter": None, "work": None})
     assert (recipe.model.path, recipe.corpus.limit, recipe.model.adapter) == ("other", 5, None)
     assert recipe.work == Path("w")
     assert recipe.index.table_dtype == "float16"
@@ -62,7 +62,7 @@ def test_options_override_the_file_and_none_does_not(path: Path) -> None:
 )
 def test_a_wrong_setting_names_key_value_and_remedy(path: Path, key: str, value: object, message: str) -> None:
     with pytest.raises(RecipeError, match=message):
-        load_recipe(path, {key: value})
+        read_recipe(path, Recipe, {key: value})
 
 
 @pytest.mark.parametrize(
@@ -79,14 +79,14 @@ def test_a_section_with_nothing_in_it_is_named(path: Path, key: str, way: str) -
     content = yaml.safe_dump({name: value for name, value in CONTENT.items() if name != key})
     path.write_text(f"{content}{key}:\n")
     with pytest.raises(RecipeError, match=f"{key} is empty: {way}, or take the key out"):
-        load_recipe(path)
+        read_recipe(path, Recipe)
 
 
 @pytest.mark.parametrize(("content", "message"), [(b"- 1", "found list"), (b"a: [", "not a YAML"), (b"\xff", "not a")])
 def test_a_file_that_is_no_recipe(tmp_path: Path, content: bytes, message: str) -> None:
     (tmp_path / "r.yaml").write_bytes(content)
     with pytest.raises(RecipeError, match=message):
-        load_recipe(tmp_path / "r.yaml")
+        read_recipe(tmp_path / "r.yaml", Recipe)
 
 
 BOMB = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 10))
@@ -107,7 +107,7 @@ BOMB = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9
 def test_a_recipe_that_costs_or_loses_something_is_refused(tmp_path: Path, content: str, message: str) -> None:
     (tmp_path / "r.yaml").write_text(content)
     with pytest.raises(RecipeError, match=f"r.yaml: .*{message}"):
-        load_recipe(tmp_path / "r.yaml")
+        read_recipe(tmp_path / "r.yaml", Recipe)
     with pytest.raises(SettingsError, match=f"r.yaml: .*{message}"):
         load_settings(tmp_path / "r.yaml")
 
@@ -117,14 +117,14 @@ def test_a_pipe_or_folder_is_no_recipe(tmp_path: Path) -> None:
     (tmp_path / "self").symlink_to("self")
     for name, reason in (("pipe", "no regular file"), (".", "no regular file"), ("self", "symbolic link")):
         with pytest.raises(RecipeError, match=f"can't be read: .*{reason}"):
-            load_recipe(tmp_path / name)
+            read_recipe(tmp_path / name, Recipe)
         with pytest.raises(SettingsError, match=f"can't be read: .*{reason}"):
             load_settings(tmp_path / name)
 
 
 def test_a_missing_recipe_is_named(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match=r"none\.yaml: the recipe can't be read"):
-        load_recipe(tmp_path / "none.yaml")
+        read_recipe(tmp_path / "none.yaml", Recipe)
 
 
 @pytest.mark.parametrize("shipped", SHIPPED, ids=lambda path: path.name)
@@ -134,4 +134,4 @@ def test_every_shipped_recipe_is_valid(shipped: Path) -> None:
     elif shipped.name.startswith("table-"):
         assert read_recipe(shipped, GeneralTableRecipe).texts
     else:
-        assert load_recipe(shipped).tasks
+        assert read_recipe(shipped, Recipe).tasks

@@ -173,7 +173,7 @@ def test_a_service_with_a_model_encodes_what_is_added(tmp_path: Path, monkeypatc
     place = Place(tmp_path, "expand")
     own = settings(tmp_path, recipe=place.recipe)
     with (
-        SearchEngine.open(Bundle.open(place.path), own) as engine,
+        SearchEngine.open(place.bundle, own) as engine,
         live(create_app(engine)) as url,
         SearchClient(url, api_key=KEY, timeout_s=120) as client,
     ):

@@ -1,6 +1,5 @@
 """Documents written as fields alone, which the service encodes with the recipe and the tiny model of the bundle."""
 
-import json
 import os
 import subprocess
 import sys
@@ -14,7 +13,6 @@ from lightretriever.artifacts.cluster.client import Cluster
 from lightretriever.artifacts.errors import ResumeError
 from lightretriever.service.client import AnswerError, Retries, SearchClient
 from lightretriever.service.errors import SettingsError
-from lightretriever.service.http.api_keys import new_key
 from lightretriever.service.http.app import create_app
 from lightretriever.service.search.encoder import ENCODE_DOCUMENT
 from lightretriever.service.search.engine import SearchEngine
@@ -22,9 +20,10 @@ from lightretriever.service.settings import Settings, load_settings
 
 from tests.cluster.test_upsert import NAME, Place
 from tests.service.live import live
+from tests.support.keys import keys_file
+from tests.support.written import ENTRIES, KEY
 
 ONCE = Retries(attempts=1)
-KEY, ENTRY = new_key("both", ["search", "admin"])
 FIELDS = {"title": "Zebra crossing", "text": "A zebra crosses the road over the network of music files."}
 
 
@@ -35,8 +34,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, cluster: Cluster) -> Place:
 
 @pytest.fixture(scope="module")
 def settings(place: Place) -> Settings:
-    keys = place.recipe.with_name("keys.json")
-    keys.write_text(json.dumps([ENTRY.model_dump()]))
+    keys = keys_file(place.recipe.parent, *ENTRIES)
     return Settings(
         backend="opensearch",
         opensearch_url=place.cluster.name,

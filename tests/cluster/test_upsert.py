@@ -1,6 +1,5 @@
 """`lightretriever upsert` and `delete` on a real cluster, with the recipe and the tiny model of the pushed bundle."""
 
-import json
 import os
 from collections.abc import Iterator
 from functools import partial
@@ -9,50 +8,35 @@ from time import perf_counter
 from typing import Any
 
 import pytest
-from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.cluster.aliases import only_index, read_meta
 from lightretriever.artifacts.cluster.client import Cluster
 from lightretriever.artifacts.cluster.live import LiveIndex
 from lightretriever.artifacts.cluster.push import push
 from lightretriever.artifacts.errors import BundleError, ClusterError, CorpusError, DocumentError, ResumeError
 
-from tests.pipeline.test_growing import NEW, write_recipe
 from tests.support.cluster import remove_indexes
 from tests.support.commands import run, summary_of
+from tests.support.upserted import COUNT, NEW, Upserted, counts
 
 NAME = f"upsert-{os.getpid()}"
-COUNT = 60
 
 
-class Place:
-    """A recipe that was built, its bundle on the cluster, and its corpus."""
+class Place(Upserted):
+    """With the bundle on the cluster."""
 
     def __init__(self, folder: Path, cluster: Cluster, kind: str) -> None:
-        self.recipe, self.corpus, self.cluster = write_recipe(folder, kind), folder / "corpus.jsonl", cluster
-        lines = self.lines()
-        for number, line in enumerate(lines):
-            line["topic"] = f"t{number % 3}"
-        self.write(lines)
-        run("build", self.recipe)
-        self.bundle = Bundle.open(folder / "bundle")
+        super().__init__(folder, kind)
+        self.cluster = cluster
         push(self.bundle, cluster, NAME, replicas=0, skipped=int, written=int)
         index = only_index(cluster, NAME)
         self.live = LiveIndex(cluster, NAME, index, read_meta(cluster, index))
-
-    def lines(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.corpus.read_text("utf-8").splitlines()]
-
-    def write(self, lines: list[dict[str, Any]]) -> None:
-        self.corpus.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
     def upsert(self, *options: str) -> dict[str, Any]:
         where = ("--to", self.cluster.name, "--index", NAME)
         return summary_of("upsert", self.corpus, "--recipe", self.recipe, *where, *options)
 
     def delete(self, ids: str) -> dict[str, Any]:
-        file = self.corpus.with_name("ids.txt")
-        file.write_text(ids)
-        return summary_of("delete", file, "--to", self.cluster.name, "--index", NAME)
+        return summary_of("delete", self.ids(ids), "--to", self.cluster.name, "--index", NAME)
 
     def source(self, document_id: str) -> dict[str, Any]:
         stored = self.live.get(document_id, perf_counter() + 60)
@@ -96,10 +80,6 @@ def test_only_what_changed_is_encoded_and_written(kind: str, tmp_path: Path, clu
         push(place.bundle, place.cluster, NAME, shards=2, replicas=0, delete_old=True, skipped=int, written=int)
     pushed = push(place.bundle, place.cluster, NAME, shards=2, replicas=0, skipped=int, written=int)
     assert pushed.before == pushed.changed == [place.live.index]
-
-
-def counts(summary: dict[str, Any]) -> dict[str, int]:
-    return {name: summary[name] for name in ("unchanged", "fields", "encoded", "created")}
 
 
 def test_what_can_not_be_written_is_told_before_anything_is(tmp_path: Path, cluster: Cluster) -> None:

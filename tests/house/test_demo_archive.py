@@ -7,8 +7,10 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from lightretriever.artifacts.bundle.archive import pack, unpack
+from lightretriever.artifacts.bundle.archive import unpack
 from lightretriever.artifacts.errors import BundleError
+
+from demo.pack import pack
 
 
 @pytest.fixture

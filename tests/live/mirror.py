@@ -14,6 +14,7 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.live.compact import write_again
 from lightretriever.artifacts.live.documents import Change, read_fields, read_impacts, read_vector
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
+from lightretriever.artifacts.sparse.writer import numbered
 
 WORDS = (
     *("music", "terminal", "player", "zebra", "xylophone", "network", "images", "search", "engine", "library"),
@@ -95,18 +96,8 @@ class Mirror:
         return ids[int(self.random.integers(len(ids)))]
 
     def _batches(self) -> Iterator[EncodedBatch]:
-        names = sorted({term for row in self.rows.values() for term in row.impacts})
-        places = {name: place for place, name in enumerate(names)}
-        rows = [sorted((places[term], impact) for term, impact in row.impacts.items()) for row in self.rows.values()]
         dense = np.zeros((len(self.rows), 0), np.float32)
         if self.bundle.manifest.dense is not None:
             dense = np.array([row.vector for row in self.rows.values()], np.float32)
-        yield EncodedBatch(
-            ids=list(self.rows),
-            documents=[read_fields(one, row.fields, self.bundle.manifest).raw for one, row in self.rows.items()],
-            dense=dense,
-            indptr=np.cumsum([0, *map(len, rows)]).astype(np.int64),
-            terms=np.array([term for row in rows for term, _ in row], np.int32),
-            impacts=np.array([impact for row in rows for _, impact in row], np.int32),
-            names=names,
-        )
+        raws = [read_fields(one, row.fields, self.bundle.manifest).raw for one, row in self.rows.items()]
+        yield EncodedBatch(list(self.rows), raws, dense, *numbered([row.impacts for row in self.rows.values()]))

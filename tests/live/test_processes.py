@@ -19,9 +19,10 @@ from lightretriever.service.client import AnswerError, SearchClient, Unreachable
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 
-from tests.live.test_service import ENTRY, KEY, VECTOR, opened
 from tests.service.process import Server
+from tests.support.keys import keys_file
 from tests.support.tiny import make_tiny_bundle
+from tests.support.written import ENTRIES, KEY, VECTOR, opened
 
 
 @pytest.fixture(scope="module")
@@ -31,11 +32,9 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
-    keys = tmp_path / "keys.json"
-    keys.write_text(json.dumps([ENTRY.model_dump(exclude_none=True)]))
     return {
         "LIGHTRETRIEVER_LIVE": str(tmp_path / "live"),
-        "LIGHTRETRIEVER_API_KEYS_FILE": str(keys),
+        "LIGHTRETRIEVER_API_KEYS_FILE": str(keys_file(tmp_path, *ENTRIES)),
         "LIGHTRETRIEVER_LOG_LEVEL": "warning",
     }
 

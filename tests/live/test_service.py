@@ -1,11 +1,9 @@
-"""Documents written beside a bundle on this machine, over HTTP, as on a cluster."""
+"""Documents written beside a bundle on this machine: what a cluster does otherwise, or does not do."""
 
 import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter, sleep
 from typing import Any
@@ -19,7 +17,6 @@ from lightretriever.artifacts.live.journal import Journal, Record
 from lightretriever.service.client import AnswerError, SearchClient
 from lightretriever.service.collections.collections import Collections
 from lightretriever.service.errors import SettingsError
-from lightretriever.service.http.api_keys import new_key
 from lightretriever.service.http.app import create_app
 from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine
@@ -27,13 +24,9 @@ from lightretriever.service.settings import Settings, load_settings
 
 from tests.service.live import live
 from tests.service.process import ROOT
+from tests.support.keys import keys_file
 from tests.support.tiny import make_tiny_bundle
-
-KEY, ENTRY = new_key("both", ["search", "admin"])
-READER, READS = new_key("reader", ["search"])
-OTHER, OTHERS = new_key("other", ["admin"], ["another"])
-NEW = {"title": "Zebra", "text": "A zebra plays the xylophone.", "year": 2026}
-VECTOR = [1.0] * 16
+from tests.support.written import ENTRIES, KEY, NEW, READER, VECTOR, ask, found, impacts_of, opened
 
 
 @pytest.fixture(scope="module")
@@ -44,8 +37,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 @pytest.fixture(scope="module")
 def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
     folder = tmp_path_factory.mktemp("keys")
-    keys = folder / "keys.json"
-    keys.write_text(json.dumps([one.model_dump(exclude_none=True) for one in (ENTRY, READS, OTHERS)]))
+    keys = keys_file(folder, *ENTRIES)
     return Settings(live=folder / "live", deadline_ms=60_000, warm_up_queries=1, watch_s=0, api_keys_file=keys)
 
 
@@ -55,141 +47,17 @@ def engine(bundle: Bundle, settings: Settings) -> Iterator[SearchEngine]:
         yield engine
 
 
-@pytest.fixture(scope="module")
-def url(engine: SearchEngine) -> Iterator[str]:
-    with live(create_app(engine)) as url:
-        yield url
-
-
-@pytest.fixture
-def client(url: str) -> Iterator[SearchClient]:
-    with SearchClient(url, api_key=KEY, timeout_s=60) as client:
-        yield client
-
-
-@contextmanager
-def opened(bundle: Bundle, settings: Settings) -> Iterator[SearchClient]:
-    with (
-        SearchEngine.open(bundle, settings) as engine,
-        live(create_app(engine)) as url,
-        SearchClient(url, api_key=KEY, timeout_s=60) as client,
-    ):
-        yield client
-
-
-def impacts_of(engine: SearchEngine, text: str) -> dict[str, int]:
-    (terms,) = engine.parts.encoder.vocabulary.terms_of([text])
-    return dict.fromkeys(terms, 300)
-
-
-def found(client: SearchClient, query: str, **fields: Any) -> list[str]:
-    return [hit.id for hit in client.search(query, **fields).hits]
-
-
-def test_a_new_document_is_found_by_every_leg_at_once(client: SearchClient, engine: SearchEngine) -> None:
-    impacts = impacts_of(engine, "zebra xylophone")
-    written = client.put_document("odd/é..", NEW, vector=VECTOR, impacts=impacts)
-    assert written.created
-    document = client.document("odd/é..")
-    assert (document.fields, document.version) == (NEW, written.version)
-    assert found(client, "zebra xylophone", mode="sparse")[0] == "odd/é.."
-    assert "odd/é.." in found(client, "zebra xylophone", mode="dense", k=200)
-    (hit,) = client.search("zebra", filter={"field": "year", "eq": 2026}, explain=True, snippets={}).hits
-    assert hit.fields == NEW
-    assert hit.explanation is not None
-    assert hit.sparse is not None
-    assert sum(word.sparse or 0 for word in hit.explanation.words) == pytest.approx(hit.sparse.score)
+def test_a_document_is_found_at_once(client: SearchClient, engine: SearchEngine) -> None:
+    client.put_document("soon", NEW, vector=VECTOR, impacts=impacts_of(engine, "zebra xylophone"))
+    assert found(client, "zebra xylophone", mode="sparse")[0] == "soon"
     assert client.search("xilophone", spelling="auto").searched == "xylophone"
-    client.delete_document("odd/é..", version=written.version, wait=True)
-    assert "odd/é.." not in found(client, "zebra xylophone", k=200)
-    with pytest.raises(AnswerError) as error:
-        client.delete_document("odd/é..")
-    assert (error.value.status, error.value.kind) == (404, "document_not_found")
-    assert client.put_document("odd/é..", NEW, vector=VECTOR, impacts=impacts).created
-    client.delete_document("odd/é..")
-
-
-def test_other_fields_keep_vector_and_impacts(client: SearchClient, engine: SearchEngine) -> None:
-    document, terms = client.document("music"), engine.terms("music")
-    before = {hit.id: hit.score for hit in client.search("terminal music player", k=5).hits}
-    assert not client.put_document("music", {**document.fields, "year": 1999}).created
-    assert engine.terms("music") == terms
-    assert {hit.id: hit.score for hit in client.search("terminal music player", k=5).hits} == before
-    assert "music" in found(client, "music", filter={"field": "year", "eq": 1999})
-    client.put_document("music", document.fields, vector=VECTOR)
-    assert engine.terms("music") == terms
-
-
-def test_only_the_version_that_was_read_is_written_over(client: SearchClient, engine: SearchEngine) -> None:
-    bundled = client.document("editor")
-    changed = client.put_document("editor", {**bundled.fields, "year": 5}, version=bundled.version)
-    first = client.put_document("versioned", NEW, vector=VECTOR, impacts=impacts_of(engine, "zebra"))
-    second = client.put_document("versioned", {**NEW, "year": 1}, version=first.version)
-    for write in (
-        lambda: client.put_document("editor", bundled.fields, version=bundled.version),
-        lambda: client.put_document("versioned", NEW, version=first.version),
-        lambda: client.delete_document("versioned", version=first.version),
-        lambda: client.put_document("nobody", NEW, version=first.version),
-        lambda: client.put_document("versioned", NEW, version=second.version[:-12] + 12 * "0"),
-    ):
-        with pytest.raises(AnswerError) as error:
-            write()
-        assert (error.value.status, error.value.kind) == (412, "version_conflict")
-    assert client.document("versioned").version == second.version
-    assert client.document("editor").version == changed.version
-    client.delete_document("versioned", version=second.version)
-
-
-def test_writers_at_the_same_time_do_not_lose_each_other(client: SearchClient, engine: SearchEngine) -> None:
-    impacts = impacts_of(engine, "zebra")
-
-    def write(number: int) -> str:
-        return client.put_document(
-            f"many-{number % 8}", {**NEW, "year": number}, vector=VECTOR, impacts=impacts
-        ).version
-
-    with ThreadPoolExecutor(8) as threads:
-        versions = set(threads.map(write, range(64)))
-    assert len(versions) == 64
-    for number in range(8):
-        assert client.document(f"many-{number}").version in versions
-        client.delete_document(f"many-{number}")
-    assert not [name for name in found(client, "zebra", k=200) if name.startswith("many-")]
-
-
-@pytest.mark.parametrize(
-    ("body", "field", "message"),
-    [
-        ({}, "fields", "required"),
-        ({"fields": NEW}, "vector", "is missing, but the document is new"),
-        ({"fields": NEW, "vector": VECTOR}, "impacts", "is missing, but the document is new"),
-        ({"fields": NEW, "vector": [1.0] * 17}, "vector", "it has 17 values, those of the index have 16"),
-        ({"fields": NEW, "impacts": {"#300": 65_536}}, "impacts.#300", "in this index it is 1 to 65535"),
-        ({"fields": NEW, "impacts": {"#400000": 5}}, "impacts.#400000", "is no token id; they are #0 to #"),
-        ({"fields": {**NEW, "colour": "red"}}, "fields.colour", "no document of the bundle has such a field, only: "),
-        ({"fields": {**NEW, "year": "soon"}}, "fields", 'field "year": expected a number'),
-    ],
-)
-def test_a_bad_document_is_told_before_anything_is_written(
-    url: str, client: SearchClient, body: dict[str, Any], field: str, message: str
-) -> None:
-    answer = put(url, KEY, body)
-    problem = answer.json()
-    assert (answer.status_code, problem["kind"]) == (422, "invalid_request")
-    assert problem["errors"][0]["field"] == field
-    assert message in problem["errors"][0]["message"]
-    with pytest.raises(AnswerError):
-        client.document("bad")
-
-
-def put(url: str, key: str, body: object) -> httpx2.Response:
-    return httpx2.put(f"{url}/documents/bad", json=body, headers={"authorization": f"Bearer {key}"}, timeout=60)
+    client.delete_document("soon")
+    assert "soon" not in found(client, "zebra xylophone", k=200)
 
 
 def lines(url: str, *given: dict[str, Any], key: str = KEY) -> httpx2.Response:
-    headers = {"authorization": f"Bearer {key}", "content-type": "application/x-ndjson"}
     body = "\n".join(json.dumps(one) for one in given)
-    return httpx2.post(f"{url}/documents", content=body, headers=headers, timeout=60)
+    return ask("POST", f"{url}/documents", key, {"content-type": "application/x-ndjson"}, content=body)
 
 
 def test_many_changes_come_as_lines(url: str, client: SearchClient, engine: SearchEngine) -> None:
@@ -239,15 +107,6 @@ def test_a_bad_line_is_told_before_anything_is_written(
         client.document("good")
     assert lines(url, key=KEY).status_code == 422
     assert lines(url, {"id": "good", "delete": True}, key=READER).status_code == 403
-
-
-def test_writing_needs_the_scope_admin_for_this_collection(url: str) -> None:
-    body = {"fields": NEW, "vector": VECTOR, "impacts": {"zebra": 5}}
-    assert httpx2.put(f"{url}/documents/bad", json=body, timeout=60).status_code == 401
-    assert [put(url, key, body).status_code for key in (READER, OTHER)] == [403, 403]
-    for key in (READER, OTHER):
-        headers = {"authorization": f"Bearer {key}"}
-        assert httpx2.delete(f"{url}/documents/music", headers=headers, timeout=60).status_code == 403
 
 
 def test_what_was_written_is_there_after_a_restart(

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 from lightretriever.artifacts.pipeline.biencoder import BiEncoder, load_biencoder
-from lightretriever.artifacts.pipeline.model import Backbone, load_backbone
+from lightretriever.artifacts.pipeline.model import Backbone
 
 from tests.support.biencoder import save_biencoder
-from tests.support.models import CONFIGS, save_model
+from tests.support.models import CONFIGS, load, save_model
 
 
 @pytest.fixture(scope="session")
@@ -17,13 +17,13 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def backbone(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Backbone:
-    return load_backbone(str(model_folder), work=tmp_path_factory.mktemp("work"), device="cpu")
+    return load(model_folder, tmp_path_factory.mktemp("work"))
 
 
 @pytest.fixture(scope="session", params=sorted(CONFIGS))
 def any_backbone(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Backbone:
     folder = save_model(tmp_path_factory.mktemp("models") / request.param, request.param)
-    return load_backbone(str(folder), work=tmp_path_factory.mktemp("work"), device="cpu")
+    return load(folder, tmp_path_factory.mktemp("work"))
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ from lightretriever.artifacts.corpus.bounds import MAX_IMPACT
 from lightretriever.artifacts.errors import CorpusError
 from lightretriever.artifacts.evaluation.bm25 import WordIndex, build_word_index
 from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder, TermNumbers, impact_row, lucene_lengths
-from lightretriever.artifacts.pipeline.encoded import csr
+from lightretriever.artifacts.pipeline.encoded import TermCounts, csr
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.sparse.jvm import java_call, java_class
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
@@ -28,7 +28,9 @@ TEXTS = st.lists(st.lists(st.sampled_from(NAMES), max_size=30).map(" ".join), mi
 
 def counted(texts: Sequence[str], vocabulary: Vocabulary = WORDS, **parameters: float) -> Bm25Encoder:
     given = {"k1": 0.9, "b": 0.4} | parameters
-    return Bm25Encoder.of(texts, vocabulary, quantization=int(given.pop("quantization", 100)), **given)
+    return Bm25Encoder.of(
+        TermCounts.of(vocabulary.terms_of(texts)), vocabulary, quantization=int(given.pop("quantization", 100)), **given
+    )
 
 
 def rows_of(encoder: Bm25Encoder, texts: Sequence[str]) -> list[dict[str, int]]:

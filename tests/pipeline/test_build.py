@@ -19,7 +19,7 @@ from lightretriever.artifacts.errors import CorpusError, LightRetrieverError, Re
 from lightretriever.artifacts.evaluation.bm25 import WordIndex, build_word_index
 from lightretriever.artifacts.files.workdir import work_lock
 from lightretriever.artifacts.pipeline.language_model import instruction_prefix
-from lightretriever.artifacts.pipeline.model import Backbone, load_backbone
+from lightretriever.artifacts.pipeline.model import Backbone
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
 from lightretriever.artifacts.tokens.tokenizer import document_text
 from lightretriever.service.cli import app
@@ -28,8 +28,8 @@ from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 
 from tests.support.commands import invoke, run
-from tests.support.models import save_model
-from tests.support.recipes import write_recipe
+from tests.support.models import load, save_model
+from tests.support.recipes import change, write_recipe
 from tests.support.states import token_states_naive
 
 TASKS = {"web": "Given a web search query, retrieve relevant passages", "fact": "Given a claim, find its evidence"}
@@ -73,7 +73,7 @@ def test_one_recipe_makes_a_bundle_that_answers_as_the_model_itself(built: Path,
     bundle = Bundle.open(tmp_path / "bundle")
     assert bundle.manifest.documents == 30
     assert bundle.manifest.model.name == "tiny-llama"
-    backbone = load_backbone(yaml.safe_load(built.read_text())["model"]["path"], work=tmp_path / "w", device="cpu")
+    backbone = load(yaml.safe_load(built.read_text())["model"]["path"], tmp_path / "w")
     ids = bundle.tokenizer().encode(" play music from the terminal, music")
     documents = [json.loads(line) for line in (tmp_path / "corpus.jsonl").read_text().splitlines()]
     dense, sparse = _scores_by_the_model(backbone, documents, ids)
@@ -92,9 +92,7 @@ def test_one_recipe_makes_a_bundle_that_answers_as_the_model_itself(built: Path,
 
 
 def test_bm25_impacts_take_no_idf(recipe: Path, tmp_path: Path) -> None:
-    content = yaml.safe_load(recipe.read_text())
-    content |= {"encode": {**content["encode"], "impacts": "bm25"}, "model": {**content["model"], "idf": "corpus"}}
-    recipe.write_text(yaml.safe_dump(content), encoding="utf-8")
+    change(recipe, {"encode.impacts": "bm25", "model.idf": "corpus"})
     failed = invoke("build", recipe)
     assert "model.idf is corpus, but BM25 impacts have the IDF in themselves." in str(failed.exception)
 
@@ -129,9 +127,7 @@ def test_the_stages_one_by_one_make_the_same_files(built: Path, tmp_path: Path) 
 
 
 def test_dimension_table_dtype_and_limit_come_from_recipe_and_options(recipe: Path, tmp_path: Path) -> None:
-    content = yaml.safe_load(recipe.read_text())
-    content["index"] = {"dimension": 16, "factory": "Flat", "table_dtype": "int8"}
-    recipe.write_text(yaml.safe_dump(content))
+    change(recipe, {"index": {"dimension": 16, "factory": "Flat", "table_dtype": "int8"}})
     run("build", recipe, "--limit", "9")
     bundle = Bundle.open(tmp_path / "bundle")
     assert (bundle.manifest.dimension, bundle.manifest.documents) == (16, 9)
@@ -152,10 +148,7 @@ def test_a_bad_line_stops_the_build_or_is_counted(recipe: Path, tmp_path: Path) 
 
 
 def test_declared_fields_and_examples_come_from_the_recipe(built: Path, tmp_path: Path) -> None:
-    content = yaml.safe_load(built.read_text())
-    content["corpus"]["fields"] = {"year": "number"}
-    content["examples"] = ["a music player", "\U0001f389"]
-    built.write_text(yaml.safe_dump(content))
+    change(built, {"corpus.fields": {"year": "number"}, "examples": ["a music player", "\U0001f389"]})
     run("index", built, "--overwrite")  # nothing is encoded again
     bundle = Bundle.open(tmp_path / "bundle")
     assert bundle.manifest.fields == {"year": "number"}
@@ -177,9 +170,8 @@ def test_declared_fields_and_examples_come_from_the_recipe(built: Path, tmp_path
 @pytest.mark.parametrize("vocabulary", ["words", "both"])
 def test_words_come_from_the_recipe_and_rank_as_lucenes_bm25(built: Path, tmp_path: Path, vocabulary: str) -> None:
     first = Bundle.open(tmp_path / "bundle").manifest
-    content = yaml.safe_load(built.read_text())
-    content["index"] = {**content.get("index", {}), "vocabulary": vocabulary, "k1": 1.2, "b": 0.75, "token_factor": 0.5}
-    built.write_text(yaml.safe_dump(content | {"expand": False}))
+    settings = {"vocabulary": vocabulary, "k1": 1.2, "b": 0.75, "token_factor": 0.5}
+    change(built, {"expand": False, **{f"index.{name}": value for name, value in settings.items()}})
     run("index", built, "--overwrite")  # nothing is encoded again
     bundle = Bundle.open(tmp_path / "bundle")
     sparse = bundle.manifest.sparse
@@ -204,11 +196,9 @@ def test_words_come_from_the_recipe_and_rank_as_lucenes_bm25(built: Path, tmp_pa
 
 
 def test_tokens_beside_words_are_multiplied(built: Path, tmp_path: Path) -> None:
-    content = yaml.safe_load(built.read_text())
     with Bundle.open(tmp_path / "bundle").sparse() as index:
         alone = dict(zip(*index.terms(5), strict=True))
-    content["index"] = {**content.get("index", {}), "vocabulary": "both", "token_factor": 2.5}
-    built.write_text(yaml.safe_dump(content | {"expand": False}))
+    change(built, {"index.vocabulary": "both", "index.token_factor": 2.5, "expand": False})
     run("index", built, "--overwrite")
     with Bundle.open(tmp_path / "bundle").sparse() as index:
         found = {term: impact for term, impact in zip(*index.terms(5), strict=True) if term.startswith("#")}
@@ -216,9 +206,7 @@ def test_tokens_beside_words_are_multiplied(built: Path, tmp_path: Path) -> None
 
 
 def test_a_recipe_without_a_dense_leg(recipe: Path, tmp_path: Path) -> None:
-    content = yaml.safe_load(recipe.read_text())
-    content["index"] = {**content.get("index", {}), "vocabulary": "words", "dense": False}
-    recipe.write_text(yaml.safe_dump(content))
+    change(recipe, {"index.vocabulary": "words", "index.dense": False})
     run("build", recipe)
     bundle = Bundle.open(tmp_path / "bundle")
     assert (bundle.manifest.dense, bundle.manifest.fusion) == (None, LegWeights(sparse=1.0))
@@ -237,7 +225,7 @@ def test_index_says_which_stage_is_missing(built: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("changes", "message"),
     [
         ({"output": "{tmp}/taken"}, "exists already"),
         ({"index.factory": "Nonsense", "index.dimension": 16}, "Nonsense"),
@@ -249,19 +237,13 @@ def test_index_says_which_stage_is_missing(built: Path, tmp_path: Path) -> None:
     ],
 )
 def test_a_mistake_is_found_before_anything_is_encoded(
-    recipe: Path, tmp_path: Path, change: dict[str, object], message: str
+    recipe: Path, tmp_path: Path, changes: dict[str, object], message: str
 ) -> None:
     (tmp_path / "taken").mkdir()
     (tmp_path / "bad.jsonl").write_text("nonsense\n")
     (tmp_path / "empty.jsonl").write_text("\n")
-    content = yaml.safe_load(recipe.read_text())
-    for key, value in change.items():
-        *sections, last = key.split(".")
-        place = content
-        for section in sections:
-            place = place[section]
-        place[last] = value.replace("{tmp}", str(tmp_path)) if isinstance(value, str) else value
-    recipe.write_text(yaml.safe_dump(content))
+    texts = {key: value.replace("{tmp}", str(tmp_path)) for key, value in changes.items() if isinstance(value, str)}
+    change(recipe, {**changes, **texts})
     result = invoke("build", recipe)
     assert isinstance(result.exception, LightRetrieverError)
     assert message in str(result.exception)
@@ -280,10 +262,7 @@ def test_a_mistake_is_found_before_anything_is_encoded(
 def test_index_refuses_stages_that_were_run_with_another_recipe(
     built: Path, key: str, value: object, message: str
 ) -> None:
-    content = yaml.safe_load(built.read_text())
-    section, name = key.split(".")
-    content[section][name] = value
-    built.write_text(yaml.safe_dump(content))
+    change(built, {key: value})
     with pytest.raises(ResumeError, match=message):
         run("index", built, "--overwrite")
 

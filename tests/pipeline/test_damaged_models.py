@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from lightretriever.artifacts.errors import ModelError
 from lightretriever.artifacts.pipeline.biencoder import load_biencoder
-from lightretriever.artifacts.pipeline.model import load_backbone
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
+from tests.support import models
 from tests.support.biencoder import save_biencoder
 from tests.support.models import save_model
 
@@ -46,7 +46,7 @@ def load(folders: dict[str, Path], work: Path) -> None:
         load_biencoder(str(folders["bi-encoder"]), device="cpu").encode_queries(["music player"])
     else:
         adapter = str(folders["adapter"]) if "adapter" in folders else None
-        load_backbone(str(folders["model"]), work=work, adapter=adapter, device="cpu").document_ids(["music"], 20)
+        models.load(folders["model"], work, adapter=adapter).document_ids(["music"], 20)
 
 
 def group(folders: dict[str, Path], damaged: str) -> dict[str, Path]:

@@ -14,7 +14,7 @@ import torch
 from lightretriever.artifacts.corpus.beir import Corpus
 from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder
 from lightretriever.artifacts.pipeline.encode import encode_corpus
-from lightretriever.artifacts.pipeline.encoded import EncodedCorpus, TextStore
+from lightretriever.artifacts.pipeline.encoded import EncodedCorpus, TermCounts, TextStore
 from lightretriever.artifacts.pipeline.encoders import Encoders, resolved
 from lightretriever.artifacts.pipeline.language_model import LanguageModel
 from lightretriever.artifacts.pipeline.model import Backbone
@@ -84,9 +84,9 @@ def test_killed_and_started_again_it_ends_byte_identical(model_folder: Path, tmp
         "from lightretriever.artifacts.pipeline.encoded import EncodedCorpus\n"
         "from lightretriever.artifacts.pipeline.encoders import Encoders\n"
         "from lightretriever.artifacts.pipeline.language_model import LanguageModel\n"
-        "from lightretriever.artifacts.pipeline.recipe import EncodeRecipe\n"
-        "from lightretriever.artifacts.pipeline.model import load_backbone\n"
-        "backbone = load_backbone(sys.argv[1], work=Path(sys.argv[3]), device='cpu')\n"
+        "from lightretriever.artifacts.pipeline.recipe import EncodeRecipe, ModelRecipe\n"
+        "from lightretriever.artifacts.pipeline.model import load_model\n"
+        "backbone = load_model(ModelRecipe(path=sys.argv[1], device='cpu'), Path(sys.argv[3]))\n"
         "settings = EncodeRecipe(max_length=48, top_k=20, batch_tokens=256, shard_size=2)\n"
         "encoders = Encoders(LanguageModel.of(backbone, settings), None, settings)\n"
         "corpus = EncodedCorpus.of(Corpus(Path(sys.argv[2])), Path(sys.argv[3]) / 'encoded')\n"
@@ -152,7 +152,7 @@ def test_impacts_of_bm25(backbone: Backbone, tmp_path: Path) -> None:
     leg = SparseLeg(tokens, False, 100, 0.9, 0.4, 1.0, backbone.tokenizer, None)
     (made, *_) = batches = list(encoded_batches(tmp_path, corpus, leg))
     assert sum(len(batch.ids) for batch in batches) == 20
-    counted = Bm25Encoder.of(texts, tokens, quantization=100, k1=0.9, b=0.4)
+    counted = Bm25Encoder.of(TermCounts.of(tokens.terms_of(texts)), tokens, quantization=100, k1=0.9, b=0.4)
     expected = [
         {
             int(counted.numbers.names[term]): impact

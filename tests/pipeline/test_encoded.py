@@ -260,14 +260,15 @@ def test_a_store_keeps_its_own_plan_whatever_another_has_begun(tmp_path: Path) -
 
 
 def test_rows_of_texts_are_found_in_any_order() -> None:
-    rows = Rows(np.array([0, 2, 2, 5]), np.arange(5, dtype=np.int32))
-    places, at = rows.places(np.array([2, 0, 2, 1]))
-    assert (rows.values[places].tolist(), at.tolist()) == ([2, 3, 4, 0, 1, 2, 3, 4], [0, 3, 5, 8, 8])
+    rows = Rows.of([np.array(ids, np.int32) for ids in ([0, 1], [], [2, 3, 4])])
+    assert (rows.at.tolist(), rows.values.tolist()) == ([0, 2, 2, 5], [0, 1, 2, 3, 4])
+    assert [ids.tolist() for ids in rows.take(np.array([2, 0, 2, 1]))] == [[2, 3, 4], [0, 1], [2, 3, 4], []]
+    assert len(Rows.of([])) == 0
 
 
 def test_impacts_of_counts_are_those_of_texts(tmp_path: Path) -> None:
     encoded = EncodedCorpus.of(write(tmp_path, LINES), tmp_path / "encoded")
     texts, counts = list(encoded.texts()), encoded.terms(ENGLISH)
-    bm25 = Bm25Encoder.of_counts(counts, ENGLISH, quantization=100, k1=0.9, b=0.4)
+    bm25 = Bm25Encoder.of(counts, ENGLISH, quantization=100, k1=0.9, b=0.4)
     for found, expected in zip(bm25.rows(counts, 7, 31), bm25.impacts(texts[7:31]), strict=True):
         np.testing.assert_array_equal(found, expected)

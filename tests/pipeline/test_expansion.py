@@ -1,27 +1,26 @@
 """Document expansion by the token table: the formula, what ranking it aims at, and a bundle that has it."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 from lightretriever.artifacts.bundle.manifest import ExpansionInfo
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
 from lightretriever.artifacts.corpus.bounds import MAX_IMPACT
 from lightretriever.artifacts.errors import RecipeError, ResumeError
 from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder, TermNumbers
-from lightretriever.artifacts.pipeline.encoded import ImpactRow
+from lightretriever.artifacts.pipeline.encoded import ImpactRow, TermCounts
 from lightretriever.artifacts.pipeline.expansion import Expansion, Matrix, word_rows
 from lightretriever.artifacts.pipeline.later import LaterDocuments
-from lightretriever.artifacts.pipeline.recipe import load_recipe
+from lightretriever.artifacts.pipeline.recipe import Recipe, read_recipe
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from tests.pipeline.test_growing import write_recipe
 from tests.support.commands import run
+from tests.support.recipes import change
 
 W, D, N = 50, 8, 40
 
@@ -199,7 +198,8 @@ def test_the_row_of_a_word_is_the_mean_over_its_forms(tmp_path: Path) -> None:
     tokenizer = TextTokenizer.from_bytes(pieces.to_str().encode(), name="pieces")
     table = np.random.default_rng(1).normal(size=(8, D)).astype(np.float32)
     texts = ["Fox fox foxes running", "the runs foxes", "Lynx wi-fi 日本", "fox"]
-    bm25 = Bm25Encoder.of(texts, Vocabulary(None, "english"), quantization=100, k1=0.9, b=0.4)
+    terms = Vocabulary(None, "english")
+    bm25 = Bm25Encoder.of(TermCounts.of(terms.terms_of(texts)), terms, quantization=100, k1=0.9, b=0.4)
     rows = word_rows(texts, bm25, tokenizer, table)
     assert rows.shape == (len(bm25.frequencies), D)
     found = dict(zip(bm25.numbers.names, rows, strict=True))
@@ -210,15 +210,10 @@ def test_the_row_of_a_word_is_the_mean_over_its_forms(tmp_path: Path) -> None:
         assert not found[word].any()
 
 
-def edited(recipe: Path, **sections: Any) -> Path:
-    recipe.write_text(yaml.safe_dump(yaml.safe_load(recipe.read_text()) | sections))
-    return recipe
-
-
 def test_a_bundle_finds_documents_by_words_that_they_lack(tmp_path: Path) -> None:
-    recipe = edited(write_recipe(tmp_path, "expand"), index={"factory": "Flat", "quantization": 100})
+    recipe = change(write_recipe(tmp_path, "expand"), {"index": {"factory": "Flat", "quantization": 100}})
     run("build", recipe)
-    run("index", edited(recipe, expand=False), "--output", tmp_path / "plain")
+    run("index", change(recipe, {"expand": False}), "--output", tmp_path / "plain")
     bundle, plain = Bundle.open(tmp_path / "bundle"), Bundle.open(tmp_path / "plain")
     assert verify_bundle(bundle.path) == []
     assert bundle.manifest.sparse.expansion == ExpansionInfo(terms=16, weight=0.25)
@@ -243,11 +238,11 @@ def test_a_bundle_finds_documents_by_words_that_they_lack(tmp_path: Path) -> Non
 @pytest.mark.parametrize("vocabulary", ["words", "both"])
 def test_documents_that_come_later_are_those_of_the_bundle(tmp_path: Path, vocabulary: str) -> None:
     index = {"factory": "Flat", "vocabulary": vocabulary, "token_factor": 0.5}
-    recipe = edited(write_recipe(tmp_path, "expand"), index=index)
+    recipe = change(write_recipe(tmp_path, "expand"), {"index": index})
     run("build", recipe)
     manifest = Bundle.open(tmp_path / "bundle").manifest
-    later = LaterDocuments.open(load_recipe(recipe), manifest, MAX_IMPACT)
-    documents = list(load_recipe(recipe).corpus.open())[5:9]
+    later = LaterDocuments.open(read_recipe(recipe, Recipe), manifest, MAX_IMPACT)
+    documents = list(read_recipe(recipe, Recipe).corpus.open())[5:9]
     encoded = later.encode(documents)
     with Bundle.open(tmp_path / "bundle").sparse() as sparse:
         for row, (_, found) in enumerate(encoded, start=5):
@@ -258,9 +253,9 @@ def test_documents_that_come_later_are_those_of_the_bundle(tmp_path: Path, vocab
             assert any(term.startswith("#") for term in found) == (vocabulary == "both")
     for other in (False, {"terms": 16, "weight": 1.0}):
         with pytest.raises(ResumeError, match=r"was made with expand terms=16 weight=0\.25, the recipe has"):
-            LaterDocuments.open(load_recipe(edited(recipe, expand=other)), manifest, MAX_IMPACT)
+            LaterDocuments.open(read_recipe(change(recipe, {"expand": other}), Recipe), manifest, MAX_IMPACT)
 
 
 def test_tokens_are_not_expanded(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match=r"expand adds words, and index\.vocabulary is tokens"):
-        run("build", edited(write_recipe(tmp_path, "expand"), index={"vocabulary": "tokens"}))
+        run("build", change(write_recipe(tmp_path, "expand"), {"index": {"vocabulary": "tokens"}}))

@@ -1,19 +1,19 @@
 """The evaluation with a whole model as query encoder, against its formulas computed in numpy."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import ModelError
-from lightretriever.artifacts.evaluation.evaluate import Evaluation
 from lightretriever.artifacts.pipeline.biencoder import load_biencoder
 from lightretriever.artifacts.pipeline.encoded import TextStore
 from lightretriever.artifacts.pipeline.encoder import token_rows
 from lightretriever.artifacts.pipeline.language_model import LanguageModel
 from lightretriever.artifacts.pipeline.model import Backbone
-from lightretriever.artifacts.pipeline.recipe import ModelRecipe, load_recipe
+from lightretriever.artifacts.pipeline.recipe import ModelRecipe, Recipe, read_recipe
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from tokenizers import Tokenizer
@@ -45,7 +45,7 @@ def built(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def evaluated(built: Path, model_folder: Path) -> Evaluation:
+def evaluated(built: Path, model_folder: Path) -> dict[str, Any]:
     dataset = write_dataset(built / "toy", QRELS)
     return evaluate_bundle(built / "bundle", dataset, built / "out", query_model=ModelRecipe(path=str(model_folder)))
 
@@ -58,19 +58,19 @@ def ranked(folder: Path, system: str) -> dict[str, list[str]]:
     return found
 
 
-def test_the_systems_of_a_whole_model(evaluated: Evaluation) -> None:
+def test_the_systems_of_a_whole_model(evaluated: dict[str, Any]) -> None:
     light = ["dense", "sparse", "hybrid"]
-    assert list(evaluated.metrics) == [*light, "full-dense", "full-sparse", "full-hybrid", "bm25"]
-    assert evaluated.report["warnings"] == []
-    assert evaluated.metrics["full-dense"] != evaluated.metrics["dense"]
-    assert set(evaluated.report["postings_per_query"]) == {*light[1:], "full-sparse", "full-hybrid"}
+    assert list(evaluated["metrics"]) == [*light, "full-dense", "full-sparse", "full-hybrid", "bm25"]
+    assert evaluated["warnings"] == []
+    assert evaluated["metrics"]["full-dense"] != evaluated["metrics"]["dense"]
+    assert set(evaluated["postings_per_query"]) == {*light[1:], "full-sparse", "full-hybrid"}
 
 
 def test_dense_and_sparse_rank_by_the_models_own_vectors(
-    evaluated: Evaluation, built: Path, backbone: Backbone
+    evaluated: dict[str, Any], built: Path, backbone: Backbone
 ) -> None:
     rows = TextStore(built / "work" / "encode").whole()
-    names = [document.id.replace(" ", "%20") for document in load_recipe(built / "recipe.yaml").corpus.open()]
+    names = [document.id.replace(" ", "%20") for document in read_recipe(built / "recipe.yaml", Recipe).corpus.open()]
     documents = rows.dense[:, :24].astype(np.float64)
     documents /= np.linalg.norm(documents, axis=1, keepdims=True)
     impacts = np.zeros((len(names), backbone.vocab_size))
@@ -85,10 +85,10 @@ def test_dense_and_sparse_rank_by_the_models_own_vectors(
         by_name = dict(zip(names, sparse_scores, strict=True))
         in_order = [by_name[name] for name in found["full-sparse"][query]]
         assert in_order == pytest.approx(sorted(sparse_scores[sparse_scores > 0], reverse=True), rel=1e-5)
-    assert evaluated.metrics["full-sparse"]["R@100"] > 0
+    assert evaluated["metrics"]["full-sparse"]["R@100"] > 0
 
 
-def test_the_fusion_is_that_of_the_service(evaluated: Evaluation, built: Path) -> None:
+def test_the_fusion_is_that_of_the_service(evaluated: dict[str, Any], built: Path) -> None:
     """A hybrid's hits come from both legs, and its first hit is the best of one of them or between the two."""
     legs = {system: ranked(built / "out", system) for system in ("full-dense", "full-sparse", "full-hybrid")}
     for query in QUERIES:
@@ -99,7 +99,7 @@ def test_the_fusion_is_that_of_the_service(evaluated: Evaluation, built: Path) -
 def test_another_first_token_is_warned_of(built: Path, model_folder: Path, tmp_path: Path) -> None:
     dataset = write_dataset(tmp_path / "toy", QRELS)
     model = ModelRecipe(path=str(model_folder), bos_token="<|endoftext|>")
-    report = evaluate_bundle(built / "bundle", dataset, tmp_path / "out", only=["full-dense"], query_model=model).report
+    report = evaluate_bundle(built / "bundle", dataset, tmp_path / "out", only=["full-dense"], query_model=model)
     (warning,) = report["warnings"]
     assert "is not the very one of the documents" in warning
     assert report["settings"]["query_model"] == {"name": "llama", "adapter": None, "bos_token": "<|endoftext|>"}
@@ -130,8 +130,8 @@ def test_a_biencoder_ranks_by_its_own_vectors(biencoder: Path, tmp_path: Path) -
     dataset = write_dataset(tmp_path / "toy", QRELS)
     model = ModelRecipe(path=str(biencoder))
     found = evaluate_bundle(tmp_path / "bundle", dataset, tmp_path / "out", query_model=model)
-    assert list(found.metrics)[3:] == ["full-dense", "full-hybrid", "bm25"]
-    assert found.report["warnings"] == []
+    assert list(found["metrics"])[3:] == ["full-dense", "full-hybrid", "bm25"]
+    assert found["warnings"] == []
     encoder = SentenceTransformer(str(biencoder), device="cpu", trust_remote_code=False)
     documents = tiny_documents(60)
     vectors = encoder.encode([document.full_text for document in documents], normalize_embeddings=True)

@@ -9,13 +9,14 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import RecipeError
 from lightretriever.artifacts.pipeline.biencoder import BiEncoder, load_biencoder
 from lightretriever.artifacts.pipeline.general import GeneralTable, find_general_table, shipped_tables
-from lightretriever.artifacts.pipeline.recipe import load_recipe
+from lightretriever.artifacts.pipeline.recipe import Recipe, read_recipe
 from lightretriever.artifacts.tokens.table import TokenTable
 
-from tests.pipeline.test_distil import COUNT, QUERIES, change, write_recipe
+from tests.pipeline.test_distil import COUNT, QUERIES, write_recipe
 from tests.support.biencoder import save_biencoder
 from tests.support.commands import run
 from tests.support.models import write_corpus
+from tests.support.recipes import change
 
 FIT = {"epochs": 3, "batch_size": 32, "learning_rate": 0.02, "held_out": 40}
 
@@ -45,11 +46,7 @@ def table(encoder_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 @pytest.fixture
 def recipe(tmp_path: Path, encoder_folder: Path) -> Path:
     """A model and a corpus alone: no section `distil`."""
-    path = write_recipe(tmp_path, encoder_folder)
-    content = yaml.safe_load(path.read_text())
-    del content["distil"]
-    path.write_text(yaml.safe_dump(content))
-    return path
+    return change(write_recipe(tmp_path, encoder_folder), without="distil")
 
 
 def test_a_table_agrees_with_its_encoder_more_than_single_tokens_do(table: Path, encoder: BiEncoder) -> None:
@@ -70,7 +67,7 @@ def test_a_table_of_another_encoder_is_not_taken(table: Path, encoder: BiEncoder
 
 
 def test_with_a_named_table_only_documents_are_encoded(table: Path, recipe: Path, tmp_path: Path) -> None:
-    change(recipe, "tables", {"search": str(table)})
+    change(recipe, {"tables": {"search": str(table)}})
     run("build", recipe)
     built = TokenTable.open(tmp_path / "bundle" / "tables" / "search.npy")
     np.testing.assert_allclose(
@@ -84,17 +81,15 @@ def test_with_a_named_table_only_documents_are_encoded(table: Path, recipe: Path
 def test_distil_fits_a_table_to_the_corpus_and_compares_it_with_the_general_one(
     table: Path, recipe: Path, tmp_path: Path
 ) -> None:
-    change(recipe, "tables", {"search": str(table)})
+    change(recipe, {"tables": {"search": str(table)}})
     run("encode", recipe)
-    change(recipe, "distil", {**FIT, "queries": [str(tmp_path / "queries.jsonl")]})
+    change(recipe, {"distil": {**FIT, "queries": [str(tmp_path / "queries.jsonl")]}})
     output = run("distil-table", recipe)
     assert "; general table 0." in output
     assert "encode: " not in output.partition("fit:")[2]
     rows = np.load(tmp_path / "work" / "tables" / "search" / "table.npy")
     assert (rows != GeneralTable.open(table).rows()).any()
-    content = yaml.safe_load(recipe.read_text())
-    del content["distil"]
-    recipe.write_text(yaml.safe_dump(content))
+    change(recipe, without="distil")
     run("distil-table", recipe)
     rows = np.load(tmp_path / "work" / "tables" / "search" / "table.npy")
     np.testing.assert_array_equal(rows, GeneralTable.open(table).rows())
@@ -102,9 +97,9 @@ def test_distil_fits_a_table_to_the_corpus_and_compares_it_with_the_general_one(
 
 
 def test_without_a_general_table_one_is_fitted(recipe: Path, tmp_path: Path) -> None:
-    assert load_recipe(recipe).biencoder
-    assert load_recipe(recipe).model.trained
-    assert not load_recipe(recipe, {"model.adapter": "some/adapter"}).biencoder
+    assert read_recipe(recipe, Recipe).biencoder
+    assert read_recipe(recipe, Recipe).model.trained
+    assert not read_recipe(recipe, Recipe, {"model.adapter": "some/adapter"}).biencoder
     run("build", recipe)
     assert (tmp_path / "work" / "tables" / "search" / "training.json").is_file()
 
@@ -113,17 +108,17 @@ def test_a_named_table_of_another_encoder_is_refused(table: Path, recipe: Path, 
     other = tmp_path / "other-table"
     shutil.copytree(table, other)
     np.save(other / "table.npy", -np.load(other / "table.npy"))
-    change(recipe, "tables", {"search": str(other)})
+    change(recipe, {"tables": {"search": str(other)}})
     with pytest.raises(RecipeError, match="is not a table of tiny-bi: tokenizer, size or vectors differ"):
         run("build", recipe)
-    change(recipe, "tables", {"search": str(tmp_path / "nowhere")})
+    change(recipe, {"tables": {"search": str(tmp_path / "nowhere")}})
     with pytest.raises(RecipeError, match=r"nowhere: is no general table: table.json is missing"):
         run("build", recipe)
 
 
 def test_a_corpus_of_single_words_takes_the_table_too(table: Path, recipe: Path, tmp_path: Path) -> None:
     (tmp_path / "corpus.jsonl").write_text('{"_id": "1", "text": "music"}\n{"_id": "2", "text": "terminal"}\n')
-    change(recipe, "tables", {"search": str(table)})
+    change(recipe, {"tables": {"search": str(table)}})
     run("build", recipe)
     assert not (tmp_path / "work" / "tables" / "search" / "training.json").exists()
 

@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 import torch
 from lightretriever.artifacts.errors import ModelError
-from lightretriever.artifacts.pipeline.model import load_backbone
 from lightretriever.artifacts.pipeline.weights import convert_gguf
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM
 
-from tests.support.models import SHAPE
+from tests.support.models import SHAPE, load
 
 QUANTISATION = gguf.GGMLQuantizationType.Q8_0
 
@@ -83,7 +82,7 @@ def test_conversion_is_bit_exact_and_happens_once(model_folder: Path, tmp_path: 
 
 def test_a_gguf_file_is_a_model_like_any_other(model_folder: Path, tmp_path: Path) -> None:
     write_gguf(tmp_path / "tiny.gguf", model_folder)
-    backbone = load_backbone(str(tmp_path / "tiny.gguf"), work=tmp_path / "work", device="cpu")
+    backbone = load(tmp_path / "tiny.gguf", tmp_path / "work")
     expected = Tokenizer.from_file(str(model_folder / "tokenizer.json")).encode("plays music", add_special_tokens=False)
     assert backbone.tokenizer.encode("Plays Music").tolist() == expected.ids
     assert backbone.head.shape == (backbone.vocab_size, 32)

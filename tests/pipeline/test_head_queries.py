@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 from fastapi.testclient import TestClient
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
-from lightretriever.artifacts.errors import BundleError, CorpusError, LightRetrieverError, RecipeError, ResumeError
+from lightretriever.artifacts.errors import BundleError, CorpusError, RecipeError, ResumeError
 from lightretriever.artifacts.evaluation.full import encode_fully
 from lightretriever.artifacts.pipeline.head import most_frequent
 from lightretriever.artifacts.pipeline.language_model import LanguageModel
@@ -25,7 +24,7 @@ from lightretriever.service.settings import Settings
 
 from tests.support import recipes
 from tests.support.biencoder import save_biencoder
-from tests.support.commands import invoke, run
+from tests.support.commands import run
 from tests.support.tampering import copy_of, edit_manifest, resign
 
 TASKS = {"web": "Given a web search query, retrieve relevant passages", "fact": "Given a claim, find its evidence"}
@@ -142,9 +141,7 @@ def test_without_learned_impacts_the_sparse_leg_stays(tmp_path: Path) -> None:
                 told = client.post("/search", json={"query": "play music", "mode": mode, "explain": True}).json()
                 assert told["head_query"] is expected
         run("index", recipe, "--output", tmp_path / "same")
-        edited = yaml.safe_load(recipe.read_text())
-        del edited["head"]
-        recipe.write_text(yaml.safe_dump(edited))
+        recipes.change(recipe, without="head")
         run("index", recipe, "--output", tmp_path / "without")
         with SearchEngine.open(Bundle.open(tmp_path / "without")) as without:
             assert ranked(engine, "play music", "sparse") == ranked(without, "play music", "sparse")
@@ -217,21 +214,15 @@ def test_a_bad_log_is_named_before_the_model_reads(
         (tmp_path / "log").write_bytes(content)
     for command in ("build", "table"):
         with pytest.raises(CorpusError, match=message):
-            fail(command, recipe, "--head-queries", tmp_path / "log")
+            run(command, recipe, "--head-queries", tmp_path / "log")
     assert not (tmp_path / "work" / "tables").exists()
-
-
-def fail(*arguments: str | Path) -> None:
-    failed = invoke(*arguments)
-    assert isinstance(failed.exception, LightRetrieverError), failed.output
-    raise failed.exception
 
 
 def test_options_are_checked(place: Path) -> None:
     with pytest.raises(RecipeError, match=r"head\.top: Input should be greater than or equal to 1 \(found 0\)"):
-        fail("table", place / "recipe.yaml", "--head-queries", place / "queries.log", "--top", "0")
+        run("table", place / "recipe.yaml", "--head-queries", place / "queries.log", "--top", "0")
     with pytest.raises(RecipeError, match=r"head\.queries: Field required"):
-        fail("table", place / "recipe.yaml", "--top", "5")
+        run("table", place / "recipe.yaml", "--top", "5")
 
 
 def test_a_stopped_run_goes_on_and_another_log_is_read_anew(
@@ -250,7 +241,7 @@ def test_a_stopped_run_goes_on_and_another_log_is_read_anew(
 
     monkeypatch.setattr(LanguageModel, "encode_queries", stopped)
     with pytest.raises(ResumeError, match="stopped"):
-        fail("table", recipe)
+        run("table", recipe)
     run("table", recipe)
     assert read == ["play music", "a text editor", "chess games", "rare one", "chess games", "rare one"]
     run("table", recipe)
@@ -258,17 +249,17 @@ def test_a_stopped_run_goes_on_and_another_log_is_read_anew(
     run("encode", recipe)
     (tmp_path / "queries.log").write_text("chess games\n")
     with pytest.raises(ResumeError, match=r"head: was made of other inputs \(queries: .*Run `lightretriever table`"):
-        fail("index", recipe)
+        run("index", recipe)
     run("table", recipe)
     assert read[6:] == ["chess games"]
     vectors = tmp_path / "work" / "tables" / "web" / "head" / "vectors.npy"
     content = vectors.read_bytes()
     vectors.write_bytes(content[:-1])
     with pytest.raises(ResumeError, match=r"unusable head queries: .*Delete its folder"):
-        fail("index", recipe)
+        run("index", recipe)
     vectors.unlink()
     with pytest.raises(ResumeError, match=r"vectors\.npy: not there\. Run `lightretriever table` to its end"):
-        fail("index", recipe)
+        run("index", recipe)
     vectors.write_bytes(content)
     run("index", recipe)
     head = Bundle.open(tmp_path / "bundle").head("web")

@@ -5,7 +5,6 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,8 +16,7 @@ from lightretriever.artifacts.errors import RecipeError, ResumeError
 from lightretriever.artifacts.pipeline.encoded import TextStore
 from lightretriever.artifacts.pipeline.encoder import token_rows
 from lightretriever.artifacts.pipeline.language_model import LanguageModel
-from lightretriever.artifacts.pipeline.model import load_backbone
-from lightretriever.artifacts.pipeline.recipe import load_recipe
+from lightretriever.artifacts.pipeline.recipe import Recipe, read_recipe
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.tokens.idf import load_idf, save_idf
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
@@ -26,7 +24,8 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
 from tests.support.commands import run
-from tests.support.recipes import write_recipe
+from tests.support.models import load
+from tests.support.recipes import change, write_recipe
 
 DOCUMENTS = 12
 Document = dict[int, int]
@@ -74,14 +73,8 @@ def built(recipe: Path, finished: Path, tmp_path: Path) -> Path:
     """The recipe with a work directory and a bundle of its own, as its build left them."""
     for name in ("work", "bundle"):
         shutil.copytree(finished / name, tmp_path / name)
-    change(recipe, "model", adapter=str(finished / "adapter"))
+    change(recipe, {"model.adapter": str(finished / "adapter")})
     return recipe
-
-
-def change(recipe: Path, section: str, **values: Any) -> None:
-    content = yaml.safe_load(recipe.read_text())
-    content[section] |= values
-    recipe.write_text(yaml.safe_dump(content))
 
 
 @contextmanager
@@ -120,7 +113,7 @@ def test_an_adapter_with_weights_makes_a_bundle_with_weights(
         found = bundle.idf()
         assert found is not None
         np.testing.assert_array_equal(found, idf)
-    change(built, "encode", top_k=None)
+    change(built, {"encode.top_k": None})
     run("encode", built, "--work", tmp_path / "all")
     assert encoded(tmp_path / "work") == best(encoded(tmp_path / "all"), 40)
 
@@ -133,7 +126,7 @@ def test_one_encoding_gives_bundles_of_several_sizes_and_of_both_kinds(built: Pa
             manifest = bundle.manifest
             assert (manifest.sparse.top_k, manifest.dimension, manifest.sparse.query_weights) == (top_k, 8, "idf_count")
             assert impacts(index, manifest.vocab_size) == best(everything, top_k)
-    change(built, "model", idf=None)
+    change(built, {"model.idf": None})
     run("index", built, "--top-k", "3", "--overwrite")
     with opened(tmp_path / "bundle") as (bundle, index):
         assert (bundle.manifest.sparse.query_weights, bundle.idf()) == ("count", None)
@@ -142,7 +135,7 @@ def test_one_encoding_gives_bundles_of_several_sizes_and_of_both_kinds(built: Pa
 
 def test_cutting_twice_is_cutting_once(built: Path, tmp_path: Path) -> None:
     run("index", built, "--top-k", "7", "--overwrite")
-    change(built, "encode", top_k=7)
+    change(built, {"encode.top_k": 7})
     run("build", built, "--work", tmp_path / "work2", "--output", tmp_path / "once")
     with opened(tmp_path / "bundle") as (twice, first), opened(tmp_path / "once") as (once, second):
         assert twice.manifest.sparse == once.manifest.sparse
@@ -150,7 +143,7 @@ def test_cutting_twice_is_cutting_once(built: Path, tmp_path: Path) -> None:
 
 
 def test_without_weights_the_adapter_makes_a_bundle_of_counts(recipe: Path, tmp_path: Path) -> None:
-    change(recipe, "model", idf=None)
+    change(recipe, {"model.idf": None})
     run("build", recipe)
     with opened(tmp_path / "bundle") as (bundle, _):
         assert (bundle.manifest.sparse.query_weights, bundle.idf()) == ("count", None)
@@ -160,7 +153,7 @@ def test_without_weights_the_adapter_makes_a_bundle_of_counts(recipe: Path, tmp_
 def test_weights_can_be_those_of_the_corpus_itself_from_the_same_encoding(
     built: Path, tmp_path: Path, idf: npt.NDArray[np.float32]
 ) -> None:
-    change(built, "model", idf="corpus")
+    change(built, {"model.idf": "corpus"})
     run("build", built, "--output", tmp_path / "corpus-weights")
     with opened(tmp_path / "corpus-weights") as (bundle, _):
         assert bundle.manifest.sparse.query_weights == "idf_count"
@@ -181,15 +174,12 @@ def test_an_adapter_can_say_that_its_weights_are_not_for_the_query(recipe: Path,
     """Trained with plain counts and weighted table rows: the IDF is there for the rows alone."""
     settings = {"idf_rows": True, "query_weights": "count"}
     (tmp_path / "adapter" / "lightretriever.json").write_text(json.dumps(settings))
-    change(recipe, "index", table_dtype="float32")
+    change(recipe, {"index.table_dtype": "float32"})
     run("build", recipe)
     bundle = Bundle.open(tmp_path / "bundle")
     assert bundle.manifest.sparse.query_weights == "count"
-    plain = load_backbone(
-        yaml.safe_load(recipe.read_text())["model"]["path"],
-        work=tmp_path / "plain",
-        adapter=str(tmp_path / "adapter"),
-        device="cpu",
+    plain = load(
+        yaml.safe_load(recipe.read_text())["model"]["path"], tmp_path / "plain", adapter=str(tmp_path / "adapter")
     )
     task = bundle.manifest.default_task
     instruction = bundle.manifest.tasks[task].instruction
@@ -202,7 +192,7 @@ def test_an_adapter_can_say_that_its_weights_are_not_for_the_query(recipe: Path,
 
 def test_a_file_can_be_named_instead(recipe: Path, tmp_path: Path, idf: npt.NDArray[np.float32]) -> None:
     save_idf(tmp_path / "other.npy", idf * 2)
-    change(recipe, "model", adapter=None, idf=str(tmp_path / "other.npy"))
+    change(recipe, {"model.adapter": None, "model.idf": str(tmp_path / "other.npy")})
     run("build", recipe)
     found = Bundle.open(tmp_path / "bundle").idf()
     assert found is not None
@@ -211,12 +201,12 @@ def test_a_file_can_be_named_instead(recipe: Path, tmp_path: Path, idf: npt.NDAr
 
 def test_changed_weights_are_noticed(built: Path, tmp_path: Path, idf: npt.NDArray[np.float32]) -> None:
     save_idf(tmp_path / "other.npy", idf * 2)
-    change(built, "model", idf=str(tmp_path / "other.npy"))
+    change(built, {"model.idf": str(tmp_path / "other.npy")})
     with pytest.raises(ResumeError, match=r"model\.idf is .*other\.npy with SHA-256 .* now, was begun with"):
         run("index", built, "--overwrite")
     with pytest.raises(ResumeError, match=r"backbone\.json: .*\(idf: "):
         run("encode", built)
-    change(built, "model", idf="auto")
+    change(built, {"model.idf": "auto"})
     save_idf(tmp_path / "work" / "idf.npy", idf * 2)
     with pytest.raises(ResumeError, match=r"idf\.npy: was changed"):
         run("index", built, "--overwrite")
@@ -227,7 +217,7 @@ def test_unusable_weights_are_refused_before_anything_is_written(
     recipe: Path, tmp_path: Path, file: str, message: str
 ) -> None:
     save_idf(tmp_path / "short.npy", np.ones(5, np.float32))
-    change(recipe, "model", idf=str(tmp_path / file))
+    change(recipe, {"model.idf": str(tmp_path / file)})
     with pytest.raises(RecipeError, match=rf"model\.idf: .*{message}"):
         run("build", recipe)
     assert not (tmp_path / "work" / "backbone.json").exists()
@@ -235,5 +225,5 @@ def test_unusable_weights_are_refused_before_anything_is_written(
 
 def test_index_can_not_keep_more_than_was_encoded(recipe: Path) -> None:
     with pytest.raises(RecipeError, match=r"index\.top_k is 41, but encode\.top_k keeps only 40 terms"):
-        load_recipe(recipe, {"index.top_k": 41})
-    assert load_recipe(recipe, {"index.top_k": 40}).index.top_k == 40
+        read_recipe(recipe, Recipe, {"index.top_k": 41})
+    assert read_recipe(recipe, Recipe, {"index.top_k": 40}).index.top_k == 40

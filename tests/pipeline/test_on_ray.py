@@ -10,12 +10,12 @@ from time import sleep
 from typing import Any
 
 import pytest
-import yaml
 from lightretriever.artifacts.errors import RecipeError, ResumeError
 
 from tests.faults.builds import files
 from tests.pipeline.test_growing import COUNT, counts, write_recipe
 from tests.support.commands import invoke, summary_of
+from tests.support.recipes import change
 
 pytestmark = pytest.mark.slow
 STORE_BYTES = 80 * 2**20
@@ -41,8 +41,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 @pytest.mark.parametrize("lost", ["process", "node"])
 def test_a_cluster_that_loses_a_worker_makes_the_shards_of_one_process(tmp_path: Path, cluster: Any, lost: str) -> None:
     recipe = write_recipe(tmp_path, "learned")
-    content = yaml.safe_load(recipe.read_text())
-    recipe.write_text(yaml.safe_dump(content | {"encode": content["encode"] | {"shard_size": 4}}))
+    change(recipe, {"encode.shard_size": 4})
     whole = summary_of("encode", recipe, "--work", tmp_path / "whole")
     command = [sys.executable, "-m", "lightretriever.service.cli", "encode", str(recipe), "--ray", cluster.address]
     with subprocess.Popen([*command, "--json"], stdout=subprocess.PIPE, text=True) as encode:
@@ -83,8 +82,7 @@ def working() -> list[int]:
 def test_an_error_of_a_task_is_the_commands(tmp_path: Path, cluster: Any) -> None:
     recipe = write_recipe(tmp_path, "learned")
     assert counts(summary_of("encode", recipe, "--ray", cluster.address))[1] == COUNT
-    content = yaml.safe_load(recipe.read_text())
-    recipe.write_text(yaml.safe_dump(content | {"encode": content["encode"] | {"top_k": 5}}))
+    change(recipe, {"encode.top_k": 5})
     failed = invoke("encode", recipe, "--ray", cluster.address).exception
     assert isinstance(failed, ResumeError)
     assert "top_k: 20 there, 5 now" in str(failed)

@@ -12,7 +12,7 @@ from lightretriever.artifacts.errors import RecipeError, ResumeError
 from lightretriever.artifacts.pipeline.biencoder import load_biencoder
 from lightretriever.artifacts.pipeline.encoded import TextStore
 from lightretriever.artifacts.pipeline.fit_texts import corpus_sentences
-from lightretriever.artifacts.pipeline.recipe import load_recipe
+from lightretriever.artifacts.pipeline.recipe import Recipe, read_recipe
 
 from tests.support.biencoder import save_biencoder
 from tests.support.commands import invoke, run
@@ -51,7 +51,7 @@ def test_sentences_that_the_teacher_reads_are_trained_on(recipe: Path, tmp_path:
     other = changed(recipe, refine=REFINE | {"teacher": str(teacher), "sentences": 60})
     run("build", other)
     bundle, encoder = Bundle.open(tmp_path / "bundle"), load_biencoder(str(teacher), device="cpu")
-    texts = corpus_sentences(load_recipe(other).corpus.open(), 60, 0)
+    texts = corpus_sentences(read_recipe(other, Recipe).corpus.open(), 60, 0)
     rows, tokenizer = bundle.table("web"), bundle.tokenizer()
     made = np.stack([rows.rows(np.array(tokenizer.query_ids(text))).mean(axis=0) for text in texts])
     wanted = encoder.encode_queries(texts).dense
@@ -166,4 +166,4 @@ def test_a_corpus_that_is_too_small_is_refused(recipe: Path, tmp_path: Path) -> 
 
 def test_a_bi_encoders_table_is_distilled_already(recipe: Path) -> None:
     with pytest.raises(RecipeError, match="refine can't be set beside distil"):
-        load_recipe(changed(recipe, distil={}, model={"path": "x"}, encode={}))
+        read_recipe(changed(recipe, distil={}, model={"path": "x"}, encode={}), Recipe)

@@ -4,9 +4,10 @@ from pathlib import Path
 import pytest
 import torch
 from lightretriever.artifacts.pipeline.language_model import instruction_prefix
-from lightretriever.artifacts.pipeline.model import Backbone, load_backbone
+from lightretriever.artifacts.pipeline.model import Backbone
 from lightretriever.artifacts.pipeline.states import SHARED, packed_states, token_states, visible
 
+from tests.support.models import load
 from tests.support.states import token_states_naive
 
 INSTRUCTION = "Given a web search query, retrieve relevant passages that answer the query"
@@ -101,7 +102,7 @@ def test_an_empty_prefix_is_refused(backbone: Backbone) -> None:
 def test_everything_lies_on_the_models_own_device(model_folder: Path, tmp_path: Path) -> None:
     """Token ids come from the CPU, the model may lie elsewhere. The device `meta` computes shapes only, and mixes with
     the CPU as little as CUDA does, so a tensor left behind shows on a machine without a GPU."""
-    backbone = load_backbone(str(model_folder), work=tmp_path, device="cpu")
+    backbone = load(model_folder, tmp_path)
     torch.nn.Module.to(backbone.model, "meta")
     prefix = instruction_prefix(backbone, INSTRUCTION)
     with torch.inference_mode():

@@ -113,7 +113,7 @@ def test_every_stage_says_what_it_made_and_what_comes_next(place: Path) -> None:
     evaluate = summary("evaluate", bundle.path, place, "--output", place / "evaluation", "--only", "bm25")
     report = json.loads(Path(evaluate["report"]).read_text())
     assert evaluate["metrics"] == report["metrics"]
-    assert (evaluate["queries"], evaluate["files"], evaluate["recorded"]) == (1, 2, None)
+    assert (evaluate["queries"], evaluate["files"]) == (1, 2)
 
 
 def test_build_counts_skipped_lines_and_verify_lists_problems(place: Path, tmp_path: Path) -> None:

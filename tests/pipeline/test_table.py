@@ -11,7 +11,7 @@ from lightretriever.artifacts.pipeline.adapter_files import load_embedding_bag
 from lightretriever.artifacts.pipeline.encoder import token_rows
 from lightretriever.artifacts.pipeline.language_model import LanguageModel, instruction_prefix
 from lightretriever.artifacts.pipeline.model import Backbone
-from lightretriever.artifacts.pipeline.recipe import Recipe, load_recipe
+from lightretriever.artifacts.pipeline.recipe import Recipe, read_recipe
 from lightretriever.artifacts.pipeline.stages import load_recipe_encoders, run_tables
 from lightretriever.artifacts.tokens.table import TokenTable, write_table
 from pydantic import ValidationError
@@ -26,7 +26,7 @@ PART = 100
 @pytest.fixture
 def recipe(tmp_path: Path, model_folder: Path) -> Recipe:
     tasks = {"one": INSTRUCTION, "other": "Find another"}
-    return load_recipe(write_recipe(tmp_path, model_folder, documents=5, tasks=tasks))
+    return read_recipe(write_recipe(tmp_path, model_folder, documents=5, tasks=tasks), Recipe)
 
 
 def test_every_row_equals_the_token_by_token_forward_pass(any_backbone: Backbone, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from lightretriever.artifacts.errors import BundleError, ResumeError
 from lightretriever.artifacts.evaluation.full import encode_fully
 from lightretriever.artifacts.pipeline.biencoder import load_biencoder
 from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder
-from lightretriever.artifacts.pipeline.encoded import TextStore
+from lightretriever.artifacts.pipeline.encoded import TermCounts, TextStore
 from lightretriever.artifacts.pipeline.encoder import Encoder, TextModel
 from lightretriever.artifacts.pipeline.encoders import load_encoder, load_sparse_encoder
 from lightretriever.artifacts.pipeline.language_model import LanguageModel
@@ -75,7 +75,8 @@ class Built:
         """By what the sparse model, or BM25, makes of its own tokens."""
         learned = None if self.kind == "bm25" else self.sparse.encode_impacts(TEXTS)
         weights = None if isinstance(self.sparse, LanguageModel) else self.sparse.weights
-        bm25 = Bm25Encoder.of(TEXTS, Vocabulary(self.sparse.tokenizer, None), quantization=100, k1=0.9, b=0.4)
+        terms = Vocabulary(self.sparse.tokenizer, None)
+        bm25 = Bm25Encoder.of(TermCounts.of(terms.terms_of(TEXTS)), terms, quantization=100, k1=0.9, b=0.4)
         names = np.array(bm25.numbers.names).astype(np.int32)
         rows = learned or [(names[terms], impacts) for terms, impacts in bm25.impacts(TEXTS)]
         found = np.zeros(COUNT)

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 import yaml
-from lightretriever.artifacts.evaluation.quality import read_rows
 from lightretriever.artifacts.training.recipe import TrainRecipe
 
 from research.quality import ablations, evaluate
+from research.quality.recorded import read_rows
 from tests.support.toy import save_toy_model, write_toy_set
 
 RECIPE: dict[str, Any] = {

@@ -7,9 +7,9 @@ import pytest
 import yaml
 from lightretriever.artifacts.bundle.manifest import HeadInfo
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.evaluation.quality import read_rows
 
 from research.quality import evaluate, judged_part
+from research.quality.recorded import read_rows
 from tests.support.models import save_model, write_corpus
 
 RECIPE = {

@@ -8,7 +8,7 @@ import pytest
 import yaml
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
-from lightretriever.artifacts.pipeline.recipe import load_recipe
+from lightretriever.artifacts.pipeline.recipe import Recipe, read_recipe
 
 from research.speed.make_corpus import main, read_sample
 from tests.support.commands import run
@@ -74,7 +74,7 @@ def test_a_larger_bundle_of_words(vocabulary: str, recipe: Path, tmp_path: Path)
 
 
 def test_the_sample_is_cut_as_the_bundle_is(recipe: Path) -> None:
-    sample = read_sample(load_recipe(recipe))
+    sample = read_sample(read_recipe(recipe, Recipe))
     assert sample.dense.shape == (60, 8)
     assert np.diff(sample.indptr).max() == 25
 

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lightretriever.artifacts.evaluation.quality import record
 
 from research.pages import result_tables, results
+from research.quality.recorded import record
 
 REPORT: dict[str, Any] = {
     "dataset": {"name": "scifact", "split": "test", "queries": 300},

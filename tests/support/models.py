@@ -3,8 +3,11 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
+from lightretriever.artifacts.pipeline.model import Backbone, load_model
+from lightretriever.artifacts.pipeline.recipe import ModelRecipe
 from tokenizers import Tokenizer, processors
 from transformers import (
     AutoModelForCausalLM,
@@ -37,6 +40,11 @@ CONFIGS: dict[str, Callable[..., PreTrainedConfig]] = {
         **shape,
     ),
 }
+
+
+def load(path: Path, work: Path, *, layers: int | None = None, **settings: Any) -> Backbone:
+    """Load a model on the CPU, with these settings of a recipe."""
+    return load_model(ModelRecipe(**{"path": str(path), "device": "cpu", **settings}), work, layers=layers)
 
 
 def save_model(folder: Path, kind: str, *, bos_token: str | None = "<|im_start|>") -> Path:

@@ -1,6 +1,8 @@
-"""A recipe over tiny documents."""
+"""Recipes over tiny documents."""
 
 from collections.abc import Mapping
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +10,7 @@ import yaml
 
 from tests.support.models import write_corpus
 
-__all__ = ["write_recipe"]
+__all__ = ["change", "write_recipe"]
 
 
 def write_recipe(
@@ -33,3 +35,14 @@ def write_recipe(
     file = folder / "recipe.yaml"
     file.write_text(yaml.safe_dump(recipe))
     return file
+
+
+def change(recipe: Path, values: Mapping[str, Any] | None = None, *, without: str | None = None) -> Path:
+    """Set dotted keys, such as `index.top_k`, of a recipe, take a section out of it, and give its file."""
+    content = yaml.safe_load(recipe.read_text())
+    for key, value in (values or {}).items():
+        *sections, last = key.split(".")
+        reduce(getitem, sections, content)[last] = value
+    content.pop(without, None)
+    recipe.write_text(yaml.safe_dump(content))
+    return recipe

@@ -19,6 +19,7 @@ from lightretriever.artifacts.bundle.writer import (
 )
 from lightretriever.artifacts.corpus.fields import FieldKind
 from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder
+from lightretriever.artifacts.pipeline.encoded import TermCounts
 from lightretriever.artifacts.sparse.vocabulary import Language, Vocabulary, VocabularyKind
 from lightretriever.artifacts.tokens.idf import idf_weights
 from lightretriever.artifacts.tokens.table import TableDtype
@@ -167,7 +168,7 @@ def in_vocabulary(
     if vocabulary == "tokens":
         return list(learned), None
     words = Vocabulary(None, language)
-    bm25 = Bm25Encoder.of(texts, words, quantization=QUANTIZATION, k1=0.9, b=0.4)
+    bm25 = Bm25Encoder.of(TermCounts.of(words.terms_of(texts)), words, quantization=QUANTIZATION, k1=0.9, b=0.4)
     names = bm25.numbers.names
     rows = [dict(zip(terms.tolist(), impacts.tolist(), strict=True)) for terms, impacts in bm25.impacts(texts)]
     if vocabulary == "words":

@@ -9,7 +9,7 @@ import pytest
 import torch
 from lightretriever.artifacts.errors import CorpusError, RecipeError
 from lightretriever.artifacts.pipeline.language_model import FULL_QUERY_TERMS, LanguageModel, instruction_prefix
-from lightretriever.artifacts.pipeline.model import Backbone, load_backbone
+from lightretriever.artifacts.pipeline.model import Backbone
 from lightretriever.artifacts.pipeline.recipe import EncodeRecipe
 from lightretriever.artifacts.pipeline.states import pack, packed_states
 from lightretriever.artifacts.tokens.idf import idf_weights
@@ -32,7 +32,7 @@ from lightretriever.artifacts.training.recipe import (
 )
 from lightretriever.artifacts.training.types import Batch, Example, StepContext, TrainingSet
 
-from tests.support.models import CONFIGS, save_model
+from tests.support.models import CONFIGS, load, save_model
 from tests.support.states import padded_weights, token_states_naive
 from tests.support.tiny import tiny_documents
 
@@ -44,13 +44,13 @@ INSTRUCTION = "Given a description, retrieve programs"
 @pytest.fixture(scope="module", params=sorted(CONFIGS))
 def any_backbone(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Backbone:
     folder = tmp_path_factory.mktemp("model")
-    return load_backbone(str(save_model(folder / request.param, request.param)), work=folder / "work", device="cpu")
+    return load(save_model(folder / request.param, request.param), folder / "work")
 
 
 @pytest.fixture(scope="module")
 def backbone(tmp_path_factory: pytest.TempPathFactory) -> Backbone:
     folder = tmp_path_factory.mktemp("model")
-    loaded = load_backbone(str(save_model(folder / "llama", "llama")), work=folder / "work", device="cpu")
+    loaded = load(save_model(folder / "llama", "llama"), folder / "work")
     loaded.decoder.requires_grad_(True)
     return loaded
 
@@ -134,7 +134,7 @@ def test_gradient_caching_equals_the_plain_step(backbone: Backbone, batch: Batch
 def test_gradient_caching_equals_the_plain_step_in_half_precision(tmp_path: Path, batch: Batch) -> None:
     """An adapter in float32 on a bfloat16 model under autocast, as on a GPU; all of its gradients must arrive."""
     folder = save_model(tmp_path / "llama", "llama")
-    loaded = load_backbone(str(folder), work=tmp_path, device="cpu", dtype="bfloat16")
+    loaded = load(folder, tmp_path, dtype="bfloat16")
     adapter = Adapter(loaded, LoraRecipe(r=4, alpha=8, dropout=0.0), seed=1)
     with torch.no_grad():
         for parameter in adapter.trained().values():  # half of them begin at 0, which hides the others

@@ -14,12 +14,12 @@ import pytest
 import torch
 from lightretriever.artifacts.pipeline.encoder import token_rows
 from lightretriever.artifacts.pipeline.language_model import LanguageModel
-from lightretriever.artifacts.pipeline.model import Backbone, load_backbone
+from lightretriever.artifacts.pipeline.model import Backbone
 from lightretriever.artifacts.pipeline.recipe import EncodeRecipe
 from lightretriever.artifacts.training.losses import contrastive_loss, distillation_loss, matryoshka_scores
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from tests.support.models import save_model
+from tests.support.models import load, save_model
 from tests.support.tiny import tiny_documents
 
 INSTRUCTION = "Find it"
@@ -34,7 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def backbone(folder: Path) -> Backbone:
-    return load_backbone(str(folder), work=folder / "work", device="cpu")
+    return load(folder, folder / "work")
 
 
 def states(folder: Path, ids: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -79,13 +79,13 @@ def test_table_rows_and_dense_queries(folder: Path, backbone: Backbone, tmp_path
 
 def test_texts_begin_with_bos_only_where_the_tokenizer_says_so(folder: Path, tmp_path: Path) -> None:
     without = save_model(tmp_path / "without", "llama", bos_token=None)
-    assert load_backbone(str(without), work=tmp_path, device="cpu").bos_id is None
-    assert load_backbone(str(folder), work=tmp_path, device="cpu").bos_id is not None
+    assert load(without, tmp_path).bos_id is None
+    assert load(folder, tmp_path).bos_id is not None
     named = AutoTokenizer.from_pretrained(without)
     named.bos_token = "<|im_start|>"  # named, but not put before a text
     named.save_pretrained(without)
-    assert load_backbone(str(without), work=tmp_path, device="cpu").bos_id is None
-    assert load_backbone(str(without), work=tmp_path, device="cpu", bos_token="<|im_start|>").bos_id is not None
+    assert load(without, tmp_path).bos_id is None
+    assert load(without, tmp_path, bos_token="<|im_start|>").bos_id is not None
 
 
 def test_a_space_gives_the_first_word_the_id_that_it_has_inside_a_text(backbone: Backbone) -> None:
@@ -114,8 +114,12 @@ def test_loss_is_a_sum_over_prefixes_and_both_legs_follow_the_full_dense_scores(
 @pytest.fixture(scope="module")
 def qwen(tmp_path_factory: pytest.TempPathFactory) -> Backbone:
     folder = Path(str(QWEN))
-    return load_backbone(
-        str(folder / "base"), adapter=str(folder / "adapter"), work=tmp_path_factory.mktemp("qwen"), dtype="bfloat16"
+    return load(
+        folder / "base",
+        tmp_path_factory.mktemp("qwen"),
+        adapter=str(folder / "adapter"),
+        dtype="bfloat16",
+        device="auto",
     )
 
 

@@ -22,7 +22,6 @@ from lightretriever.artifacts.files.workdir import check_plan, read_json
 from lightretriever.artifacts.pipeline.biencoder import load_biencoder
 from lightretriever.artifacts.pipeline.encoder import token_rows
 from lightretriever.artifacts.pipeline.language_model import LanguageModel
-from lightretriever.artifacts.pipeline.model import load_backbone
 from lightretriever.artifacts.training import loop
 from lightretriever.artifacts.training.data import prepare
 from lightretriever.artifacts.training.losses import row_loss, similarity_loss
@@ -33,6 +32,7 @@ from safetensors.torch import load_file
 from transformers import PreTrainedModel
 
 from tests.support.biencoder import save_biencoder
+from tests.support.models import load
 from tests.support.toy import save_toy_model, write_toy_set
 
 train = loop.train
@@ -111,8 +111,8 @@ def test_documents_and_tokens_of_the_adapter_lie_in_the_teachers_space(
     toy: Path, trained: Path, tmp_path: Path
 ) -> None:
     adapter = str(trained / "adapter")
-    backbone = load_backbone(str(toy / "model"), work=tmp_path, adapter=adapter, device="cpu")
-    plain = load_backbone(str(toy / "model"), work=tmp_path, device="cpu")
+    backbone = load(toy / "model", tmp_path, adapter=adapter)
+    plain = load(toy / "model", tmp_path)
     assert (backbone.vector_size, plain.vector_size) == (32, 64)
     assert backbone.fingerprint != plain.fingerprint
     encoder = LanguageModel.of(backbone)
@@ -232,7 +232,7 @@ def stages_of(recipe: TrainRecipe) -> Any:
 
 def test_a_block_is_a_function_of_seed_and_number(toy: Path, tmp_path: Path) -> None:
     recipe = TrainRecipe.model_validate(recipe_of(toy, tmp_path))
-    backbone = load_backbone(str(toy / "model"), work=tmp_path, device="cpu")
+    backbone = load(toy / "model", tmp_path)
     teacher = load_biencoder(str(toy / "teacher"), device="cpu")
     sets = prepare(recipe)
     first, second = (TaughtTexts(backbone, teacher, sets, recipe, Accelerator(cpu=True)) for _ in range(2))
@@ -251,7 +251,7 @@ def test_so_many_blocks_are_gone_through_again(toy: Path, tmp_path: Path) -> Non
     content = recipe_of(toy, tmp_path)
     content["teacher"]["blocks"] = 1
     recipe = TrainRecipe.model_validate(content)
-    backbone = load_backbone(str(toy / "model"), work=tmp_path, device="cpu")
+    backbone = load(toy / "model", tmp_path)
     teacher = load_biencoder(str(toy / "teacher"), device="cpu")
     texts = TaughtTexts(backbone, teacher, prepare(recipe), recipe, Accelerator(cpu=True))
     around = texts.batch(2040, 16)
@@ -260,13 +260,13 @@ def test_so_many_blocks_are_gone_through_again(toy: Path, tmp_path: Path) -> Non
 
 
 def test_a_text_is_cut_to_what_the_model_reads(toy: Path, tmp_path: Path) -> None:
-    backbone = load_backbone(str(toy / "model"), work=tmp_path, device="cpu")
+    backbone = load(toy / "model", tmp_path)
     texts = ["say1 and say2 with some", "say1 and", "say1 and say2 with some"]
     assert cut(backbone, texts, [5, 5, 4]) == ["say1 and say2", "say1 and", "say1 and"]  # bos and eos take two
 
 
 def test_every_token_has_a_text(toy: Path, tmp_path: Path) -> None:
-    backbone = load_backbone(str(toy / "model"), work=tmp_path, device="cpu")
+    backbone = load(toy / "model", tmp_path)
     texts = token_texts(backbone)
     assert len(texts) == backbone.vocab_size
     assert texts[backbone.tokenizer.encode("say3").tolist()[0]] == "say3"
@@ -300,16 +300,16 @@ def test_a_regression_stage_needs_a_teacher(toy: Path, tmp_path: Path) -> None:
 
 
 def test_the_first_layers_alone_are_kept(toy: Path, tmp_path: Path) -> None:
-    backbone = load_backbone(str(toy / "model"), work=tmp_path, device="cpu", layers=1)
-    whole = load_backbone(str(toy / "model"), work=tmp_path, device="cpu")
+    backbone = load(toy / "model", tmp_path, layers=1)
+    whole = load(toy / "model", tmp_path)
     assert cast(PreTrainedModel, backbone.decoder).config.num_hidden_layers == 1
     assert backbone.fingerprint != whole.fingerprint
     with pytest.raises(ModelError, match="layers is 3, but"):
-        load_backbone(str(toy / "model"), work=tmp_path, device="cpu", layers=3)
+        load(toy / "model", tmp_path, layers=3)
 
 
 @pytest.mark.slow
 def test_an_adapter_remembers_how_many_layers_it_was_trained_on(toy: Path, tmp_path: Path) -> None:
     assert train(TrainRecipe.model_validate(recipe_of(toy, tmp_path, steps=1, layers=1)))
-    backbone = load_backbone(str(toy / "model"), work=tmp_path, adapter=str(tmp_path / "adapter"), device="cpu")
+    backbone = load(toy / "model", tmp_path, adapter=str(tmp_path / "adapter"))
     assert cast(PreTrainedModel, backbone.decoder).config.num_hidden_layers == 1

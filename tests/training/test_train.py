@@ -14,7 +14,6 @@ import yaml
 from lightretriever.artifacts.cli.train import TrainSummary
 from lightretriever.artifacts.errors import BundleError, RecipeError, ResumeError
 from lightretriever.artifacts.pipeline.adapter_files import PROJECTION_FILE
-from lightretriever.artifacts.pipeline.model import load_backbone
 from lightretriever.artifacts.pipeline.recipe import read_recipe
 from lightretriever.artifacts.training import loop
 from lightretriever.artifacts.training.adapter import Adapter
@@ -22,6 +21,7 @@ from lightretriever.artifacts.training.recipe import LoraRecipe, TrainRecipe
 from safetensors.torch import load_file
 
 from tests.support.commands import run, summary_of
+from tests.support.models import load
 from tests.support.searching import evaluate_bundle
 from tests.support.toy import save_toy_model, write_toy_set
 
@@ -214,10 +214,7 @@ def test_a_step_of_two_batches_has_the_mean_of_their_losses(toy: Path, tmp_path:
 
 def test_a_checkpoint_has_the_trained_weights_alone(toy: Path, tmp_path: Path) -> None:
     """Also where the LM head is the embedding, both frozen."""
-    adapters = [
-        Adapter(load_backbone(str(toy / "tied"), work=tmp_path, device="cpu"), LoraRecipe(r=2), seed, dimension=4)
-        for seed in (1, 2)
-    ]
+    adapters = [Adapter(load(toy / "tied", tmp_path), LoraRecipe(r=2), seed, dimension=4) for seed in (1, 2)]
     first, second = (adapter.state() for adapter in adapters)
     assert first.keys() == adapters[0].trained().keys()
     assert any(not torch.equal(tensor, second[name]) for name, tensor in first.items())
@@ -364,6 +361,7 @@ def measured(toy: Path, work: Path, adapter: Path | None) -> dict[str, dict[str,
     file = work / "bundle.yaml"
     file.write_text(yaml.safe_dump(recipe))
     run("build", file)
-    metrics = evaluate_bundle(work / "bundle", toy / "held-out", work / "evaluation").metrics
+    metrics: dict[str, dict[str, float]]
+    metrics = evaluate_bundle(work / "bundle", toy / "held-out", work / "evaluation")["metrics"]
     shutil.rmtree(work / "work")
     return metrics

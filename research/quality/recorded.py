@@ -1,9 +1,12 @@
-"""The file of results: one row per system and dataset, and beside it the nDCG@10 of every single query.
+"""Evaluate a bundle on a collection, and record the measures in the file of results.
+
+    python -m research.quality.recorded BUNDLE COLLECTION --output FOLDER --system NAME [-- OPTIONS OF evaluate]
 
     quality.json            {"rows": [{"system", "dataset", "ndcg@10", "recall@100", "queries", "command", …}]}
     quality.queries.json.gz {dataset: {"queries": [id], "ndcg@10": {system: [value]}}}, for paired tests
 
-Both are written by `lightretriever evaluate` alone, each whole or not at all, by one process at a time.
+There is one row per system and dataset. Both files are written here alone, each whole or not at all, by one process at
+a time.
 """
 
 import fcntl
@@ -11,30 +14,41 @@ import gzip
 import json
 import os
 import re
-import shlex
+import sys
+from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+import ir_measures
 from lightretriever.artifacts.errors import RecipeError
-from lightretriever.artifacts.evaluation.report import machine_name
+from lightretriever.artifacts.evaluation.evaluate import REPORT_FILE
+from lightretriever.artifacts.evaluation.runs import ndcg_per_query, read_judged, trec_field
 from lightretriever.artifacts.files.atomic_file import writing
-from lightretriever.artifacts.files.workdir import write_atomically
+from lightretriever.artifacts.files.workdir import read_json, write_atomically
+from lightretriever.loadtest.program import BUNDLE, REST, option, program, typed_command
+from lightretriever.loadtest.record import ROOT, machine_name
+from lightretriever.service.cli import app
 
 __all__ = [
     "MEASURE",
+    "RESULTS",
     "PerQuery",
     "Row",
     "check_recording",
+    "evaluate_and_record",
+    "main",
     "queries_file",
     "read_queries_file",
     "read_rows",
     "record",
     "result_rows",
+    "run",
     "system_name",
-    "typed_command",
 ]
+
+RESULTS: Final = ROOT / "docs" / "results"
 
 Row = dict[str, Any]
 PerQuery = dict[str, dict[str, Any]]
@@ -51,25 +65,47 @@ _KEYS: Final = {
     "recall@50": "R@50",
 }
 _DIGITS: Final = 5
-_MADE_BY: Final = "It is written by `lightretriever evaluate --results` alone; restore it, or move it away."
+_MADE_BY: Final = "It is written by research.quality.recorded alone; restore it, or move it away."
 
 
-def check_recording(file: Path | None, name: str | None) -> str:
-    """The name that results are to be recorded as in `file`, "" where nothing is recorded.
+def run(command: Sequence[str]) -> None:
+    """Run a command of `lightretriever`, and print it as if it had been typed. Raises its errors."""
+    print(typed_command(["lightretriever", *command]), file=sys.stderr)
+    app(list(command), standalone_mode=False)
 
-    Raises RecipeError, before hours of searching, for a name or a file that can't be used.
+
+def evaluate_and_record(command: Sequence[str], file: Path, name: str, note: str = "") -> None:
+    """Run `lightretriever` with the arguments evaluate BUNDLE DATASET --output FOLDER …, given in this order, and
+    record its measures in `file` as `name`.
+
+    Raises RecipeError, before hours of searching, for a name or a file that can't be used, and what the command raises.
     """
-    if file is None and name is None:
-        return ""
-    if file is None or name is None:
-        raise RecipeError("--results and --system need each other.", remedy="Give both, or none of them.")
+    check_recording(file, name)
+    run(command)
+    dataset, output = Path(command[2]), Path(command[4])
+    report = read_json(output / REPORT_FILE)
+    judged = read_judged(dataset, report["dataset"]["split"]).qrels
+    qrels = {
+        trec_field(query): {trec_field(document): grade for document, grade in grades.items()}
+        for query, grades in judged.items()
+    }
+    values: dict[str, dict[str, float]] = {}
+    for system, trec in report["runs"].items():
+        found: dict[str, list[tuple[str, float]]] = {}
+        for hit in ir_measures.read_trec_run(str(output / trec)):  # type: ignore[no-untyped-call]
+            found.setdefault(hit.query_id, []).append((hit.doc_id, hit.score))
+        values[system_name(name, system)] = ndcg_per_query(qrels, found)
+    record(file, result_rows(report, name, typed_command(["lightretriever", *command]), note), values)
+
+
+def check_recording(file: Path, name: str) -> None:
+    """Raise RecipeError where results can't be recorded in `file` as `name`."""
     if not _NAME.fullmatch(name) or name == "bm25":
         raise RecipeError(
             f"--system is {name!r}.", remedy="Use letters, digits and the signs . _ + -, and not bm25, the baseline."
         )
     read_rows(file)
     read_queries_file(file)
-    return name
 
 
 def system_name(name: str, system: str) -> str:
@@ -185,19 +221,6 @@ def record(file: Path, rows: Sequence[Row], values: Mapping[str, Mapping[str, fl
         write_atomically(file, f'{{"rows": [\n{lines}\n]}}\n'.encode())
 
 
-def typed_command(arguments: Sequence[str]) -> str:
-    """A command line as it was typed, program first, with every path cut to its last name.
-
-    Where somebody's folders lie says nothing about a result.
-    """
-    return shlex.join(_without_folders(argument) for argument in arguments)
-
-
-def _without_folders(argument: str) -> str:
-    option, equals, value = argument.partition("=") if argument.startswith("-") else ("", "", argument)
-    return f"{option}{equals}{Path(value).name if '/' in value else value}"
-
-
 def _merge(queries: PerQuery, dataset: str, values: Mapping[str, Mapping[str, float]], file: Path) -> None:
     for system, by_query in values.items():
         ids = sorted(by_query)
@@ -230,3 +253,22 @@ def _locked(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+@program(
+    BUNDLE,
+    option("collection", Path, "BEIR folder with queries and qrels"),
+    option("--output", Path, "folder for evaluation.json and the TREC runs"),
+    option("--system", str, "what the results are recorded as"),
+    option("--note", "", "a remark to record with the results"),
+    option("--results", RESULTS / "quality.json"),
+    REST,
+)
+def main(given: Namespace) -> None:
+    """Evaluate and record."""
+    command = ["evaluate", str(given.bundle), str(given.collection), "--output", str(given.output), *given.rest]
+    evaluate_and_record(command, given.results, given.system, given.note)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,8 +1,6 @@
-"""The file of results: rows, values of single queries, and what is computed from them."""
+"""The file of results: rows, values of single queries, and the program that writes them."""
 
 import json
-import math
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -10,46 +8,40 @@ from typing import Any
 import numpy as np
 import pytest
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.corpus.beir import file_sha256
 from lightretriever.artifacts.errors import RecipeError
-from lightretriever.artifacts.evaluation.evaluate import Evaluation
-from lightretriever.artifacts.evaluation.quality import (
+from lightretriever.loadtest.program import typed_command
+
+from research.quality.recorded import (
     check_recording,
+    main,
     queries_file,
     read_queries_file,
     read_rows,
     record,
     result_rows,
     system_name,
-    typed_command,
 )
-from lightretriever.artifacts.evaluation.runs import measure, ndcg_per_query
-from lightretriever.artifacts.evaluation.searching import QueryVectors
-from lightretriever.artifacts.evaluation.systems import postings_per_query
-from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
-
 from tests.artifacts.test_evaluate import QRELS, QUERIES, SYSTEMS, write_dataset
-from tests.support.commands import run
 from tests.support.searching import evaluate_bundle
-from tests.support.tiny import make_tiny_bundle, tiny_batches, tiny_documents
+from tests.support.tiny import make_tiny_bundle
 
 
 @pytest.fixture(scope="module")
-def evaluated(tiny_bundle: Bundle, tmp_path_factory: pytest.TempPathFactory) -> Evaluation:
+def evaluated(tiny_bundle: Bundle, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("quality")
     return evaluate_bundle(tiny_bundle.path, write_dataset(folder / "toy", QRELS), folder / "out")
 
 
-def test_rows_of_an_evaluation(evaluated: Evaluation, tiny_bundle: Bundle) -> None:
-    rows = result_rows(evaluated.report, "tiny", "lightretriever evaluate …", "a remark")
+def test_rows_of_an_evaluation(evaluated: dict[str, Any], tiny_bundle: Bundle) -> None:
+    rows = result_rows(evaluated, "tiny", "lightretriever evaluate …", "a remark")
     assert [row["system"] for row in rows] == [*(f"tiny {name}" for name in SYSTEMS[:-1]), "bm25"]
     for row, system in zip(rows, SYSTEMS, strict=True):
-        assert row["ndcg@10"] == pytest.approx(evaluated.metrics[system]["nDCG@10"], abs=1e-5)
-        assert row["recall@100"] == pytest.approx(evaluated.metrics[system]["R@100"], abs=1e-5)
+        assert row["ndcg@10"] == pytest.approx(evaluated["metrics"][system]["nDCG@10"], abs=1e-5)
+        assert row["recall@100"] == pytest.approx(evaluated["metrics"][system]["R@100"], abs=1e-5)
         assert (row["dataset"], row["queries"], row["documents"], row["split"]) == ("toy", 5, 120, "test")
         assert (row["command"], row["note"]) == ("lightretriever evaluate …", "a remark")
         assert row["machine"].endswith(" cores")
-        assert row["date"] == evaluated.report["environment"]["date"]
+        assert row["date"] == evaluated["environment"]["date"]
     dense, sparse, hybrid, bm25 = rows
     assert dense["bundle"] == tiny_bundle.manifest.digest
     assert (dense["dimension"], "top_k" in dense) == (16, False)
@@ -65,60 +57,25 @@ def test_rows_of_an_evaluation(evaluated: Evaluation, tiny_bundle: Bundle) -> No
 
 def test_rows_say_how_the_sparse_leg_was_made(tiny_bundle: Bundle, tmp_path: Path) -> None:
     bundle = make_tiny_bundle(tmp_path / "words", vocabulary="words", dense=False)
-    report = evaluate_bundle(bundle.path, write_dataset(tmp_path / "toy", QRELS), tmp_path / "out").report
+    report = evaluate_bundle(bundle.path, write_dataset(tmp_path / "toy", QRELS), tmp_path / "out")
     sparse, bm25 = result_rows(report, "words", "…")
     assert (sparse["system"], bm25["system"]) == ("words sparse", "bm25")
     expected = {"vocabulary": "words", "impacts": "bm25", "language": "english", "k1": 0.9, "b": 0.4}
     assert expected.items() <= sparse.items()
 
 
-def test_another_split_is_another_dataset(evaluated: Evaluation) -> None:
-    report = evaluated.report | {"dataset": evaluated.report["dataset"] | {"split": "dev"}}
+def test_another_split_is_another_dataset(evaluated: dict[str, Any]) -> None:
+    report = evaluated | {"dataset": evaluated["dataset"] | {"split": "dev"}}
     assert {row["dataset"] for row in result_rows(report, "tiny", "…")} == {"toy/dev"}
 
 
-def test_what_lowers_a_result_stands_in_its_row(evaluated: Evaluation) -> None:
-    dataset = evaluated.report["dataset"] | {"relevant_documents_missing_in_bundle": 3}
-    report = evaluated.report | {"dataset": dataset, "queries_without_answer": {"dense": ["q1", "q2"]}}
+def test_what_lowers_a_result_stands_in_its_row(evaluated: dict[str, Any]) -> None:
+    dataset = evaluated["dataset"] | {"relevant_documents_missing_in_bundle": 3}
+    report = evaluated | {"dataset": dataset, "queries_without_answer": {"dense": ["q1", "q2"]}}
     dense, sparse, *_ = result_rows(report, "tiny", "…")
     assert (dense["relevant_documents_missing"], sparse["relevant_documents_missing"]) == (3, 3)
     assert dense["queries_without_answer"] == 2
     assert "queries_without_answer" not in sparse
-
-
-def test_postings_are_those_of_a_count_over_the_documents(evaluated: Evaluation, tiny_bundle: Bundle) -> None:
-    tokenizer = TextTokenizer.from_file(tiny_bundle.path / "tokenizer.json")
-    frequencies = np.zeros(tokenizer.vocab_size, dtype=int)
-    for batch in tiny_batches(tiny_documents(), tokenizer):
-        frequencies += np.bincount(batch.terms, minlength=tokenizer.vocab_size)
-    expected = np.mean([frequencies[np.unique(tokenizer.query_ids(text))].sum() for text in QUERIES.values()])
-    assert evaluated.report["postings_per_query"]["sparse"] == pytest.approx(expected)
-    assert set(evaluated.report["postings_per_query"]) == {"sparse", "hybrid"}
-
-
-def test_a_token_without_weight_costs_no_postings(tiny_bundle: Bundle) -> None:
-    terms = [str(token) for token in range(40, 44)]
-
-    def query(*weights: float) -> QueryVectors:
-        return QueryVectors(terms, np.array(weights, np.float32))
-
-    with tiny_bundle.sparse() as index:
-        one, other = postings_per_query(index, [query(1, 0, 0, 0)]), postings_per_query(index, [query(0, 2, 0, 0)])
-        both = postings_per_query(index, [query(3, 1, 0, 0)])
-        assert both == one + other > 0
-        assert postings_per_query(index, [query(1, 0, 0, 0), query(0, 1, 0, 0)]) == both / 2
-        assert postings_per_query(index, [query(0, 0, 0, 0)]) == 0
-        assert postings_per_query(index, []) == 0
-
-
-def test_single_queries_average_to_the_measure() -> None:
-    qrels = {"a": {"d1": 1, "d2": 1}, "b": {"d1": 1}, "none": {"d9": 1}}
-    run = {"a": [("d1", 2.0), ("d3", 1.0)], "b": [("d2", 3.0), ("d1", 2.0)], "unjudged": [("d1", 1.0)]}
-    found = ndcg_per_query(qrels, run)
-    ideal = 1 + 1 / math.log2(3)
-    assert found == pytest.approx({"a": 1 / ideal, "b": 1 / math.log2(3), "none": 0.0})
-    assert sum(found.values()) / 3 == pytest.approx(measure(qrels, run)["nDCG@10"])
-    assert ndcg_per_query(qrels, {}) == {"a": 0.0, "b": 0.0, "none": 0.0}
 
 
 def row(system: str, dataset: str, value: float) -> dict[str, Any]:
@@ -179,7 +136,7 @@ def test_writers_at_the_same_time_lose_nothing(tmp_path: Path) -> None:
 def test_a_file_of_something_else_is_left_alone(tmp_path: Path, content: str) -> None:
     file = tmp_path / "quality.json"
     file.write_text(content)
-    with pytest.raises(RecipeError, match=r"quality\.json: .*written by `lightretriever evaluate"):
+    with pytest.raises(RecipeError, match=r"quality\.json: .*written by research"):
         record(file, [row("a", "toy", 0.5)], {})
     assert file.read_text() == content
 
@@ -205,44 +162,22 @@ def test_names_that_can_not_be_recorded(tmp_path: Path, name: str) -> None:
         check_recording(tmp_path / "quality.json", name)
 
 
-def test_name_and_file_need_each_other(tmp_path: Path) -> None:
-    assert check_recording(None, None) == ""
-    assert check_recording(tmp_path / "quality.json", "a-b_1.5+x") == "a-b_1.5+x"
-    for file, name in ((tmp_path / "quality.json", None), (None, "a")):
-        with pytest.raises(RecipeError, match="--results and --system need each other"):
-            check_recording(file, name)
-
-
 def test_names_of_systems() -> None:
     assert system_name("mine", "full-dense") == "mine full-dense"
     assert system_name("mine", "bm25") == "bm25"
 
 
-def test_the_command_records_some_systems(tiny_bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_evaluates_and_records(tiny_bundle: Bundle, tmp_path: Path) -> None:
     dataset, file = write_dataset(tmp_path / "toy", QRELS), tmp_path / "quality.json"
-    words = ["evaluate", tiny_bundle.path, dataset, "--output", tmp_path / "out", "--only", "bm25", "--only", "dense"]
-    arguments = [str(word) for word in [*words, "--results", file, "--system", "tiny"]]
-    monkeypatch.setattr(sys, "argv", ["/usr/bin/lightretriever", *arguments])
-    run(*arguments)
+    words = [tiny_bundle.path, dataset, "--output", tmp_path / "out", "--results", file, "--note", "a remark"]
+    only = ["--", "--only", "bm25", "--only", "dense"]
+    assert main([*map(str, words), "--system", "bm25", *only]) == 2
+    assert not (tmp_path / "out").exists()
+    assert main([*map(str, words), "--system", "tiny", *only]) == 0
     rows = read_rows(file)
-    assert [row["system"] for row in rows] == ["bm25", "tiny dense"]
-    assert rows[0]["command"] == (
-        "lightretriever evaluate tiny toy --output out --only bm25 --only dense --results quality.json --system tiny"
-    )
+    assert [(row["system"], row["note"]) for row in rows] == [("bm25", "a remark"), ("tiny dense", "a remark")]
+    assert rows[0]["command"] == "lightretriever evaluate tiny toy --output out --only bm25 --only dense"
     values = read_queries_file(file)["toy"]
     assert values["queries"] == sorted(QUERIES)
-    assert np.mean(values["ndcg@10"]["tiny dense"]) == pytest.approx(rows[1]["ndcg@10"], abs=1e-5)
-    assert sorted(path.name for path in (tmp_path / "out").glob("*.trec")) == ["bm25.trec", "dense.trec"]
-
-
-def test_an_unknown_system_is_refused_before_anything_is_searched(tiny_bundle: Bundle, tmp_path: Path) -> None:
-    dataset = write_dataset(tmp_path / "toy", QRELS)
-    for name in ("full-dense", "best"):
-        with pytest.raises(RecipeError, match=f"{name}: no system that can be run here"):
-            evaluate_bundle(tiny_bundle.path, dataset, tmp_path / "out", only=["dense", name])
-    assert not (tmp_path / "out").exists()
-
-
-def test_an_evaluation_leaves_the_bundle_as_it_was(evaluated: Evaluation, tiny_bundle: Bundle) -> None:
-    for name, info in tiny_bundle.manifest.files.items():
-        assert file_sha256(tiny_bundle.path / name) == info.sha256
+    for row in rows:
+        assert np.mean(values["ndcg@10"][row["system"]]) == pytest.approx(row["ndcg@10"], abs=1e-5)

@@ -1,0 +1,56 @@
+"""A service whose documents change: its keys, a document to write, and requests."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx2
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.service.client import SearchClient
+from lightretriever.service.http.api_keys import new_key
+from lightretriever.service.http.app import create_app
+from lightretriever.service.search.engine import SearchEngine
+from lightretriever.service.settings import Settings
+
+from tests.service.live import live
+
+__all__ = ["ENTRIES", "KEY", "NEW", "OTHER", "READER", "VECTOR", "ask", "found", "impacts_of", "opened"]
+
+KEY, _WHOLE = new_key("both", ["search", "admin"])
+READER, _READS = new_key("reader", ["search"])
+OTHER, _OTHERS = new_key("other", ["admin"], ["another"])
+ENTRIES = (_WHOLE, _READS, _OTHERS)
+"""Of the keys, for their file."""
+
+NEW = {"title": "Zebra", "text": "A zebra plays the xylophone.", "year": 2026}
+VECTOR = [1.0] * 16
+
+
+@contextmanager
+def opened(bundle: Bundle, settings: Settings) -> Iterator[SearchClient]:
+    """Serve a bundle, and give a client."""
+    with (
+        SearchEngine.open(bundle, settings) as engine,
+        live(create_app(engine)) as url,
+        SearchClient(url, api_key=KEY, timeout_s=60) as client,
+    ):
+        yield client
+
+
+def ask(
+    method: str, url: str, key: str | None = KEY, headers: dict[str, str] | None = None, **body: Any
+) -> httpx2.Response:
+    """Send a request with a key, and give the answer."""
+    own = {} if key is None else {"authorization": f"Bearer {key}"}
+    return httpx2.request(method, url, headers={**own, **(headers or {})}, timeout=60, **body)
+
+
+def impacts_of(engine: SearchEngine, text: str) -> dict[str, int]:
+    """Give every term of a text the same impact."""
+    (terms,) = engine.parts.encoder.vocabulary.terms_of([text])
+    return dict.fromkeys(terms, 300)
+
+
+def found(client: SearchClient, query: str, **fields: Any) -> list[str]:
+    """Search, and give the ids of the hits."""
+    return [hit.id for hit in client.search(query, **fields).hits]
