@@ -100,7 +100,7 @@ def test_mixed_load_with_swaps_for_a_long_time(full: bool, figure: Figure, place
         sleep(1)
         after = held(server.process.pid)
     failures = wrong(answers, asks, right)
-    assert not failures, (failures.most_common(5), story(answers, asks, swaps))
+    assert not failures, f"{failures.most_common(5)}; {story(answers, asks, swaps)}"  # a text is told in full
     assert len(answers) == round(rate * seconds)
     assert len(swaps) >= LEAST_SWAPS
     memory = memory_mb(found)

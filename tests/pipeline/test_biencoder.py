@@ -61,7 +61,7 @@ def test_a_pooling_that_leaves_the_prompt_out_leaves_it_out_of_tokens(
     (token,) = encoder.tokenizer.encode("music")
     states = encoder.token_states(instruction)(torch.tensor([token, token]))
     np.testing.assert_allclose(states[0], encoder.encode_queries(["music"], instruction).dense[0], atol=1e-5)
-    np.testing.assert_array_equal(states[0], states[1])
+    np.testing.assert_allclose(states[0], states[1], atol=1e-6)  # a processor may add up the rows in different orders
 
 
 def test_a_folder_without_pooling_is_refused(tmp_path: Path) -> None:
