@@ -3,7 +3,6 @@
 import ipaddress
 import math
 from collections import OrderedDict
-from functools import lru_cache
 from threading import Lock
 from time import monotonic
 from typing import Any, Final, Literal
@@ -101,7 +100,6 @@ class Access:
             self._limit.take(caller)
 
 
-@lru_cache(1024)  # for each request
 def client_address(host: str | None) -> str:
     """The address of a client, as a proxy or the connection has it: of an IPv4-mapped IPv6 address the IPv4 address,
     and `unknown` for what is no address."""

@@ -1,5 +1,6 @@
 """Connections of the real server: how long they are kept, how many there may be, and how they end when it stops."""
 
+import resource
 import signal
 import socket
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from lightretriever.service.settings import Settings
 
 from tests.service.live import Live, running
 from tests.service.process import Server
+from tests.service.test_workers import wait_until
 
 BODY = b'{"query":"music","k":1,"fields":[]}'
 SEARCH = (
@@ -205,3 +207,19 @@ def test_idle_connections_do_not_hold_up_the_stop(tiny_path: Path) -> None:
             assert server.wait()[0] == 0
             assert is_closed(silent)
             assert is_closed(idle)
+
+
+def test_a_connection_that_comes_when_no_file_is_left_is_taken_later(
+    narrow: Live, caplog: pytest.LogCaptureFixture
+) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with socket.socket() as connection:
+        connection.settimeout(60)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (connection.fileno(), limits[1]))
+        try:
+            connection.connect((narrow.host, narrow.port))
+            connection.sendall(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            wait_until(lambda: "no connection is taken for a second" in caplog.text)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        assert connection.recv(100).startswith(b"HTTP/1.1 200")
