@@ -23,7 +23,8 @@ Reciprocal rank fusion (ranks from 1, c the rank constant, 60 in the paper):
     fused(d) = sum_l w_l / (c + rank_l(d)),   over the legs that proposed d
 
 The result holds the documents that a leg of weight above 0 proposed, by fused score, ties by ordinal. If there is only
-one such leg, the order is that leg's own: rounding in the normalisation can't turn two of its scores into a tie.
+one such leg, and no other one adds more to some documents than to others, the order is that leg's own: rounding in the
+normalisation can't turn two of its scores into a tie.
 """
 
 from collections.abc import Sequence

@@ -188,6 +188,16 @@ def test_rrf_equals_ranx(ranx: ModuleType, dense: Leg, sparse: Leg, constant: in
     assert scores_by_ordinal(table, fuse_rrf(table, (1.0, 1.0), constant)) == pytest.approx(expected)
 
 
+@pytest.mark.parametrize("normalization", ["range", "zscore"])
+def test_scores_below_zero_of_a_leg_that_proposes_nothing_count(normalization: Normalization) -> None:
+    """As those of negative terms do, which no document of the other leg is proposed by."""
+    table = align([(np.array([1, 2, 3]), np.array([0.9, 0.8, 0.1])), (np.array([], np.int64), np.array([]))])
+    table.fill(1, np.array([-50.0, 0.0, 0.0]))
+    fused = fuse_linear(table, (0.6, 0.4), normalization)
+    assert table.ordinals[fused.order].tolist() == [2, 1, 3]
+    assert fused.scores[fused.order].tolist() == sorted(fused.scores.tolist(), reverse=True)
+
+
 def test_linear_by_hand() -> None:
     table = align(
         [

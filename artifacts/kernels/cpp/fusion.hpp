@@ -143,21 +143,26 @@ inline void add_shares(const std::string &by, double constant, const double *sco
     }
 }
 
-// The columns that a leg with a weight proposed, best first; those of one such leg alone in its own order.
-inline std::vector<py::ssize_t> order_of(const std::vector<double> &weights, const int64_t *ranks, const double *fused,
-                                  size_t width) {
+// The columns that a leg with a weight proposed, best first. Those of one such leg alone have its own order, unless
+// another leg, which proposed none, adds more to some of them than to others.
+inline std::vector<py::ssize_t> order_of(const std::vector<double> &weights, const int64_t *ranks, const double *shares,
+                                  const double *fused, size_t width) {
     std::vector<const int64_t *> speaking;
+    bool weighed = false;
     for (size_t leg = 0; leg < weights.size(); ++leg) {
         const int64_t *own = ranks + leg * width;
+        const double *share = shares + leg * width;
         if (weights[leg] > 0 && std::any_of(own, own + width, [](int64_t rank) { return rank > 0; }))
             speaking.push_back(own);
+        else if (std::any_of(share, share + width, [=](double one) { return one != share[0]; }))
+            weighed = true;
     }
     std::vector<py::ssize_t> order;
     order.reserve(width);
     for (size_t i = 0; i < width; ++i)
         if (std::any_of(speaking.begin(), speaking.end(), [i](const int64_t *own) { return own[i] > 0; }))
             order.push_back(static_cast<py::ssize_t>(i));
-    const int64_t *alone = speaking.size() == 1 ? speaking[0] : nullptr;
+    const int64_t *alone = speaking.size() == 1 && !weighed ? speaking[0] : nullptr;
     std::stable_sort(order.begin(), order.end(), [=](py::ssize_t one, py::ssize_t other) {
         return alone ? alone[one] < alone[other] : fused[one] > fused[other];
     });
@@ -180,7 +185,7 @@ inline py::tuple fuse(const Array<double> &scores, const Array<int64_t> &ranks, 
         add_shares(by, constant, scores.data() + leg * width, ranks.data() + leg * width, width, share);
         for (size_t i = 0; i < width; ++i) total[i] += share[i] *= weights[leg];
     }
-    const auto order = order_of(weights, ranks.data(), total, width);
+    const auto order = order_of(weights, ranks.data(), shares.data(), total, width);
     return py::make_tuple(array_of(order), shares, fused);
 }
 

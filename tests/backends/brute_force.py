@@ -1,0 +1,345 @@
+"""What a search must answer, computed over all documents one by one, and random requests to ask for it.
+
+Documents are plain values in the order of writing. There is no index: a condition is tried on each document, each leg
+scores each document, and the formulas are those of the docs.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.sparse.vocabulary import Vocabulary
+
+from tests.live.mirror import WORDS, Row
+
+__all__ = ["FIELDS", "BruteForce", "Expected", "random_request"]
+
+FIELDS: Final[dict[str, Any]] = {"year": "number", "size": "number", "title": "keyword", "tags": "keyword"}
+TAGS: Final = ("red", "green", "blue", "grün")
+_LEGS: Final = ("dense", "sparse")
+_EDGES: Final = {"year": [1995, 2005, 2005.5, 2015], "size": [10, 20.5, 50, 90]}
+
+Asked = dict[str, Any]
+Scores = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Expected:
+    """An answer: the ids of the hits in their order, and of each the score, the scores of the legs, and what else it
+    is ordered by."""
+
+    ids: list[str]
+    scores: dict[str, float]
+    legs: dict[str, dict[str, float]]
+    keys: dict[str, Any]
+    candidates: int
+    facets: dict[str, dict[str, int]]
+    ranges: dict[str, list[int]]
+    groups: list[tuple[Any, int, list[str]]] | None
+
+
+class BruteForce:
+    """Answers requests over documents by id, in the order of writing."""
+
+    def __init__(self, bundle: Bundle, rows: dict[str, Row]) -> None:
+        self._ids = list(rows)
+        self._rows = list(rows.values())
+        self._tokenizer = bundle.tokenizer()
+        sparse = bundle.manifest.sparse
+        self._words = None if sparse.language is None else Vocabulary(None, sparse.language)
+        self._tokens = sparse.vocabulary != "words"
+        self._vocabulary = bundle.vocabulary(self._tokenizer)
+        self._table = bundle.table("default").rows(np.arange(bundle.manifest.vocab_size)).astype(np.float64)
+        self._vectors = np.array([row.vector for row in self._rows], np.float64)
+        assert bundle.manifest.fusion is not None
+        self._weights = bundle.manifest.fusion.model_dump()
+
+    def answer(self, asked: Asked) -> Expected:
+        allowed = [place for place, row in enumerate(self._rows) if holds(asked.get("filter"), row.fields)]
+        if asked.get("query") is None:
+            return self._listed(asked, allowed)
+        legs = self._legs(asked)
+        scores = {name: self._scored(name, asked) for name in legs}
+        own = {name: self._proposed(name, scores[name], allowed, asked["candidates"]) for name in legs}
+        union = sorted({place for places in own.values() for place in places})
+        fused = self._fused(asked, legs, scores, own, union)
+        if len(legs) == 1:
+            (order,) = own.values()
+        else:
+            order = sorted(union, key=lambda place: (-fused[place], place))
+        for boost in asked.get("boosts", []):
+            for place in union:
+                fused[place] += boost["weight"] * max(
+                    map(_share_of(boost), self._values(place, boost["field"])), default=0
+                )
+        if asked.get("boosts"):
+            order = sorted(order, key=lambda place: -fused[place])
+        if asked.get("diversity"):
+            order = self._diverse(asked, order, fused)
+        order, keys = self._sorted(asked.get("sort"), order)
+        return self._expected(asked, order, union, fused, scores, keys)
+
+    def _legs(self, asked: Asked) -> dict[str, float]:
+        """The legs that are searched, with their weights."""
+        weights = self._weights if asked["mode"] == "hybrid" else {asked["mode"]: 1.0}
+        fusion = asked.get("fusion", {})
+        if asked["mode"] == "hybrid":
+            weights = fusion.get("weights") or (dict.fromkeys(_LEGS, 1.0) if fusion.get("method") == "rrf" else weights)
+        return {name: weights[name] for name in _LEGS if weights.get(name)}
+
+    def _scored(self, leg: str, asked: Asked) -> Scores:
+        """The leg's score of every document, (N,)."""
+        texts = [(asked["query"], 1.0), *((term["text"], term["weight"]) for term in asked.get("terms", []))]
+        if leg == "dense":
+            total = np.zeros(self._table.shape[1])
+            for number, (text, weight) in enumerate(texts):
+                ids = self._tokenizer.query_ids(text, appended=number > 0)
+                total += weight * self._table[ids].sum(axis=0)
+            return np.asarray(self._vectors @ (total / np.linalg.norm(total)))
+        weights = Counter[str]()
+        for number, (text, weight) in enumerate(texts):
+            terms = [] if self._words is None else self._words.terms_of([text])[0]
+            if self._tokens:
+                ids = self._tokenizer.query_ids(text, appended=number > 0)
+                terms = [*terms, *map(self._vocabulary.of_token, ids)]
+            for term in terms:
+                weights[term] += weight  # type: ignore[assignment]
+        return np.array(
+            [sum(weight * row.impacts.get(term, 0) for term, weight in weights.items()) for row in self._rows]
+        )
+
+    def _proposed(self, leg: str, scores: Scores, allowed: Sequence[int], count: int) -> list[int]:
+        order = sorted(allowed, key=lambda place: (-scores[place], place))
+        return [place for place in order if leg == "dense" or scores[place] > 0][:count]
+
+    def _fused(
+        self,
+        asked: Asked,
+        legs: dict[str, float],
+        scores: dict[str, Scores],
+        own: dict[str, list[int]],
+        union: Sequence[int],
+    ) -> dict[int, float]:
+        if asked["mode"] != "hybrid":
+            return {place: float(scores[asked["mode"]][place]) for place in union}
+        fusion = {"method": "linear", "normalization": "range", "rank_constant": 60.0} | asked.get("fusion", {})
+        method = fusion["normalization"] if fusion["method"] == "linear" else "rrf"
+        fused = dict.fromkeys(union, 0.0)
+        for name, weight in legs.items():
+            pool = list(union) if method in ("range", "zscore") else own[name]
+            if not pool:
+                continue
+            known = scores[name][pool]
+            low, high, mean, deviation = known.min(), known.max(), known.mean(), known.std()
+            for place in pool:
+                score = scores[name][place]
+                if method == "rrf":
+                    share = 1 / (fusion["rank_constant"] + own[name].index(place) + 1)
+                elif method == "range":
+                    share = 1.0 if high == low else 0.001 + 0.999 * (score - low) / (high - low)
+                elif method == "zscore":
+                    share = 0.0 if high == low else (score - mean) / deviation
+                elif method == "dbsf":
+                    share = 0.5 if high == low else 0.5 + (score - mean) / (6 * deviation)
+                else:
+                    share = 0.0 if high == low else (score - low) / (high - low)
+                fused[place] += weight * float(share)
+        return fused
+
+    def _diverse(self, asked: Asked, order: list[int], fused: dict[int, float]) -> list[int]:
+        """Maximal marginal relevance."""
+        if not order:
+            return order
+        values = [fused[place] for place in order]
+        spread = max(values) - min(values)
+        relevance = {place: (fused[place] - min(values)) / spread if spread else 1.0 for place in order}
+        steps = len(order) if "group_by" in asked else min(len(order), asked["offset"] + asked["k"])
+        chosen, left, share = list[int](), list(order), asked["diversity"]
+        nearest = dict.fromkeys(order, 0.0)
+        for _ in range(steps):
+            best = max(left, key=lambda place: (1 - share) * relevance[place] - share * nearest[place])
+            chosen.append(best)
+            left.remove(best)
+            for place in left:
+                nearest[place] = max(nearest[place], float(self._vectors[place] @ self._vectors[best]))
+        return chosen + left
+
+    def _sorted(self, sort: Asked | None, order: list[int]) -> tuple[list[int], dict[int, Any]]:
+        if sort is None:
+            return order, {}
+        descending = sort.get("order", "desc") == "desc"
+        keys = {place: self._values(place, sort["field"]) for place in order}
+        known = [place for place in order if keys[place]]
+        first = max if descending else min
+        known.sort(key=lambda place: first(keys[place]), reverse=descending)
+        chosen = {place: first(values) if values else None for place, values in keys.items()}
+        return known + [place for place in order if not keys[place]], chosen
+
+    def _listed(self, asked: Asked, allowed: list[int]) -> Expected:
+        order, keys = self._sorted(asked.get("sort"), allowed)
+        return self._expected(asked, order, allowed, dict.fromkeys(allowed, 0.0), {}, keys)
+
+    def _expected(
+        self,
+        asked: Asked,
+        order: Sequence[int],
+        union: Sequence[int],
+        fused: dict[int, float],
+        scores: dict[str, Scores],
+        keys: dict[int, Any],
+    ) -> Expected:
+        groups: dict[Any, list[int]] = {}
+        if "group_by" in asked:
+            for place in order:
+                value = self._rows[place].fields.get(asked["group_by"])
+                alone = not isinstance(value, str | int | float) or value == ""
+                groups.setdefault(("alone", place) if alone else value, []).append(place)
+            order = [places[0] for places in groups.values()]
+        page = slice(asked["offset"], asked["offset"] + asked["k"])
+        named = [
+            (None if isinstance(value, tuple) else value, len(places), [self._ids[one] for one in places])
+            for value, places in list(groups.items())[page]
+        ]
+        values = {name: Counter(self._distinct(union, name)) for name in asked.get("facets", [])}
+        return Expected(
+            ids=[self._ids[place] for place in order[page]],
+            scores={self._ids[place]: fused[place] for place in union},
+            legs={name: {self._ids[place]: float(of[place]) for place in union} for name, of in scores.items()},
+            keys={self._ids[place]: key for place, key in keys.items()},
+            candidates=len(union),
+            facets={name: dict(counts) for name, counts in values.items()},
+            ranges={name: self._in_ranges(union, name, edges) for name, edges in asked.get("facet_ranges", {}).items()},
+            groups=named if "group_by" in asked else None,
+        )
+
+    def _distinct(self, union: Sequence[int], name: str) -> list[str]:
+        return [value for place in union for value in set(self._values(place, name))]
+
+    def _in_ranges(self, union: Sequence[int], name: str, edges: Sequence[float]) -> list[int]:
+        bounds = [-math.inf, *edges, math.inf]
+        return [
+            sum(any(low <= value < high for value in self._values(place, name)) for place in union)
+            for low, high in pairwise(bounds)
+        ]
+
+    def _values(self, place: int, name: str) -> list[Any]:
+        return values_of(self._rows[place].fields, name)
+
+
+def values_of(fields: Asked, name: str) -> list[Any]:
+    """The values of a document's field."""
+    value = fields.get(name)
+    return value if isinstance(value, list) else [] if value is None else [value]
+
+
+def holds(condition: Asked | None, fields: Asked) -> bool:
+    """Whether a condition holds for a document."""
+    if condition is None:
+        return True
+    if "and" in condition:
+        return all(holds(one, fields) for one in condition["and"])
+    if "or" in condition:
+        return any(holds(one, fields) for one in condition["or"])
+    if "not" in condition:
+        return not holds(condition["not"], fields)
+    values = values_of(fields, condition["field"])
+    if "exists" in condition:
+        return bool(values) == condition["exists"]
+    if "eq" in condition:
+        return condition["eq"] in values
+    if "in" in condition:
+        return any(value in condition["in"] for value in values)
+    tests = {"gt": float.__gt__, "gte": float.__ge__, "lt": float.__lt__, "lte": float.__le__}
+    bounds = [(tests[name], float(condition[name])) for name in tests if name in condition]
+    return any(all(test(float(value), bound) for test, bound in bounds) for value in values)
+
+
+def _share_of(boost: Asked) -> Any:
+    if "scale" in boost:
+        return lambda value: min(1.0, math.log1p(max(0.0, value)) / math.log1p(boost["scale"]))
+    return lambda value: 0.5 ** (abs(value - boost["origin"]) / boost["half_life"])
+
+
+def random_request(random: np.random.Generator) -> Asked:
+    """A request that asks for several things at once, from those that go together."""
+
+    def one(values: Sequence[Any]) -> Any:
+        return values[int(random.integers(len(values)))]
+
+    def chance(share: float) -> bool:
+        return bool(random.random() < share)
+
+    asked: Asked = {"k": one([1, 3, 10, 40]), "offset": one([0, 0, 0, 2, 9])}
+    if chance(0.15):
+        asked |= {"query": None, "filter": _random_filter(random, 2)}
+        if chance(0.6):
+            asked["sort"] = {"field": one(["year", "size", "title", "tags"]), "order": one(["asc", "desc"])}
+    else:
+        asked |= {"query": _words(random), "mode": one(["hybrid"] * 4 + ["dense", "sparse"])}
+        asked["candidates"] = one([50, 60, 100, 1000])
+        if chance(0.4):
+            asked["filter"] = _random_filter(random, 2)
+        if chance(0.2):
+            asked["terms"] = [{"text": _words(random), "weight": one([-0.75, 0.25, 1.5])} for _ in range(one([1, 2]))]
+        if asked["mode"] == "hybrid" and chance(0.7):
+            asked["fusion"] = _fusion(one, chance)
+        if chance(0.2):
+            field, weight = one(["year", "size"]), one([0.3, -0.2, 2.0])
+            shape = one([{"scale": 50.0}, {"origin": 2005.0, "half_life": 4.0}])
+            asked["boosts"] = [{"field": field, "weight": weight} | shape]
+        ordered = one(["", "", "", "", "diversity", "" if "boosts" in asked else "sort"])
+        if ordered == "sort":
+            asked["sort"] = {"field": one(["year", "size", "title", "tags"]), "order": one(["asc", "desc"])}
+        elif ordered:
+            asked["diversity"] = one([0.2, 0.5, 1.0])
+        if chance(0.2):
+            asked |= {"group_by": one(["year", "title", "size"]), "group_size": one([1, 2, 5])}
+    if chance(0.3):
+        asked["facets"] = one([["tags"], ["title", "tags"]])
+    if chance(0.2):
+        name = one(["year", "size"])
+        asked["facet_ranges"] = {name: _EDGES[name][: one([1, 2, 4])]}
+    return asked
+
+
+def _words(random: np.random.Generator) -> str:
+    return " ".join(WORDS[place] for place in random.integers(len(WORDS), size=random.integers(1, 5)))
+
+
+def _fusion(one: Any, chance: Any) -> Asked:
+    weights = one([{"dense": 0.3, "sparse": 0.7}, {"dense": 2.0, "sparse": 1.0}, {"dense": 0.0, "sparse": 1.0}])
+    if chance(0.3):
+        return {"method": "rrf", "rank_constant": one([0.0, 10.0, 60.0])} | (
+            {"weights": weights} if chance(0.5) else {}
+        )
+    fusion = {"method": "linear", "normalization": one(["range", "zscore", "dbsf", "paper"])}
+    return fusion | ({"weights": weights} if chance(0.5) else {})
+
+
+def _random_filter(random: np.random.Generator, depth: int) -> Asked:
+    kind = int(random.integers(6 if depth else 3))
+    if kind == 3:
+        return {"not": _random_filter(random, depth - 1)}
+    if kind > 3:
+        return {"and" if kind == 4 else "or": [_random_filter(random, depth - 1) for _ in range(random.integers(1, 4))]}
+    year, size = int(random.integers(1990, 2030)), int(random.integers(100))
+    tag = TAGS[int(random.integers(len(TAGS)))]
+    leaves: tuple[Asked, ...] = (
+        {"field": "year", "gte": year},
+        {"field": "year", "lt": year},
+        {"field": "year", "gt": year - 8, "lte": year + 8},
+        {"field": "year", "in": [year, year + 1, year + 2.0]},
+        {"field": "size", "lte": size},
+        {"field": "size", "exists": bool(size % 2)},
+        {"field": "tags", "eq": tag},
+        {"field": "tags", "in": [tag, "no such tag"]},
+        {"field": "tags", "exists": bool(size % 2)},
+        {"field": "title", "exists": True},
+    )
+    return leaves[int(random.integers(len(leaves)))]

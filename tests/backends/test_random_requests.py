@@ -1,0 +1,125 @@
+"""Random requests, answered as brute force over all documents answers them: on this machine, beside a journal, and on
+a cluster."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import pytest
+from lightretriever.artifacts.bundle.manifest import LegWeights
+from lightretriever.artifacts.cluster.push import push
+from lightretriever.artifacts.errors import LightRetrieverError
+from lightretriever.service.schemas import SearchRequest, SearchResponse
+from lightretriever.service.search.engine import SearchEngine
+from lightretriever.service.settings import Settings
+
+from tests.backends.brute_force import FIELDS, TAGS, BruteForce, Expected, random_request
+from tests.live.mirror import Mirror
+from tests.support.cluster import connected, remove_indexes
+from tests.support.tiny import TinyDocument, make_tiny_bundle, tiny_documents
+
+NAME = f"random-{os.getpid()}"
+ERROR = 1e-5  # of scores: vectors and their products are float32
+CHANGES = 80
+SETTINGS = Settings(deadline_ms=60_000, warm_up_queries=1)
+KINDS = ("words", "tokens", "both", "live", "cluster")
+
+
+def documents() -> Iterator[TinyDocument]:
+    """Documents with fields of one value, of several and of none."""
+    for number, one in enumerate(tiny_documents(300)):
+        more: dict[str, Any] = {"tags": [TAGS[number % 4], TAGS[number % 3]]} if number % 5 else {}
+        more |= {"size": number * 7 % 100} if number % 3 else {}
+        yield TinyDocument(one.id, one.title, one.text, one.year, more=more)
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def searched(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[SearchEngine, BruteForce]]:
+    """An engine, and the same documents for brute force."""
+    folder: Path = tmp_path_factory.mktemp("random")
+    kind = request.param if request.param in ("words", "tokens", "both") else "words"
+    bundle = make_tiny_bundle(
+        folder / "bundle",
+        documents=list(documents()),
+        vocabulary=kind,
+        fields=FIELDS,
+        factory="Flat",
+        weights=LegWeights(dense=0.4, sparse=0.6),
+    )
+    mirror, settings = Mirror(bundle, 7), SETTINGS
+    if request.param == "live":
+        settings = settings.model_copy(update={"live": folder / "live"})
+    if request.param == "cluster":
+        url = request.getfixturevalue("opensearch")
+        with connected(url) as cluster:
+            push(bundle, cluster, NAME, replicas=0, skipped=int, written=int)
+        settings = Settings(
+            deadline_ms=60_000, warm_up_queries=1, backend="opensearch", opensearch_url=url, opensearch_index=NAME
+        )
+    with SearchEngine.open(bundle, settings) as engine:
+        if request.param == "live":
+            live = engine.parts.backends.live
+            assert live is not None
+            for _ in range(CHANGES):
+                (result,) = live.write([mirror.change()], perf_counter() + 60)
+                assert not isinstance(result, LightRetrieverError)
+        yield engine, BruteForce(bundle, mirror.rows)
+    if request.param == "cluster":
+        remove_indexes(url, NAME)
+
+
+def compare(engine: SearchEngine, model: BruteForce, seed: int) -> None:
+    """Ask a random request of both. The same hits in the same order, but for neighbours whose scores are equal up to
+    rounding."""
+    asked = random_request(np.random.default_rng(seed))
+    expected = model.answer(asked)
+    answer = engine.search(SearchRequest.model_validate(asked))
+    assert answer.degraded == []
+    assert answer.candidates == expected.candidates
+    assert len(answer.hits) == len(expected.ids)
+    for hit, wanted in zip(answer.hits, expected.ids, strict=True):
+        assert hit.score == pytest.approx(expected.scores[hit.id], rel=ERROR, abs=ERROR)
+        if hit.id != wanted:
+            assert expected.scores[hit.id] == pytest.approx(expected.scores[wanted], rel=ERROR, abs=ERROR)
+            assert expected.keys.get(hit.id) == expected.keys.get(wanted)
+        for name, scores in expected.legs.items():
+            leg = getattr(hit, name)
+            assert leg.score == pytest.approx(scores[hit.id], rel=ERROR, abs=ERROR)
+    _compare_groups(answer, expected, asked)
+    _compare_counts(answer, expected)
+
+
+def _compare_groups(answer: SearchResponse, expected: Expected, asked: dict[str, Any]) -> None:
+    if expected.groups is None:
+        return
+    for hit, (value, size, members) in zip(answer.hits, expected.groups, strict=True):
+        assert hit.group is not None
+        if hit.id == members[0]:  # else two groups of equal scores changed places
+            assert (hit.group.value, hit.group.candidates) == (value, size)
+            assert [one.id for one in hit.group.hits] == members[1 : asked["group_size"]]
+
+
+def _compare_counts(answer: SearchResponse, expected: Expected) -> None:
+    for name, counts in expected.facets.items():
+        assert answer.facets is not None
+        found = [(one.value, one.count) for one in answer.facets[name]]
+        assert found == sorted(counts.items(), key=lambda one: (-one[1], one[0]))
+    for name, ranges in expected.ranges.items():
+        assert answer.facet_ranges is not None
+        assert [one.count for one in answer.facet_ranges[name]] == ranges
+
+
+def test_random_requests_get_the_answers_of_brute_force(searched: tuple[SearchEngine, BruteForce]) -> None:
+    for seed in range(40):
+        compare(*searched, seed)
+
+
+@pytest.mark.slow
+def test_a_thousand_random_requests_get_the_answers_of_brute_force(searched: tuple[SearchEngine, BruteForce]) -> None:
+    for seed in range(1000, 2000):
+        compare(*searched, seed)
