@@ -8,6 +8,7 @@ from typing import Any, Final, Literal, NoReturn
 
 import numpy as np
 import numpy.typing as npt
+from lightretriever.artifacts.errors import TokenizerError
 from lightretriever.artifacts.sparse.arguments import scores_of
 from lightretriever.service.backends.base import (
     DocumentsGoneError,
@@ -156,16 +157,19 @@ class Search(Running):
         terms, rules = self.plan.request.terms, self._rules
         if not (terms or typed.words or rules):
             return []
-        synonyms = [] if rules is None else [one for one in rules.synonyms if self._is_known(one[0])]
-        return [*((term.text, term.weight) for term in terms), *typed.words, *synonyms]
+        added = [*typed.words, *(() if rules is None else rules.synonyms)]  # an error must not name what nobody sent
+        return [*((term.text, term.weight) for term in terms), *(one for one in added if self._is_known(one[0]))]
 
     def _is_known(self, text: str) -> bool:
         """Whether a leg to be searched has something to search for in a text."""
         encoder, legs = self.parts.encoder, self.plan.legs
-        return bool(
-            ("dense" in legs and encoder.tokenizer.query_ids(text))
-            or ("sparse" in legs and encoder.vocabulary.terms_of([text])[0])
-        )
+        try:
+            return bool(
+                ("dense" in legs and encoder.tokenizer.query_ids(text))
+                or ("sparse" in legs and encoder.vocabulary.terms_of([text])[0])
+            )
+        except TokenizerError:
+            return False
 
     def _candidates(self, query: EncodedQuery, legs: Sequence[LegName]) -> dict[LegName, ScoredDocuments]:
         """Search the legs in parallel. DeadlineError or SearchFailedError if too few answer."""
