@@ -82,9 +82,10 @@ def of_ordinals(ordinals: npt.NDArray[np.integer[Any]]) -> Query:
     return {"terms": {"ordinal": ordinals.tolist()}}
 
 
-def matching(among: Query | None) -> Query:
-    """Match the documents `among`, without a score; None: all documents."""
-    return {"match_all": {}} if among is None else {"bool": {"filter": [among]}}
+def matching(*among: Query | None) -> Query:
+    """Match the documents that are `among` all of these, without a score; None: all documents."""
+    known = [one for one in among if one is not None]
+    return {"bool": {"filter": known}} if known else {"match_all": {}}
 
 
 def listing(among: Query | None, order: Order | None, offset: int, count: int) -> Query:

@@ -66,10 +66,14 @@ def _rows(batches: Any, names: list[str]) -> _Rows:
 def _microseconds(column: Any) -> Any:
     """The column with times as Python has them: without nanoseconds, which no field has, and in UTC where they have a
     zone. Python's own types lack nanoseconds, so that pyarrow would ask for pandas."""
-    if _pyarrow().types.is_run_end_encoded(column.type):
+    types = _pyarrow().types
+    if types.is_run_end_encoded(column.type):
         import pyarrow.compute
 
         column = pyarrow.compute.run_end_decode(column)
+    if types.is_list_view(column.type) or types.is_large_list_view(column.type):  # pyarrow can't cast these
+        values = _microseconds(column.values)
+        return type(column).from_arrays(column.offsets, column.sizes, values, mask=column.is_null())
     kind = _without_nanoseconds(column.type)
     return column if kind == column.type else column.cast(kind, safe=False)
 

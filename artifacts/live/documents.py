@@ -162,7 +162,8 @@ def read_vector(values: Sequence[float], manifest: Manifest) -> npt.NDArray[np.f
     if vector.shape != (manifest.dimension,):
         size = f"it has {vector.size} values, those of the index have {manifest.dimension}."
         raise DocumentError("vector", size, remedy="Encode the document with the model of the bundle.")
-    length = float(np.linalg.norm(vector))
+    with np.errstate(over="ignore"):  # the error tells it
+        length = float(np.linalg.norm(vector))
     if not 0 < length < np.inf:
         raise DocumentError("vector", f"its length is {length:g}.", remedy="Give finite values, not all 0.")
     unit: npt.NDArray[np.float32] = (vector / length).astype(np.float32)

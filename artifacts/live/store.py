@@ -2,9 +2,9 @@
 
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from math import inf
@@ -120,7 +120,15 @@ class LiveStore:
         return f"{sequence}.{self._journal.header.journal if sequence else self._digest}"
 
     def get(self, document_id: str, until: float = inf) -> Stored | None:
-        """Read a document as it is now; None if there is none with this id."""
+        """Read a document as it is now, whatever process wrote it; None if there is none with this id. TimeoutError at
+        the `perf_counter` time `until`, JournalError for a damaged journal, DiskError."""
+        if self.problem is None:
+            with self._held(until):
+                self._apply(self._journal.read())
+        return self.seen(document_id)
+
+    def seen(self, document_id: str) -> Stored | None:
+        """Read a document as searches of this process see it; None if there is none with this id."""
         ordinal, sequence = self._overlay.find(document_id)
         if ordinal is None:
             return None
@@ -129,7 +137,7 @@ class LiveStore:
 
     def known(self, documents: Sequence[Document]) -> list[tuple[str | None, bool]]:
         """Give for each document the version that is there, None for none, and whether it is the same."""
-        found = ((one, self.get(one.id)) for one in documents)
+        found = ((one, self.seen(one.id)) for one in documents)
         return [(None, False) if there is None else (there.version, there.raw == one.raw) for one, there in found]
 
     def refresh(self) -> None:
@@ -145,13 +153,9 @@ class LiveStore:
         call = changes, results = changes, Future[list[Result]]()
         self._waiting.append(call)
         try:
-            if not self._lock.acquire(timeout=min(TIMEOUT_MAX, max(0.0, until - perf_counter()))):
-                raise TimeoutError("Other writes took all the time.")
-            try:
+            with self._held(until):
                 if not results.done():
                     self._commit(until)
-            finally:
-                self._lock.release()
         except BaseException:
             with suppress(ValueError):  # another call has begun with it
                 self._waiting.remove(call)
@@ -175,6 +179,16 @@ class LiveStore:
             self._overlay.close()
             self._follower.close()
             self._journal.close()
+
+    @contextmanager
+    def _held(self, until: float) -> Iterator[None]:
+        """Hold the journal and the overlay. TimeoutError if others do until the `perf_counter` time `until`."""
+        if not self._lock.acquire(timeout=min(TIMEOUT_MAX, max(0.0, until - perf_counter()))):
+            raise TimeoutError("Other writes took all the time.")
+        try:
+            yield
+        finally:
+            self._lock.release()
 
     def _commit(self, until: float) -> None:
         """Make the changes of all calls that wait."""
@@ -298,7 +312,7 @@ class _Staged:
 
     def _stored(self, document_id: str) -> Stored | None:
         if document_id not in self._newest:
-            return self._store.get(document_id)
+            return self._store.seen(document_id)
         number, record = self._newest[document_id]
         return None if record.raw is None else Stored(record.raw, self._store.version(number))
 

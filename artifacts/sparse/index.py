@@ -149,10 +149,12 @@ class ImpactIndex(LuceneIndex):
             return self.chosen(bits & self.alive.bits)
         return DocumentSet(handle, bits, int(java_call(filters.count, handle)))
 
-    def totals(self, chosen: Sequence[DocumentSet | None]) -> list[int]:
-        """The number of documents in each set; None: all documents."""
+    def totals(self, chosen: Sequence[DocumentSet | None], among: DocumentSet | None = None) -> list[int]:
+        """The number of documents in each set, of those `among`; None: all documents."""
         sets = [self.alive if one is None else one for one in chosen]
-        return [self.count if one is None else one.count for one in sets]
+        if among is None:
+            return [self.count if one is None else one.count for one in sets]
+        return [among.count if one is None else _in_both(one, among) for one in sets]
 
     def listed(
         self, among: DocumentSet | None, order: Order | None, offset: int, count: int, seconds: float = inf
@@ -227,6 +229,11 @@ class ImpactIndex(LuceneIndex):
         """Java's DocumentFilter of some documents; None where all are found."""
         among = self.alive if among is None else among
         return None if among is None else among.handle
+
+
+def _in_both(one: DocumentSet, other: DocumentSet) -> int:
+    size = min(one.bits.size, other.bits.size)  # of two snapshots
+    return int(np.bitwise_count(one.bits[:size] & other.bits[:size]).sum())
 
 
 def _most_frequent(counts: JavaObject) -> list[tuple[str, int]]:

@@ -168,8 +168,8 @@ class DocumentStore(Protocol):
     def where(self, condition: Sequence[str]) -> DocumentFilter:
         """Give the documents for which a condition holds, see `service.search.filters`."""
 
-    def totals(self, chosen: Sequence[DocumentFilter | None]) -> list[int]:
-        """Give the number of documents in each set; None: all documents."""
+    def totals(self, chosen: Sequence[DocumentFilter | None], among: DocumentFilter | None = None) -> list[int]:
+        """Give the number of documents in each set, of those `among`; None: all documents."""
 
     def listed(
         self, among: DocumentFilter | None, order: Order | None, offset: int, count: int, seconds: float = inf

@@ -80,9 +80,9 @@ class ClusterDocuments:
         """Give the query that documents of a condition match."""
         return filter_query(condition)
 
-    def totals(self, chosen: Sequence[DocumentFilter | None]) -> list[int]:
-        """Give the number of documents in each set, all in one trip; None: all documents."""
-        searches = [{"size": 0, "track_total_hits": True, "query": matching(among)} for among in chosen]
+    def totals(self, chosen: Sequence[DocumentFilter | None], among: DocumentFilter | None = None) -> list[int]:
+        """Give the number of documents in each set, of those `among`, all in one trip; None: all documents."""
+        searches = [{"size": 0, "track_total_hits": True, "query": matching(one, among)} for one in chosen]
         answers = self._group.ask(("documents", search) for search in searches)
         for answer in answers:
             if isinstance(answer, Exception):

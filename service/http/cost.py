@@ -7,9 +7,11 @@ takes 2 to 3 ms of a processor. Each divisor below is what costs about as much a
 from collections.abc import Iterable
 from typing import Final
 
+from lightretriever.artifacts.sparse.spelling import MOST_WORD
 from lightretriever.service.schemas import EmbeddingsRequest, EncodeRequest, SearchRequest
 from lightretriever.service.search.filters import count_values
 from lightretriever.service.search.request import candidates_of
+from lightretriever.service.search.words import MOST_WORDS
 from lightretriever.service.settings import Settings
 
 __all__ = ["LIGHT", "cost_of_batch", "cost_of_embeddings", "cost_of_encode", "cost_of_search"]
@@ -26,6 +28,8 @@ _LONG_QUERY: Final = 1_000  # bytes; snippets for a longer one cost twice as muc
 _EXPLAINED: Final = 100  # hits times words
 _COMPARED: Final = 20_000  # hits times candidates, for diversity
 _EDGES: Final = 5  # of ranges that are counted over all documents
+_CORRECTED: Final = 16  # letters of words to correct, if the corpus lacks half of them
+_LONG_WORD: Final = 6  # letters; what is like a shorter one is found at once
 _UNSPACED: Final = "\u0e00"  # before Thai, all scripts have spaces between words
 
 
@@ -42,6 +46,9 @@ def cost_of_search(request: SearchRequest, settings: Settings) -> int:
         cost += snippets * (2 if size > _LONG_QUERY else 1) // _SNIPPETS
     if request.explain:
         cost += hits * sum(map(_words, texts)) // _EXPLAINED
+    if request.spelling is not None:
+        long = sorted(length for length in map(len, texts[0].split()) if _LONG_WORD <= length <= MOST_WORD)
+        cost += sum(long[-MOST_WORDS:]) // _CORRECTED
     if request.diversity:
         cost += (request.offset + request.k) * candidates // _COMPARED
     if request.query is None:

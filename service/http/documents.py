@@ -136,7 +136,10 @@ async def change(request: Request) -> Response:
     scope `admin`.
     """
     body = await begin(request, "admin", JSON_LINES)
-    _, wait = _options(request)
+    version, wait = _options(request)
+    if version is not None:
+        message = "it is for one document; each line has its own `version`"
+        raise InvalidRequestError.of(FieldError("if-match", message, shortened(version)))
 
     def work(engine: SearchEngine) -> Response:
         lines = parse_lines(body, DocumentLine, most=MOST_DOCUMENT_VALUES)

@@ -132,7 +132,7 @@ def build_listing(running: Running, ordinals: Ordinals, total: int, among: Docum
             hit["explanation"] = explanation
     facts: Plain = {"hits": hits, "degraded": [], "mode": request.mode, "task": plan.task}
     facts |= {"candidates": total, "total": total}
-    facts |= _facets(running, lambda name: store.counts_among(name, among), partial(_all_in_ranges, running))
+    facts |= _facets(running, lambda name: store.counts_among(name, among), partial(_all_in_ranges, running, among))
     return facts | {"timings_ms": _UNTIMED | running.clock.milliseconds()}
 
 
@@ -280,15 +280,14 @@ def _in_ranges(running: Running, ordinals: Ordinals) -> Plain:
     }
 
 
-def _all_in_ranges(running: Running) -> Plain:
-    """Count all documents that match the filter in each range, as `RangeCount`, by field."""
+def _all_in_ranges(running: Running, among: DocumentFilter | None) -> Plain:
+    """Count all documents that match the filter, those `among`, in each range, as `RangeCount`, by field."""
     plan, store, chosen = running.plan, running.parts.documents.store, []
     for ranges in plan.ranges.values():
         for condition in ranges.conditions:
             running.require_time("count the facets")
-            both = condition if plan.condition is None else ("and", "2", *plan.condition, *condition)
-            chosen.append(store.where(both))
-    totals = iter(store.totals(chosen))
+            chosen.append(store.where(condition))
+    totals = iter(store.totals(chosen, among))
     return {name: ranges.counted(next(totals) for _ in ranges.conditions) for name, ranges in plan.ranges.items()}
 
 

@@ -69,7 +69,8 @@ _log = logging.getLogger(__name__)
 
 def get_document(engine: SearchEngine, document_id: str, clock: StageClock) -> Document:
     """Read a document, as it is now and with its version where documents can be written. DocumentNotFoundError if none
-    has this id, SearchFailedError, DeadlineError, NotReadyError if the cluster is not available."""
+    has this id, SearchFailedError, DeadlineError, NotReadyError if the cluster is not available or the journal can't be
+    read."""
     live = engine.parts.backends.live
     if live is None:
         return engine.document(document_id, clock)
@@ -80,6 +81,9 @@ def get_document(engine: SearchEngine, document_id: str, clock: StageClock) -> D
     except ClusterError as error:
         _log.error("documents failed", exc_info=error)
         raise NotReadyError(UNAVAILABLE) from error
+    except (DiskError, JournalError) as error:
+        _log.error("documents failed", exc_info=error)
+        raise NotReadyError(str(error)) from error
     if stored is None:
         raise _not_found(document_id)
     fields = orjson.loads(stored.raw)
@@ -163,12 +167,13 @@ def change_documents(
     live, changes = _live(engine), list[Change]()
     for number, line in enumerate(lines):
         try:
-            changes.append(
-                Change(_checked(line.id), version=line.version)
-                if line.delete
-                else _change(engine, line.id, line, line.version)
-            )
-        except (InvalidRequestError, DocumentNotFoundError) as error:
+            check_id(line.id)
+        except ValueError as error:
+            raise InvalidRequestError.of(FieldError(f"lines.{number}.id", f"{error}")) from error
+        try:
+            deletion = Change(line.id, version=line.version)
+            changes.append(deletion if line.delete else _change(engine, line.id, line, line.version))
+        except InvalidRequestError as error:
             raise error.within(f"lines.{number}") from error
     with _writing():
         results = live.write(changes, _until(engine, clock, wait=wait), wait=wait)

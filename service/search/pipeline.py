@@ -8,6 +8,7 @@ from typing import Any, Final, Literal, NoReturn
 
 import numpy as np
 import numpy.typing as npt
+from lightretriever.artifacts.errors import TokenizerError
 from lightretriever.artifacts.sparse.arguments import scores_of
 from lightretriever.service.backends.base import (
     DocumentsGoneError,
@@ -106,9 +107,9 @@ class Search(Running):
             with self.clock.measure("fuse"):
                 fused = self._fused(table, legs)
                 levels = matches(self._thresholds, typed.searched, table, legs, self.parts.encoder, shares)
-                fused, unmatched = self._matching(fused, levels, legs)
             columns = np.searchsorted(table.ordinals, list(pinned.values())).tolist() if pinned else []
             fused = _with_columns(fused, columns) if pinned else fused
+            fused, unmatched = self._matching(fused, levels, legs, columns)
             ranking = self._ranked(typed.searched, table, fused, columns)
             found = Found(
                 typed,
@@ -156,16 +157,19 @@ class Search(Running):
         terms, rules = self.plan.request.terms, self._rules
         if not (terms or typed.words or rules):
             return []
-        synonyms = [] if rules is None else [one for one in rules.synonyms if self._is_known(one[0])]
-        return [*((term.text, term.weight) for term in terms), *typed.words, *synonyms]
+        added = [*typed.words, *(() if rules is None else rules.synonyms)]  # an error must not name what nobody sent
+        return [*((term.text, term.weight) for term in terms), *(one for one in added if self._is_known(one[0]))]
 
     def _is_known(self, text: str) -> bool:
         """Whether a leg to be searched has something to search for in a text."""
         encoder, legs = self.parts.encoder, self.plan.legs
-        return bool(
-            ("dense" in legs and encoder.tokenizer.query_ids(text))
-            or ("sparse" in legs and encoder.vocabulary.terms_of([text])[0])
-        )
+        try:
+            return bool(
+                ("dense" in legs and encoder.tokenizer.query_ids(text))
+                or ("sparse" in legs and encoder.vocabulary.terms_of([text])[0])
+            )
+        except TokenizerError:
+            return False
 
     def _candidates(self, query: EncodedQuery, legs: Sequence[LegName]) -> dict[LegName, ScoredDocuments]:
         """Search the legs in parallel. DeadlineError or SearchFailedError if too few answer."""
@@ -254,13 +258,18 @@ class Search(Running):
             raise SearchFailedError("The leg sparse failed. The reason is in the log; try again later.")
         return found
 
-    def _matching(self, fused: Fused, levels: Levels | None, legs: list[LegName]) -> tuple[Fused, int | None]:
-        """Leave out of a ranking what matches less well than the request asks for, and tell how many these are."""
+    def _matching(
+        self, fused: Fused, levels: Levels | None, legs: list[LegName], pinned: list[int]
+    ) -> tuple[Fused, int | None]:
+        """Leave out of a ranking what matches less well than the request asks for, but the columns `pinned`, and tell
+        how many these are."""
         least = self.plan.request.min_matched
         if least is None or (levels is None and "dense" in legs):  # None for a head query, and a rule's synonyms
             return fused, None
-        kept = fused.order[:0] if levels is None else fused.order[levels[fused.order] >= LEVELS.index(least)]
-        return Fused(kept, fused.shares, fused.scores), fused.order.size - kept.size
+        kept = np.isin(fused.order, pinned)
+        if levels is not None:
+            kept |= levels[fused.order] >= LEVELS.index(least)
+        return Fused(fused.order[kept], fused.shares, fused.scores), fused.order.size - int(kept.sum())
 
     def _ranked(self, text: str, table: CandidateTable, fused: Fused, pinned: list[int]) -> Ranked:
         """Order the candidates by what else the request asks for, but those of the columns `pinned` first."""

@@ -120,7 +120,7 @@ def ranked(
     reranked = dict(zip(order, rerank(columns[places]), strict=False))
     order[: len(reranked)] = sorted(reranked, key=lambda column: -reranked[column])
     if pinned:
-        order = [*pinned, *(column for column in order if column not in pinned)]
+        order = list(dict.fromkeys([*pinned, *order]))
     if request.group_by is None:
         return Ranked(order, scores, boosts, reranked)
     by_column = dict(zip(columns.tolist(), values[request.group_by], strict=True))

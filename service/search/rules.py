@@ -99,32 +99,50 @@ class AppliedRules:
         return {"rules": {"synonyms": synonyms, "pinned": list(pinned), "hidden": len(self.hidden)}}
 
 
+class _Query:
+    """The words of a query, to look phrases up in: each time alike, however long and repetitive the query is."""
+
+    def __init__(self, text: str) -> None:
+        self.words = _words(text)
+        self.different = dict.fromkeys(self.words)
+        self._runs: dict[int, frozenset[_Words]] = {}
+
+    def has(self, phrase: _Words) -> bool:
+        """Whether the words of a phrase stand side by side."""
+        length = len(phrase)
+        if length not in self._runs:
+            starts = range(len(self.words) - length + 1)
+            self._runs[length] = frozenset(self.words[start : start + length] for start in starts)
+        return phrase in self._runs[length]
+
+
 class _Rules:
     """The rules of a collection, found by the words of a query."""
 
     def __init__(self, model: _RulesModel, collection: str) -> None:
-        self._phrases: dict[str, list[tuple[_Words, _Synonyms]]] = {}
-        for synonyms in _of(model.synonyms, collection):
-            for phrase in map(_words, synonyms.words):
-                self._phrases.setdefault(phrase[0], []).append((phrase, synonyms))
+        self._phrases: dict[str, list[tuple[_Words, float, list[tuple[str, _Words]]]]] = {}
+        for rule in _of(model.synonyms, collection):
+            texts = [(text, _words(text)) for text in (rule.words if rule.add is None else rule.add)]
+            for phrase in map(_words, rule.words):
+                self._phrases.setdefault(phrase[0], []).append((phrase, rule.weight, texts))
         self._pinned = _by_word(_of(model.pinned, collection))
         self._hidden = _by_word(_of(model.hidden, collection))
 
     def apply(self, text: str) -> AppliedRules | None:
         """Give what the rules make of a query; None if no rule is for it."""
-        words = _words(text)
-        found = AppliedRules(self._synonyms(words), _matching(self._pinned, words), _matching(self._hidden, words))
+        query = _Query(text)
+        found = AppliedRules(self._synonyms(query), _matching(self._pinned, query), _matching(self._hidden, query))
         return found if found.synonyms or found.pinned or found.hidden else None
 
-    def _synonyms(self, words: _Words) -> list[tuple[str, float]]:
+    def _synonyms(self, query: _Query) -> list[tuple[str, float]]:
         added: dict[str, float] = {}
-        for place, word in enumerate(words):
-            for phrase, rule in self._phrases.get(word, ()):
-                if words[place : place + len(phrase)] != phrase:
+        for word in query.different:
+            for phrase, weight, texts in self._phrases.get(word, ()):
+                if not query.has(phrase):
                     continue
-                for text in rule.words if rule.add is None else rule.add:
-                    if not _has(words, _words(text)):
-                        added[text] = max(rule.weight, added.get(text, 0.0))
+                for text, words in texts:
+                    if not query.has(words):
+                        added[text] = max(weight, added.get(text, 0.0))
         return list(added.items())[:_MOST_ADDED]
 
 
@@ -208,18 +226,14 @@ def _by_word(rules: Iterator[_Documents]) -> dict[str, list[tuple[_Words, _Docum
     return found
 
 
-def _matching(rules: Mapping[str, Sequence[tuple[_Words, _Documents]]], words: _Words) -> list[str]:
-    """Give the documents of all rules for a query of these words, without repetitions."""
+def _matching(rules: Mapping[str, Sequence[tuple[_Words, _Documents]]], query: _Query) -> list[str]:
+    """Give the documents of all rules for a query, without repetitions."""
     found: dict[str, None] = {}
-    for word in dict.fromkeys(words):
+    for word in query.different:
         for of_rule, rule in rules.get(word, ()):
-            if of_rule == words if rule.query is not None else {*of_rule} <= {*words}:
+            if of_rule == query.words if rule.query is not None else query.different.keys() >= {*of_rule}:
                 found |= dict.fromkeys(rule.documents)
     return list(found)
-
-
-def _has(words: _Words, phrase: _Words) -> bool:
-    return any(words[place : place + len(phrase)] == phrase for place in range(len(words)))
 
 
 def _words(text: str) -> _Words:

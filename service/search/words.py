@@ -41,6 +41,7 @@ from lightretriever.service.search.encoder import QueryEncoder
 __all__ = [
     "HYPHENED",
     "MAX_COMPLETIONS",
+    "MOST_WORDS",
     "SIGN",
     "STOP_WORDS",
     "UNSPACED",
@@ -105,12 +106,14 @@ STOP_WORDS: Final = frozenset(_ENGLISH.split())
 MAX_COMPLETIONS: Final = 12
 """Most completions of a word."""
 
+MOST_WORDS: Final = 8
+"""Most words of a query that are compared with those of the corpus, since each takes milliseconds."""
+
 _CONSIDERED: Final = 100  # most frequent words that are compared with the rest of the query
 _NEARNESS: Final = 8.0
 _WHOLE: Final = 4.0  # factor of a beginning that is a word
 _LEAST_SHARE: Final = 0.05  # of the best score; what has less is not suggested
 _LEAST_WEIGHT: Final = 0.1
-_MOST_WORDS: Final = 8  # to compare in a query, since each takes milliseconds
 _CHUNK: Final = re.compile(r"\S+")
 
 
@@ -153,7 +156,7 @@ def read_typed(query: str, request: SearchRequest, words: Spellings, encoder: Qu
     corrected = completed
     if request.spelling is not None:
         doubtful = [word for word in found if word.span() not in better]
-        doubtful = [word for word in doubtful if _is_doubtful(word.group(), encoder.tokenizer)][:_MOST_WORDS]
+        doubtful = [word for word in doubtful if _is_doubtful(word.group(), encoder.tokenizer)][:MOST_WORDS]
         corrections = words.corrections([word.group().lower() for word in doubtful])
         better |= dict(zip((word.span() for word in doubtful), corrections, strict=True))
         corrected = _replaced(query, better)

@@ -440,6 +440,9 @@ def test_a_line_of_csv_that_is_too_long_is_named(tmp_path: Path, monkeypatch: py
         (pa.RunEndEncodedArray.from_arrays([1], pa.array([10**9 + 1], pa.timestamp("ns"))), "1970-01-01T00:00:01"),
         (pa.array([[0.1]], pa.list_view(pa.float32())), [0.1]),
         (pa.array([[0.1]], pa.large_list_view(pa.float16())), [0.1]),
+        (pa.array([[10**9 + 1, None]], pa.list_view(pa.timestamp("ns"))), ["1970-01-01T00:00:01", None]),
+        (pa.array([[[10**9 + 1]], None], pa.large_list_view(pa.list_view(pa.time64("ns")))), [["00:00:01"]]),
+        (pa.array([None, [10**9 + 1]], pa.list_view(pa.timestamp("ns"))), None),
     ],
     ids=lambda one: str(one.type) if isinstance(one, pa.Array) else "",
 )
@@ -447,8 +450,9 @@ def test_layouts_that_arrow_files_alone_have(
     tmp_path: Path, column: Any, found: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
-    documents, _ = imported(stream(tmp_path / "table", pa.table({"text": ["a"], "x": column})), Columns())
-    assert documents[0]["x"] == found
+    table = pa.table({"text": ["a"] * len(column), "x": column})
+    documents, _ = imported(stream(tmp_path / "table", table), Columns())
+    assert documents[0].get("x") == found
 
 
 PANDAS = "__index_level_0__"

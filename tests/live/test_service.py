@@ -93,6 +93,8 @@ def test_many_changes_come_as_lines(url: str, client: SearchClient, engine: Sear
         ({"id": "b"}, "lines.1", "fields are required, unless delete is true"),
         ({"id": "b", "delete": True, "fields": NEW}, "lines.1", "a line that deletes has neither"),
         ({"fields": NEW}, "lines.1.id", "required"),
+        ({"id": " ", "delete": True}, "lines.1.id", '"_id" must be'),
+        ({"id": 600 * "x", "fields": NEW}, "lines.1.id", '"_id" must be'),
     ],
 )
 def test_a_bad_line_is_told_before_anything_is_written(
@@ -106,6 +108,9 @@ def test_a_bad_line_is_told_before_anything_is_written(
     with pytest.raises(AnswerError):
         client.document("good")
     assert lines(url, key=KEY).status_code == 422
+    headers = {"content-type": "application/x-ndjson", "if-match": '"1.0"'}
+    answer = ask("POST", f"{url}/documents", KEY, headers, content=b'{"id": "good", "delete": true}')
+    assert (answer.status_code, answer.json()["errors"][0]["field"]) == (422, "if-match")
     assert lines(url, {"id": "good", "delete": True}, key=READER).status_code == 403
 
 
@@ -133,6 +138,22 @@ def test_every_process_follows_the_journal(bundle: Bundle, engine: SearchEngine,
             assert reader.document(f"f-{number}").version == version
             reader.delete_document(f"f-{number}", version=version, wait=True)
             assert f"f-{number}" not in found(writer, "zebra", mode="sparse")
+
+
+def test_a_document_is_read_as_another_process_wrote_it(
+    bundle: Bundle, engine: SearchEngine, settings: Settings
+) -> None:
+    """At once, though searches see it later: `If-Match` names the version that was read."""
+    impacts = impacts_of(engine, "zebra")
+    with opened(bundle, settings) as one, opened(bundle, settings) as other:
+        for number in range(10):
+            writer, reader = (one, other) if number % 2 else (other, one)
+            version = writer.put_document(f"r-{number}", NEW, vector=VECTOR, impacts=impacts).version
+            assert reader.document(f"r-{number}").version == version
+            writer.delete_document(f"r-{number}")
+            with pytest.raises(AnswerError) as caught:
+                reader.document(f"r-{number}")
+            assert caught.value.kind == "document_not_found"
 
 
 def test_many_documents_are_told_and_too_many_refused(

@@ -70,6 +70,10 @@ def test_documents_come_in_the_order_of_a_field(
     assert index.listed(among, order, 17, 10).tolist() == expected[17:27]
     assert index.listed(among, order, len(expected), 5).tolist() == []
     assert index.totals([among]) == [len(expected)]
+    both = [i for i in chosen if "year" in records()[i]]
+    assert index.totals([None, index.where(["exists", "year"]), among], among) == [
+        *(len(chosen), len(both), len(chosen))
+    ]
 
 
 @pytest.mark.parametrize("condition", [None, ["exists", "year"]])

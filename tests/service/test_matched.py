@@ -142,6 +142,22 @@ def test_hits_that_match_less_well_are_left_out_of_every_page(meaning: TestClien
     assert {hit["id"] for hit in grouped["hits"]} == set(good)
 
 
+@pytest.mark.parametrize("fields", [{}, {"mode": "dense"}, {"diversity": 0.5}])
+def test_a_pinned_document_is_none_of_those_left_out(
+    meaning: TestClient, meaningful_bundle: Bundle, tmp_path: Path, fields: dict[str, Any]
+) -> None:
+    query = "harvest honey in summer"
+    last = ask(meaning, query, candidates=10)["hits"][-1]
+    assert last["matched"] == "none"
+    rules = tmp_path / "rules.yaml"
+    rules.write_text(f"pinned:\n  - {{query: {query}, documents: [{last['id']}]}}")
+    settings = SETTINGS.model_copy(update={"rules": rules})
+    with SearchEngine.open(meaningful_bundle, settings) as engine, TestClient(create_app(engine)) as client:
+        answer = ask(client, query, candidates=10, min_matched="weak", **fields)
+    assert answer["hits"][0]["id"] == last["id"]
+    assert answer["candidates"] - answer["unmatched"] == len(answer["hits"]) > 1
+
+
 @pytest.mark.parametrize("fields", [{}, {"diversity": 0.5}, {"group_by": "title"}, {"explain": True, "snippets": {}}])
 def test_no_hit_is_an_answer(meaning: TestClient, fields: dict[str, Any]) -> None:
     answer = ask(meaning, NONSENSE, min_matched="weak", **fields)

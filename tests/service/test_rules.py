@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from time import monotonic, sleep
+from time import monotonic, process_time, sleep
 from typing import Any
 
 import pytest
@@ -128,6 +128,17 @@ def test_what_the_query_has_is_not_added(client: TestClient) -> None:
     found = ask(client, "shell", mode="sparse")
     assert [one["text"] for one in found["rules"]["synonyms"]] == ["terminal", "日本語 …"]
     assert found["hits"]
+
+
+def test_a_long_query_of_one_word_is_read_as_fast_as_another(tmp_path: Path) -> None:
+    phrases = ["os", *(f"operating system {number}" for number in range(49))]
+    documents = [{"contains": ["os", f"word{number}"], "documents": ["cjk"]} for number in range(1000)]
+    write(tmp_path / "rules.json", {"synonyms": [{"words": phrases}], "pinned": documents})
+    rules, started = RulesFile(tmp_path / "rules.json"), process_time()
+    found = rules.apply("os " * 3_333)
+    assert process_time() - started < 1
+    assert found is not None
+    assert len(found.synonyms) == 49
 
 
 @pytest.mark.parametrize(

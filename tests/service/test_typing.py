@@ -1,13 +1,17 @@
 """Queries as they are typed: misspelt, not typed to their end, in another number."""
 
+from pathlib import Path
+
 import pytest
 from fastapi.testclient import TestClient
 from lightretriever import SearchClient
 from lightretriever.service.http.app import create_app
 from lightretriever.service.search.engine import SearchEngine
 
+from tests.service.conftest import SETTINGS
 from tests.service.live import live
 from tests.support.asking import ask
+from tests.support.tiny import english_tokenizer, make_tiny_bundle
 
 FUSION = {"fusion": {"method": "linear", "weights": {"dense": 0.4, "sparse": 0.6}}}
 
@@ -70,6 +74,15 @@ def test_the_last_word_stands_for_all_that_begin_so(meaning: TestClient) -> None
     assert weights == pytest.approx({"cheese": 1.0, "chain": 0.25, "chess": 0.25})
     behind = ask(meaning, "Oil ch", prefix=True, spelling="auto")
     assert {"Oil cheese", "Oil chain", "Oil chess"} == {*behind["completions"]}
+
+
+def test_a_completion_that_a_leg_does_not_know_is_suggested_only(tmp_path: Path) -> None:
+    bundle = make_tiny_bundle(tmp_path / "bundle", vocabulary="words", own_tokenizer=english_tokenizer())
+    with SearchEngine.open(bundle, SETTINGS) as engine, TestClient(create_app(engine)) as client:
+        answer = ask(client, "music re", prefix=True, mode="dense")
+        assert answer["searched"] == "music release"
+        assert "music reads" in answer["completions"]
+        assert answer["hits"] == ask(client, "music", mode="dense")["hits"]
 
 
 def test_a_word_may_be_whole_or_not(meaning: TestClient) -> None:
