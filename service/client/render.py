@@ -35,7 +35,7 @@ def show(console: Console, response: SearchResponse) -> None:
     if response.searched is not None:
         _print(console, Text(f"searched for: {_clean(response.searched, _LONGEST_SNIPPET)}", "yellow"))
     if response.matched == "none" and response.hits:
-        _print(console, Text("no document is near in meaning; these are the nearest", "yellow"))
+        _print(console, Text("no document matches well; these are the nearest", "yellow"))
     for hit in response.hits:
         _show_hit(console, hit)
     if not response.hits:

@@ -98,8 +98,8 @@ function showLegs() {
   const words = facts.bundle.vocabulary !== "tokens";
   showMode();
   byId("legs").classList.toggle("sparse-alone", !hasDense());
-  byId("sparse-leg").textContent = (words ? "what has the words, each with its weight in the text" : "what has the tokens, each with its weight") +
-    (facts.bundle.expanded ? "; words near a text in meaning have a weight in it, too" : "");
+  byId("sparse-leg").textContent = `finds texts with the query's ${words ? "words" : "tokens"}, by their weights` +
+    (facts.bundle.expanded ? "; words near to a text in meaning count, too" : "");
 }
 
 function showExamples(examples) {

@@ -157,7 +157,7 @@ def test_what_became_of_the_query_comes_first() -> None:
     assert text.splitlines()[:3] == [
         "did you mean: play music now",
         "searched for: play music",
-        "no document is near in meaning; these are the nearest",
+        "no document matches well; these are the nearest",
     ]
 
 
