@@ -33,8 +33,8 @@ def corpus(
         str | None,
         typer.Option(
             metavar="MODEL",
-            help="Folder or Hugging Face id of the model that will read the passages: they have at most as many of its "
-            "tokens as it reads, and 512, in place of --words.",
+            help="Folder or Hugging Face id of the model that will read the passages: cut them by its tokens, not by "
+            "--words, to its longest input and at most 512 tokens.",
             show_default=False,
         ),
     ] = None,
@@ -64,7 +64,7 @@ def corpus(
     as_json: JsonOption = False,
 ) -> None:
     """Make a corpus of a folder of text files, long ones cut into passages, or of the rows of a table: Parquet, Arrow,
-    CSV, TSV, JSON, or a folder that `datasets` saved. What a table's columns are is named; all others become fields."""
+    CSV, TSV, JSON, or a folder that `datasets` saved. Options name a table's columns; all others become fields."""
     with running("corpus", as_json=as_json) as job:
         columns = Columns(
             id=id_column,
