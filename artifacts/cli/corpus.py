@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import typer
-from lightretriever.artifacts.cli.runner import JsonOption, report_skipped, running
+from lightretriever.artifacts.cli.runner import JsonOption, next_command, report_skipped, running
 from lightretriever.artifacts.corpus.beir import Skipped
 from lightretriever.artifacts.corpus.columns import Columns, write_row_corpus
 from lightretriever.artifacts.corpus.folder import write_text_corpus
@@ -20,6 +20,7 @@ _TABLES: Final = "Name a file, or the folder that has the Parquet files in it, s
 
 
 def corpus(
+    context: typer.Context,
     source: Annotated[
         Path,
         typer.Argument(help="Folder of .txt and .md files, or a table (docs/howto/import.md).", show_default=False),
@@ -92,6 +93,7 @@ def corpus(
             written.passed_over = passed_over
         report_skipped(Skipped(written.skipped, written.skipped_files), "files" if written.rows is None else "rows")
         written.bytes = output.stat().st_size
+        written.next = next_command(context, "build", "RECIPE", "--corpus", output, shared=())
         job.summary = written
 
 
