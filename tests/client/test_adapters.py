@@ -51,8 +51,9 @@ def metadata_by_hand(hit: dict[str, Any]) -> dict[str, Any]:
         for leg in ("dense", "sparse")
         for what in ("score", "rank")
     }
+    judged = {"matched": hit.get("matched"), "degraded": ""}
     fields = {"title": hit["fields"]["title"], "year": hit["fields"]["year"]}
-    return {**fields, "id": hit["id"], "rank": hit["rank"], "score": hit["score"], **legs, "degraded": ""}
+    return {**fields, "id": hit["id"], "rank": hit["rank"], "score": hit["score"], **legs, **judged}
 
 
 def test_langchain(client: SearchClient) -> None:
