@@ -1,11 +1,10 @@
 # The service alone: no language model, no torch, no compiler, no package manager of Python's in it.
 #
 #   docker build --tag lightretriever-search .
-#   docker run --rm --read-only --cap-drop ALL --volume "$PWD/out/bundle:/bundle:ro" --publish 8080:8080 lightretriever-search
+#   docker run --rm --read-only --tmpfs /tmp --volume "$PWD/out/bundle:/bundle:ro" --publish 127.0.0.1:8080:8080 lightretriever-search
 #
 # BASE is any Linux with glibc, libstdc++ and Python 3.11 or newer. BUILD_BASE is the same with a C++ compiler, Python's
-# headers, and what makes virtual environments. A pip.conf (mirror, proxy) is handed in with --secret
-# id=pip.conf,src=FILE and is not kept.
+# headers and `venv`. Pass a pip.conf (mirror, proxy) with --secret id=pip.conf,src=FILE; the image does not keep it.
 ARG BASE=docker.io/library/python:3.11-slim-bookworm
 ARG BUILD_BASE=docker.io/library/python:3.11-bookworm
 
@@ -14,8 +13,8 @@ ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_NO_INPUT=1 PIP_ROOT_U
 RUN python3 -m venv /opt/lightretriever
 WORKDIR /src
 COPY deploy/requirements deploy/requirements
-# The lists are complete and have hashes, so pip takes these files and no others, resolves nothing and must not follow pyserini's own requirements. pyserini also asks for
-# a newer Python than its jar, the part in use, needs.
+# The lists are complete and have hashes: pip takes these files and no others, and resolves nothing. Of pyserini only the
+# jar is in use, so its own requirements, and its minimum of Python, are ignored.
 RUN --mount=type=secret,id=pip.conf,target=/etc/pip.conf \
     /opt/lightretriever/bin/pip install --quiet --no-compile --no-deps --require-hashes \
         --requirement deploy/requirements/build.txt \
@@ -42,7 +41,7 @@ COPY --from=build /opt/lightretriever /opt/lightretriever
 ENV PATH=/opt/lightretriever/bin:/usr/local/bin:/usr/bin:/bin PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
 # Fails where BASE and BUILD_BASE don't have the same Python in the same place.
 RUN lightretriever --help >/dev/null
-# Makes the folder on which a bundle is mounted.
+# The mount point of the bundle.
 WORKDIR /bundle
 USER 10001:10001
 EXPOSE 8080

@@ -52,7 +52,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "refine": Command("Build", f"{_OFFLINE}.build", "Fit the token tables to the encoded corpus."),
     "index": Command("Build", f"{_OFFLINE}.build", "Build the indexes and write the bundle."),
     "verify": Command("Build", f"{_OFFLINE}.verify", "Check a bundle."),
-    "size": Command("Build", f"{_OFFLINE}.size", "Tell the disk and memory that more documents would take."),
+    "size": Command("Build", f"{_OFFLINE}.size", "Estimate the disk and memory of a larger bundle."),
     "push": Command("Operate", f"{_OFFLINE}.push", "Write a bundle to an OpenSearch cluster."),
     "upsert": Command("Operate", f"{_OFFLINE}.live", "Write documents to a journal or a cluster."),
     "delete": Command("Operate", f"{_OFFLINE}.live", "Delete documents from a journal or a cluster."),

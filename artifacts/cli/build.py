@@ -172,7 +172,7 @@ def encode(
     skip_bad: SkipOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Encode the corpus with the full LLM: texts that were encoded before are kept."""
+    """Encode the corpus with the model; encoded texts of an earlier run are kept."""
     with running("encode", as_json=as_json) as job:
         loaded, own = overridden(context, Recipe), None if part is None else Part.parse(part)
         _check_shared(loaded, part, ray)

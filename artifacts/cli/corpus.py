@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import typer
-from lightretriever.artifacts.cli.runner import JsonOption, report_skipped, running
+from lightretriever.artifacts.cli.runner import JsonOption, next_command, report_skipped, running
 from lightretriever.artifacts.corpus.beir import Skipped
 from lightretriever.artifacts.corpus.columns import Columns, write_row_corpus
 from lightretriever.artifacts.corpus.folder import write_text_corpus
@@ -20,6 +20,7 @@ _TABLES: Final = "Name a file, or the folder that has the Parquet files in it, s
 
 
 def corpus(
+    context: typer.Context,
     source: Annotated[
         Path,
         typer.Argument(help="Folder of .txt and .md files, or a table (docs/howto/import.md).", show_default=False),
@@ -33,8 +34,8 @@ def corpus(
         str | None,
         typer.Option(
             metavar="MODEL",
-            help="Folder or Hugging Face id of the model that will read the passages: they have at most as many of its "
-            "tokens as it reads, and 512, in place of --words.",
+            help="Folder or Hugging Face id of the model that will read the passages: cut them by its tokens, not by "
+            "--words, to its longest input and at most 512 tokens.",
             show_default=False,
         ),
     ] = None,
@@ -64,7 +65,7 @@ def corpus(
     as_json: JsonOption = False,
 ) -> None:
     """Make a corpus of a folder of text files, long ones cut into passages, or of the rows of a table: Parquet, Arrow,
-    CSV, TSV, JSON, or a folder that `datasets` saved. What a table's columns are is named; all others become fields."""
+    CSV, TSV, JSON, or a folder that `datasets` saved. Options name a table's columns; all others become fields."""
     with running("corpus", as_json=as_json) as job:
         columns = Columns(
             id=id_column,
@@ -92,6 +93,7 @@ def corpus(
             written.passed_over = passed_over
         report_skipped(Skipped(written.skipped, written.skipped_files), "files" if written.rows is None else "rows")
         written.bytes = output.stat().st_size
+        written.next = next_command(context, "build", "RECIPE", "--corpus", output, shared=())
         job.summary = written
 
 

@@ -14,7 +14,6 @@ from lightretriever.artifacts.cli.cluster import CaFileOption, MaybeIndexOption,
 from lightretriever.artifacts.cli.options import (
     DeviceOption,
     LimitOption,
-    OutputOption,
     SkipOption,
     WorkOption,
     overridden,
@@ -91,13 +90,14 @@ def upsert(
     ca_file: CaFileOption = None,
     device: DeviceOption = None,
     work: WorkOption = None,
-    output: OutputOption = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", help="The bundle that the documents are written beside (output).")
+    ] = None,
     limit: LimitOption = None,
     skip_bad: SkipOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Write the documents of a corpus that a journal or a cluster lacks or has otherwise; encode those with new
-    text."""
+    """Write the new and changed documents of a corpus to a journal or a cluster; encode those with new text."""
     with running("upsert", as_json=as_json) as job:
         loaded = overridden(context, Recipe)
         manifest = read_manifest(loaded.output)
@@ -129,7 +129,7 @@ def delete(
     ca_file: CaFileOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Delete documents by a journal, or from an index on a cluster."""
+    """Delete documents from a journal or a cluster."""
     with running("delete", as_json=as_json) as job:
         names = _read_ids(ids)
         with (

@@ -43,7 +43,7 @@ SkipOption = Annotated[bool, typer.Option("--skip-bad", help="Leave bad corpus l
 DimensionOption = Annotated[int | None, typer.Option("--dimension", help="Serve the first D values (index.dimension).")]
 TopKOption = Annotated[int | None, typer.Option("--top-k", help="Sparse terms kept per document (index.top_k).")]
 HeadOption = Annotated[
-    Path | None, typer.Option("--head-queries", help="Query log: the model reads its most frequent (head.queries).")
+    Path | None, typer.Option("--head-queries", help="Log whose most frequent queries the model reads (head.queries).")
 ]
 TopOption = Annotated[int | None, typer.Option("--top", help="How many of the log's queries (head.top).")]
 PartOption = Annotated[

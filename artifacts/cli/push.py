@@ -64,7 +64,7 @@ def push(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing query bundle.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Write a bundle to an OpenSearch cluster, check it, and let the alias stand for it; a stopped run goes on."""
+    """Write a bundle to an OpenSearch cluster, check it, and point the alias to it; a stopped run continues."""
     with importing("cluster"):
         from lightretriever.artifacts.cluster.push import push as push_bundle
     with running("push", as_json=as_json) as job:

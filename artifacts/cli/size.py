@@ -44,7 +44,7 @@ def size(
     documents: Annotated[int, typer.Option(min=1, help="Documents of the whole corpus.", show_default=False)],
     as_json: JsonOption = False,
 ) -> None:
-    """Tell what disk and memory a bundle of more documents would take, from one of a sample of them."""
+    """Estimate the disk and memory of a larger bundle from the bundle of a sample."""
     with running("size", as_json=as_json) as job:
         manifest = read_manifest(bundle)
         parts = part_sizes(manifest, documents)

@@ -62,7 +62,7 @@ def train(
     minutes: Annotated[float | None, typer.Option(min=0, help="Stop after so many minutes, with a checkpoint.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Train an adapter, or go on with a run that was stopped. Start several processes by torchrun or accelerate."""
+    """Train an adapter, or resume a stopped run. Start several processes by torchrun or accelerate."""
     first = os.environ.get("RANK", "0") == "0"
     with running("train", as_json=as_json, quietly=not first) as job:
         loaded = overridden(context, TrainRecipe).below(data or Path())

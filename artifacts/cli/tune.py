@@ -18,10 +18,10 @@ def tune(
     split: Annotated[str, typer.Option(help="Which qrels: qrels/SPLIT.tsv.")] = "dev",
     task: TaskOption = None,
     step: Annotated[float, typer.Option(help="Distance of the weights to try.")] = 0.1,
-    queries: Annotated[int, typer.Option(min=20, help="Most queries; more are drawn from.")] = 1000,
+    queries: Annotated[int, typer.Option(min=20, help="Most queries; of more, a sample is drawn.")] = 1000,
     as_json: JsonOption = False,
 ) -> None:
-    """Choose the legs' weights by judged queries, and say whether they tell."""
+    """Choose the legs' weights by judged queries, and say whether the gain is beyond chance."""
     with running("tune", as_json=as_json) as job:
         with importing("pipeline"):
             from lightretriever.artifacts.evaluation.tune import tune_weights

@@ -39,7 +39,9 @@ class VerifySummary(Summary):
 def verify(
     context: typer.Context,
     bundle: BundleArgument,
-    query_bundle: Annotated[bool, typer.Option("--query-bundle", help="It is one without indexes.")] = False,
+    query_bundle: Annotated[
+        bool, typer.Option("--query-bundle", help="The bundle is a query bundle, without indexes.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Check every file, hash, shape and count of a bundle; exit status 1 when something is wrong."""

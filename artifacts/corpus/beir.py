@@ -264,6 +264,8 @@ def _string(record: dict[str, Any], key: str, default: str | None = None) -> str
         return default
     if value is None and key == "text" and "contents" in record:
         raise ValueError(f'"text" is missing, but there is "contents": rename it to "text" ({_RENAME})')
+    if value is None:
+        raise ValueError(f'"{key}" is missing or null')
     if not isinstance(value, str):
         raise ValueError(f'"{key}" must be a string, found {value!r:.80}')
     return value

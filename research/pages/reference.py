@@ -41,13 +41,17 @@ def _command(name: str, command: Any) -> Iterator[str]:
     arguments = [one for one in command.params if one.param_type_name == "argument"]
     options = [one for one in command.params if one.param_type_name == "option"]
     yield f"## {name}"
-    yield from ["```", " ".join(["lightretriever", name, *map(_metavar, arguments)]), "```"]
+    yield from ["```", " ".join(["lightretriever", name, *map(_argument, arguments)]), "```"]
     yield f"{inspect.cleandoc(command.help)}\n"
     if command.params:
         yield from ["| argument or option | default | |", "|---|---|---|"]
-    yield from (_row(f"`{_metavar(one)}`", "required", one.help) for one in arguments)
+    yield from (_row(f"`{_metavar(one)}`", _default(one), _help(one)) for one in arguments)
     yield from (_row(_option(one), _default(one), _help(one)) for one in options)
     yield ""
+
+
+def _argument(parameter: Any) -> str:
+    return _metavar(parameter) if parameter.required else f"[{_metavar(parameter)}]"
 
 
 def _metavar(parameter: Any) -> str:

@@ -228,7 +228,8 @@ def speed_lines(folder: Path) -> list[str]:
         return []
     load = json.loads(file.read_text(encoding="utf-8"))
     origin = _origin(load["bundle"]["documents"], load)
-    lines = [*load_table(file), "", f"{load['bundle']['corpus']}, one process each: {origin}."]
+    facts = f"{load['bundle']['corpus']}, one process each: {origin}. A dash: too few answers for a p99."
+    lines = [*load_table(file), "", facts]
     speed = folder / SPEED
     rows = json.loads(speed.read_text(encoding="utf-8"))["rows"] if speed.is_file() else []
     known = {row["key"]: row for row in rows}

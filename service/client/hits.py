@@ -9,6 +9,7 @@ __all__ = ["SCORES", "hit_metadata", "hit_text"]
 
 SCORES: Final = (
     *("id", "rank", "score", "dense_score", "dense_rank", "sparse_score", "sparse_rank"),
+    "matched",
     "degraded",
 )
 """Keys of `hit_metadata` that describe the search; all others are fields of the document."""
@@ -21,7 +22,7 @@ def hit_text(fields: Mapping[str, Any], text_field: str) -> str:
 
 
 def hit_metadata(response: SearchResponse, hit: Hit, text_field: str) -> dict[str, Any]:
-    """Give the document's fields without its text, and `SCORES`, with None for a leg without a score.
+    """Give the document's fields without its text, and `SCORES`, with None for what the answer lacks.
 
     A document field with one of these names becomes `document_NAME`.
     """
@@ -36,6 +37,7 @@ def hit_metadata(response: SearchResponse, hit: Hit, text_field: str) -> dict[st
         "score": hit.score,
         **_of_leg("dense", hit.dense),
         **_of_leg("sparse", hit.sparse),
+        "matched": hit.matched,
         "degraded": ", ".join(response.degraded),
     }
 

@@ -17,6 +17,7 @@ _LONGEST_SNIPPET: Final = 300
 _LONGEST_NAME: Final = 100
 _LONGEST_VALUE: Final = 60
 _LONGEST_WORD: Final = 40
+_SHARE: Final = 11  # a space, and the longest number of four digits: -1.234e-05
 _COLOURS: Final = {"dense": "green", "sparse": "magenta"}
 # Non-printing characters to keep, because they join their neighbours.
 _JOINERS: Final = "\u200c\u200d"
@@ -35,7 +36,7 @@ def show(console: Console, response: SearchResponse) -> None:
     if response.searched is not None:
         _print(console, Text(f"searched for: {_clean(response.searched, _LONGEST_SNIPPET)}", "yellow"))
     if response.matched == "none" and response.hits:
-        _print(console, Text("no document is near in meaning; these are the nearest", "yellow"))
+        _print(console, Text("no document matches well; these are the nearest", "yellow"))
     for hit in response.hits:
         _show_hit(console, hit)
     if not response.hits:
@@ -93,7 +94,7 @@ def _words(explanation: Explanation) -> Iterator[Text]:
     names = [_clean(word.word, _LONGEST_WORD) + (f" × {word.count}" if word.count > 1 else "") for word in words]
     width = max(map(cell_len, ["word", *names]), default=0)
     if told:
-        yield Text("".join([set_cell_size("word", width), *(f"{leg:>9}" for leg in told)]), "dim")
+        yield Text("".join([set_cell_size("word", width), *(f"{leg:>{_SHARE}}" for leg in told)]), "dim")
     for word, name in zip(words, names, strict=True):
         added = ("  added by meaning", "yellow") if word.added else ""
         shares = ((_share(word, leg), _COLOURS[leg]) for leg in told)
@@ -102,7 +103,7 @@ def _words(explanation: Explanation) -> Iterator[Text]:
 
 def _share(word: WordShares, leg: str) -> str:
     value = getattr(word, leg)
-    return f"{'–' if value is None else f'{value:.4g}':>9}"
+    return f"{'–' if value is None else f'{value:.4g}':>{_SHARE}}"
 
 
 def _leg(name: str, leg: LegScore | None) -> tuple[str, str]:
@@ -120,7 +121,9 @@ def _others(fields: Mapping[str, Any]) -> str:
 
 def _summary(response: SearchResponse) -> str:
     count = len(response.hits)
-    hits = f"{count} hit{'' if count == 1 else 's'} of {response.candidates} candidates"
+    hits = f"{count} hit{'' if count == 1 else 's'} of {response.candidates:,} candidates"
+    if response.matched is not None and response.hits:
+        hits += f", best match {response.matched}"
     if response.unmatched is not None:
         hits += f", {response.unmatched} left out by min_matched"
     return f"{hits}, {response.mode}, task {response.task}; {_timings(response.timings_ms)}"

@@ -23,7 +23,7 @@ __all__ = ["FoundDocument", "FoundDocuments", "make_server", "serve_http", "serv
 
 _INSTRUCTIONS: Final = (
     "Search of collections of documents. `search` finds documents for a question or for words, and gives a part of "
-    "each text; its `matched` is `none` where no document is near in meaning. `document` gives a whole one. "
+    "each text; `matched` says how well it matches: `strong`, `weak`, or `none`. `document` gives a whole text. "
     "`collections` lists the collections; without a `collection`, every tool means the first. `info` says which fields "
     "can be filtered by, and which modes there are. `explain` says which words of a query gave a document its score."
 )

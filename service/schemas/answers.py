@@ -190,7 +190,7 @@ Hit.model_rebuild()
 
 
 class Timings(Model):
-    """Milliseconds per stage; null for a stage that did not run. The legs run in parallel."""
+    """Milliseconds per stage; null for a stage that did not run. The legs may run in parallel."""
 
     spelling: float | None = Field(
         default=None, exclude_if=_absent, description="Present if the request has `spelling` or `prefix`."

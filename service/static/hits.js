@@ -143,7 +143,7 @@ function why(hit) {
   const terms = facts.bundle.vocabulary === "words" ? "words" : "terms";
   if (coverage !== undefined) details.append(make("p", "", `Title and text have ${Math.round(100 * coverage)} % of the query's ${terms}.`));
   if (told.length) details.append(wordTable(words, told, fusion));
-  for (const leg of legs.filter((one) => !told.includes(one))) details.append(make("p", "", `The ${leg} score is not shared out among the words.`));
+  for (const leg of legs.filter((one) => !told.includes(one))) details.append(make("p", "", `The ${leg} score is not divided among the words.`));
   const ask = makeButton("", "All terms of this document", () => showTerms(hit.id, ask));
   details.append(ask);
   return details;

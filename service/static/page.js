@@ -98,8 +98,8 @@ function showLegs() {
   const words = facts.bundle.vocabulary !== "tokens";
   showMode();
   byId("legs").classList.toggle("sparse-alone", !hasDense());
-  byId("sparse-leg").textContent = (words ? "what has the words, each with its weight in the text" : "what has the tokens, each with its weight") +
-    (facts.bundle.expanded ? "; words near a text in meaning have a weight in it, too" : "");
+  byId("sparse-leg").textContent = `finds texts with the query's ${words ? "words" : "tokens"}, by their weights` +
+    (facts.bundle.expanded ? "; words near to a text in meaning count, too" : "");
 }
 
 function showExamples(examples) {
@@ -277,7 +277,7 @@ function showPage(body, answer) {
 }
 
 function append(answer) {
-  const items = answer.hits.map((hit) => hitElement(hit, shown.best)), { candidates, degraded } = answer, lost = missing(degraded);
+  const items = answer.hits.map((hit) => hitElement(hit, shown.best)), { candidates, degraded } = answer, lost = missing(degraded), all = count(candidates);
   hits.append(...items);
   shown.number += items.length;
   if (items.length < HITS) shown.most = shown.number;
@@ -287,15 +287,15 @@ function append(answer) {
   const unit = files ? "files in" : "of";
   const weak = number && shown.best === undefined ? "No document matches well; these are the nearest. " : "";
   const ranked = answer.total === undefined ? `candidates, ranked in ${ms} ms.` : `documents${isFiltered() ? " with these filters" : ""}, in ${ms} ms.`;
-  say((number ? `${weak}${number} ${unit} ${candidates} ${ranked}` : nothing) + lost, Boolean(lost));
+  say((number ? `${weak}${count(number)} ${unit} ${all} ${ranked}` : nothing) + lost, Boolean(lost));
   byId("paging").hidden = number === 0;
   byId("more").hidden = number >= most;
   const what = answer.total === undefined ? "candidates" : "documents";
-  byId("shown").textContent = number < most ? `${number} ${unit} ${candidates} ${what} are shown.`
-    : files ? `All ${number} files are shown.`
-    : once ? `All ${candidates} ${what} are shown, those with the same text once.`
-    : number === candidates ? `All ${candidates} ${what} are shown.`
-    : `The first ${number} of ${candidates} ${what} are shown, as many as a search lists.`;
+  byId("shown").textContent = number < most ? `${count(number)} ${unit} ${all} ${what} are shown.`
+    : files ? `All ${count(number)} files are shown.`
+    : once ? `All ${all} ${what} are shown, those with the same text once.`
+    : number === candidates ? `All ${all} ${what} are shown.`
+    : `The first ${count(number)} of ${all} ${what} are shown, as many as a search lists.`;
   return items[0];
 }
 

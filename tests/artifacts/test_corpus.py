@@ -35,7 +35,7 @@ BAD = {
     '"_id" must be at most 512 bytes': {"_id": "b\nc", "text": "x"},
     'id "a" was already used in line 1': GOOD,
     'document "b" is empty': {"_id": "b", "title": " ", "text": "\n"},
-    '"text" must be a string, found None': {"_id": "b", "title": "T"},
+    '"text" is missing or null': {"_id": "b", "title": "T"},
     '"title" must be a string, found 3': {"_id": "b", "title": 3, "text": "x"},
     "a lone surrogate": b'{"_id": "b", "text": "\\ud800"}',
     "not JSON: 'utf-8' codec": b'{"_id": "b", "text": "\xff"}',
@@ -94,7 +94,7 @@ def test_queries_and_qrels(tmp_path: Path) -> None:
     [
         ({"_id": "q1", "text": "again"}, "used twice"),
         ({"_id": "q2", "text": " "}, "empty text"),
-        ({"_id": "q2"}, '"text" must be a string'),
+        ({"_id": "q2"}, '"text" is missing or null'),
     ],
 )
 def test_bad_queries_are_named(tmp_path: Path, line: object, message: str) -> None:

@@ -191,6 +191,7 @@ def test_bad_files_are_left_out_on_request_and_counted(folder: Path, tmp_path: P
         "skipped: 28 bad files",
     ]
     assert "passed over: 3 hidden files and folders, and files of other kinds" in done.stdout
+    assert done.stdout.splitlines()[-1] == f"next: lightretriever build RECIPE --corpus {tmp_path}/corpus.jsonl.gz"
     assert len(lines(tmp_path / "corpus.jsonl.gz")) == 6
 
 

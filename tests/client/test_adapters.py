@@ -51,8 +51,9 @@ def metadata_by_hand(hit: dict[str, Any]) -> dict[str, Any]:
         for leg in ("dense", "sparse")
         for what in ("score", "rank")
     }
+    judged = {"matched": hit.get("matched"), "degraded": ""}
     fields = {"title": hit["fields"]["title"], "year": hit["fields"]["year"]}
-    return {**fields, "id": hit["id"], "rank": hit["rank"], "score": hit["score"], **legs, "degraded": ""}
+    return {**fields, "id": hit["id"], "rank": hit["rank"], "score": hit["score"], **legs, **judged}
 
 
 def test_langchain(client: SearchClient) -> None:
@@ -195,6 +196,9 @@ def test_a_field_that_is_called_like_a_score_is_kept_under_another_name() -> Non
     assert metadata["score"] == 1.0
     assert (metadata["document_score"], metadata["document_id"], metadata["author"]) == ("A+", 7, "x")
     assert (metadata["degraded"], metadata["sparse_score"], metadata["sparse_rank"]) == ("sparse", None, None)
+    assert metadata["matched"] is None
+    judged = response.hits[0].model_copy(update={"matched": "weak"})
+    assert hit_metadata(response, judged, "text")["matched"] == "weak"
     assert set(metadata) == {*SCORES, "document_score", "document_id", "author"}
 
 

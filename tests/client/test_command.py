@@ -157,8 +157,9 @@ def test_what_became_of_the_query_comes_first() -> None:
     assert text.splitlines()[:3] == [
         "did you mean: play music now",
         "searched for: play music",
-        "no document is near in meaning; these are the nearest",
+        "no document matches well; these are the nearest",
     ]
+    assert " candidates, best match weak, " in rendered({"matched": "weak"})
 
 
 def test_a_terminal_has_colours_and_folds_lines_below_their_beginning() -> None:
@@ -189,12 +190,13 @@ def test_an_explanation_has_a_line_for_each_word() -> None:
     assert lines(
         word("play", 0.25, 1043.0), word("検索\x1b", -0.5, 0.0, count=2), word("plane", 0, 88, added=True)
     ) == [
-        "     word        dense   sparse",
-        "     play         0.25     1043",
-        "     検索 × 2     -0.5        0",
-        "     plane           0       88  added by meaning",
+        "     word          dense     sparse",
+        "     play           0.25       1043",
+        "     検索 × 2       -0.5          0",
+        "     plane             0         88  added by meaning",
     ]
-    assert lines(word("play", None, 7.0)) == ["     word   sparse", "     play        7"]
+    assert lines(word("play", None, 7.0)) == ["     word     sparse", "     play          7"]
+    assert lines(word("terminal", -0.0015724, -1.2344e-05))[1] == "     terminal  -0.001572 -1.234e-05"
 
 
 def test_explain_is_a_field_of_the_request() -> None:

@@ -87,7 +87,7 @@ def test_what_can_not_be_written_is_told_before_anything_is(tmp_path: Path, clus
     lines = place.lines()
     for changed, error, message in (
         ({**NEW, "colour": "red"}, DocumentError, "fields.colour: no document of the bundle has such a field, only: "),
-        ({"_id": "new"}, CorpusError, '"text" must be a string'),
+        ({"_id": "new"}, CorpusError, '"text" is missing or null'),
     ):
         place.write([*lines, changed])
         with pytest.raises(error, match=message):

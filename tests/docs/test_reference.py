@@ -46,6 +46,7 @@ def test_commands_become_tables() -> None:
     @application.command()
     def pour(
         tea: Annotated[str, typer.Argument(help="Which tea.", show_default=False)],
+        pot: Annotated[str, typer.Argument(help="Of which pot.", envvar="POT")] = "blue",
         cups: Annotated[int, typer.Option(min=1, help="How many | or none.")] = 2,
         milk: Annotated[bool, typer.Option("--milk", help="With milk.")] = False,
         name: Annotated[list[str] | None, typer.Option(help="For whom.", envvar="TEA_NAME")] = None,
@@ -64,7 +65,7 @@ def test_commands_become_tables() -> None:
     assert reference.command_reference(application).splitlines() == [
         "## pour",
         "```",
-        "lightretriever pour TEA",
+        "lightretriever pour TEA [POT]",
         "```",
         "Pour tea.",
         "",
@@ -73,6 +74,7 @@ def test_commands_become_tables() -> None:
         "| argument or option | default | |",
         "|---|---|---|",
         "| `TEA` | required | Which tea. |",
+        "| `POT` | `blue` | Of which pot. From the environment: `POT`. |",
         "| `--cups` `INTEGER` | `2` | How many \\| or none. |",
         "| `--milk` |  | With milk. |",
         "| `--name` `TEXT …` |  | For whom. From the environment: `TEA_NAME`. |",

@@ -146,7 +146,7 @@ def test_writers_at_the_same_time_do_not_lose_each_other(client: SearchClient, e
         ({"fields": NEW, "impacts": {"two words": 5}}, "impacts.two words", "is no word"),
         ({"fields": {**NEW, "colour": "red"}}, "fields.colour", "no document of the bundle has such a field, only: "),
         ({"fields": {**NEW, "year": "soon"}}, "fields", 'field "year": expected a number'),
-        ({"fields": {"title": "Zebra"}}, "fields", '"text" must be a string'),
+        ({"fields": {"title": "Zebra"}}, "fields", '"text" is missing or null'),
         ({"fields": {"text": " "}}, "fields", "is empty"),
         ({"fields": {**NEW, "_id": "x"}}, "fields", "leave _id out"),
     ],

@@ -84,7 +84,7 @@ def test_the_columns_have_a_legend(page: Page) -> None:
     finish(page, "bicycle")
     expect(page.locator("#legend")).to_be_hidden()
     page.get_by_label("Side by side").check()
-    expect(page.locator("#legend")).to_contain_text("Each column ranks by itself.")
+    expect(page.locator("#legend")).to_contain_text("Each column has its own ranking.")
 
 
 def test_why_tells_how_many_words_the_document_has(page: Page) -> None:
