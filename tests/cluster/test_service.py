@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from time import sleep
 from typing import Any
 
 import httpx2
@@ -35,8 +34,9 @@ from lightretriever.service.settings import Settings
 
 from tests.service.live import live
 from tests.service.process import ROOT
-from tests.support.cluster import Proxy, connected, proxied, remove_indexes
+from tests.support.cluster import Proxy, connected, proxied, remove_indexes, served_by
 from tests.support.tiny import make_tiny_bundle, tiny_documents
+from tests.support.waiting import wait_until
 
 NAME = f"service-{os.getpid()}"
 FIELDS: dict[str, FieldKind] = {"year": "number", "tag.one": "keyword", "day": "date"}
@@ -65,14 +65,7 @@ def cluster(opensearch: str, bundle: Bundle) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def settings(cluster: Cluster) -> Settings:
-    return Settings(
-        backend="opensearch",
-        opensearch_url=cluster.name,
-        opensearch_index=NAME,
-        deadline_ms=60_000,
-        warm_up_queries=3,
-        watch_s=0.2,
-    )
+    return served_by(cluster, NAME, warm_up_queries=3, watch_s=0.2)
 
 
 @pytest.fixture(scope="module")
@@ -300,9 +293,9 @@ def test_readiness_is_that_of_now(bundle: Bundle, settings: Settings, cluster: C
             ready = partial(httpx2.get, f"{url}/readyz", timeout=60)
             assert ready().status_code == 200
             proxy.broken = b"_msearch"
-            until(lambda: ready().status_code == 503)
+            wait_until(lambda: ready().status_code == 503)
             proxy.broken = None
-            until(lambda: ready().status_code == 200)
+            wait_until(lambda: ready().status_code == 200)
 
 
 def test_a_swap_that_fails_in_passing_is_tried_again(
@@ -310,24 +303,15 @@ def test_a_swap_that_fails_in_passing_is_tried_again(
 ) -> None:
     name, folder = f"{NAME}-passing", write_query_bundle(bundle, tmp_path / "query").path
     push(bundle, cluster, name, replicas=0, skipped=int, written=int)
-    with (
-        behind(cluster, settings, opensearch_index=name) as (proxy, own),
-        EngineHolder.open(folder, own) as holder,
-    ):
+    with behind(cluster, settings, opensearch_index=name) as (proxy, own), EngineHolder.open(folder, own) as holder:
         holder.engine.warm_up()
         proxy.broken = b"_msearch"
         other = push(bundle, cluster, name, shards=2, replicas=0, skipped=int, written=int).index
         holder.start()
-        until(lambda: "bundle refused" in caplog.messages)
+        wait_until(lambda: "bundle refused" in caplog.messages)
         assert holder.engine.parts.index != other
         proxy.broken = None
-        until(lambda: holder.engine.parts.index == other)
-
-
-def until(holds: Callable[[], bool]) -> None:
-    """Wait until something holds; the test run's own limit ends it."""
-    while not holds():
-        sleep(0.05)
+        wait_until(lambda: holder.engine.parts.index == other)
 
 
 def test_the_command_serves_a_query_bundle(bundle: Bundle, cluster: Cluster, tmp_path: Path) -> None:
