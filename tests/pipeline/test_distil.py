@@ -285,11 +285,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory, encoder_folder: Path) -> 
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        (
-            "tasks.search",
-            "find: ",
-            r"instruction: '' there, 'find: ' now.*delete .*/work/tables/search, which is made",
-        ),
+        ("tasks.search", "find: ", r"instruction: '' there, 'find: ' now.*delete .*/work/tables/search, which is made"),
         ("encode.top_k", 3, r"top_k: None there, 3 now\)\. .*or delete .*/work/encode, which is made again"),
     ],
 )
