@@ -39,14 +39,7 @@ def test_the_commands_measure_and_record(tiny_path: Path, queries: Path, monkeyp
     monkeypatch.setattr(hand_over, "_MIB", (1,))
     assert hand_over.main([*command, "--count", "3"]) == 0
     rows = {row["key"]: row for row in json.loads(file.read_text())["rows"]}
-    assert set(rows) == {
-        "request_cpu_ms",
-        "saturated_qps",
-        "saturated_two_qps",
-        "switches",
-        "half_load",
-        "hand_over",
-    }
+    assert set(rows) == {"request_cpu_ms", "saturated_qps", "saturated_two_qps", "switches", "half_load", "hand_over"}
     assert min(row["value"] for row in rows.values()) > 0
     assert rows["switches"]["goal"] == GOALS["switches"][1]
     assert rows["half_load"]["p99_ms"] >= rows["half_load"]["p50_ms"]
