@@ -45,13 +45,6 @@ class Gated(WrappedLeg):
 
 
 @pytest.fixture
-def gate() -> Iterator[threading.Event]:
-    gate = threading.Event()
-    yield gate
-    gate.set()
-
-
-@pytest.fixture
 def narrow(tiny_bundle: Bundle) -> Iterator[SearchEngine]:
     with SearchEngine.open(tiny_bundle, SETTINGS) as engine:
         engine.warm_up()
