@@ -9,10 +9,9 @@ import pytest
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.client import AnswerError, Retries, SearchClient, UnreachableError
 from lightretriever.service.http.app import create_app
-from lightretriever.service.search.engine import SearchEngine
 
 from tests.client.both import Maker
-from tests.service.live import live, live_bundles
+from tests.service.live import live, live_bundles, warm
 from tests.service.process import Server
 from tests.service.test_overload import SETTINGS, WAITING, WORKING, Gated
 
@@ -23,8 +22,7 @@ def test_an_overloaded_service_is_asked_again_until_it_answers(
     make: Maker, tiny_bundle: Bundle, gate: threading.Event
 ) -> None:
     callers = WORKING + WAITING + 5
-    with SearchEngine.open(tiny_bundle, SETTINGS) as engine:
-        engine.warm_up()
+    with warm(tiny_bundle, SETTINGS) as engine:
         engine.parts.backends.legs["dense"] = Gated(engine.parts.backends.legs["dense"], gate)
 
         def refused() -> float:

@@ -19,7 +19,7 @@ from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings, load_settings
 
 from tests.cluster.test_upsert import NAME, Place
-from tests.service.live import live
+from tests.service.live import live, warm
 from tests.support.cluster import served_by
 from tests.support.keys import keys_file
 from tests.support.written import ENTRIES, KEY
@@ -41,8 +41,7 @@ def settings(place: Place) -> Settings:
 
 @pytest.fixture(scope="module")
 def engine(place: Place, settings: Settings) -> Iterator[SearchEngine]:
-    with SearchEngine.open(place.bundle, settings) as engine:
-        engine.warm_up()
+    with warm(place.bundle, settings) as engine:
         yield engine
 
 

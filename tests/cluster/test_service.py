@@ -32,7 +32,7 @@ from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 
-from tests.service.live import live
+from tests.service.live import live, warm
 from tests.service.process import ROOT
 from tests.support.cluster import Proxy, connected, proxied, remove_indexes, served_by
 from tests.support.tiny import make_tiny_bundle, tiny_documents
@@ -70,8 +70,7 @@ def settings(cluster: Cluster) -> Settings:
 
 @pytest.fixture(scope="module")
 def engine(bundle: Bundle, settings: Settings) -> Iterator[SearchEngine]:
-    with SearchEngine.open(bundle, settings) as engine:
-        engine.warm_up()
+    with warm(bundle, settings) as engine:
         yield engine
 
 
@@ -189,8 +188,7 @@ def test_it_says_what_it_stands_on(engine: SearchEngine, cluster: Cluster) -> No
 def test_a_leg_that_the_cluster_refuses_is_missing_alone(bundle: Bundle, settings: Settings, cluster: Cluster) -> None:
     with proxied(cluster.name) as proxy:
         own = settings.model_copy(update={"opensearch_url": proxy.url})
-        with SearchEngine.open(bundle, own) as engine:
-            engine.warm_up()
+        with warm(bundle, own) as engine:
             proxy.replaced = (rb'impacts\.[^"]+', b"ordinal")  # a field that the sparse leg's clauses can't ask
             answer = engine.search(SearchRequest(query="play music from the terminal"))
             assert (answer.degraded, len(answer.hits)) == (["sparse"], 10)
@@ -230,8 +228,7 @@ def test_a_switched_alias_is_followed(bundle: Bundle, settings: Settings, cluste
 def test_an_index_that_is_gone(bundle: Bundle, settings: Settings, cluster: Cluster) -> None:
     name = f"{NAME}-gone"
     index = push(bundle, cluster, name, replicas=0, skipped=int, written=int).index
-    with SearchEngine.open(bundle, settings.model_copy(update={"opensearch_index": name})) as engine:
-        engine.warm_up()
+    with warm(bundle, settings.model_copy(update={"opensearch_index": name})) as engine:
         other = push(bundle, cluster, name, shards=2, replicas=0, skipped=int, written=int).index
         cluster.client.indices.delete(index=index)
         with pytest.raises(NotReadyError, match="lacks a part of the index"):

@@ -6,9 +6,9 @@ import pytest
 from fastapi.testclient import TestClient
 from lightretriever.artifacts.sparse.vocabulary import VocabularyKind
 from lightretriever.service.http.app import create_app
-from lightretriever.service.search.engine import SearchEngine
 
 from tests.service.conftest import SETTINGS
+from tests.service.live import warm
 from tests.support.asking import ask
 from tests.support.tiny import make_tiny_bundle
 
@@ -21,10 +21,8 @@ def sparse(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     """A service whose bundle has no dense leg."""
     path = tmp_path_factory.mktemp("sparse") / "bundle"
     bundle = make_tiny_bundle(path, vocabulary=request.param, dense=False, fields={"year": "number"})
-    with SearchEngine.open(bundle, SETTINGS) as engine:
-        engine.warm_up()
-        with TestClient(create_app(engine)) as client:
-            yield client
+    with warm(bundle, SETTINGS) as engine, TestClient(create_app(engine)) as client:
+        yield client
 
 
 def test_hybrid_is_the_sparse_leg(sparse: TestClient) -> None:

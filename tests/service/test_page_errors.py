@@ -5,12 +5,11 @@ from pathlib import Path
 import pytest
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.http.app import create_app
-from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from tests.service.browsing import page_of, search_for
-from tests.service.live import live, live_bundles
+from tests.service.live import live, live_bundles, warm
 from tests.service.process import Server
 from tests.service.test_faults import FailingLeg
 
@@ -58,8 +57,7 @@ def test_too_many_requests(browser: Browser, tiny_path: Path) -> None:
 def test_a_busy_service_and_another_try(browser: Browser, tiny_bundle: Bundle) -> None:
     """One request is worked on and none may wait; the place is taken as long as `admission` is entered here."""
     settings = Settings(deadline_ms=60_000, warm_up_queries=1, search_threads=1, max_waiting=0)
-    with SearchEngine.open(tiny_bundle, settings) as engine:
-        engine.warm_up()
+    with warm(tiny_bundle, settings) as engine:
         app = create_app(engine)
         with live(app) as url, page_of(browser, url) as page:
             search_for(page, "music")
@@ -110,8 +108,7 @@ def test_the_first_search_waits_for_what_is_served(browser: Browser, site: str) 
 
 
 def test_a_leg_that_did_not_answer_is_told(browser: Browser, tiny_bundle: Bundle) -> None:
-    with SearchEngine.open(tiny_bundle, Settings(deadline_ms=60_000, warm_up_queries=1, watch_s=0)) as engine:
-        engine.warm_up()
+    with warm(tiny_bundle, Settings(deadline_ms=60_000, warm_up_queries=1, watch_s=0)) as engine:
         engine.parts.backends.legs["sparse"] = FailingLeg(engine.parts.backends.legs["sparse"])
         with live(create_app(engine)) as url, page_of(browser, url) as page:
             search_for(page, "music")
