@@ -2,6 +2,7 @@
 
 import gc
 import os
+import threading
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from unittest.mock import patch
@@ -25,11 +26,7 @@ from tests.support.tiny import make_tiny_bundle
 FIRST = ("training", "docs", "cluster", "pipeline", "faults")
 
 #: Files of slow tests alone that take long to collect, or import what `make slow` alone installs.
-SLOW_FILES = (
-    "client/test_adapters.py",
-    "client/test_adapters_write.py",
-    "sides/test_openai_clients.py",
-)
+SLOW_FILES = ("client/test_adapters.py", "client/test_adapters_write.py", "sides/test_openai_clients.py")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -84,6 +81,14 @@ def tiny_bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 def handed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     """Faiss searches in another thread, as it does in a large index on a machine with free processors."""
     monkeypatch.setattr("lightretriever.service.backends.local.hands_over", lambda *_: True)
+
+
+@pytest.fixture
+def gate() -> Iterator[threading.Event]:
+    """An event that is set when the test is over, if not before."""
+    gate = threading.Event()
+    yield gate
+    gate.set()
 
 
 @pytest.fixture

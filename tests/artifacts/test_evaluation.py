@@ -123,16 +123,18 @@ def test_an_empty_query_is_an_error_where_it_is_judged(tmp_path: Path) -> None:
         read_judged(dataset, "test")
 
 
-def test_a_missing_split_names_those_that_are_there(tmp_path: Path) -> None:
-    write_dataset(tmp_path, '{"_id": "a", "text": "b"}\n', "a\td\t1\n")
-    with pytest.raises(CorpusError, match=r"dev\.tsv: the qrels are missing\. Splits that are there: test\."):
-        read_judged(tmp_path, "dev")
-
-
-def test_qrels_of_other_queries_are_an_error(tmp_path: Path) -> None:
-    write_dataset(tmp_path, '{"_id": "a", "text": "b"}\n', "c\td\t1\ne\td\t1\n")
-    with pytest.raises(CorpusError, match=r"none of its 2 queries is among the 1 of"):
-        read_judged(tmp_path, "test")
+@pytest.mark.parametrize(
+    ("qrels", "split", "message"),
+    [
+        ("a\td\t1\n", "dev", r"dev\.tsv: the qrels are missing\. Splits that are there: test\."),
+        ("c\td\t1\ne\td\t1\n", "test", "none of its 2 queries is among the 1 of"),
+    ],
+)
+def test_qrels_that_are_missing_or_of_other_queries_are_an_error(
+    tmp_path: Path, qrels: str, split: str, message: str
+) -> None:
+    with pytest.raises(CorpusError, match=message):
+        read_judged(write_dataset(tmp_path, '{"_id": "a", "text": "b"}\n', qrels), split)
 
 
 def test_relevant_documents_that_the_bundle_lacks_are_named_once() -> None:

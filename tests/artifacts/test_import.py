@@ -200,10 +200,7 @@ def test_texts_are_joined_and_columns_dropped(tmp_path: Path) -> None:
     rows = [{"a": "One", "b": None, "c": b"\x89PNG", "d": None}, {"a": "", "b": "two", "c": b"", "d": 5}]
     columns = Columns(text=("a", "b"), drop=("c",))
     documents, written = imported(parquet(tmp_path / "table", rows), columns)
-    assert documents == [
-        {"_id": "1", "title": "", "text": "One"},
-        {"_id": "2", "title": "", "text": "two", "d": 5},
-    ]
+    assert documents == [{"_id": "1", "title": "", "text": "One"}, {"_id": "2", "title": "", "text": "two", "d": 5}]
     assert written.dropped == ["c"]
 
 
@@ -570,7 +567,7 @@ def test_an_object_of_json_may_leave_a_text_out(tmp_path: Path) -> None:
     path.write_text('{"title": "Tent"}\n{"title": "Stove", "text": "A gas stove"}\n{"more": "x", "text": "A lamp"}')
     documents, _ = imported(path, Columns(text=("text", "more")))
     assert [(one["title"], one["text"]) for one in documents] == [
-        *(("Tent", ""), ("Stove", "A gas stove"), ("", "A lamp\n\nx")),
+        *(("Tent", ""), ("Stove", "A gas stove"), ("", "A lamp\n\nx"))
     ]
     path.write_text('{"title": "Tent", "body": "A light tent"}\n{"title": "Stove"}')
     assert 'there is no column "text"; there are "title", "body"' in refused(path, Columns())

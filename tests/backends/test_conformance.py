@@ -114,10 +114,7 @@ def bundles(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     fields: dict[str, FieldKind] = {"year": "number"}
     return {
         kind: make_tiny_bundle(
-            folder / kind,
-            vocabulary=kind,
-            idf=request.param == "idf" and kind != "words",
-            fields=fields,
+            folder / kind, vocabulary=kind, idf=request.param == "idf" and kind != "words", fields=fields
         )
         for kind in get_args(VocabularyKind)
     }

@@ -16,6 +16,7 @@ from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 
 from research.speed.calls import count_calls
+from tests.service.live import warm
 from tests.support.tiny import make_tiny_bundle
 
 
@@ -82,6 +83,5 @@ def test_a_plain_search_is_a_short_line(engine: SearchEngine) -> None:
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SearchEngine]:
     bundle = make_tiny_bundle(tmp_path_factory.mktemp("words") / "bundle", vocabulary="words")
-    with SearchEngine.open(bundle, Settings(deadline_ms=60_000, warm_up_queries=3)) as engine:
-        engine.warm_up()
+    with warm(bundle, Settings(deadline_ms=60_000, warm_up_queries=3)) as engine:
         yield engine

@@ -23,6 +23,7 @@ from lightretriever.service.schemas import EmbeddingsRequest, EncodeRequest, Sea
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 
+from tests.service.live import warm
 from tests.support.cluster import connected, remove_indexes
 from tests.support.tampering import copy_of, edit_manifest
 from tests.support.tiny import make_tiny_bundle
@@ -40,8 +41,7 @@ def bundle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture(scope="module")
 def engine(bundle: Bundle) -> Iterator[SearchEngine]:
-    with SearchEngine.open(bundle, SETTINGS) as engine:
-        engine.warm_up()
+    with warm(bundle, SETTINGS) as engine:
         yield engine
 
 

@@ -7,8 +7,14 @@ from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
 from time import monotonic, sleep
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
+import pytest
+from lightretriever.service.client import ClientError
+
+from tests.client.both import Maker
+
+E = TypeVar("E", bound=ClientError)
 Step = Callable[[BaseHTTPRequestHandler], None]
 
 HIT = {"id": "a", "rank": 1, "score": 1.0, "dense": {"score": 0.5, "rank": 1}, "sparse": None, "fields": {}}
@@ -160,3 +166,11 @@ class Scripted:
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
+
+
+def failure(make: Maker, kind: type[E], *steps: Step, **options: Any) -> tuple[E, int]:
+    """Search a server that does these steps in vain; give the error, and how many requests came."""
+    with Scripted(*steps) as server, make(server.url, **options) as client:
+        with pytest.raises(kind) as error:
+            client.search("music")
+        return error.value, len(server.seen)

@@ -6,7 +6,7 @@ from lightretriever.service.client import AnswerError, ClientError
 from lightretriever.service.schemas import BatchRequest, EncodeRequest, Problem, SearchRequest
 
 from tests.client.both import Client, Maker
-from tests.client.scripted import Scripted, answer, problem
+from tests.client.scripted import Scripted, Step, answer, failure, problem
 
 
 def test_a_problem_is_told_whole(client: Client, url: str) -> None:
@@ -113,44 +113,39 @@ def test_a_batch_names_the_bad_search(client: Client) -> None:
     ],
 )
 def test_another_server_is_quoted(make: Maker, status: int, body: bytes, says: str) -> None:
-    with Scripted(answer(body, status)) as server, make(server.url) as client:
-        with pytest.raises(AnswerError) as error:
-            client.search("music")
-        assert (error.value.status, error.value.kind) == (status, "unexpected_answer")
-        assert error.value.detail.startswith("No answer of the search service: ")
-        assert error.value.detail.endswith(says)
+    error, _ = failure(make, AnswerError, answer(body, status))
+    assert (error.status, error.kind) == (status, "unexpected_answer")
+    assert error.detail.startswith("No answer of the search service: ")
+    assert error.detail.endswith(says)
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b'{"hits": 1}', b'{"hits": []}'])
 def test_an_answer_that_is_none_is_told(make: Maker, body: bytes) -> None:
-    with Scripted(answer(body)) as server, make(server.url) as client:
-        with pytest.raises(AnswerError, match="The answer is no SearchResponse of this version") as error:
-            client.search("music")
-        assert (error.value.status, error.value.kind) == (200, "unexpected_answer")
-        assert len(server.seen) == 1
+    error, asked = failure(make, AnswerError, answer(body))
+    assert "The answer is no SearchResponse of this version" in str(error)
+    assert (error.status, error.kind, asked) == (200, "unexpected_answer", 1)
 
 
-def test_another_place_is_named(make: Maker) -> None:
-    moved = answer(b"", 307, location="https://elsewhere.example/search")
-    with Scripted(moved) as server, make(server.url, api_key="secret") as client:
-        with pytest.raises(AnswerError, match=r"leads to 'https://elsewhere\.example/search'\. Name that one"):
-            client.search("music")
-        assert len(server.seen) == 1
-
-
-def test_an_answer_that_can_not_be_decoded_is_told(make: Maker) -> None:
-    with Scripted(answer(b"no gzip", content_encoding="gzip")) as server, make(server.url) as client:
-        with pytest.raises(AnswerError, match="can't be decoded"):
-            client.search("music")
-        assert len(server.seen) == 1
+@pytest.mark.parametrize(
+    ("step", "says"),
+    [
+        (
+            answer(b"", 307, location="https://elsewhere.example/search"),
+            "leads to 'https://elsewhere.example/search'. Name that one",
+        ),
+        (answer(b"no gzip", content_encoding="gzip"), "can't be decoded"),
+    ],
+)
+def test_an_answer_that_can_not_be_followed_is_told(make: Maker, step: Step, says: str) -> None:
+    error, asked = failure(make, AnswerError, step, api_key="secret")
+    assert says in str(error)
+    assert asked == 1
 
 
 def test_fields_that_a_newer_problem_has_are_passed_over(make: Maker) -> None:
     errors = [{"field": "k", "message": "m", "value": 3, "remedy": "r"}]
-    with Scripted(problem(422, "newer_kind", errors=errors)) as server, make(server.url) as client:
-        with pytest.raises(AnswerError) as error:
-            client.search("music")
-        assert (error.value.kind, error.value.errors[0].message) == ("newer_kind", "m")
+    error, _ = failure(make, AnswerError, problem(422, "newer_kind", errors=errors))
+    assert (error.kind, error.errors[0].message) == ("newer_kind", "m")
 
 
 def test_the_key_is_sent(make: Maker) -> None:

@@ -8,18 +8,7 @@ from pathlib import Path
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[2]
-SERVER_SIDE = (
-    "numpy",
-    "faiss",
-    "jnius",
-    "fastapi",
-    "starlette",
-    "uvicorn",
-    "tokenizers",
-    "torch",
-    "typer",
-    "rich",
-)
+SERVER_SIDE = ("numpy", "faiss", "jnius", "fastapi", "starlette", "uvicorn", "tokenizers", "torch", "typer", "rich")
 
 LOADED = f"""
 import sys, threading

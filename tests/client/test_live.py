@@ -2,7 +2,6 @@
 
 import threading
 from collections import deque
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from time import sleep
 
@@ -10,29 +9,20 @@ import pytest
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.client import AnswerError, Retries, SearchClient, UnreachableError
 from lightretriever.service.http.app import create_app
-from lightretriever.service.search.engine import SearchEngine
 
 from tests.client.both import Maker
-from tests.service.live import live, live_bundles
+from tests.service.live import live, live_bundles, warm
 from tests.service.process import Server
 from tests.service.test_overload import SETTINGS, WAITING, WORKING, Gated
 
 PATIENT = Retries(attempts=10_000, first_wait_s=0.01, longest_wait_s=0.05)
 
 
-@pytest.fixture
-def gate() -> Iterator[threading.Event]:
-    gate = threading.Event()
-    yield gate
-    gate.set()
-
-
 def test_an_overloaded_service_is_asked_again_until_it_answers(
     make: Maker, tiny_bundle: Bundle, gate: threading.Event
 ) -> None:
     callers = WORKING + WAITING + 5
-    with SearchEngine.open(tiny_bundle, SETTINGS) as engine:
-        engine.warm_up()
+    with warm(tiny_bundle, SETTINGS) as engine:
         engine.parts.backends.legs["dense"] = Gated(engine.parts.backends.legs["dense"], gate)
 
         def refused() -> float:
@@ -72,7 +62,7 @@ def test_a_limit_on_the_rate_is_kept_to(make: Maker, tiny_bundle: Bundle) -> Non
 def test_a_service_that_dies_is_found_again_when_it_is_back(make: Maker, tiny_bundle: Bundle) -> None:
     quiet = {"LIGHTRETRIEVER_LOG_LEVEL": "error"}
     with Server(tiny_bundle.path, environment=quiet) as first:
-        url = first.ready_line.rpartition(" ")[2].strip()
+        url = first.url
         with make(url, timeout_s=120, retries=PATIENT) as client:
             answers = client.search_many(iter(lambda: "music", None), batch_size=2, concurrency=2)
             assert next(answers).hits

@@ -1,7 +1,6 @@
 """Where a command's output goes: encodings without its characters, full disks and closed pipes, for every command."""
 
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ import httpx2
 import pytest
 
 from tests.client.scripted import FOUND, Scripted, answer
+from tests.support.waiting import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 CHINESE = "庆祝"
@@ -31,12 +31,7 @@ def run(*arguments: str, shell: str = '"$@"', **environment: str) -> "subprocess
     """Run a command in a process of its own, by a line of the shell."""
     command = ["bash", "-o", "pipefail", "-c", shell, "bash", sys.executable, "-m", "lightretriever.service.cli"]
     return subprocess.run(
-        [*command, *arguments],
-        cwd=ROOT,
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        check=False,
+        [*command, *arguments], cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True, check=False
     )
 
 
@@ -107,8 +102,7 @@ def test_no_hits_and_a_full_disk_is_an_error() -> None:
 
 def test_a_service_goes_on_without_an_output(tiny_path: Path, tmp_path: Path) -> None:
     """Nobody reads the line that says it is ready."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     command = [
         "bash",
         "-c",

@@ -1,13 +1,12 @@
 """Proxies that the environment names, for both clients and the commands."""
 
-import socket
-
 import pytest
 from lightretriever.service.client import ClientError, Retries, UnreachableError
 
 from tests.client.both import Maker
 from tests.client.scripted import Scripted, answer
 from tests.support.commands import run_command
+from tests.support.waiting import free_port
 
 ONCE = Retries(attempts=1)
 VARIABLES = [name + "_PROXY" for name in ("HTTP", "HTTPS", "ALL", "NO")]
@@ -18,13 +17,6 @@ def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.lower(), raising=False)
-
-
-@pytest.fixture
-def nobody() -> str:
-    """Host and port where nobody listens."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return f"127.0.0.1:{taken.getsockname()[1]}"
 
 
 @pytest.mark.parametrize("variable", ["HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"])
@@ -48,8 +40,9 @@ def test_hosts_without_a_proxy(make: Maker, monkeypatch: pytest.MonkeyPatch, pro
 
 @pytest.mark.parametrize("variable", ["HTTP_PROXY", "http_proxy", "ALL_PROXY"])
 def test_a_dead_proxy_is_named_without_its_password(
-    make: Maker, monkeypatch: pytest.MonkeyPatch, nobody: str, variable: str
+    make: Maker, monkeypatch: pytest.MonkeyPatch, variable: str
 ) -> None:
+    nobody = f"127.0.0.1:{free_port()}"
     monkeypatch.setenv(variable, f"http://user:secret@{nobody}")
     with make("http://search.invalid", retries=ONCE) as client:
         with pytest.raises(UnreachableError) as raised:

@@ -5,7 +5,10 @@ from collections.abc import Iterator
 import pytest
 from lightretriever.artifacts.cluster.client import Cluster
 
+from tests.live.conftest import bundle, client, url
 from tests.support.cluster import connected, remove_indexes
+
+__all__ = ["bundle", "client", "cluster", "url"]
 
 
 @pytest.fixture(scope="module")

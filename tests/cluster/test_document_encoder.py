@@ -19,7 +19,8 @@ from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings, load_settings
 
 from tests.cluster.test_upsert import NAME, Place
-from tests.service.live import live
+from tests.service.live import live, warm
+from tests.support.cluster import served_by
 from tests.support.keys import keys_file
 from tests.support.written import ENTRIES, KEY
 
@@ -35,29 +36,13 @@ def place(tmp_path_factory: pytest.TempPathFactory, cluster: Cluster) -> Place:
 @pytest.fixture(scope="module")
 def settings(place: Place) -> Settings:
     keys = keys_file(place.recipe.parent, *ENTRIES)
-    return Settings(
-        backend="opensearch",
-        opensearch_url=place.cluster.name,
-        opensearch_index=NAME,
-        deadline_ms=60_000,
-        warm_up_queries=1,
-        watch_s=0,
-        api_keys_file=keys,
-        recipe=place.recipe,
-    )
+    return served_by(place.cluster, NAME, api_keys_file=keys, recipe=place.recipe)
 
 
 @pytest.fixture(scope="module")
 def engine(place: Place, settings: Settings) -> Iterator[SearchEngine]:
-    with SearchEngine.open(place.bundle, settings) as engine:
-        engine.warm_up()
+    with warm(place.bundle, settings) as engine:
         yield engine
-
-
-@pytest.fixture(scope="module")
-def client(engine: SearchEngine) -> Iterator[SearchClient]:
-    with live(create_app(engine)) as url, SearchClient(url, api_key=KEY, timeout_s=60) as client:
-        yield client
 
 
 def test_a_document_gets_the_vector_and_the_impacts_that_upsert_gives(place: Place, client: SearchClient) -> None:
@@ -102,10 +87,7 @@ def test_documents_wait_for_the_model_within_bounds_and_searches_do_not(
         late = list[AnswerError]()
 
         def put(number: int) -> None:
-            with (
-                SearchClient(url, api_key=KEY, timeout_s=60, retries=ONCE) as one,
-                pytest.raises(AnswerError) as error,
-            ):
+            with SearchClient(url, api_key=KEY, timeout_s=60, retries=ONCE) as one, pytest.raises(AnswerError) as error:
                 one.put_document(f"late-{number}", FIELDS)
             late.append(error.value)
 

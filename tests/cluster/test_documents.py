@@ -23,50 +23,24 @@ from lightretriever.service.search.live import get_document
 from lightretriever.service.settings import Settings
 
 from tests.service.live import live
-from tests.support.cluster import proxied
+from tests.support.cluster import proxied, served_by
 from tests.support.keys import keys_file
-from tests.support.tiny import make_tiny_bundle
-from tests.support.written import ENTRIES, KEY, NEW, VECTOR, ask, found, impacts_of
+from tests.support.written import ENTRIES, NEW, VECTOR, ask, found, impacts_of
 
 NAME = f"documents-{os.getpid()}"
-
-
-@pytest.fixture(scope="module")
-def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    return make_tiny_bundle(tmp_path_factory.mktemp("live") / "tiny", vocabulary="both", fields={"year": "number"})
 
 
 @pytest.fixture(scope="module")
 def settings(cluster: Cluster, bundle: Bundle, tmp_path_factory: pytest.TempPathFactory) -> Settings:
     push(bundle, cluster, NAME, replicas=0, skipped=int, written=int)
     keys = keys_file(tmp_path_factory.mktemp("keys"), *ENTRIES)
-    return Settings(
-        backend="opensearch",
-        opensearch_url=cluster.name,
-        opensearch_index=NAME,
-        deadline_ms=60_000,
-        warm_up_queries=1,
-        watch_s=0,
-        api_keys_file=keys,
-    )
+    return served_by(cluster, NAME, api_keys_file=keys)
 
 
 @pytest.fixture(scope="module")
 def engine(bundle: Bundle, settings: Settings) -> Iterator[SearchEngine]:
     with SearchEngine.open(bundle, settings) as engine:
         yield engine
-
-
-@pytest.fixture(scope="module")
-def url(engine: SearchEngine) -> Iterator[str]:
-    with live(create_app(engine)) as url:
-        yield url
-
-
-@pytest.fixture
-def client(url: str) -> Iterator[SearchClient]:
-    with SearchClient(url, api_key=KEY, timeout_s=60) as client:
-        yield client
 
 
 def test_a_change_is_seen_within_a_second(client: SearchClient, engine: SearchEngine) -> None:

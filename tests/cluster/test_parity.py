@@ -11,12 +11,7 @@ import pytest
 from lightretriever.artifacts.bundle.archive import unpack
 from lightretriever.artifacts.bundle.batches import EncodedBatch
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.bundle.writer import (
-    BundleContent,
-    DenseSettings,
-    TableInput,
-    write_bundle,
-)
+from lightretriever.artifacts.bundle.writer import BundleContent, DenseSettings, TableInput, write_bundle
 from lightretriever.artifacts.cluster.push import push
 from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.schemas import LegName, SearchRequest

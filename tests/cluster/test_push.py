@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from time import perf_counter, sleep
 
@@ -27,10 +28,10 @@ from lightretriever.artifacts.live.upsert import delete
 from lightretriever.service.backends.opensearch import open_cluster
 from lightretriever.service.errors import SettingsError
 from lightretriever.service.execution.executor import Executor
-from lightretriever.service.settings import Settings, load_settings
+from lightretriever.service.settings import load_settings
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from tests.support.cluster import remove_indexes
+from tests.support.cluster import remove_indexes, served_by
 from tests.support.tiny import TinyDocument, make_tiny_bundle, tiny_documents
 
 ROOT = Path(__file__).parents[2]
@@ -50,9 +51,7 @@ def pushed(bundle: Bundle, cluster: Cluster, **options: object) -> Pushed:
     return push(bundle, cluster, NAME, **given)  # type: ignore[arg-type]
 
 
-def settings(cluster: Cluster, **others: object) -> Settings:
-    given = {"backend": "opensearch", "opensearch_url": cluster.name, "opensearch_index": NAME, **others}
-    return Settings.model_validate(given)
+settings = partial(served_by, index=NAME)
 
 
 def command(bundle: Path, url: str, *options: str) -> list[str]:

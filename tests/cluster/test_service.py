@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from time import sleep
 from typing import Any
 
 import httpx2
@@ -33,10 +32,11 @@ from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 
-from tests.service.live import live
+from tests.service.live import live, warm
 from tests.service.process import ROOT
-from tests.support.cluster import Proxy, connected, proxied, remove_indexes
+from tests.support.cluster import Proxy, connected, proxied, remove_indexes, served_by
 from tests.support.tiny import make_tiny_bundle, tiny_documents
+from tests.support.waiting import wait_until
 
 NAME = f"service-{os.getpid()}"
 FIELDS: dict[str, FieldKind] = {"year": "number", "tag.one": "keyword", "day": "date"}
@@ -65,20 +65,12 @@ def cluster(opensearch: str, bundle: Bundle) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def settings(cluster: Cluster) -> Settings:
-    return Settings(
-        backend="opensearch",
-        opensearch_url=cluster.name,
-        opensearch_index=NAME,
-        deadline_ms=60_000,
-        warm_up_queries=3,
-        watch_s=0.2,
-    )
+    return served_by(cluster, NAME, warm_up_queries=3, watch_s=0.2)
 
 
 @pytest.fixture(scope="module")
 def engine(bundle: Bundle, settings: Settings) -> Iterator[SearchEngine]:
-    with SearchEngine.open(bundle, settings) as engine:
-        engine.warm_up()
+    with warm(bundle, settings) as engine:
         yield engine
 
 
@@ -196,8 +188,7 @@ def test_it_says_what_it_stands_on(engine: SearchEngine, cluster: Cluster) -> No
 def test_a_leg_that_the_cluster_refuses_is_missing_alone(bundle: Bundle, settings: Settings, cluster: Cluster) -> None:
     with proxied(cluster.name) as proxy:
         own = settings.model_copy(update={"opensearch_url": proxy.url})
-        with SearchEngine.open(bundle, own) as engine:
-            engine.warm_up()
+        with warm(bundle, own) as engine:
             proxy.replaced = (rb'impacts\.[^"]+', b"ordinal")  # a field that the sparse leg's clauses can't ask
             answer = engine.search(SearchRequest(query="play music from the terminal"))
             assert (answer.degraded, len(answer.hits)) == (["sparse"], 10)
@@ -237,8 +228,7 @@ def test_a_switched_alias_is_followed(bundle: Bundle, settings: Settings, cluste
 def test_an_index_that_is_gone(bundle: Bundle, settings: Settings, cluster: Cluster) -> None:
     name = f"{NAME}-gone"
     index = push(bundle, cluster, name, replicas=0, skipped=int, written=int).index
-    with SearchEngine.open(bundle, settings.model_copy(update={"opensearch_index": name})) as engine:
-        engine.warm_up()
+    with warm(bundle, settings.model_copy(update={"opensearch_index": name})) as engine:
         other = push(bundle, cluster, name, shards=2, replicas=0, skipped=int, written=int).index
         cluster.client.indices.delete(index=index)
         with pytest.raises(NotReadyError, match="lacks a part of the index"):
@@ -300,9 +290,9 @@ def test_readiness_is_that_of_now(bundle: Bundle, settings: Settings, cluster: C
             ready = partial(httpx2.get, f"{url}/readyz", timeout=60)
             assert ready().status_code == 200
             proxy.broken = b"_msearch"
-            until(lambda: ready().status_code == 503)
+            wait_until(lambda: ready().status_code == 503)
             proxy.broken = None
-            until(lambda: ready().status_code == 200)
+            wait_until(lambda: ready().status_code == 200)
 
 
 def test_a_swap_that_fails_in_passing_is_tried_again(
@@ -310,24 +300,15 @@ def test_a_swap_that_fails_in_passing_is_tried_again(
 ) -> None:
     name, folder = f"{NAME}-passing", write_query_bundle(bundle, tmp_path / "query").path
     push(bundle, cluster, name, replicas=0, skipped=int, written=int)
-    with (
-        behind(cluster, settings, opensearch_index=name) as (proxy, own),
-        EngineHolder.open(folder, own) as holder,
-    ):
+    with behind(cluster, settings, opensearch_index=name) as (proxy, own), EngineHolder.open(folder, own) as holder:
         holder.engine.warm_up()
         proxy.broken = b"_msearch"
         other = push(bundle, cluster, name, shards=2, replicas=0, skipped=int, written=int).index
         holder.start()
-        until(lambda: "bundle refused" in caplog.messages)
+        wait_until(lambda: "bundle refused" in caplog.messages)
         assert holder.engine.parts.index != other
         proxy.broken = None
-        until(lambda: holder.engine.parts.index == other)
-
-
-def until(holds: Callable[[], bool]) -> None:
-    """Wait until something holds; the test run's own limit ends it."""
-    while not holds():
-        sleep(0.05)
+        wait_until(lambda: holder.engine.parts.index == other)
 
 
 def test_the_command_serves_a_query_bundle(bundle: Bundle, cluster: Cluster, tmp_path: Path) -> None:

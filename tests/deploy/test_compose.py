@@ -44,15 +44,22 @@ def test_a_bundle_must_be_named() -> None:
     assert "source: ${BUNDLE:?" in WRITTEN
 
 
-@pytest.mark.parametrize("name", SERVICES)
-def test_every_container_is_closed_off(name: str) -> None:
-    service = SERVICES[name]
-    assert service["read_only"] is True
+@pytest.mark.parametrize(
+    ("service", "read_only"),
+    [
+        *((service, True) for service in SERVICES.values()),
+        *((service, False) for service in NODES.values()),
+        *((service, True) for service in CLIENTS.values()),
+    ],
+    ids=[*SERVICES, *NODES, *(f"{name} of the cluster" for name in CLIENTS)],
+)
+def test_every_container_is_closed_off(service: dict[str, Any], read_only: bool) -> None:
+    assert service.get("read_only", False) == read_only
     assert service["cap_drop"] == ["ALL"]
     assert service["security_opt"] == ["no-new-privileges:true"]
     assert service["mem_limit"]
     assert service["healthcheck"]["test"]
-    assert all(port.startswith("127.0.0.1:") for port in service["ports"])
+    assert all(port.startswith("127.0.0.1:") for port in service.get("ports", []))
     assert "privileged" not in service
     assert "latest" not in service["image"]
 
@@ -96,18 +103,6 @@ def test_the_clusters_file_is_valid_and_has_three_nodes_and_two_services() -> No
     assert PyCompose.from_json(json.dumps(CLUSTERED)).service_names() == [*NODES, *CLIENTS, "prometheus", "grafana"]
     assert (len(NODES), len(CLIENTS)) == (3, 2)
     assert CLUSTER.count("${") == len(("BUNDLE", "INDEX"))
-
-
-@pytest.mark.parametrize("name", [*NODES, *CLIENTS])
-def test_a_clusters_containers_have_no_rights(name: str) -> None:
-    service = CLUSTERED["services"][name]
-    assert service["cap_drop"] == ["ALL"]
-    assert service["security_opt"] == ["no-new-privileges:true"]
-    assert service["mem_limit"]
-    assert service["healthcheck"]["test"]
-    assert all(port.startswith("127.0.0.1:") for port in service.get("ports", []))
-    assert "latest" not in service["image"]
-    assert service.get("read_only", False) == (name in CLIENTS)
 
 
 def test_the_nodes_find_each_other() -> None:

@@ -43,7 +43,7 @@ ON_CLUSTER, NODES = (
     for name in ("lightretriever", "opensearch")
 )
 OPENSHIFT_VOLUMES = {
-    *("configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim", "projected", "secret"),
+    *("configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim", "projected", "secret")
 }
 KUBERNETES = ("1.25.0", "1.31.0", kubernetes_validate.latest_version())
 

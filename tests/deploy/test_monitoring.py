@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-import socket
 import subprocess
 import time
 import urllib.error
@@ -23,6 +22,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.deploy.image import ROOT
 from tests.service.process import Server
+from tests.support.waiting import free_port
 
 ALERTS = ROOT / "deploy" / "prometheus" / "alerts.yml"
 DASHBOARD = json.loads((ROOT / "deploy" / "grafana" / "dashboards" / "lightretriever.json").read_text(encoding="utf-8"))
@@ -79,7 +79,7 @@ def provoke(url: str) -> None:
 def url(tiny_bundle: Bundle) -> Iterator[str]:
     """A running service that has answered some searches."""
     with Server(tiny_bundle.path, environment={"LIGHTRETRIEVER_LOG_LEVEL": "error"}) as server:
-        address = server.ready_line.rpartition(" ")[2].strip()
+        address = server.url
         provoke(address)
         yield address
 
@@ -152,12 +152,6 @@ def get(address: str, path: str, **parameters: str) -> Any:
     """Ask Prometheus' API."""
     with urllib.request.urlopen(f"{address}/api/v1/{path}?{urllib.parse.urlencode(parameters)}") as answer:
         return json.load(answer)["data"]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture(scope="module")
@@ -257,10 +251,7 @@ FIRES: dict[str, tuple[dict[str, str], dict[str, str]]] = {
             'lightretriever_swaps_total{result="swapped"}': "0+1x60",
         },
     ),
-    "LightRetrieverRulesRefused": (
-        {"lightretriever_rules_refused": "1x60"},
-        {"lightretriever_rules_refused": "0x60"},
-    ),
+    "LightRetrieverRulesRefused": ({"lightretriever_rules_refused": "1x60"}, {"lightretriever_rules_refused": "0x60"}),
     "LightRetrieverFileDescriptors": (
         {'process_open_fds{job="lightretriever"}': "900x60", 'process_max_fds{job="lightretriever"}': "1024x60"},
         {'process_open_fds{job="lightretriever"}': "90x60", 'process_max_fds{job="lightretriever"}': "1024x60"},

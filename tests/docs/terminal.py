@@ -83,12 +83,7 @@ class Terminal:
 
     def _start(self, command: list[str]) -> None:
         self._server = subprocess.Popen(
-            command,
-            cwd=self.folder,
-            env=self._environment,
-            stdout=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
+            command, cwd=self.folder, env=self._environment, stdout=subprocess.PIPE, text=True, start_new_session=True
         )
         assert self._server.stdout is not None
         self.said = self._server.stdout.readline()

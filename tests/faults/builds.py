@@ -10,8 +10,9 @@ import yaml
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
 
+from tests.support import recipes
 from tests.support.biencoder import save_biencoder
-from tests.support.models import save_model, write_corpus
+from tests.support.models import save_model
 from tests.support.toy import save_toy_model, write_toy_set
 
 __all__ = [
@@ -29,20 +30,10 @@ TASKS = {"web": "Given a web search query, retrieve relevant passages", "fact": 
 
 def write_recipe(folder: Path, documents: int = 40) -> Path:
     """A model, a corpus, and a recipe over both, which is returned; `work` and `bundle` lie beside it."""
-    content = {
-        "name": "tiny",
-        "model": {"path": str(save_model(folder / "model", "llama")), "device": "cpu"},
-        "corpus": {"path": str(write_corpus(folder / "corpus.jsonl", documents)), "name": "tiny"},
-        "tasks": TASKS,
-        "default_task": "web",
-        "encode": {"max_length": 48, "top_k": 30, "shard_size": 4},
-        "index": {"factory": "HNSW16,Flat"},
-        "work": str(folder / "work"),
-        "output": str(folder / "bundle"),
-    }
-    recipe = folder / "recipe.yaml"
-    recipe.write_text(yaml.safe_dump(content))
-    return recipe
+    encode = {"max_length": 48, "top_k": 30, "shard_size": 4}
+    model = save_model(folder / "model", "llama")
+    index = {"factory": "HNSW16,Flat"}
+    return recipes.write_recipe(folder, model, documents=documents, tasks=TASKS, encode=encode, index=index)
 
 
 def write_train_recipe(folder: Path) -> Path:
@@ -66,20 +57,10 @@ def write_train_recipe(folder: Path) -> Path:
 
 def write_distil_recipe(folder: Path) -> Path:
     """A bi-encoder, a corpus, and a recipe of a distilled table for them, which is returned."""
-    settings = {
-        "name": "tiny",
-        "model": {"path": str(save_biencoder(folder / "model")), "device": "cpu"},
-        "corpus": {"path": str(write_corpus(folder / "corpus.jsonl", 60)), "name": "tiny"},
-        "tasks": {"search": ""},
-        "default_task": "search",
-        "encode": {"shard_size": 10},
-        "distil": {"epochs": 4, "batch_size": 32, "held_out": 10},
-        "work": str(folder / "work"),
-        "output": str(folder / "bundle"),
-    }
-    recipe = folder / "recipe.yaml"
-    recipe.write_text(yaml.safe_dump(settings))
-    return recipe
+    distil = {"epochs": 4, "batch_size": 32, "held_out": 10}
+    model = save_biencoder(folder / "model")
+    encode = {"shard_size": 10}
+    return recipes.write_recipe(folder, model, documents=60, tasks={"search": ""}, encode=encode, distil=distil)
 
 
 def content(path: Path) -> dict[str, Any]:

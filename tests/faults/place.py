@@ -13,7 +13,7 @@ from tests.service.process import Server
 from tests.service.test_swap import flip
 from tests.support.keys import keys_file
 
-__all__ = ["DOCUMENTS", "Place", "held"]
+__all__ = ["DOCUMENTS", "Place"]
 
 DOCUMENTS = 1000
 
@@ -46,9 +46,7 @@ class Place:
         """Serve what the link leads to, in a process of its own; give it and its address when it is ready."""
         variables = {**self._environment(settings), **(environment or {})}
         with Server(self.link, environment=variables, workers=workers) as server:
-            line = server.ready_line
-            assert line.startswith("Ready: "), server.wait()
-            yield server, line.split()[-1]
+            yield server, server.url
 
     def swap(self, url: str, version: int) -> httpx2.Response:
         """Lead the link to another version, and let the server at this address take it."""
@@ -58,22 +56,3 @@ class Place:
     def _environment(self, settings: Mapping[str, object]) -> dict[str, str]:
         chosen = {"api_keys_file": self.keys, "log_level": "error", "watch_s": 0, **settings}
         return {f"LIGHTRETRIEVER_{name.upper()}": str(value) for name, value in chosen.items()}
-
-
-@dataclass(frozen=True)
-class Held:
-    """What a process holds."""
-
-    descriptors: int
-    threads: int
-    resident_mb: float
-
-
-def held(pid: int) -> Held:
-    process = Path(f"/proc/{pid}")
-    status = dict(line.split(":", 1) for line in (process / "status").read_text().splitlines())
-    return Held(
-        descriptors=len(list((process / "fd").iterdir())),
-        threads=int(status["Threads"]),
-        resident_mb=int(status["VmRSS"].split()[0]) / 1024,
-    )

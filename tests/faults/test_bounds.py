@@ -26,7 +26,7 @@ def server(tiny_bundle: Bundle) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def url(server: Server) -> str:
-    return server.ready_line.rpartition(" ")[2].strip()
+    return server.url
 
 
 def nested(depth: int, operator: str) -> bytes:
@@ -71,14 +71,9 @@ def test_a_deep_filter_is_refused_on_every_route(url: str, depth: int, operator:
 def test_a_megabyte_of_bad_values_costs_little_memory(url: str, server: Server, body: dict[str, object]) -> None:
     path = "/search/batch" if "searches" in body else "/search"
     content = json.dumps(body, separators=(",", ":")).encode()[: 1 << 20]
-    before = peak_mb(server)
+    before = server.peak_mb
     assert post(url, path, content) in ((422, "invalid_request"), (400, "invalid_json"), (413, "body_too_large"))
-    assert peak_mb(server) - before < 400
-
-
-def peak_mb(server: Server) -> float:
-    lines = Path(f"/proc/{server.process.pid}/status").read_text("ascii").splitlines()
-    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
+    assert server.peak_mb - before < 400
 
 
 def test_a_batch_of_too_many_hits_is_refused(url: str) -> None:
@@ -91,11 +86,11 @@ def test_a_batch_of_too_many_hits_is_refused(url: str) -> None:
 @pytest.mark.parametrize("piece", [b"a" * 65_536, b"a: b\r\n" * 8_192], ids=["one header", "many headers"])
 def test_an_endless_head_is_cut_off(url: str, server: Server, piece: bytes) -> None:
     host, port = url.removeprefix("http://").split(":")
-    before = peak_mb(server)
+    before = server.peak_mb
     head = b"GET / HTTP/1.1\r\nHost: a\r\nx: " + piece * 1_000
     with socket.create_connection((host, int(port)), 60) as connection, pytest.raises(ConnectionError):
         connection.sendall(head)
-    assert peak_mb(server) - before < 64
+    assert server.peak_mb - before < 64
     assert httpx2.get(f"{url}/livez").status_code == 200
 
 
@@ -117,7 +112,7 @@ def test_a_body_of_a_great_many_chunks_is_cut_off(url: str, chunk: bytes) -> Non
 def test_clients_that_read_nothing_are_closed(url: str, server: Server) -> None:
     host, port = url.removeprefix("http://").split(":")
     silent = [socket.create_connection((host, int(port)), 60) for _ in range(20)]
-    before = peak_mb(server)
+    before = server.peak_mb
     for connection in silent:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.setblocking(False)
@@ -132,6 +127,6 @@ def test_clients_that_read_nothing_are_closed(url: str, server: Server) -> None:
     while sum(1 for file in folder.iterdir() if "socket" in str(file.resolve())) > 12:
         assert perf_counter() - began < 60
         sleep(0.1)
-    assert peak_mb(server) - before < 200
+    assert server.peak_mb - before < 200
     for connection in silent:
         connection.close()

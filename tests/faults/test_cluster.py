@@ -16,11 +16,10 @@ from lightretriever.artifacts.cluster.client import Cluster
 from lightretriever.artifacts.cluster.push import push
 from lightretriever.service.http.api_keys import new_key
 from lightretriever.service.http.app import create_app
-from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 
 from tests.faults.conftest import Figure
-from tests.service.live import live
+from tests.service.live import live, warm
 from tests.support.cluster import Proxy, connected, own_cluster, proxied, remove_indexes
 from tests.support.keys import keys_file
 from tests.support.tiny import make_tiny_bundle
@@ -84,10 +83,12 @@ def served(bundle: Bundle, urls: str, keys: Path, **others: Any) -> Iterator[Cal
     """Serve a bundle from a cluster."""
     where = {"backend": "opensearch", "opensearch_url": urls, "opensearch_index": NAME, "api_keys_file": keys}
     given = {"deadline_ms": 60_000, "warm_up_queries": 1, "watch_s": 0, **where, **others}
-    with SearchEngine.open(bundle, Settings.model_validate(given)) as engine:
-        engine.warm_up()
-        with live(create_app(engine)) as url, closing(Caller(url)) as caller:
-            yield caller
+    with (
+        warm(bundle, Settings.model_validate(given)) as engine,
+        live(create_app(engine)) as url,
+        closing(Caller(url)) as caller,
+    ):
+        yield caller
 
 
 @pytest.fixture

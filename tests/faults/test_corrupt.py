@@ -161,7 +161,7 @@ def test_a_damaged_bundle_is_refused_at_a_reload(bundles: Pair, tmp_path: Path, 
     environment = {"LIGHTRETRIEVER_API_KEYS_FILE": str(keys_file(tmp_path, entry)), "LIGHTRETRIEVER_WATCH_S": "0"}
     random = np.random.default_rng(SEED)
     with Server(link, environment={**environment, "LIGHTRETRIEVER_LOG_LEVEL": "error"}) as server:
-        url = server.ready_line.split()[-1]
+        url = server.url
 
         def answer() -> object:
             found = httpx2.post(f"{url}/search", json={"query": "music"}, headers=headers, timeout=60)

@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,7 +17,6 @@ from pathlib import Path
 
 import httpx2
 import pytest
-import yaml
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
 
@@ -26,7 +24,9 @@ from tests.faults.builds import files, write_recipe, write_train_recipe
 from tests.faults.commands import Command, Commands, Done
 from tests.faults.conftest import Figure
 from tests.service.process import ROOT, SCRIPT
+from tests.support.recipes import change
 from tests.support.tiny import make_tiny_bundle
+from tests.support.waiting import free_port
 
 ERROR = 2
 # What is written, in this order, and a bound on the size of a file that only the last of them breaks.
@@ -45,11 +45,7 @@ STEPS: list[tuple[list[str], int, str]] = [
 
 def roomy_recipe(folder: Path) -> Path:
     """A recipe whose files differ in size enough for `STEPS`."""
-    recipe = write_recipe(folder, documents=300)
-    content = yaml.safe_load(recipe.read_text())
-    content["encode"] |= {"max_length": 16, "shard_size": 100}
-    recipe.write_text(yaml.safe_dump(content))
-    return recipe
+    return change(write_recipe(folder, documents=300), {"encode.max_length": 16, "encode.shard_size": 100})
 
 
 def error_of(done: Done) -> str:
@@ -143,11 +139,6 @@ def test_a_small_disk_that_grows(commands: Commands, tmp_path: Path) -> None:
             failures += 1
         assert verify_bundle(disk / "bundle") == []
     assert failures > 0
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 @contextmanager

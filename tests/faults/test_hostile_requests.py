@@ -25,7 +25,7 @@ def server(tiny_bundle: Bundle) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def port(server: Server) -> int:
-    return int(server.ready_line.rpartition(":")[2])
+    return server.port
 
 
 def assert_serves(port: int) -> None:

@@ -23,7 +23,8 @@ from tests.faults.place import Place
 from tests.faults.traffic import ask, clients
 from tests.service.process import Server
 from tests.service.test_swap import flip
-from tests.service.test_workers import children, gone, wait_until
+from tests.service.test_workers import children, gone
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 

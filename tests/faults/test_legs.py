@@ -21,7 +21,7 @@ from lightretriever.service.settings import Settings
 
 from tests.faults.broken_legs import EndlessRecursion, Hanging, OutOfMemory, closed_reader
 from tests.faults.traffic import bare
-from tests.service.live import live
+from tests.service.live import live, warm
 from tests.support.tiny import make_tiny_bundle
 
 BODY = {"query": "play music from the terminal", "k": 20}
@@ -46,16 +46,14 @@ SPARSE = {"AlreadyClosedException": closed, "OutOfMemoryError": out_of_memory, "
 def engine(tiny_bundle: Bundle) -> Iterator[SearchEngine]:
     """Nothing here is late."""
     settings = Settings(deadline_ms=60_000, search_threads=2, warm_up_queries=3)
-    with SearchEngine.open(tiny_bundle, settings) as engine:
-        engine.warm_up()
+    with warm(tiny_bundle, settings) as engine:
         yield engine
 
 
 @pytest.fixture
 def hasty(tiny_bundle: Bundle) -> Iterator[SearchEngine]:
     """A call that takes longer than the deadline is stuck."""
-    with SearchEngine.open(tiny_bundle, Settings(deadline_ms=4_000, search_threads=2, warm_up_queries=3)) as engine:
-        engine.warm_up()
+    with warm(tiny_bundle, Settings(deadline_ms=4_000, search_threads=2, warm_up_queries=3)) as engine:
         yield engine
 
 

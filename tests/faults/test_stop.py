@@ -30,6 +30,7 @@ from tests.faults.builds import (
     write_train_recipe,
 )
 from tests.faults.commands import Command, Commands, Done, finished, lasted
+from tests.support.recipes import change
 from tests.support.tiny import make_tiny_bundle
 
 pytestmark = pytest.mark.slow
@@ -106,10 +107,7 @@ def test_a_stopped_build_goes_on_and_ends_in_the_same_bundle(commands: Commands,
 
 def test_stopped_stages_of_a_build_leave_no_rubbish(commands: Commands, tmp_path: Path, full: bool) -> None:
     """`refine`, `index`, `verify` and `evaluate` by themselves."""
-    recipe = write_recipe(tmp_path)
-    (tmp_path / "recipe.yaml").write_text(
-        yaml.safe_dump(yaml.safe_load(recipe.read_text()) | {"refine": {"batch_size": 8, "epochs": 40}})
-    )
+    recipe = change(write_recipe(tmp_path), {"refine": {"batch_size": 8, "epochs": 40}})
     (tmp_path / "qrels").mkdir()
     (tmp_path / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq1\tmusic\t1\n")
     (tmp_path / "queries.jsonl").write_text('{"_id": "q1", "text": "playlists and a small library"}\n')

@@ -1,14 +1,21 @@
-"""A server over a file's own fixture `engine`, and a client of it."""
+"""Documents that change: a bundle of both vocabularies, a server over a file's own fixture `engine`, and a client."""
 
 from collections.abc import Iterator
 
 import pytest
+from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.client import SearchClient
 from lightretriever.service.http.app import create_app
 from lightretriever.service.search.engine import SearchEngine
 
 from tests.service.live import live
+from tests.support.tiny import make_tiny_bundle
 from tests.support.written import KEY
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    return make_tiny_bundle(tmp_path_factory.mktemp("live") / "tiny", vocabulary="both", fields={"year": "number"})
 
 
 @pytest.fixture(scope="module")

@@ -15,17 +15,11 @@ from lightretriever.service.settings import Settings
 
 from tests.support.cluster import connected, remove_indexes
 from tests.support.keys import keys_file
-from tests.support.tiny import make_tiny_bundle
 from tests.support.written import ENTRIES, NEW, OTHER, READER, VECTOR, ask, found, impacts_of
 
 NAME = f"live-{os.getpid()}"
 MOST = {"journal": 65_535, "cluster": 511}
 """The highest impact."""
-
-
-@pytest.fixture(scope="module")
-def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    return make_tiny_bundle(tmp_path_factory.mktemp("live") / "tiny", vocabulary="both", fields={"year": "number"})
 
 
 @pytest.fixture(scope="module", params=MOST)

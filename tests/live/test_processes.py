@@ -42,9 +42,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
 @contextmanager
 def served(bundle: Bundle, environment: dict[str, str], workers: int = 1) -> Iterator[tuple[Server, str]]:
     with Server(bundle.path, environment=environment, workers=workers) as server:
-        line = server.ready_line
-        assert line, server.wait()
-        yield server, line.rpartition(" ")[2].strip()
+        yield server, server.url
 
 
 def fields_of(number: int, version: int) -> dict[str, Any]:

@@ -30,11 +30,6 @@ from tests.support.written import ENTRIES, KEY, NEW, READER, VECTOR, ask, found,
 
 
 @pytest.fixture(scope="module")
-def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    return make_tiny_bundle(tmp_path_factory.mktemp("live") / "tiny", vocabulary="both", fields={"year": "number"})
-
-
-@pytest.fixture(scope="module")
 def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
     folder = tmp_path_factory.mktemp("keys")
     keys = keys_file(folder, *ENTRIES)

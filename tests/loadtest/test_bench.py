@@ -1,16 +1,18 @@
-"""The comparison from the command line, with real servers on a tiny bundle, and its report."""
+"""The comparison from the command line, with real servers on a tiny bundle, and its report; and locust."""
 
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from time import monotonic, sleep
 
+import orjson
 import pytest
 from lightretriever.loadtest import bench
 from lightretriever.loadtest.counters import COUNTS
 from lightretriever.loadtest.measure import Plan, _from, saturated
+
+from tests.loadtest.server import answer, serving
+from tests.support.waiting import wait_until
 
 PATIENCE_S = 60
 SHORT = ["--seconds", "0.3", "--rounds", "2", "--limit-s", "60"]
@@ -66,7 +68,7 @@ def test_servers_end_with_a_run_that_is_stopped(tiny_path: Path, queries: Path, 
         "600",
     ]
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as run:
-        until(lambda: servers_of(run.pid) != [])
+        wait_until(lambda: servers_of(run.pid) != [])
         (server,) = servers_of(run.pid)
         run.terminate()
         assert run.wait(PATIENCE_S) != 0
@@ -84,13 +86,6 @@ def command_of(pid: int) -> bytes:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return b""  # it ended meanwhile
-
-
-def until(happens: Callable[[], bool]) -> None:
-    end = monotonic() + PATIENCE_S
-    while not happens():
-        assert monotonic() < end, "it did not happen"
-        sleep(0.01)
 
 
 def test_every_run_begins_with_another_query() -> None:
@@ -127,3 +122,23 @@ def test_nothing_to_measure_is_an_error(
     assert "elastic: no such system" in capsys.readouterr().err
     assert bench.main([str(tmp_path / "none"), *command[1:]]) == 2
     assert not (tmp_path / "load.json").exists()
+
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_users_search_until_the_time_is_up(tmp_path: Path) -> None:
+    (tmp_path / "queries.jsonl").write_text('{"_id":"1","text":"first"}\n{"_id":"2","text":"second"}\n')
+    endings = {3: answer(503), 5: answer(body=b'{"hits":[],"degraded":["sparse"]}'), 7: answer(422)}
+    command = [sys.executable, "-m", "locust", "-f", "loadtest/locustfile.py", "--headless", "-u", "2", "-r", "2"]
+    command += ["-t", "2s", "--queries", str(tmp_path), "--k", "3", "--json"]
+    with serving(lambda number: endings.get(number, answer())) as asked:
+        run = subprocess.run([*command, "--host", asked.url], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert run.returncode == 1, run.stderr  # as locust says that requests failed
+    (searches,) = json.loads(run.stdout)
+    assert searches["num_failures"] == 3  # a refusal, an answer without a leg, and an error
+    assert searches["num_requests"] > 8
+    assert 0 <= len(asked.times) - searches["num_requests"] <= 2  # those under way at the end
+    asked_for = [orjson.loads(body) for body in asked.bodies]
+    assert {body["query"] for body in asked_for} == {"first", "second"}
+    assert {body["k"] for body in asked_for} == {3}

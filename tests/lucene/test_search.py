@@ -193,10 +193,7 @@ def test_types_of_the_answer(numbered: Numbered) -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(
-    counts=st.dictionaries(st.integers(0, 250), st.integers(1, 20), max_size=40),
-    k=st.integers(1, 1600),
-)
+@given(counts=st.dictionaries(st.integers(0, 250), st.integers(1, 20), max_size=40), k=st.integers(1, 1600))
 def test_any_counts_and_any_k(numbered: Numbered, collection: Collection, counts: dict[int, int], k: int) -> None:
     terms, weights = query({term: float(count) for term, count in counts.items()})
     known = terms < 200

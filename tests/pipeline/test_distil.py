@@ -41,6 +41,7 @@ from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 
 from tests.faults.builds import files
+from tests.service.live import warm
 from tests.support import recipes
 from tests.support.biencoder import save_biencoder
 from tests.support.commands import run
@@ -285,11 +286,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory, encoder_folder: Path) -> 
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        (
-            "tasks.search",
-            "find: ",
-            r"instruction: '' there, 'find: ' now.*delete .*/work/tables/search, which is made",
-        ),
+        ("tasks.search", "find: ", r"instruction: '' there, 'find: ' now.*delete .*/work/tables/search, which is made"),
         ("encode.top_k", 3, r"top_k: None there, 3 now\)\. .*or delete .*/work/encode, which is made again"),
     ],
 )
@@ -421,8 +418,7 @@ def test_texts_without_terms_are_no_bags(recipe: Path, tmp_path: Path, encoder: 
     assert len(given.bags) == len(given.targets) == COUNT + len(QUERIES)
     assert len(given.documents) == COUNT + 1
     run("build", recipe)
-    with SearchEngine.open(Bundle.open(tmp_path / "bundle"), Settings(deadline_ms=60_000, warm_up_queries=3)) as engine:
-        engine.warm_up()
+    with warm(Bundle.open(tmp_path / "bundle"), Settings(deadline_ms=60_000, warm_up_queries=3)) as engine:
         assert engine.ready
 
 

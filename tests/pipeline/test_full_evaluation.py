@@ -18,7 +18,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from tokenizers import Tokenizer
 
-from tests.artifacts.test_evaluate import QRELS, QUERIES, write_dataset
+from tests.artifacts.test_evaluate import QRELS, QUERIES, runs_in, write_dataset
 from tests.support.biencoder import save_biencoder
 from tests.support.commands import run
 from tests.support.recipes import write_recipe
@@ -50,14 +50,6 @@ def evaluated(built: Path, model_folder: Path) -> dict[str, Any]:
     return evaluate_bundle(built / "bundle", dataset, built / "out", query_model=ModelRecipe(path=str(model_folder)))
 
 
-def ranked(folder: Path, system: str) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {query: [] for query in QUERIES}
-    for line in (folder / f"{system}.trec").read_text(encoding="utf-8").splitlines():
-        query, _, document, *_ = line.split(" ")
-        found[query].append(document)
-    return found
-
-
 def test_the_systems_of_a_whole_model(evaluated: dict[str, Any]) -> None:
     light = ["dense", "sparse", "hybrid"]
     assert list(evaluated["metrics"]) == [*light, "full-dense", "full-sparse", "full-hybrid", "bm25"]
@@ -77,7 +69,7 @@ def test_dense_and_sparse_rank_by_the_models_own_vectors(
     for row, (terms, values) in enumerate(rows.sparse()):
         impacts[row, terms] = values
     made = LanguageModel.of(backbone).encode_queries(list(QUERIES.values()), INSTRUCTION)
-    found = {system: ranked(built / "out", system) for system in ("full-dense", "full-sparse")}
+    found = {system: runs_in(built / "out", system) for system in ("full-dense", "full-sparse")}
     for query, vector, (terms, weights) in zip(QUERIES, made.dense[:, :24], made.sparse or [], strict=True):
         dense_scores = documents @ vector
         assert found["full-dense"][query] == [names[i] for i in np.argsort(-dense_scores, kind="stable")]
@@ -90,7 +82,7 @@ def test_dense_and_sparse_rank_by_the_models_own_vectors(
 
 def test_the_fusion_is_that_of_the_service(evaluated: dict[str, Any], built: Path) -> None:
     """A hybrid's hits come from both legs, and its first hit is the best of one of them or between the two."""
-    legs = {system: ranked(built / "out", system) for system in ("full-dense", "full-sparse", "full-hybrid")}
+    legs = {system: runs_in(built / "out", system) for system in ("full-dense", "full-sparse", "full-hybrid")}
     for query in QUERIES:
         assert set(legs["full-hybrid"][query]) == set(legs["full-dense"][query]) | set(legs["full-sparse"][query])
     assert legs["full-hybrid"] != legs["full-dense"]
@@ -137,7 +129,7 @@ def test_a_biencoder_ranks_by_its_own_vectors(biencoder: Path, tmp_path: Path) -
     vectors = encoder.encode([document.full_text for document in documents], normalize_embeddings=True)
     for query, text in QUERIES.items():
         scores = dict(zip([document.id for document in documents], vectors @ encoder.encode(text), strict=True))
-        in_order = [float(scores[name.replace("%20", " ")]) for name in ranked(tmp_path / "out", "full-dense")[query]]
+        in_order = [float(scores[name.replace("%20", " ")]) for name in runs_in(tmp_path / "out", "full-dense")[query]]
         assert len(in_order) == 60
         assert in_order == pytest.approx(sorted(in_order, reverse=True), abs=2e-2)  # documents are stored with 11 bits
 

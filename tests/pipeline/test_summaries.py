@@ -55,9 +55,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, model_folder: Path) -> Path:
     with (folder / "corpus.jsonl").open("a") as corpus:
         corpus.write("nonsense\n")
     write_recipe(folder / "recipe.yaml", content)
-    changes: dict[str, Any] = {
-        "model": {"path": str(save_biencoder(folder / "biencoder")), "device": "cpu"},
-    }
+    changes: dict[str, Any] = {"model": {"path": str(save_biencoder(folder / "biencoder")), "device": "cpu"}}
     del content["refine"]
     changes |= {"distil": {"epochs": 1, "batch_size": 16, "held_out": 4}, "tasks": {"web": ""}}
     changes |= {"encode": {}, "work": str(folder / "distilled")}

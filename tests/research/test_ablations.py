@@ -19,7 +19,7 @@ RECIPE: dict[str, Any] = {
     "idf_rows": True,
     "data": {"sets": [{"path": "pairs", "instruction": "find"}], "max_document_length": 16},
     "stages": [
-        {"kind": "contrastive", "steps": 2, "batch_size": 8, "negatives": 0, "full_kl": 0.5, "matryoshka": [16]},
+        {"kind": "contrastive", "steps": 2, "batch_size": 8, "negatives": 0, "full_kl": 0.5, "matryoshka": [16]}
     ],
     "work": "work",
     "output": "adapter",

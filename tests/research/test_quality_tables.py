@@ -1,15 +1,21 @@
-"""Tables and chart of recorded results."""
+"""Tables and charts of recorded results."""
 
+import json
 import math
+from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lightretriever.artifacts.bundle.reader import Bundle
 
 from research.pages.charts import Bar, bar_chart
 from research.pages.quality_tables import Results, Table, average_sets, kept_table, paired_test, paired_tests
+from research.pages.speed_tables import speed_table
+from research.speed import paper_table
+from research.speed.paper_table import PAPER, encode_light, rows_of
 
 
 def results(values: dict[tuple[str, str], float], queries: dict[str, Any] | None = None) -> Results:
@@ -20,25 +26,41 @@ def results(values: dict[tuple[str, str], float], queries: dict[str, Any] | None
 SYSTEMS = [("a", "System A"), ("b", "System B"), ("none", "never measured")]
 
 
-def test_the_best_of_each_column_is_bold_and_a_missing_cell_is_a_dash() -> None:
-    found = results({("a", "one"): 0.5, ("b", "one"): 0.25, ("b", "two"): 0.75})
-    assert Table(SYSTEMS).markdown(found) == [
-        "| | one | two |",
-        "|---|---:|---:|",
-        "| System A | **0.500** | – |",
-        "| System B | 0.250 | 0.750 |",
-    ]
-
-
-def test_the_average_is_over_what_all_have() -> None:
-    values = {("a", "one"): 0.5, ("b", "one"): 0.25, ("a", "two"): 0.25, ("b", "two"): 0.75, ("b", "three"): 1.0}
-    found = results(values)
-    assert Table(SYSTEMS).markdown(Results(found.rows, {}, ["one", "two", "three"])) == [
-        "| | one | two | three | average of 2 |",
-        "|---|---:|---:|---:|---:|",
-        "| System A | **0.500** | 0.250 | – | 0.375 |",
-        "| System B | 0.250 | **0.750** | 1.000 | **0.500** |",
-    ]
+@pytest.mark.parametrize(
+    ("values", "datasets", "lines"),
+    [
+        (
+            {("a", "one"): 0.5, ("b", "one"): 0.25, ("b", "two"): 0.75},
+            ["one", "two"],
+            ["| | one | two |", "|---|---:|---:|", "| System A | **0.500** | – |", "| System B | 0.250 | 0.750 |"],
+        ),
+        (
+            {("a", "one"): 0.5, ("b", "one"): 0.25, ("a", "two"): 0.25, ("b", "two"): 0.75},
+            ["one", "two"],
+            [
+                "| | one | two | average |",
+                "|---|---:|---:|---:|",
+                "| System A | **0.500** | 0.250 | 0.375 |",
+                "| System B | 0.250 | **0.750** | **0.500** |",
+            ],
+        ),
+        (
+            {("a", "one"): 0.5, ("b", "one"): 0.25, ("a", "two"): 0.25, ("b", "two"): 0.75, ("b", "three"): 1.0},
+            ["one", "two", "three"],
+            [
+                "| | one | two | three | average of 2 |",
+                "|---|---:|---:|---:|---:|",
+                "| System A | **0.500** | 0.250 | – | 0.375 |",
+                "| System B | 0.250 | **0.750** | 1.000 | **0.500** |",
+            ],
+        ),
+    ],
+    ids=["a missing cell is a dash", "the average is over all", "the average is over what all have"],
+)
+def test_the_best_of_each_column_is_bold(
+    values: dict[tuple[str, str], float], datasets: list[str], lines: list[str]
+) -> None:
+    assert Table(SYSTEMS).markdown(Results(results(values).rows, {}, datasets)) == lines
 
 
 def test_what_is_kept() -> None:
@@ -46,16 +68,6 @@ def test_what_is_kept() -> None:
     (text,) = kept_table([("a", "b"), ("a", "none"), ("a", "elsewhere")], found)
     assert text.splitlines()[4:] == ["| a | 0.450 | 75.0% | b | 2 |", "| a | 0.300 | – | none | 1 |"]
     assert kept_table([("a", "elsewhere")], found) == []
-
-
-def test_the_average_is_over_all_when_all_are_there() -> None:
-    found = results({("a", "one"): 0.5, ("b", "one"): 0.25, ("a", "two"): 0.25, ("b", "two"): 0.75})
-    assert Table(SYSTEMS).markdown(found) == [
-        "| | one | two | average |",
-        "|---|---:|---:|---:|",
-        "| System A | **0.500** | 0.250 | 0.375 |",
-        "| System B | 0.250 | **0.750** | **0.500** |",
-    ]
 
 
 def test_nothing_in_common_gives_no_average_and_equal_values_are_both_best() -> None:
@@ -128,3 +140,69 @@ def test_pairs_that_leave_nothing_to_chance() -> None:
     for values in ([0.5], [0.5, 0.5, 0.5]):
         with pytest.raises(ValueError, match="two values or more on both sides"):
             paired_test(values, [0.5])
+
+
+def test_a_figure_of_a_busy_machine_says_so(tmp_path: Path) -> None:
+    origin = {"machine": "m", "date": "2026-11-27T10:00:00+00:00", "commit": "c"}
+    rows = [
+        {"key": "switches", "value": 9.0, "goal": "≤ 12", "load_average": [7.25, 5.0, 5.0], **origin},
+        {"key": "half_load", "value": 2.5, "goal": "≤ 3", "load_average": [0.1, 0.2, 0.3], **origin},
+    ]
+    (tmp_path / "speed.json").write_text(json.dumps({"rows": rows}))
+    (table,) = speed_table(tmp_path / "speed.json")
+    assert "| context switches a request, one process, 8 connections; the machine's load before: 7.2 | 9 |" in table
+    assert "| p99 ÷ p50 at half of the saturated requests/s | 2.5 |" in table
+
+
+def test_the_papers_ratios() -> None:
+    assert PAPER["encode_ratio"] > 2500
+    assert PAPER["qps_ratio"] == pytest.approx(12.7, abs=0.1)
+
+
+def test_two_processes_share_the_queries(tiny_bundle: Bundle) -> None:
+    times = encode_light(tiny_bundle.path, ["music player", "terminal", "a text"] * 30, 2)
+    assert min(times.values()) > 0
+    assert times["both_s"] >= (times["tokenize_s"] + times["encode_s"]) / 2 * 0.5
+
+
+@pytest.mark.slow
+def test_one_command_fills_the_table(
+    real_bundle: tuple[Path, Path], queries: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "speed.json"
+    command = [str(real_bundle[0]), "--queries", str(queries), "--count", "48", "--results", str(file)]
+    command += ["--model", str(real_bundle[1]), "--device", "cpu", "--llm-queries", "12"]
+    assert paper_table.main(command) == 0
+    rows = {(row["key"], row.get("setting")): row for row in json.loads(file.read_text())["rows"]}
+    light = rows["paper_table", "without the LLM, 40 documents"]
+    model = rows["paper_table", "with the LLM, 40 documents"]
+    assert (light["queries"], light["different_queries"], light["processes"]) == (48, 4, 2)
+    assert light["value"] == pytest.approx(light["both_s"] + light["search_s"], rel=1e-2)
+    assert light["qps"] == pytest.approx(48 / light["value"], rel=1e-2)
+    assert model["scaled_from"] == 12
+    assert model["model"] == "model"
+    ratio = rows["encode_vs_llm", None]
+    assert ratio["value"] == pytest.approx(model["both_s"] / light["both_s"], rel=1e-2)
+    assert ratio["qps_ratio"] == pytest.approx(model["value"] / light["value"], rel=1e-2)
+    assert ("encode_65536_s", None) not in rows  # of 48 queries it would be another number
+    assert "with the LLM" in capsys.readouterr().out
+
+
+def test_goals_are_for_all_queries_on_a_cpu() -> None:
+    facts = {"documents": 5, "device": "cuda", "processes": 2}
+    light = {"tokenize_s": 0.2, "encode_s": 0.1, "both_s": 0.2, "search_s": 5.0}
+    model = {"both_s": 100.0, "tokenize_s": 10.0, "search_s": 5.0, "measured": 65_536.0}
+    rows = rows_of(light, model, 65_536, facts)
+    assert [(row["key"], row.get("setting"), row["value"]) for row in rows] == [
+        ("paper_table", "without the LLM, 5 documents", 5.2),
+        ("encode_65536_s", None, 0.2),
+        ("paper_table", "with the LLM, 5 documents", 105.0),
+        ("encode_vs_llm", "the LLM on cuda", 500.0),
+        ("encode_alone_vs_llm", "the LLM on cuda", 1800.0),
+    ]
+    assert "scaled_from" not in rows[2]
+
+
+def test_a_bundle_that_is_not_there_is_named(queries: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert paper_table.main([str(queries / "none"), "--queries", str(queries)]) == 2
+    assert "none" in capsys.readouterr().err

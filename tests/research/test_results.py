@@ -13,10 +13,7 @@ REPORT: dict[str, Any] = {
     "dataset": {"name": "scifact", "split": "test", "queries": 300},
     "bundle": {"documents": 5183, "model": {"name": "SomeLM", "trained": False}},
     "environment": {"date": "2026-11-21T03:00:00+00:00", "machine": {"processor": "Some CPU"}},
-    "metrics": {
-        "hybrid": {"nDCG@10": 0.12345, "R@100": 0.5},
-        "bm25": {"nDCG@10": 0.67891, "R@100": 0.9},
-    },
+    "metrics": {"hybrid": {"nDCG@10": 0.12345, "R@100": 0.5}, "bm25": {"nDCG@10": 0.67891, "R@100": 0.9}},
 }
 
 

@@ -81,18 +81,7 @@ def needed(name: str, found: dict[str, System]) -> System:
 
 
 OTHERS = ("cluster", "bm25", "opensearch", "seekdb", "milvus", "lancedb", "onnx")
-SLOW = (
-    "processes",
-    "cluster",
-    "llm",
-    "biencoder",
-    "static",
-    "opensearch",
-    "seekdb",
-    "milvus",
-    "lancedb",
-    "onnx",
-)
+SLOW = ("processes", "cluster", "llm", "biencoder", "static", "opensearch", "seekdb", "milvus", "lancedb", "onnx")
 
 
 @pytest.mark.parametrize(
@@ -170,10 +159,7 @@ def test_an_engine_fuses_the_same_rankings(
     bundle = Bundle.open(real_bundle[0]) if vocabulary == "tokens" else word_bundle
     work = Path(found["bm25"].command[found["bm25"].command.index("--work") + 1])
     there = {one.name: one for one in others(Given(bundle.path), work) if one.missing is None}
-    with (
-        Server([*needed(name, there).command, "--port", "0"]) as server,
-        SearchEngine.open(bundle, SETTINGS) as engine,
-    ):
+    with Server([*needed(name, there).command, "--port", "0"]) as server, SearchEngine.open(bundle, SETTINGS) as engine:
         for text in ("music player", "text editor with plugins", "terminal"):
             hits = ask(server.url, {"query": text, "k": 40})["hits"]
             ours = engine.search(SearchRequest(query=text, k=40, fusion=RrfFusion(method="rrf"))).hits
@@ -279,10 +265,7 @@ def test_the_model_encodes_the_queries(
 ) -> None:
     monkeypatch.setenv("LIGHTRETRIEVER_DEADLINE_MS", "60000")
     bundle, asked = Bundle.open(real_bundle[0]), SearchRequest(query="music player", mode=mode)
-    with (
-        opened(bundle, real_bundle[1]) as heavy,
-        SearchEngine.open(bundle, SETTINGS) as light,
-    ):
+    with opened(bundle, real_bundle[1]) as heavy, SearchEngine.open(bundle, SETTINGS) as light:
         whole, table = ([(hit.id, hit.score) for hit in engine.search(asked).hits] for engine in (heavy, light))
     assert whole
     assert whole != table

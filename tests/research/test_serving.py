@@ -6,18 +6,17 @@ from pathlib import Path
 import pytest
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.backends.local import HAND_OVER_BYTES
-from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 
 from research.harness.rows import GOALS
 from research.pages.speed_tables import speed_tables
 from research.speed import hand_over, serving
 from tests.loadtest.conftest import QUERIES
+from tests.service.live import warm
 
 
 def test_each_size_is_measured_in_both_ways(tiny_bundle: Bundle) -> None:
-    with SearchEngine.open(tiny_bundle, Settings(warm_up_queries=3)) as engine:
-        engine.warm_up()
+    with warm(tiny_bundle, Settings(warm_up_queries=3)) as engine:
         rows = hand_over.measure(engine, QUERIES, sizes_mib=(1, HAND_OVER_BYTES >> 20))
     assert [row["rule"] for row in rows] == ["inline", "handed over"]
     for row in rows:
@@ -39,14 +38,7 @@ def test_the_commands_measure_and_record(tiny_path: Path, queries: Path, monkeyp
     monkeypatch.setattr(hand_over, "_MIB", (1,))
     assert hand_over.main([*command, "--count", "3"]) == 0
     rows = {row["key"]: row for row in json.loads(file.read_text())["rows"]}
-    assert set(rows) == {
-        "request_cpu_ms",
-        "saturated_qps",
-        "saturated_two_qps",
-        "switches",
-        "half_load",
-        "hand_over",
-    }
+    assert set(rows) == {"request_cpu_ms", "saturated_qps", "saturated_two_qps", "switches", "half_load", "hand_over"}
     assert min(row["value"] for row in rows.values()) > 0
     assert rows["switches"]["goal"] == GOALS["switches"][1]
     assert rows["half_load"]["p99_ms"] >= rows["half_load"]["p50_ms"]

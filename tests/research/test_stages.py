@@ -6,18 +6,17 @@ from pathlib import Path
 import pytest
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.loadtest.record import latency
-from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 
 from research.harness.rows import GOALS, record
 from research.pages.speed_tables import goal_table
 from research.speed import stages
 from tests.loadtest.conftest import QUERIES
+from tests.service.live import warm
 
 
 def test_every_stage_is_timed_once_per_query(tiny_bundle: Bundle) -> None:
-    with SearchEngine.open(tiny_bundle, Settings(warm_up_queries=3)) as engine:
-        engine.warm_up()
+    with warm(tiny_bundle, Settings(warm_up_queries=3)) as engine:
         seconds = stages.measure(engine, QUERIES, candidates=20)
     assert set(seconds) == {*stages.STAGES, "fresh", "tokenizers"}
     for stage, values in seconds.items():

@@ -70,18 +70,8 @@ def test_one_command_compares_and_records(
     monkeypatch.setenv("LIGHTRETRIEVER_WARM_UP_QUERIES", "3")
     file = tmp_path / "versions.json"
     command = ["--queries", str(queries), "--results", str(file), "--turns", "1", "--questions", "4"]
-    command += [
-        "--seconds",
-        "0.3",
-        "--warm-up",
-        "1",
-        "--connections",
-        "2",
-        "--side",
-        "here",
-        sys.executable,
-        str(tiny_path),
-    ]
+    command += ["--seconds", "0.3", "--warm-up", "1", "--connections", "2"]
+    command += ["--side", "here", sys.executable, str(tiny_path)]
     for name in ("demo", "large", "demo"):
         assert versions.main([*command, "--name", name, "--side", "again", sys.executable, str(tiny_path)]) == 0
     assert "| | here | again | again ÷ here |" in capsys.readouterr().out

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import httpx2
 from playwright.sync_api import Browser, Page, Request, expect, sync_playwright
 
-__all__ = ["ATTACK", "answer_of", "asked", "browsing", "search_for", "shown_ids"]
+__all__ = ["ATTACK", "answer_of", "asked", "browsing", "page_of", "search_for", "shown_ids"]
 
 ATTACK = "<img src=x onerror=\"document.title='broken'\"><script>document.title='broken'</script>"
 
@@ -42,6 +42,14 @@ def browsing() -> Iterator[Browser]:
         browser = playwright.chromium.launch(executable_path=program, args=_ARGUMENTS)
         yield browser
         browser.close()
+
+
+@contextmanager
+def page_of(browser: Browser, url: str, path: str = "/") -> Iterator[Page]:
+    """Give an open page of a service."""
+    with browser.new_page(base_url=url) as page:
+        page.goto(path)
+        yield page
 
 
 def asked(request: Request) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from lightretriever.service.settings import Settings
 from playwright.sync_api import Browser, ConsoleMessage, Page
 
 from tests.service.browsing import ATTACK, browsing
-from tests.service.live import live, live_bundles
+from tests.service.live import live, live_bundles, warm
 from tests.service.reference import Corpus
 from tests.support.meaning import make_meaningful_bundle
 from tests.support.tiny import TinyDocument, make_tiny_bundle, tiny_documents
@@ -30,8 +30,7 @@ SETTINGS = Settings(deadline_ms=60_000, warm_up_queries=3)
 @pytest.fixture(scope="session")
 def engine(tiny_bundle: Bundle) -> Iterator[SearchEngine]:
     """A warm engine. Who breaks parts of it opens another one."""
-    with SearchEngine.open(tiny_bundle, SETTINGS) as engine:
-        engine.warm_up()
+    with warm(tiny_bundle, SETTINGS) as engine:
         yield engine
 
 
@@ -69,8 +68,7 @@ def meaningful_bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 
 @pytest.fixture(scope="session")
 def meaningful_engine(meaningful_bundle: Bundle) -> Iterator[SearchEngine]:
-    with SearchEngine.open(meaningful_bundle, SETTINGS) as engine:
-        engine.warm_up()
+    with warm(meaningful_bundle, SETTINGS) as engine:
         yield engine
 
 

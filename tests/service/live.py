@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import uvicorn
+from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.collections.collections import Collections
 from lightretriever.service.http.app import Application, create_app
+from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.serving.server import make_server
 from lightretriever.service.settings import Settings
 
@@ -46,6 +48,14 @@ def running(app: Application) -> Iterator[Live]:
         finally:
             live.stop()
             thread.join()
+
+
+@contextmanager
+def warm(bundle: Bundle, settings: Settings) -> Iterator[SearchEngine]:
+    """Give an engine that has warmed up."""
+    with SearchEngine.open(bundle, settings) as engine:
+        engine.warm_up()
+        yield engine
 
 
 @contextmanager

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Self
@@ -46,11 +47,27 @@ class Server:
             text=True,
         )
 
-    @property
+    @cached_property
     def ready_line(self) -> str:
+        """What the server says when it is ready; empty where it ends instead."""
         if self.process.stdout is None:
             raise RuntimeError("there is no pipe")
         return self.process.stdout.readline()
+
+    @property
+    def url(self) -> str:
+        assert self.ready_line, self.wait()
+        return self.ready_line.split()[-1]
+
+    @property
+    def port(self) -> int:
+        return int(self.url.rpartition(":")[2])
+
+    @property
+    def peak_mb(self) -> float:
+        """The most memory that the process has had, in MB."""
+        lines = Path(f"/proc/{self.process.pid}/status").read_text("ascii").splitlines()
+        return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
 
     def wait(self) -> tuple[int, str, str]:
         """Give exit status, stdout and stderr."""
@@ -72,4 +89,4 @@ class Server:
 def serving(bundle: Path | Mapping[str, Path], environment: Mapping[str, str] | None = None) -> Iterator[str]:
     """Give the address of a server that is ready."""
     with Server(bundle, environment=environment) as server:
-        yield server.ready_line.rpartition(" ")[2].strip()
+        yield server.url

@@ -132,9 +132,8 @@ def test_each_is_swapped_alone_and_keys_are_bound(folders: dict[str, Path], tmp_
         link.symlink_to(served[name])
     environment = {"LIGHTRETRIEVER_API_KEYS_FILE": str(keys), "LIGHTRETRIEVER_WATCH_S": "0"}
     with Server(links, environment=environment, workers=workers) as server:
-        line = server.ready_line
-        assert line.startswith("Ready: 100 documents of ")
-        url = line.rpartition(" ")[2].strip()
+        assert server.ready_line.startswith("Ready: 100 documents of ")
+        url = server.url
         with SearchClient(f"{url}/collections/notes", api_key=KEY, timeout_s=90) as notes:
             assert notes.info().bundle.documents == 40
             assert notes.search("music").hits

@@ -1,15 +1,22 @@
-"""The console command: every command by name, each imported when it runs."""
+"""The console command: every command by name, each imported when it runs; and `demo`."""
 
+import json
+import os
 import re
 import subprocess
 import sys
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
+from urllib.request import Request, urlopen
 
 import pytest
 from lightretriever.service.cli import COMMANDS, app
+from lightretriever.service.serving.demo import EXAMPLE
 from typer.main import get_command
 from typer.testing import CliRunner
+
+from tests.service.process import ROOT
 
 HEAVY = {"faiss", "jnius", "numpy", "pydantic", "torch", "transformers"}
 
@@ -47,3 +54,31 @@ def test_an_unknown_command_is_named() -> None:
     answer = CliRunner().invoke(app, ["serv"])
     assert answer.exit_code == 2
     assert "serve" in answer.output
+
+
+COMMAND = [sys.executable, "-m", "lightretriever.service.cli", "demo"]
+
+
+def test_a_folder_that_can_not_be_written_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    command = [*COMMAND, "--unpack", "--folder", str(tmp_path / "file" / "demo")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: The demo bundle can't be unpacked to ")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_it_is_served(tmp_path: Path) -> None:
+    environment = {**os.environ, "LIGHTRETRIEVER_WARM_UP_QUERIES": "1"}
+    command = [*COMMAND, "--port", "0", "--folder", str(tmp_path / "demo")]
+    with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            url = process.stdout.readline().split()[-1]
+            request = Request(f"{url}/search", EXAMPLE.encode(), {"Content-Type": "application/json"})
+            with urlopen(request, timeout=60) as answer:
+                assert len(json.load(answer)["hits"]) == 5
+        finally:
+            process.terminate()
+        assert process.wait(60) == 0

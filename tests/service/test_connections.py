@@ -19,7 +19,7 @@ from lightretriever.service.settings import Settings
 
 from tests.service.live import Live, running
 from tests.service.process import Server
-from tests.service.test_workers import wait_until
+from tests.support.waiting import wait_until
 
 BODY = b'{"query":"music","k":1,"fields":[]}'
 SEARCH = (
@@ -181,7 +181,7 @@ class Client:
 def test_no_request_is_lost_when_it_stops(tiny_path: Path, workers: int) -> None:
     """Half of the clients keep their connections."""
     with Server(tiny_path, workers=workers, environment={"LIGHTRETRIEVER_LOG_LEVEL": "warning"}) as server:
-        stopping, port = Event(), int(server.ready_line.rpartition(":")[2])
+        stopping, port = Event(), server.port
         clients = [Client(port, stopping) for _ in range(16)]
         with ThreadPoolExecutor(16) as pool:
             ends = [pool.submit(Client.keep, client) for client in clients[:8]]
@@ -200,7 +200,7 @@ def test_no_request_is_lost_when_it_stops(tiny_path: Path, workers: int) -> None
 
 def test_idle_connections_do_not_hold_up_the_stop(tiny_path: Path) -> None:
     with Server(tiny_path, environment={"LIGHTRETRIEVER_SHUTDOWN_GRACE_S": "3600"}) as server:
-        port = int(server.ready_line.rpartition(":")[2])
+        port = server.port
         with closing(opened(port)) as silent, closing(opened(port)) as idle:
             ask(idle)
             server.process.terminate()

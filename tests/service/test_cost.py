@@ -19,7 +19,7 @@ from lightretriever.service.schemas import EmbeddingsRequest, EncodeRequest, Sea
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 
-from tests.service.live import live
+from tests.service.live import live, warm
 from tests.support.legs import WrappedLeg
 
 DEFAULTS = Settings()
@@ -103,8 +103,7 @@ class Slow(WrappedLeg):
 @pytest.fixture
 def slow(tiny_bundle: Bundle) -> Iterator[tuple[SearchEngine, Slow]]:
     settings = Settings(deadline_ms=60_000, warm_up_queries=1, search_threads=2, max_cost=30)
-    with SearchEngine.open(tiny_bundle, settings) as engine:
-        engine.warm_up()
+    with warm(tiny_bundle, settings) as engine:
         leg = engine.parts.backends.legs["dense"] = Slow(engine.parts.backends.legs["dense"])
         leg.gate, leg.waits = threading.Event(), threading.Semaphore(0)
         yield engine, leg

@@ -62,14 +62,10 @@ def test_openais_client_lists_the_tasks(openai_client: openai.OpenAI, tiny_bundl
     assert found[0].owned_by == tiny_bundle.manifest.name
 
 
-def test_openais_client_shows_the_reason(openai_client: openai.OpenAI) -> None:
-    with pytest.raises(openai.UnprocessableEntityError, match=r"the vectors have \d+ dimensions"):
-        openai_client.embeddings.create(model="ada", input="music", dimensions=7)
-
-
-def test_openais_client_shows_the_reason_of_a_collection_too(tiny_bundle: Bundle) -> None:
+def test_openais_client_shows_the_reason_of_a_collection_too(openai_client: openai.OpenAI, tiny_bundle: Bundle) -> None:
     with live_bundles({"notes": tiny_bundle.path, "shop": tiny_bundle.path}) as url:
-        client = openai.OpenAI(base_url=f"{url}/collections/shop/v1", api_key="none", max_retries=0)
-        assert client.embeddings.create(model="default", input="music").data
-        with pytest.raises(openai.UnprocessableEntityError, match=r"the vectors have \d+ dimensions"):
-            client.embeddings.create(model="ada", input="music", dimensions=7)
+        of_collection = openai.OpenAI(base_url=f"{url}/collections/shop/v1", api_key="none", max_retries=0)
+        assert of_collection.embeddings.create(model="default", input="music").data
+        for client in (openai_client, of_collection):
+            with pytest.raises(openai.UnprocessableEntityError, match=r"the vectors have \d+ dimensions"):
+                client.embeddings.create(model="ada", input="music", dimensions=7)

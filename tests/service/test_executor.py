@@ -13,13 +13,6 @@ T = TypeVar("T")
 
 
 @pytest.fixture
-def gate() -> Iterator[threading.Event]:
-    gate = threading.Event()
-    yield gate
-    gate.set()
-
-
-@pytest.fixture
 def executor() -> Iterator[Executor]:
     with closing(Executor(["one", "two"], 2, patience_s=0.2)) as executor:
         yield executor

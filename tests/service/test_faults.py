@@ -21,6 +21,7 @@ from lightretriever.service.schemas import EncodeRequest, LegName, LinearFusion,
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 
+from tests.service.live import warm
 from tests.support.legs import WrappedLeg
 
 pytestmark = pytest.mark.usefixtures("handed_over")
@@ -178,8 +179,7 @@ def test_a_leg_of_weight_zero_may_be_broken(fresh_engine: SearchEngine, leg: Leg
 @pytest.fixture
 def hasty_engine(tiny_bundle: Bundle) -> Iterator[SearchEngine]:
     """Two threads per leg, and a deadline soon passed."""
-    with SearchEngine.open(tiny_bundle, Settings(deadline_ms=HURRY_MS, search_threads=2, warm_up_queries=1)) as engine:
-        engine.warm_up()
+    with warm(tiny_bundle, Settings(deadline_ms=HURRY_MS, search_threads=2, warm_up_queries=1)) as engine:
         yield engine
 
 

@@ -21,6 +21,7 @@ from lightretriever.service.search.documents import Documents
 from lightretriever.service.search.engine import SearchEngine
 
 from tests.service.conftest import SETTINGS
+from tests.service.live import warm
 from tests.support.tiny import TinyDocument, make_tiny_bundle, tiny_documents
 
 COUNT = 1000
@@ -49,8 +50,7 @@ def engine(
 ) -> Iterator[SearchEngine]:
     path: Path = tmp_path_factory.mktemp("declared") / "bundle"
     bundle = make_tiny_bundle(path, documents=documents, fields=FIELDS, factory=request.param)
-    with SearchEngine.open(bundle, SETTINGS) as engine:
-        engine.warm_up()
+    with warm(bundle, SETTINGS) as engine:
         yield engine
 
 

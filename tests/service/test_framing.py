@@ -33,7 +33,7 @@ def server(tiny_bundle: Bundle) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def port(server: Server) -> int:
-    return int(server.ready_line.rpartition(":")[2])
+    return server.port
 
 
 def statuses(port: int, sent: bytes) -> list[int]:
@@ -167,23 +167,16 @@ def test_a_body_with_a_length_has_no_chunks(port: int) -> None:
 
 def test_a_thousand_chunks_are_read_and_more_are_not(port: int) -> None:
     chunks = b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in [BODY, *[b" "] * 998])
-    assert statuses(port, HEAD + CHUNKED + b"\r\n" + chunks + b"0\r\n\r\n" + LAST) == [
-        200,
-        200,
-    ]  # the last has no bytes
+    ended = chunks + b"0\r\n\r\n"  # by a chunk without bytes
+    assert statuses(port, HEAD + CHUNKED + b"\r\n" + ended + LAST) == [200, 200]
     more = chunks + b"1\r\n \r\n"
     assert statuses(port, HEAD + CHUNKED + b"\r\n" + more + b"0\r\n\r\n") == [400]
 
 
 def test_pipelined_requests_take_little_memory(port: int, server: Server) -> None:
     """A client that sends and never reads: the server reads on only as fast as it answers."""
-
-    def peak_mb() -> float:
-        lines = Path(f"/proc/{server.process.pid}/status").read_text("ascii").splitlines()
-        return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
-
     statuses(port, HEAD + LENGTH + b"\r\n" + BODY + LAST)
-    before = peak_mb()
+    before = server.peak_mb
     burst = (HEAD + LENGTH + b"\r\n" + BODY) * 10_000
     connections = [socket.create_connection(("127.0.0.1", port), 60) for _ in range(20)]
     for connection in connections:
@@ -196,12 +189,12 @@ def test_pipelined_requests_take_little_memory(port: int, server: Server) -> Non
     for connection in connections:
         connection.close()
     assert statuses(port, LAST) == [200]
-    assert peak_mb() - before < 100
+    assert server.peak_mb - before < 100
 
 
 def test_malformed_requests_make_few_lines(tiny_path: Path) -> None:
     with Server(tiny_path) as server:
-        port = int(server.ready_line.rpartition(":")[2])
+        port = server.port
         for _ in range(200):
             for headers in (b"Transfer-Encoding:\r\n chunked\r\n", LENGTH + CHUNKED, b"\x00"):
                 assert statuses(port, HEAD + headers + b"\r\n" + CHUNKS) == [400]

@@ -1,7 +1,7 @@
 """Fusion: the properties that make it predictable, and equality with ranx."""
 
 import importlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from random import Random
 from types import ModuleType
 from typing import cast
@@ -67,11 +67,7 @@ def test_a_leg_alone_keeps_its_order_when_the_other_finds_nothing(method: str, d
 @METHODS
 @given(dense=leg(), sparse=leg(), weights=st.tuples(WEIGHT, WEIGHT), random=st.randoms(use_true_random=False))
 def test_order_of_the_input_is_irrelevant(
-    method: str,
-    dense: Leg,
-    sparse: Leg,
-    weights: tuple[float, float],
-    random: Random,
+    method: str, dense: Leg, sparse: Leg, weights: tuple[float, float], random: Random
 ) -> None:
     shuffled = []
     for ordinals, scores in (dense, sparse):
@@ -199,12 +195,7 @@ def test_scores_below_zero_of_a_leg_that_proposes_nothing_count(normalization: N
 
 
 def test_linear_by_hand() -> None:
-    table = align(
-        [
-            (np.array([4, 7, 1]), np.array([0.9, 0.5, 0.4])),
-            (np.array([7, 3]), np.array([20.0, 10.0])),
-        ]
-    )
+    table = align([(np.array([4, 7, 1]), np.array([0.9, 0.5, 0.4])), (np.array([7, 3]), np.array([20.0, 10.0]))])
     assert table.ordinals.tolist() == [1, 3, 4, 7]
     assert table.ranks.tolist() == [[3, 0, 1, 2], [0, 2, 0, 1]]
     assert table.missing(0).tolist() == [3]
@@ -234,31 +225,38 @@ def test_zscore_and_dbsf_by_hand() -> None:
     assert fuse_linear(alike, (1.0,), "dbsf").scores.tolist() == [0.5, 0.5]
 
 
+ONE = (np.array([1]), np.array([1.0]))
+
+
 @pytest.mark.parametrize("weights", [(0.0, 0.0), (-1.0, 1.0), (np.nan, 1.0), (np.inf, 1.0), (1.0,), (1.0, 1.0, 1.0)])
-def test_bad_weights_are_refused(weights: tuple[float, ...]) -> None:
-    table = align([(np.array([1]), np.array([1.0])), (np.array([1]), np.array([1.0]))])
+@pytest.mark.parametrize("fusion", [fuse_linear, fuse_rrf])
+def test_bad_weights_are_refused(fusion: Callable[..., object], weights: tuple[float, ...]) -> None:
     with pytest.raises(ValueError, match="weights"):
-        fuse_linear(table, weights)
-    with pytest.raises(ValueError, match="weights"):
-        fuse_rrf(table, weights)
+        fusion(align([ONE, ONE]), weights)
 
 
 @pytest.mark.parametrize("constant", [-1.0, np.nan, np.inf])
 def test_bad_rank_constants_are_refused(constant: float) -> None:
     with pytest.raises(ValueError, match="rank constant"):
-        fuse_rrf(align([(np.array([1]), np.array([1.0]))]), (1.0,), constant)
+        fuse_rrf(align([ONE]), (1.0,), constant)
 
 
-def test_broken_legs_are_refused() -> None:
-    with pytest.raises(ValueError, match="2 ordinals, but 1 scores"):
-        align([(np.array([1, 2]), np.array([1.0]))])
-    with pytest.raises(ValueError, match="more than once"):
-        align([(np.array([1, 1]), np.array([1.0, 2.0]))])
+@pytest.mark.parametrize(
+    ("ordinals", "scores", "message"),
+    [
+        ([1, 2], [1.0], "2 ordinals, but 1 scores"),
+        ([1, 1], [1.0, 2.0], "more than once"),
+        ([1], [np.nan], "not finite"),
+    ],
+)
+def test_broken_legs_are_refused(ordinals: list[int], scores: list[float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        align([(np.array(ordinals), np.array(scores))])
+
+
+def test_a_score_of_the_other_leg_is_finite() -> None:
     with pytest.raises(ValueError, match="not finite"):
-        align([(np.array([1]), np.array([np.nan]))])
-    table = align([(np.array([1]), np.array([1.0])), (np.array([2]), np.array([1.0]))])
-    with pytest.raises(ValueError, match="not finite"):
-        table.fill(0, np.array([np.inf]))
+        align([ONE, (np.array([2]), np.array([1.0]))]).fill(0, np.array([np.inf]))
 
 
 def test_no_candidates_at_all() -> None:

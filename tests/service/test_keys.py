@@ -236,10 +236,7 @@ def test_keys_come_and_go_with_the_file(
         assert [status(key) for key in (SEARCHER, BOTH)] == [401, 200]
         assert [
             record.message for record in caplog.records if record.name == "lightretriever.service.http.api_keys"
-        ] == [
-            "API keys stay as they were",
-            "API keys stay as they were",
-        ]
+        ] == ["API keys stay as they were", "API keys stay as they were"]
         keys_file(file, _SEARCH_ENTRY)
         assert [status(key) for key in (SEARCHER, BOTH)] == [200, 401]
 

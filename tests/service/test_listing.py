@@ -19,7 +19,7 @@ from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 
 from tests.service.conftest import SETTINGS
-from tests.service.live import live
+from tests.service.live import live, warm
 from tests.support.asking import ask, ids
 from tests.support.keys import keys_file
 from tests.support.tiny import make_tiny_bundle, tiny_documents
@@ -38,8 +38,7 @@ DOCUMENTS = [
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SearchEngine]:
     path: Path = tmp_path_factory.mktemp("listing") / "bundle"
-    with SearchEngine.open(make_tiny_bundle(path, documents=DOCUMENTS, fields=FIELDS), SETTINGS) as engine:
-        engine.warm_up()
+    with warm(make_tiny_bundle(path, documents=DOCUMENTS, fields=FIELDS), SETTINGS) as engine:
         yield engine
 
 

@@ -50,12 +50,7 @@ def test_the_thresholds_are_those_of_the_bundle(meaning: TestClient, meaningful_
 
 
 def levels(
-    bundle: Bundle,
-    query: str,
-    dense: list[float],
-    sparse: list[list[float]],
-    *legs: LegName,
-    terms: bool = True,
+    bundle: Bundle, query: str, dense: list[float], sparse: list[list[float]], *legs: LegName, terms: bool = True
 ) -> list[Matched | None]:
     """The levels of candidates whose dense scores lie between the thresholds weak, 0, and strong, 1, and whose terms
     have these shares of the sparse score."""

@@ -21,6 +21,7 @@ from lightretriever.service.search.encoder import QueryEncoder
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 
+from tests.service.live import warm
 from tests.support.tiny import TinyDocument, english_tokenizer, make_tiny_bundle
 
 SETTINGS: Final = Settings(deadline_ms=60_000, warm_up_queries=12, watch_s=0)
@@ -105,8 +106,7 @@ def test_they_start_and_swap(name: str, tmp_path: Path, current: Path) -> None:
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SearchEngine]:
     """Over three documents, of which the tokenizer knows no token in the second; the terms are tokens."""
     path = tmp_path_factory.mktemp("unknown") / "bundle"
-    with SearchEngine.open(odd_bundle(path, CORPORA["one unknown among others"], "tokens"), SETTINGS) as engine:
-        engine.warm_up()
+    with warm(odd_bundle(path, CORPORA["one unknown among others"], "tokens"), SETTINGS) as engine:
         yield engine
 
 
@@ -114,8 +114,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SearchEngine]:
 def of_words(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SearchEngine]:
     """Over the same documents; the terms are words."""
     path = tmp_path_factory.mktemp("words") / "bundle"
-    with SearchEngine.open(odd_bundle(path, CORPORA["one unknown among others"]), SETTINGS) as engine:
-        engine.warm_up()
+    with warm(odd_bundle(path, CORPORA["one unknown among others"]), SETTINGS) as engine:
         yield engine
 
 

@@ -1,15 +1,15 @@
 """Bundles without a dense leg over HTTP, and queries for which a leg has nothing."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
 from lightretriever.artifacts.sparse.vocabulary import VocabularyKind
 from lightretriever.service.http.app import create_app
-from lightretriever.service.search.engine import SearchEngine
 
 from tests.service.conftest import SETTINGS
+from tests.service.live import warm
+from tests.support.asking import ask
 from tests.support.tiny import make_tiny_bundle
 
 QUERY = "play music from the terminal"
@@ -21,27 +21,12 @@ def sparse(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     """A service whose bundle has no dense leg."""
     path = tmp_path_factory.mktemp("sparse") / "bundle"
     bundle = make_tiny_bundle(path, vocabulary=request.param, dense=False, fields={"year": "number"})
-    with SearchEngine.open(bundle, SETTINGS) as engine:
-        engine.warm_up()
-        with TestClient(create_app(engine)) as client:
-            yield client
-
-
-def ask(client: TestClient, **fields: Any) -> dict[str, Any]:
-    answer = client.post("/search", json={"query": QUERY, **fields})
-    assert answer.status_code == 200, answer.text
-    found: dict[str, Any] = answer.json()
-    return found
-
-
-def refused(client: TestClient, **fields: Any) -> tuple[int, str, list[tuple[str, str]]]:
-    answer = client.post("/search", json={"query": QUERY, **fields})
-    problem = answer.json()
-    return answer.status_code, problem["kind"], [(error["field"], error["message"]) for error in problem["errors"]]
+    with warm(bundle, SETTINGS) as engine, TestClient(create_app(engine)) as client:
+        yield client
 
 
 def test_hybrid_is_the_sparse_leg(sparse: TestClient) -> None:
-    hybrid, alone = ask(sparse, explain=True, k=50), ask(sparse, mode="sparse", k=50)
+    hybrid, alone = ask(sparse, QUERY, explain=True, k=50), ask(sparse, QUERY, mode="sparse", k=50)
     assert [hit["id"] for hit in hybrid["hits"]] == [hit["id"] for hit in alone["hits"]]
     assert hybrid["degraded"] == []
     assert "matched" not in hybrid
@@ -70,7 +55,7 @@ def test_its_facts(sparse: TestClient) -> None:
 
 
 def test_everything_else_goes_on(sparse: TestClient) -> None:
-    answer = ask(sparse, filter={"field": "year", "gte": 2005}, snippets={}, fusion={"method": "rrf"}, k=5)
+    answer = ask(sparse, QUERY, filter={"field": "year", "gte": 2005}, snippets={}, fusion={"method": "rrf"}, k=5)
     assert answer["hits"]
     assert all(hit["fields"]["year"] >= 2005 for hit in answer["hits"])
     assert any(snippet["marks"] for hit in answer["hits"] for snippet in hit["snippets"].values())
@@ -78,7 +63,7 @@ def test_everything_else_goes_on(sparse: TestClient) -> None:
 
 
 def test_a_query_of_stop_words_is_left_to_the_dense_leg(meaning: TestClient) -> None:
-    answer = ask(meaning, query="the and of", explain=True)
+    answer = ask(meaning, "the and of", explain=True)
     assert len(answer["hits"]) == 10
     assert answer["degraded"] == []
     for hit in answer["hits"]:
@@ -89,12 +74,12 @@ def test_a_query_of_stop_words_is_left_to_the_dense_leg(meaning: TestClient) -> 
         assert {word["sparse"] for word in words} == {None}
         assert sum(word["dense"] for word in words) == pytest.approx(hit["dense"]["score"], abs=1e-6)
     assert [hit["id"] for hit in answer["hits"]] == [
-        hit["id"] for hit in ask(meaning, query="the and of", mode="dense")["hits"]
+        hit["id"] for hit in ask(meaning, "the and of", mode="dense")["hits"]
     ]
 
 
 def test_a_word_that_the_tokenizer_lacks_is_left_to_the_sparse_leg(meaning: TestClient) -> None:
-    answer = ask(meaning, query="xkjdh", explain=True)
+    answer = ask(meaning, "xkjdh", explain=True)
     assert (answer["hits"], answer["degraded"]) == ([], [])
-    status, kind, _ = refused(meaning, query="xkjdh", mode="dense")
-    assert (status, kind) == (422, "query_without_tokens")
+    answered = meaning.post("/search", json={"query": "xkjdh", "mode": "dense"})
+    assert (answered.status_code, answered.json()["kind"]) == (422, "query_without_tokens")

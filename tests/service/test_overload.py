@@ -19,7 +19,7 @@ from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 
-from tests.service.live import live
+from tests.service.live import live, warm
 from tests.support.legs import WrappedLeg
 
 WORKING, WAITING, CLIENTS = 2, 3, 24
@@ -45,16 +45,8 @@ class Gated(WrappedLeg):
 
 
 @pytest.fixture
-def gate() -> Iterator[threading.Event]:
-    gate = threading.Event()
-    yield gate
-    gate.set()
-
-
-@pytest.fixture
 def narrow(tiny_bundle: Bundle) -> Iterator[SearchEngine]:
-    with SearchEngine.open(tiny_bundle, SETTINGS) as engine:
-        engine.warm_up()
+    with warm(tiny_bundle, SETTINGS) as engine:
         yield engine
 
 
@@ -122,8 +114,7 @@ def test_who_waited_beyond_the_deadline_is_not_worked_on(narrow: SearchEngine, g
 
 def test_accepted_requests_keep_their_deadline_when_both_legs_hang(tiny_bundle: Bundle, gate: threading.Event) -> None:
     settings = SETTINGS.model_copy(update={"deadline_ms": 2_000.0})
-    with SearchEngine.open(tiny_bundle, settings) as engine:
-        engine.warm_up()
+    with warm(tiny_bundle, settings) as engine:
         healthy = dict(engine.parts.backends.legs)
         for name in ("dense", "sparse"):
             engine.parts.backends.legs[name] = Gated(engine.parts.backends.legs[name], gate)

@@ -10,7 +10,7 @@ from lightretriever.service.http.api_keys import new_key
 from lightretriever.service.http.routes import router
 from playwright.sync_api import Browser, Page, Route, expect
 
-from tests.service.browsing import ATTACK, search_for
+from tests.service.browsing import ATTACK, page_of, search_for
 from tests.service.live import live_bundles
 from tests.support.keys import keys_file
 
@@ -182,9 +182,7 @@ def test_the_documentation_page_lists_routes_models_and_errors(page: Page, messa
 @pytest.mark.slow
 def test_the_page_asks_for_a_key_where_one_is_needed(browser: Browser, tiny_path: Path, tmp_path: Path) -> None:
     key, entry = new_key("page", ["search"])
-    with live_bundles(tiny_path, api_keys_file=keys_file(tmp_path, entry)) as url:
-        page = browser.new_page(base_url=url)
-        page.goto("/")
+    with live_bundles(tiny_path, api_keys_file=keys_file(tmp_path, entry)) as url, page_of(browser, url) as page:
         asked = page.get_by_label("This service asks for an API key", exact=False)
         expect(asked).to_be_hidden()
         page.get_by_role("searchbox").fill("music")
@@ -206,7 +204,6 @@ def test_the_page_asks_for_a_key_where_one_is_needed(browser: Browser, tiny_path
         page.get_by_role("button", name="Send").first.click()
         expect(page.locator("pre", has_text="200\n{").first).to_be_visible()
         assert key not in page.content()
-        page.close()
         # Another tab has no key.
         other = browser.new_page(base_url=url)
         other.goto("/#q=music")
@@ -217,9 +214,10 @@ def test_the_page_asks_for_a_key_where_one_is_needed(browser: Browser, tiny_path
 @pytest.mark.slow
 def test_a_key_that_is_gone_is_asked_for_anew(browser: Browser, tiny_path: Path, tmp_path: Path) -> None:
     key, entry = new_key("page", ["search"])
-    with live_bundles(tiny_path, api_keys_file=keys_file(tmp_path, entry)) as url:
-        page = browser.new_page(base_url=url)
-        page.goto("/#q=music")
+    with (
+        live_bundles(tiny_path, api_keys_file=keys_file(tmp_path, entry)) as url,
+        page_of(browser, url, "/#q=music") as page,
+    ):
         asked = page.get_by_label("This service asks for an API key", exact=False)
         for button in ("More hits", "All terms of this document"):
             asked.fill(key)
@@ -233,7 +231,6 @@ def test_a_key_that_is_gone_is_asked_for_anew(browser: Browser, tiny_path: Path,
             expect(page.get_by_role("status")).to_contain_text("Send your API key")
             expect(page.locator("li.hit")).to_have_count(10)
             expect(asked).to_be_visible()
-        page.close()
 
 
 @pytest.mark.slow

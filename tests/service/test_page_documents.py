@@ -12,7 +12,7 @@ from lightretriever.artifacts.bundle.manifest import LegWeights
 from lightretriever.service.http.api_keys import new_key
 from playwright.sync_api import Browser, Page, expect
 
-from tests.service.browsing import search_for
+from tests.service.browsing import page_of, search_for
 from tests.service.live import live_bundles
 from tests.support.meaning import make_meaningful_bundle
 from tests.support.tiny import TinyDocument, make_tiny_bundle, tiny_documents
@@ -104,9 +104,7 @@ def test_the_same_with_collections_and_a_better_spelling(browser: Browser, tmp_p
 def test_another_collection_is_asked_the_same(browser: Browser, bundle: Path, tmp_path: Path) -> None:
     """The filter stays behind: the other collection may not have the field."""
     meaning = make_meaningful_bundle(tmp_path / "meaning").path
-    with live_bundles({"files": bundle, "notes": meaning}) as url:
-        page = browser.new_page(base_url=url)
-        page.goto("/")
+    with live_bundles({"files": bundle, "notes": meaning}) as url, page_of(browser, url) as page:
         page.get_by_label("Sparse", exact=True).check()
         search_for(page, "bicycle chain")
         page.get_by_role("group", name="Installed (kB)").get_by_label("from").fill("3")
@@ -119,7 +117,6 @@ def test_another_collection_is_asked_the_same(browser: Browser, bundle: Path, tm
         expect(page.locator("#unfold")).to_be_hidden()
         page.get_by_role("searchbox").fill("")
         expect(page.get_by_role("link", name="files")).to_have_attribute("href", re.compile("/files/#?$"))
-        page.close()
 
 
 def test_a_service_with_keys_tells_no_stranger_of_its_documents(bundle: Path, tmp_path: Path) -> None:
@@ -135,9 +132,7 @@ def test_documents_with_the_same_text_are_shown_once(browser: Browser, tmp_path:
     titles = [TinyDocument(f"title-{number}", f"Play music {number}", "", 2000) for number in range(2)]
     documents = [*copies, *titles, *tiny_documents(30)]
     path = make_tiny_bundle(tmp_path / "bundle", documents=documents, vocabulary="words").path
-    with live_bundles(path) as url:
-        page = browser.new_page(base_url=url)
-        page.goto("/")
+    with live_bundles(path) as url, page_of(browser, url) as page:
         page.get_by_label("Sparse", exact=True).check()
         search_for(page, QUERY)
         shown = [item.get_attribute("data-id") or "" for item in page.locator("li.hit").all()]

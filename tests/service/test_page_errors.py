@@ -5,12 +5,11 @@ from pathlib import Path
 import pytest
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.http.app import create_app
-from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from tests.service.browsing import search_for
-from tests.service.live import live, live_bundles
+from tests.service.browsing import page_of, search_for
+from tests.service.live import live, live_bundles, warm
 from tests.service.process import Server
 from tests.service.test_faults import FailingLeg
 
@@ -47,26 +46,20 @@ def test_a_lost_connection_and_another_try(page: Page) -> None:
 
 
 def test_too_many_requests(browser: Browser, tiny_path: Path) -> None:
-    with live_bundles(tiny_path, rate_limit_per_s=0.001, rate_limit_burst=1) as url:
-        page = browser.new_page(base_url=url)
-        page.goto("/")
+    with live_bundles(tiny_path, rate_limit_per_s=0.001, rate_limit_burst=1) as url, page_of(browser, url) as page:
         search_for(page, "music")
         page.get_by_role("searchbox").fill("player")
         expect(status(page)).to_contain_text("0.001 requests a second are allowed, and 1 at once. Try again in")
         expect(again(page)).to_be_visible()
         expect(page.locator("li.hit")).to_have_count(0)
-        page.close()
 
 
 def test_a_busy_service_and_another_try(browser: Browser, tiny_bundle: Bundle) -> None:
     """One request is worked on and none may wait; the place is taken as long as `admission` is entered here."""
     settings = Settings(deadline_ms=60_000, warm_up_queries=1, search_threads=1, max_waiting=0)
-    with SearchEngine.open(tiny_bundle, settings) as engine:
-        engine.warm_up()
+    with warm(tiny_bundle, settings) as engine:
         app = create_app(engine)
-        with live(app) as url:
-            page = browser.new_page(base_url=url)
-            page.goto("/")
+        with live(app) as url, page_of(browser, url) as page:
             search_for(page, "music")
             with app.state.admission.enter():
                 page.get_by_role("searchbox").fill("player")
@@ -74,19 +67,18 @@ def test_a_busy_service_and_another_try(browser: Browser, tiny_bundle: Bundle) -
                 expect(page.locator("li.hit")).to_have_count(0)
             again(page).click()
             expect(page.locator("li.hit")).to_have_count(10)
-            page.close()
 
 
 def test_a_service_that_comes_back(browser: Browser, tiny_path: Path) -> None:
     with Server(tiny_path, environment=QUIET) as server:
-        url = server.ready_line.rpartition(" ")[2].strip()
+        url = server.url
         page = browser.new_page(base_url=url)
         page.goto("/")
         search_for(page, "music")
     page.get_by_role("searchbox").fill("player")
     expect(status(page)).to_have_text("The service can't be reached.")
     with Server(tiny_path, port=int(url.rpartition(":")[2]), environment=QUIET) as server:
-        assert url in server.ready_line
+        assert server.url == url
         again(page).click()
         expect(page.locator("li.hit")).to_have_count(10)
     page.close()
@@ -116,13 +108,9 @@ def test_the_first_search_waits_for_what_is_served(browser: Browser, site: str) 
 
 
 def test_a_leg_that_did_not_answer_is_told(browser: Browser, tiny_bundle: Bundle) -> None:
-    with SearchEngine.open(tiny_bundle, Settings(deadline_ms=60_000, warm_up_queries=1, watch_s=0)) as engine:
-        engine.warm_up()
+    with warm(tiny_bundle, Settings(deadline_ms=60_000, warm_up_queries=1, watch_s=0)) as engine:
         engine.parts.backends.legs["sparse"] = FailingLeg(engine.parts.backends.legs["sparse"])
-        with live(create_app(engine)) as url:
-            page = browser.new_page(base_url=url)
-            page.goto("/")
+        with live(create_app(engine)) as url, page_of(browser, url) as page:
             search_for(page, "music")
             expect(status(page)).to_contain_text("Without the sparse leg, which did not answer.")
             expect(page.locator("li.hit")).to_have_count(10)
-            page.close()

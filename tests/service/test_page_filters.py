@@ -16,7 +16,7 @@ from axe_playwright_python.sync_playwright import Axe
 from lightretriever.artifacts.corpus.fields import FieldKind
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from tests.service.browsing import ATTACK, answer_of, asked, search_for, shown_ids
+from tests.service.browsing import ATTACK, answer_of, asked, page_of, search_for, shown_ids
 from tests.service.live import live_bundles
 from tests.support.asking import ids
 from tests.support.tiny import TinyDocument, make_tiny_bundle, tiny_documents
@@ -323,11 +323,7 @@ def test_a_link_has_the_filters_and_the_history_too(page: Page, browser: Browser
     toggle(page, "source", "news")
     group(page, "share").get_by_label("from").fill("-2.5")
     group(page, "released").get_by_label("to").fill("2017-01-01")
-    conditions = (
-        WIKI_NEWS,
-        {"field": "share", "gte": -2.5},
-        {"field": "released", "lt": "2017-01-02"},
-    )
+    conditions = (WIKI_NEWS, {"field": "share", "gte": -2.5}, {"field": "released", "lt": "2017-01-02"})
     expect(page.locator("#unfold")).to_have_text("Filters (3)")
     expect_hits(page, site, *conditions)
     other = browser.new_page()
@@ -391,9 +387,7 @@ def test_another_bundle_with_other_fields_takes_over(browser: Browser, tmp_path:
     make_tiny_bundle(tmp_path / "two", documents=declared())
     current, following = tmp_path / "current", tmp_path / "following"
     current.symlink_to("one")
-    with live_bundles(current, watch_s=0.2) as url:
-        page = browser.new_page(base_url=url)
-        page.goto("/")
+    with live_bundles(current, watch_s=0.2) as url, page_of(browser, url) as page:
         search_for(page, QUERY)
         expect(group(page, "source")).to_be_visible()
         following.symlink_to("two")
@@ -405,7 +399,6 @@ def test_another_bundle_with_other_fields_takes_over(browser: Browser, tmp_path:
         search_for(page, "chess games")
         expect(page.locator("li.hit")).to_have_count(10)
         expect(page.locator("#filters")).to_be_hidden()
-        page.close()
 
 
 def test_nothing_stands_in_the_panel_when_the_first_search_fails(page: Page) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Locator, Page, Route, expect
 
-from tests.service.browsing import answer_of, asked, search_for, shown_ids
+from tests.service.browsing import answer_of, asked, page_of, search_for, shown_ids
 from tests.service.live import live_bundles
 from tests.support.asking import ids
 
@@ -52,9 +52,7 @@ def test_more_appends_hits_in_the_order_of_the_api_until_all_are_there(
 
 
 def test_no_more_is_asked_for_than_the_service_lists(browser: Browser, tiny_path: Path) -> None:
-    with live_bundles(tiny_path, candidates=15) as url:
-        page = browser.new_page(base_url=url)
-        page.goto("/")
+    with live_bundles(tiny_path, candidates=15) as url, page_of(browser, url) as page:
         search_for(page, QUERY)
         whole = answer_of(url, query=QUERY, k=15)
         assert whole["candidates"] > 15
@@ -65,16 +63,12 @@ def test_no_more_is_asked_for_than_the_service_lists(browser: Browser, tiny_path
             f"The first 15 of {whole['candidates']} candidates are shown, as many as a search lists."
         )
         expect(more(page)).to_be_hidden()
-        page.close()
 
 
 def test_a_service_with_fewer_candidates_than_a_page_has(browser: Browser, tiny_path: Path) -> None:
-    with live_bundles(tiny_path, candidates=4) as url:
-        page = browser.new_page(base_url=url)
-        page.goto("/")
+    with live_bundles(tiny_path, candidates=4) as url, page_of(browser, url) as page:
         search_for(page, QUERY)
         assert shown_ids(page) == ids(answer_of(url, query=QUERY, k=4))
-        page.close()
 
 
 def test_another_query_begins_with_its_first_page(page: Page, site: str) -> None:

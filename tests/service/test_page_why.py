@@ -9,7 +9,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from tests.service.browsing import answer_of, asked, search_for
+from tests.service.browsing import answer_of, asked, page_of, search_for
 from tests.service.live import live_bundles
 from tests.support.asking import ids
 from tests.support.meaning import make_meaningful_bundle
@@ -106,9 +106,7 @@ def test_all_terms_of_a_document_are_shown_on_demand(page: Page, site: str, mess
 
 def test_words_are_explained_where_the_terms_are_words(browser: Browser, tmp_path: Path) -> None:
     bundle = make_meaningful_bundle(tmp_path / "words")
-    with live_bundles(bundle.path) as address:
-        page = browser.new_page(base_url=address)
-        page.goto("/")
+    with live_bundles(bundle.path) as address, page_of(browser, address) as page:
         search_for(page, "the mended tyres of a bicycle")
         hit = page.locator("li.hit").first
         hit.get_by_text("Why this hit?").click()
@@ -123,7 +121,6 @@ def test_words_are_explained_where_the_terms_are_words(browser: Browser, tmp_pat
         search_for(page, "honey, brakes and bicycle")  # those that add most come first
         hit.get_by_text("Why this hit?").click()
         expect(hit.locator(".word")).to_have_text(["bicycle", "brakes", "and", ",", "honey"])
-        page.close()
 
 
 def test_a_bundle_without_a_dense_leg(browser: Browser, tmp_path: Path) -> None:

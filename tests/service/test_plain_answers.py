@@ -1,4 +1,4 @@
-"""Answers are written without the models that describe them: they have the same keys and values as by the models."""
+"""Answers are written without the models that describe them, as the models would write them; and `GET /search?q=`."""
 
 import json
 from typing import Any
@@ -51,3 +51,16 @@ def test_http_and_the_process_answer_the_same(
     local = engine.search(SearchRequest.model_validate(asked)).model_dump(mode="json")
     assert remote["timings_ms"].keys() == local["timings_ms"].keys()
     assert remote | {"timings_ms": {}} == local | {"timings_ms": {}}
+
+
+def test_the_answer_is_that_of_a_post(client: TestClient) -> None:
+    for address, body in (
+        ("q=play+music", {"query": "play music"}),
+        ("q=play%20music&k=3&offset=1&mode=dense&task=default", {
+            "query": "play music", "k": 3, "offset": 1, "mode": "dense", "task": "default",
+        }),
+    ):  # fmt: skip
+        got, posted = client.get(f"/search?{address}").json(), client.post("/search", json=body).json()
+        assert got.pop("timings_ms").keys() == posted.pop("timings_ms").keys()
+        assert got == posted
+        assert got["hits"]

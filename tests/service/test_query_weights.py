@@ -11,6 +11,7 @@ from lightretriever.service.schemas import EncodeRequest, SearchRequest
 from lightretriever.service.search.engine import SearchEngine
 
 from tests.service.conftest import SETTINGS
+from tests.service.live import warm
 from tests.service.reference import Corpus, Scores
 from tests.support.tiny import make_tiny_bundle, tiny_idf
 
@@ -24,8 +25,7 @@ def idf_bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 
 @pytest.fixture(scope="module")
 def idf_engine(idf_bundle: Bundle) -> Iterator[SearchEngine]:
-    with SearchEngine.open(idf_bundle, SETTINGS) as engine:
-        engine.warm_up()
+    with warm(idf_bundle, SETTINGS) as engine:
         yield engine
 
 

@@ -136,7 +136,7 @@ def test_a_proxy_names_the_client_and_never_a_key(tiny_bundle: Bundle, tmp_path:
         "LIGHTRETRIEVER_RATE_LIMIT_BURST": "2",
     }
     with Server(tiny_bundle.path, host="::", environment=environment) as server:
-        port = server.ready_line.strip().rpartition(":")[2]
+        port = server.port
         url = f"http://127.0.0.1:{port}/search"
 
         def ask(client: str, key: str) -> int:

@@ -17,6 +17,7 @@ from lightretriever.service.search.rules import RulesFile
 from lightretriever.service.settings import Settings
 
 from tests.service.conftest import SETTINGS
+from tests.service.live import warm
 from tests.support.asking import ask, ids
 from tests.support.tiny import make_tiny_bundle
 
@@ -42,10 +43,8 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
     (folder / "rules.yaml").write_text(RULES)
     bundle = make_tiny_bundle(folder / "bundle", vocabulary="words", fields=FIELDS)
     settings = SETTINGS.model_copy(update={"rules": folder / "rules.yaml"})
-    with SearchEngine.open(bundle, settings) as engine:
-        engine.warm_up()
-        with TestClient(create_app(engine)) as client:
-            yield client
+    with warm(bundle, settings) as engine, TestClient(create_app(engine)) as client:
+        yield client
 
 
 @pytest.fixture(scope="module")

@@ -23,16 +23,15 @@ from lightretriever.service.settings import Settings
 
 from tests.service.live import live_bundles
 from tests.service.process import ROOT, Server
+from tests.support.waiting import free_port
 
 SEARCH = {"query": "play music", "k": 3}
 
 
 def test_it_says_when_it_is_ready_serves_and_stops_gracefully(tiny_path: Path) -> None:
     with Server(tiny_path) as server:
-        line = server.ready_line
-        assert line.startswith("Ready: 120 documents of 'tiny' at http://127.0.0.1:")
-        url = line.split()[-1]
-        with httpx2.Client(base_url=url) as client:
+        assert server.ready_line.startswith("Ready: 120 documents of 'tiny' at http://127.0.0.1:")
+        with httpx2.Client(base_url=server.url) as client:
             assert client.get("/readyz").json() == {"status": "ready"}
             assert len(client.post("/search", json=SEARCH).json()["hits"]) == 3
         server.process.send_signal(signal.SIGTERM)
@@ -58,7 +57,7 @@ def test_requests_in_flight_are_answered_before_it_stops(tiny_path: Path) -> Non
     with Server(
         tiny_path, environment={"LIGHTRETRIEVER_MAX_COST": "1000", "LIGHTRETRIEVER_MAX_WAITING": "1000"}
     ) as server:
-        url = server.ready_line.split()[-1]
+        url = server.url
         threads = [
             threading.Thread(target=lambda: answers.append(httpx2.post(f"{url}/search/batch", json=batch, timeout=60)))
             for _ in range(6)
@@ -113,8 +112,7 @@ def test_a_missing_file_of_keys_is_one_line(tiny_path: Path, tmp_path: Path, ref
 
 def test_it_stops_while_it_warms_up(tiny_path: Path) -> None:
     endless = {"LIGHTRETRIEVER_WARM_UP_QUERIES": "100000000", "LIGHTRETRIEVER_WARM_UP_S": "600"}
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     with Server(tiny_path, port=port, environment=endless) as server:
         with httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
             while True:
@@ -235,7 +233,7 @@ def test_a_client_that_leaves_makes_one_quiet_line(tiny_path: Path) -> None:
     head = "POST {} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n"
     sent = [("/search", search, 5), ("/search", search, None), ("/search/batch", batch, None)]
     with Server(tiny_path) as server:
-        port = int(server.ready_line.rpartition(":")[2])
+        port = server.port
         url = f"http://127.0.0.1:{port}"
         for path, body, length in sent * 5:
             for linger in (b"", struct.pack("ii", 1, 0)):

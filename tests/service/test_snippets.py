@@ -89,7 +89,7 @@ def test_no_other_part_has_more_of_the_query(words: QueryEncoder, text: str, que
 def test_words_are_marked_wherever_they_stand(words: QueryEncoder) -> None:
     text = "Music (music) of MUSIC, “music”: musical, a-music\nmusic"
     assert marked(snippets(words, "music").one(text, 200)) == [
-        *("Music", "music", "MUSIC", "music", "musical", "music", "music"),
+        *("Music", "music", "MUSIC", "music", "musical", "music", "music")
     ]
     assert marked(snippets(words, "terminal music").one("music in the terminal", 200)) == ["music", "terminal"]
 
@@ -113,7 +113,7 @@ def test_tokens_mark_only_words_of_which_the_query_has_every_token(engine: Searc
 
 def test_stop_words_are_not_marked(words: QueryEncoder) -> None:
     assert marked(snippets(words, "the music and the terminal").one("the music, the terminal", 200)) == [
-        *("music", "terminal"),
+        *("music", "terminal")
     ]
 
 
@@ -212,7 +212,7 @@ def test_every_combining_mark_is_one_of_a_word() -> None:
     assert WORD.search("".join(marks)) is None
     assert [letter for letter in letters if not WORD.fullmatch(letter)] == []
     assert [word.group() for word in WORD.finditer("日本 snake_case x2 (it's)")] == [
-        *("日", "本", "snake_case", "x2", "it", "s"),
+        *("日", "本", "snake_case", "x2", "it", "s")
     ]
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from math import inf
 from pathlib import Path
-from time import monotonic, sleep
+from time import sleep
 from typing import Any
 
 import pytest
@@ -28,6 +28,7 @@ from lightretriever.service.settings import Settings
 from tests.support.legs import WrappedLeg
 from tests.support.tampering import edit_manifest
 from tests.support.tiny import TinyDocument, make_tiny_bundle
+from tests.support.waiting import wait_until
 
 SETTINGS = Settings(deadline_ms=60_000, warm_up_queries=1, search_threads=4, watch_s=0)
 BODY = {"query": "play music", "k": 5}
@@ -270,13 +271,6 @@ def test_a_folder_that_changes_while_it_is_opened_is_refused(
         assert served(client) == "two"
 
 
-def wait_for(client: TestClient, name: str) -> None:
-    until = monotonic() + 60
-    while served(client) != name:
-        assert monotonic() < until
-        sleep(0.02)
-
-
 @pytest.mark.parametrize("way", ["link", "rename"])
 def test_the_folder_is_watched(versions: dict[str, Path], tmp_path: Path, way: str) -> None:
     folder = tmp_path / "bundle"
@@ -292,7 +286,7 @@ def test_the_folder_is_watched(versions: dict[str, Path], tmp_path: Path, way: s
             shutil.copytree(versions["two"], tmp_path / "new")
             folder.rename(tmp_path / "old")
             (tmp_path / "new").rename(folder)
-        wait_for(client, "two")
+        wait_until(lambda: served(client) == "two")
         # What is refused is refused once, and tried again when it changes.
         shutil.copytree(versions["one"], tmp_path / "bad")
         manifest = tmp_path / "bad" / "manifest.json"
@@ -306,7 +300,7 @@ def test_the_folder_is_watched(versions: dict[str, Path], tmp_path: Path, way: s
         assert swaps(client) == (1, 1)
         assert served(client) == "two"
         (folder / "manifest.json").write_bytes(whole)
-        wait_for(client, "one")
+        wait_until(lambda: served(client) == "one")
 
 
 def test_an_engine_of_ones_own_has_no_folder(engine: SearchEngine) -> None:
@@ -398,7 +392,7 @@ def test_a_bundle_that_is_refused_for_a_passing_reason_is_tried_again(
             assert failed.wait(60)
         if touch:  # changed permissions change no other time of a file
             (two / "manifest.json").chmod(0o640)
-        wait_for(client, "two")
+        wait_until(lambda: served(client) == "two")
 
 
 def test_a_folder_that_can_not_be_looked_into_now_is_no_other_bundle(
@@ -419,6 +413,6 @@ def test_a_folder_that_can_not_be_looked_into_now_is_no_other_bundle(
                 assert looked.wait(60)
         assert swaps(client) == (0, 0)
         flip(current, versions["two"])
-        wait_for(client, "two")
+        wait_until(lambda: served(client) == "two")
     assert "bundle refused" not in [record.message for record in caplog.records]
     assert "the bundle's folder can't be read now" in [record.message for record in caplog.records]

@@ -3,7 +3,6 @@
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
 
 import httpx2
 import pytest
@@ -12,28 +11,9 @@ from lightretriever.service.http.api_keys import new_key
 from tests.service.process import Server
 from tests.service.test_swap import BODY, flip, named, version_of
 from tests.support.keys import keys_file
+from tests.support.memory import Held, held
 
 CLIENTS = 3
-
-
-class Held(NamedTuple):
-    """What a process holds."""
-
-    descriptors: int
-    threads: int
-    mapped: int
-    resident_mb: int
-
-
-def held(pid: int, versions: Path) -> Held:
-    process = Path(f"/proc/{pid}")
-    status = dict(line.split(":", 1) for line in (process / "status").read_text().splitlines())
-    return Held(
-        descriptors=len(list((process / "fd").iterdir())),
-        threads=int(status["Threads"]),
-        mapped=(process / "maps").read_text("utf-8").count(str(versions)),
-        resident_mb=int(status["VmRSS"].split()[0]) // 1024,
-    )
 
 
 @pytest.mark.slow
@@ -63,7 +43,7 @@ def test_swaps_on_a_real_server(tmp_path: Path, count: int) -> None:
     environment = {"LIGHTRETRIEVER_API_KEYS_FILE": str(keys_file(tmp_path, entry)), "LIGHTRETRIEVER_LOG_LEVEL": "error"}
     found: list[Held] = []
     with Server(link, environment=environment) as server, ThreadPoolExecutor(CLIENTS) as pool:
-        url = server.ready_line.split()[-1]
+        url = server.url
         asking = [pool.submit(ask, url) for _ in range(CLIENTS)]
         try:
             for number in range(1, count + 1):

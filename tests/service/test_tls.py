@@ -18,8 +18,8 @@ from lightretriever.service.serving.server import check_tls
 from lightretriever.service.settings import Settings
 
 from tests.service.process import Server
-from tests.service.test_workers import wait_until
 from tests.support.tiny import make_tiny_bundle
+from tests.support.waiting import wait_until
 
 PASSWORD = "correct horse"
 
@@ -49,7 +49,7 @@ def test_the_service_speaks_https(certificates: Path, tiny_bundle: Bundle, worke
     certificate = certificates / "certificate.pem"
     environment = settings(certificate, certificates / "locked.pem", PASSWORD)
     with Server(tiny_bundle.path, environment=environment, workers=workers) as server:
-        url = server.ready_line.rpartition(" ")[2].strip()
+        url = server.url
         assert url.startswith("https://127.0.0.1:")
         trusting = ssl.create_default_context(cafile=str(certificate))
         with httpx2.Client(base_url=url, verify=trusting, timeout=60) as client:
@@ -136,7 +136,7 @@ def test_a_hangup_takes_a_new_certificate_and_a_new_bundle(tmp_path: Path, worke
     first = renew()
     environment = settings(certificate, key) | {"LIGHTRETRIEVER_WATCH_S": "0"}
     with Server(tmp_path / "bundle", environment=environment, workers=workers) as server:
-        port = int(server.ready_line.rpartition(":")[2])
+        port = server.port
 
         def served() -> tuple[str, int]:
             with httpx2.Client(verify=False, timeout=60) as client:  # the certificate is what is asked for

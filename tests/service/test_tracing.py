@@ -167,7 +167,7 @@ def test_a_collector_gets_them_at_the_latest_when_the_service_stops(tiny_path: P
         thread.start()
         endpoint = f"http://127.0.0.1:{collector.server_port}/v1/traces"
         with Server(tiny_path, environment={"LIGHTRETRIEVER_OTLP_ENDPOINT": endpoint}) as server:
-            url = server.ready_line.split()[-1]
+            url = server.url
             assert httpx2.post(f"{url}/search", json={"query": "music"}, timeout=60).status_code == 200
             server.process.terminate()
             code, _, errors = server.wait()
@@ -183,7 +183,7 @@ def test_a_collector_gets_them_at_the_latest_when_the_service_stops(tiny_path: P
 def test_a_collector_that_is_not_there_harms_nothing(tiny_path: Path) -> None:
     environment = {"LIGHTRETRIEVER_OTLP_ENDPOINT": "http://127.0.0.1:9/v1/traces"}
     with Server(tiny_path, environment=environment) as server:
-        url = server.ready_line.split()[-1]
+        url = server.url
         assert httpx2.post(f"{url}/search", json={"query": "music"}, timeout=60).status_code == 200
         server.process.terminate()
         assert server.wait()[0] == 0

@@ -35,16 +35,8 @@ def test_a_better_spelling_is_searched_for(meaning: TestClient) -> None:
 @pytest.mark.parametrize(
     "query",
     [
-        "bicycle tyre",
-        "bicycles",
-        "the tyres of bicycle",
-        "bababa",
-        "B2B 1999 c++",
-        "…",
-        "🙂 oven",
-        "HONNEY honNey",
-        "honney-19",
-        "a@honney.org",
+        *("bicycle tyre", "bicycles", "the tyres of bicycle", "bababa", "B2B 1999 c++", "…", "🙂 oven"),
+        *("HONNEY honNey", "honney-19", "a@honney.org"),
     ],
 )
 def test_words_that_are_known_stay(meaning: TestClient, query: str) -> None:

@@ -6,11 +6,11 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from time import monotonic, sleep
+from time import sleep
 from typing import Any
 
 import httpx2
@@ -26,6 +26,7 @@ from tests.service.process import ROOT, Server
 from tests.service.test_swap import flip, named
 from tests.support.keys import keys_file
 from tests.support.tiny import make_tiny_bundle
+from tests.support.waiting import wait_until
 
 BODY = {"query": "play music", "k": 3}
 
@@ -34,10 +35,9 @@ BODY = {"query": "play music", "k": 3}
 def two_workers(bundle: Path, **environment: str) -> Iterator[tuple[Server, str]]:
     settings = {f"LIGHTRETRIEVER_{name.upper()}": value for name, value in environment.items()}
     with Server(bundle, environment=settings, workers=2) as server:
-        line = server.ready_line
-        assert line.startswith("Ready: "), server.wait()
-        assert " in 2 processes at http://" in line
-        yield server, line.split()[-1]
+        url = server.url
+        assert " in 2 processes at http://" in server.ready_line
+        yield server, url
 
 
 def children(server: Server) -> list[int]:
@@ -60,13 +60,6 @@ def gone(pid: int) -> bool:
         return ") Z " in Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return True
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    until = monotonic() + 90
-    while not condition():
-        assert monotonic() < until
-        sleep(0.05)
 
 
 def search(url: str) -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["caddy", "connections_to", "free_port", "haproxy", "nginx"]
+__all__ = ["caddy", "connections_to", "haproxy", "nginx"]
 
 _NGINX = """
 {user}
@@ -31,13 +31,6 @@ http {{
 }}
 """
 _ESTABLISHED = "01"
-
-
-def free_port() -> int:
-    """Give a port of 127.0.0.1 that nobody listens at."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port: int = taken.getsockname()[1]
-    return port
 
 
 @contextmanager

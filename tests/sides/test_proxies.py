@@ -22,8 +22,9 @@ from mcp.client.client import Client
 
 from tests.docs.pages import ROOT, blocks
 from tests.service.process import Server, serving
-from tests.sides.proxies import caddy, connections_to, free_port, haproxy, nginx
+from tests.sides.proxies import caddy, connections_to, haproxy, nginx
 from tests.support.tiny import TinyDocument, make_tiny_bundle
+from tests.support.waiting import free_port
 
 pytestmark = pytest.mark.slow
 
@@ -117,7 +118,7 @@ def test_a_documented_proxy_speaks_https_and_http2_and_names_the_client(
 ) -> None:
     port = free_port()
     with Server(bundle, environment={"LIGHTRETRIEVER_LOG_LEVEL": "info"}) as server:
-        url = server.ready_line.rpartition(" ")[2].strip()
+        url = server.url
         with proxy(url, certificate, tmp_path / "proxy", port):
             https = f"https://127.0.0.1:{port}"
             with httpx2.Client(verify=trusting(certificate), timeout=120) as client:
@@ -241,7 +242,7 @@ def test_nginx_goes_on_with_another_service_when_one_stops(bundle: Path, tmp_pat
 
     with ExitStack() as stack:
         one, two = (stack.enter_context(Server(bundle, environment=quiet)) for _ in range(2))
-        servers = " ".join(f"server {server.ready_line.rpartition('/')[2].strip()};" for server in (one, two))
+        servers = " ".join(f"server {server.url.rpartition('/')[2]};" for server in (one, two))
         kept = 'proxy_http_version 1.1; proxy_set_header Connection "";'
         http = f"upstream search {{ {servers} keepalive 64; }}"
         http += f"server {{ listen 127.0.0.1:{port}; {kept} location / {{ proxy_pass http://search; }} }}"
@@ -265,7 +266,7 @@ def test_nginx_reaches_a_service_by_https_or_by_a_unix_socket(bundle: Path, cert
         Server(bundle, environment=tls) as secure,
         Server(bundle, host=f"unix:{tmp_path}/s", environment={"LIGHTRETRIEVER_TRUSTED_PROXIES": "*"}) as local,
     ):
-        https = secure.ready_line.rpartition(" ")[2].strip()
+        https = secure.url
         assert local.ready_line.startswith("Ready:")
         verify = f"proxy_ssl_verify on; proxy_ssl_trusted_certificate {certificate}/fullchain.pem;"
         name = "proxy_ssl_name localhost; proxy_ssl_server_name on;"
@@ -285,7 +286,7 @@ def test_probes_of_a_port_with_tls_leave_the_service_and_its_log_alone(bundle: P
     names = {"CERTIFICATE_FILE": "fullchain.pem", "KEY_FILE": "privkey.pem"}
     tls = {f"LIGHTRETRIEVER_TLS_{name}": str(certificate / file) for name, file in names.items()}
     with Server(bundle, environment=tls) as server:
-        port = port_of(server.ready_line.strip())
+        port = server.port
         for sent in (b"", b"GET /readyz HTTP/1.1\r\n\r\n", b"\x16\x03\x01"):
             with closing(create_connection(("127.0.0.1", port), 60)) as connection:
                 connection.sendall(sent)

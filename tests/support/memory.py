@@ -1,9 +1,10 @@
-"""What the kernel knows about this process' memory."""
+"""What the kernel knows about processes: their memory, threads and open files."""
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["mapped_bytes", "resident_bytes"]
+__all__ = ["Held", "held", "mapped_bytes", "resident_bytes"]
 
 
 def mapped_bytes(path: Path) -> tuple[int, int]:
@@ -22,5 +23,30 @@ def mapped_bytes(path: Path) -> tuple[int, int]:
 
 def resident_bytes() -> int:
     """What this process holds in memory."""
-    status = Path("/proc/self/status").read_text(encoding="ascii")
-    return int(dict(line.split(":", 1) for line in status.splitlines())["VmRSS"].split()[0]) * 1024
+    return int(_status("self")["VmRSS"].split()[0]) * 1024
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a process holds; `mapped` counts the lines of its memory map that name a folder."""
+
+    descriptors: int
+    threads: int
+    resident_mb: float
+    mapped: int
+
+
+def held(pid: int, folder: Path = Path("/")) -> Held:
+    """What a process holds, and of files in a folder."""
+    process, status = Path(f"/proc/{pid}"), _status(pid)
+    return Held(
+        descriptors=len(list((process / "fd").iterdir())),
+        threads=int(status["Threads"]),
+        resident_mb=int(status["VmRSS"].split()[0]) / 1024,
+        mapped=(process / "maps").read_text("utf-8").count(str(folder)),
+    )
+
+
+def _status(process: int | str) -> dict[str, str]:
+    lines = Path(f"/proc/{process}/status").read_text(encoding="ascii").splitlines()
+    return dict(line.split(":", 1) for line in lines)

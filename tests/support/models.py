@@ -34,10 +34,7 @@ CONFIGS: dict[str, Callable[..., PreTrainedConfig]] = {
     "qwen2": Qwen2Config,
     "gemma": lambda **shape: GemmaConfig(head_dim=8, **shape),
     "gemma3": lambda **shape: Gemma3TextConfig(
-        head_dim=8,
-        sliding_window=8,
-        layer_types=["sliding_attention", "full_attention", "sliding_attention"],
-        **shape,
+        head_dim=8, sliding_window=8, layer_types=["sliding_attention", "full_attention", "sliding_attention"], **shape
     ),
 }
 

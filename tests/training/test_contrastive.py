@@ -16,20 +16,8 @@ from lightretriever.artifacts.tokens.idf import idf_weights
 from lightretriever.artifacts.training.adapter import Adapter
 from lightretriever.artifacts.training.contrastive import Contrastive
 from lightretriever.artifacts.training.engine import Engine
-from lightretriever.artifacts.training.losses import (
-    TokenWeights,
-    contrastive_loss,
-    cosine_scores,
-    flops,
-    sparse_scores,
-)
-from lightretriever.artifacts.training.recipe import (
-    ContrastiveStage,
-    DataRecipe,
-    FlopsRecipe,
-    LoraRecipe,
-    SetRecipe,
-)
+from lightretriever.artifacts.training.losses import TokenWeights, contrastive_loss, cosine_scores, flops, sparse_scores
+from lightretriever.artifacts.training.recipe import ContrastiveStage, DataRecipe, FlopsRecipe, LoraRecipe, SetRecipe
 from lightretriever.artifacts.training.types import Batch, Example, StepContext, TrainingSet
 
 from tests.support.models import CONFIGS, load, save_model

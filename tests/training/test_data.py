@@ -216,10 +216,7 @@ def test_a_second_call_reuses_and_a_changed_setting_is_refused(tmp_path: Path) -
     assert examples.stat().st_mtime_ns == stamp
     for changed, message in (
         (recipe(work, {"path": folder}, negatives=BM25 | {"margin": 0.5}), r"negatives\.margin: 0\.95 there, 0\.5 now"),
-        (
-            recipe(work, {"path": folder, "limit": 5}, negatives=BM25),
-            r"limit: None there, 5 now; seed: None there, 0",
-        ),
+        (recipe(work, {"path": folder, "limit": 5}, negatives=BM25), r"limit: None there, 5 now; seed: None there, 0"),
         (recipe(work, {"path": folder}, negatives=BM25, decontaminate={"against": [folder]}), "against: None there"),
     ):
         with pytest.raises(ResumeError, match=message):

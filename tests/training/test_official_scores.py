@@ -134,10 +134,7 @@ CORPUS = [
 @WITH_QWEN
 def test_golden_token_ids(qwen: Backbone) -> None:
     found: list[Counter[int]] = [Counter(qwen.tokenizer.encode(query).tolist()) for query in QUERIES]
-    assert found == [
-        Counter([5158, 16217, 374, 6470, 3512, 477, 30]),
-        Counter([14623, 35492, 279, 3100, 45812, 30]),
-    ]
+    assert found == [Counter([5158, 16217, 374, 6470, 3512, 477, 30]), Counter([14623, 35492, 279, 3100, 45812, 30])]
 
 
 @WITH_QWEN
