@@ -165,14 +165,19 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop."""
         self._connections.stop()
-        await asyncio.sleep(_LAST_CALL_S)
+        await _last_call()
         for listener in sockets or []:
             asyncio.get_running_loop().remove_reader(listener)
-        await asyncio.sleep(_LAST_CALL_S)  # for the requests of those that were taken last
-        for _ in range(_LAST_READS):  # a timer is due before what has come meanwhile is read
-            await asyncio.sleep(0)
+        await _last_call()  # for the requests of those that were taken last
         await super().shutdown(sockets)
         self._connections.tell()
+
+
+async def _last_call() -> None:
+    """Wait a moment, and read what has come meanwhile: a timer that is due comes before that."""
+    await asyncio.sleep(_LAST_CALL_S)
+    for _ in range(_LAST_READS):
+        await asyncio.sleep(0)
 
 
 def make_server(app: Application, listeners: Sequence[socket.socket]) -> uvicorn.Server:
