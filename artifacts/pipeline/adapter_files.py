@@ -42,7 +42,10 @@ def adapter_file(adapter: str, name: str) -> Path:
     try:
         return Path(snapshot_download(adapter, allow_patterns=name)) / name
     except (OSError, ValueError) as error:
-        raise ModelError(f"{adapter}: the adapter can't be loaded: {error}") from error
+        raise ModelError(
+            f"{adapter}: no folder, and no adapter that can be fetched from Hugging Face: {error}.",
+            remedy="Give the folder of the adapter.",
+        ) from error
 
 
 def adapter_settings(adapter: str) -> dict[str, Any]:

@@ -160,7 +160,7 @@ def test_a_table_that_was_fitted_to_other_documents_is_fitted_again(tmp_path: Pa
     assert str(early).endswith("Run `lightretriever encode` with this recipe again.")
     assert summary_of("encode", recipe)["next"] == f"lightretriever {stage} {recipe}"
     failed = invoke("index", recipe, "--overwrite").exception
-    assert f"was fitted to other documents than those that are encoded. Run `lightretriever {stage}`" in str(failed)
+    assert f"was made of other documents than there are now. Run `lightretriever {stage}`" in str(failed)
     assert summary_of(stage, recipe)["next"] == f"lightretriever index {recipe}"
     run("index", recipe, "--overwrite")
 
