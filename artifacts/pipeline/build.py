@@ -304,7 +304,7 @@ def _idf(
     if now != begun:
         raise ResumeError(
             f"{recipe.work}: model.idf is {wanted} with SHA-256 {now} now, was begun with {begun}.",
-            remedy="Run `table` and `encode` again with this recipe in another work directory.",
+            remedy="Run `lightretriever encode` with this recipe again; what is encoded is kept.",
         )
     idf = load_idf(recipe.work / IDF_FILE, tokenizer.vocab_size)
     if idf_sha256(idf) != begun:

@@ -494,16 +494,23 @@ class TextStore:
             self._forget()
 
     def finish(
-        self, texts: npt.NDArray[np.uint8], documents: Any, *, skipped: int = 0, part: Part | None = None
+        self,
+        texts: npt.NDArray[np.uint8],
+        documents: Any,
+        *,
+        skipped: int = 0,
+        part: Part | None = None,
+        keep: bool = False,
     ) -> None:
         """Record of which `texts` (N, 16) the corpus `documents` is made, and how many bad lines were left out. What
-        was made of them becomes one run, and all else is removed, unless other processes make a `part`."""
+        was made of them becomes one run, and all else is removed, unless other processes make a `part`, or other texts
+        are to be kept."""
         name = f"texts-{_name(texts)}"
         write_atomically(self.path / name, texts.tobytes())
         made = {"documents": documents, "texts": name, "skipped": skipped, "parts": part.of if part else 1}
         write_atomically(self.path / _FACTS, json.dumps(made, indent=1).encode() + b"\n")
         vars(self).pop("texts", None)
-        if part is None:
+        if part is None and not keep:
             self.places()  # while a text is missing, nothing is removed
             self._tidy(texts[first_rows(texts)], name)
 

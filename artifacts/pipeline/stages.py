@@ -124,8 +124,8 @@ def _table_info(file: Path) -> TableInfo:
 def load_recipe_encoders(recipe: Recipe) -> Encoders:
     """Load the recipe's models and record in the work directory what the bundle will hold and say of them.
 
-    Raises ResumeError, before anything is written, when the directory was begun with another model, adapter, tokenizer,
-    number type or IDF weights, and RecipeError when the model can't give the dimension or the length that the recipe
+    Raises ResumeError, before anything is written, when the directory was begun with another model, adapter, tokenizer
+    or number type, and RecipeError when the model can't give the dimension or the length that the recipe
     asks for, or weights or Faiss factory don't fit it.
     """
     torch.set_num_threads(len(os.sched_getaffinity(0)))
@@ -157,7 +157,8 @@ def load_recipe_encoders(recipe: Recipe) -> Encoders:
         for side, model in zip(("dense", "sparse"), encoders.models, strict=True):
             facts[side] = {"name": model.name, "fingerprint": model.fingerprint}
         facts["sparse"] |= {"tokenizer": sparse.tokenizer.sha256 if encoders.apart else None}
-    check_plan(recipe.work / "backbone.json", facts)
+    renew = partial(_remove, recipe.work / IDF_FILE)  # only `index` reads it
+    check_plan(recipe.work / "backbone.json", facts, renewed=("idf",), renew=renew)
     write_atomically(recipe.work / "tokenizer.json", encoder.tokenizer_json)
     if sparse is not None and encoders.apart:
         write_atomically(recipe.work / SPARSE_TOKENIZER, sparse.tokenizer_json)

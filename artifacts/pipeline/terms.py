@@ -108,9 +108,11 @@ class TermImpacts:
         corpus' documents, None where it is not known. Raises ResumeError where the work directory was used for another
         corpus, table or sparse leg since."""
         counted = read_json(work / _BM25)
-        made = counted["by"]
-        now = _counted_by(leg, corpus_sha256, made["documents"] if documents is None else documents)
-        if differences := [f"{key}: {made[key]!r} there, {now[key]!r} now" for key in now if made[key] != now[key]]:
+        made = counted.get("by", {})  # earlier versions did not say
+        now = _counted_by(leg, corpus_sha256, made.get("documents", 0) if documents is None else documents)
+        if differences := [
+            f"{key}: {made.get(key)!r} there, {now[key]!r} now" for key in now if made.get(key) != now[key]
+        ]:
             raise ResumeError(
                 f"{work / _BM25}: was counted for another bundle ({'; '.join(differences)}).",
                 remedy="Run `lightretriever index` with this recipe again, and serve or push that bundle.",

@@ -279,6 +279,9 @@ def test_documents_that_come_later_need_the_counts_of_the_bundle(tmp_path: Path)
     run("build", change(recipe, {"index.k1": 0.9}), "--limit", 40, "--output", tmp_path / "small")
     with pytest.raises(ResumeError, match=r"was counted for another bundle \(documents: 40 there, 60 now\)"):
         LaterDocuments.open(loaded, manifest, MAX_IMPACT)
+    (tmp_path / "work" / "bm25.json").write_text('{"words": {}, "tokens": null}')  # as an earlier version had it
+    with pytest.raises(ResumeError, match=r"was counted for another bundle \(corpus_sha256: None there"):
+        LaterDocuments.open(loaded, manifest, MAX_IMPACT)
 
 
 def test_tokens_are_not_expanded(tmp_path: Path) -> None:
