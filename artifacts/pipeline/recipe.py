@@ -1,9 +1,9 @@
 """Recipes: the YAML file that says how a bundle is made, checked before anything runs."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self, TypeVar, get_args
+from typing import Annotated, Any, ClassVar, Final, Literal, Self, TypeVar, get_args
 
 from lightretriever.artifacts.bundle.manifest import (
     MAX_TEXT_CHARS,
@@ -63,10 +63,8 @@ Pooling = Literal["end", "mean"]
 Attention = Literal["causal", "bidirectional"]
 
 _ORGANISATION: Final = "sentence-transformers/"
-AnyRecipe = TypeVar("AnyRecipe", bound=BaseModel)
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 _MOST_NAMED = 20
-_EVERY_KEY: Final = "See docs/pipeline.md for every key."
 
 
 def _at_home(path: Any) -> Any:
@@ -88,7 +86,10 @@ class Section(BaseModel):
 
 
 class Places(Section):
-    """The work directory of a recipe, and where its result goes."""
+    """A recipe: its work directory, and where its result goes."""
+
+    page: ClassVar[str] = "docs/pipeline.md"
+    """Where every key is described."""
 
     work: Place
     output: Place
@@ -98,6 +99,9 @@ class Places(Section):
         if Path(os.path.realpath(self.work)).is_relative_to(os.path.realpath(self.output)):
             raise ValueError(f"work is {self.work}, inside output, {self.output}, which is replaced as a whole")
         return self
+
+
+AnyRecipe = TypeVar("AnyRecipe", bound=Places)
 
 
 class ModelRecipe(Section):
@@ -395,29 +399,34 @@ def read_recipe(path: Path, kind: type[AnyRecipe], overrides: dict[str, Any] | N
 
     Raises RecipeError naming the file, the key, the value and what is allowed.
     """
+    keys = f"See {kind.page} for every key."
     try:
         content = read_yaml(Path(path))
     except OSError as error:
         raise RecipeError(f"{path}: the recipe can't be read: {error.strerror}.", remedy="Name a YAML file.") from error
     except ValueError as error:
-        raise RecipeError(f"{path}: not a YAML file: {error}.", remedy=_EVERY_KEY) from error
+        raise RecipeError(f"{path}: not a YAML file: {error}.", remedy=keys) from error
     if not isinstance(content, dict):
-        raise RecipeError(f"{path}: expected a mapping of settings, found {type(content).__name__}.", remedy=_EVERY_KEY)
+        raise RecipeError(f"{path}: expected a mapping of settings, found {type(content).__name__}.", remedy=keys)
     for key, value in (overrides or {}).items():
         if value is not None:
             _set(content, key, str(value) if isinstance(value, Path) else value)
     if empty := next(_empty_sections(content, kind), None):
-        raise RecipeError(f"{path}: {empty}, or take the key out.", remedy=_EVERY_KEY)
+        raise RecipeError(f"{path}: {empty}, or take the key out.", remedy=keys)
     try:
         return kind.model_validate(content)
     except ValidationError as error:
-        named = [
-            f"{'.'.join(str(part) for part in item['loc']) or 'recipe'}: {item['msg']} (found {item['input']!r:.80})"
-            for item in error.errors()
-        ]
+        named = [_named(item) for item in error.errors()]
         more = [f"and {len(named) - _MOST_NAMED} more"] if len(named) > _MOST_NAMED else []
         problems = "; ".join([*named[:_MOST_NAMED], *more])
-        raise RecipeError(f"{path}: {problems}.", remedy=_EVERY_KEY) from error
+        raise RecipeError(f"{path}: {problems}.", remedy=keys) from error
+
+
+def _named(item: Mapping[str, Any]) -> str:
+    """An error of pydantic with its place and, unless it is of a whole section, the value."""
+    place, message = ".".join(map(str, item["loc"])) or "recipe", item["msg"].removeprefix("Value error, ")
+    found = "" if isinstance(item["input"], dict) else f" (found {item['input']!r:.80})"
+    return f"{place}: {message}{found}"
 
 
 def _set(content: dict[str, Any], key: str, value: object) -> None:

@@ -1,7 +1,7 @@
 """Training recipes: the YAML file that says how an adapter is trained, checked before anything runs."""
 
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from lightretriever.artifacts.pipeline.recipe import (
     Attention,
@@ -217,6 +217,8 @@ class TrainRecipe(Places):
     arithmetic, "auto" that of the model's weights. With `shard` each of several processes holds a part of all weights.
     `trackers` are names that accelerate knows.
     """
+
+    page: ClassVar[str] = "docs/training.md"
 
     name: str = Field(min_length=1)
     model: ModelRecipe

@@ -161,3 +161,12 @@ def test_a_folder_has_its_name_however_it_is_written(tmp_path: Path, monkeypatch
         monkeypatch.chdir(tmp_path / place)
         (tmp_path / "r.yaml").write_text(yaml.safe_dump({"model": {"path": "m"}, "corpus": {"path": corpus}}))
         assert read_recipe(tmp_path / "r.yaml", Recipe).work == Path("runs/shop/work")
+
+
+def test_an_error_names_the_page_of_its_recipe_and_not_all_of_it(path: Path) -> None:
+    with pytest.raises(
+        RecipeError, match=r"recipe: work is w, inside output, w, .* as a whole\. See docs/pipeline\.md"
+    ):
+        read_recipe(path, Recipe, {"output": "w"})
+    with pytest.raises(RecipeError, match=r"data: Field required; .* See docs/training\.md for every key"):
+        read_recipe(path, TrainRecipe)
