@@ -54,7 +54,7 @@ class ResumeError(LightRetrieverError):
 
 
 class DiskError(LightRetrieverError):
-    """A file can't be written: the disk is full, or permissions forbid it."""
+    """A file can't be read or written: the disk is full, or permissions forbid it."""
 
 
 class OutputError(LightRetrieverError):

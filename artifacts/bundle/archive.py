@@ -1,11 +1,11 @@
 """A bundle in one file, an xz-compressed tar archive: the form in which the demo bundle is kept."""
 
-import hashlib
 import shutil
 import tarfile
 import tempfile
 from pathlib import Path, PurePosixPath
 
+from lightretriever.artifacts.corpus.beir import file_sha256
 from lightretriever.artifacts.errors import BundleError
 
 __all__ = ["unpack"]
@@ -18,8 +18,7 @@ def unpack(archive: Path, target: Path) -> bool:
     that is cut off, and for a member that is no plain file, or whose name leads out of `target`. OSError.
     """
     stamp = target.with_name(f".{target.name}.sha256")
-    with archive.open("rb") as data:
-        digest = hashlib.file_digest(data, "sha256").hexdigest()
+    digest = file_sha256(archive)
     if target.is_dir() and stamp.is_file() and stamp.read_text(encoding="ascii") == digest:
         return False
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -44,7 +43,9 @@ def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> Non
     name = PurePosixPath(member.name)
     data = tar.extractfile(member) if member.isreg() else None
     if data is None or name.is_absolute() or ".." in name.parts:
-        raise BundleError(f"Member {member.name!r} of the archive is not a plain file below the bundle.")
+        raise BundleError(
+            f"Member {member.name!r} of the archive is not a plain file below the bundle.", remedy="Fetch it again."
+        )
     path = folder / name
     path.parent.mkdir(parents=True, exist_ok=True)
     with data, path.open("wb") as out:

@@ -3,7 +3,9 @@ no path may leave it."""
 
 import hashlib
 import json
+import os
 import re
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Final, Literal, Self
 
@@ -39,6 +41,7 @@ __all__ = [
     "TaskInfo",
     "TaskName",
     "TokenizerInfo",
+    "check_outside",
     "head_files",
     "parse_manifest",
     "read_manifest",
@@ -345,6 +348,20 @@ def table_files(task: TaskInfo) -> list[str]:
     if task.file is None:
         return []
     return [task.file, *([scale_path(PurePosixPath(task.file)).as_posix()] if task.dtype == "int8" else [])]
+
+
+def check_outside(path: Path) -> None:
+    """Raise BundleError for a path inside a bundle, which is refused with anything that its manifest does not list."""
+    for folder in Path(os.path.realpath(path)).parents:
+        with suppress(BundleError):
+            read_manifest(folder)
+            break
+    else:
+        return
+    raise BundleError(
+        f"{path} is inside the bundle {folder}, which can't be opened with other files in it.",
+        remedy="Choose a place outside of it.",
+    )
 
 
 def read_manifest(bundle: Path) -> Manifest:

@@ -29,6 +29,7 @@ from lightretriever.artifacts.bundle.manifest import (
     SparseInfo,
     TaskInfo,
     TokenizerInfo,
+    check_outside,
     head_files,
     table_file,
 )
@@ -118,6 +119,7 @@ def write_bundle(target: Path, content: BundleContent, *, overwrite: bool = Fals
     for documents that can't be used, RecipeError for settings that don't fit each other, BundleError when `target` is
     in the way, or a table or `idf` holds values that can't be stored.
     """
+    check_outside(target)
     _check_settings(content)
     with new_folder(target, overwrite=overwrite, marker=MANIFEST_FILE) as folder:
         tokenizer = _write_tokenizer(folder / _TOKENIZER_FILE, content.tokenizer_file, lowercase=content.lowercase)
@@ -169,13 +171,10 @@ def _check_settings(content: BundleContent) -> None:
 
 
 def _write_tokenizer(file: Path, source: Path, *, lowercase: bool) -> TextTokenizer:
-    try:
-        content = Path(source).read_bytes()
-    except OSError as error:
-        raise BundleError(f"{source}: the tokenizer can't be read: {error.strerror}.") from error
+    tokenizer = TextTokenizer.from_file(source, lowercase=lowercase)
     with writing(file):
-        file.write_bytes(content)
-    return TextTokenizer.from_file(file, lowercase=lowercase)
+        shutil.copyfile(source, file)
+    return tokenizer
 
 
 def _write_tables(folder: Path, content: BundleContent, vocab_size: int) -> dict[str, TaskInfo]:
@@ -310,6 +309,7 @@ def write_query_bundle(bundle: Bundle, target: Path, *, overwrite: bool = False)
 
     The manifest stays the same, and so does the version. Raises BundleError when `target` is in the way.
     """
+    check_outside(target)
     part = Bundle(bundle.path, bundle.manifest, indexes=False)
     with new_folder(target, overwrite=overwrite, marker=MANIFEST_FILE) as folder:
         for file in [MANIFEST_FILE, *part.files]:

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import typer
+from lightretriever.artifacts.bundle.manifest import check_outside
 from lightretriever.artifacts.cli.runner import JsonOption, next_command, report_skipped, running
 from lightretriever.artifacts.corpus.beir import Skipped
 from lightretriever.artifacts.corpus.columns import Columns, write_row_corpus
@@ -77,6 +78,7 @@ def corpus(
         )
         if not source.exists():
             raise CorpusError(f"{source}: no folder and no file.", remedy="Name a folder of texts, or a table.")
+        check_outside(output)
         if (found := table_files(source)) is None:
             if delimiter is not None:
                 raise CorpusError(f"--delimiter {delimiter!r}: {source} is no table.", remedy=_TABLES)

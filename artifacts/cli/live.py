@@ -19,10 +19,8 @@ from lightretriever.artifacts.cli.options import (
     overridden,
 )
 from lightretriever.artifacts.cli.runner import JsonOption, report_skipped, running
-from lightretriever.artifacts.corpus.beir import Corpus, Document
-from lightretriever.artifacts.corpus.bounds import check_id
-from lightretriever.artifacts.corpus.lines import read_lines, read_text
-from lightretriever.artifacts.errors import BundleError, CorpusError, RecipeError, importing
+from lightretriever.artifacts.corpus.beir import Corpus, Document, read_ids
+from lightretriever.artifacts.errors import BundleError, RecipeError, importing
 from lightretriever.artifacts.live.documents import Encoded, LiveDocuments, Upserted, check_names
 from lightretriever.artifacts.live.upsert import delete as delete_documents
 from lightretriever.artifacts.live.upsert import upsert as upsert_documents
@@ -131,7 +129,7 @@ def delete(
 ) -> None:
     """Delete documents from a journal or a cluster."""
     with running("delete", as_json=as_json) as job:
-        names = _read_ids(ids)
+        names = read_ids(ids)
         with (
             _opened(live, bundle, to, user, ca_file, index) as place,
             ProgressBar("delete", total=len(names), unit="ids") as progress,
@@ -229,16 +227,3 @@ def _check_bundle(place: _Place, manifest: Manifest) -> None:
             f"{manifest.digest[:12]} of {manifest.name!r}.",
             remedy="Push this bundle, or give the recipe of the one that the index was written from.",
         )
-
-
-def _read_ids(file: Path) -> list[str]:
-    """Read an id from each line. Raises CorpusError for what can't be one."""
-    found = []
-    for number, line in read_lines(file):
-        try:
-            found.append(check_id(read_text(line)))
-        except ValueError as error:
-            raise CorpusError(f"{file}, line {number}: {error}.", remedy="Mend the line.") from error
-    if not found:
-        raise CorpusError(f"{file}: there is no id in it.", remedy="Give a file with an id on each line.")
-    return found

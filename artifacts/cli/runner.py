@@ -4,6 +4,7 @@ Progress and errors go to stderr, the summary goes to stdout. With `--json` the 
 is one as well, `{"error": …}`, beside the line on stderr.
 """
 
+import os
 import shlex
 import sys
 from collections.abc import Collection, Iterator
@@ -14,7 +15,7 @@ from typing import Annotated, Any, Final, NoReturn
 
 import typer
 from lightretriever.artifacts.corpus.beir import Skipped
-from lightretriever.artifacts.errors import LightRetrieverError
+from lightretriever.artifacts.errors import DiskError, LightRetrieverError, readable
 from lightretriever.artifacts.progress import ProgressBar, reporting
 from lightretriever.artifacts.signals import Stopped, commit_point, stoppable
 from lightretriever.artifacts.summary import Part, Summary, Text, left_out
@@ -110,12 +111,13 @@ def running(command: str, *, as_json: bool, quietly: bool = False) -> Iterator[J
     """Run a command of this name in the block, which is to give the job its summary.
 
     SIGINT and SIGTERM end it as `Job.stop` says (see `artifacts.signals`). With `as_json` an error is printed as JSON
-    too, and goes on to whoever prints it for people. `quietly`: another process tells of signals and errors.
+    too, and goes on to whoever prints it for people. `quietly`: another process tells of signals and errors. Raises
+    DiskError for an error of the system that names a file.
     """
     job = Job(command, as_json, quietly)
     try:
         with stoppable():
-            with nullcontext() if quietly else reporting(command):
+            with nullcontext() if quietly else reporting(command), _of_files():
                 yield job
             commit_point()
             job.end()
@@ -125,6 +127,20 @@ def running(command: str, *, as_json: bool, quietly: bool = False) -> Iterator[J
     except Exception as error:
         job.fail(error_info(error))
         raise
+
+
+@contextmanager
+def _of_files() -> Iterator[None]:
+    """Raise DiskError, which names the file, for what the system says of one that nothing below expects."""
+    try:
+        yield
+    except OSError as error:
+        if not isinstance(error.filename, str | bytes):
+            raise
+        raise DiskError(
+            f"{readable(os.fsdecode(error.filename))}: {error.strerror}.",
+            remedy="Look at the path, its permissions and free space.",
+        ) from error
 
 
 def report_skipped(skipped: Skipped, what: str = "corpus lines", cut: int = 0) -> None:

@@ -36,6 +36,7 @@ _ADDRESS: Final = (
     "Write http://HOST:PORT or https://HOST:PORT. User and password have settings of their own; before the host, write "
     "USER:PASSWORD@, with %2F for a slash."
 )
+_LOGS: Final = "Look at the cluster's logs."
 _RUNNING: Final = "Look whether it runs, and at the address, its scheme (http or https) and its port."
 
 
@@ -219,9 +220,10 @@ def _translated(name: str) -> Iterator[None]:
     except TransportError as error:
         if error.status_code == "N/A":
             raise ClusterError(f"The cluster {name} can't be reached: {_reason(error)}.", remedy=_RUNNING) from error
-        raise ClusterError(f"The cluster {name} answered {error.status_code}: {_reason(error)}.") from error
+        what = f"The cluster {name} answered {error.status_code}: {_reason(error)}."
+        raise ClusterError(what, remedy=_LOGS) from error
     except OpenSearchException as error:
-        raise ClusterError(f"The cluster {name}: {_reason(error)}.") from error
+        raise ClusterError(f"The cluster {name}: {_reason(error)}.", remedy=_LOGS) from error
 
 
 def _reason(error: Exception) -> str:

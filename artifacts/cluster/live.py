@@ -149,7 +149,8 @@ class LiveIndex:
         for one in found:
             if "error" in one:
                 reason = f"{one['error'].get('type')}: {one['error'].get('reason')}"
-                raise ClusterError(f"{self.cluster.name} can't read document {one['_id']!r}: {reason:.300}.")
+                what = f"{self.cluster.name} can't read document {one['_id']!r}: {reason:.300}."
+                raise ClusterError(what, remedy="Look at the cluster's logs.")
         return [self._stored(one, one["_source"]) if one["found"] else None for one in found]
 
     def mark(self) -> None:

@@ -24,7 +24,7 @@ import orjson
 from lightretriever.artifacts.bundle.manifest import Manifest
 from lightretriever.artifacts.corpus.fields import FieldKind, indexed_values
 from lightretriever.artifacts.sparse.vocabulary import VocabularyKind
-from lightretriever.artifacts.tokens.tokenizer import document_text
+from lightretriever.artifacts.tokens.tokenizer import text_of
 from pydantic import BaseModel, ConfigDict
 
 __all__ = [
@@ -197,11 +197,10 @@ def document_body(
     """Give a document as the cluster gets it, without a vector where there is no dense leg. ValueError for a value that
     is not of its field's kind."""
     record = orjson.loads(raw)
-    text = document_text(*(record.get(name) or "" for name in ("title", "text")))
     body: dict[str, Any] = {"ordinal": ordinal, "impacts": impacts, "raw": raw.decode()}
     if vector is not None:
         body["vector"] = vector
-    body["hashes"] = document_hashes(text, raw)
+    body["hashes"] = document_hashes(text_of(record), raw)
     names = list(fields)
     values = indexed_values(record, fields)
     for place, value in values:

@@ -26,6 +26,7 @@ __all__ = [
     "find_file",
     "has_file",
     "read_document",
+    "read_ids",
     "read_qrels",
     "read_queries",
 ]
@@ -191,6 +192,20 @@ def read_queries(path: Path, judged: Container[str] | None = None) -> dict[str, 
             raise CorpusError(f"{path}, line {number}: {error}.", remedy="Mend the line.") from error
         queries[query_id] = text
     return queries
+
+
+def read_ids(path: Path) -> list[str]:
+    """The ids of documents in a file that has one on each line. Raises CorpusError for what can't be one, and for a
+    file without any."""
+    found = []
+    for number, line in read_lines(path):
+        try:
+            found.append(check_id(read_text(line)))
+        except ValueError as error:
+            raise CorpusError(f"{path}, line {number}: {error}.", remedy="Mend the line.") from error
+    if not found:
+        raise CorpusError(f"{path}: there is no id in it.", remedy="Give a file with an id on each line.")
+    return found
 
 
 def read_qrels(path: Path) -> dict[str, dict[str, int]]:

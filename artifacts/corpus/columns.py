@@ -108,9 +108,9 @@ class _Reader:
             if name not in self.seen and name not in self.columns.drop:
                 raise CorpusError(f"{readable(source)}: {_missing(name, self.seen)}.", remedy="Name another column.")
         if not self.written.documents:
-            reasons = "; ".join(self.written.skipped_files[:1])
+            reasons = [f" {reason}." for reason in self.written.skipped_files[:1]]
             raise CorpusError(
-                f"{readable(source)}: no row became a document. {reasons}".strip(), remedy="Give another table."
+                f"{readable(source)}: no row became a document.{''.join(reasons)}", remedy="Give another table."
             )
 
 

@@ -78,7 +78,9 @@ def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
                 raise CorpusError(f"{path}: {what}.", remedy=kind.remedy)
             yield from lines_of(file)
     except (EOFError, OSError, zlib.error) as error:
-        raise CorpusError(f"{path}: the file can't be read to its end: {error}.", remedy="Fetch it again.") from error
+        reason = getattr(error, "strerror", None)  # of the system; a damaged file has none
+        remedy = "Name a file that you may read." if reason else "Fetch it again."
+        raise CorpusError(f"{path}: the file can't be read to its end: {reason or error}.", remedy=remedy) from error
 
 
 def lines_of(file: io.BufferedReader) -> Iterator[tuple[int, bytes]]:

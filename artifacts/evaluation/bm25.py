@@ -6,11 +6,13 @@ from itertools import islice, repeat
 from pathlib import Path
 from typing import Final
 
+import numpy as np
 from lightretriever.artifacts.sparse.arguments import check_k
-from lightretriever.artifacts.sparse.java_bytes import from_java, pack_text, pack_texts, unpack_hits, utf8
+from lightretriever.artifacts.sparse.index import pack_query
+from lightretriever.artifacts.sparse.java_bytes import from_java, pack_texts, unpack_hits, utf8
 from lightretriever.artifacts.sparse.jvm import JavaObject, java_call, java_class
 from lightretriever.artifacts.sparse.reader import LuceneIndex
-from lightretriever.artifacts.sparse.vocabulary import word_analyzer
+from lightretriever.artifacts.sparse.vocabulary import word_analyzer, words_of
 from lightretriever.artifacts.sparse.writer import LuceneWriter, check_texts, chunks
 
 __all__ = ["BM25_B", "BM25_K1", "WordIndex", "build_word_index"]
@@ -42,8 +44,7 @@ class WordIndex(LuceneIndex):
 
     def __init__(self, handle: JavaObject, path: Path) -> None:
         super().__init__(handle, path)
-        self._analyzer = word_analyzer()
-        self._search = java_class("lightretriever.Bm25Search")
+        self._search = java_class("lightretriever.ImpactSearch")
         self._ids = self.ids()
 
     def search(self, text: str, k: int, k1: float = BM25_K1, b: float = BM25_B) -> list[tuple[str, float]]:
@@ -53,9 +54,11 @@ class WordIndex(LuceneIndex):
         ValueError on bad arguments.
         """
         check_k(k)
+        (words,) = words_of([text])
+        query = pack_query(words, np.ones(len(words), np.float32))
         most = min(k, max(1, self.count))
-        arguments = (self.handle, self._analyzer, pack_text("query", text), most, float(k1), float(b))
-        ordinals, scores = unpack_hits(from_java(java_call(self._search.search, *arguments)))
+        found = java_call(self._search.bm25, self.handle, *query, most, float(k1), float(b))
+        ordinals, scores = unpack_hits(from_java(found))
         return [(self._ids[o], s) for o, s in zip(ordinals.tolist(), scores.tolist(), strict=True)]
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from lightretriever.artifacts.bundle.manifest import LegWeights, Manifest
+from lightretriever.artifacts.bundle.manifest import LegWeights, Manifest, check_outside
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.corpus.beir import file_sha256, find_file
 from lightretriever.artifacts.errors import CorpusError, RecipeError
@@ -65,10 +65,12 @@ def evaluate_bundle(
     `output`, and returns the report. A signal stops the command before it writes, or not at all. Judged documents that
     the bundle lacks count as not found, and cause a warning.
 
-    Raises BundleError for a bundle or a task that can't be used, CorpusError for a dataset that can't be read or has
-    nothing in common with the bundle, RecipeError for impossible settings, ModelError for an impossible query model.
+    Raises BundleError for a bundle or a task that can't be used and for an `output` inside a bundle, CorpusError for a
+    dataset that can't be read or has nothing in common with the bundle, RecipeError for impossible settings, ModelError
+    for an impossible query model.
     """
     _check_settings(candidates, method)
+    check_outside(output / REPORT_FILE)
     bundle = Bundle.open(bundle_path)
     task = task or bundle.manifest.default_task
     bundle.task(task)

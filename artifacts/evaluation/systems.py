@@ -17,7 +17,7 @@ from lightretriever.artifacts.evaluation.runs import JudgedQueries, Ranking, ran
 from lightretriever.artifacts.evaluation.searching import Fusion, Hit, QueryVectors, Searcher, SearchMode
 from lightretriever.artifacts.progress import ProgressBar, tracked
 from lightretriever.artifacts.sparse.index import ImpactIndex
-from lightretriever.artifacts.tokens.tokenizer import document_text
+from lightretriever.artifacts.tokens.tokenizer import text_of
 
 __all__ = [
     "BM25",
@@ -27,6 +27,7 @@ __all__ = [
     "SYSTEMS",
     "Results",
     "Searches",
+    "document_texts",
     "postings_per_query",
     "run_bm25",
     "run_systems",
@@ -142,14 +143,13 @@ def word_index(
 
 def run_bm25(index: ImpactIndex, judged: JudgedQueries, parent: Path) -> dict[str, Ranking]:
     """BM25 over the words of the bundle's documents, by an index below `parent` that is removed again."""
-    with word_index(parent, "words-", index.ids(), _texts(index), "bm25") as words:
+    with word_index(parent, "words-", index.ids(), document_texts(index), "bm25") as words:
         queries = tracked(judged.queries.items(), "evaluate", total=len(judged.queries), unit="queries")
         return {name: ranking(words.search(text, DEPTH, **BM25)) for name, text in queries}
 
 
-def _texts(index: ImpactIndex) -> Iterator[str]:
+def document_texts(index: ImpactIndex) -> Iterator[str]:
     """Title and text of every document, in ordinal order."""
     for start in range(0, index.count, _CHUNK):
         for raw in index.documents(np.arange(start, min(start + _CHUNK, index.count))):
-            document = json.loads(raw)
-            yield document_text(document.get("title") or "", document.get("text") or "")
+            yield text_of(json.loads(raw))

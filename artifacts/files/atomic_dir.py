@@ -39,10 +39,10 @@ def new_folder(target: Path, *, overwrite: bool, marker: str) -> Iterator[Path]:
     try:
         with _locked_folder(new):
             _clear_up(target, new, old)
-            check_target(target, overwrite=overwrite, marker=marker)
+            _check_free(target, overwrite=overwrite, marker=marker)
             yield new
             _sync_tree(new)
-            check_target(target, overwrite=overwrite, marker=marker)
+            _check_free(target, overwrite=overwrite, marker=marker)
             commit_point()
             _put_in_place(target, new, old)
     except OSError as error:
@@ -52,7 +52,17 @@ def new_folder(target: Path, *, overwrite: bool, marker: str) -> Iterator[Path]:
 
 
 def check_target(target: Path, *, overwrite: bool, marker: str) -> None:
-    """Raise BundleError if `new_folder` would find something in the way."""
+    """Raise BundleError if `new_folder` would, before hours of work: the folder is begun and removed again."""
+    with suppress(_TriedError), new_folder(target, overwrite=overwrite, marker=marker):
+        raise _TriedError
+
+
+class _TriedError(Exception):
+    """A folder could be begun."""
+
+
+def _check_free(target: Path, *, overwrite: bool, marker: str) -> None:
+    """Raise BundleError for something in the way."""
     if not os.path.lexists(target):
         return
     if target.is_symlink():

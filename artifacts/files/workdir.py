@@ -5,13 +5,16 @@ import json
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from uuid import uuid4
 
 from lightretriever.artifacts.errors import ResumeError
 from lightretriever.artifacts.files.atomic_file import new_file, writing
 
 __all__ = ["check_plan", "read_json", "work_lock", "write_atomically"]
+
+_PARTIAL: Final = "{}.{}.partial"
+"""The name of a file while it is written, of its own name and of hexadecimal digits."""
 
 
 @contextmanager
@@ -25,15 +28,15 @@ def work_lock(work: Path, *, shared: bool = False) -> Iterator[None]:
         work.mkdir(parents=True, exist_ok=True)
         lock = (work / ".lock").open("w")
     with lock as file:
-        try:
-            fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise ResumeError(
-                f"{work}: another run is using this work directory.", remedy="Wait for it, or use another --work."
-            ) from error
-        for leftover in () if shared else work.rglob("*.partial"):
-            if leftover.is_file():
-                leftover.unlink()
+        with writing(work):
+            try:
+                fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise ResumeError(
+                    f"{work}: another run is using this work directory.", remedy="Wait for it, or use another --work."
+                ) from error
+        for leftover in () if shared else work.rglob(_PARTIAL.format("*", "[0-9a-f]" * 32)):
+            leftover.unlink()
         yield
 
 
@@ -99,5 +102,5 @@ def read_json(file: Path, *, stage: str | None = None) -> dict[str, Any]:
 def write_atomically(path: Path, content: bytes) -> None:
     """Write a file so that `path` has either its old or its whole new content, whatever happens, also where several
     processes write it. Raises DiskError."""
-    with new_file(path, partial=f"{path.name}.{uuid4().hex}.partial") as file:
+    with new_file(path, partial=_PARTIAL.format(path.name, uuid4().hex)) as file:
         file.write(content)

@@ -37,7 +37,7 @@ def compact(
     change. Changes that others make meanwhile stay in the journal. `queries` lay out a large dense index, as in
     `write_bundle`; `done` is told numbers of documents. Raises JournalError, and what `write_bundle` raises.
     """
-    with Journal(folder, bundle.manifest) as journal:
+    with Journal(folder, bundle.manifest, begin=False) as journal:
         records: dict[str, Record] = {}
         for record in journal.read():
             records.pop(record.id, None)

@@ -19,7 +19,7 @@ from uuid import uuid4
 import numpy as np
 import numpy.typing as npt
 import orjson
-from lightretriever.artifacts.bundle.manifest import Manifest
+from lightretriever.artifacts.bundle.manifest import Manifest, check_outside
 from lightretriever.artifacts.errors import DiskError, JournalError
 from lightretriever.artifacts.files.atomic_file import writing
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
@@ -90,11 +90,15 @@ class Journal:
 
     header: Header
 
-    def __init__(self, folder: Path, manifest: Manifest) -> None:
-        """Open the journal of a folder, or begin one for a bundle. JournalError for a damaged one, for one of another
-        model, and for one without the changes after those that the bundle has; DiskError."""
+    def __init__(self, folder: Path, manifest: Manifest, *, begin: bool = True) -> None:
+        """Open the journal of a folder, or `begin` one for a bundle. JournalError for a damaged one, for one of another
+        model, for one without the changes after those that the bundle has, and for none; BundleError for a folder
+        inside a bundle; DiskError."""
         self.folder = folder
         self._path = folder / _FILE
+        check_outside(self._path)
+        if not begin and not self._path.is_file():
+            raise JournalError(f"{folder}: there is no journal.", remedy="Give the folder that `serve --live` names.")
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
             self._lock = (folder / "lock").open("ab")

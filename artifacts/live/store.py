@@ -25,7 +25,7 @@ from lightretriever.artifacts.live.followers import Follower
 from lightretriever.artifacts.live.journal import Journal, Record
 from lightretriever.artifacts.live.overlay import Overlay, Snapshot
 from lightretriever.artifacts.sparse.index import ImpactIndex
-from lightretriever.artifacts.tokens.tokenizer import document_text
+from lightretriever.artifacts.tokens.tokenizer import text_of
 
 __all__ = ["LiveStore", "Stored"]
 
@@ -323,7 +323,7 @@ class _Staged:
             return Record(change.id)
         vector, impacts = change.vector, change.impacts
         if (vector is None and dense is not None) or impacts is None:
-            if stored is None or _text(stored.raw) != document.full_text:
+            if stored is None or text_of(orjson.loads(stored.raw)) != document.full_text:
                 raise unencoded(change, new=stored is None, dense=dense is not None)
             kept = self._newest[change.id][1] if change.id in self._newest else self._kept(change.id)
             vector = kept.vector if vector is None else vector
@@ -346,8 +346,3 @@ def _strongest(impacts: Mapping[str, int], most: int | None) -> Mapping[str, int
         return impacts
     order = sorted(impacts, key=lambda term: (-impacts[term], len(term), term))
     return {term: impacts[term] for term in order[:most]}
-
-
-def _text(raw: bytes) -> str:
-    record = orjson.loads(raw)
-    return document_text(*(record.get(name) or "" for name in ("title", "text")))

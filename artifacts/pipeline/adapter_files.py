@@ -4,7 +4,6 @@ Also the token table of an official release.
 """
 
 import json
-import pickle
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import torch
 from huggingface_hub import snapshot_download
 from lightretriever.artifacts.errors import ModelError
 from lightretriever.artifacts.files.workdir import write_atomically
+from lightretriever.artifacts.pipeline.loading import loading
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
@@ -42,7 +42,10 @@ def adapter_file(adapter: str, name: str) -> Path:
     try:
         return Path(snapshot_download(adapter, allow_patterns=name)) / name
     except (OSError, ValueError) as error:
-        raise ModelError(f"{adapter}: the adapter can't be loaded: {error}") from error
+        raise ModelError(
+            f"{adapter}: no folder, and no adapter that can be fetched from Hugging Face: {error}.",
+            remedy="Give the folder of the adapter.",
+        ) from error
 
 
 def adapter_settings(adapter: str) -> dict[str, Any]:
@@ -91,10 +94,8 @@ def load_embedding_bag(file: Path, rows: int, hidden_size: int) -> npt.NDArray[n
 
     Raises ModelError when the file holds something else, or a table of another shape.
     """
-    try:
+    with loading(f"{file}: no table", remedy="Give the release's emb_bag.pt."):
         weight = torch.load(file, map_location="cpu", weights_only=True)
-    except (OSError, RuntimeError, ValueError, EOFError, pickle.UnpicklingError) as error:
-        raise ModelError(f"{file}: no table: {error}", remedy="Give the release's emb_bag.pt.") from error
     if not isinstance(weight, torch.Tensor):
         raise ModelError(f"{file}: no table, but a {type(weight).__name__}.", remedy="Give the release's emb_bag.pt.")
     if weight.shape != (rows, hidden_size):

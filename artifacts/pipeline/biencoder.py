@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import takewhile
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,7 +32,7 @@ from lightretriever.artifacts.pipeline.loading import (
     route,
 )
 from lightretriever.artifacts.pipeline.model import choose_device, choose_dtype
-from lightretriever.artifacts.pipeline.recipe import BESIDE, ModelDtype
+from lightretriever.artifacts.pipeline.recipe import BESIDE, ModelDtype, name_of
 from lightretriever.artifacts.pipeline.weights import fingerprint, hashes, local_folder
 from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
@@ -137,7 +136,10 @@ class BiEncoder(Encoder):
         inner = list(self._reads.tokenizer(probe, add_special_tokens=False, truncation=False)["input_ids"])
         ends = [end for end in range(len(inner), len(whole) + 1) if whole[end - len(inner) : end] == inner]
         if not inner or not ends:
-            raise ModelError(f"{self.name}: special tokens stand inside the text {probe!r}: {whole}.")
+            raise ModelError(
+                f"{self.name}: special tokens stand inside the text {probe!r}: {whole}.",
+                remedy="Use a model whose tokenizer puts special tokens before and after a text alone.",
+            )
         return whole[: ends[0] - 1], whole[ends[0] :]
 
     def _encoded(
@@ -208,7 +210,7 @@ def _ready(path: str, model: SentenceTransformer, weights: torch.dtype, lowercas
     try:
         tokenizer = TextTokenizer.from_bytes(content, name=f"{path}: tokenizer", lowercase=lowercase)
     except BundleError as error:
-        raise ModelError(error.message) from error
+        raise ModelError(error.message, remedy=error.remedy) from error
     stated = route(model, "document")[0].max_seq_length
     cut_at_longest(path, route(model, "query")[0], route(model, "document")[0])
     longest = route(model, "document")[0].max_seq_length
@@ -217,7 +219,7 @@ def _ready(path: str, model: SentenceTransformer, weights: torch.dtype, lowercas
     settings = (tokenizer.sha256, stated, prompts, weights, lowercase, *left_out)
     folders = module_folders(local_folder(path))
     encoder = (StaticTable if theirs is backend else BiEncoder)(
-        name=Path(path).name,
+        name=name_of(path),
         fingerprint=fingerprint(folders, *settings, *(hashes(one, _READING) for one in folders)),
         tokenizer=tokenizer,
         tokenizer_json=content,

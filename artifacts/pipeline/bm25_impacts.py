@@ -9,7 +9,7 @@ BM25. The least impact is 1, so that a term of all documents, whose IDF is almos
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final, Self
@@ -18,35 +18,13 @@ import numpy as np
 import numpy.typing as npt
 from lightretriever.artifacts.corpus.bounds import MAX_IMPACT
 from lightretriever.artifacts.errors import CorpusError
-from lightretriever.artifacts.pipeline.encoded import ImpactRow, Rows, TermCounts
+from lightretriever.artifacts.pipeline.encoded import ImpactRow, Rows, TermCounts, TermNumbers
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
 
-__all__ = ["Bm25Encoder", "TermNumbers", "impact_row", "lucene_lengths"]
+__all__ = ["Bm25Encoder", "impact_row", "lucene_lengths"]
 
 _EXACT: Final = 24
 """Lengths below are exact in Lucene's byte, larger ones have four significant bits above it."""
-
-
-class TermNumbers:
-    """Terms by number, in the order in which they came."""
-
-    def __init__(self, names: Iterable[str] = ()) -> None:
-        self.names: list[str] = list(names)
-        self._numbers = {name: number for number, name in enumerate(self.names)}
-
-    def of(self, terms: Iterable[str]) -> npt.NDArray[np.int32]:
-        """The numbers (n,) of terms; new terms get new ones."""
-        found = []
-        for term in terms:
-            number = self._numbers.setdefault(term, len(self.names))
-            if number == len(self.names):
-                self.names.append(term)
-            found.append(number)
-        return np.array(found, np.int32)
-
-    def find(self, term: str) -> int | None:
-        """The number of a term; None for one that has not come."""
-        return self._numbers.get(term)
 
 
 def lucene_lengths(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

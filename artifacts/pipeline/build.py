@@ -17,22 +17,22 @@ from lightretriever.artifacts.bundle.manifest import (
     ModelInfo,
     ModelSource,
     SparseInfo,
+    check_outside,
 )
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.writer import BundleContent, DenseSettings, TableInput, write_bundle
-from lightretriever.artifacts.corpus.beir import read_queries
-from lightretriever.artifacts.dense.build import check_factory
+from lightretriever.artifacts.corpus.beir import file_sha256, find_file, read_queries
 from lightretriever.artifacts.errors import ResumeError
 from lightretriever.artifacts.files.atomic_dir import check_target
 from lightretriever.artifacts.files.workdir import read_json
 from lightretriever.artifacts.pipeline.encoded import EncodedCorpus, TextStore, encoded_corpus
 from lightretriever.artifacts.pipeline.head import head_texts, read_heads
-from lightretriever.artifacts.pipeline.recipe import Recipe, TableTraining
+from lightretriever.artifacts.pipeline.recipe import DistilTableRecipe, Recipe, TableTraining
 from lightretriever.artifacts.pipeline.terms import SPARSE_TOKENIZER, SparseLeg, encoded_batches, terms_tokenizer
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
 from lightretriever.artifacts.summary import Summary, encoded_line, left_out, megabytes
 from lightretriever.artifacts.tokens.idf import IDF_FILE, idf_sha256, idf_weights, load_idf
-from lightretriever.artifacts.tokens.tokenizer import TextTokenizer, document_text
+from lightretriever.artifacts.tokens.tokenizer import TextTokenizer, text_of
 
 __all__ = [
     "BundleSummary",
@@ -40,7 +40,9 @@ __all__ = [
     "check_before_build",
     "check_corpus",
     "fit_settings",
+    "queries_sha256",
     "refined_folder",
+    "sparse_info",
     "sparse_leg",
 ]
 
@@ -128,8 +130,7 @@ def _terms(bundle: Bundle) -> tuple[float, float]:
         first = max(0, (index.count - _SAMPLE) // 2)
         ordinals = np.arange(first, min(first + _SAMPLE, index.count))
         indptr, names, terms, _ = index.rows(first, first + ordinals.size)
-        documents = map(json.loads, index.documents(ordinals))
-        texts = [document_text(one.get("title") or "", one.get("text") or "") for one in documents]
+        texts = [text_of(json.loads(raw)) for raw in index.documents(ordinals)]
     own = 0
     for (start, end), found in zip(pairwise(indptr.tolist()), vocabulary.terms_of(texts), strict=True):
         own += len(set(found).intersection(names[term] for term in terms[start:end].tolist()))
@@ -137,10 +138,9 @@ def _terms(bundle: Bundle) -> tuple[float, float]:
 
 
 def check_before_build(recipe: Recipe, *, overwrite: bool = False) -> None:
-    """Raise now what would else be raised after hours of encoding: output in the way, impossible index, bad queries."""
+    """Raise now what would else be raised after hours of encoding: output in the way, bad queries."""
+    check_outside(recipe.output)
     check_target(recipe.output, overwrite=overwrite, marker=MANIFEST_FILE)
-    if recipe.index.factory is not None and recipe.index.dimension is not None:
-        check_factory(recipe.index.factory, recipe.index.dimension)
     _queries(recipe)
     head_texts(recipe)
 
@@ -171,7 +171,7 @@ def build_bundle(recipe: Recipe, *, overwrite: bool = False) -> BundleSummary:
         default_task=recipe.default_task,
         documents=encoded_batches(recipe.work, corpus, leg),
         dimension=recipe.index.dimension or int(facts["hidden_size"]),
-        sparse=_sparse_info(recipe, facts, plan, leg),
+        sparse=sparse_info(recipe, store, leg),
         idf=None if leg.vocabulary.kind == "words" else _idf(recipe, facts, terms, corpus),
         sparse_tokenizer_file=terms if terms.name == SPARSE_TOKENIZER else None,
         table_dtype=recipe.index.table_dtype,
@@ -186,6 +186,11 @@ def build_bundle(recipe: Recipe, *, overwrite: bool = False) -> BundleSummary:
 def fit_settings(settings: TableTraining) -> dict[str, Any]:
     """How a table is fitted, as its plan has it: without the files, which the plan has by their content."""
     return settings.model_dump(mode="json", exclude={"vectors", "ids", "queries"})
+
+
+def queries_sha256(distil: DistilTableRecipe) -> list[str]:
+    """SHA-256, as hex, of the files of queries that a table is fitted to. Raises CorpusError where one is missing."""
+    return [file_sha256(find_file(path, "queries")) for path in distil.queries]
 
 
 def sparse_leg(recipe: Recipe, store: TextStore) -> SparseLeg:
@@ -224,8 +229,9 @@ def _weights(recipe: Recipe, leg: SparseLeg) -> LegWeights | None:
     return recipe.index.weights or (None if leg.vocabulary.kind == "tokens" else _WEIGHTS)
 
 
-def _sparse_info(recipe: Recipe, facts: dict[str, Any], plan: dict[str, Any], leg: SparseLeg) -> SparseInfo:
-    kind = leg.vocabulary.kind
+def sparse_info(recipe: Recipe, store: TextStore, leg: SparseLeg) -> SparseInfo:
+    """What a manifest says of the recipe's sparse leg, without files."""
+    kind, plan = leg.vocabulary.kind, store.plan
     impacts: ImpactKind = "bm25" if kind == "words" else plan["impacts"]
     bm25 = kind != "tokens" or impacts == "bm25"
     return SparseInfo(
@@ -238,7 +244,7 @@ def _sparse_info(recipe: Recipe, facts: dict[str, Any], plan: dict[str, Any], le
         b=leg.b if bm25 else None,
         token_factor=leg.token_factor if kind == "both" else None,
         expansion=leg.expand and leg.expand[0],
-        model=None if kind == "words" else _sparse_source(recipe, facts),
+        model=None if kind == "words" else _sparse_source(recipe),
     )
 
 
@@ -249,12 +255,14 @@ def _queries(recipe: Recipe) -> list[str]:
 def check_corpus(recipe: Recipe, store: TextStore) -> None:
     """Raise ResumeError, naming each difference, where the recipe's corpus is not the one that was encoded."""
     corpus, made = recipe.corpus.open(), store.documents
+    vectors = None if recipe.distil is None else recipe.distil.vectors
     now = {"corpus_sha256": corpus.sha256(), "limit": corpus.limit, "skip_bad": corpus.skip_bad}
+    now["vectors_sha256"] = None if vectors is None else file_sha256(vectors)
     if differences := [
         f"{key}: {made[key]!r} when it was encoded, {now[key]!r} now" for key in now if made[key] != now[key]
     ]:
         again = "Run `lightretriever encode` with this recipe again."
-        if recipe.distil is not None and recipe.distil.vectors is not None:
+        if vectors is not None:
             again = "Let distil.vectors have the vectors of this corpus, and run `lightretriever distil-table`."
         raise ResumeError(f"{recipe.work}: the corpus is another one ({'; '.join(differences)}).", remedy=again)
 
@@ -296,7 +304,7 @@ def _idf(
     if now != begun:
         raise ResumeError(
             f"{recipe.work}: model.idf is {wanted} with SHA-256 {now} now, was begun with {begun}.",
-            remedy="Run `table` and `encode` again with this recipe in another work directory.",
+            remedy="Run `lightretriever encode` with this recipe again; what is encoded is kept.",
         )
     idf = load_idf(recipe.work / IDF_FILE, tokenizer.vocab_size)
     if idf_sha256(idf) != begun:
@@ -326,9 +334,9 @@ def _model_info(recipe: Recipe, facts: dict[str, Any]) -> ModelInfo:
     )
 
 
-def _sparse_source(recipe: Recipe, facts: dict[str, Any]) -> ModelSource | None:
+def _sparse_source(recipe: Recipe) -> ModelSource | None:
     """The model that made the impacts, where the recipe names one for them."""
-    own, told = facts.get("sparse"), recipe.sparse
+    own, told = read_json(recipe.work / "backbone.json").get("sparse"), recipe.sparse
     if own is None or told is None:
         return None
     adapter = None if told.adapter is None else Path(told.adapter).name
@@ -347,14 +355,16 @@ def _table(recipe: Recipe, task: str, store: TextStore) -> TableInput:
     if recipe.refine is not None:
         folder, stage = refined_folder(recipe, task), "refine"
     begun, file = read_json(folder / "plan.json", stage=stage), folder / "table.npy"
-    fitted = recipe.refine or recipe.distil
-    if fitted is not None and begun.get("settings") != fit_settings(fitted):
+    now = {"documents": store.documents} if "documents" in begun else {}
+    if recipe.refine is not None:
+        now |= {"settings": fit_settings(recipe.refine)}
+    elif recipe.distil is not None:
+        now |= {"settings": fit_settings(recipe.distil), "queries": queries_sha256(recipe.distil)}
+    elif task in recipe.tables and not recipe.biencoder:
+        now |= {"file": file_sha256(recipe.tables[task])}
+    if other := [key for key in now if begun.get(key) != now[key]]:
         raise ResumeError(
-            f"{folder}: was fitted with other settings.", remedy=f"Run `lightretriever {stage}` with this recipe again."
-        )
-    if begun.get("documents", store.documents) != store.documents:
-        raise ResumeError(
-            f"{folder}: was fitted to other documents than those that are encoded.",
+            f"{folder}: was made of other {' and '.join(other)} than there are now.",
             remedy=f"Run `lightretriever {stage}` with this recipe again.",
         )
     if not file.is_file():

@@ -75,7 +75,7 @@ def encode_corpus(encoders: Encoders, corpus: EncodedCorpus, work: Path, *, part
     Impacts are the encoder's, none where they are BM25: `index` adds that, which depends on the whole corpus. Killed at
     any point and called again, it loses at most one shard, on a CPU 16 texts, and ends with byte-identical files. After
     a change of the corpus it encodes the new texts alone, to the bytes of a new directory, if the encoder reads each
-    text by itself, as all do on a CPU.
+    text by itself, as all do on a CPU. Texts that the corpus lacks are removed, unless it has a limit.
 
     Raises ResumeError when `work` was begun with another model or setting.
     """
@@ -94,8 +94,9 @@ def encode_corpus(encoders: Encoders, corpus: EncodedCorpus, work: Path, *, part
             return model_rows([document.id for document in read], made, encoders.are_cut(full))
 
         own, new = encode_texts(store, texts, settings.shard_size, encode, progress, part=part, alone=alone)
-    removed = store.others(texts)
-    store.finish(texts, documents, skipped=corpus.skipped.count, part=part)
+    limited = corpus.facts["limit"] is not None  # a trial, say, which must not cost what the whole corpus took
+    removed = 0 if limited else store.others(texts)
+    store.finish(texts, documents, skipped=corpus.skipped.count, part=part, keep=limited)
     doubtful = 0 if given is None else given.doubtful
     return EncodeSummary.of(store, own, reused=len(own) - new, encoded=new, removed=removed, doubtful=doubtful)
 

@@ -61,6 +61,7 @@ __all__ = [
     "Part",
     "Rows",
     "TermCounts",
+    "TermNumbers",
     "TextStore",
     "csr",
     "encoded_corpus",
@@ -118,6 +119,28 @@ class Rows:
         return Rows(at, self.values[places])
 
 
+class TermNumbers:
+    """Terms by number, in the order in which they came."""
+
+    def __init__(self, names: Iterable[str] = ()) -> None:
+        self.names: list[str] = list(names)
+        self._numbers = {name: number for number, name in enumerate(self.names)}
+
+    def of(self, terms: Iterable[str]) -> npt.NDArray[np.int32]:
+        """The numbers (n,) of terms; new terms get new ones."""
+        found = []
+        for term in terms:
+            number = self._numbers.setdefault(term, len(self.names))
+            if number == len(self.names):
+                self.names.append(term)
+            found.append(number)
+        return np.array(found, np.int32)
+
+    def find(self, term: str) -> int | None:
+        """The number of a term; None for one that has not come."""
+        return self._numbers.get(term)
+
+
 @dataclass(frozen=True)
 class TermCounts:
     """The terms of n texts as numbers, in the order of the text and as often as it has them. `names` are the terms by
@@ -129,11 +152,11 @@ class TermCounts:
     @classmethod
     def of(cls, texts: Iterable[Sequence[str]]) -> Self:
         """Number the terms of texts."""
-        numbers, at, terms = dict[str, int](), array("q", [0]), array("i")
+        numbers, at, terms = TermNumbers(), array("q", [0]), array("i")
         for text in texts:
-            terms.extend(_numbered(text, numbers))
+            terms.frombytes(numbers.of(text).tobytes())
             at.append(len(terms))
-        return cls(Rows(np.array(at, np.int64), np.array(terms, np.int32)), list(numbers))
+        return cls(Rows(np.array(at, np.int64), np.array(terms, np.int32)), numbers.names)
 
     def __len__(self) -> int:
         return len(self.terms)
@@ -190,7 +213,7 @@ class EncodedCorpus:
             with _new_folder(folder / key) as new:
                 _write(corpus, facts, new, _former(folder, facts))
         for other in () if shared else [*folder.iterdir(), *(folder / key).glob("*.partial")]:
-            if other.name != key:  # another corpus, or what a killed process left
+            if other.name != key and other.is_dir():  # another corpus, or what a killed process left
                 shutil.rmtree(other)
         return cls.open(folder / key)
 
@@ -471,16 +494,23 @@ class TextStore:
             self._forget()
 
     def finish(
-        self, texts: npt.NDArray[np.uint8], documents: Any, *, skipped: int = 0, part: Part | None = None
+        self,
+        texts: npt.NDArray[np.uint8],
+        documents: Any,
+        *,
+        skipped: int = 0,
+        part: Part | None = None,
+        keep: bool = False,
     ) -> None:
         """Record of which `texts` (N, 16) the corpus `documents` is made, and how many bad lines were left out. What
-        was made of them becomes one run, and all else is removed, unless other processes make a `part`."""
+        was made of them becomes one run, and all else is removed, unless other processes make a `part`, or other texts
+        are to be kept."""
         name = f"texts-{_name(texts)}"
         write_atomically(self.path / name, texts.tobytes())
         made = {"documents": documents, "texts": name, "skipped": skipped, "parts": part.of if part else 1}
         write_atomically(self.path / _FACTS, json.dumps(made, indent=1).encode() + b"\n")
         vars(self).pop("texts", None)
-        if part is None:
+        if part is None and not keep:
             self.places()  # while a text is missing, nothing is removed
             self._tidy(texts[first_rows(texts)], name)
 
@@ -655,26 +685,21 @@ class _Tokens(_Column):
 class _Words(_Column):
     def __init__(self, vocabulary: Vocabulary) -> None:
         super().__init__()
-        self._vocabulary, self._numbers = vocabulary, dict[str, int]()
+        self._vocabulary, self._numbers = vocabulary, TermNumbers()
 
     def begin(self, old: Path) -> None:
         super().begin(old)
         self._old_names: list[str] = orjson.loads((old / "names.json").read_bytes())
 
     def read(self, texts: list[str]) -> Iterable[npt.ArrayLike]:
-        return (_numbered(words, self._numbers) for words in (self._vocabulary.terms_of(texts) if texts else ()))
+        return map(self._numbers.of, self._vocabulary.terms_of(texts) if texts else ())
 
     def taken(self, place: int) -> npt.ArrayLike:
-        return _numbered([self._old_names[term] for term in self.old[place].tolist()], self._numbers)
+        return self._numbers.of(self._old_names[term] for term in self.old[place].tolist())
 
     def write(self, folder: Path) -> None:
         super().write(folder)
-        (folder / "names.json").write_bytes(orjson.dumps(list(self._numbers)))
-
-
-def _numbered(text: Sequence[str], numbers: dict[str, int]) -> list[int]:
-    """The numbers of a text's terms; new terms get new ones."""
-    return [numbers.setdefault(term, len(numbers)) for term in text]
+        (folder / "names.json").write_bytes(orjson.dumps(self._numbers.names))
 
 
 _TEXTS: Final = ("ids", "raw")
@@ -744,6 +769,8 @@ def _write(corpus: Corpus, facts: dict[str, Any], new: Path, former: _Former | N
             texts.write(digest)
             fields.append(sets.setdefault(names, len(sets)))
             origin.append(row)
+    if corpus.sha256() != facts["corpus_sha256"]:
+        raise CorpusError(f"{corpus.path}: changed while it was read.", remedy="Run it again once the file is whole.")
     if not fields:
         raise CorpusError(f"{corpus.path}: there is no document in it.", remedy="Give a corpus with documents.")
     (new / "fields").write_bytes(fields.tobytes())

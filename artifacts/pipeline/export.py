@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 import torch
+from lightretriever.artifacts.bundle.manifest import check_outside
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import ModelError
 from lightretriever.artifacts.files.atomic_dir import check_target, new_folder
@@ -37,6 +38,7 @@ def export_sentence_transformer(
     Raises BundleError for a bundle without a dense leg, an unknown task, a tokenizer that can't be exported, and a
     `target` that is in the way; ModelError for a model that can't be loaded or has vectors of fewer values.
     """
+    check_outside(target)
     check_target(target, overwrite=overwrite, marker=MODULES_FILE)
     prompts = {"query": "", "document": ""}
     routes: dict[str, list[Any]] = {"query": [_static(bundle, task), Normalize()]}

@@ -122,7 +122,7 @@ def distinct_rows(states: npt.NDArray[np.float32], statistics: TokenStatistics) 
     have in common says nothing of any of them, so it is taken off; rare tokens say most. A row of zeros, of an id
     without an embedding, stays.
     """
-    share = statistics.frequencies / statistics.frequencies.sum()
+    share = statistics.frequencies / max(int(statistics.frequencies.sum()), 1)  # documents may have no token at all
     rows = (states - share @ states) * statistics.idf()[:, None]
     rows[~states.any(axis=1)] = 0
     return scaled_rows(rows, np.flatnonzero(statistics.frequencies))

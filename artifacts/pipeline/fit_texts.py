@@ -42,7 +42,8 @@ _CHECKED = 1000
 
 @dataclass(frozen=True)
 class DistilTexts:
-    """Documents as token ids, with their `vectors` (N, H), and `texts`: queries and sentences, each once."""
+    """Documents as token ids, with their `vectors` (N, H), and `texts`: queries and sentences, each once. `keep` says
+    that vectors of other texts are kept."""
 
     settings: DistilTableRecipe
     encoder: Encoder
@@ -50,6 +51,7 @@ class DistilTexts:
     vectors: npt.NDArray[np.float16]
     statistics: TokenStatistics
     texts: list[str]
+    keep: bool
 
     @classmethod
     def of(cls, recipe: Recipe, settings: DistilTableRecipe, encoder: Encoder) -> Self:
@@ -70,14 +72,15 @@ class DistilTexts:
                 remedy="Name a model.path whose vocabulary has the corpus' script.",
             )
         encoder.check_tokens([*texts[:_CHECKED], *islice(corpus.texts(), _CHECKED)])
-        return cls(settings, encoder, tokens, vectors, count_tokens(tokens, encoder.tokenizer.vocab_size), texts)
+        statistics, keep = count_tokens(tokens, encoder.tokenizer.vocab_size), recipe.corpus.limit is not None
+        return cls(settings, encoder, tokens, vectors, statistics, texts, keep)
 
     def of_task(self, instruction: str, teacher: Path) -> FitTexts:
         """Documents, sentences and queries; a share of the latter two, or else of the documents, is held out.
 
         The encoder's vectors of the latter are kept below `teacher`.
         """
-        targets = teacher_vectors(self.encoder, self.texts, instruction, teacher, alone=True)
+        targets = teacher_vectors(self.encoder, self.texts, instruction, teacher, alone=True, keep=self.keep)
         bags = [ids[: self.encoder.longest] for ids in self.encoder.tokenizer.as_queries(self.texts)]
         random = np.random.default_rng(self.settings.seed)  # what is held out is the end of these
         read = random.permutation([row for row, ids in enumerate(self.documents) if len(ids)]).astype(np.int64)
@@ -118,7 +121,8 @@ def refine_texts(recipe: Recipe, settings: RefineRecipe, teacher: Encoder | None
         )
     found = corpus_sentences(corpus, settings.sentences, settings.seed)
     asked = {text: ids for text, ids in zip(found, tokenizer.as_queries(found), strict=True) if len(ids)}
-    targets = teacher_vectors(teacher, list(asked), "", recipe.work / "teacher", alone=True)
+    keep = recipe.corpus.limit is not None
+    targets = teacher_vectors(teacher, list(asked), "", recipe.work / "teacher", alone=True, keep=keep)
     order = np.random.default_rng(settings.seed).permutation(len(asked))
     sentences = list(asked.values())
     return FitTexts(
@@ -149,15 +153,21 @@ def corpus_sentences(documents: Iterable[Document], limit: int | None, seed: int
 
 
 def teacher_vectors(
-    encoder: Encoder, texts: Sequence[str], instruction: str | None, folder: Path, *, alone: bool = False
+    encoder: Encoder,
+    texts: Sequence[str],
+    instruction: str | None,
+    folder: Path,
+    *,
+    alone: bool = False,
+    keep: bool = False,
 ) -> npt.NDArray[np.float16]:
     """Encode `texts` with the whole encoder, as queries behind `instruction` or, where that is None, as documents:
     (n, H) float16, L2-normalised before rounding.
 
     They are kept in `folder`, so that a stopped run goes on where it was, and one over other texts encodes only the new
-    ones. With `alone`, on a CPU, each query is read by itself, so that its vector doesn't depend in its
-    last bits on those beside it; this takes two to three times as long. Raises ResumeError when the folder was begun
-    with another encoder or another instruction, or can't be read.
+    ones; with `keep`, those of other texts stay there, too. With `alone`, on a CPU, each query is read by itself, so
+    that its vector doesn't depend in its last bits on those beside it; this takes two to three times as long. Raises
+    ResumeError when the folder was begun with another encoder or another instruction, or can't be read.
     """
     apart = alone and encoder.device.type == "cpu"
     step = 1 if apart else _PART
@@ -183,7 +193,7 @@ def teacher_vectors(
             return model_rows(new, Encoded(dense), [False] * len(new))
 
         encode_texts(store, digests, _PART, encode, progress, alone=apart)
-    store.finish(digests, documents=None)
+    store.finish(digests, documents=None, keep=keep)
     return store.whole().dense
 
 

@@ -8,8 +8,7 @@ from typing import Self
 
 import numpy as np
 import numpy.typing as npt
-from lightretriever.artifacts.corpus.beir import file_sha256
-from lightretriever.artifacts.corpus.lines import read_lines, read_text
+from lightretriever.artifacts.corpus.beir import file_sha256, read_ids
 from lightretriever.artifacts.errors import CorpusError, RecipeError
 from lightretriever.artifacts.files.arrays import UNREADABLE, load_npy
 from lightretriever.artifacts.pipeline.encoded import Digests, EncodedCorpus, text_digests
@@ -48,18 +47,20 @@ class GivenVectors(DenseEncoder):
 
         Raises RecipeError for another shape or number type, for `ids` in another order than the corpus', and when they
         are not what the encoder makes of the first, the last and drawn documents; CorpusError for one that is zero or
-        not finite.
+        not finite, and for `ids` that can't be read.
         """
         try:
             vectors: npt.NDArray[np.floating] = load_npy(path)
         except UNREADABLE as error:
-            raise RecipeError(f"distil.vectors: {path} can't be read as .npy: {error}.") from error
+            raise RecipeError(
+                f"distil.vectors: {path} can't be read as .npy: {error}.", remedy="Give a file that numpy.save wrote."
+            ) from error
         shape = (len(corpus), encoder.hidden_size)
         if vectors.shape != shape or vectors.dtype.type not in (np.float16, np.float32):
             raise RecipeError(
                 f"distil.vectors: {path} is {vectors.dtype.name} of shape {vectors.shape}, expected float16 or float32 "
                 f"of shape {shape}: one row per document of the corpus.",
-                remedy="Give all the vectors, in the corpus' order.",
+                remedy="Give all the vectors, in the corpus' order, saved as vectors.astype(numpy.float32).",
             )
         if ids is not None:
             _check_ids(ids, corpus)
@@ -114,10 +115,7 @@ def _compare(vectors: npt.NDArray[np.floating], encoder: Encoder, corpus: Encode
 
 
 def _check_ids(path: Path, corpus: EncodedCorpus) -> None:
-    try:
-        ids = [read_text(line) for _, line in read_lines(path)]
-    except (CorpusError, ValueError) as error:
-        raise RecipeError(f"distil.ids: {path} can't be read: {error}.") from error
+    ids = read_ids(path)
     for number, document_id in enumerate(corpus.ids(0, len(corpus)), start=1):
         found = ids[number - 1] if number <= len(ids) else "nothing"
         if found != document_id:
@@ -126,7 +124,10 @@ def _check_ids(path: Path, corpus: EncodedCorpus) -> None:
                 remedy="Give ids and vectors in the corpus' order.",
             )
     if len(corpus) < len(ids):
-        raise RecipeError(f"distil.ids: {path} has {len(ids)} ids, the corpus {len(corpus)} documents.")
+        raise RecipeError(
+            f"distil.ids: {path} has {len(ids)} ids, the corpus {len(corpus)} documents.",
+            remedy="Give ids and vectors of these documents alone.",
+        )
 
 
 def _check_norms(vectors: npt.NDArray[np.floating], corpus: EncodedCorpus) -> None:

@@ -2,17 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Final, Self
 
 import numpy as np
 import numpy.typing as npt
 from lightretriever.artifacts.bundle.batches import EncodedBatch, check_batch, dense_prefix, keep_top_terms
-from lightretriever.artifacts.bundle.manifest import ExpansionInfo, Manifest
+from lightretriever.artifacts.bundle.manifest import Manifest, SparseInfo
 from lightretriever.artifacts.corpus.beir import Document
 from lightretriever.artifacts.errors import DocumentError, ResumeError
 from lightretriever.artifacts.files.workdir import work_lock
 from lightretriever.artifacts.live.documents import Encoded, read_impacts
-from lightretriever.artifacts.pipeline.build import sparse_leg
+from lightretriever.artifacts.pipeline.build import sparse_info, sparse_leg
 from lightretriever.artifacts.pipeline.encode import model_rows
 from lightretriever.artifacts.pipeline.encoded import TextStore
 from lightretriever.artifacts.pipeline.encoders import Encoders
@@ -21,6 +21,9 @@ from lightretriever.artifacts.pipeline.stages import load_recipe_encoders
 from lightretriever.artifacts.pipeline.terms import TermImpacts, encoded_batch
 
 __all__ = ["LaterDocuments"]
+
+_OF_IMPACTS: Final = ("vocabulary", "language", "impacts", "quantization", "k1", "b", "token_factor", "expansion")
+"""What a manifest says of a sparse leg that decides the impacts of documents, beside the model."""
 
 
 @dataclass
@@ -36,15 +39,18 @@ class LaterDocuments:
 
     @classmethod
     def open(cls, recipe: Recipe, manifest: Manifest, most_impact: int) -> Self:
-        """Load the recipe's encoder. Raises ResumeError if the bundle was made with another one, or while a build uses
-        the work directory."""
+        """Load the recipe's encoder. Raises ResumeError if the bundle was made with another one or with another sparse
+        leg, or while a build uses the work directory."""
         with work_lock(recipe.work, shared=True):
             encoders = load_recipe_encoders(recipe)
             _check_model(encoders, recipe, manifest)
-            leg = sparse_leg(recipe, TextStore(recipe.work / "encode"))
+            store = TextStore(recipe.work / "encode")
+            leg = sparse_leg(recipe, store)
+            _check_leg(sparse_info(recipe, store, leg), recipe, manifest)
             terms = None
             if not (leg.learned and leg.vocabulary.kind == "tokens"):
-                terms = TermImpacts.again(leg, recipe.work, manifest.corpus.sha256)
+                documents = manifest.documents if manifest.live is None else None
+                terms = TermImpacts.again(leg, recipe.work, manifest.corpus.sha256, documents)
             return cls(encoders, terms, manifest, most_impact)
 
     def encode(self, documents: Sequence[Document]) -> list[Encoded]:
@@ -75,13 +81,6 @@ class LaterDocuments:
 
 
 def _check_model(encoders: Encoders, recipe: Recipe, manifest: Manifest) -> None:
-    expand = (recipe.expand or None) if manifest.sparse.vocabulary != "tokens" else None
-    if expand != manifest.sparse.expansion:
-        raise ResumeError(
-            f"{recipe.output}: was made with expand {_told(manifest.sparse.expansion)}, the recipe has "
-            f"{_told(expand)} now.",
-            remedy="Use the settings of the bundle, or build another one.",
-        )
     now = [model.fingerprint for model in encoders.models]
     made = [one.sha256 for one in (manifest.model, manifest.sparse.model) if one is not None]
     if now != made:
@@ -91,5 +90,10 @@ def _check_model(encoders: Encoders, recipe: Recipe, manifest: Manifest) -> None
         )
 
 
-def _told(expansion: ExpansionInfo | None) -> str:
-    return "none" if expansion is None else str(expansion)
+def _check_leg(leg: SparseInfo, recipe: Recipe, manifest: Manifest) -> None:
+    pairs = ((name, getattr(manifest.sparse, name), getattr(leg, name)) for name in _OF_IMPACTS)
+    if differences := [f"{name}: {made} there, {now} now" for name, made, now in pairs if made != now]:
+        raise ResumeError(
+            f"{recipe.output}: was made with another sparse leg than the recipe has now ({'; '.join(differences)}).",
+            remedy="Use the settings of the bundle, or build another one.",
+        )

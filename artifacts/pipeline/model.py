@@ -14,7 +14,7 @@ from lightretriever.artifacts.pipeline.adapter_files import (
     load_projection,
 )
 from lightretriever.artifacts.pipeline.loading import check_vocabulary, loading
-from lightretriever.artifacts.pipeline.recipe import Attention, ModelDtype, ModelRecipe, Pooling
+from lightretriever.artifacts.pipeline.recipe import Attention, ModelDtype, ModelRecipe, Pooling, name_of
 from lightretriever.artifacts.pipeline.weights import (
     centre_head_rows,
     convert_gguf,
@@ -177,7 +177,7 @@ def load_model(recipe: ModelRecipe, work: Path, *, lowercase: bool = True, layer
         frame += ["centred head"] if centred else []
         frame += [brought["attention"]] if brought.get("attention") else []
         identity = fingerprint(folders, tokenizer.sha256, *frame)
-        name = Path(path).name.removesuffix(".gguf")
+        name = name_of(path).removesuffix(".gguf")
         return Backbone(model, tokenizer, content, bos_id, eos_id, name, identity, **parts)
 
 

@@ -153,7 +153,7 @@ def _whole(recipe: Recipe, made: Sequence[EncodeSummary]) -> EncodeSummary:
     """The parts as the result of one process."""
     store = TextStore(recipe.work / "encode")
     documents = store.places()
-    store.finish(store.texts, store.documents, skipped=store.skipped)
+    store.finish(store.texts, store.documents, skipped=store.skipped, keep=store.documents["limit"] is not None)
     return EncodeSummary.of(
         store,
         np.arange(len(documents)),

@@ -1,8 +1,9 @@
 """Recipes: the YAML file that says how a bundle is made, checked before anything runs."""
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self, TypeVar, get_args
+from typing import Annotated, Any, ClassVar, Final, Literal, Self, TypeVar, get_args
 
 from lightretriever.artifacts.bundle.manifest import (
     MAX_TEXT_CHARS,
@@ -20,7 +21,7 @@ from lightretriever.artifacts.files.reading import read_yaml
 from lightretriever.artifacts.sparse.vocabulary import Language, VocabularyKind
 from lightretriever.artifacts.tokens.head_queries import MOST_QUERIES
 from lightretriever.artifacts.tokens.table import TableDtype
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 __all__ = [
     "BESIDE",
@@ -36,6 +37,9 @@ __all__ = [
     "IndexRecipe",
     "ModelDtype",
     "ModelRecipe",
+    "Place",
+    "PlaceOrId",
+    "Places",
     "Pooling",
     "Recipe",
     "RefineRecipe",
@@ -44,6 +48,7 @@ __all__ = [
     "TableTraining",
     "TextsRecipe",
     "is_of_sentence_transformers",
+    "name_of",
     "read_recipe",
 ]
 
@@ -58,9 +63,20 @@ Pooling = Literal["end", "mean"]
 Attention = Literal["causal", "bidirectional"]
 
 _ORGANISATION: Final = "sentence-transformers/"
-AnyRecipe = TypeVar("AnyRecipe", bound=BaseModel)
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 _MOST_NAMED = 20
+
+
+def _at_home(path: Any) -> Any:
+    """A path, or several joined by " + ", in which `~` is the home directory."""
+    return BESIDE.join(map(os.path.expanduser, path.split(BESIDE))) if isinstance(path, str) else path
+
+
+Place = Annotated[Path, BeforeValidator(_at_home)]
+"""A path of a recipe."""
+
+PlaceOrId = Annotated[str, BeforeValidator(_at_home)]
+"""A path of a recipe, or something else that has a name, such as a model on Hugging Face."""
 
 
 class Section(BaseModel):
@@ -69,11 +85,30 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, str_max_length=MAX_TEXT_CHARS)
 
 
+class Places(Section):
+    """A recipe: its work directory, and where its result goes."""
+
+    page: ClassVar[str] = "docs/pipeline.md"
+    """Where every key is described."""
+
+    work: Place
+    output: Place
+
+    @model_validator(mode="after")
+    def _work_is_elsewhere(self) -> Self:
+        if Path(os.path.realpath(self.work)).is_relative_to(os.path.realpath(self.output)):
+            raise ValueError(f"work is {self.work}, inside output, {self.output}, which is replaced as a whole")
+        return self
+
+
+AnyRecipe = TypeVar("AnyRecipe", bound=Places)
+
+
 class ModelRecipe(Section):
     """Which LLM reads the documents: a Hugging Face id, a directory or a `.gguf` file, and an optional PEFT adapter."""
 
-    path: str
-    adapter: str | None = None
+    path: PlaceOrId
+    adapter: PlaceOrId | None = None
     bos_token: str | None = None
     eos_token: str | None = None
     dtype: ModelDtype = "auto"
@@ -91,14 +126,14 @@ class BundleModelRecipe(ModelRecipe):
     bundle), the path of such a file, or None (counts, whatever the adapter brings).
     """
 
-    idf: str | None = "auto"
+    idf: PlaceOrId | None = "auto"
 
 
 class CorpusRecipe(Section):
     """Which documents: a BEIR corpus file or folder, and the `fields` to filter and count by
     (`artifacts.corpus.fields`)."""
 
-    path: str
+    path: PlaceOrId
     name: str
     licence: str | None = None
     limit: int | None = Field(default=None, ge=1)
@@ -153,7 +188,7 @@ class IndexRecipe(Section):
     factory: str | None = None
     weights: LegWeights | None = None
     table_dtype: TableDtype = "float16"
-    queries: Path | None = None
+    queries: Place | None = None
 
     @model_validator(mode="after")
     def _weights_have_their_leg(self) -> Self:
@@ -165,7 +200,7 @@ class IndexRecipe(Section):
 class HeadRecipe(Section):
     """Which queries the whole model reads once: the `top` most frequent of a log, `queries`, with one query a line."""
 
-    queries: Path
+    queries: Place
     top: int = Field(default=10_000, ge=1, le=MOST_QUERIES)
 
 
@@ -193,9 +228,9 @@ class DistilTableRecipe(TableTraining):
     the corpus' own `sentences` (a number: at most so many); and the documents.
     """
 
-    vectors: Path | None = None
-    ids: Path | None = None
-    queries: list[Path] = Field(default_factory=list)
+    vectors: Place | None = None
+    ids: Place | None = None
+    queries: list[Place] = Field(default_factory=list)
     sample: int | None = Field(default=None, ge=1)
     sentences: bool | Annotated[int, Field(ge=1)] = True
 
@@ -204,7 +239,7 @@ class TextsRecipe(Section):
     """Texts that a general table is fitted to, in BEIR layout: at most so many `documents`, `sentences` of these, and
     `queries` of the file or folder `path` (None: all). A folder may lack either file."""
 
-    path: Path
+    path: Place
     name: str
     licence: str
     documents: int | None = Field(default=None, ge=0)
@@ -212,7 +247,7 @@ class TextsRecipe(Section):
     queries: int | None = Field(default=None, ge=0)
 
 
-class GeneralTableRecipe(Section):
+class GeneralTableRecipe(Places):
     """A token table for a bi-encoder, fitted to texts of all kinds in place of one corpus (see
     `artifacts.pipeline.general`). `output` is the table's folder."""
 
@@ -221,8 +256,6 @@ class GeneralTableRecipe(Section):
     texts: list[TextsRecipe] = Field(min_length=1)
     fit: TableTraining = TableTraining()
     table_dtype: TableDtype = "int8"
-    work: Path
-    output: Path
 
     def below(self, folder: Path) -> Self:
         """The recipe with the relative paths of texts taken from `folder`."""
@@ -242,11 +275,11 @@ class RefineRecipe(TableTraining):
     batch_size: int = Field(default=64, ge=2)
     learning_rate: float = Field(default=5e-3, gt=0)
     documents: int = Field(default=100_000, ge=1)
-    teacher: str | None = None
+    teacher: PlaceOrId | None = None
     sentences: int = Field(default=12_000, ge=1)
 
 
-class Recipe(Section):
+class Recipe(Places):
     """A whole bundle: model, corpus, one instruction per task, and where work and result go.
 
     `model` and `corpus` alone make the recommended bundle. `corpus.name` is by default the name of the corpus' file or
@@ -268,7 +301,7 @@ class Recipe(Section):
     corpus: CorpusRecipe
     tasks: dict[TaskName, str] = Field(min_length=1)
     default_task: str
-    tables: dict[TaskName, Path] = Field(default_factory=dict)
+    tables: dict[TaskName, Place] = Field(default_factory=dict)
     encode: EncodeRecipe = EncodeRecipe()
     index: IndexRecipe = IndexRecipe()
     refine: RefineRecipe | None = None
@@ -276,8 +309,6 @@ class Recipe(Section):
     head: HeadRecipe | None = None
     expand: ExpansionInfo | Literal[False] = ExpansionInfo()
     examples: list[ExampleQuery] = Field(default_factory=list, max_length=5)
-    work: Path
-    output: Path
 
     @model_validator(mode="before")
     @classmethod
@@ -285,7 +316,7 @@ class Recipe(Section):
         if not isinstance(values, dict) or not isinstance(corpus := values.get("corpus"), dict):
             return values
         if isinstance(path := corpus.get("path"), str):
-            corpus = {"name": Path(path).name.removesuffix(".gz").removesuffix(".jsonl"), **corpus}
+            corpus = {"name": name_of(path).removesuffix(".gz").removesuffix(".jsonl"), **corpus}
         values = {"name": corpus.get("name"), "tasks": {"search": ""}, **values, "corpus": corpus}
         if isinstance(values["tasks"], dict):
             values = {"default_task": next(iter(values["tasks"]), ""), **values}
@@ -345,8 +376,14 @@ class Recipe(Section):
 def is_of_sentence_transformers(path: str) -> bool:
     """Whether a model is a folder that sentence-transformers saved, or one of that project's own on Hugging Face, or
     several of these, joined by " + "."""
-    paths = [one.strip() for one in path.split(BESIDE)]
+    paths = [one.strip() for one in _at_home(path).split(BESIDE)]
     return all(one.startswith(_ORGANISATION) or (Path(one) / MODULES_FILE).is_file() for one in paths)
+
+
+def name_of(path: str) -> str:
+    """The name of a file or folder, of "." and ".." that of the folder which they stand for."""
+    place = Path(_at_home(path))
+    return place.name if place.name not in ("", "..") else place.resolve().name
 
 
 def _is_biencoder(values: dict[str, Any]) -> bool:
@@ -362,29 +399,34 @@ def read_recipe(path: Path, kind: type[AnyRecipe], overrides: dict[str, Any] | N
 
     Raises RecipeError naming the file, the key, the value and what is allowed.
     """
+    keys = f"See {kind.page} for every key."
     try:
         content = read_yaml(Path(path))
     except OSError as error:
-        raise RecipeError(f"{path}: the recipe can't be read: {error.strerror}.") from error
+        raise RecipeError(f"{path}: the recipe can't be read: {error.strerror}.", remedy="Name a YAML file.") from error
     except ValueError as error:
-        raise RecipeError(f"{path}: not a YAML file: {error}.") from error
+        raise RecipeError(f"{path}: not a YAML file: {error}.", remedy=keys) from error
     if not isinstance(content, dict):
-        raise RecipeError(f"{path}: expected a mapping of settings, found {type(content).__name__}.")
+        raise RecipeError(f"{path}: expected a mapping of settings, found {type(content).__name__}.", remedy=keys)
     for key, value in (overrides or {}).items():
         if value is not None:
             _set(content, key, str(value) if isinstance(value, Path) else value)
     if empty := next(_empty_sections(content, kind), None):
-        raise RecipeError(f"{path}: {empty}, or take the key out.", remedy="See docs/pipeline.md for every key.")
+        raise RecipeError(f"{path}: {empty}, or take the key out.", remedy=keys)
     try:
         return kind.model_validate(content)
     except ValidationError as error:
-        named = [
-            f"{'.'.join(str(part) for part in item['loc']) or 'recipe'}: {item['msg']} (found {item['input']!r:.80})"
-            for item in error.errors()
-        ]
+        named = [_named(item) for item in error.errors()]
         more = [f"and {len(named) - _MOST_NAMED} more"] if len(named) > _MOST_NAMED else []
         problems = "; ".join([*named[:_MOST_NAMED], *more])
-        raise RecipeError(f"{path}: {problems}.", remedy="See docs/pipeline.md for every key.") from error
+        raise RecipeError(f"{path}: {problems}.", remedy=keys) from error
+
+
+def _named(item: Mapping[str, Any]) -> str:
+    """An error of pydantic with its place and, unless it is of a whole section, the value."""
+    place, message = ".".join(map(str, item["loc"])) or "recipe", item["msg"].removeprefix("Value error, ")
+    found = "" if isinstance(item["input"], dict) else f" (found {item['input']!r:.80})"
+    return f"{place}: {message}{found}"
 
 
 def _set(content: dict[str, Any], key: str, value: object) -> None:

@@ -8,7 +8,6 @@ weighs its count. The library counts a token once, however often a query has it;
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,7 +27,7 @@ from lightretriever.artifacts.pipeline.loading import (
     route,
 )
 from lightretriever.artifacts.pipeline.model import choose_device, choose_dtype
-from lightretriever.artifacts.pipeline.recipe import EncodeRecipe, ModelRecipe
+from lightretriever.artifacts.pipeline.recipe import EncodeRecipe, ModelRecipe, name_of
 from lightretriever.artifacts.pipeline.weights import fingerprint, local_folder
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 from sentence_transformers.sparse_encoder.modules import SparseStaticEmbedding
@@ -105,7 +104,7 @@ def load_sparse_model(recipe: ModelRecipe, settings: EncodeRecipe) -> SparseMode
         digest = None if weights is None else hashlib.sha256(weights.tobytes()).hexdigest()
         parts = (tokenizer.sha256, stated, dtype, settings.lowercase, digest)
         return SparseModel(
-            name=Path(path).name,
+            name=name_of(path),
             fingerprint=fingerprint(module_folders(local_folder(path)), *parts),
             tokenizer=tokenizer,
             tokenizer_json=content,

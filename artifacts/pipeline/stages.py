@@ -28,12 +28,13 @@ from typing import Any, Final, Literal, Self
 import numpy as np
 import numpy.typing as npt
 import torch
-from lightretriever.artifacts.corpus.beir import file_sha256, find_file
+from lightretriever.artifacts.corpus.beir import file_sha256
+from lightretriever.artifacts.dense.build import check_factory
 from lightretriever.artifacts.errors import BundleError, ModelError, RecipeError
 from lightretriever.artifacts.files.arrays import read_array, write_array
 from lightretriever.artifacts.files.workdir import check_plan, read_json, write_atomically
 from lightretriever.artifacts.pipeline.adapter_files import adapter_file, adapter_settings, load_embedding_bag
-from lightretriever.artifacts.pipeline.build import check_corpus, fit_settings, refined_folder
+from lightretriever.artifacts.pipeline.build import check_corpus, fit_settings, queries_sha256, refined_folder
 from lightretriever.artifacts.pipeline.encode import EncodeSummary, encode_corpus
 from lightretriever.artifacts.pipeline.encoded import Part, TextStore, encoded_corpus
 from lightretriever.artifacts.pipeline.encoder import PART, Encoder, rows_per_pass, token_rows
@@ -123,9 +124,9 @@ def _table_info(file: Path) -> TableInfo:
 def load_recipe_encoders(recipe: Recipe) -> Encoders:
     """Load the recipe's models and record in the work directory what the bundle will hold and say of them.
 
-    Raises ResumeError, before anything is written, when the directory was begun with another model, adapter, tokenizer,
-    number type or IDF weights, and RecipeError when the model can't give the dimension or the length that the recipe
-    asks for, or the weights don't fit it.
+    Raises ResumeError, before anything is written, when the directory was begun with another model, adapter, tokenizer
+    or number type, and RecipeError when the model can't give the dimension or the length that the recipe
+    asks for, or weights or Faiss factory don't fit it.
     """
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     encoders = load_encoders(recipe)
@@ -136,6 +137,8 @@ def load_recipe_encoders(recipe: Recipe) -> Encoders:
             f"index.dimension is {dimension}, but the vectors of {encoder.name} have {encoder.hidden_size} values.",
             remedy="Lower index.dimension, or leave it out.",
         )
+    if recipe.index.dense and recipe.index.factory is not None:
+        check_factory(recipe.index.factory, dimension or encoder.hidden_size)
     if isinstance(encoder, LanguageModel) and length > (most := encoder.backbone.max_positions or length):
         raise RecipeError(
             f"encode.max_length is {length}, but {encoder.name} reads {most} positions.",
@@ -154,7 +157,8 @@ def load_recipe_encoders(recipe: Recipe) -> Encoders:
         for side, model in zip(("dense", "sparse"), encoders.models, strict=True):
             facts[side] = {"name": model.name, "fingerprint": model.fingerprint}
         facts["sparse"] |= {"tokenizer": sparse.tokenizer.sha256 if encoders.apart else None}
-    check_plan(recipe.work / "backbone.json", facts)
+    renew = partial(_remove, recipe.work / IDF_FILE)  # only `index` reads it
+    check_plan(recipe.work / "backbone.json", facts, renewed=("idf",), renew=renew)
     write_atomically(recipe.work / "tokenizer.json", encoder.tokenizer_json)
     if sparse is not None and encoders.apart:
         write_atomically(recipe.work / SPARSE_TOKENIZER, sparse.tokenizer_json)
@@ -290,7 +294,7 @@ def _distilled(recipe: Recipe, encoders: Encoders, folders: Mapping[str, Path], 
         run_encode(recipe, encoders)
     fitted = {
         "documents": TextStore(recipe.work / "encode").documents,
-        "queries": [file_sha256(find_file(path, "queries")) for path in distil.queries],
+        "queries": queries_sha256(distil),
         "settings": fit_settings(distil),
         **_where(encoder),
     }

@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, Self, TypeAlias
+from typing import Any, Final, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -94,7 +94,8 @@ class TermImpacts:
         words, tokens = _apart(leg.vocabulary)
         made = {"words": _counted(leg, corpus, words), "tokens": None if leg.learned else _counted(leg, corpus, tokens)}
         counted = {name: one and one.bm25.counted() for name, one in made.items()}
-        write_atomically(work / _BM25, json.dumps({"corpus_sha256": corpus.corpus_sha256, **counted}).encode())
+        about = _counted_by(leg, corpus.corpus_sha256, len(corpus))
+        write_atomically(work / _BM25, json.dumps({"by": about, **counted}).encode())
         expansion = None
         if made["words"] is not None and leg.expand is not None:
             expansion = _measure(leg, leg.expand, store, corpus, made["words"])
@@ -102,14 +103,19 @@ class TermImpacts:
         return cls(leg, expansion=expansion, **made)
 
     @classmethod
-    def again(cls, leg: SparseLeg, work: Path, corpus_sha256: str | None) -> Self:
-        """The term impacts of a corpus' bundle, for documents that come after it. Raises ResumeError where the work
-        directory was used for another corpus or table since."""
+    def again(cls, leg: SparseLeg, work: Path, corpus_sha256: str | None, documents: int | None) -> Self:
+        """The term impacts of a corpus' bundle, for documents that come after it. `documents` is the number of the
+        corpus' documents, None where it is not known. Raises ResumeError where the work directory was used for another
+        corpus, table or sparse leg since."""
         counted = read_json(work / _BM25)
-        if counted["corpus_sha256"] != corpus_sha256:
+        made = counted.get("by", {})  # earlier versions did not say
+        now = _counted_by(leg, corpus_sha256, made.get("documents", 0) if documents is None else documents)
+        if differences := [
+            f"{key}: {made.get(key)!r} there, {now[key]!r} now" for key in now if made.get(key) != now[key]
+        ]:
             raise ResumeError(
-                f"{work / _BM25}: was counted in another corpus than that of the bundle.",
-                remedy="Run `lightretriever index` with this recipe again, and push the bundle.",
+                f"{work / _BM25}: was counted for another bundle ({'; '.join(differences)}).",
+                remedy="Run `lightretriever index` with this recipe again, and serve or push that bundle.",
             )
         vocabularies = dict(zip(("words", "tokens"), _apart(leg.vocabulary), strict=True))
         made = {
@@ -215,6 +221,13 @@ def _apart(vocabulary: Vocabulary) -> tuple[Vocabulary | None, Vocabulary | None
     """The words and the tokens of a vocabulary, each with its own terms."""
     words = None if vocabulary.language is None else Vocabulary(None, vocabulary.language)
     return words, None if vocabulary.tokenizer is None else Vocabulary(vocabulary.tokenizer, None)
+
+
+def _counted_by(leg: SparseLeg, corpus_sha256: str | None, documents: int) -> dict[str, Any]:
+    """Everything that decides what is counted for BM25."""
+    settings = {name: getattr(leg, name) for name in ("learned", "quantization", "k1", "b")}
+    corpus = {"corpus_sha256": corpus_sha256, "documents": documents}
+    return {**corpus, "vocabulary": leg.vocabulary.kind, "language": leg.vocabulary.language, **settings}
 
 
 def _counted(leg: SparseLeg, corpus: EncodedCorpus, vocabulary: Vocabulary | None) -> Counted | None:

@@ -133,7 +133,7 @@ def convert_gguf(gguf: Path, target: Path) -> Path:
     """
     marker = target / "converted.json"
     if not gguf.is_file():
-        raise ModelError(f"{gguf}: no such GGUF file.")
+        raise ModelError(f"{gguf}: no such GGUF file.", remedy="Give the path of the file.")
     identity = {"source": gguf.name, "sha256": file_sha256(gguf)}
     if marker.is_file() and json.loads(marker.read_text(encoding="utf-8")) == identity:
         return target

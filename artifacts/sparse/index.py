@@ -32,7 +32,7 @@ from lightretriever.artifacts.sparse.java_bytes import (
 from lightretriever.artifacts.sparse.jvm import JavaObject, java_call, java_class
 from lightretriever.artifacts.sparse.reader import LuceneIndex
 
-__all__ = ["DocumentSet", "ImpactIndex"]
+__all__ = ["DocumentSet", "ImpactIndex", "pack_query"]
 
 _LONGEST_S: Final = 1e9  # as good as no limit, and within Java's long as nanoseconds
 
@@ -78,7 +78,7 @@ class ImpactIndex(LuceneIndex):
         float32 with m <= k, by descending score, then by ascending ordinal. Raises ValueError on bad arguments, and
         TimeoutError where the search takes longer than `seconds`.
         """
-        query = _packed(terms, weights)
+        query = pack_query(terms, weights)
         check_k(k)
         nanoseconds = round(min(max(seconds, 0.0), _LONGEST_S) * 1e9)
         handle = self._handle_of(among)
@@ -95,7 +95,7 @@ class ImpactIndex(LuceneIndex):
 
         Raises ValueError on bad arguments, such as an ordinal that no document has.
         """
-        query = _packed(terms, weights)
+        query = pack_query(terms, weights)
         check_ordinals(ordinals, self.count, self.path)
         order = np.argsort(ordinals, kind="stable")
         packed = from_java(java_call(self._impacts.scores, self.handle, *query, pack_ints(ordinals[order])))
@@ -241,6 +241,7 @@ def _most_frequent(counts: JavaObject) -> list[tuple[str, int]]:
     return sorted(unpack_counts(from_java(counts)), key=lambda one: (-one[1], one[0]))
 
 
-def _packed(terms: Sequence[str], weights: npt.NDArray[np.floating[Any]]) -> tuple[bytearray, bytearray, bytearray]:
+def pack_query(terms: Sequence[str], weights: npt.NDArray[np.floating[Any]]) -> tuple[bytearray, bytearray, bytearray]:
+    """The terms (t,) of a query and their weights (t,), for Java. ValueError as `weighted_query` has it."""
     names, values = weighted_query(terms, weights)
     return *pack_texts(utf8("term", names)), pack_floats(values)

@@ -14,7 +14,7 @@ import re
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Final, Literal, NamedTuple, get_args
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 from lightretriever.artifacts.sparse.java_bytes import from_java, pack_text, pack_texts, unpack_texts, utf8
@@ -22,7 +22,6 @@ from lightretriever.artifacts.sparse.jvm import JavaObject, java_call, java_clas
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 
 __all__ = [
-    "LANGUAGES",
     "Language",
     "Place",
     "Vocabulary",
@@ -72,8 +71,6 @@ Language = Literal[
     "turkish",
 ]
 """Whose analyzer makes the words; `standard` belongs to no language, and has neither stems nor stop words."""
-
-LANGUAGES: Final[tuple[Language, ...]] = get_args(Language)
 
 _TOKEN: Final = "#"  # before a token id, where there are words too
 _KEY: Final = ("\ufe0f", "\u20e3")  # the sign that makes one of a #

@@ -21,6 +21,7 @@ AnyPath = TypeVar("AnyPath", bound=PurePath)
 
 _CHUNK_ROWS: Final = 8192  # rows converted at a time, so that a table larger than the memory can be written
 _INT8_LIMIT: Final = 127
+_AGAIN: Final = "Fetch or build the bundle or the table again."
 
 
 def scale_path(path: AnyPath) -> AnyPath:
@@ -40,7 +41,7 @@ def write_table(path: Path, rows: npt.NDArray[np.float32], dtype: TableDtype = "
             f'{path.name}: unknown table dtype "{dtype}".', remedy=f"Use one of {', '.join(get_args(TableDtype))}."
         )
     if rows.ndim != 2 or 0 in rows.shape:
-        raise BundleError(f"{path.name}: a token table has shape (V, D), found {rows.shape}.")
+        raise BundleError(f"{path.name}: a token table has shape (V, D), found {rows.shape}.", remedy=_AGAIN)
     scales = np.zeros(rows.shape[0], dtype=np.float32)
     header = {"descr": np.lib.format.dtype_to_descr(np.dtype(dtype)), "fortran_order": False, "shape": rows.shape}
     with writing(path), path.open("wb") as file:  # not a memory map: a full disk would end the process with SIGBUS
@@ -79,14 +80,14 @@ class TokenTable:
         path = Path(path)
         rows = _map(path)
         if rows.ndim != 2 or 0 in rows.shape:
-            raise BundleError(f"{path}: a token table has shape (V, D), found {rows.shape}.")
+            raise BundleError(f"{path}: a token table has shape (V, D), found {rows.shape}.", remedy=_AGAIN)
         if rows.dtype.name not in get_args(TableDtype):
             expected = ", ".join(get_args(TableDtype))
-            raise BundleError(f"{path}: the rows are {rows.dtype.name}, expected one of {expected}.")
+            raise BundleError(f"{path}: the rows are {rows.dtype.name}, expected one of {expected}.", remedy=_AGAIN)
         if not (rows.flags.c_contiguous and rows.dtype.isnative):
             raise BundleError(
                 f"{path}: the rows are not a C array in this processor's byte order.",
-                remedy="Save the table again, as a C array.",
+                remedy=_AGAIN,
             )
         if rows.dtype != np.int8:
             return cls(rows, None)
@@ -94,7 +95,8 @@ class TokenTable:
         if scales.shape != rows.shape[:1] or scales.dtype != np.float32:
             raise BundleError(
                 f"{scale_path(path)}: expected {rows.shape[0]} float32 scales, one per row of {path.name}, "
-                f"found {scales.dtype.name} of shape {scales.shape}."
+                f"found {scales.dtype.name} of shape {scales.shape}.",
+                remedy=_AGAIN,
             )
         return cls(rows, scales.astype(np.float32, copy=False))
 
@@ -137,6 +139,6 @@ def _map(path: Path) -> npt.NDArray[np.generic]:
     try:
         return load_npy(path)
     except FileNotFoundError as error:
-        raise BundleError(f"{path}: the file is missing.", remedy="Fetch or build the bundle again.") from error
+        raise BundleError(f"{path}: the file is missing.", remedy=_AGAIN) from error
     except UNREADABLE as error:
-        raise BundleError(f"{path}: not a NumPy array: {error}.", remedy="Fetch or build the bundle again.") from error
+        raise BundleError(f"{path}: not a NumPy array: {error}.", remedy=_AGAIN) from error

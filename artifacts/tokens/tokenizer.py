@@ -4,7 +4,7 @@ import hashlib
 import re
 import unicodedata
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -16,12 +16,13 @@ from lightretriever.artifacts.errors import BundleError, TokenizerError
 from tokenizers import Tokenizer
 from tokenizers.models import BPE
 
-__all__ = ["INVISIBLE", "TextTokenizer", "document_text", "is_of_library", "sentences_of"]
+__all__ = ["INVISIBLE", "TextTokenizer", "document_text", "is_of_library", "sentences_of", "text_of"]
 
 _BATCH = 4096
 _SENTENCE_END = re.compile(r"(?<=[.!?;:])\s+|\n+|(?<=[。！？])")
 _SHORTEST = 4  # words of a sentence; a text in a script without spaces counts its characters
 _MOST_BYTES = 128 << 20
+_REMEDY = "Give a whole tokenizer.json, or fetch the model or the bundle again."
 _UNKNOWN = "\U0010fffd"
 """For private use, so that no vocabulary has it."""
 INVISIBLE = "\u00ad\u200b\u200e\u200f\u202a-\u202e\u2060\u2066-\u2069\ufeff"
@@ -35,6 +36,11 @@ _TRIAL = f"Some words, 1234 numbers\u2026 é 漢字 ภาษา 🎉\r\n\t{'a' 
 def document_text(title: str, text: str) -> str:
     """The text that stands for a document everywhere: title and text, joined by one space."""
     return f"{title.strip()} {text.strip()}".strip()
+
+
+def text_of(document: Mapping[str, Any]) -> str:
+    """The `document_text` of a stored document, by its fields."""
+    return document_text(document.get("title") or "", document.get("text") or "")
 
 
 def sentences_of(title: str, text: str) -> list[str]:
@@ -77,7 +83,7 @@ class TextTokenizer:
         try:
             content = Path(path).read_bytes()
         except OSError as error:
-            raise BundleError(f"{path}: the tokenizer can't be read: {error.strerror}.") from error
+            raise BundleError(f"{path}: the tokenizer can't be read: {error.strerror}.", remedy=_REMEDY) from error
         return cls.from_bytes(content, name=str(path), lowercase=lowercase)
 
     @classmethod
@@ -91,9 +97,9 @@ class TextTokenizer:
         except BaseException as error:
             if not is_of_library(error):
                 raise
-            raise BundleError(f"{name}: not a tokenizer.json: {error}.") from error
+            raise BundleError(f"{name}: not a tokenizer.json: {error}.", remedy=_REMEDY) from error
         if not tokenizer.vocab_size:
-            raise BundleError(f"{name}: the vocabulary is empty.", remedy="Give a tokenizer.json with a vocabulary.")
+            raise BundleError(f"{name}: the vocabulary is empty.", remedy=_REMEDY)
         return tokenizer
 
     def prepared(self, text: str) -> str:

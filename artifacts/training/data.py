@@ -114,6 +114,8 @@ def _folder(recipe: TrainRecipe, one: SetRecipe) -> Path:
 
 def _prepared(recipe: TrainRecipe, one: SetRecipe) -> TrainingSet:
     folder, documents = _folder(recipe, one), _documents(one)
+    if not documents:
+        raise RecipeError(f"data.sets: no document of the set {one.name} has a text.", remedy="Leave it out.")
     if recipe.needs_pairs and not (folder / _REPORT).is_file():
         _make(recipe, one, documents, folder)
     examples = _read_examples(folder) if recipe.needs_pairs else []

@@ -1,9 +1,20 @@
 """Training recipes: the YAML file that says how an adapter is trained, checked before anything runs."""
 
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
-from lightretriever.artifacts.pipeline.recipe import Attention, ModelRecipe, Pooling, Section, Seed, TableTraining
+from lightretriever.artifacts.pipeline.recipe import (
+    Attention,
+    ModelRecipe,
+    Place,
+    PlaceOrId,
+    Places,
+    Pooling,
+    Section,
+    Seed,
+    TableTraining,
+    name_of,
+)
 from pydantic import Field, model_validator
 
 __all__ = [
@@ -46,7 +57,7 @@ class LoraRecipe(Section):
 class SetRecipe(Section):
     """One training set in BEIR layout. `weight` is its share of the batches (None: its number of pairs)."""
 
-    path: Path
+    path: Place
     name: str = Field(default="", description="the folder's name where empty")
     split: str = "train"
     instruction: str
@@ -59,14 +70,14 @@ class SetRecipe(Section):
     @classmethod
     def _named(cls, values: dict[str, object]) -> dict[str, object]:
         if isinstance(values, dict) and not values.get("name") and values.get("path"):
-            return {**values, "name": Path(str(values["path"])).name}
+            return {**values, "name": name_of(str(values["path"]))}
         return values
 
 
 class DecontaminateRecipe(Section):
     """Leave out training queries whose content is that of any query of the sets `against`."""
 
-    against: list[Path] = Field(min_length=1)
+    against: list[Place] = Field(min_length=1)
 
 
 class NegativesRecipe(Section):
@@ -161,7 +172,7 @@ class EncoderRecipe(Section):
     through them again and again; without, it never comes to an end of new ones.
     """
 
-    path: str
+    path: PlaceOrId
     length: int = Field(default=72, ge=8)
     long_length: int = Field(default=256, ge=8)
     long_share: float = Field(default=0.1, ge=0, le=1)
@@ -188,7 +199,7 @@ Stage = Annotated[ContrastiveStage | RegressionStage, Field(discriminator="kind"
 class DevRecipe(Section):
     """The development set: every `every` steps so many queries are ranked against so many documents."""
 
-    path: Path
+    path: Place
     split: str = "dev"
     instruction: str
     every: int = Field(default=100, ge=1)
@@ -196,7 +207,7 @@ class DevRecipe(Section):
     documents: int = Field(default=2000, ge=1)
 
 
-class TrainRecipe(Section):
+class TrainRecipe(Places):
     """A whole training run. The adapter is written to `output`, everything else to `work`.
 
     With `idf_rows` a dense query is mean_i IDF(t_i) · e(t_i): the table's rows are multiplied by their token's IDF.
@@ -206,6 +217,8 @@ class TrainRecipe(Section):
     arithmetic, "auto" that of the model's weights. With `shard` each of several processes holds a part of all weights.
     `trackers` are names that accelerate knows.
     """
+
+    page: ClassVar[str] = "docs/training.md"
 
     name: str = Field(min_length=1)
     model: ModelRecipe
@@ -225,8 +238,6 @@ class TrainRecipe(Section):
     shard: bool = False
     trackers: list[str] = Field(default_factory=list)
     checkpoint_every: int = Field(default=50, ge=1)
-    work: Path
-    output: Path
 
     @model_validator(mode="after")
     def _stages_fit(self) -> Self:

@@ -14,7 +14,6 @@ import time
 from dataclasses import asdict, replace
 from io import BytesIO
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import numpy as np
@@ -243,7 +242,7 @@ def read_progress(work: Path) -> Progress:
 def _read_checkpoint(file: Path) -> dict[str, Any]:
     try:
         content: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
-    except (OSError, RuntimeError, EOFError, UnpicklingError) as error:
+    except Exception as error:  # torch documents no list of those that damage ends in
         raise _unusable(file, error) from error
     return content
 

@@ -11,6 +11,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 from accelerate import Accelerator
+from lightretriever.artifacts.errors import RecipeError
 from lightretriever.artifacts.pipeline.encoder import Encoder
 from lightretriever.artifacts.pipeline.fit_texts import teacher_vectors
 from lightretriever.artifacts.pipeline.model import CHARS_PER_TOKEN, Backbone
@@ -21,6 +22,8 @@ __all__ = ["BLOCK", "TaughtTexts", "cut"]
 
 BLOCK: Final = 2048
 """Texts that are drawn and encoded together."""
+
+_LEAST_APART: Final = 2  # so that each has a neighbour
 
 # What a random number is for.
 _HELD_OUT, _BLOCK_OF = range(2)
@@ -41,8 +44,8 @@ class TaughtTexts:
         recipe: TrainRecipe,
         accelerator: Accelerator,
     ) -> None:
-        """Raises ValueError for a recipe without a teacher. Reading raises ResumeError where the work directory holds
-        vectors of another teacher."""
+        """Raises ValueError for a recipe without a teacher, and RecipeError for sets of too few texts. Reading raises
+        ResumeError where the work directory holds vectors of another teacher."""
         if recipe.teacher is None:
             raise ValueError("the recipe has no teacher")
         self._backbone, self._teacher, self._accelerator = backbone, teacher, accelerator
@@ -56,6 +59,12 @@ class TaughtTexts:
             apart = set(random.permutation(len(texts))[: min(recipe.teacher.held_out, len(texts) // 10)].tolist())
             self._trained.append([text for place, text in enumerate(texts) if place not in apart])
             self._apart += [texts[place] for place in sorted(apart)]
+        if len(self._apart) < _LEAST_APART:
+            raise RecipeError(
+                f"data.sets: {len(self._apart)} texts can be held out, a tenth of each set at most; {_LEAST_APART} are "
+                "needed.",
+                remedy="Give sets of more texts, or raise teacher.held_out.",
+            )
         self._blocks = recipe.teacher.blocks
         self.block = lru_cache(maxsize=self._blocks or 2)(self._block)  # a batch may lie in two neighbouring blocks
 

@@ -42,9 +42,9 @@ from lightretriever.artifacts.evaluation.report import environment
 from lightretriever.artifacts.evaluation.runs import JudgedQueries, Ranking, ndcg_per_query, ranking, read_judged
 from lightretriever.artifacts.files.workdir import read_json
 from lightretriever.artifacts.pipeline import expansion
-from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder, TermNumbers
+from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder
 from lightretriever.artifacts.pipeline.build import sparse_leg
-from lightretriever.artifacts.pipeline.encoded import ImpactRow, TermCounts, TextStore, csr
+from lightretriever.artifacts.pipeline.encoded import ImpactRow, TermCounts, TermNumbers, TextStore, csr
 from lightretriever.artifacts.pipeline.recipe import Recipe, read_recipe
 from lightretriever.artifacts.pipeline.terms import SparseLeg
 from lightretriever.artifacts.sparse.index import ImpactIndex

@@ -10,20 +10,18 @@ import numpy as np
 import orjson
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.evaluation.bm25 import build_word_index
-from lightretriever.artifacts.sparse.index import ImpactIndex
-from lightretriever.artifacts.tokens.tokenizer import document_text
+from lightretriever.artifacts.evaluation.systems import document_texts
 from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.search.documents import Documents
 from lightretriever.service.search.encoder import QueryEncoder
 
-__all__ = ["CANDIDATES", "RANK_CONSTANT", "Row", "built", "by_number", "document_texts", "folder_of"]
+__all__ = ["CANDIDATES", "RANK_CONSTANT", "Row", "built", "by_number", "folder_of"]
 __all__ += [
     "hit",
     "index_of",
     "probes",
     "query_encoder",
     "read_rows",
-    "stored_documents",
     "term_numbers",
     "vectors_of",
     "word_index",
@@ -34,23 +32,9 @@ CANDIDATES: Final = 100
 RANK_CONSTANT: Final = 60
 """Constant of reciprocal rank fusion, as in the service."""
 
-_CHUNK: Final = 1024
 _READ: Final = 8192  # documents whose terms are read together, since each time asks Lucene every term
 Row = tuple[int, list[float], dict[str, float], bytes]
 """A document: its ordinal, dense vector of length D, impacts by term, and JSON."""
-
-
-def stored_documents(index: ImpactIndex) -> Iterator[bytes]:
-    """Give the JSON of every document, in ordinal order."""
-    for start in range(0, index.count, _CHUNK):
-        yield from index.documents(np.arange(start, min(start + _CHUNK, index.count)))
-
-
-def document_texts(index: ImpactIndex) -> Iterator[str]:
-    """Give title and text of every document, as encoded, in ordinal order."""
-    for raw in stored_documents(index):
-        document: dict[str, Any] = orjson.loads(raw)
-        yield document_text(document.get("title") or "", document.get("text") or "")
 
 
 def read_rows(bundle: Bundle) -> Iterator[Row]:

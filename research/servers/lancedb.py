@@ -21,7 +21,7 @@ from lancedb.index import FTS, HnswSq
 from lancedb.query import MatchQuery
 from lancedb.rerankers import RRFReranker
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.tokens.tokenizer import document_text
+from lightretriever.artifacts.tokens.tokenizer import text_of
 
 from research.servers.bundle_documents import RANK_CONSTANT, Row, hit, index_of, read_rows, vectors_of
 from research.servers.minimal_server import Hits, Search, serve_system
@@ -48,9 +48,7 @@ def build_table(bundle: Bundle, path: Path) -> None:
 
 def _record(row: Row) -> dict[str, Any]:
     _, dense, _, raw = row
-    document = orjson.loads(raw)
-    words = document_text(document.get("title") or "", document.get("text") or "")
-    return {"vector": dense, "words": words, "raw": raw.decode()}
+    return {"vector": dense, "words": text_of(orjson.loads(raw)), "raw": raw.decode()}
 
 
 @contextmanager

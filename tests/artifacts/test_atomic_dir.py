@@ -105,6 +105,18 @@ def test_a_place_that_can_not_be_written_is_named(tmp_path: Path) -> None:
         write(tmp_path / "file" / "t", "x")
 
 
+def test_whether_a_place_can_be_written_is_known_before(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for place, what in (("file/t", "Not a directory"), ("x" * 254, "File name too long")):
+        with pytest.raises(BundleError, match=f"can't be written: .*{what}"):
+            check_target(tmp_path / place, overwrite=True, marker="marker")
+    write(tmp_path / "t", "old")
+    before = names(tmp_path)
+    check_target(tmp_path / "t", overwrite=True, marker="marker")
+    check_target(tmp_path / "other", overwrite=False, marker="marker")
+    assert names(tmp_path) == before
+
+
 def test_a_relative_target_stays_where_it_was_meant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with new_folder(Path("t"), overwrite=False, marker="marker") as folder:

@@ -5,7 +5,7 @@ import lzma
 from pathlib import Path
 
 import pytest
-from lightretriever.artifacts.corpus.beir import Corpus, read_qrels, read_queries
+from lightretriever.artifacts.corpus.beir import Corpus, read_ids, read_qrels, read_queries
 from lightretriever.artifacts.errors import CorpusError
 
 GOOD = {"_id": "a", "title": "T", "text": "x"}
@@ -75,6 +75,12 @@ def test_a_truncated_gzip_file_is_never_silently_short(tmp_path: Path) -> None:
     (tmp_path / "corpus.jsonl.gz").write_bytes(content[:-20])
     with pytest.raises(CorpusError, match="can't be read to its end"):
         list(Corpus(tmp_path, skip_bad=True))
+
+
+def test_what_is_no_file_of_lines_is_told(tmp_path: Path) -> None:
+    for name, reason in (("nothing", "No such file or directory"), (".", "it is no regular file")):
+        with pytest.raises(CorpusError, match=rf"can't be read to its end: {reason}\. Name a file that you may read"):
+            read_ids(tmp_path / name)
 
 
 def test_a_missing_corpus_is_named(tmp_path: Path) -> None:

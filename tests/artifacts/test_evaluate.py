@@ -381,6 +381,14 @@ def test_an_output_that_is_no_folder_is_an_error(tiny_bundle: Bundle, tmp_path: 
         evaluate_bundle(tiny_bundle.path, dataset, tmp_path / "out")
 
 
+def test_results_inside_a_bundle_are_refused(tiny_bundle: Bundle, tmp_path: Path) -> None:
+    dataset = write_dataset(tmp_path / "toy", QRELS)
+    for output in (tiny_bundle.path, tiny_bundle.path / "evaluation"):
+        with pytest.raises(BundleError, match="is inside the bundle"):
+            evaluate_bundle(tiny_bundle.path, dataset, output)
+    Bundle.open(tiny_bundle.path)
+
+
 @pytest.mark.parametrize("candidates", [99, 0])
 def test_too_few_candidates_to_be_measured_are_an_error(tiny_bundle: Bundle, tmp_path: Path, candidates: int) -> None:
     with pytest.raises(RecipeError, match=f"candidates is {candidates}; R@100 needs 100 of each leg"):

@@ -123,7 +123,7 @@ def test_a_pipe_or_folder_is_no_recipe(tmp_path: Path) -> None:
 
 
 def test_a_missing_recipe_is_named(tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match=r"none\.yaml: the recipe can't be read"):
+    with pytest.raises(RecipeError, match=r"none\.yaml: the recipe can't be read: .*\. Name a YAML file"):
         read_recipe(tmp_path / "none.yaml", Recipe)
 
 
@@ -135,3 +135,38 @@ def test_every_shipped_recipe_is_valid(shipped: Path) -> None:
         assert read_recipe(shipped, GeneralTableRecipe).texts
     else:
         assert read_recipe(shipped, Recipe).tasks
+
+
+def test_a_tilde_is_the_home_directory_in_every_path(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/someone")
+    values = {"model.path": "~/a + ~/b", "model.idf": "~/idf.npy", "corpus.path": "~/c", "work": "~/w", "output": "~/o"}
+    recipe = read_recipe(path, Recipe, {**values, "index.queries": "~/q", "tasks": {"web": "~/ is the home directory"}})
+    assert recipe.model.path == "/home/someone/a + /home/someone/b"
+    assert (recipe.model.idf, recipe.corpus.path) == ("/home/someone/idf.npy", "/home/someone/c")
+    assert [recipe.work, recipe.output, recipe.index.queries] == [Path("/home/someone", name) for name in "woq"]
+    assert recipe.tasks == {"web": "~/ is the home directory"}
+    assert read_recipe(path, Recipe, {"model.idf": "auto", "work": "~no-such-user/w"}).work == Path("~no-such-user/w")
+
+
+@pytest.mark.parametrize("work", ["o", "o/work", "./x/../o/work"])
+def test_a_work_directory_inside_the_output_is_refused(path: Path, work: str) -> None:
+    with pytest.raises(RecipeError, match=r"work is .*, inside output, o, which is replaced as a whole"):
+        read_recipe(path, Recipe, {"work": work})
+    assert read_recipe(path, Recipe, {"work": "w", "output": "w/o"}).output == Path("w/o")
+
+
+def test_a_folder_has_its_name_however_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "shop" / "inner").mkdir(parents=True)
+    for place, corpus in (("shop", "."), ("shop", "./"), ("shop/inner", ".."), (".", "shop/"), (".", "shop/inner/..")):
+        monkeypatch.chdir(tmp_path / place)
+        (tmp_path / "r.yaml").write_text(yaml.safe_dump({"model": {"path": "m"}, "corpus": {"path": corpus}}))
+        assert read_recipe(tmp_path / "r.yaml", Recipe).work == Path("runs/shop/work")
+
+
+def test_an_error_names_the_page_of_its_recipe_and_not_all_of_it(path: Path) -> None:
+    with pytest.raises(
+        RecipeError, match=r"recipe: work is w, inside output, w, .* as a whole\. See docs/pipeline\.md"
+    ):
+        read_recipe(path, Recipe, {"output": "w"})
+    with pytest.raises(RecipeError, match=r"data: Field required; .* See docs/training\.md for every key"):
+        read_recipe(path, TrainRecipe)

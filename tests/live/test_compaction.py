@@ -156,3 +156,9 @@ def test_a_bundle_before_the_journal_begins_is_refused(bundle: Bundle, tmp_path:
         SearchEngine.open(bundle, own)
     with SearchEngine.open(made, own) as engine:
         assert not {"music", "editor"} & found(engine).keys()
+
+
+def test_a_folder_without_a_journal_is_refused(bundle: Bundle, tmp_path: Path) -> None:
+    with pytest.raises(JournalError, match=r"typo: there is no journal\. Give the folder"):
+        compact(bundle, tmp_path / "typo", tmp_path / "new")
+    assert list(tmp_path.iterdir()) == []

@@ -11,7 +11,7 @@ from time import perf_counter
 import numpy as np
 import pytest
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.errors import DiskError, JournalError
+from lightretriever.artifacts.errors import BundleError, DiskError, JournalError
 from lightretriever.artifacts.live.journal import Journal, Record
 
 from tests.service.process import ROOT
@@ -206,3 +206,12 @@ def test_a_folder_that_can_not_be_made_is_told(tiny_bundle: Bundle, tmp_path: Pa
     (tmp_path / "file").write_text("")
     with pytest.raises(DiskError, match="file can't be written"):
         Journal(tmp_path / "file", tiny_bundle.manifest)
+
+
+def test_a_journal_inside_a_bundle_is_refused(tiny_bundle: Bundle, tmp_path: Path) -> None:
+    """A bundle with other files can't be opened, so the service would not start again."""
+    shutil.copytree(tiny_bundle.path, tmp_path / "bundle")
+    for folder in (tmp_path / "bundle", tmp_path / "bundle" / "live", tmp_path / "bundle" / "a" / "b"):
+        with pytest.raises(BundleError, match=r"is inside the bundle .*bundle, which .*Choose a place outside of it"):
+            Journal(folder, tiny_bundle.manifest)
+    Bundle.open(tmp_path / "bundle")

@@ -1,8 +1,12 @@
 """The words of every language: stems, stop words, other scripts, and names with signs."""
 
+from typing import Final, get_args
+
 import pytest
 from lightretriever.artifacts.errors import JavaError
-from lightretriever.artifacts.sparse.vocabulary import LANGUAGES, Language, words_of
+from lightretriever.artifacts.sparse.vocabulary import Language, words_of
+
+LANGUAGES: Final[tuple[Language, ...]] = get_args(Language)
 
 FORMS: dict[Language, tuple[str, str, str]] = {
     "english": ("retrieving", "retrieves", "the"),

@@ -31,6 +31,7 @@ from tests.support.commands import invoke, run
 from tests.support.models import load, save_model
 from tests.support.recipes import change, write_recipe
 from tests.support.states import token_states_naive
+from tests.support.tiny import make_tiny_bundle
 
 TASKS = {"web": "Given a web search query, retrieve relevant passages", "fact": "Given a claim, find its evidence"}
 
@@ -228,7 +229,9 @@ def test_index_says_which_stage_is_missing(built: Path, tmp_path: Path) -> None:
     ("changes", "message"),
     [
         ({"output": "{tmp}/taken"}, "exists already"),
-        ({"index.factory": "Nonsense", "index.dimension": 16}, "Nonsense"),
+        ({"index.factory": "Nonsense"}, "Nonsense"),
+        ({"output": "{tmp}/tiny/inside"}, "is inside the bundle"),
+        ({"corpus.path": "x" * 300}, "File name too long. Look at the path"),
         ({"index.dimension": 999}, "index.dimension is 999, but the vectors of llama have 32 values"),
         ({"corpus.path": "{tmp}/nothing"}, "no corpus.jsonl or corpus.jsonl.gz there"),
         ({"corpus.path": "{tmp}/bad.jsonl"}, "line 1: not JSON"),
@@ -242,6 +245,8 @@ def test_a_mistake_is_found_before_anything_is_encoded(
     (tmp_path / "taken").mkdir()
     (tmp_path / "bad.jsonl").write_text("nonsense\n")
     (tmp_path / "empty.jsonl").write_text("\n")
+    if "inside" in str(changes):
+        make_tiny_bundle(tmp_path / "tiny", documents=12)
     texts = {key: value.replace("{tmp}", str(tmp_path)) for key, value in changes.items() if isinstance(value, str)}
     change(recipe, {**changes, **texts})
     result = invoke("build", recipe)

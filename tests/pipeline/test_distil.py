@@ -166,6 +166,8 @@ def test_given_vectors_are_used_as_they_are(recipe: Path, tmp_path: Path, vector
     np.testing.assert_array_equal(dense[7], dense[8])
     vectors[7] = vectors[9]
     np.save(tmp_path / "vectors.npy", vectors)
+    with pytest.raises(ResumeError, match=r"vectors_sha256: .*Let distil\.vectors have the vectors of this corpus"):
+        run("index", recipe)
     run("encode", recipe)
     dense = TextStore(tmp_path / "work" / "encode").whole().dense
     np.testing.assert_array_equal(dense[7], dense[9])
@@ -175,7 +177,7 @@ def test_given_vectors_are_used_as_they_are(recipe: Path, tmp_path: Path, vector
     ("name", "message"),
     [
         ("short", r"is float32 of shape \(119, 32\), expected float16 or float32 of shape \(120, 32\)"),
-        ("double", r"is float64 of shape"),
+        ("double", r"is float64 of shape .* saved as vectors\.astype\(numpy\.float32\)"),
         ("random", r'\d+ of \d+ compared rows .* The first of them is row 0, document "music", with a cosine of'),
         ("shifted", r"The first of them is row [234]\d, document"),
         ("end", r"The first of them is row 11\d, document"),
@@ -248,9 +250,11 @@ def test_ids_in_another_order_are_refused(recipe: Path, tmp_path: Path, vectors:
         (swapped, "line 1 of .* has 'editor' where the corpus has \"music\""),
         (ids[:-1], "line 120 of .* has 'nothing'"),
         ([*ids, "one more"], "has 121 ids, the corpus 120 documents"),
+        ([*ids[:2], "x" * 600], r"vectors\.ids, line 3: .* at most 512 bytes .* Mend the line"),
+        ([], "there is no id in it"),
     ):
         (tmp_path / "vectors.ids").write_text("".join(f"{one}\n" for one in wrong))
-        with pytest.raises(RecipeError, match=message):
+        with pytest.raises(LightRetrieverError, match=message):
             run("encode", recipe)
 
 
@@ -310,9 +314,10 @@ def test_other_settings_of_the_fit_fit_the_table_again_and_nothing_is_encoded(
     copied = Path(shutil.copytree(finished.parent, tmp_path / "copied"))
     recipe = copied / "recipe.yaml"
     change(recipe, {"work": str(copied / "work"), "output": str(copied / "bundle"), key: value})
-    if key != "distil.queries":
-        with pytest.raises(ResumeError, match=r"was fitted with other settings\. Run `lightretriever distil-table`"):
-            run("index", recipe)
+    other = key.removeprefix("distil.") if key == "distil.queries" else "settings"
+    message = rf"was made of other {other} than there are now\. Run `lightretriever distil-table`"
+    with pytest.raises(ResumeError, match=message):
+        run("index", recipe)
     encoded = {file: file.stat().st_mtime_ns for file in (copied / "work" / "encode").glob("run-*/*")}
     table = copied / "work" / "tables" / "search" / "table.npy"
     before = table.read_bytes()
@@ -379,6 +384,13 @@ def test_distinct_rows_lack_what_all_have_in_common_and_weigh_by_idf() -> None:
     expected = (states - common) * np.log1p((2 - np.array([2, 1, 0]) + 0.5) / (np.array([2, 1, 0]) + 0.5))[:, None]
     expected /= np.linalg.norm(expected[:2], axis=1).mean()
     np.testing.assert_allclose(rows, expected, rtol=1e-5)
+
+
+def test_documents_without_a_token_leave_the_rows_as_they_are() -> None:
+    """So it is where a table is fitted to queries, and the corpus is of another script."""
+    states = np.array([[1, 1], [1, 3]], dtype=np.float32)
+    rows = distinct_rows(states, count_tokens([np.empty(0, np.int32)], vocab_size=2))
+    np.testing.assert_allclose(rows, states * np.log1p(1.5 / 0.5), rtol=1e-6)
 
 
 def test_an_id_without_a_state_has_a_row_of_zeros() -> None:

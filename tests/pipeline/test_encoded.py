@@ -5,7 +5,7 @@ import os
 import resource
 import shutil
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from lightretriever.artifacts.corpus.beir import Corpus
+from lightretriever.artifacts.corpus.beir import Corpus, Document, Known
 from lightretriever.artifacts.errors import CorpusError, DiskError, ResumeError
+from lightretriever.artifacts.files.workdir import work_lock
 from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder
 from lightretriever.artifacts.pipeline.encoded import (
     FORMAT,
@@ -272,3 +273,33 @@ def test_impacts_of_counts_are_those_of_texts(tmp_path: Path) -> None:
     bm25 = Bm25Encoder.of(counts, ENGLISH, quantization=100, k1=0.9, b=0.4)
     for found, expected in zip(bm25.rows(counts, 7, 31), bm25.impacts(texts[7:31]), strict=True):
         np.testing.assert_array_equal(found, expected)
+
+
+class Growing(Corpus):
+    """A corpus that another program still writes."""
+
+    def read(self, known: Callable[[bytes], Known | None] | None = None) -> Iterator[tuple[bytes, Document | Known]]:
+        yield from super().read(known)
+        with self.path.open("a") as file:
+            file.write(json.dumps({"_id": "more", "text": "more"}) + "\n")
+
+
+def test_a_corpus_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> None:
+    growing = Growing(write(tmp_path, LINES).path)
+    with pytest.raises(CorpusError, match=r"corpus\.jsonl: changed while it was read\. Run it again"):
+        EncodedCorpus.of(growing, tmp_path / "encoded")
+    assert list((tmp_path / "encoded").iterdir()) == []
+    assert len(EncodedCorpus.of(Corpus(growing.path), tmp_path / "encoded")) == len(LINES) + 1
+
+
+def test_files_of_others_stay(tmp_path: Path) -> None:
+    """A work directory may be a folder that has other files as well."""
+    EncodedCorpus.of(write(tmp_path, LINES), tmp_path / "encoded")
+    mine = [tmp_path / "encoded" / "notes.txt", tmp_path / "download.partial"]
+    left = tmp_path / "tables" / f"plan.json.{'0123456789abcdef' * 2}.partial"
+    left.parent.mkdir()
+    for file in (*mine, left):
+        file.write_text("")
+    with work_lock(tmp_path):
+        EncodedCorpus.of(write(tmp_path, LINES[:3]), tmp_path / "encoded")
+    assert [file.exists() for file in (*mine, left)] == [True, True, False]

@@ -9,8 +9,8 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
 from lightretriever.artifacts.corpus.bounds import MAX_IMPACT
 from lightretriever.artifacts.errors import RecipeError, ResumeError
-from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder, TermNumbers
-from lightretriever.artifacts.pipeline.encoded import ImpactRow, TermCounts
+from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder
+from lightretriever.artifacts.pipeline.encoded import ImpactRow, TermCounts, TermNumbers
 from lightretriever.artifacts.pipeline.expansion import Expansion, Matrix, word_rows
 from lightretriever.artifacts.pipeline.later import LaterDocuments
 from lightretriever.artifacts.pipeline.recipe import Recipe, read_recipe
@@ -251,9 +251,37 @@ def test_documents_that_come_later_are_those_of_the_bundle(tmp_path: Path, vocab
             assert len(common) >= 0.95 * max(len(expected), len(found))  # vectors were rounded to 16 bits
             assert all(abs(expected[term] - found[term]) <= 1 for term in common)
             assert any(term.startswith("#") for term in found) == (vocabulary == "both")
-    for other in (False, {"terms": 16, "weight": 1.0}):
-        with pytest.raises(ResumeError, match=r"was made with expand terms=16 weight=0\.25, the recipe has"):
-            LaterDocuments.open(read_recipe(change(recipe, {"expand": other}), Recipe), manifest, MAX_IMPACT)
+
+
+def test_documents_that_come_later_need_the_sparse_leg_of_the_bundle(tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path, "expand")
+    run("build", recipe)
+    manifest, made = Bundle.open(tmp_path / "bundle").manifest, "made with another sparse leg than the recipe has now"
+    for changed, found in (
+        ({"expand": False}, f"{made} .*expansion: terms=16 weight=0.25 there, None now"),
+        ({"expand.weight": 1.0}, f"{made} .*expansion: "),
+        ({"index.language": "german"}, f"{made} .language: english there, german now"),
+        ({"index.k1": 1.2}, f"{made} .k1: 0.9 there, 1.2 now"),
+        ({"index.vocabulary": "both"}, f"{made} .vocabulary: words there, both now"),
+    ):
+        with pytest.raises(ResumeError, match=found):
+            LaterDocuments.open(read_recipe(recipe, Recipe, changed), manifest, MAX_IMPACT)
+
+
+def test_documents_that_come_later_need_the_counts_of_the_bundle(tmp_path: Path) -> None:
+    """The work directory has those of the bundle that was written last."""
+    recipe = write_recipe(tmp_path, "expand")
+    run("build", recipe)
+    manifest, loaded = Bundle.open(tmp_path / "bundle").manifest, read_recipe(recipe, Recipe)
+    run("index", change(recipe, {"index.k1": 1.2}), "--output", tmp_path / "other")
+    with pytest.raises(ResumeError, match=r"was counted for another bundle \(k1: 1\.2 there, 0\.9 now\)"):
+        LaterDocuments.open(loaded, manifest, MAX_IMPACT)
+    run("build", change(recipe, {"index.k1": 0.9}), "--limit", 40, "--output", tmp_path / "small")
+    with pytest.raises(ResumeError, match=r"was counted for another bundle \(documents: 40 there, 60 now\)"):
+        LaterDocuments.open(loaded, manifest, MAX_IMPACT)
+    (tmp_path / "work" / "bm25.json").write_text('{"words": {}, "tokens": null}')  # as an earlier version had it
+    with pytest.raises(ResumeError, match=r"was counted for another bundle \(corpus_sha256: None there"):
+        LaterDocuments.open(loaded, manifest, MAX_IMPACT)
 
 
 def test_tokens_are_not_expanded(tmp_path: Path) -> None:

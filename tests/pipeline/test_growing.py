@@ -87,6 +87,23 @@ def test_a_changed_corpus_is_built_from_what_was_encoded_to_the_bytes_of_a_fresh
     assert files(tmp_path / "work") == files(tmp_path / "fresh")
 
 
+def test_a_trial_with_some_documents_costs_nothing_of_all(tmp_path: Path) -> None:
+    """Neither vectors of documents nor those of sentences that the table is fitted to."""
+    recipe = write_recipe(tmp_path, "distil")
+    run("build", recipe)
+    folders = ("encode", "tables/web/teacher")
+    before = {folder: TextStore(tmp_path / "work" / folder).whole().dense.tobytes() for folder in folders}
+    trial = summary_of("build", recipe, "--limit", 20, "--output", tmp_path / "trial")
+    assert (trial["documents"], *counts(trial)) == (20, 20, 0, 0)
+    assert counts(summary_of("build", recipe, "--overwrite")) == (COUNT, 0, 0)
+    for folder, vectors in before.items():
+        assert TextStore(tmp_path / "work" / folder).whole().dense.tobytes() == vectors
+        assert len(list((tmp_path / "work" / folder).glob("run-*"))) == 1
+    other = ["--work", tmp_path / "fresh", "--output", tmp_path / "bundle2"]
+    run("build", recipe, "--limit", 20, *other)
+    assert content(tmp_path / "trial") == content(tmp_path / "bundle2")
+
+
 def test_what_is_known_of_a_text_is_taken_and_not_made_again(backbone: Backbone, tmp_path: Path) -> None:
     """The kept vectors are changed on disk, which shows where they come from."""
     encoders = Encoders(LanguageModel.of(backbone, SETTINGS), None, SETTINGS)
@@ -160,7 +177,7 @@ def test_a_table_that_was_fitted_to_other_documents_is_fitted_again(tmp_path: Pa
     assert str(early).endswith("Run `lightretriever encode` with this recipe again.")
     assert summary_of("encode", recipe)["next"] == f"lightretriever {stage} {recipe}"
     failed = invoke("index", recipe, "--overwrite").exception
-    assert f"was fitted to other documents than those that are encoded. Run `lightretriever {stage}`" in str(failed)
+    assert f"was made of other documents than there are now. Run `lightretriever {stage}`" in str(failed)
     assert summary_of(stage, recipe)["next"] == f"lightretriever index {recipe}"
     run("index", recipe, "--overwrite")
 

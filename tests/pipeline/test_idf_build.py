@@ -23,7 +23,7 @@ from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
-from tests.support.commands import run
+from tests.support.commands import run, summary_of
 from tests.support.models import load
 from tests.support.recipes import change, write_recipe
 
@@ -204,9 +204,13 @@ def test_changed_weights_are_noticed(built: Path, tmp_path: Path, idf: npt.NDArr
     change(built, {"model.idf": str(tmp_path / "other.npy")})
     with pytest.raises(ResumeError, match=r"model\.idf is .*other\.npy with SHA-256 .* now, was begun with"):
         run("index", built, "--overwrite")
-    with pytest.raises(ResumeError, match=r"backbone\.json: .*\(idf: "):
-        run("encode", built)
-    change(built, {"model.idf": "auto"})
+    run("encode", built)
+    run("index", built, "--overwrite")
+    np.testing.assert_array_equal(Bundle.open(tmp_path / "bundle").idf(), idf * 2)
+    made = summary_of("build", change(built, {"model.idf": None}), "--overwrite")
+    assert (made["reused"], made["encoded"]) == (DOCUMENTS, 0)
+    assert not (tmp_path / "work" / "idf.npy").exists()
+    run("encode", change(built, {"model.idf": "auto"}))
     save_idf(tmp_path / "work" / "idf.npy", idf * 2)
     with pytest.raises(ResumeError, match=r"idf\.npy: was changed"):
         run("index", built, "--overwrite")

@@ -144,7 +144,9 @@ def test_what_is_missing_or_was_changed_is_said(recipe: Path, tmp_path: Path) ->
     assert "Run `lightretriever refine`" in str(invoke("index", recipe).exception)
     run("refine", recipe)
     other = changed(recipe, refine={**REFINE, "epochs": 2})
-    assert "was fitted with other settings. Run `lightretriever refine`" in str(invoke("index", other).exception)
+    assert "was made of other settings than there are now. Run `lightretriever refine`" in str(
+        invoke("index", other).exception
+    )
     run("refine", other)
     run("index", other, "--overwrite")
     run("refine", recipe)

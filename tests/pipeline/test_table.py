@@ -120,9 +120,10 @@ def test_a_released_table_that_does_not_fit_is_refused(recipe: Recipe, tmp_path:
     torch.save({"a": torch.zeros(5, 6)}, file)
     with pytest.raises(ModelError, match="no table, but a dict"):
         load_embedding_bag(file, 5, 6)
-    file.write_bytes(b"PK broken")
-    with pytest.raises(ModelError, match="no table"):
-        load_embedding_bag(file, 5, 6)
+    for damaged in (b"PK broken", b"junk", b"", b"\x80\x02."):
+        file.write_bytes(damaged)
+        with pytest.raises(ModelError, match=r"no table: .*Give the release's emb_bag\.pt"):
+            load_embedding_bag(file, 5, 6)
 
 
 def test_a_table_of_an_unknown_task_is_refused(recipe: Recipe) -> None:

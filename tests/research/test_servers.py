@@ -30,7 +30,6 @@ from sentence_transformers import SentenceTransformer
 from research.servers.bundle_documents import (
     by_number,
     read_rows,
-    stored_documents,
     term_numbers,
     vectors_of,
     word_index,
@@ -234,7 +233,7 @@ def words(tiny_bundle: Bundle, tmp_path: Path) -> Iterator[WordIndex]:
 def test_a_bundle_gives_its_documents_and_vectors_back(tiny_bundle: Bundle, words: WordIndex) -> None:
     with tiny_bundle.sparse() as index:
         assert words.ids() == index.ids()
-        raw = list(stored_documents(index))
+        raw = index.documents(np.arange(index.count))
         assert [json.loads(one)["_id"] for one in raw] == index.ids()
         indptr, names, terms, impacts = index.rows(0, index.count)
         vectors = tiny_bundle.dense().vectors(np.arange(index.count))

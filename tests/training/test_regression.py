@@ -17,7 +17,7 @@ import pytest
 import torch
 import yaml
 from accelerate import Accelerator
-from lightretriever.artifacts.errors import ModelError, ResumeError
+from lightretriever.artifacts.errors import ModelError, RecipeError, ResumeError
 from lightretriever.artifacts.files.workdir import check_plan, read_json
 from lightretriever.artifacts.pipeline.biencoder import load_biencoder
 from lightretriever.artifacts.pipeline.encoder import token_rows
@@ -313,3 +313,13 @@ def test_an_adapter_remembers_how_many_layers_it_was_trained_on(toy: Path, tmp_p
     assert train(TrainRecipe.model_validate(recipe_of(toy, tmp_path, steps=1, layers=1)))
     backbone = load(toy / "model", tmp_path, adapter=str(tmp_path / "adapter"))
     assert cast(PreTrainedModel, backbone.decoder).config.num_hidden_layers == 1
+
+
+def test_sets_of_too_few_texts_are_refused(toy: Path, tmp_path: Path) -> None:
+    write_toy_set(tmp_path / "few", "train", 12, seed=1)
+    recipe = recipe_of(toy, tmp_path, data={"sets": [{"path": str(tmp_path / "few"), "instruction": "find"}]})
+    with pytest.raises(RecipeError, match=r"data\.sets: 1 texts can be held out, .*; 2 are needed"):
+        train(TrainRecipe.model_validate(recipe))
+    (tmp_path / "few" / "corpus.jsonl").write_text("\n")
+    with pytest.raises(RecipeError, match=r"data\.sets: no document of the set few has a text"):
+        train(TrainRecipe.model_validate({**recipe, "work": str(tmp_path / "other")}))

@@ -1,8 +1,6 @@
 package lightretriever;
 
 import java.io.IOException;
-import java.nio.ByteBuffer;
-import java.nio.ByteOrder;
 import java.nio.IntBuffer;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
@@ -19,7 +17,7 @@ import org.apache.lucene.index.SortedSetDocValues;
 public final class FieldValues {
   private FieldValues() {}
 
-  /** Every value and in how many of the documents it is: n, n int32 counts, then the values, packed by Packed.parts. */
+  /** Every value and in how many of the documents it is, packed by Packed.counts. */
   public static byte[] counts(OpenIndex index, byte[] ordinals, byte[] field) throws IOException {
     IntBuffer given = Packed.ints(ordinals);
     int[] documents = new int[given.limit()];
@@ -84,11 +82,7 @@ public final class FieldValues {
     for (String value : counts.keySet()) {
       texts.add(value.getBytes(StandardCharsets.UTF_8));
     }
-    byte[] packed = Packed.parts(texts);
-    ByteBuffer whole = ByteBuffer.allocate(4 + 4 * counts.size() + packed.length).order(ByteOrder.LITTLE_ENDIAN);
-    whole.putInt(counts.size());
-    counts.values().forEach(whole::putInt);
-    return whole.put(packed).array();
+    return Packed.counts(texts, counts.values());
   }
 
   /** The documents to look at. */

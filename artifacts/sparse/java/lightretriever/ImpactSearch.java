@@ -14,6 +14,7 @@ import org.apache.lucene.index.PostingsEnum;
 import org.apache.lucene.index.Term;
 import org.apache.lucene.index.Terms;
 import org.apache.lucene.index.TermsEnum;
+import org.apache.lucene.search.similarities.BM25Similarity;
 import org.apache.lucene.util.ArrayUtil;
 import org.apache.lucene.util.BytesRef;
 
@@ -39,6 +40,14 @@ public final class ImpactSearch {
         () ->
             new TermSearch(index, new ImpactSimilarity())
                 .best(added, subtracted, k, filter, deadline));
+  }
+
+  /** The best k documents of an index of words, by Lucene's own BM25 in place of impacts: a system to compare with. */
+  public static byte[] bm25(OpenIndex index, byte[] terms, byte[] ends, byte[] weights, int k, float k1, float b)
+      throws IOException {
+    Map<Term, Float> words = weighted(new Strings(terms, ends), weights, 1);
+    long never = System.nanoTime() + Long.MAX_VALUE / 2;
+    return index.reading(() -> new TermSearch(index, new BM25Similarity(k1, b)).best(words, Map.of(), k, null, never));
   }
 
   /** One float32 for each given ordinal: the number that search() gives for that document. The ordinals ascend. */
@@ -101,9 +110,9 @@ public final class ImpactSearch {
   }
 
   /**
-   * All terms of the documents from first up to the one before end: an int32, how many parts follow, and these, packed by
-   * Packed.parts. The first part has three int32 for each, the document counted from first, the place of the term among the
-   * other parts, and the impact. Asks every term of the index once.
+   * All terms of the documents from first up to the one before end, packed by Packed.counted. The first part has three
+   * int32 for each, the document counted from first, the place of the term among the other parts, and the impact. Asks
+   * every term of the index once.
    */
   public static byte[] rows(OpenIndex index, int first, int end) throws IOException {
     return index.reading(
@@ -130,12 +139,7 @@ public final class ImpactSearch {
           ByteBuffer numbers = ByteBuffer.allocate(4 * size).order(ByteOrder.LITTLE_ENDIAN);
           numbers.asIntBuffer().put(found, 0, size);
           packed.set(0, numbers.array());
-          byte[] parts = Packed.parts(packed);
-          return ByteBuffer.allocate(4 + parts.length)
-              .order(ByteOrder.LITTLE_ENDIAN)
-              .putInt(packed.size())
-              .put(parts)
-              .array();
+          return Packed.counted(packed);
         });
   }
 

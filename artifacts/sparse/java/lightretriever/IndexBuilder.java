@@ -1,8 +1,6 @@
 package lightretriever;
 
 import java.io.IOException;
-import java.nio.ByteBuffer;
-import java.nio.ByteOrder;
 import java.nio.IntBuffer;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Path;
@@ -134,7 +132,7 @@ public final class IndexBuilder {
 
   /**
    * Writes all that was added to the directory of later(). The names of its files, which are never written again, packed by
-   * Packed.parts behind their number, int32. They stay until the next checkpoint().
+   * Packed.counted. They stay until the next checkpoint().
    */
   public static byte[] checkpoint(IndexBuilder builder) throws IOException {
     builder.writer.commit();
@@ -143,12 +141,7 @@ public final class IndexBuilder {
     for (String name : SegmentInfos.readLatestCommit(builder.directory).files(true)) {
       names.add(name.getBytes(StandardCharsets.UTF_8));
     }
-    byte[] parts = Packed.parts(names);
-    return ByteBuffer.allocate(Integer.BYTES + parts.length)
-        .order(ByteOrder.LITTLE_ENDIAN)
-        .putInt(names.size())
-        .put(parts)
-        .array();
+    return Packed.counted(names);
   }
 
   /** Merges all that was added up to now to one segment, while other threads add more. */

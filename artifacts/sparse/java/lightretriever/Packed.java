@@ -9,6 +9,7 @@ import java.nio.charset.CharacterCodingException;
 import java.nio.charset.CharsetDecoder;
 import java.nio.charset.CodingErrorAction;
 import java.nio.charset.StandardCharsets;
+import java.util.Collection;
 import java.util.List;
 
 /** The byte layout of everything that crosses between Python and Java: little-endian numbers, strict UTF-8. */
@@ -64,5 +65,19 @@ final class Packed {
       packed.put(part);
     }
     return packed.array();
+  }
+
+  /** How many parts there are, int32, then the parts as parts() packs them. */
+  static byte[] counted(List<byte[]> parts) {
+    byte[] packed = parts(parts);
+    return little(new byte[Integer.BYTES + packed.length]).putInt(parts.size()).put(packed).array();
+  }
+
+  /** n texts that have a number each: n, the n numbers, int32, then the texts as parts() packs them. */
+  static byte[] counts(List<byte[]> texts, Collection<Integer> numbers) {
+    byte[] packed = parts(texts);
+    ByteBuffer whole = little(new byte[Integer.BYTES * (1 + texts.size()) + packed.length]).putInt(texts.size());
+    numbers.forEach(whole::putInt);
+    return whole.put(packed).array();
   }
 }

@@ -1,8 +1,6 @@
 package lightretriever;
 
 import java.io.IOException;
-import java.nio.ByteBuffer;
-import java.nio.ByteOrder;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Comparator;
@@ -57,8 +55,8 @@ public final class Spellings {
   }
 
   /**
-   * The words that begin with a text, UTF-8, the text itself included, those of most documents first, up to so many: n, n
-   * int32 numbers of documents, then the words, packed by Packed.parts.
+   * The words that begin with a text, UTF-8, the text itself included, those of most documents first, up to so many, with
+   * their numbers of documents, packed by Packed.counts.
    */
   public static byte[] completions(OpenIndex index, byte[] beginning, int most) throws IOException {
     BytesRef prefix = new BytesRef(beginning);
@@ -82,13 +80,8 @@ public final class Spellings {
           }
           List<Word> found = new ArrayList<>(best);
           found.sort(best.comparator().reversed());
-          List<byte[]> texts = new ArrayList<>(found.size());
-          found.forEach(word -> texts.add(word.text().bytes));
-          byte[] packed = Packed.parts(texts);
-          ByteBuffer whole = ByteBuffer.allocate(4 + 4 * found.size() + packed.length).order(ByteOrder.LITTLE_ENDIAN);
-          whole.putInt(found.size());
-          found.forEach(word -> whole.putInt(word.documents()));
-          return whole.put(packed).array();
+          return Packed.counts(
+              found.stream().map(word -> word.text().bytes).toList(), found.stream().map(Word::documents).toList());
         });
   }
 

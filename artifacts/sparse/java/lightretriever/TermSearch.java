@@ -3,7 +3,6 @@ package lightretriever;
 import java.io.IOException;
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
-import java.nio.IntBuffer;
 import java.util.Map;
 import org.apache.lucene.index.LeafReaderContext;
 import org.apache.lucene.index.Term;
@@ -76,21 +75,6 @@ final class TermSearch {
       }
     }
     return packed(collector.topDocs().scoreDocs);
-  }
-
-  /** One float32 for each wanted ordinal, which ascend: the score that best() gives, 0 where no term matches. */
-  byte[] scores(Map<Term, Float> weights, IntBuffer wanted) throws IOException {
-    ByteBuffer packed = ByteBuffer.allocate(4 * wanted.limit()).order(ByteOrder.LITTLE_ENDIAN);
-    Weight weight = weight(weights, ScoreMode.COMPLETE);
-    int i = 0;
-    for (LeafReaderContext segment : index.segments()) {
-      Scorer scorer = weight.scorer(segment);
-      int end = segment.docBase + segment.reader().maxDoc();
-      for (; i < wanted.limit() && wanted.get(i) < end; i++) {
-        packed.putFloat(scorer == null ? 0f : score(scorer, wanted.get(i) - segment.docBase));
-      }
-    }
-    return packed.array();
   }
 
   /** A document's score, 0 if nothing matches. Documents must be asked for in ascending order. */
