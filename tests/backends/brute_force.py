@@ -102,14 +102,14 @@ class BruteForce:
                 ids = self._tokenizer.query_ids(text, appended=number > 0)
                 total += weight * self._table[ids].sum(axis=0)
             return np.asarray(self._vectors @ (total / np.linalg.norm(total)))
-        weights = Counter[str]()
+        weights = dict[str, float]()
         for number, (text, weight) in enumerate(texts):
             terms = [] if self._words is None else self._words.terms_of([text])[0]
             if self._tokens:
                 ids = self._tokenizer.query_ids(text, appended=number > 0)
                 terms = [*terms, *map(self._vocabulary.of_token, ids)]
             for term in terms:
-                weights[term] += weight  # type: ignore[assignment]
+                weights[term] = weights.get(term, 0.0) + weight
         return np.array(
             [sum(weight * row.impacts.get(term, 0) for term, weight in weights.items()) for row in self._rows]
         )
@@ -250,7 +250,7 @@ def holds(condition: Asked | None, fields: Asked) -> bool:
         return not holds(condition["not"], fields)
     values = values_of(fields, condition["field"])
     if "exists" in condition:
-        return bool(values) == condition["exists"]
+        return bool(values) is condition["exists"]
     if "eq" in condition:
         return condition["eq"] in values
     if "in" in condition:

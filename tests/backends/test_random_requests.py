@@ -12,6 +12,7 @@ import pytest
 from lightretriever.artifacts.bundle.manifest import LegWeights
 from lightretriever.artifacts.cluster.push import push
 from lightretriever.artifacts.errors import LightRetrieverError
+from lightretriever.artifacts.sparse.vocabulary import VocabularyKind
 from lightretriever.service.schemas import SearchRequest, SearchResponse
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
@@ -42,11 +43,11 @@ def searched(
 ) -> Iterator[tuple[SearchEngine, BruteForce]]:
     """An engine, and the same documents for brute force."""
     folder: Path = tmp_path_factory.mktemp("random")
-    kind = request.param if request.param in ("words", "tokens", "both") else "words"
+    kinds: dict[str, VocabularyKind] = {"tokens": "tokens", "both": "both"}
     bundle = make_tiny_bundle(
         folder / "bundle",
         documents=list(documents()),
-        vocabulary=kind,
+        vocabulary=kinds.get(request.param, "words"),
         fields=FIELDS,
         factory="Flat",
         weights=LegWeights(dense=0.4, sparse=0.6),

@@ -23,12 +23,12 @@ from lightretriever.service.settings import Settings
 from tests.faults.conftest import Figure
 from tests.faults.mix import searches
 from tests.faults.place import Place
-from tests.faults.test_soak import capacity
-from tests.faults.traffic import Answer, ask, clients, constant_rate, elsewhere
+from tests.faults.traffic import Answer, Ask, ask, clients, constant_rate, elsewhere
 from tests.support.keys import keys_file
 
 pytestmark = pytest.mark.slow
 
+CLIENTS = 16
 TIMES = 5
 # The deadline counts from when the service has read the head of a request. Before that the request waits in the kernel;
 # afterwards the answer is sent, and read by a client that competes for the processor.
@@ -38,6 +38,13 @@ RECOVERY_S = 5.0
 
 def longest(answers: Sequence[Answer]) -> float:
     return max(answer.ended - answer.sent for answer in answers)
+
+
+def capacity(url: str, asks: Sequence[Ask], seconds: float) -> float:
+    """Answers a second when some clients ask as fast as they can."""
+    with elsewhere(clients, url, asks, CLIENTS, seconds) as traffic:
+        answers = traffic.result()
+    return len(answers) / max(answer.ended for answer in answers)
 
 
 def test_five_times_the_capacity(full: bool, figure: Figure, place: Place) -> None:
