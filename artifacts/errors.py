@@ -22,6 +22,7 @@ __all__ = [
     "RecipeError",
     "ResumeError",
     "TokenizerError",
+    "TooManyValuesError",
     "UnencodedError",
     "importing",
     "readable",
@@ -96,6 +97,16 @@ class DocumentError(LightRetrieverError):
 
 class UnencodedError(DocumentError):
     """A document's vector or impacts are missing, and the index has none of this text."""
+
+
+class TooManyValuesError(LightRetrieverError):
+    """Documents have too many different values in a field to count them."""
+
+    def __init__(self, field: str, most: int) -> None:
+        super().__init__(
+            f"The documents have more than {most:,} different values of {field!r}.",
+            remedy="Count a field of fewer values, or fewer documents.",
+        )
 
 
 class JournalError(LightRetrieverError):

@@ -6,6 +6,7 @@ from math import inf
 from typing import Any, Final
 
 __all__ = [
+    "MAX_COUNTED",
     "MAX_DIMENSION",
     "MAX_DOCUMENT_BYTES",
     "MAX_FIELDS",
@@ -27,6 +28,9 @@ MAX_DOCUMENT_BYTES: Final = 64 << 20
 
 MAX_ID_BYTES: Final = 512
 """Longest document or query id in UTF-8 bytes. It stands in URLs, logs and run files."""
+
+MAX_COUNTED: Final = 10_000
+"""Most different values of a keyword field that are counted at once."""
 
 MAX_NESTING: Final = 100
 """Most objects and lists around a value of a document, the document included. JSON writers stop at 254, and an answer

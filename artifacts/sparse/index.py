@@ -15,7 +15,9 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+from lightretriever.artifacts.corpus.bounds import MAX_COUNTED
 from lightretriever.artifacts.corpus.fields import Order
+from lightretriever.artifacts.errors import TooManyValuesError
 from lightretriever.artifacts.sparse.arguments import check_k, check_ordinals, weighted_query
 from lightretriever.artifacts.sparse.java_bytes import (
     from_java,
@@ -184,19 +186,21 @@ class ImpactIndex(LuceneIndex):
     def counts(self, field: str, ordinals: npt.NDArray[np.integer[Any]]) -> list[tuple[str, int]]:
         """The values of a keyword field in different documents (m,), each with the number of documents that have it.
 
-        Most frequent first, ties by value. Raises ValueError on a bad ordinal.
+        Most frequent first, ties by value. Raises ValueError on a bad ordinal, and TooManyValuesError for more than
+        10,000 values.
         """
         check_ordinals(ordinals, self.count, self.path)
         wanted = pack_ints(ordinals)
         if not wanted:
             return []
         counts = java_class("lightretriever.FieldValues").counts
-        return _most_frequent(java_call(counts, self.handle, wanted, pack_text("field", field)))
+        return _most_frequent(field, java_call(counts, self.handle, wanted, pack_text("field", field), MAX_COUNTED))
 
     def counts_among(self, field: str, among: DocumentSet | None) -> list[tuple[str, int]]:
         """The same over all documents `among`; None: over all that there are."""
         counts = java_class("lightretriever.FieldValues").countsAmong
-        return _most_frequent(java_call(counts, self.handle, self._handle_of(among), pack_text("field", field)))
+        arguments = (self._handle_of(among), pack_text("field", field), MAX_COUNTED)
+        return _most_frequent(field, java_call(counts, self.handle, *arguments))
 
     def spread(self, count: int) -> npt.NDArray[np.int64]:
         """The ordinals of up to `count` documents from all over the index, ascending."""
@@ -236,8 +240,10 @@ def _in_both(one: DocumentSet, other: DocumentSet) -> int:
     return int(np.bitwise_count(one.bits[:size] & other.bits[:size]).sum())
 
 
-def _most_frequent(counts: JavaObject) -> list[tuple[str, int]]:
-    """The values and numbers of Java's FieldValues, most frequent first, ties by value."""
+def _most_frequent(field: str, counts: JavaObject | None) -> list[tuple[str, int]]:
+    """The values and numbers of Java's FieldValues, most frequent first, ties by value. TooManyValuesError for None."""
+    if counts is None:
+        raise TooManyValuesError(field, MAX_COUNTED)
     return sorted(unpack_counts(from_java(counts)), key=lambda one: (-one[1], one[0]))
 
 

@@ -8,8 +8,9 @@ import numpy as np
 import numpy.typing as npt
 from lightretriever.artifacts.cluster.queries import Query, filter_query, listing, matching, of_ordinals
 from lightretriever.artifacts.cluster.schema import MOST_FOUND, filter_field, read_features
+from lightretriever.artifacts.corpus.bounds import MAX_COUNTED
 from lightretriever.artifacts.corpus.fields import Order
-from lightretriever.artifacts.errors import ClusterError
+from lightretriever.artifacts.errors import TooManyValuesError
 from lightretriever.service.backends.base import DocumentFilter, DocumentsGoneError, Ordinals
 from lightretriever.service.backends.opensearch_legs import ClusterLegs
 
@@ -63,17 +64,17 @@ class ClusterDocuments:
         return [term for term, _ in found], np.array([impact for _, impact in found], np.int32)
 
     def counts(self, field: str, ordinals: Ordinals) -> list[tuple[str, int]]:
-        """Count the values of a keyword field in documents (m,). ClusterError if they have more than 10,000 values."""
+        """Count the values of a keyword field in documents (m,). TooManyValuesError for more than 10,000 values."""
         self._group.check(ordinals)
         return self.counts_among(field, of_ordinals(ordinals))
 
     def counts_among(self, field: str, among: DocumentFilter | None) -> list[tuple[str, int]]:
         """The same over all documents `among`; None: over all that there are."""
-        values = {"terms": {"field": filter_field(field), "size": MOST_FOUND}}
+        values = {"terms": {"field": filter_field(field), "size": MAX_COUNTED}}
         answer = self._group.ask_one({"size": 0, "query": matching(among), "aggs": {"values": values}})
         found = answer["aggregations"]["values"]
         if found["sum_other_doc_count"]:
-            raise ClusterError(f"The documents have more than {MOST_FOUND} values in {field}, too many to count.")
+            raise TooManyValuesError(field, MAX_COUNTED)
         return sorted(((one["key"], one["doc_count"]) for one in found["buckets"]), key=lambda one: (-one[1], one[0]))
 
     def where(self, condition: Sequence[str]) -> DocumentFilter:

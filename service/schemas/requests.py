@@ -211,7 +211,7 @@ class SearchRequest(Model):
         default_factory=list,
         max_length=20,
         description="Declared keyword fields whose values to count over all candidates of the legs; without a query, "
-        "over all documents that match.",
+        "over all documents that match. A field has at most 10,000 different values there.",
         json_schema_extra=_EMPTY,
     )
     facet_ranges: dict[str, list[Value]] = Field(

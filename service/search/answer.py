@@ -13,9 +13,10 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+from lightretriever.artifacts.errors import TooManyValuesError
 from lightretriever.artifacts.tokens.tokenizer import document_text
 from lightretriever.service.backends.base import NO_TOKENS, DocumentFilter, EncodedQuery, Ordinals
-from lightretriever.service.errors import DeadlineError
+from lightretriever.service.errors import DeadlineError, FieldError, InvalidRequestError
 from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.schemas import LegName, Plain, SearchRequest, Snippet
 from lightretriever.service.search.documents import reading
@@ -257,14 +258,18 @@ def _explained(
 
 
 def _facets(running: Running, values: Callable[[str], list[tuple[str, int]]], ranges: Callable[[], Plain]) -> Plain:
-    """Give the facets that the request asks for: `values` counts those of a field, `ranges` the documents in ranges."""
+    """Give the facets that the request asks for: `values` counts those of a field, `ranges` the documents in ranges.
+    InvalidRequestError for a field of too many values."""
     request, found = running.plan.request, dict[str, Plain]()
     if not request.facets and not running.plan.ranges:
         return found
     running.require_time("count the facets")
     with running.clock.measure("facets"), reading():
         if request.facets:
-            counts = {name: values(name) for name in request.facets}
+            try:
+                counts = {name: values(name) for name in request.facets}
+            except TooManyValuesError as error:
+                raise InvalidRequestError.of(FieldError("facets", str(error))) from error
             found["facets"] = {name: [{"value": one, "count": n} for one, n in of] for name, of in counts.items()}
         if running.plan.ranges:
             found["facet_ranges"] = ranges()

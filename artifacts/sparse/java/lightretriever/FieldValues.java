@@ -17,8 +17,8 @@ import org.apache.lucene.index.SortedSetDocValues;
 public final class FieldValues {
   private FieldValues() {}
 
-  /** Every value and in how many of the documents it is, packed by Packed.counts. */
-  public static byte[] counts(OpenIndex index, byte[] ordinals, byte[] field) throws IOException {
+  /** Every value and in how many of the documents it is, packed by Packed.counts; null for more than so many values. */
+  public static byte[] counts(OpenIndex index, byte[] ordinals, byte[] field, int most) throws IOException {
     IntBuffer given = Packed.ints(ordinals);
     int[] documents = new int[given.limit()];
     given.get(documents);
@@ -29,6 +29,7 @@ public final class FieldValues {
           return counts(
               index,
               Packed.text(field),
+              most,
               documents.length,
               (from, end) -> {
                 while (place[0] < documents.length && documents[place[0]] < from) {
@@ -40,13 +41,15 @@ public final class FieldValues {
   }
 
   /** The same of the documents of a filter, or of all where it is null. */
-  public static byte[] countsAmong(OpenIndex index, DocumentFilter among, byte[] field) throws IOException {
+  public static byte[] countsAmong(OpenIndex index, DocumentFilter among, byte[] field, int most)
+      throws IOException {
     int size = among == null ? OpenIndex.count(index) : DocumentFilter.count(among);
     return index.reading(
-        () -> counts(index, Packed.text(field), size, (from, end) -> DocumentFilter.next(among, from, end)));
+        () -> counts(index, Packed.text(field), most, size, (from, end) -> DocumentFilter.next(among, from, end)));
   }
 
-  private static byte[] counts(OpenIndex index, String field, int size, Documents documents) throws IOException {
+  private static byte[] counts(OpenIndex index, String field, int most, int size, Documents documents)
+      throws IOException {
     String name = FilterFields.lucene(field);
     TreeMap<String, Integer> counts = new TreeMap<>();
     for (LeafReaderContext segment : index.segments()) {
@@ -76,6 +79,9 @@ public final class FieldValues {
       }
       for (Map.Entry<Long, Integer> one : ofSome.entrySet()) {
         counts.merge(values.lookupOrd(one.getKey()).utf8ToString(), one.getValue(), Integer::sum);
+        if (counts.size() > most) {
+          return null;
+        }
       }
     }
     List<byte[]> texts = new ArrayList<>(counts.size());
