@@ -16,7 +16,7 @@ __all__ = ["ARCHIVE", "EXAMPLE", "serve_demo", "unpack_demo"]
 ARCHIVE: Final = Path(__file__).resolve().parents[2] / "demo" / "bundle.tar.xz"
 """The demo bundle: `demo/bundle.tar.xz` of the checkout, or of the installed package."""
 
-EXAMPLE: Final = '{"query":"play music from the terminal","k":5}'
+EXAMPLE: Final = '{"query":"merge several pdf files into one","k":5}'
 _ADVICE: Final = """
   Serving the demo bundle on {address}/  (API: {address}/docs; Ctrl-C stops it)
 
