@@ -43,7 +43,7 @@ def adapter_file(adapter: str, name: str) -> Path:
         return Path(snapshot_download(adapter, allow_patterns=name)) / name
     except (OSError, ValueError) as error:
         raise ModelError(
-            f"{adapter}: no folder, and no adapter that can be fetched from Hugging Face: {error}.",
+            f"{adapter}: no folder, and no adapter that can be fetched from Hugging Face: {str(error).rstrip('.')}.",
             remedy="Give the folder of the adapter.",
         ) from error
 

@@ -173,7 +173,7 @@ def test_a_truncated_table_is_refused(tmp_path: Path) -> None:
     [
         (np.ones((3, 4)), "the rows are float64, expected one of float16, float32, int8"),
         (np.asfortranarray(rows_of()), "the rows are not a C array"),
-        (rows_of().astype(">f4"), "the rows are not a C array.*Save the table again"),
+        (rows_of().astype(">f4"), "the rows are not a C array.*build the bundle or the table again"),
     ],
     ids=["number type", "by columns", "byte order"],
 )

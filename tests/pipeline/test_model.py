@@ -83,7 +83,7 @@ def test_end_and_start_tokens_can_be_chosen(model_folder: Path, tmp_path: Path) 
         ({"path": "no-such-folder/model"}, "no-such-folder/model: the model can't be loaded"),
         ({"path": "missing.gguf"}, "missing.gguf: no such GGUF file"),
         ({"eos_token": "<nothing>"}, "'<nothing>' is not in the vocabulary"),
-        ({"adapter": "no-such-adapter"}, "no-such-adapter: the adapter can't be loaded"),
+        ({"adapter": "no-such-adapter"}, "no-such-adapter: no folder, .*Give the folder of the adapter"),
     ],
 )
 def test_what_cannot_be_loaded_is_named(

@@ -6,6 +6,7 @@ import signal
 import ssl
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from threading import Event
 
@@ -121,6 +122,15 @@ def test_a_certificate_that_cannot_be_used_is_named_before_the_bundle_is_opened(
     assert "wrong" not in line
 
 
+@pytest.fixture
+def hangups() -> Iterator[None]:
+    """Processes are told of SIGHUP, even if `nohup` runs the tests."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("hangups")
 @pytest.mark.parametrize("workers", [pytest.param(2, marks=pytest.mark.slow), 1])
 def test_a_hangup_takes_a_new_certificate_and_a_new_bundle(tmp_path: Path, workers: int) -> None:
     """As a client of Let's Encrypt asks for it; a certificate that can't be used is left."""
