@@ -85,7 +85,7 @@ def _take_pictures(url: str, folder: Path) -> None:
                 base_url=url, color_scheme=scheme, viewport={"width": width, "height": height}, device_scale_factor=1
             )
             page.goto("/")
-            for query in ("edit a photo", "play music", "play music from the terminal"):
+            for query in ("edit a photo", "merge pdf", "merge several pdf files into one"):
                 search_for(page, query)
                 page.wait_for_timeout(500)  # so that drawing the page takes no time from the next search
             if scheme == "dark":
