@@ -167,7 +167,9 @@ class _Server(uvicorn.Server):
         self._connections.stop()
         await _last_call()
         for listener in sockets or []:
+            self._accept(listener)
             asyncio.get_running_loop().remove_reader(listener)
+            listener.close()  # who comes now is refused, and not left waiting for a process that ends
         await _last_call()  # for the requests of those that were taken last
         await super().shutdown(sockets)
         self._connections.tell()
