@@ -133,11 +133,11 @@ class _Server(uvicorn.Server):
         if listener.fileno() >= 0 and not self.should_exit:
             asyncio.get_running_loop().add_reader(listener, self._accept, listener)
 
-    def _accept(self, listener: socket.socket) -> None:
-        """Take new connections: a quarter of those that are open, which make the turn long, so that idle processes that
-        listen on the same socket take theirs."""
+    def _accept(self, listener: socket.socket, most: int | None = None) -> None:
+        """Take new connections, up to `most`. None: a quarter of those that are open, which make the turn long, so that
+        idle processes that listen on the same socket take theirs."""
         loop = asyncio.get_running_loop()
-        for _ in range(1 + len(self._connections) // 4):
+        for _ in range(1 + len(self._connections) // 4 if most is None else most):
             try:
                 connection, _ = listener.accept()
             except (BlockingIOError, ConnectionAbortedError):
@@ -167,8 +167,8 @@ class _Server(uvicorn.Server):
         self._connections.stop()
         await _last_call()
         for listener in sockets or []:
-            self._accept(listener)
             asyncio.get_running_loop().remove_reader(listener)
+            self._accept(listener, BACKLOG)
             listener.close()  # who comes now is refused, and not left waiting for a process that ends
         await _last_call()  # for the requests of those that were taken last
         await super().shutdown(sockets)
