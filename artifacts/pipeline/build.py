@@ -230,7 +230,7 @@ def _weights(recipe: Recipe, leg: SparseLeg) -> LegWeights | None:
 
 
 def sparse_info(recipe: Recipe, store: TextStore, leg: SparseLeg) -> SparseInfo:
-    """What a manifest says of the recipe's sparse leg, without files."""
+    """Describe the recipe's sparse leg for a manifest, without files."""
     kind, plan = leg.vocabulary.kind, store.plan
     impacts: ImpactKind = "bm25" if kind == "words" else plan["impacts"]
     bm25 = kind != "tokens" or impacts == "bm25"

@@ -23,7 +23,7 @@ from lightretriever.artifacts.pipeline.terms import TermImpacts, encoded_batch
 __all__ = ["LaterDocuments"]
 
 _OF_IMPACTS: Final = ("vocabulary", "language", "impacts", "quantization", "k1", "b", "token_factor", "expansion")
-"""What a manifest says of a sparse leg that decides the impacts of documents, beside the model."""
+"""Fields of a manifest's sparse leg that, beside the model, decide the impacts of documents."""
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""What a search must answer, computed over all documents one by one, and random requests to ask for it.
+"""A search by brute force over all documents, and random requests for it.
 
 Documents are plain values in the order of writing. There is no index: a condition is tried on each document, each leg
 scores each document, and the formulas are those of the docs.

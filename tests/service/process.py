@@ -49,7 +49,7 @@ class Server:
 
     @cached_property
     def ready_line(self) -> str:
-        """What the server says when it is ready; empty where it ends instead."""
+        """The line that the server prints when it is ready; empty if the server ends before."""
         if self.process.stdout is None:
             raise RuntimeError("there is no pipe")
         return self.process.stdout.readline()

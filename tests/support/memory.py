@@ -1,4 +1,4 @@
-"""What the kernel knows about processes: their memory, threads and open files."""
+"""Memory, threads and open files of processes, read from the kernel."""
 
 import re
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ def resident_bytes() -> int:
 
 @dataclass(frozen=True)
 class Held:
-    """What a process holds; `mapped` counts the lines of its memory map that name a folder."""
+    """Memory, threads and files of a process; `mapped` counts the lines of its memory map that name a folder."""
 
     descriptors: int
     threads: int
@@ -37,7 +37,7 @@ class Held:
 
 
 def held(pid: int, folder: Path = Path("/")) -> Held:
-    """What a process holds, and of files in a folder."""
+    """Read memory, threads and files of a process, and count its mapped files in a folder."""
     process, status = Path(f"/proc/{pid}"), _status(pid)
     return Held(
         descriptors=len(list((process / "fd").iterdir())),
