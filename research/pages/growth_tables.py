@@ -152,7 +152,8 @@ def build_table(content: Any, source: str) -> list[str]:
         for side in sides
     ]
     turns = "one turn" if content["turns"] == 1 else f"median of {content['turns']} turns"
-    same = "The bundles of all versions are identical." if sides[0]["identical"] else "The bundles differ."
+    differ = ", ".join(sides[0]["differ"])
+    same = f"The bundles differ in: {differ}." if differ else "The bundles of all versions are identical."
     return [
         *_section("What a build takes", markdown_table(["", *figures.values()], rows)),
         f"{sides[0]['documents']:,} passages, {turns}; commits "

@@ -51,7 +51,7 @@ def compare(
     with corpus.open(encoding="utf-8") as file:
         lines = list(islice(file, documents))
     found: dict[str, dict[str, list[Figures]]] = {name: {"whole": [], "changed": []} for name, _ in sides}
-    same = True
+    differ = set[str]()
     for turn in range(turns):
         for name, python in sides:
             folder = work / f"{name}-{turn}"
@@ -59,11 +59,11 @@ def compare(
                 found[name][kind].append(figures)
             for bundle in ("whole", "changed"):
                 first = work / f"{sides[0][0]}-{turn}"
-                same = same and not differences(first / bundle, folder / bundle)
+                differ.update(differences(first / bundle, folder / bundle))
         for name, _ in sides:
             shutil.rmtree(work / f"{name}-{turn}")
     return [
-        {"name": name, "commit": commit(python.parent), "documents": len(lines), "identical": same}
+        {"name": name, "commit": commit(python.parent), "documents": len(lines), "differ": sorted(differ)}
         | {
             kind: {one: median([row[one] for row in figures]) for one in _FIGURES}
             for kind, figures in found[name].items()

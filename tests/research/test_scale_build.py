@@ -33,10 +33,14 @@ def test_versions_are_measured_in_turns_and_make_a_table(tmp_path: Path) -> None
     sides = [option for name in ("one", "other") for option in ("--side", name, sys.executable)]
     assert main([str(corpus), str(tmp_path / "model"), "--results", str(results), *sides]) == 0
     one, other = json.loads(results.read_text())["sides"]
-    assert (one["documents"], one["identical"], other["name"]) == (100, True, "other")
+    assert (one["documents"], one["differ"], other["name"]) == (100, [], "other")
     for side in (one, other):
         assert all(side[kind][name] > 0 for kind in ("whole", "changed") for name in ("wall_s", "cpu_s", "peak_mib"))
     heading, table, source = build_table(results)
     assert heading == "### What a build takes\n"
     assert table.count("| one, ") == table.count("| other, ") == 2
     assert "The bundles of all versions are identical." in source
+    content = json.loads(results.read_text())
+    content["sides"][0]["differ"] = ["dense.faiss", "lucene"]
+    results.write_text(json.dumps(content))
+    assert "The bundles differ in: dense.faiss, lucene." in build_table(results)[2]
