@@ -18,16 +18,16 @@ __all__ = ["LaterIndex", "LaterIndexWriter"]
 
 Bits = npt.NDArray[np.uint8]
 Ordinals = npt.NDArray[np.int64]
+Scores = npt.NDArray[np.float32]
 Vectors = npt.NDArray[np.float32]
 
 LEAST_CODED: Final = 2_048
 """So many vectors are scored about as fast as their codes are scanned; fewer have no codes."""
 
 _LEAST_NEW: Final = 512  # vectors get codes when they are so many
-_SHARE: Final = 64  # and one in so many of those that have some
 _TRAINING: Final = 2_048  # vectors that codes are learned from
-_DEEPER: Final = 3  # candidates by codes for each document that is wanted
-_LEAST_WANTED: Final = 70  # documents, so that the best few are among the candidates, and most searches end with these
+_DEEPER: Final = 3  # candidates by codes for each document that is wanted, and for so many if fewer are
+_LEAST_WANTED: Final = 70
 
 
 class LaterIndex:
@@ -37,33 +37,23 @@ class LaterIndex:
         """`vectors` (n, D) float32 are those of the later documents; `codes` is a Faiss index of the codes of as many
         as have some, from the first on, None for none; `alive` has the bits of all documents to be found, None for
         all."""
-        self._first, self._later, self._codes, self._alive = first, vectors, codes, alive
+        self._first, self._later, self._codes = first, vectors, codes
+        self._coded = 0 if codes is None else int(codes.ntotal)
         self.count = first.count + len(vectors)
         self.dimension, self.search_bytes = first.dimension, first.search_bytes
+        self._alive = np.packbits(np.ones(self.count, np.bool_), bitorder="little") if alive is None else alive
+        self._of_alive = self._parted(self._alive)
 
-    def search(self, query: Vectors, k: int, among: Bits | None = None) -> tuple[Ordinals, npt.NDArray[np.float32]]:
+    def search(self, query: Vectors, k: int, among: Bits | None = None) -> tuple[Ordinals, Scores]:
         """The best documents, as `DenseIndex.search` gives them, of those `among`, which may lack the last ones'
         bits."""
-        among = self._alive if among is None else among
-        size, kept, first = self._first.count, np.ones(len(self._later), np.bool_), among
-        if among is not None:
-            flags = np.unpackbits(among[size // 8 :], bitorder="little")
-            first = np.concatenate([among[: size // 8], np.packbits(flags[: size % 8], bitorder="little")])
-            later = flags[size % 8 :][: len(kept)]
-            kept[: len(later)], kept[len(later) :] = later, False
-        before = self._first.search(query, k, first)
+        first, later = self._of_alive if among is None or among is self._alive else self._parted(among)
         query = np.ascontiguousarray(query, np.float32)
-        wanted = max(_LEAST_WANTED, min(k, 2 * k * len(self._later) // self.count))
-        while True:
-            parts = self._candidates(query, wanted, kept)
-            scores = [inner_products(self._rows, query, part) for part in parts]
-            ordinals = [part + size for part in parts]
-            best = kernels.best_first(np.concatenate([before[0], *ordinals]), np.concatenate([before[1], *scores]), k)
-            if wanted >= k or np.count_nonzero(best[0] >= size) < wanted:
-                return best
-            wanted = k  # so many of them are among the best that more may be
+        parts = [self._first.search(query, k, first), self._best_coded(query, k, later), self._newest(query, later)]
+        ordinals, scores = (np.concatenate(part) for part in zip(*parts, strict=True))
+        return kernels.best_first(ordinals, scores, k)
 
-    def scores(self, query: Vectors, ordinals: Ordinals) -> npt.NDArray[np.float32]:
+    def scores(self, query: Vectors, ordinals: Ordinals) -> Scores:
         """The scores (m,) float32 of given documents (m,). ValueError for an unknown ordinal or a bad query."""
         return inner_products(self.vectors, np.ascontiguousarray(query, np.float32), ordinals)
 
@@ -76,24 +66,30 @@ class LaterIndex:
         vectors[later] = self._later[ordinals[later] - self._first.count]
         return vectors
 
-    def _candidates(self, query: Vectors, wanted: int, kept: npt.NDArray[np.bool_]) -> list[Ordinals]:
-        """Give the later documents to score, counted from 0, in ascending parts: nearly all of the best `wanted` of
-        those `kept` (n,)."""
-        size = 0 if self._codes is None else int(self._codes.ntotal)
-        coded = int(np.count_nonzero(kept[:size]))
-        if coded >= LEAST_CODED:
-            faiss.omp_set_num_threads(1)
-            _, found = self._codes.search(query[None, :], min(size, _DEEPER * wanted * size // coded))
-            candidates = np.sort(found[0])
-            candidates = candidates[kept[candidates]]
-            if candidates.size >= min(wanted, coded):
-                return [candidates, np.flatnonzero(kept[size:]) + size]
-        return [np.flatnonzero(kept)]
+    def _parted(self, among: Bits) -> tuple[Bits, npt.NDArray[np.bool_]]:
+        """Give the bits of the index's documents, and for each later one (n,) whether it is among these."""
+        flags = np.unpackbits(among, count=self.count, bitorder="little").view(np.bool_)
+        return np.packbits(flags[: self._first.count], bitorder="little"), flags[self._first.count :]
 
-    def _rows(self, places: Ordinals) -> Vectors:
-        """Give later vectors (m, D) of ascending places (m,). Neighbours are not copied."""
-        first, last = places[0], places[-1]
-        return self._later[first : last + 1] if last - first == len(places) - 1 else self._later[places]
+    def _best_coded(self, query: Vectors, k: int, later: npt.NDArray[np.bool_]) -> tuple[Ordinals, Scores]:
+        """Give nearly all of the best `k` documents of those `later` (n,) that have codes, and others."""
+        coded = later[: self._coded]
+        most = int(np.count_nonzero(coded))
+        found = np.empty(0, np.int64)
+        if most >= LEAST_CODED:
+            faiss.omp_set_num_threads(1)
+            deep = _DEEPER * max(k, _LEAST_WANTED)
+            _, ordinals = self._codes.search(query[None, :], min(coded.size, deep * coded.size // most))
+            found = ordinals[0][coded[ordinals[0]]]
+        if found.size < min(k, most):
+            found = np.flatnonzero(coded)
+        return found + self._first.count, inner_products(self._later.__getitem__, query, found)
+
+    def _newest(self, query: Vectors, later: npt.NDArray[np.bool_]) -> tuple[Ordinals, Scores]:
+        """Give those `later` (n,) that have no codes. All are scored, as neighbours, which need no copy."""
+        new = np.arange(self._coded, len(later))
+        scores = inner_products(lambda part: self._later[part[0] : part[-1] + 1], query, new)
+        return new[later[new]] + self._first.count, scores[later[new]]
 
 
 class LaterIndexWriter:
@@ -122,7 +118,7 @@ class LaterIndexWriter:
         """Make codes of vectors that have none, unless they are few; tell whether there are new codes for `behind`."""
         count, coded = self._count, 0 if self._codes is None else self._codes.ntotal
         vectors = self._vectors[:count]
-        if count < LEAST_CODED or count - coded < max(_LEAST_NEW, coded // _SHARE):
+        if count < LEAST_CODED or count - coded < _LEAST_NEW:
             return False
         faiss.omp_set_num_threads(1)
         if count >= 2 * self._trained:
