@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import cycle
 from threading import Event
 from time import perf_counter
 from typing import Final, Self, TypeVar, get_args
@@ -241,8 +242,8 @@ class SearchEngine:
 
         Searches with words of the documents for up to `warm_up_queries` searches or `warm_up_s` seconds, and for no
         more than a `share` of the time. If `stop` is set, it ends at once and the engine is not ready. Beginnings of
-        documents that can't be encoded are left out; where none is left, the bundle's name is searched for, and nothing
-        if that can't be encoded either. The reranking model is not asked, as searches can do without it.
+        documents that can't be encoded are left out; the bundle's name is searched for, too. The reranking model is not
+        asked, as searches can do without it.
         SearchFailedError if a leg did not answer one of the searches, DeadlineError if it was late for three.
         """
         self._require_open()
@@ -254,14 +255,12 @@ class SearchEngine:
         """Give False as soon as `stop` is set."""
         settings = self.settings
         texts = self.parts.documents.probes(_PROBES, settings.max_query_chars)
-        probes = [*filter(self._can_search, texts)] or [*filter(self._can_search, [self.bundle.manifest.name])]
         until = perf_counter() + settings.warm_up_s
         answered = late = 0
-        while probes and answered < settings.warm_up_queries and not stop.is_set():
+        for query in cycle(filter(self._can_search, [*texts, self.bundle.manifest.name])):
             begun = perf_counter()
-            if answered and begun >= until:
+            if stop.is_set() or answered >= settings.warm_up_queries or (answered and begun >= until):
                 break
-            query = probes[(answered + late) % len(probes)]
             request = SearchRequest(query=query, allow_partial=False, k=1, rerank=False)
             plan = replace(self._reader.read_search(request), deadline_ms=_WARM_UP_DEADLINE_MS)
             try:
