@@ -37,6 +37,7 @@ OPTIONS: Final = (
     option("--biencoder-bundle", None, "the bundle that it read the documents of", type=Path),
     option("--static-bundle", None, "a bundle of static embeddings with BM25 impacts", type=Path),
     option("--systems", None, "which systems, separated by commas (all)"),
+    option("--warm-up-s", 15.0, "seconds of searches in every system before it is measured"),
     option("--seconds", 10.0, "length of every run"),
     option("--rounds", 3, "how often everything is measured"),
     option("--concurrencies", ",".join(map(str, CONCURRENCIES)), "requests under way in closed loops"),
@@ -57,7 +58,7 @@ def compare(given: Namespace, offered: Sequence[System]) -> dict[str, Any]:
         raise LoadError(f"{', '.join(unknown)}: no such system.", remedy=f"The systems are {', '.join(names)}.")
     queries, manifest = read_texts(given.queries, given.seed), Bundle.open(given.bundle).manifest
     loads = tuple(map(int, given.concurrencies.split(","))), tuple(map(float, given.fractions.split(",")))
-    plan = Plan(given.seconds, given.rounds, given.limit_s, 10, *loads, given.compared)
+    plan = Plan(given.warm_up_s, given.seconds, given.rounds, given.limit_s, 10, *loads, given.compared)
     judged = None if given.judged is None else read_judged(given.queries, given.judged)
     described: list[dict[str, Any]] = []
     with ExitStack() as stack:

@@ -29,9 +29,10 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Plan:
-    """The extent of a measurement: seconds of a run, rounds, the time limit of a request in seconds, hits, loads, and
-    queries whose answers are compared."""
+    """The extent of a measurement: seconds of searches before it, as Java compiles what it runs often, seconds of a
+    run, rounds, the time limit of a request in seconds, hits, loads, and queries whose answers are compared."""
 
+    warm_up_s: float = 15.0
     seconds: float = 10.0
     rounds: int = 3
     limit_s: float = 30.0
@@ -88,6 +89,17 @@ def measure(
     }
     quality = {one.system.name: four_digits(ndcg(one.server.url, judged)) for one in running} if judged else {}
     asked = {one.system.name: search_requests(one.server.url, queries, plan.k) for one in running}
+    for one in running:
+        run_loop(
+            closed_loop(
+                one.server.url,
+                asked[one.system.name],
+                connections=max(plan.concurrencies),
+                seconds=plan.warm_up_s,
+                limit_s=plan.limit_s,
+            ),
+            on_time=False,
+        )
     closed = [
         _closed(one, _from(asked[one.system.name], turn, number, plan), plan, connections) | {"round": turn}
         for turn in range(plan.rounds)

@@ -12,14 +12,12 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.evaluation.bm25 import build_word_index
 from lightretriever.artifacts.evaluation.systems import document_texts
 from lightretriever.service.observability.metrics import StageClock
-from lightretriever.service.search.documents import Documents
 from lightretriever.service.search.encoder import QueryEncoder
 
 __all__ = ["CANDIDATES", "RANK_CONSTANT", "Row", "built", "by_number", "folder_of"]
 __all__ += [
     "hit",
     "index_of",
-    "probes",
     "query_encoder",
     "read_rows",
     "term_numbers",
@@ -89,12 +87,6 @@ def hit(rank: int, score: float, raw: str | bytes) -> dict[str, Any]:
     """Give a hit of the answer, from a document's JSON."""
     fields = orjson.loads(raw)
     return {"id": fields.pop("_id"), "rank": rank, "score": score, "fields": fields}
-
-
-def probes(bundle: Bundle, count: int) -> list[str]:
-    """Give up to `count` query-like texts."""
-    with bundle.sparse() as index:
-        return Documents(index, bundle.manifest.field_names).probes(count)
 
 
 def folder_of(work: Path, bundle: Bundle, kind: str) -> Path:

@@ -6,12 +6,11 @@ The same server, event loop, parser and JSON library as the service; no validati
 import asyncio
 import socket
 from argparse import Namespace
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
-from time import perf_counter
 from typing import Any, Final
 
 import orjson
@@ -23,8 +22,6 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-
-from research.servers.bundle_documents import probes
 
 __all__ = ["SYSTEM", "Hits", "Search", "application", "lifespan_of", "serve", "serve_system"]
 
@@ -44,8 +41,6 @@ SYSTEM: Final = (
 _THREADS: Final = 8
 _BACKLOG: Final = 2048
 _GRACE_S: Final = 10
-_WARM_UP_QUERIES: Final = 2000
-_WARM_UP_S: Final = 5.0
 
 
 def lifespan_of(on_ready: Callable[[], None]) -> Callable[[Starlette], AbstractAsyncContextManager[None]]:
@@ -122,21 +117,11 @@ def serve_system(
             print(index)
             return
         with opened(bundle, index) as search:
-            _warm_up(search, probes(bundle, _WARM_UP_QUERIES))
             what = f"{name} with {bundle.manifest.documents} documents"
             serve(partial(application, search), what, host=given.host, port=given.port)
 
     main.__module__ = opened.__module__  # the system, by which the program is named
     return program(*SYSTEM)(main)
-
-
-def _warm_up(search: Search, queries: Sequence[str]) -> None:
-    """Search as often and as long as the service does before it reports ready."""
-    until = perf_counter() + _WARM_UP_S
-    for query in queries:
-        search(query, 1)
-        if perf_counter() >= until:
-            return
 
 
 def _json(content: Any, status: int = 200) -> Response:

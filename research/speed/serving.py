@@ -2,10 +2,10 @@
 
     python -m research.speed.serving BUNDLE --queries FOLDER --results docs/results/speed.json
 
-One process of the service, with default settings, first answers 8 connections that send requests without a pause. That
-gives its highest throughput, its processor time for a request, and its context switches, those of all its threads as
-Linux counts them. Then requests come at half of that throughput, at a constant rate; p99 ÷ p50 is of these. At the end
-two processes answer the 8 connections.
+One process of the service, with default settings, answers 8 connections that send requests without a pause: first
+until Java has compiled what it runs, then measured. That gives its highest throughput, its processor time for a
+request, and its context switches, those of all its threads as Linux counts them. Then requests come at half of that
+throughput, at a constant rate; p99 ÷ p50 is of these. At the end two processes answer the 8 connections.
 """
 
 import os
@@ -28,20 +28,20 @@ __all__ = ["main", "measure"]
 _CONNECTIONS: Final = 8
 
 
-def measure(bundle: Bundle, texts: Sequence[str], seconds: float, turns: int) -> list[dict[str, Any]]:
-    """Give rows of `speed.json`, with medians over `turns` of `seconds` each."""
+def measure(bundle: Bundle, texts: Sequence[str], seconds: float, turns: int, warm_up_s: float) -> list[dict[str, Any]]:
+    """Give rows of `speed.json`, with medians over `turns` of `seconds` each, after `warm_up_s` of searches."""
     load = [round(value, 2) for value in os.getloadavg()]  # of other work, before ours
     saturated, half = list[dict[str, float]](), list[dict[str, float]]()
     with Server(serve_command(bundle.path.resolve())) as server:
         requests = search_requests(server.url, texts)
-        _saturate(server, requests, seconds)  # until Java is fast
+        _saturate(server, requests, warm_up_s)
         for _ in range(turns):
             saturated.append(_saturate(server, requests, seconds))
             rate = saturated[-1]["qps"] / 2
             half.append(run_loop(open_loop(server.url, requests, rate=rate, seconds=seconds)))
     with Server(serve_command(bundle.path.resolve(), "--workers", "2")) as server:
         requests = search_requests(server.url, texts)
-        _saturate(server, requests, seconds)
+        _saturate(server, requests, warm_up_s)
         both = [_saturate(server, requests, seconds)["qps"] for _ in range(turns)]
     facts = {"documents": bundle.manifest.documents, "turns": turns, "load_average": load}
     spread = [one["p99_ms"] / one["p50_ms"] for one in half]
@@ -74,6 +74,7 @@ def _saturate(server: Server, requests: Sequence[bytes], seconds: float) -> dict
 @program(
     BUNDLE,
     QUERIES,
+    option("--warm-up-s", 15.0, "seconds of searches before"),
     option("--seconds", 5.0, "length of a turn"),
     option("--turns", 5, "turns of each load"),
     option("--seed", 0, "order of the queries"),
@@ -81,7 +82,8 @@ def _saturate(server: Server, requests: Sequence[bytes], seconds: float) -> dict
 )
 def main(given: Namespace) -> None:
     """Measure and record."""
-    rows = measure(Bundle.open(given.bundle), read_texts(given.queries, given.seed), given.seconds, given.turns)
+    texts = read_texts(given.queries, given.seed)
+    rows = measure(Bundle.open(given.bundle), texts, given.seconds, given.turns, given.warm_up_s)
     for row in rows:
         print(f"{GOALS[row['key']][0]:60s} {row['value']:>9,}, goal {GOALS[row['key']][1]}")
     record(given.results, rows, given.command)

@@ -15,7 +15,7 @@ from tests.loadtest.server import answer, serving
 from tests.support.waiting import wait_until
 
 PATIENCE_S = 60
-SHORT = ["--seconds", "0.3", "--rounds", "2", "--limit-s", "60"]
+SHORT = ["--warm-up-s", "0.1", "--seconds", "0.3", "--rounds", "2", "--limit-s", "60"]
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ def test_one_command_measures_and_records(
 ) -> None:
     monkeypatch.setenv("LIGHTRETRIEVER_WARM_UP_QUERIES", "3")
     command = [str(tiny_path), "--queries", str(queries), "--output", str(tmp_path), "--work", str(tmp_path / "work")]
+    command += ["--warm-up-s", "0.1"]
     command += ["--systems", "lightretriever,bm25", "--seconds", "0.3", "--rounds", "2", "--limit-s", "60"]
     assert peers.main([*command, "--concurrencies", "1,4", "--fractions", "0.5"]) == 0
     load = json.loads((tmp_path / "load.json").read_text())

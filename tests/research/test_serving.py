@@ -34,7 +34,7 @@ def test_a_bundle_that_is_not_there_is_named(queries: Path, capsys: pytest.Captu
 def test_the_commands_measure_and_record(tiny_path: Path, queries: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = queries / "speed.json"
     command = [str(tiny_path), "--queries", str(queries), "--results", str(file)]
-    assert serving.main([*command, "--seconds", "0.5", "--turns", "2"]) == 0
+    assert serving.main([*command, "--warm-up-s", "0.5", "--seconds", "0.5", "--turns", "2"]) == 0
     monkeypatch.setattr(hand_over, "_MIB", (1,))
     assert hand_over.main([*command, "--count", "3"]) == 0
     rows = {row["key"]: row for row in json.loads(file.read_text())["rows"]}
