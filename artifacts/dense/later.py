@@ -26,8 +26,8 @@ LEAST_CODED: Final = 2_048
 
 _LEAST_NEW: Final = 512  # vectors get codes when they are so many
 _TRAINING: Final = 2_048  # vectors that codes are learned from
-_DEEPER: Final = 3  # candidates by codes for each document that is wanted, and for so many if fewer are
-_LEAST_WANTED: Final = 70
+_DEEPER: Final = 3  # candidates by codes for each document that is wanted
+_LEAST_WANTED: Final = 70  # documents; a search for fewer looks at as many candidates
 
 
 class LaterIndex:
@@ -72,7 +72,8 @@ class LaterIndex:
         return np.packbits(flags[: self._first.count], bitorder="little"), flags[self._first.count :]
 
     def _best_coded(self, query: Vectors, k: int, later: npt.NDArray[np.bool_]) -> tuple[Ordinals, Scores]:
-        """Give nearly all of the best `k` documents of those `later` (n,) that have codes, and others."""
+        """Give ordinals (m,) int64 and scores (m,) float32 of the `later` documents (n,) that have codes: nearly all of
+        the best `k`, and further candidates."""
         coded = later[: self._coded]
         most = int(np.count_nonzero(coded))
         found = np.empty(0, np.int64)
@@ -86,7 +87,8 @@ class LaterIndex:
         return found + self._first.count, inner_products(self._later.__getitem__, query, found)
 
     def _newest(self, query: Vectors, later: npt.NDArray[np.bool_]) -> tuple[Ordinals, Scores]:
-        """Give those `later` (n,) that have no codes. All are scored, as neighbours, which need no copy."""
+        """Give ordinals (m,) int64 and scores (m,) float32 of the `later` documents (n,) that have no codes. All are
+        scored, as neighbours, which need no copy."""
         new = np.arange(self._coded, len(later))
         scores = inner_products(lambda part: self._later[part[0] : part[-1] + 1], query, new)
         return new[later[new]] + self._first.count, scores[later[new]]
