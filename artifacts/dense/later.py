@@ -5,6 +5,7 @@ scans 4-bit codes, as it does in a bundle of up to `SCAN_LIMIT` documents, and t
 learned from the vectors themselves, again whenever their number has doubled; the newest vectors have none.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 import faiss
@@ -25,33 +26,29 @@ LEAST_CODED: Final = 2_048
 """So many vectors are scored about as fast as their codes are scanned; fewer have no codes."""
 
 _LEAST_NEW: Final = 512  # vectors get codes when they are so many
+_NEW_SHARE: Final = 32  # and one for so many that have some, as these are copied
 _TRAINING: Final = 2_048  # vectors that codes are learned from
 _DEEPER: Final = 3  # candidates by codes for each document that is wanted
-_LEAST_WANTED: Final = 70  # documents; a search for fewer looks at as many candidates
 
 
 class LaterIndex:
-    """The documents of an index, and behind them later ones, with the ordinals that follow. Thread-safe."""
+    """The documents of several indexes, with ordinals in this order. Thread-safe."""
 
-    def __init__(self, first: DenseIndex, vectors: Vectors, codes: FaissIndex, alive: Bits | None) -> None:
-        """`vectors` (n, D) float32 are those of the later documents; `codes` is a Faiss index of the codes of as many
-        as have some, from the first on, None for none; `alive` has the bits of all documents to be found, None for
-        all."""
-        self._first, self._later, self._codes = first, vectors, codes
-        self._coded = 0 if codes is None else int(codes.ntotal)
-        self.count = first.count + len(vectors)
-        self.dimension, self.search_bytes = first.dimension, first.search_bytes
+    def __init__(self, parts: Sequence[DenseIndex], alive: Bits | None = None) -> None:
+        """`alive` has the bits of all documents to be found, None for all."""
+        self._parts = parts
+        *self._starts, self.count = (int(end) for end in np.cumsum([0, *(part.count for part in parts)]))
+        self.dimension, self.search_bytes = parts[0].dimension, parts[0].search_bytes
         self._alive = np.packbits(np.ones(self.count, np.bool_), bitorder="little") if alive is None else alive
         self._of_alive = self._parted(self._alive)
 
     def search(self, query: Vectors, k: int, among: Bits | None = None) -> tuple[Ordinals, Scores]:
         """The best documents, as `DenseIndex.search` gives them, of those `among`, which may lack the last ones'
         bits."""
-        first, later = self._of_alive if among is None or among is self._alive else self._parted(among)
-        query = np.ascontiguousarray(query, np.float32)
-        parts = [self._first.search(query, k, first), self._best_coded(query, k, later), self._newest(query, later)]
-        ordinals, scores = (np.concatenate(part) for part in zip(*parts, strict=True))
-        return kernels.best_first(ordinals, scores, k)
+        chosen = self._of_alive if among is None or among is self._alive else self._parted(among)
+        found = [part.search(query, k, bits) for part, bits in zip(self._parts, chosen, strict=True)]
+        ordinals = np.concatenate([one + start for (one, _), start in zip(found, self._starts, strict=True)])
+        return kernels.best_first(ordinals, np.concatenate([scores for _, scores in found]), k)
 
     def scores(self, query: Vectors, ordinals: Ordinals) -> Scores:
         """The scores (m,) float32 of given documents (m,). ValueError for an unknown ordinal or a bad query."""
@@ -61,37 +58,16 @@ class LaterIndex:
         """The vectors (m, D) float32 of given documents (m,), as they are kept. ValueError for an unknown ordinal."""
         if (ordinals >= self.count).any():
             raise ValueError(f"document {ordinals.max()} is outside 0..{self.count - 1}")
-        vectors, later = np.empty((ordinals.size, self.dimension), np.float32), ordinals >= self._first.count
-        vectors[~later] = self._first.vectors(ordinals[~later])
-        vectors[later] = self._later[ordinals[later] - self._first.count]
+        vectors = np.empty((ordinals.size, self.dimension), np.float32)
+        owners = np.searchsorted(self._starts[1:], ordinals, "right")
+        for owner, (part, start) in enumerate(zip(self._parts, self._starts, strict=True)):
+            vectors[owners == owner] = part.vectors(ordinals[owners == owner] - start)
         return vectors
 
-    def _parted(self, among: Bits) -> tuple[Bits, npt.NDArray[np.bool_]]:
-        """Give the bits of the index's documents, and for each later one (n,) whether it is among these."""
-        flags = np.unpackbits(among, count=self.count, bitorder="little").view(np.bool_)
-        return np.packbits(flags[: self._first.count], bitorder="little"), flags[self._first.count :]
-
-    def _best_coded(self, query: Vectors, k: int, later: npt.NDArray[np.bool_]) -> tuple[Ordinals, Scores]:
-        """Give ordinals (m,) int64 and scores (m,) float32 of the `later` documents (n,) that have codes: nearly all of
-        the best `k`, and further candidates."""
-        coded = later[: self._coded]
-        most = int(np.count_nonzero(coded))
-        found = np.empty(0, np.int64)
-        if most >= LEAST_CODED:
-            faiss.omp_set_num_threads(1)
-            deep = _DEEPER * max(k, _LEAST_WANTED)
-            _, ordinals = self._codes.search(query[None, :], min(coded.size, deep * coded.size // most))
-            found = ordinals[0][coded[ordinals[0]]]
-        if found.size < min(k, most):
-            found = np.flatnonzero(coded)
-        return found + self._first.count, inner_products(self._later.__getitem__, query, found)
-
-    def _newest(self, query: Vectors, later: npt.NDArray[np.bool_]) -> tuple[Ordinals, Scores]:
-        """Give ordinals (m,) int64 and scores (m,) float32 of the `later` documents (n,) that have no codes. All are
-        scored, as neighbours, which need no copy."""
-        new = np.arange(self._coded, len(later))
-        scores = inner_products(lambda part: self._later[part[0] : part[-1] + 1], query, new)
-        return new[later[new]] + self._first.count, scores[later[new]]
+    def _parted(self, among: Bits) -> list[Bits]:
+        """The bits of each index's documents."""
+        flags = np.unpackbits(among, count=self.count, bitorder="little")
+        return [np.packbits(one, bitorder="little") for one in np.split(flags, self._starts[1:])]
 
 
 class LaterIndexWriter:
@@ -99,37 +75,42 @@ class LaterIndexWriter:
 
     def __init__(self, first: DenseIndex) -> None:
         self._first = first
-        self._vectors = np.empty((LEAST_CODED, first.dimension), np.float32)
-        self._count = 0
-        self._codes: FaissIndex = None
+        self._new = np.empty((0, first.dimension), np.float32)
+        self._coded: FaissIndex = faiss.IndexFlatIP(first.dimension)
+        self._made: FaissIndex = self._coded  # has more vectors, until `behind` takes it
         self._trained = 0
 
     def add(self, vectors: Vectors) -> None:
         """Add vectors (n, D) float32 of length 1."""
-        while self._count + len(vectors) > len(self._vectors):  # what was given out keeps the array before
-            self._vectors = np.concatenate([self._vectors, np.empty_like(self._vectors)])
-        self._vectors[self._count : self._count + len(vectors)] = vectors
-        self._count += len(vectors)
+        self._new = np.concatenate([self._new, vectors])
 
     def behind(self, alive: Bits | None = None) -> LaterIndex:
         """Give the documents of the index and those added up to now, as one index, in which those of the bits `alive`
         are found."""
-        return LaterIndex(self._first, self._vectors[: self._count], self._codes, alive)
+        if self._made is not self._coded:
+            self._new = self._new[self._made.ntotal - self._coded.ntotal :]
+            self._coded = self._made
+        new: FaissIndex = faiss.IndexFlatIP(self._first.dimension)
+        new.add(self._new)
+        return LaterIndex([self._first, *(DenseIndex(one) for one in (self._coded, new) if one.ntotal)], alive)
 
     def encode(self) -> bool:
         """Make codes of vectors that have none, unless they are few; tell whether there are new codes for `behind`."""
-        count, coded = self._count, 0 if self._codes is None else self._codes.ntotal
-        vectors = self._vectors[:count]
-        if count < LEAST_CODED or count - coded < _LEAST_NEW:
+        made: FaissIndex = self._coded
+        new, count = self._new, made.ntotal
+        if self._made is not made:
+            return True
+        if count + len(new) < LEAST_CODED or len(new) < max(_LEAST_NEW, count // _NEW_SHARE):
             return False
         faiss.omp_set_num_threads(1)
-        if count >= 2 * self._trained:
-            parts = product_parts(self._first.dimension)
-            codes: FaissIndex = faiss.index_factory(self._first.dimension, f"PQ{parts}x4fs", faiss.METRIC_INNER_PRODUCT)
-            codes.train(vectors[np.linspace(0, count - 1, _TRAINING).astype(np.int64)])
-            self._trained, coded = count, 0
+        if count + len(new) < 2 * self._trained:
+            made = faiss.clone_index(made)  # searches go on in the one that was given out
         else:
-            codes = faiss.clone_index(self._codes)  # searches go on in the one that was given out
-        codes.add(vectors[coded:])
-        self._codes = codes
+            new = np.concatenate([made.reconstruct_n(0, count), new])
+            parts, self._trained = product_parts(self._first.dimension), len(new)
+            made = faiss.index_factory(new.shape[1], f"PQ{parts}x4fs,RFlat", faiss.METRIC_INNER_PRODUCT)
+            made.k_factor = _DEEPER
+            made.train(new[np.linspace(0, len(new) - 1, _TRAINING).astype(np.int64)])
+        made.add(new)
+        self._made = made
         return True

@@ -1,6 +1,7 @@
 """A bundle of a bundle's documents and of those in a journal. No document is encoded again."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from itertools import chain, islice
 from pathlib import Path
 from typing import Final
 
@@ -38,15 +39,16 @@ def compact(
     `write_bundle`; `done` is told numbers of documents. Raises JournalError, and what `write_bundle` raises.
     """
     with Journal(folder, bundle.manifest, begin=False) as journal:
-        records: dict[str, Record] = {}
+        changed: dict[str, Record] = {}
         for record in journal.read():
-            records.pop(record.id, None)
-            records[record.id] = record
-        live = LiveInfo(journal=journal.header.journal, position=journal.sequence)
+            changed.pop(record.id, None)
+            changed[record.id] = record
+        live = LiveInfo(journal=journal.name, position=journal.sequence)
     sparse = bundle.sparse()
     try:
         dense = None if bundle.manifest.dense is None else bundle.dense()
-        documents = _batches(sparse, dense, records, done)
+        written = (record for record in changed.values() if record.raw is not None)
+        documents = _batches(chain(_bundled(sparse, dense, changed), written), done)
         return write_again(bundle, documents, target, live, queries=queries, overwrite=overwrite), live
     finally:
         sparse.close()
@@ -100,36 +102,22 @@ def _factory(dense: DenseInfo, manifest: Manifest) -> str | None:
     return None if is_query_aware(dense.factory) or dense.factory == by_size else dense.factory
 
 
-def _batches(
-    sparse: ImpactIndex, dense: DenseIndex | None, records: Mapping[str, Record], done: Callable[[int], object]
-) -> Iterator[EncodedBatch]:
+def _batches(records: Iterator[Record], done: Callable[[int], object]) -> Iterator[EncodedBatch]:
+    while part := list(islice(records, _READ)):
+        vectors = np.array([() if one.vector is None else one.vector for one in part], np.float32)
+        impacts = numbered([one.impacts for one in part])
+        yield EncodedBatch([one.id for one in part], [one.raw or b"" for one in part], vectors, *impacts)
+        done(len(part))
+
+
+def _bundled(sparse: ImpactIndex, dense: DenseIndex | None, changed: Collection[str]) -> Iterator[Record]:
+    """The documents of a bundle, as they would be in a journal, but those that were changed."""
     for first in range(0, sparse.count, _READ):
         ordinals = np.arange(first, min(first + _READ, sparse.count))
         indptr, names, terms, impacts = sparse.rows(first, first + len(ordinals))
-        raws = sparse.documents(ordinals)
-        ids = [orjson.loads(raw)["_id"] for raw in raws]
-        kept = np.array([one not in records for one in ids])
-        counts = np.diff(indptr)
-        of_kept = np.repeat(kept, counts)
-        vectors = np.zeros((len(ids), 0), np.float32) if dense is None else dense.vectors(ordinals)
-        done(len(ids))
-        if not kept.any():
-            continue
-        yield EncodedBatch(
-            ids=[one for one, keep in zip(ids, kept, strict=True) if keep],
-            documents=[raw for raw, keep in zip(raws, kept, strict=True) if keep],
-            dense=vectors[kept],
-            indptr=np.cumsum([0, *counts[kept]]).astype(np.int64),
-            terms=terms[of_kept],
-            impacts=impacts[of_kept],
-            names=names,
-        )
-    written = [one for one in records.values() if one.raw is not None]
-    for part in (written[first : first + _READ] for first in range(0, len(written), _READ)):
-        yield EncodedBatch(
-            [one.id for one in part],
-            [one.raw or b"" for one in part],
-            np.array([one.vector for one in part], np.float32) if dense is not None else np.zeros((len(part), 0)),
-            *numbered([one.impacts for one in part]),
-        )
-        done(len(part))
+        vectors = [None] * len(ordinals) if dense is None else dense.vectors(ordinals)
+        for place, (raw, vector) in enumerate(zip(sparse.documents(ordinals), vectors, strict=True)):
+            if (document_id := orjson.loads(raw)["_id"]) not in changed:
+                row = slice(indptr[place], indptr[place + 1])
+                spelt = (names[term] for term in terms[row])
+                yield Record(document_id, raw, vector, dict(zip(spelt, impacts[row].tolist(), strict=True)))

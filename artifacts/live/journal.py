@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from math import inf
 from pathlib import Path
 from time import perf_counter, sleep
-from typing import Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
 from uuid import uuid4
 
 import numpy as np
@@ -22,9 +22,9 @@ import orjson
 from lightretriever.artifacts.bundle.manifest import Manifest, check_outside
 from lightretriever.artifacts.errors import DiskError, JournalError
 from lightretriever.artifacts.files.atomic_file import writing
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
-__all__ = ["Header", "Journal", "Record"]
+__all__ = ["Journal", "Record"]
 
 _FILE: Final = "journal.sqlite"
 _TABLES: Final = (
@@ -48,30 +48,6 @@ _RESTORE: Final = (
 )
 
 
-class Header(BaseModel):
-    """The bundle that a journal was begun with, and the facts that must be the same in every bundle that is served
-    with it. `dimension` is D, None without a dense leg, `model` the SHA-256 of the model."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    journal: str
-    bundle: str
-    dimension: int | None
-    vocabulary: str
-    model: str | None
-
-    @classmethod
-    def of(cls, manifest: Manifest) -> Self:
-        """Describe a new journal beside a bundle."""
-        return cls(
-            journal=uuid4().hex[:12],
-            bundle=manifest.digest,
-            dimension=None if manifest.dense is None else manifest.dimension,
-            vocabulary=manifest.sparse.vocabulary,
-            model=manifest.model.sha256,
-        )
-
-
 class Record(NamedTuple):
     """A document as it was written, whole, with its vector (D,) of length 1, None without a dense leg, and its impacts
     by term; `raw` is its JSON, None for one that was deleted."""
@@ -88,7 +64,8 @@ class Journal:
     sequence: int
     """The number of the last change that was read or appended; at first, of the last one that the bundle has."""
 
-    header: Header
+    name: str
+    """A random name, which tells a journal from one that another folder has."""
 
     def __init__(self, folder: Path, manifest: Manifest, *, begin: bool = True) -> None:
         """Open the journal of a folder, or `begin` one for a bundle. JournalError for a damaged one, for one of another
@@ -170,27 +147,28 @@ class Journal:
         """Make the tables if they are not there, and compare the header and the numbers with the bundle's."""
         self._database.execute("PRAGMA journal_mode = WAL")
         self._database.execute("PRAGMA synchronous = FULL")  # a change is on the disk when it is acknowledged
-        expected = Header.of(manifest)
+        dimension = None if manifest.dense is None else manifest.dimension
+        facts = {"dimension": dimension, "vocabulary": manifest.sparse.vocabulary, "model": manifest.model.sha256}
+        begun = orjson.dumps({"journal": uuid4().hex[:12], "bundle": manifest.digest} | facts).decode()
         with self._changing():
             for table in _TABLES:
                 self._database.execute(table)
-            if (row := self._database.execute("SELECT facts FROM header").fetchone()) is None:
-                self._database.execute("INSERT INTO header VALUES (?)", (expected.model_dump_json(),))
+            self._database.execute("INSERT INTO header SELECT ? WHERE NOT EXISTS (SELECT * FROM header)", (begun,))
         try:
-            self.header = expected if row is None else Header.model_validate_json(row[0])
-        except ValidationError as error:
+            header = orjson.loads(self._one("SELECT facts FROM header"))
+            self.name, found = header["journal"], {name: header[name] for name in facts}
+        except (ValueError, TypeError, KeyError) as error:
             raise self._damaged("in its header") from error
-        for name in ("dimension", "vocabulary", "model"):
-            found, wanted = getattr(self.header, name), getattr(expected, name)
-            if found != wanted:
+        for name, wanted in facts.items():
+            if found[name] != wanted:
                 raise JournalError(
-                    f"{self.folder}: the journal's {name} is {found}, the bundle's {wanted}.",
+                    f"{self.folder}: the journal's {name} is {found[name]}, the bundle's {wanted}.",
                     remedy="Serve a bundle of the same model, or give an empty folder.",
                 )
         live, last = manifest.live, self._last()
-        self.sequence = live.position if live is not None and live.journal == self.header.journal else 0
-        (first,) = self._database.execute("SELECT coalesce(min(sequence), ?) FROM changes", (last + 1,)).fetchone()
-        if not self._number(first) - 1 <= self.sequence <= last:
+        self.sequence = live.position if live is not None and live.journal == self.name else 0
+        first = self._one(f"SELECT coalesce(min(sequence), {last + 1}) FROM changes")
+        if not first - 1 <= self.sequence <= last:
             raise JournalError(
                 f"{self.folder}: the journal has the changes {first} to {last}, and the bundle those up to "
                 f"{self.sequence}.",
@@ -199,15 +177,15 @@ class Journal:
 
     def _last(self) -> int:
         """Give the number of the last change that was ever appended."""
-        with self._translated():
-            row = self._database.execute("SELECT seq FROM sqlite_sequence WHERE name = 'changes'").fetchone()
-        return 0 if row is None else self._number(row[0])
-
-    def _number(self, value: object) -> int:
-        """Give the number of a change. JournalError for another kind of value."""
-        if not isinstance(value, int):
+        last = self._one("SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'changes'")
+        if not isinstance(last, int):
             raise self._damaged("in its numbers")
-        return value
+        return last
+
+    def _one(self, query: str) -> Any:
+        """Give the only value that a query finds."""
+        with self._translated():
+            return self._database.execute(query).fetchone()[0]
 
     @contextmanager
     def _changing(self) -> Iterator[None]:

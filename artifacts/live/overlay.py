@@ -68,8 +68,8 @@ class Overlay:
         first = sequence - len(records) + 1
         written = [(number, one) for number, one in enumerate(records, start=first) if one.raw is not None]
         if later := [one for number, one in written if number > self._indexed]:
-            raws = [one.raw or b"" for one in later]
-            self._writer.add_rows([one.id for one in later], raws, [one.impacts for one in later])
+            ids, raws, impacts = zip(*((one.id, one.raw or b"", one.impacts) for one in later), strict=True)
+            self._writer.add_rows(ids, raws, impacts)
         if self._dense is not None and written:
             self._dense.add(np.array([one.vector for _, one in written], np.float32))
         new = list(dict.fromkeys(one.id for one in records if one.id not in self.changed))

@@ -79,7 +79,7 @@ class LiveStore:
             self._journal = opened.enter_context(Journal(folder, manifest))
             position = self._journal.sequence
             self._to_drop: int | None = position
-            self._follower = Follower(folder, f"{self._digest}.{self._journal.header.journal}")
+            self._follower = Follower(folder, f"{self._digest}.{self._journal.name}")
             opened.callback(self._follower.close)
             self._saved = self._follower.restore()
             overlay = partial(Overlay, manifest, index, dense, self._follower.index)
@@ -117,7 +117,7 @@ class LiveStore:
 
     def version(self, sequence: int) -> str:
         """Give the version of the document that a change made; 0: that of a document of the bundle."""
-        return f"{sequence}.{self._journal.header.journal if sequence else self._digest}"
+        return f"{sequence}.{self._journal.name if sequence else self._digest}"
 
     def get(self, document_id: str, until: float = inf) -> Stored | None:
         """Read a document as it is now, whatever process wrote it; None if there is none with this id. TimeoutError at
@@ -170,11 +170,8 @@ class LiveStore:
         begun = not self._stop.is_set()
         self._stop.set()
         self._thread.join(_JOIN_S)
-        try:
-            if begun and self.problem is None:
-                self._save(_LEAST_SAVED)
-        except JavaError as error:
-            _log.warning("no checkpoint was written", extra={"reason": str(error)})
+        if begun and self.problem is None:
+            self._save(_LEAST_SAVED)
         with self._lock:
             self._overlay.close()
             self._follower.close()
@@ -207,7 +204,12 @@ class LiveStore:
                 staged = _Staged(self, self._overlay, self._journal.sequence)
                 made = [[staged.add(change) for change in changes] for changes, _ in calls]
                 if staged.records:
-                    self._require_room(staged.records)
+                    if self.written + sum(one.raw is not None for one in staged.records) > _MOST:
+                        raise DiskError(
+                            f"{self._journal.folder}: {self.written:,} documents are written beside the bundle, of at "
+                            f"most {_MOST:,}.",
+                            remedy=_COMPACT,
+                        )
                     self._journal.append(staged.records)
                     self._apply(staged.records)
             except Exception as error:
@@ -228,23 +230,11 @@ class LiveStore:
             raise JournalError(self.problem) from error
         self._follower.tell(self._journal.sequence)
 
-    def _require_room(self, records: Sequence[Record]) -> None:
-        written = sum(one.raw is not None for one in records)
-        if written and self.written + written > _MOST:
-            raise DiskError(
-                f"{self._journal.folder}: {self.written:,} documents are written beside the bundle, as many as may be "
-                f"({_MOST:,}).",
-                remedy=_COMPACT,
-            )
-
     def _follow(self) -> None:
         while self.problem is None and not self._stop.wait(_FOLLOW_S):
             try:
-                if self._lock.acquire(blocking=False):
-                    try:
-                        self._apply(self._journal.read())
-                    finally:
-                        self._lock.release()
+                with suppress(TimeoutError), self._held(until=0.0):
+                    self._apply(self._journal.read())
                 if self._overlay.settle():
                     with self._lock:
                         self._overlay.publish(self.snapshot.index.sequence)
@@ -278,11 +268,12 @@ class LiveStore:
             self._saved = max(self._saved, self._follower.saved())  # another process may have written it
         if sequence - self._saved < least:
             return
-        with self._lock:
-            files, self._saved = self._overlay.checkpoint(), self.snapshot.index.sequence
         try:
+            with self._lock:
+                self._saved = self.snapshot.index.sequence
+                files = self._overlay.checkpoint()
             self._follower.save(self._saved, files)
-        except OSError as error:
+        except (JavaError, OSError) as error:
             _log.warning("no checkpoint was written", extra={"reason": str(error)})
 
 

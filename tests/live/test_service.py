@@ -168,7 +168,7 @@ def test_many_documents_are_told_and_too_many_refused(
                 client.put_document("same", NEW, vector=VECTOR, impacts=impacts)
             assert warning is not None
             assert "2 documents are written beside the bundle, of at most 3. Make a bundle of all" in warning
-            with pytest.raises(AnswerError, match="as many as may be") as error:
+            with pytest.raises(AnswerError, match="of at most") as error:
                 client.put_document("same", NEW, vector=VECTOR, impacts=impacts)
             assert (error.value.status, error.value.kind) == (507, "no_room")
             client.delete_document("same")
