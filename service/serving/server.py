@@ -44,6 +44,8 @@ _LAST_CALL_S: Final = 0.25
 _LAST_READS: Final = 3
 _SWITCH_S: Final = 0.001  # a fifth of Python's default
 _ACCEPT_AGAIN_S: Final = 1.0
+_YIELD_S: Final = 0.001  # for each open connection, a shared listener is left to the other processes
+_MOST_YIELD_S: Final = 0.008
 
 _log = logging.getLogger(__name__)
 
@@ -61,8 +63,11 @@ def announce(line: str) -> None:
         print(line, flush=True)
 
 
-def serve(collections: Collections, listeners: Sequence[socket.socket], on_ready: Callable[[], None]) -> None:
-    """Answer requests until SIGTERM or SIGINT. `on_ready` is called after the warm-up. Errors as in `create_app`.
+def serve(
+    collections: Collections, listeners: Sequence[socket.socket], on_ready: Callable[[], None], *, shared: bool = False
+) -> None:
+    """Answer requests until SIGTERM or SIGINT. `on_ready` is called after the warm-up; `shared` tells whether other
+    processes have the same listeners. Errors as in `create_app`.
 
     SIGHUP reads the certificate anew and has the folders of bundles looked into; from a terminal that closes, it ends
     the process as any other.
@@ -75,7 +80,7 @@ def serve(collections: Collections, listeners: Sequence[socket.socket], on_ready
 
     collections.each(on_closed=freeze_gc)
     app = create_app(collections, on_ready=begin)
-    server = make_server(app, listeners)
+    server = make_server(app, listeners, shared=shared)
     handled: dict[int, Callable[..., object] | int] = {signal.SIGTERM: signal.SIG_IGN, signal.SIGINT: signal.SIG_IGN}
     if not os.isatty(0) and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         handled[signal.SIGHUP] = lambda *_: _hang_up(collections, server.config, app.state.settings)
@@ -111,14 +116,15 @@ def _hang_up(collections: Collections, config: uvicorn.Config, settings: Setting
 
 class _Server(uvicorn.Server):
     """Takes many new connections in one turn of the event loop; uvloop takes one, so that under load, when a turn
-    refuses hundreds of requests, others would wait for minutes.
+    refuses hundreds of requests, others would wait for minutes. Of processes that share their listeners, the one with
+    the fewest connections takes the next.
 
     Stops in two steps, so that no request that was sent before the signal is lost: first it takes what comes, and
     closes each connection with its next answer; then it closes those that are idle."""
 
-    def __init__(self, config: uvicorn.Config, connections: Connections) -> None:
+    def __init__(self, config: uvicorn.Config, connections: Connections, *, shared: bool) -> None:
         super().__init__(config)
-        self._connections = connections
+        self._connections, self._shared = connections, shared
         self._protocol = connection_class(connections)
         self._opening: set[asyncio.Task[None]] = set()
 
@@ -129,15 +135,26 @@ class _Server(uvicorn.Server):
             listener.setblocking(False)
             self._listen(listener)
 
-    def _listen(self, listener: socket.socket) -> None:
+    def _listen(self, listener: socket.socket, most: int = 0) -> None:
+        """Be told of new connections; take up to `most` first."""
         if listener.fileno() >= 0 and not self.should_exit:
-            asyncio.get_running_loop().add_reader(listener, self._accept, listener)
+            asyncio.get_running_loop().add_reader(listener, self._offered, listener)
+            self._accept(listener, most)
 
-    def _accept(self, listener: socket.socket, most: int | None = None) -> None:
-        """Take new connections, up to `most`. None: a quarter of those that are open, which make the turn long, so that
-        idle processes that listen on the same socket take theirs."""
+    def _offered(self, listener: socket.socket) -> None:
+        """Take new connections: up to a quarter of those that are open, which make a turn long. If the listener is
+        shared, they come first to the processes that have fewer."""
+        loop, present = asyncio.get_running_loop(), len(self._connections) + len(self._opening)
+        if not (self._shared and present):
+            self._accept(listener, 1 + present // 4)
+            return
+        loop.remove_reader(listener)
+        loop.call_later(min(present * _YIELD_S, _MOST_YIELD_S), self._listen, listener, 1 + present // 4)
+
+    def _accept(self, listener: socket.socket, most: int) -> None:
+        """Take up to `most` new connections."""
         loop = asyncio.get_running_loop()
-        for _ in range(1 + len(self._connections) // 4 if most is None else most):
+        for _ in range(most):
             try:
                 connection, _ = listener.accept()
             except (BlockingIOError, ConnectionAbortedError):
@@ -182,8 +199,8 @@ async def _last_call() -> None:
         await asyncio.sleep(0)
 
 
-def make_server(app: Application, listeners: Sequence[socket.socket]) -> uvicorn.Server:
-    """Make the server of an application, to run once with listening sockets."""
+def make_server(app: Application, listeners: Sequence[socket.socket], *, shared: bool = False) -> uvicorn.Server:
+    """Make the server of an application, to run once with listening sockets, which other processes may have, too."""
     settings = app.state.settings
     _bound_writes(listeners, settings)
     connections = Connections(_most_connections())
@@ -210,7 +227,7 @@ def make_server(app: Application, listeners: Sequence[socket.socket]) -> uvicorn
         ssl_keyfile=settings.tls_key_file,
         ssl_keyfile_password=settings.tls_key_password,
     )
-    return _Server(config, connections)
+    return _Server(config, connections, shared=shared)
 
 
 def _most_connections() -> int:

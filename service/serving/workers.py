@@ -117,7 +117,12 @@ class _Worker(SpawnProcess):
                 collections.each(on_reload=lambda: self._tell.send(("reload", "asked")))
                 signal.signal(signal.SIGUSR1, lambda *_: [holder.ask() for holder in collections])
                 signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})  # it may have come while the bundle opened
-                serve(collections, self._listeners, lambda: self._tell.send(("ready", ready_line(collections))))
+                serve(
+                    collections,
+                    self._listeners,
+                    lambda: self._tell.send(("ready", ready_line(collections))),
+                    shared=True,
+                )
         except LightRetrieverError as error:
             self._tell.send(("failed", str(error)))
 

@@ -4,14 +4,16 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from time import sleep
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx2
 import pytest
@@ -112,6 +114,26 @@ def test_two_workers_answer_count_together_and_stop(tiny_path: Path, tiny_bundle
     lines = [json.loads(line) for line in errors.splitlines()]
     assert lines[-1]["event"] == "stopped"
     assert not [line for line in lines if line["level"] == "error"]
+
+
+def sockets(pid: int) -> int:
+    """How many sockets a process has open."""
+    count = 0
+    for file in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed meanwhile
+            count += str(file.readlink()).startswith("socket:")
+    return count
+
+
+def test_connections_that_come_together_are_shared_between_the_workers(tiny_path: Path) -> None:
+    with two_workers(tiny_path) as (server, url), ExitStack() as opened:
+        workers = children(server)
+        before = {pid: sockets(pid) for pid in workers}
+        address = urlsplit(url)
+        for _ in range(16):
+            opened.enter_context(socket.create_connection((address.hostname, address.port), timeout=60))
+        wait_until(lambda: sum(sockets(pid) - before[pid] for pid in workers) == 16)
+        assert min(sockets(pid) - before[pid] for pid in workers) >= 4
 
 
 def test_a_worker_that_ends_dies_or_hangs_is_replaced(tiny_path: Path) -> None:
