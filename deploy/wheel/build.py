@@ -87,7 +87,8 @@ def build_wheel(folder: Path, *, repair: bool = True) -> Path:
         write_jar(copy / "artifacts" / "sparse" / JAR.name)
         demo = copy / folders["lightretriever"] / "demo"
         demo.mkdir()
-        shutil.copy(ROOT / "demo" / "bundle.tar.xz", demo)
+        for name in ("bundle.tar.xz", "rules.yaml"):
+            shutil.copy(ROOT / "demo" / name, demo)
         pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
         subprocess.run([*pip, "--wheel-dir", str(made), str(copy)], check=True)
         (wheel,) = made.glob("lightretriever_search-*.whl")

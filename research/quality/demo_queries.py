@@ -21,6 +21,7 @@ from lightretriever.loadtest.program import option, program
 from lightretriever.loadtest.record import write_json
 from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine
+from lightretriever.service.serving.demo import RULES
 from lightretriever.service.settings import Settings
 
 __all__ = ["QUERIES", "main", "measure", "read_queries"]
@@ -41,7 +42,7 @@ def measure(bundle: Path, queries: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "kept apart": {"queries": 0, "found": 0, "strong without": 0},
     }
     answers = []
-    with SearchEngine.open(Bundle.open(bundle), Settings(deadline_ms=60_000)) as engine:
+    with SearchEngine.open(Bundle.open(bundle), Settings(deadline_ms=60_000, rules=RULES)) as engine:
         for query in queries:
             answer = engine.search(SearchRequest(query=query["query"], k=_FIRST, fields=[]))
             ids = [hit.id for hit in answer.hits]

@@ -11,10 +11,13 @@ from lightretriever.service.collections.collections import DEFAULT
 from lightretriever.service.serving.command import run
 from lightretriever.service.settings import ENV_PREFIX, load_settings
 
-__all__ = ["ARCHIVE", "EXAMPLE", "serve_demo", "unpack_demo"]
+__all__ = ["ARCHIVE", "EXAMPLE", "RULES", "serve_demo", "unpack_demo"]
 
 ARCHIVE: Final = Path(__file__).resolve().parents[2] / "demo" / "bundle.tar.xz"
 """The demo bundle: `demo/bundle.tar.xz` of the checkout, or of the installed package."""
+
+RULES: Final = ARCHIVE.with_name("rules.yaml")
+"""Its rules, which hold unless a setting names others."""
 
 EXAMPLE: Final = '{"query":"merge several pdf files into one","k":5}'
 _ADVICE: Final = """
@@ -41,6 +44,7 @@ def serve_demo(folder: Path, host: str, port: int) -> int:
     name = f"[{host}]" if ":" in host else host
     quiet = {} if f"{ENV_PREFIX}LOG_LEVEL" in os.environ else {"log_level": "warning"}
     settings = load_settings(given=quiet)
+    settings = settings.model_copy(update={"rules": settings.rules or RULES})
     if port:
         print(_ADVICE.format(address=f"http://{name}:{port}", body=EXAMPLE), file=sys.stderr, flush=True)
     return run({DEFAULT: folder}, host=host, port=port, settings=settings)

@@ -52,7 +52,9 @@ def members(wheel: Path) -> dict[str, bytes]:
 def test_every_file_of_the_packages_is_in_it(members: dict[str, bytes]) -> None:
     """But the Java sources and classes, in whose place there is a jar."""
     expected = {f"lightretriever/{file.name}" for file in (ROOT / OWN).iterdir() if file.is_file()}
-    expected |= {"lightretriever/demo/bundle.tar.xz", "lightretriever/artifacts/sparse/search.jar"}
+    expected |= {
+        f"lightretriever/{name}" for name in ("demo/bundle.tar.xz", "demo/rules.yaml", "artifacts/sparse/search.jar")
+    }
     apart = (ROOT / OWN, ROOT / "artifacts" / "sparse" / "java", ROOT / "artifacts" / "sparse" / "classes")
     for name, folder in ROOMS.items():
         for path in (ROOT / folder).rglob("*"):

@@ -79,6 +79,11 @@ def test_it_is_served(tmp_path: Path) -> None:
             request = Request(f"{url}/search", EXAMPLE.encode(), {"Content-Type": "application/json"})
             with urlopen(request, timeout=60) as answer:
                 assert len(json.load(answer)["hits"]) == 5
+            with urlopen(f"{url}/search?q=terminal", timeout=60) as answer:
+                assert json.load(answer)["rules"]["synonyms"] == [
+                    {"text": "console", "weight": 0.5},
+                    {"text": "ncurses", "weight": 0.5},
+                ]
         finally:
             process.terminate()
         assert process.wait(60) == 0
