@@ -100,6 +100,11 @@ def drip_until(event: threading.Event) -> Step:
     return step
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 1024  # connections that come together; beyond, a client would try again for up to a minute
+
+
 class Scripted:
     """The server. Each request takes the next step; the last one is repeated. `seen` has what came, and when."""
 
@@ -127,8 +132,7 @@ class Scripted:
             def log_message(self, format: str, *args: Any) -> None:
                 pass
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
+        self._server = _Server(("127.0.0.1", 0), Handler)
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01})
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
 
