@@ -29,6 +29,7 @@ _LEAST_NEW: Final = 512  # vectors get codes when they are so many
 _NEW_SHARE: Final = 32  # and one for so many that have some, as these are copied
 _TRAINING: Final = 2_048  # vectors that codes are learned from
 _DEEPER: Final = 3  # candidates by codes for each document that is wanted
+_FEWEST: Final = 70  # documents; a search for fewer looks at as many candidates
 
 
 class LaterIndex:
@@ -46,7 +47,7 @@ class LaterIndex:
         """The best documents, as `DenseIndex.search` gives them, of those `among`, which may lack the last ones'
         bits."""
         chosen = self._of_alive if among is None or among is self._alive else self._parted(among)
-        found = [part.search(query, k, bits) for part, bits in zip(self._parts, chosen, strict=True)]
+        found = [part.search(query, max(k, _FEWEST), bits) for part, bits in zip(self._parts, chosen, strict=True)]
         ordinals = np.concatenate([one + start for (one, _), start in zip(found, self._starts, strict=True)])
         return kernels.best_first(ordinals, np.concatenate([scores for _, scores in found]), k)
 
