@@ -27,7 +27,7 @@ from lightretriever.service.backends.base import EncodedQuery, Leg
 from lightretriever.service.backends.faiss import FaissDense
 from lightretriever.service.backends.local import DENSE_LANE, HAND_OVER_BYTES
 from lightretriever.service.execution.executor import Executor, call_here
-from lightretriever.service.execution.granted import processors
+from lightretriever.service.granted import processors
 from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.search.engine import SearchEngine
 

@@ -20,7 +20,7 @@ from typing import Final
 from lightretriever.artifacts.errors import LightRetrieverError
 from lightretriever.service.collections.collections import Collections, Folders
 from lightretriever.service.errors import SettingsError
-from lightretriever.service.execution.granted import memory_bytes, processors
+from lightretriever.service.granted import memory_bytes, processors
 from lightretriever.service.observability.logging import configure_logging
 from lightretriever.service.observability.metrics import METRICS_FOLDER
 from lightretriever.service.serving.server import announce, ready_line, serve
