@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final, Literal
 
 from lightretriever.artifacts.files.reading import read_yaml
 from lightretriever.service.errors import SettingsError
+from lightretriever.service.granted import processors
 from pydantic import AfterValidator, Field, ValidationError
 from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
 from pydantic_settings.exceptions import SettingsError as SourceError
@@ -21,7 +22,6 @@ __all__ = ["CONFIG_VARIABLE", "ENV_PREFIX", "Settings", "load_settings"]
 
 ENV_PREFIX = "LIGHTRETRIEVER_"
 CONFIG_VARIABLE = "LIGHTRETRIEVER_CONFIG"
-_FEWEST_THREADS: Final = 2  # for the two legs
 _MOST_THREADS: Final = 4  # more would contend for the GIL
 _THREADS_ON_CLUSTER: Final = 16  # they wait most of the time
 
@@ -80,8 +80,8 @@ class Settings(BaseSettings):
         default=0,
         ge=0,
         le=1024,
-        description="Request threads, and as many for searches in Faiss. 0: one per processor, 2 to 4; on a cluster "
-        "16.",
+        description="Request threads of each process, and as many for searches in Faiss. 0: processors divided by "
+        "processes, 1 to 4; at least 2 for one process, with `rerank_url` and with `live`; on a cluster 16.",
     )
     max_waiting: int = Field(
         default=128,
@@ -231,10 +231,19 @@ class Settings(BaseSettings):
     )
 
     def threads(self) -> int:
-        """Give the number of request threads: `search_threads`, or as many as suit this process's processors."""
-        if self.backend == "opensearch" and not self.search_threads:
-            return _THREADS_ON_CLUSTER
-        return self.search_threads or min(_MOST_THREADS, max(_FEWEST_THREADS, len(os.sched_getaffinity(0))))
+        """Give the number of request threads: `search_threads`, or as many as suit a process that serves alone."""
+        return self.among(1).search_threads
+
+    def among(self, processes: int) -> "Settings":
+        """Give the settings of one of several processes, in which `search_threads` is never 0."""
+        if self.search_threads:
+            return self
+        waits = processes == 1 or self.rerank_url is not None or self.live is not None
+        fewest = 2 if waits else 1  # beside a thread that waits, another one searches
+        threads = max(fewest, min(processors() // processes, _MOST_THREADS))
+        if self.backend == "opensearch":
+            threads = _THREADS_ON_CLUSTER
+        return self.model_copy(update={"search_threads": threads})
 
 
 def load_settings(config: Path | None = None, given: Mapping[str, Any] | None = None) -> Settings:

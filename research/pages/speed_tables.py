@@ -232,7 +232,7 @@ _TABLES: Final[Sequence[tuple[str, str, Sequence[str], Callable[[Row], Iterable[
         lambda row: (row[name] for name in ("both_s", "search_s", "value", "qps")),
     ),
     (
-        "Requests/s, ours ÷ a peer's, and p99 at half load, the peer's ÷ ours (goal 3; BM25 0.7)",
+        "Requests/s, ours ÷ a peer's, and p99 at half load, the peer's ÷ ours (goals: BM25 0.6, seekdb 1.5, others 3)",
         "peers",
         (
             "requests/s",
@@ -243,6 +243,12 @@ _TABLES: Final[Sequence[tuple[str, str, Sequence[str], Callable[[Row], Iterable[
             "our nDCG@10",
         ),
         lambda row: (row.get(name, "–") for name in _PEER),
+    ),
+    (
+        "Request threads, 8 connections",
+        "threads",
+        ("requests/s", "processor ms of a request", "context switches", "p50 ms at half load", "p99 ms at half load"),
+        lambda row: (row[name] for name in ("value", "cpu_ms", "switches", "p50_ms", "p99_ms")),
     ),
     (
         "Both legs one after the other ÷ with Faiss in its lane meanwhile, p50, and the machine's load before",

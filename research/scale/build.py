@@ -5,9 +5,10 @@
 
 CORPUS is a file of JSON lines, of which the first documents are taken, MODEL a folder of static embeddings
 (`research/models/static.py`), which take next to no time. A side is a name and an interpreter that has the program.
+With `--words N`, the documents are drawn instead: N consecutive words of any document's text, at random.
 
 whole     `build` from nothing but the shards of the models, which `encode` makes before, unmeasured
-changed   `build` again over a corpus in which every hundredth line is new, encoding it included
+changed   `build` again over a corpus in which every hundredth line is new, encoding it included; not with `--once`
 
 Processor time and peak memory are those of the process (`getrusage`), disk is the work directory without the shards.
 The sides take turns, each figure is the median of the turns, and every turn's bundles are compared with the first
@@ -20,7 +21,8 @@ import shutil
 import subprocess
 import sys
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -34,7 +36,7 @@ from lightretriever.loadtest.connection import LoadError
 from lightretriever.loadtest.program import option, program
 from lightretriever.loadtest.record import commit, median, origin, write_json
 
-__all__ = ["compare", "differences", "main"]
+__all__ = ["compare", "differences", "main", "read_documents"]
 
 _PROGRAM: Final = "from lightretriever.service.cli import main; main()"
 _EVERY: Final = 100
@@ -42,34 +44,51 @@ _READ: Final = 4096
 _FIGURES: Final = ("wall_s", "cpu_s", "peak_mib", "disk_mib")
 
 Figures = dict[str, float]
+Lines = Callable[[], Iterator[str]]
 
 
 def compare(
-    corpus: Path, model: Path, sides: Sequence[tuple[str, Path]], documents: int, turns: int, work: Path
+    lines: Lines, model: Path, sides: Sequence[tuple[str, Path]], work: Path, *, turns: int = 1, once: bool = False
 ) -> list[dict[str, Any]]:
     """Measure all sides in turns below the folder `work`: one row each. Raises LoadError if a side fails."""
-    with corpus.open(encoding="utf-8") as file:
-        lines = list(islice(file, documents))
-    found: dict[str, dict[str, list[Figures]]] = {name: {"whole": [], "changed": []} for name, _ in sides}
+    kinds = ["whole"] if once else ["whole", "changed"]
+    found: dict[str, dict[str, list[Figures]]] = {name: {kind: [] for kind in kinds} for name, _ in sides}
     differ = set[str]()
     for turn in range(turns):
         for name, python in sides:
             folder = work / f"{name}-{turn}"
-            for kind, figures in _turn(folder, python, model, lines).items():
+            for kind, figures in _turn(folder, python, model, lines, kinds).items():
                 found[name][kind].append(figures)
-            for bundle in ("whole", "changed"):
-                first = work / f"{sides[0][0]}-{turn}"
-                differ.update(differences(first / bundle, folder / bundle))
+            shutil.rmtree(folder / "work")
+            for kind in kinds:
+                differ.update(differences(work / f"{sides[0][0]}-{turn}" / kind, folder / kind))
         for name, _ in sides:
             shutil.rmtree(work / f"{name}-{turn}")
+    documents = sum(1 for _ in lines())
     return [
-        {"name": name, "commit": commit(python.parent), "documents": len(lines), "differ": sorted(differ)}
+        {"name": name, "commit": commit(python.parent), "documents": documents, "differ": sorted(differ)}
         | {
             kind: {one: median([row[one] for row in figures]) for one in _FIGURES}
             for kind, figures in found[name].items()
         }
         for name, python in sides
     ]
+
+
+def read_documents(corpus: Path, count: int, words: int = 0) -> Iterator[str]:
+    """Read the first `count` lines of a corpus or, with `words`, draw `count` documents of so many consecutive words of
+    its texts, always the same ones. Only the corpus is kept in memory."""
+    with corpus.open(encoding="utf-8") as file:
+        if not words:
+            yield from islice(file, count)
+            return
+        texts = [json.loads(line)["text"].split() for line in file]
+    texts = [text for text in texts if len(text) >= words]
+    random = np.random.default_rng(0)
+    for row in range(count):
+        text = texts[random.integers(len(texts))]
+        start = random.integers(len(text) - words + 1)
+        yield json.dumps({"_id": str(row), "text": " ".join(text[start : start + words])}) + "\n"
 
 
 def differences(one: Path, other: Path) -> list[str]:
@@ -92,22 +111,23 @@ def differences(one: Path, other: Path) -> list[str]:
     return found
 
 
-def _turn(folder: Path, python: Path, model: Path, lines: Sequence[str]) -> dict[str, Figures]:
-    """Build both bundles of a side below `folder`."""
+def _turn(folder: Path, python: Path, model: Path, lines: Lines, kinds: Sequence[str]) -> dict[str, Figures]:
+    """Build a side's bundles of these kinds below `folder`."""
     folder.mkdir(parents=True)
-    _write(folder, model, lines)
+    _write(folder, model, lines())
     _run(python, "encode", folder)
     shards = folder / "work" / "encode"
     kept = shutil.move(shards, folder / "kept")
     shutil.rmtree(folder / "work")
     (folder / "work").mkdir()
     shutil.move(kept, shards)
-    whole = _run(python, "build", folder)
-    shutil.copytree(folder / "bundle", folder / "whole")
-    _write(folder, model, [_changed(line) if row % _EVERY == 0 else line for row, line in enumerate(lines)])
-    changed = _run(python, "build", folder)
-    shutil.move(folder / "bundle", folder / "changed")
-    return {"whole": whole, "changed": changed}
+    found = {}
+    for kind in kinds:
+        if kind == "changed":
+            _write(folder, model, (_changed(line) if row % _EVERY == 0 else line for row, line in enumerate(lines())))
+        found[kind] = _run(python, "build", folder)
+        shutil.move(folder / "bundle", folder / kind)
+    return found
 
 
 def _changed(line: str) -> str:
@@ -115,8 +135,9 @@ def _changed(line: str) -> str:
     return json.dumps({**record, "text": f"{record['text']} This sentence is new."}) + "\n"
 
 
-def _write(folder: Path, model: Path, lines: Sequence[str]) -> None:
-    (folder / "corpus.jsonl").write_text("".join(lines), encoding="utf-8")
+def _write(folder: Path, model: Path, lines: Iterator[str]) -> None:
+    with (folder / "corpus.jsonl").open("w", encoding="utf-8") as file:
+        file.writelines(lines)
     recipe = {
         "name": "build",
         "model": {"path": str(model.resolve()), "device": "cpu"},
@@ -153,15 +174,18 @@ def _run(python: Path, command: str, folder: Path) -> Figures:
     option("model", Path, "folder of static embeddings"),
     option("--side", None, nargs=2, metavar=("NAME", "PYTHON"), action="append", required=True),
     option("--documents", 20_000),
+    option("--words", 0, "of each document, drawn from the corpus; 0: the corpus's own documents"),
     option("--turns", 1),
+    option("--once", False, "without the build of a changed corpus"),
     option("--results", Path),
 )
 def main(given: Namespace) -> None:
     """Measure and write."""
     sides = [(name, Path(os.path.abspath(python))) for name, python in given.side]  # noqa: PTH100 -- keeps links
+    lines = partial(read_documents, given.corpus, given.documents, given.words)
     with TemporaryDirectory(prefix="build-") as work:
-        rows = compare(given.corpus, given.model, sides, given.documents, given.turns, Path(work))
-    about = {**origin(), "command": given.command, "turns": given.turns}
+        rows = compare(lines, given.model, sides, Path(work), turns=given.turns, once=given.once)
+    about = {**origin(), "command": given.command, "turns": given.turns, "words": given.words}
     write_json(given.results, {**about, "sides": rows})
 
 

@@ -76,7 +76,7 @@ def _serve(
     address = address_of("http" if chosen.tls_certificate_file is None else "https", host, listeners)
     try:
         if workers > 1:
-            run_workers(bundles, chosen, listeners, workers, address)
+            run_workers(bundles, chosen.among(workers), listeners, workers, address)
         else:
             with Collections.open(bundles, chosen) as collections:
                 ready = partial(ready_line, collections)

@@ -37,8 +37,14 @@ def test_the_commands_measure_and_record(tiny_path: Path, queries: Path, monkeyp
     assert serving.main([*command, "--warm-up-s", "0.5", "--seconds", "0.5", "--turns", "2"]) == 0
     monkeypatch.setattr(hand_over, "_MIB", (1,))
     assert hand_over.main([*command, "--count", "3"]) == 0
-    rows = {row["key"]: row for row in json.loads(file.read_text())["rows"]}
-    assert set(rows) == {"request_cpu_ms", "saturated_qps", "saturated_two_qps", "switches", "half_load", "hand_over"}
+    written = json.loads(file.read_text())["rows"]
+    rows = {row["key"]: row for row in written}
+    goals = {"request_cpu_ms", "saturated_qps", "saturated_two_qps", "switches", "half_load"}
+    assert set(rows) == {*goals, "hand_over", "threads"}
+    threads = {row["setting"]: row["value"] for row in written if row["key"] == "threads"}
+    defaults = [value for setting, value in threads.items() if setting.endswith("default")]
+    assert len(threads) >= 4
+    assert defaults == [rows["saturated_qps"]["value"], rows["saturated_two_qps"]["value"]]
     assert min(row["value"] for row in rows.values()) > 0
     assert rows["switches"]["goal"] == GOALS["switches"][1]
     assert rows["half_load"]["p99_ms"] >= rows["half_load"]["p50_ms"]

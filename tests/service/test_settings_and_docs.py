@@ -234,8 +234,14 @@ def test_every_kind_of_error_is_documented_with_its_status() -> None:
         assert error.__doc__
 
 
-def test_threads_are_as_many_as_processors_but_two_to_four(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert Settings(search_threads=7).threads() == 7
-    for processors, threads in ((1, 2), (2, 2), (3, 3), (64, 4)):
+def test_processes_divide_the_processors_into_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Settings(search_threads=7).threads() == Settings(search_threads=7).among(3).threads() == 7
+    cluster = Settings(backend="opensearch", opensearch_url="http://cluster", opensearch_index="texts")
+    assert cluster.threads() == cluster.among(4).threads() == 16
+    for processors, processes, threads in ((1, 1, 2), (2, 1, 2), (3, 1, 3), (2, 2, 1), (3, 2, 1), (2, 4, 1), (8, 2, 4)):
         monkeypatch.setattr("os.sched_getaffinity", lambda _, many=processors: set(range(many)))
-        assert Settings().threads() == threads
+        assert Settings().among(processes).threads() == threads
+        for waiting in (Settings(rerank_url="http://model/rerank"), Settings(live=Path("journal"))):
+            assert waiting.among(processes).threads() == max(threads, 2)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(64)))
+    assert Settings().among(4).threads() == Settings().threads() == 4
