@@ -13,8 +13,7 @@ from others:
 words over the root mean square of their z, both over a sample of the corpus. Nothing is trained, and no document is
 read again. A word that is left out counts as an average one, z = 0.
 
-Words of at least two documents are added, at most the 50,000 most frequent ones. Where they are many times the
-documents, Faiss finds the highest by quantised codes and scores the best of them again.
+Words of at least two documents are added, at most the 50,000 most frequent ones.
 """
 
 import hashlib
@@ -23,6 +22,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -30,7 +30,6 @@ import faiss
 import numpy as np
 import numpy.typing as npt
 from lightretriever.artifacts.bundle.manifest import ExpansionInfo
-from lightretriever.artifacts.dense.build import product_parts
 from lightretriever.artifacts.errors import ResumeError
 from lightretriever.artifacts.files.arrays import read_array, write_array
 from lightretriever.artifacts.files.workdir import read_json, write_atomically
@@ -46,8 +45,6 @@ FORM: Final = re.compile(r"[^\W_]+(?:['\u2019][^\W_]+)?")
 _MOST_FORMS: Final = 2_000_000  # of a corpus; rarer ones are let go when there are more
 _LEAST_DOCUMENTS: Final = 2
 _MOST_CANDIDATES: Final = 50_000
-_EXACT: Final = 5e12  # products of numbers up to which every word is scored
-_WIDER: Final = 4  # times the words wanted, which the codes propose
 _AT_ONCE: Final = 1024  # documents
 _MOST: Final = 511  # largest impact: what a cluster keeps exactly in one feature
 
@@ -81,15 +78,13 @@ def word_rows(texts: Iterable[str], bm25: Bm25Encoder, tokenizer: TextTokenizer,
 @dataclass(frozen=True)
 class Expansion:
     """Expands documents by the `rows` of words (W, D) float32, of which the `candidates` (c,) int32 may be added.
-    `mean` (D,) float32 is the mean of the corpus' vectors, `unit` is u, in impacts. `codes` is Faiss's index of the
-    candidates' rows, None where every one is scored."""
+    `mean` (D,) float32 is the mean of the corpus' vectors, `unit` is u, in impacts."""
 
     settings: ExpansionInfo
     rows: Matrix
     candidates: npt.NDArray[np.int32]
     mean: Matrix
     unit: float
-    codes: faiss.Index | None
 
     @classmethod
     def of(
@@ -112,14 +107,7 @@ class Expansion:
         possible = np.flatnonzero((bm25.frequencies >= _LEAST_DOCUMENTS) & rows.any(axis=1))
         frequent = np.argsort(-bm25.frequencies[possible], kind="stable")[:_MOST_CANDIDATES]
         candidates = np.sort(possible[frequent]).astype(np.int32)
-        codes = None
-        if float(bm25.documents) * candidates.size * rows.shape[1] > _EXACT:
-            size = rows.shape[1]
-            codes = faiss.index_factory(size, f"PQ{product_parts(size)}x4fs,RFlat", faiss.METRIC_INNER_PRODUCT)
-            faiss.ParameterSpace().set_index_parameter(codes, "k_factor_rf", _WIDER)
-            codes.train(rows[candidates])
-            codes.add(rows[candidates])
-        return cls(settings, rows, candidates, mean, unit, codes)
+        return cls(settings, rows, candidates, mean, unit)
 
     @property
     def dimension(self) -> int:
@@ -127,45 +115,32 @@ class Expansion:
         size: int = self.rows.shape[1]
         return size
 
+    @cached_property
+    def _index(self) -> faiss.IndexFlatIP:
+        index = faiss.IndexFlatIP(self.dimension)
+        index.add(self.rows[self.candidates])
+        return index
+
     def impacts(self, dense: Matrix, sparse: Sequence[ImpactRow]) -> list[ImpactRow]:
-        """Expand documents with vectors (n, D) float32 of length 1 and BM25 impacts: n rows."""
-        found: list[ImpactRow] = []
-        for start in range(0, len(dense), _AT_ONCE):
-            moved = dense[start : start + _AT_ONCE] - self.mean
-            rows = zip(moved, self._added(moved), sparse[start : start + _AT_ONCE], strict=True)
-            found += [self._row(vector, *added, own, impacts) for vector, added, (own, impacts) in rows]
-        return found
+        """Expand documents with vectors (n, D) float32 of length 1 and BM25 impacts, terms ascending: n rows."""
+        moved = np.ascontiguousarray(dense - self.mean)
+        count = min(2 * self.settings.terms, self.candidates.size)  # more than are added: own words are among them
+        z, places = np.empty((len(dense), 0), np.float32), np.empty((len(dense), 0), np.int64)
+        if count:
+            z, places = self._index.search(moved, count)
+        return [self._row(*row) for row in zip(moved, self.candidates[places], z, sparse, strict=True)]
 
-    def _added(self, moved: Matrix) -> list[tuple[npt.NDArray[np.int32], Matrix]]:
-        """The words of highest z of each document, own ones among them, with z: more than `terms`, as own ones go."""
-        count = min(2 * self.settings.terms, self.candidates.size)
-        if not count:
-            return [(self.candidates, np.empty(0, np.float32))] * len(moved)
-        if self.codes is not None:
-            z, places = self.codes.search(np.ascontiguousarray(moved), count)
-        else:
-            every = moved @ self.rows[self.candidates].T
-            places = np.argpartition(-every, count - 1, axis=1)[:, :count]
-            z = np.take_along_axis(every, places, axis=1)
-        return [(self.candidates[row], values) for row, values in zip(places, z, strict=True)]
-
-    def _row(
-        self,
-        moved: Matrix,
-        words: npt.NDArray[np.int32],
-        z: Matrix,
-        own: npt.NDArray[np.int32],
-        impacts: npt.NDArray[np.uint16],
-    ) -> ImpactRow:
-        factor = self.settings.weight * self.unit
-        other = ~np.isin(words, own) & (z > 0)
-        words, z = words[other], z[other]
-        best = np.argsort(-z, kind="stable")[: self.settings.terms]
+    def _row(self, moved: Matrix, words: npt.NDArray[np.int32], z: Matrix, sparse: ImpactRow) -> ImpactRow:
+        """Expand one document, with the `words` of highest `z`, highest first."""
+        own, impacts = sparse
         known = own < len(self.rows)
         own_z = np.zeros(len(own))
         own_z[known] = self.rows[own[known]] @ moved
-        terms = np.concatenate([own, words[best]])
-        sums = np.concatenate([np.maximum(impacts + factor * own_z, 1), factor * z[best]])
+        others = np.append(own, -1)[np.searchsorted(own, words)] != words
+        added = np.flatnonzero(others & (z > 0))[: self.settings.terms]
+        factor = self.settings.weight * self.unit
+        terms = np.concatenate([own, words[added]])
+        sums = np.concatenate([np.maximum(impacts + factor * own_z, 1), factor * z[added]])
         order = np.argsort(terms, kind="stable")
         return impact_row(terms[order], np.round(np.minimum(sums[order], _MOST)))
 

@@ -61,9 +61,7 @@ def test_a_document_by_hand() -> None:
 def test_words_of_one_document_are_never_added() -> None:
     rows = np.array([[1.0], [3.0], [2.0], [0.0]], np.float32)
     nothing = [(np.empty(0, np.int32), np.empty(0, np.uint16))]
-    expansion = Expansion(
-        ExpansionInfo(terms=9), rows, np.arange(4, dtype=np.int32), np.zeros(1, np.float32), 100, None
-    )
+    expansion = Expansion(ExpansionInfo(terms=9), rows, np.arange(4, dtype=np.int32), np.zeros(1, np.float32), 100)
     assert expansion.impacts(np.ones((1, 1), np.float32), nothing)[0][0].tolist() == [0, 1, 2]
     own = [(np.array([1], np.int32), np.array([10], np.uint16))]
     found = Expansion.of(
@@ -94,7 +92,7 @@ def test_the_most_frequent_words_are_candidates(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_document_s_own_word_still_finds_it() -> None:
     rows, mean = np.array([[-5.0], [0.0]], np.float32), np.zeros(1, np.float32)
-    expansion = Expansion(ExpansionInfo(terms=1), rows, np.array([0, 1], np.int32), mean, 100, None)
+    expansion = Expansion(ExpansionInfo(terms=1), rows, np.array([0, 1], np.int32), mean, 100)
     own = [(np.array([0], np.int32), np.array([30], np.uint16))]
     assert [row[1].tolist() for row in expansion.impacts(np.ones((1, 1), np.float32), own)] == [[1]]
 
@@ -133,31 +131,6 @@ def test_fewer_words_are_those_of_the_highest_weight() -> None:
         assert impacts[added].min(initial=65_535) >= left_out.max(initial=0)
         assert added.sum() == min(7, (~np.isin(terms, own)).sum())
         np.testing.assert_array_equal(impacts, every[np.isin(terms, kept)])
-
-
-def test_codes_find_nearly_the_same_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On words and documents in clusters, as those of a language are; impacts of the words that are found are exact."""
-    random = np.random.default_rng(3)
-    centres = random.normal(size=(30, 32))
-    rows = (centres[random.integers(0, 30, 3000)] + 0.7 * random.normal(size=(3000, 32))).astype(np.float32)
-    vectors = (centres[random.integers(0, 30, 60)] + 0.7 * random.normal(size=(60, 32))).astype(np.float32)
-    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    bm25, mean = counted([2] * 3000, 60), vectors.mean(axis=0)
-    sparse = [(np.array([number], np.int32), np.array([100], np.uint16)) for number in range(60)]
-    settings = ExpansionInfo(terms=32)
-    exact = Expansion.of(settings, rows, bm25, mean, vectors, sparse)
-    assert exact.codes is None
-    monkeypatch.setattr("lightretriever.artifacts.pipeline.expansion._EXACT", 1000)
-    coded = Expansion.of(settings, rows, bm25, mean, vectors, sparse)
-    assert coded.codes is not None
-    same = wanted = 0
-    for one, other in zip(exact.impacts(vectors, sparse), coded.impacts(vectors, sparse), strict=True):
-        impacts = dict(zip(*(part.tolist() for part in one), strict=True))
-        found = dict(zip(*(part.tolist() for part in other), strict=True))
-        common = impacts.keys() & found.keys()
-        assert all(abs(impacts[term] - found[term]) <= 1 for term in common)
-        same, wanted = same + len(common), wanted + len(impacts)
-    assert same >= 0.9 * wanted
 
 
 def test_a_corpus_without_words_or_directions_is_left_as_it_is() -> None:
