@@ -11,7 +11,7 @@
 | docs/lab/measuring.md | all tables of speed | speed, load, users, versions, live, fairness, scaling.json |
 | docs/lab/faults.md | what tests/faults measured | reliability.json |
 | docs/howto/cluster.md | the service on a cluster and on its own indexes, under load | cluster/load.json |
-| docs/lab/scale.md | bytes and times of a shard, a billion documents, what a build takes | scale.json, build.json |
+| docs/lab/scale.md | a shard, a billion documents, what a build takes | scale.json, build.json, build-short.json |
 
 quality.json has one row per system and dataset; result_tables.py says where a system stands, in which order and under
 which label, and which pairs are tested, which gives significance.json. A file of docs/results that has no row above is
@@ -76,7 +76,7 @@ VERSIONS = "versions.json"
 RELIABILITY = "reliability.json"
 LOAD = "load.json"
 SCALE = "scale.json"
-BUILD = "build.json"
+BUILDS = ("build.json", "build-short.json")
 ENGINES = "engines"
 JUDGED = "judged"
 CLUSTER = "cluster"
@@ -101,7 +101,21 @@ LAB = {
     "demo-queries.json": demo_table,
 }
 """Files of docs/lab/quality.md, each with a table, in their order."""
-OTHERS = {QUALITY, SIGNIFICANCE, SPEED, VERSIONS, RELIABILITY, LOAD, SCALE, BUILD, USERS, LIVE, FAIRNESS, SCALING, *LAB}
+OTHERS = {
+    QUALITY,
+    SIGNIFICANCE,
+    SPEED,
+    VERSIONS,
+    RELIABILITY,
+    LOAD,
+    SCALE,
+    *BUILDS,
+    USERS,
+    LIVE,
+    FAIRNESS,
+    SCALING,
+    *LAB,
+}
 """Files that are no `evaluation.json`."""
 PART = Part("<!-- results: written by research/pages/results.py -->", "<!-- end of results -->")
 GROWTH = Part("<!-- growth: written by research/pages/results.py -->", "<!-- end of growth -->")
@@ -148,7 +162,9 @@ def outputs(root: Path) -> dict[Path, str]:
         ),
         root / "docs" / "lab" / "faults.md": _from_lab(*measured(folder / RELIABILITY, OBJECTIVES)),
         root / "docs" / "howto" / "cluster.md": under_load(folder, CLUSTER, "Both engines under load", "../results"),
-        root / "docs" / "lab" / "scale.md": _from_lab(*scale_tables(folder / SCALE), *build_table(folder / BUILD)),
+        root / "docs" / "lab" / "scale.md": _from_lab(
+            *scale_tables(folder / SCALE), *(part for name in BUILDS for part in build_table(folder / name))
+        ),
     }
     written = {page: PART.replaced(page.read_text(encoding="utf-8"), "\n".join(parts)) for page, parts in pages.items()}
     measuring = root / "docs" / "lab" / "measuring.md"
