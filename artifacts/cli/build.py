@@ -71,8 +71,8 @@ def build(
         stages = _torch_stages()
         check_before_build(loaded, overwrite=overwrite)
         with work_lock(loaded.work):
-            encoded_corpus(loaded)  # so that a bad line is found before the models are loaded
-            encoders = stages.load_recipe_encoders(loaded)
+            documents = len(encoded_corpus(loaded))  # a bad line is found before the models are loaded
+            encoders = stages.load_recipe_encoders(loaded, documents)
             if not loaded.biencoder:
                 stages.run_tables(loaded, encoders)
             encoded = stages.run_encode(loaded, encoders)

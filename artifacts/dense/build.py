@@ -79,12 +79,22 @@ def lists_by_size(count: int) -> int:
     return int(2 ** round(math.log2(math.sqrt(count))))
 
 
-def check_factory(factory: str, dimension: int) -> None:
-    """Raise RecipeError for a factory string that can't index vectors of `dimension` values by inner product."""
+def check_factory(factory: str, dimension: int, documents: int | None = None) -> None:
+    """Raise RecipeError for a factory string that can't index vectors of `dimension` values by inner product, or that
+    needs more than so many `documents` to be trained."""
     if is_query_aware(factory):
-        parse_query_aware(factory, dimension)
+        centroids, _ = parse_query_aware(factory, dimension)
     else:
-        _new_index(dimension, factory)
+        index = _new_index(dimension, factory)  # kept: Faiss frees it with what is in it
+        core = innermost(index)
+        pq = getattr(core, "pq", None)
+        centroids = max(getattr(core, "nlist", 0), 0 if pq is None else pq.ksub)
+    if documents is not None and documents < _POINTS_PER_CENTROID * centroids:
+        raise RecipeError(
+            f'Faiss factory "{factory}" has {centroids} centroids and needs at least '
+            f"{_POINTS_PER_CENTROID * centroids} documents to train them, found {documents}.",
+            remedy=f'Use fewer centroids, or "{choose_factory(documents, dimension)}".',
+        )
 
 
 def build_dense_index(
@@ -103,6 +113,7 @@ def build_dense_index(
         raise CorpusError(f"document vectors have shape (N, D) with N and D above 0, found {vectors.shape}.")
     _check_vectors(vectors)
     factory = factory or factory_for(vectors, queries)
+    check_factory(factory, vectors.shape[1], len(vectors))
     with ProgressBar("dense", total=len(vectors), unit="documents") as progress:
         try:
             index = _query_aware(vectors, queries, factory) if is_query_aware(factory) else _plain(vectors, factory)
@@ -119,8 +130,6 @@ def build_dense_index(
 
 def _plain(vectors: npt.NDArray[np.float32], factory: str) -> FaissIndex:
     index = _new_index(vectors.shape[1], factory)
-    pq = getattr(innermost(index), "pq", None)
-    _check_training(max(getattr(innermost(index), "nlist", 0), pq.ksub if pq is not None else 0), factory, vectors)
     index.train(vectors)
     index.add(vectors)
     ivf = faiss.try_extract_index_ivf(index)
@@ -130,13 +139,11 @@ def _plain(vectors: npt.NDArray[np.float32], factory: str) -> FaissIndex:
 
 
 def _query_aware(vectors: npt.NDArray[np.float32], queries: npt.NDArray[np.float32] | None, factory: str) -> FaissIndex:
-    lists, _ = parse_query_aware(factory, vectors.shape[1])
     if queries is None or not len(queries):
         raise RecipeError(
             f'The factory "{factory}" needs a sample of queries, and there is none.',
             remedy=f'Name one as index.queries, or use "{choose_factory(*vectors.shape)}".',
         )
-    _check_training(lists, factory, vectors)
     return build_query_aware_index(vectors, queries, factory)
 
 
@@ -176,17 +183,6 @@ def _new_index(dimension: int, factory: str) -> FaissIndex:
             remedy='Use another one, such as "HNSW32,SQ8".',
         )
     return index
-
-
-def _check_training(centroids: int, factory: str, vectors: npt.NDArray[np.float32]) -> None:
-    """Raise RecipeError when there are too few vectors to train an index with this many centroids."""
-    count = len(vectors)
-    if count < _POINTS_PER_CENTROID * centroids:
-        raise RecipeError(
-            f'Faiss factory "{factory}" has {centroids} centroids and needs at least '
-            f"{_POINTS_PER_CENTROID * centroids} documents to train them, found {count}.",
-            remedy=f'Use fewer centroids, or "{choose_factory(*vectors.shape)}".',
-        )
 
 
 def _check_scores(index: FaissIndex, factory: str, vectors: npt.NDArray[np.float32]) -> None:

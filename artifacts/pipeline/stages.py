@@ -121,12 +121,12 @@ def _table_info(file: Path) -> TableInfo:
     return TableInfo(path=str(file), rows=rows, dimension=dimension, bytes=file.stat().st_size, agreement=agreement)
 
 
-def load_recipe_encoders(recipe: Recipe) -> Encoders:
+def load_recipe_encoders(recipe: Recipe, documents: int | None = None) -> Encoders:
     """Load the recipe's models and record in the work directory what the bundle will hold and say of them.
 
     Raises ResumeError, before anything is written, when the directory was begun with another model, adapter, tokenizer
     or number type, and RecipeError when the model can't give the dimension or the length that the recipe
-    asks for, or weights or Faiss factory don't fit it.
+    asks for, or weights or Faiss factory don't fit it, or so many `documents` are too few for the factory.
     """
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     encoders = load_encoders(recipe)
@@ -138,7 +138,7 @@ def load_recipe_encoders(recipe: Recipe) -> Encoders:
             remedy="Lower index.dimension, or leave it out.",
         )
     if recipe.index.dense and recipe.index.factory is not None:
-        check_factory(recipe.index.factory, dimension or encoder.hidden_size)
+        check_factory(recipe.index.factory, dimension or encoder.hidden_size, documents)
     if isinstance(encoder, LanguageModel) and length > (most := encoder.backbone.max_positions or length):
         raise RecipeError(
             f"encode.max_length is {length}, but {encoder.name} reads {most} positions.",

@@ -230,6 +230,7 @@ def test_index_says_which_stage_is_missing(built: Path, tmp_path: Path) -> None:
     [
         ({"output": "{tmp}/taken"}, "exists already"),
         ({"index.factory": "Nonsense"}, "Nonsense"),
+        ({"index.factory": "IVF8,Flat"}, "needs at least 312 documents to train them, found 30"),
         ({"output": "{tmp}/tiny/inside"}, "is inside the bundle"),
         ({"corpus.path": "x" * 300}, "File name too long. Look at the path"),
         ({"index.dimension": 999}, "index.dimension is 999, but the vectors of llama have 32 values"),
