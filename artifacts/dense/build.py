@@ -7,7 +7,7 @@ from typing import Final
 import faiss
 import numpy as np
 import numpy.typing as npt
-from lightretriever.artifacts.dense.index import DenseIndex, FaissIndex, faiss_reason, innermost
+from lightretriever.artifacts.dense.index import DenseIndex, FaissIndex, faiss_reason, innermost, use_threads
 from lightretriever.artifacts.dense.query_aware import (
     LEAST_DIMENSION,
     build_query_aware_index,
@@ -124,7 +124,7 @@ def build_dense_index(
     try:
         _check_scores(index, factory, vectors)
     finally:
-        faiss.omp_set_num_threads(threads)  # a search leaves one thread, too few for the next build
+        use_threads(threads)  # a search leaves one thread, too few for the next build
     return index
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from lightretriever.artifacts import kernels
 from lightretriever.artifacts.dense.build import product_parts
-from lightretriever.artifacts.dense.index import DenseIndex, FaissIndex, inner_products
+from lightretriever.artifacts.dense.index import DenseIndex, FaissIndex, inner_products, use_threads
 
 __all__ = ["LaterIndex", "LaterIndexWriter"]
 
@@ -103,7 +103,7 @@ class LaterIndexWriter:
             return True
         if count + len(new) < LEAST_CODED or len(new) < max(_LEAST_NEW, count // _NEW_SHARE):
             return False
-        faiss.omp_set_num_threads(1)
+        use_threads(1)
         if count + len(new) < 2 * self._trained:
             made = faiss.clone_index(made)  # searches go on in the one that was given out
         else:
