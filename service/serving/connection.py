@@ -6,7 +6,7 @@ much a client pipelines, the server holds one read of the kernel's buffer and th
 
 import asyncio
 import logging
-from typing import Final, cast
+from typing import Any, Final, cast
 
 import httptools
 from uvicorn.protocols.http.flow_control import FlowControl
@@ -94,6 +94,44 @@ class _Flow(FlowControl):
             super().resume_reading()
 
 
+class _Joining(asyncio.Transport):
+    """A transport that sends all that is written in one turn of the event loop together. uvicorn writes the head of an
+    answer and then its body: apart, the client wakes up for the head alone."""
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport, self._loop = transport, loop
+        self._written: list[bytes | bytearray | memoryview] = []
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self._transport.get_extra_info(name, default)
+
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()
+
+    def pause_reading(self) -> None:
+        self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        self._transport.resume_reading()
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Send data at the end of this turn."""
+        if not self._written:
+            self._loop.call_soon(self.send)
+        self._written.append(data)
+
+    def close(self) -> None:
+        """Send what was written, and close."""
+        self.send()
+        self._transport.close()
+
+    def send(self) -> None:
+        """Send what was written."""
+        written, self._written = self._written, []
+        if written and not self.is_closing():  # a client that left
+            self._transport.writelines(written)
+
+
 class Connection(HttpToolsProtocol):
     """One connection. It answers a client that has closed its own side after its request, as HTTP allows.
 
@@ -105,7 +143,8 @@ class Connection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take a new connection. Its first request has to come as soon as any other."""
-        super().connection_made(transport)
+        self._joining = _Joining(transport, self.loop)
+        super().connection_made(self._joining)
         self._unread = bytearray()
         self._no_progress_bytes = 0
         self._progress = False
@@ -132,6 +171,7 @@ class Connection(HttpToolsProtocol):
 
     def eof_received(self) -> bool:  # type: ignore[override]  # asyncio asks whether to keep the connection open
         """Keep the connection open for answers that are on their way."""
+        self._joining.send()  # before the event loop closes the connection
         if self.transport.get_extra_info("sslcontext") is not None:
             return False  # TLS has no half-closed connections
         self._ended = True
