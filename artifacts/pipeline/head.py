@@ -16,7 +16,7 @@ from lightretriever.artifacts.bundle.manifest import ImpactKind
 from lightretriever.artifacts.corpus.lines import read_lines, read_text
 from lightretriever.artifacts.errors import BundleError, CorpusError, ResumeError
 from lightretriever.artifacts.files.arrays import read_array, write_array
-from lightretriever.artifacts.files.workdir import check_plan, read_json
+from lightretriever.artifacts.files.workdir import check_plan, differences, read_json
 from lightretriever.artifacts.pipeline.recipe import Recipe
 from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.tokens.head_queries import HeadQueries, normalised, padded
@@ -97,11 +97,9 @@ def read_heads(recipe: Recipe, facts: Mapping[str, Any], impacts: ImpactKind) ->
         files = head_files(recipe, task, sparse=sparse)
         made = read_json(files[0].with_name("plan.json"), stage="table")
         now = _plan(facts["fingerprint"], instruction, texts, sparse=sparse)
-        if differences := [
-            f"{key}: {made.get(key)!r} there, {now[key]!r} now" for key in now if made.get(key) != now[key]
-        ]:
+        if found := differences(made, now):
             raise ResumeError(
-                f"{files[0].parent}: was made of other inputs ({'; '.join(differences)}).",
+                f"{files[0].parent}: was made of other inputs ({found}).",
                 remedy="Run `lightretriever table` with this recipe again.",
             )
         if missing := [str(file) for file in files if not file.is_file()]:

@@ -34,7 +34,7 @@ from lightretriever.artifacts.errors import BundleError, ModelError, RecipeError
 from lightretriever.artifacts.files.arrays import read_array, write_array
 from lightretriever.artifacts.files.workdir import check_plan, read_json, write_atomically
 from lightretriever.artifacts.pipeline.adapter_files import adapter_file, adapter_settings, load_embedding_bag
-from lightretriever.artifacts.pipeline.build import check_corpus, fit_settings, queries_sha256, refined_folder
+from lightretriever.artifacts.pipeline.build import encoded_texts, fit_settings, queries_sha256, refined_folder
 from lightretriever.artifacts.pipeline.encode import EncodeSummary, encode_corpus
 from lightretriever.artifacts.pipeline.encoded import Part, TextStore, encoded_corpus
 from lightretriever.artifacts.pipeline.encoder import PART, Encoder, rows_per_pass, token_rows
@@ -255,9 +255,7 @@ def run_refine(recipe: Recipe) -> TablesSummary:
         raise RecipeError("refine: the recipe has no such section.", remedy="Add it: `refine: {}` takes the defaults.")
     folders = {task: refined_folder(recipe, task) for task in recipe.tasks}
     begun = {task: read_json(recipe.work / "tables" / task / "plan.json") for task in recipe.tasks}
-    store = TextStore(recipe.work / "encode")
-    store.places()
-    check_corpus(recipe, store)
+    store = encoded_texts(recipe)
     plan = {
         "documents": store.documents,
         "encoded": hashlib.sha256(json.dumps(store.plan, sort_keys=True).encode()).hexdigest(),

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from lightretriever.artifacts.bundle.batches import EncodedBatch, dense_prefix
 from lightretriever.artifacts.bundle.manifest import ExpansionInfo
 from lightretriever.artifacts.errors import ResumeError
-from lightretriever.artifacts.files.workdir import read_json, write_atomically
+from lightretriever.artifacts.files.workdir import differences, read_json, write_atomically
 from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder, impact_row
 from lightretriever.artifacts.pipeline.encoded import EncodedCorpus, ImpactRow, ModelRows, TermCounts, TextStore, csr
 from lightretriever.artifacts.pipeline.expansion import Expansion, word_rows
@@ -110,11 +110,9 @@ class TermImpacts:
         counted = read_json(work / _BM25)
         made = counted.get("by", {})  # earlier versions did not say
         now = _counted_by(leg, corpus_sha256, made.get("documents", 0) if documents is None else documents)
-        if differences := [
-            f"{key}: {made.get(key)!r} there, {now[key]!r} now" for key in now if made.get(key) != now[key]
-        ]:
+        if found := differences(made, now):
             raise ResumeError(
-                f"{work / _BM25}: was counted for another bundle ({'; '.join(differences)}).",
+                f"{work / _BM25}: was counted for another bundle ({found}).",
                 remedy="Run `lightretriever index` with this recipe again, and serve or push that bundle.",
             )
         vocabularies = dict(zip(("words", "tokens"), _apart(leg.vocabulary), strict=True))
