@@ -1,6 +1,7 @@
 """The command `push`: from a bundle to an index on an OpenSearch cluster."""
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -71,22 +72,21 @@ def push(
         opened = Bundle.open(bundle)
         if query_bundle is not None:
             write_query_bundle(opened, query_bundle, overwrite=overwrite)
-        cluster = connected(to, user, ca_file)
-        try:
-            with ProgressBar("push", total=opened.manifest.documents, unit="documents") as progress:
-                pushed = push_bundle(
-                    opened,
-                    cluster,
-                    index,
-                    engine=engine,
-                    shards=shards,
-                    replicas=replicas,
-                    delete_old=delete_old,
-                    skipped=progress.skip,
-                    written=progress.advance,
-                )
-        finally:
-            cluster.close()
+        with (
+            closing(connected(to, user, ca_file)) as cluster,
+            ProgressBar("push", total=opened.manifest.documents, unit="documents") as progress,
+        ):
+            pushed = push_bundle(
+                opened,
+                cluster,
+                index,
+                engine=engine,
+                shards=shards,
+                replicas=replicas,
+                delete_old=delete_old,
+                skipped=progress.skip,
+                written=progress.advance,
+            )
         job.summary = PushSummary(
             path=f"{cluster.name}/{index}",
             version=opened.manifest.digest,

@@ -83,16 +83,13 @@ def push(
             remedy="Build it with a smaller index.dimension.",
         )
     dense = None if manifest.dense is None else bundle.dense()
-    sparse = bundle.sparse()
-    try:
+    with bundle.sparse() as sparse:
         meta = IndexMeta.of(manifest, engine, large=_largest_impact(sparse) > 511)
         index = index_name(alias, manifest, engine, shards)
         _create(cluster, index, meta, shards=shards, replicas=replicas)
         found = _write(bundle, dense, sparse, cluster, index, skipped, written)
         _check_count(cluster, index, manifest.documents)
         check_scores(cluster, index, meta, dense, sparse)
-    finally:
-        sparse.close()
     commit_point()
     before = switch(cluster, alias, index)
     changed = _changed(cluster, before)  # again, because the push took its time
