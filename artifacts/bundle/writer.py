@@ -55,6 +55,7 @@ __all__ = ["BundleContent", "DenseSettings", "TableInput", "write_bundle", "writ
 _TOKENIZER_FILE = "tokenizer.json"
 _SPARSE_TOKENIZER_FILE = "sparse_tokenizer.json"
 _DENSE_FILE = "dense.faiss"
+_VECTORS_FILE = "vectors.partial"
 _MOST_QUERIES = 1024
 
 
@@ -247,7 +248,7 @@ def _write_documents(folder: Path, content: BundleContent, vocabulary: Vocabular
     dimension = 0 if content.dense is None else content.dimension
     ids: dict[str, int] = {}
     names: set[str] = set()
-    sample, file = QuerySample(), _vectors_file(folder)
+    sample, file = QuerySample(), folder / _VECTORS_FILE
     spellings = vocabulary.language is not None
     with ImpactIndexWriter(folder / content.sparse.directory, content.fields, spellings=spellings) as index:
         for batch in content.documents:
@@ -283,9 +284,10 @@ def _write_dense(
 ) -> DenseInfo:
     """Every other query lays out the index, the others choose its parameters. Queries made of documents choose them
     where fewer than two are given."""
-    given = query_vectors(table, list(tokenizer.as_queries(_sampled(settings.queries))))
+    queries = settings.queries[:: max(1, -(-len(settings.queries) // _MOST_QUERIES))]  # from all over
+    given = query_vectors(table, tokenizer.as_queries(queries))
     made = documents.sample.queries(table, tokenizer, vocabulary.spelt)
-    raw = _vectors_file(folder)
+    raw = folder / _VECTORS_FILE
     vectors = np.memmap(raw, dtype=np.float32, mode="r", shape=(len(documents.ids), content.dimension))
     factory = settings.factory or factory_for(vectors, given[::2])
     index = build_dense_index(vectors, factory, given[::2])
@@ -293,15 +295,6 @@ def _write_dense(
     parameters, recall = choose_parameters(index, vectors, given[1::2] if len(given) > 1 else made)
     raw.unlink()
     return DenseInfo(file=_DENSE_FILE, factory=factory, parameters=parameters, recall=recall)
-
-
-def _sampled(texts: Sequence[str]) -> list[str]:
-    """At most 1,024 of the texts, from all over."""
-    return list(texts[:: max(1, -(-len(texts) // _MOST_QUERIES))])
-
-
-def _vectors_file(folder: Path) -> Path:
-    return folder / "vectors.partial"
 
 
 def write_query_bundle(bundle: Bundle, target: Path, *, overwrite: bool = False) -> Bundle:

@@ -29,11 +29,11 @@ def check_scores(cluster: Cluster, index: str, meta: IndexMeta, dense: DenseInde
         if dense is not None:
             vector = dense.vectors(np.array([ordinal]))[0]
             search = dense_search(vector, count, among)
-            _compare(cluster, index, meta, "dense", search, ordinals, dense.scores(vector, ordinals))
+            _compare(cluster, index, "dense", search, ordinals, dense.scores(vector, ordinals))
         terms = _spread(sparse.terms(ordinal)[0])
         weights = np.ones(len(terms), np.float32)
         search = sparse_search(terms, weights, count, among, large=meta.large, every=True)
-        _compare(cluster, index, meta, "sparse", search, ordinals, sparse.scores(terms, weights, ordinals))
+        _compare(cluster, index, "sparse", search, ordinals, sparse.scores(terms, weights, ordinals))
 
 
 def _spread(terms: Sequence[str]) -> list[str]:
@@ -44,18 +44,14 @@ def _spread(terms: Sequence[str]) -> list[str]:
 def _compare(
     cluster: Cluster,
     index: str,
-    meta: IndexMeta,
     leg: str,
     search: dict[str, Any],
     ordinals: npt.NDArray[np.int64],
     expected: npt.NDArray[np.float32],
 ) -> None:
     with cluster.translated():
-        answer = cluster.client.search(
-            index=index,
-            body=search,
-            params={"allow_partial_search_results": "false"},
-        )
+        whole = {"allow_partial_search_results": "false"}
+        answer = cluster.client.search(index=index, body=search, params=whole)
     found = dict(zip(*(part.tolist() for part in read_hits(leg, answer)), strict=True))
     for ordinal, score in zip(ordinals.tolist(), expected.tolist(), strict=True):
         if abs(found.get(ordinal, np.inf) - score) > _ERROR * max(1.0, float(expected.max())):

@@ -26,6 +26,9 @@ __all__ = ["Bm25Encoder", "impact_row", "lucene_lengths"]
 _EXACT: Final = 24
 """Lengths below are exact in Lucene's byte, larger ones have four significant bits above it."""
 
+_COUNTED: Final = ("documents", "mean_length", "quantization", "k1", "b")
+"""Fields of an encoder that are kept beside its terms and their frequencies."""
+
 
 def lucene_lengths(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Lengths (n,) as Lucene's norms keep them, in a byte: SmallFloat.byte4ToInt(intToByte4(length))."""
@@ -76,19 +79,14 @@ class Bm25Encoder:
 
     def counted(self) -> dict[str, Any]:
         """What was counted, as JSON, for `again`."""
-        size = len(self.frequencies)
-        about: dict[str, Any] = {
-            "documents": self.documents,
-            "mean_length": self.mean_length,
-            "quantization": self.quantization,
-        }
-        about |= {"k1": self.k1, "b": self.b, "terms": self.numbers.names[:size]}
-        return about | {"frequencies": self.frequencies.tolist()}
+        terms = self.numbers.names[: len(self.frequencies)]
+        settings = {name: getattr(self, name) for name in _COUNTED}
+        return settings | {"terms": terms, "frequencies": self.frequencies.tolist()}
 
     @classmethod
     def again(cls, counted: dict[str, Any], vocabulary: Vocabulary) -> Self:
         """The encoder whose counts these are."""
-        settings = {name: counted[name] for name in ("documents", "mean_length", "quantization", "k1", "b")}
+        settings = {name: counted[name] for name in _COUNTED}
         frequencies = np.array(counted["frequencies"], np.int64)
         return cls(vocabulary, TermNumbers(counted["terms"]), frequencies=frequencies, **settings)
 

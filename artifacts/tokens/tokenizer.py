@@ -302,7 +302,8 @@ def _asked(ask: Callable[..., Any], texts: list[str]) -> Any:
     except BaseException as error:
         if not is_of_library(error):
             raise
-        raise _failure(error) from error
+        remedy = "Change the text, or use a bundle with another tokenizer."
+        raise TokenizerError(f"the tokenizer fails on this text: {error}.", remedy=remedy) from error
 
 
 def _unknown_id(tokenizer: Tokenizer, content: bytes) -> int | None:
@@ -317,9 +318,3 @@ def is_of_library(error: BaseException) -> bool:
     """Whether a library failed. `tokenizers` raises bare Exception, and PanicException, which derives from
     BaseException and can't be imported; KeyboardInterrupt and its like come from elsewhere."""
     return isinstance(error, Exception) or type(error).__name__ == "PanicException"
-
-
-def _failure(error: BaseException) -> TokenizerError:
-    return TokenizerError(
-        f"the tokenizer fails on this text: {error}.", remedy="Change the text, or use a bundle with another tokenizer."
-    )

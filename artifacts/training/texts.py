@@ -85,16 +85,15 @@ class TaughtTexts:
 
     def _block(self, number: int) -> tuple[list[str], npt.NDArray[np.float16]]:
         """The texts of a block and the teacher's vectors (n, D), L2-normalised."""
-        texts, folder = self._drawn(number), self._folder / f"block-{number:05d}"
-        with self._accelerator.main_process_first():
-            return texts, teacher_vectors(self._teacher, texts, None, folder)
+        return self._taught(self._drawn(number), f"block-{number:05d}")
 
     def held_out(self) -> tuple[list[str], npt.NDArray[np.float16]]:
         """The texts that are never trained on, cut to the common length, and their vectors."""
-        texts = cut(self._backbone, self._apart, [self._settings.length] * len(self._apart))
-        folder = self._folder / "held-out"
+        return self._taught(cut(self._backbone, self._apart, [self._settings.length] * len(self._apart)), "held-out")
+
+    def _taught(self, texts: list[str], folder: str) -> tuple[list[str], npt.NDArray[np.float16]]:
         with self._accelerator.main_process_first():
-            return texts, teacher_vectors(self._teacher, texts, None, folder)
+            return texts, teacher_vectors(self._teacher, texts, None, self._folder / folder)
 
     def _drawn(self, number: int) -> list[str]:
         random = np.random.default_rng((self._seed, _BLOCK_OF, number))
