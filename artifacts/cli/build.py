@@ -31,12 +31,7 @@ from lightretriever.artifacts.cli.options import (
 from lightretriever.artifacts.cli.runner import JsonOption, next_command, report_skipped, running
 from lightretriever.artifacts.errors import RecipeError, importing
 from lightretriever.artifacts.files.workdir import read_json, work_lock
-from lightretriever.artifacts.pipeline.build import (
-    BundleSummary,
-    build_bundle,
-    check_before_build,
-    refined_folder,
-)
+from lightretriever.artifacts.pipeline.build import BundleSummary, build_bundle, check_before_build, refined_folder
 from lightretriever.artifacts.pipeline.encoded import Part, TextStore, encoded_corpus
 from lightretriever.artifacts.pipeline.head import head_files
 from lightretriever.artifacts.pipeline.recipe import Recipe

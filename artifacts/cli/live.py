@@ -11,13 +11,7 @@ import typer
 from lightretriever.artifacts.bundle.manifest import Manifest, read_manifest
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.cli.cluster import CaFileOption, MaybeIndexOption, MaybeToOption, UserOption, connected
-from lightretriever.artifacts.cli.options import (
-    DeviceOption,
-    LimitOption,
-    SkipOption,
-    WorkOption,
-    overridden,
-)
+from lightretriever.artifacts.cli.options import DeviceOption, LimitOption, SkipOption, WorkOption, overridden
 from lightretriever.artifacts.cli.runner import JsonOption, report_skipped, running
 from lightretriever.artifacts.corpus.beir import Corpus, Document, read_ids
 from lightretriever.artifacts.errors import BundleError, RecipeError, importing

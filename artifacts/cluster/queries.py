@@ -12,16 +12,7 @@ from lightretriever.artifacts.cluster.schema import MOST_FOUND, feature, filter_
 from lightretriever.artifacts.corpus.fields import Order
 from lightretriever.artifacts.sparse.arguments import weighted_query
 
-__all__ = [
-    "Query",
-    "dense_search",
-    "filter_query",
-    "listing",
-    "matching",
-    "of_ordinals",
-    "read_hits",
-    "sparse_search",
-]
+__all__ = ["Query", "dense_search", "filter_query", "listing", "matching", "of_ordinals", "read_hits", "sparse_search"]
 
 Query = dict[str, Any]
 """A query or a search in OpenSearch's language."""
@@ -51,13 +42,7 @@ def dense_search(vector: Vector, count: int, among: Query | None = None) -> Quer
 
 
 def sparse_search(
-    terms: Sequence[str],
-    weights: Vector,
-    count: int,
-    among: Query | None = None,
-    *,
-    large: bool,
-    every: bool = False,
+    terms: Sequence[str], weights: Vector, count: int, among: Query | None = None, *, large: bool, every: bool = False
 ) -> Query:
     """Find the best `count` documents by the sum over terms (t,) of weight times impact, of those `among`; with `every`
     all of these, also those without a term.

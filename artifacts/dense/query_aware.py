@@ -25,13 +25,7 @@ import numpy.typing as npt
 from lightretriever.artifacts.dense.error_feedback import error_feedback_codes
 from lightretriever.artifacts.errors import RecipeError
 
-__all__ = [
-    "LEAST_DIMENSION",
-    "build_query_aware_index",
-    "is_query_aware",
-    "parse_query_aware",
-    "query_aware_factory",
-]
+__all__ = ["LEAST_DIMENSION", "build_query_aware_index", "is_query_aware", "parse_query_aware", "query_aware_factory"]
 
 LEAST_DIMENSION: Final = 16
 """Vectors with fewer dimensions have no directions to choose from."""

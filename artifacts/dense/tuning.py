@@ -99,11 +99,7 @@ def _cost(index: FaissIndex, setting: dict[str, float]) -> float:
 
 
 def _recall(
-    index: FaissIndex,
-    setting: dict[str, float],
-    queries: Vectors,
-    exact: Sequence[frozenset[int]],
-    threads: Executor,
+    index: FaissIndex, setting: dict[str, float], queries: Vectors, exact: Sequence[frozenset[int]], threads: Executor
 ) -> float:
     """The share of the `exact` documents of each query that a search finds."""
     for name, value in setting.items():

@@ -332,9 +332,7 @@ class Part(NamedTuple):
         return f"{self.number}/{self.of}"
 
 
-def csr(
-    rows: Sequence[ImpactRow],
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.uint16]]:
+def csr(rows: Sequence[ImpactRow]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.uint16]]:
     """The terms and impacts of n texts as `indptr` (n + 1,), `terms` (nnz,) and `impacts` (nnz,)."""
     terms = Rows.of([terms for terms, _ in rows])
     return terms.at, terms.values, np.concatenate([np.empty(0, np.uint16), *(impacts for _, impacts in rows)])

@@ -139,13 +139,11 @@ class LanguageModel(Encoder, SparseEncoder):
         settings = settings or EncodeRecipe()
         names = ("name", "fingerprint", "tokenizer", "tokenizer_json", "device", "embedded")
         shared = {name: getattr(backbone, name) for name in names}
-        size, longest = backbone.vector_size, settings.max_length
-        learned = settings.impacts != "bm25"
         return cls(
             **shared,
-            hidden_size=size,
-            longest=longest,
-            has_sparse=learned,
+            hidden_size=backbone.vector_size,
+            longest=settings.max_length,
+            has_sparse=settings.impacts != "bm25",
             backbone=backbone,
             settings=settings,
         )

@@ -26,13 +26,7 @@ from lightretriever.artifacts.pipeline.weights import (
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 from transformers import AutoTokenizer, PreTrainedModel
 
-__all__ = [
-    "CHARS_PER_TOKEN",
-    "Backbone",
-    "choose_device",
-    "choose_dtype",
-    "load_model",
-]
+__all__ = ["CHARS_PER_TOKEN", "Backbone", "choose_device", "choose_dtype", "load_model"]
 
 CHARS_PER_TOKEN: Final = 64
 """Of a text, so many characters are tokenised for each token that a document may have."""

@@ -59,17 +59,7 @@ __all__ = ["TableInfo", "TablesSummary", "load_recipe_encoders", "run_encode", "
 
 _COMPARED: Final = 64  # texts of the corpus by which a general table is known as the encoder's
 
-_FITTED_BY: Final = (
-    "device",
-    "documents",
-    "encoded",
-    "general",
-    "queries",
-    "settings",
-    "software",
-    "table",
-    "teacher",
-)
+_FITTED_BY: Final = ("device", "documents", "encoded", "general", "queries", "settings", "software", "table", "teacher")
 """Keys of the plan of a fitted table that say what it is fitted to, and how."""
 
 
@@ -233,11 +223,7 @@ def run_tables(recipe: Recipe, encoders: Encoders, *, encoded: bool = False) -> 
     if missing := [f"tables.{task}: {file}" for task, file in recipe.tables.items() if not file.is_file()]:
         raise RecipeError(f"{', '.join(missing)}: there is no such file.", remedy="Give the release's emb_bag.pt.")
     for task, file in recipe.tables.items():
-        plans[task] = {
-            "model": encoders.fingerprint,
-            "instruction": recipe.tasks[task],
-            "file": file_sha256(file),
-        }
+        plans[task] = {"model": encoders.fingerprint, "instruction": recipe.tasks[task], "file": file_sha256(file)}
     return _make(recipe, folders, plans, make)
 
 

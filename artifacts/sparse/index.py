@@ -88,10 +88,7 @@ class ImpactIndex(LuceneIndex):
         return unpack_hits(from_java(java_call(self._impacts.search, self.handle, *query, most, handle, nanoseconds)))
 
     def scores(
-        self,
-        terms: Sequence[str],
-        weights: npt.NDArray[np.floating[Any]],
-        ordinals: npt.NDArray[np.integer[Any]],
+        self, terms: Sequence[str], weights: npt.NDArray[np.floating[Any]], ordinals: npt.NDArray[np.integer[Any]]
     ) -> npt.NDArray[np.float32]:
         """The scores (m,) float32 of the documents `ordinals` (m,), as `search` gives them; 0.0 where no term matches.
 

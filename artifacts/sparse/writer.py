@@ -108,13 +108,7 @@ class LuceneWriter:
 class ImpactIndexWriter(LuceneWriter):
     """Writes the index that `ImpactIndex` opens."""
 
-    def __init__(
-        self,
-        path: Path,
-        fields: Mapping[str, FieldKind] | None = None,
-        *,
-        spellings: bool = False,
-    ) -> None:
+    def __init__(self, path: Path, fields: Mapping[str, FieldKind] | None = None, *, spellings: bool = False) -> None:
         """`fields` are the documents' declared fields, see `artifacts.corpus.fields`. With `spellings`, those of title
         and text are indexed too, see `artifacts.sparse.spelling`.
 

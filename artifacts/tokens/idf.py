@@ -18,15 +18,7 @@ import numpy.typing as npt
 from lightretriever.artifacts.errors import BundleError, CorpusError
 from lightretriever.artifacts.files.arrays import UNREADABLE, load_npy, write_array
 
-__all__ = [
-    "IDF_FILE",
-    "TokenStatistics",
-    "count_tokens",
-    "idf_sha256",
-    "idf_weights",
-    "load_idf",
-    "save_idf",
-]
+__all__ = ["IDF_FILE", "TokenStatistics", "count_tokens", "idf_sha256", "idf_weights", "load_idf", "save_idf"]
 
 IDF_FILE: Final = "idf.npy"
 """The name of the file, in a bundle and beside an adapter."""

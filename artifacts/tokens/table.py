@@ -85,10 +85,7 @@ class TokenTable:
             expected = ", ".join(get_args(TableDtype))
             raise BundleError(f"{path}: the rows are {rows.dtype.name}, expected one of {expected}.", remedy=_AGAIN)
         if not (rows.flags.c_contiguous and rows.dtype.isnative):
-            raise BundleError(
-                f"{path}: the rows are not a C array in this processor's byte order.",
-                remedy=_AGAIN,
-            )
+            raise BundleError(f"{path}: the rows are not a C array in this processor's byte order.", remedy=_AGAIN)
         if rows.dtype != np.int8:
             return cls(rows, None)
         scales = _map(scale_path(path))
