@@ -25,11 +25,11 @@ from lightretriever.artifacts.pipeline.loading import (
     longer_than,
     module_folders,
     route,
+    text_tokenizer,
 )
 from lightretriever.artifacts.pipeline.model import choose_device, choose_dtype
 from lightretriever.artifacts.pipeline.recipe import EncodeRecipe, ModelRecipe, name_of
 from lightretriever.artifacts.pipeline.weights import fingerprint, local_folder
-from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 from sentence_transformers.sparse_encoder.modules import SparseStaticEmbedding
 
 __all__ = ["SparseModel", "load_sparse_model"]
@@ -90,8 +90,7 @@ def load_sparse_model(recipe: ModelRecipe, settings: EncodeRecipe) -> SparseMode
                 f"{path}: queries and documents have different tokenizers, so their terms are others.",
                 remedy="Fetch or save the model again.",
             )
-        content = theirs.backend_tokenizer.to_str(pretty=True).encode()
-        tokenizer = TextTokenizer.from_bytes(content, name=f"{path}: tokenizer", lowercase=settings.lowercase)
+        tokenizer, content = text_tokenizer(theirs, path, lowercase=settings.lowercase)
         size = model.encode_document(["a"], convert_to_sparse_tensor=False, show_progress_bar=False).shape[1]
         if tokenizer.vocab_size > size:
             raise ModelError(
