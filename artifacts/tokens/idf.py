@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 from lightretriever.artifacts.errors import BundleError, CorpusError
-from lightretriever.artifacts.files.arrays import UNREADABLE, load_npy, write_array
+from lightretriever.artifacts.files.arrays import load_part, write_array
 
 __all__ = ["IDF_FILE", "TokenStatistics", "count_tokens", "idf_sha256", "idf_weights", "load_idf", "save_idf"]
 
@@ -82,12 +82,7 @@ def load_idf(path: Path, vocab_size: int) -> npt.NDArray[np.float32]:
     Raises BundleError when the file is missing, no `.npy`, of another shape or number type, or when a value is not
     finite and positive.
     """
-    try:
-        idf: npt.NDArray[np.float32] = load_npy(path, mapped=False)
-    except FileNotFoundError as error:
-        raise BundleError(f"{path}: the file is missing.", remedy=_REMEDY) from error
-    except UNREADABLE as error:
-        raise BundleError(f"{path}: not a NumPy array: {error}.", remedy=_REMEDY) from error
+    idf: npt.NDArray[np.float32] = load_part(path, _REMEDY, mapped=False)
     _check(path, idf, vocab_size)
     return idf
 

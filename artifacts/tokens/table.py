@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from lightretriever.artifacts import kernels
 from lightretriever.artifacts.errors import BundleError
-from lightretriever.artifacts.files.arrays import UNREADABLE, load_npy
+from lightretriever.artifacts.files.arrays import load_part
 from lightretriever.artifacts.files.atomic_file import writing
 
 __all__ = ["TableDtype", "TokenTable", "scale_path", "write_table"]
@@ -78,7 +78,7 @@ class TokenTable:
         Raises BundleError when a file is missing or not `.npy`, or when its shape or number type is not a table's.
         """
         path = Path(path)
-        rows = _map(path)
+        rows = load_part(path, _AGAIN)
         if rows.ndim != 2 or 0 in rows.shape:
             raise BundleError(f"{path}: a token table has shape (V, D), found {rows.shape}.", remedy=_AGAIN)
         if rows.dtype.name not in get_args(TableDtype):
@@ -88,7 +88,7 @@ class TokenTable:
             raise BundleError(f"{path}: the rows are not a C array in this processor's byte order.", remedy=_AGAIN)
         if rows.dtype != np.int8:
             return cls(rows, None)
-        scales = _map(scale_path(path))
+        scales = load_part(scale_path(path), _AGAIN)
         if scales.shape != rows.shape[:1] or scales.dtype != np.float32:
             raise BundleError(
                 f"{scale_path(path)}: expected {rows.shape[0]} float32 scales, one per row of {path.name}, "
@@ -130,12 +130,3 @@ def _quantise(values: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.int8], np
     scales = np.maximum(np.abs(values).max(axis=1) / np.float32(_INT8_LIMIT), np.finfo(np.float32).tiny)
     quantised = np.rint(values / scales[:, None]).clip(-_INT8_LIMIT, _INT8_LIMIT)
     return quantised.astype(np.int8), scales.astype(np.float32)
-
-
-def _map(path: Path) -> npt.NDArray[np.generic]:
-    try:
-        return load_npy(path)
-    except FileNotFoundError as error:
-        raise BundleError(f"{path}: the file is missing.", remedy=_AGAIN) from error
-    except UNREADABLE as error:
-        raise BundleError(f"{path}: not a NumPy array: {error}.", remedy=_AGAIN) from error
