@@ -93,7 +93,7 @@ def encode_corpus(encoders: Encoders, corpus: EncodedCorpus, work: Path, *, part
             made = encoders.encode_documents(full, progress=progress)
             return model_rows([document.id for document in read], made, encoders.are_cut(full))
 
-        own, new = encode_texts(store, texts, settings.shard_size, encode, progress, part=part, alone=alone)
+        own, new = encode_texts(store, texts, encode, progress, part=part, alone=alone)
     limited = corpus.facts["limit"] is not None  # a trial, say, which must not cost what the whole corpus took
     removed = 0 if limited else store.others(texts)
     store.finish(texts, documents, skipped=corpus.skipped.count, part=part, keep=limited)
@@ -104,19 +104,19 @@ def encode_corpus(encoders: Encoders, corpus: EncodedCorpus, work: Path, *, part
 def encode_texts(
     store: TextStore,
     texts: npt.NDArray[np.uint8],
-    size: int,
     encode: Callable[[npt.NDArray[np.int64]], ModelRows],
     progress: ProgressBar,
     *,
     part: Part | None = None,
     alone: bool = False,
 ) -> tuple[npt.NDArray[np.int64], int]:
-    """Encode those of the texts with these digests (N, 16) that the store lacks, or of a `part` of their shards of
-    `size`. Gives the places of the part's texts, and how many of them were new.
+    """Encode those of the texts with these digests (N, 16) that the store lacks, or of a `part` of their shards.
+    Gives the places of the part's texts, and how many of them were new.
 
     `encode` is called with places of texts, each once, all of one shard, and advances the progress. `alone` says that
     what is made of a text doesn't depend on those beside it: shards are encoded in pieces, and a stop loses one piece.
     """
+    size = store.plan["shard_size"]
     own = (part or Part()).has(np.arange(len(texts)) // size)
     wanted = np.flatnonzero(own & (store.find(texts) < 0))
     distinct = wanted[first_rows(texts[wanted])]

@@ -185,7 +185,7 @@ def teacher_vectors(
             dense = np.concatenate([one.dense for one in made])
             return model_rows(new, Encoded(dense), [False] * len(new))
 
-        encode_texts(store, digests, _PART, encode, progress, alone=apart)
+        encode_texts(store, digests, encode, progress, alone=apart)
     store.finish(digests, documents=None, keep=keep)
     return store.whole().dense
 
