@@ -32,43 +32,36 @@ DeviceOption = Annotated[str | None, typer.Option("--device", help="cpu, cuda, c
 WorkOption = Annotated[Path | None, typer.Option("--work", help="Directory of intermediate files (work).")]
 LimitOption = Annotated[int | None, typer.Option("--limit", help="Only the first N documents (corpus.limit).")]
 SkipOption = Annotated[bool, typer.Option("--skip-bad", help="Leave bad corpus lines out instead of stopping.")]
+_CorpusOption = Annotated[str | None, typer.Option("--corpus", help="Corpus file or BEIR folder (corpus.path).")]
+_AdapterOption = Annotated[str | None, typer.Option("--adapter", help="PEFT adapter directory (model.adapter).")]
+_OutputOption = Annotated[Path | None, typer.Option("--output", help="The bundle to write (output).")]
+_DimensionOption = Annotated[
+    int | None, typer.Option("--dimension", help="Serve the first D values (index.dimension).")
+]
+_TopKOption = Annotated[int | None, typer.Option("--top-k", help="Sparse terms kept per document (index.top_k).")]
+_HeadOption = Annotated[
+    Path | None, typer.Option("--head-queries", help="Log whose most frequent queries the model reads (head.queries).")
+]
+_TopOption = Annotated[int | None, typer.Option("--top", help="How many of the log's queries (head.top).")]
 OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace an existing bundle.")]
 
-_OPTIONS: Final[dict[str, Any]] = {
-    "corpus": Annotated[str | None, typer.Option("--corpus", help="Corpus file or BEIR folder (corpus.path).")],
-    "model": ModelOption,
-    "adapter": Annotated[str | None, typer.Option("--adapter", help="PEFT adapter directory (model.adapter).")],
-    "device": DeviceOption,
-    "head_queries": Annotated[
-        Path | None,
-        typer.Option("--head-queries", help="Log whose most frequent queries the model reads (head.queries)."),
-    ],
-    "top": Annotated[int | None, typer.Option("--top", help="How many of the log's queries (head.top).")],
-    "work": WorkOption,
-    "output": Annotated[Path | None, typer.Option("--output", help="The bundle to write (output).")],
-    "limit": LimitOption,
-    "dimension": Annotated[int | None, typer.Option("--dimension", help="Serve the first D values (index.dimension).")],
-    "top_k": Annotated[int | None, typer.Option("--top-k", help="Sparse terms kept per document (index.top_k).")],
-    "skip_bad": SkipOption,
+_OPTIONS: Final[dict[str, tuple[str, Any]]] = {
+    "corpus": ("corpus.path", _CorpusOption),
+    "model": ("model.path", ModelOption),
+    "adapter": ("model.adapter", _AdapterOption),
+    "device": ("model.device", DeviceOption),
+    "head_queries": ("head.queries", _HeadOption),
+    "top": ("head.top", _TopOption),
+    "work": ("work", WorkOption),
+    "output": ("output", _OutputOption),
+    "limit": ("corpus.limit", LimitOption),
+    "dimension": ("index.dimension", _DimensionOption),
+    "top_k": ("index.top_k", _TopKOption),
+    "skip_bad": ("corpus.skip_bad", SkipOption),
 }
-"""The options that `replacing` gives to a command."""
+"""The keys of a recipe that options of these names replace, and the options that `replacing` gives to a command."""
 
-_KEYS: Final = {
-    "corpus": "corpus.path",
-    "limit": "corpus.limit",
-    "skip_bad": "corpus.skip_bad",
-    "model": "model.path",
-    "teacher": "teacher.path",
-    "adapter": "model.adapter",
-    "device": "model.device",
-    "head_queries": "head.queries",
-    "top": "head.top",
-    "dimension": "index.dimension",
-    "top_k": "index.top_k",
-    "work": "work",
-    "output": "output",
-}
-"""The keys of a recipe that the options of a command replace."""
+_KEYS: Final = {"teacher": "teacher.path"} | {name: key for name, (key, _) in _OPTIONS.items()}
 
 
 def replacing(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -92,7 +85,7 @@ def replacing(*names: str) -> Callable[[Callable[..., None]], Callable[..., None
 
 def _option(name: str) -> Parameter:
     default = False if name == "skip_bad" else None
-    return Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, default=default, annotation=_OPTIONS[name])
+    return Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, default=default, annotation=_OPTIONS[name][1])
 
 
 def overridden(context: typer.Context, kind: type[AnyRecipe]) -> AnyRecipe:
