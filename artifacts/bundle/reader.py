@@ -9,8 +9,6 @@ from functools import partial
 from itertools import chain
 from pathlib import Path, PurePosixPath
 
-import numpy as np
-import numpy.typing as npt
 from lightretriever.artifacts.bundle.checks import (
     check_dense,
     check_file,
@@ -25,6 +23,7 @@ from lightretriever.artifacts.bundle.checks import (
 )
 from lightretriever.artifacts.bundle.manifest import Manifest, TaskInfo, TokenizerInfo, head_files, read_manifest
 from lightretriever.artifacts.dense.index import DenseIndex
+from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.errors import BundleError
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
@@ -119,7 +118,7 @@ class Bundle:
         raise_first(self.path, check_head(self.manifest, task, head))
         return head
 
-    def idf(self) -> npt.NDArray[np.float32] | None:
+    def idf(self) -> Float32Array | None:
         """The IDF of every term, (V,) float32; None where a token of a query weighs its count alone."""
         file = self.manifest.sparse.idf
         return None if file is None else load_idf(self.path / file, self.manifest.sparse_vocab_size)

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from lightretriever.artifacts.bundle.batches import (
     EncodedBatch,
     check_batch,
@@ -40,6 +39,7 @@ from lightretriever.artifacts.bundle.thresholds import with_thresholds
 from lightretriever.artifacts.corpus.fields import FieldKind
 from lightretriever.artifacts.dense.build import build_dense_index, check_factory, factory_for, write_dense_index
 from lightretriever.artifacts.dense.tuning import choose_parameters
+from lightretriever.artifacts.dtypes import Float32Array, FloatArray
 from lightretriever.artifacts.errors import BundleError, CorpusError, RecipeError
 from lightretriever.artifacts.files.atomic_dir import new_folder
 from lightretriever.artifacts.files.atomic_file import writing
@@ -65,7 +65,7 @@ class TableInput:
     queries that the model read behind the same instruction, if any, with vectors of H values."""
 
     instruction: str
-    rows: npt.NDArray[np.floating]
+    rows: FloatArray
     head: HeadQueries | None = None
 
 
@@ -103,7 +103,7 @@ class BundleContent:
     documents: Iterable[EncodedBatch]
     dimension: int
     sparse: SparseInfo
-    idf: npt.NDArray[np.float32] | None = None
+    idf: Float32Array | None = None
     sparse_tokenizer_file: Path | None = None
     dense: DenseSettings | None = field(default_factory=DenseSettings)
     table_dtype: TableDtype = "float16"
@@ -221,7 +221,7 @@ def _write_vocabulary(folder: Path, tokenizer: TextTokenizer, content: BundleCon
     return Vocabulary(tokenizer, sparse.language), sparse.model_copy(update=files)
 
 
-def _write_idf(folder: Path, idf: npt.NDArray[np.float32] | None, vocab_size: int) -> dict[str, Any]:
+def _write_idf(folder: Path, idf: Float32Array | None, vocab_size: int) -> dict[str, Any]:
     if idf is None:
         return {"query_weights": "count"}
     if len(idf) != vocab_size:

@@ -9,7 +9,6 @@ from itertools import repeat
 from typing import Any, Final, Literal
 
 import numpy as np
-import numpy.typing as npt
 import orjson
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.cluster.aliases import check_name, indexes_of, read_meta, switch
@@ -28,6 +27,7 @@ from lightretriever.artifacts.cluster.schema import (
 )
 from lightretriever.artifacts.corpus.bounds import MAX_IMPACT
 from lightretriever.artifacts.dense.index import DenseIndex
+from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.errors import ClusterError
 from lightretriever.artifacts.signals import commit_point
 from lightretriever.artifacts.sparse.index import ImpactIndex
@@ -236,7 +236,7 @@ def check_scores(cluster: Cluster, index: str, meta: IndexMeta, dense: DenseInde
     ordinals = sparse.spread(_DOCUMENTS)
     among, count = of_ordinals(ordinals), ordinals.size
 
-    def compare(leg: str, search: dict[str, Any], expected: npt.NDArray[np.float32]) -> None:
+    def compare(leg: str, search: dict[str, Any], expected: Float32Array) -> None:
         whole = {"allow_partial_search_results": "false"}
         with cluster.translated():
             answer = cluster.client.search(index=index, body=search, params=whole)

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 from lightretriever.artifacts.cluster.schema import MOST_FOUND, feature, filter_field
 from lightretriever.artifacts.corpus.fields import Order
+from lightretriever.artifacts.dtypes import Float32Array, Int64Array, IntegerArray
 from lightretriever.artifacts.sparse.arguments import weighted_query
 
 __all__ = ["Query", "dense_search", "filter_query", "listing", "matching", "of_ordinals", "read_hits", "sparse_search"]
@@ -17,7 +17,7 @@ __all__ = ["Query", "dense_search", "filter_query", "listing", "matching", "of_o
 Query = dict[str, Any]
 """A query or a search in OpenSearch's language."""
 
-Vector = npt.NDArray[np.float32]
+Vector = Float32Array
 
 _LEAST_EFFORT: Final = 512
 """Least `ef_search`. Queries lie away from the documents, so HNSW needs more effort than for documents."""
@@ -62,7 +62,7 @@ def sparse_search(
     return found
 
 
-def of_ordinals(ordinals: npt.NDArray[np.integer[Any]]) -> Query:
+def of_ordinals(ordinals: IntegerArray) -> Query:
     """Match given documents (m,)."""
     return {"terms": {"ordinal": ordinals.tolist()}}
 
@@ -83,7 +83,7 @@ def listing(among: Query | None, order: Order | None, offset: int, count: int) -
     return {**page, "_source": False, "docvalue_fields": ["ordinal"]}
 
 
-def read_hits(leg: str, answer: Query) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+def read_hits(leg: str, answer: Query) -> tuple[Int64Array, Float32Array]:
     """Give ordinals (m,) int64 and our scores (m,) float32, best first, ties by ordinal, of the answer to a search."""
     hits = answer["hits"]["hits"]
     ordinals = np.array([hit["sort"][1] if "sort" in hit else hit["fields"]["ordinal"][0] for hit in hits], np.int64)

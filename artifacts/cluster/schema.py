@@ -18,11 +18,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 from urllib.parse import quote
 
-import numpy as np
-import numpy.typing as npt
 import orjson
 from lightretriever.artifacts.bundle.manifest import Manifest
 from lightretriever.artifacts.corpus.fields import FieldKind, indexed_values
+from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.sparse.vocabulary import VocabularyKind
 from lightretriever.artifacts.tokens.tokenizer import text_of
 from pydantic import BaseModel, ConfigDict
@@ -183,11 +182,7 @@ def read_features(found: Mapping[str, float]) -> dict[str, int]:
 
 
 def document_body(
-    ordinal: int,
-    raw: bytes,
-    vector: npt.NDArray[np.float32] | None,
-    impacts: Mapping[str, int],
-    fields: Mapping[str, FieldKind],
+    ordinal: int, raw: bytes, vector: Float32Array | None, impacts: Mapping[str, int], fields: Mapping[str, FieldKind]
 ) -> dict[str, Any]:
     """Give a document as the cluster gets it, without a vector where there is no dense leg. ValueError for a value that
     is not of its field's kind."""

@@ -18,8 +18,8 @@ from itertools import takewhile
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
+from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.errors import ModelError
 from lightretriever.artifacts.pipeline.encoder import Encoded, Encoder, StatesOf
 from lightretriever.artifacts.pipeline.loading import (
@@ -323,7 +323,7 @@ def load_biencoders(
     )
 
 
-def _joined(parts: Sequence[npt.NDArray[np.float32]]) -> npt.NDArray[np.float32]:
+def _joined(parts: Sequence[Float32Array]) -> Float32Array:
     """Vectors (n, H_j) of length 1, side by side, (n, Σ H_j) of length 1."""
-    found: npt.NDArray[np.float32] = np.concatenate(parts, axis=1) / np.float32(np.sqrt(len(parts)))
+    found: Float32Array = np.concatenate(parts, axis=1) / np.float32(np.sqrt(len(parts)))
     return found

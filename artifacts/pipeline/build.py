@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Final, Literal, Self
 
 import numpy as np
-import numpy.typing as npt
 from lightretriever.artifacts.bundle.manifest import (
     MANIFEST_FILE,
     CorpusInfo,
@@ -22,6 +21,7 @@ from lightretriever.artifacts.bundle.manifest import (
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.writer import BundleContent, DenseSettings, TableInput, write_bundle
 from lightretriever.artifacts.corpus.beir import file_sha256, find_file, read_queries
+from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.errors import ResumeError
 from lightretriever.artifacts.files.atomic_dir import check_target
 from lightretriever.artifacts.files.workdir import differences, read_json
@@ -289,7 +289,7 @@ def _check_same(recipe: Recipe, facts: dict[str, Any], plan: dict[str, Any]) -> 
 
 def _idf(
     recipe: Recipe, facts: dict[str, Any], tokenizer: TextTokenizer | None, corpus: EncodedCorpus
-) -> npt.NDArray[np.float32] | None:
+) -> Float32Array | None:
     """The IDF weights of the `tokenizer` that makes the terms, None for words: those that the work directory was begun
     with, unless the recipe wants the corpus' own, or none."""
     wanted, begun = (recipe.sparse or recipe.model).idf, facts.get("idf")

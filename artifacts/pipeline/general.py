@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Final, Literal, Self
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from lightretriever.artifacts.bundle.manifest import ManifestPart
 from lightretriever.artifacts.corpus.beir import Corpus, Document, file_sha256, has_file, read_queries
+from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.errors import RecipeError
 from lightretriever.artifacts.files.atomic_dir import new_folder
 from lightretriever.artifacts.pipeline.encoded import Rows
@@ -98,7 +98,7 @@ class GeneralTable:
         """SHA-256 of the rows' file, as hex."""
         return file_sha256(self.folder / TABLE_FILE)
 
-    def rows(self) -> npt.NDArray[np.float32]:
+    def rows(self) -> Float32Array:
         """E, (V, H)."""
         table = TokenTable.open(self.folder / TABLE_FILE)
         return table.rows(np.arange(table.shape[0]))

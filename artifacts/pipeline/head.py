@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from lightretriever.artifacts.bundle.manifest import ImpactKind
 from lightretriever.artifacts.corpus.lines import read_lines, read_text
+from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.errors import BundleError, CorpusError, ResumeError
 from lightretriever.artifacts.files.arrays import read_array, write_array
 from lightretriever.artifacts.files.workdir import check_plan, differences, read_json
@@ -126,7 +127,7 @@ def _plan(fingerprint: str, instruction: str, texts: Sequence[str], *, sparse: b
 
 def _encoded(
     encoder: "Encoder", texts: Sequence[str], instruction: str, folder: Path, *, sparse: bool
-) -> tuple[npt.NDArray[np.float32], npt.NDArray[Any] | None]:
+) -> tuple[Float32Array, npt.NDArray[Any] | None]:
     """Vectors (n, H) of texts by the whole model, and padded sparse rows; made in parts, which lie in `folder`."""
     from lightretriever.artifacts.pipeline.language_model import FULL_QUERY_TERMS  # needs torch
 

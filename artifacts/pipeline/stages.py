@@ -26,10 +26,10 @@ from pathlib import Path
 from typing import Any, Final, Literal, Self
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from lightretriever.artifacts.corpus.beir import file_sha256
 from lightretriever.artifacts.dense.build import check_factory
+from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.errors import BundleError, ModelError, RecipeError
 from lightretriever.artifacts.files.arrays import read_array, write_array
 from lightretriever.artifacts.files.workdir import check_plan, read_json, write_atomically
@@ -157,7 +157,7 @@ def load_recipe_encoders(recipe: Recipe) -> Encoders:
     return encoders
 
 
-def _recipe_idf(recipe: Recipe, encoders: Encoders) -> npt.NDArray[np.float32] | None:
+def _recipe_idf(recipe: Recipe, encoders: Encoders) -> Float32Array | None:
     """The IDF weights that the recipe asks for, or that its adapter brings; those of the corpus are left to `index`."""
     model, vocab_size = recipe.sparse or recipe.model, encoders.terms.vocab_size
     wanted, adapter = model.idf, model.adapter
@@ -213,7 +213,7 @@ def run_tables(recipe: Recipe, encoders: Encoders, *, encoded: bool = False) -> 
     if weights is not None:
         plan["row_weights"] = idf_sha256(weights)
 
-    def make(task: str) -> npt.NDArray[np.float32]:
+    def make(task: str) -> Float32Array:
         if task in recipe.tables:
             return load_embedding_bag(recipe.tables[task], encoder.tokenizer.vocab_size, encoder.hidden_size)
         rows = token_rows(encoder, recipe.tasks[task], folders[task])
@@ -323,7 +323,7 @@ def _make(
     recipe: Recipe,
     folders: Mapping[str, Path],
     plans: Mapping[str, dict[str, Any]],
-    make: Callable[[str], FittedTable | npt.NDArray[np.float32]],
+    make: Callable[[str], FittedTable | Float32Array],
 ) -> TablesSummary:
     """Make the tables that are not there yet, each in its folder and guarded by its plan; all plans are checked first.
 
@@ -348,7 +348,7 @@ def _make(
     return TablesSummary.of(recipe, files)
 
 
-def _row_weights(recipe: Recipe, encoder: Encoder) -> npt.NDArray[np.float32] | None:
+def _row_weights(recipe: Recipe, encoder: Encoder) -> Float32Array | None:
     """What rows are multiplied by: its own IDF for an adapter trained with `idf_rows`, whatever queries weigh."""
     adapter = recipe.model.adapter
     if adapter is None or not adapter_settings(adapter).get("idf_rows"):

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, Final, Self, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 from lightretriever.artifacts.bundle.batches import EncodedBatch, dense_prefix
 from lightretriever.artifacts.bundle.manifest import ExpansionInfo
+from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.errors import ResumeError
 from lightretriever.artifacts.files.workdir import differences, read_json, write_atomically
 from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder, impact_row
@@ -43,7 +43,7 @@ _SAMPLE: Final = 1000
 Which: TypeAlias = Sequence[str] | range
 """Documents: their texts, or where they are in the corpus that was counted."""
 
-Expand: TypeAlias = tuple[ExpansionInfo, npt.NDArray[np.float32]]
+Expand: TypeAlias = tuple[ExpansionInfo, Float32Array]
 """How to expand documents, and by which token table (V, D)."""
 
 
@@ -132,9 +132,7 @@ class TermImpacts:
         """The terms by number, growing; None where a number is a token id."""
         return None if self.words is None else self.words.bm25.numbers.names
 
-    def joined(
-        self, batch: EncodedBatch, which: Which, dense: npt.NDArray[np.float32], rows: ModelRows
-    ) -> EncodedBatch:
+    def joined(self, batch: EncodedBatch, which: Which, dense: Float32Array, rows: ModelRows) -> EncodedBatch:
         """A batch with the terms and impacts of its n documents, which have the vectors `dense` (n, D) of length 1, and
         the impacts of tokens in `rows` where the model learned them."""
         found = tokens = self._tokens(which, rows.sparse())

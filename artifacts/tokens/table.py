@@ -10,6 +10,7 @@ from typing import Final, Literal, TypeVar, cast, get_args
 import numpy as np
 import numpy.typing as npt
 from lightretriever.artifacts import kernels
+from lightretriever.artifacts.dtypes import Float32Array, IntegerArray
 from lightretriever.artifacts.errors import BundleError
 from lightretriever.artifacts.files.arrays import load_part
 from lightretriever.artifacts.files.atomic_file import writing
@@ -29,7 +30,7 @@ def scale_path(path: AnyPath) -> AnyPath:
     return path.with_suffix(".scale.npy")
 
 
-def write_table(path: Path, rows: npt.NDArray[np.float32], dtype: TableDtype = "float16") -> None:
+def write_table(path: Path, rows: Float32Array, dtype: TableDtype = "float16") -> None:
     """Write `rows`, float32 (V, D), as `.npy`.
 
     An int8 table gets a second file with one float32 scale per row, shape (V,): `row = int8 * scale`, with an error of
@@ -63,7 +64,7 @@ def write_table(path: Path, rows: npt.NDArray[np.float32], dtype: TableDtype = "
 class TokenTable:
     """A token table on disk, memory-mapped: opening it reads only the header, a lookup only the rows it needs."""
 
-    def __init__(self, rows: npt.NDArray[np.generic], scales: npt.NDArray[np.float32] | None) -> None:
+    def __init__(self, rows: npt.NDArray[np.generic], scales: Float32Array | None) -> None:
         self._rows = np.asarray(rows)  # a view of the map; indexing a memmap itself costs several times as much
         self._scales = None if scales is None else np.asarray(scales)
         self.sums = kernels.Table(self._rows, self._scales)
@@ -97,7 +98,7 @@ class TokenTable:
             )
         return cls(rows, scales.astype(np.float32, copy=False))
 
-    def rows(self, ids: npt.NDArray[np.integer]) -> npt.NDArray[np.float32]:
+    def rows(self, ids: IntegerArray) -> Float32Array:
         """The rows E[t] of the token ids `ids`, shape (n,), as float32 of shape (n, D).
 
         Raises ValueError for an id outside 0..V-1.
@@ -105,13 +106,13 @@ class TokenTable:
         if ids.size and not 0 <= ids.min() <= ids.max() < self.shape[0]:
             outside = next(number for number in ids if not 0 <= number < self.shape[0])
             raise ValueError(f"token id {outside} is outside the table's 0..{self.shape[0] - 1}")
-        rows: npt.NDArray[np.float32] = self._rows[ids].astype(np.float32)
+        rows: Float32Array = self._rows[ids].astype(np.float32)
         if self._scales is not None:
             rows *= self._scales[ids][:, None]
         return rows
 
 
-def _check_values(path: Path, values: npt.NDArray[np.float32], dtype: TableDtype, start: int) -> None:
+def _check_values(path: Path, values: Float32Array, dtype: TableDtype, start: int) -> None:
     """Raise BundleError for the first row with a value that `dtype` can't hold."""
     limit = float(np.finfo(np.float16).max) if dtype == "float16" else float(np.finfo(np.float32).max)
     bad = ~(np.abs(values) <= limit)  # NaN compares as false
@@ -124,7 +125,7 @@ def _check_values(path: Path, values: npt.NDArray[np.float32], dtype: TableDtype
         )
 
 
-def _quantise(values: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float32]]:
+def _quantise(values: Float32Array) -> tuple[npt.NDArray[np.int8], Float32Array]:
     """Symmetric int8 with one scale per row: `scale = max|row| / 127`. Shapes (n, D) and (n,)."""
     # The smallest normal number prevents a division by zero in rows of zeros (and of subnormals).
     scales = np.maximum(np.abs(values).max(axis=1) / np.float32(_INT8_LIMIT), np.finfo(np.float32).tiny)
