@@ -253,8 +253,9 @@ def _queries(recipe: Recipe) -> list[str]:
 def encoded_texts(recipe: Recipe) -> TextStore:
     """What the models made of the recipe's corpus. Raises ResumeError where documents are missing, or, naming each
     difference, where another corpus was encoded."""
-    store, corpus = TextStore(recipe.work / "encode"), recipe.corpus.open()
+    store = TextStore(recipe.work / "encode")
     store.places()
+    corpus = recipe.corpus.open()
     vectors = None if recipe.distil is None else recipe.distil.vectors
     now = {"corpus_sha256": corpus.sha256(), "limit": corpus.limit, "skip_bad": corpus.skip_bad}
     now["vectors_sha256"] = None if vectors is None else file_sha256(vectors)
