@@ -5,7 +5,6 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from threading import Event, Thread
-from types import TracebackType
 from typing import ClassVar, Self, TypeVar
 
 from lightretriever.artifacts.signals import check_stopped
@@ -67,9 +66,7 @@ class ProgressBar:
             self._log(self._left())
         check_stopped()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         ProgressBar._open.remove(self)
         if self._outermost:
             self.end_display()

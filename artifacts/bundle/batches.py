@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 import orjson
 from lightretriever.artifacts.corpus.bounds import check_document, new_names
+from lightretriever.artifacts.dtypes import Float32Array, FloatArray, Int64Array, IntegerArray
 from lightretriever.artifacts.errors import CorpusError
 from lightretriever.artifacts.sparse.arguments import check_rows
 
@@ -26,10 +26,10 @@ class EncodedBatch:
 
     ids: list[str]
     documents: list[bytes]
-    dense: npt.NDArray[np.floating]
-    indptr: npt.NDArray[np.int64]
-    terms: npt.NDArray[np.integer]
-    impacts: npt.NDArray[np.integer]
+    dense: FloatArray
+    indptr: Int64Array
+    terms: IntegerArray
+    impacts: IntegerArray
     names: Sequence[str] | None = None
 
 
@@ -73,7 +73,7 @@ def check_documents(batch: EncodedBatch, names: set[str], *, first: int) -> None
             ) from error
 
 
-def dense_prefix(batch: EncodedBatch, dimension: int, *, first: int) -> npt.NDArray[np.float32]:
+def dense_prefix(batch: EncodedBatch, dimension: int, *, first: int) -> Float32Array:
     """The first `dimension` values of each dense vector (Matryoshka), L2-normalised again, float32 (n, D).
 
     Raises CorpusError for a vector that is zero or not finite.
@@ -88,7 +88,7 @@ def dense_prefix(batch: EncodedBatch, dimension: int, *, first: int) -> npt.NDAr
             f"have the norm {norms[row, 0]:g}, expected a finite one above 0.",
             remedy=_ENCODE_AGAIN,
         )
-    normalised: npt.NDArray[np.float32] = prefix / norms
+    normalised: Float32Array = prefix / norms
     return normalised
 
 

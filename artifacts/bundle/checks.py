@@ -25,7 +25,6 @@ __all__ = [
     "check_head",
     "check_idf",
     "check_sparse",
-    "check_sparse_tokenizer",
     "check_table",
     "check_tokenizer",
     "check_unlisted",
@@ -151,20 +150,13 @@ def check_idf(root: Path, manifest: Manifest) -> Iterator[Problem]:
         yield Problem(file, "unusable IDF weights", expected, found, _FETCH)
 
 
-def check_tokenizer(manifest: Manifest, tokenizer: TextTokenizer) -> Iterator[Problem]:
-    """Whether the tokenizer is the one the tables were made with: its hash, and one table row per token id."""
-    tables = ", ".join(sorted(task.file for task in manifest.tasks.values() if task.file is not None))
-    message = f"token ids and rows of {tables} are not equally many"
-    yield from _check_tokenizer(manifest.tokenizer, tokenizer, message, manifest.vocab_size)
-
-
-def check_sparse_tokenizer(manifest: Manifest, tokenizer: TextTokenizer) -> Iterator[Problem]:
-    """Whether the tokenizer is the one of the documents' terms: its hash, and the number of its ids."""
-    if (info := manifest.sparse.tokenizer) is not None:
-        yield from _check_tokenizer(info, tokenizer, "wrong number of token ids", manifest.sparse_vocab_size)
-
-
-def _check_tokenizer(info: TokenizerInfo, tokenizer: TextTokenizer, message: str, ids: int) -> Iterator[Problem]:
+def check_tokenizer(manifest: Manifest, info: TokenizerInfo, tokenizer: TextTokenizer) -> Iterator[Problem]:
+    """Whether a tokenizer is the one that the tables were made with, or the documents' terms: its hash, and the number
+    of its ids, one for each row of a table."""
+    message, ids = "wrong number of token ids", manifest.sparse_vocab_size
+    if info is manifest.tokenizer:
+        tables = ", ".join(sorted(task.file for task in manifest.tasks.values() if task.file is not None))
+        message, ids = f"token ids and rows of {tables} are not equally many", manifest.vocab_size
     yield from differs(info.file, "wrong SHA-256, another tokenizer", info.sha256, tokenizer.sha256)
     yield from differs(info.file, message, ids, tokenizer.vocab_size)
 

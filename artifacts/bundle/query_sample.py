@@ -4,15 +4,15 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 from lightretriever.artifacts import kernels
 from lightretriever.artifacts.bundle.batches import EncodedBatch
+from lightretriever.artifacts.dtypes import Float32Array, Int32Array
 from lightretriever.artifacts.tokens.table import TokenTable
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 
 __all__ = ["QuerySample", "query_vectors"]
 
-Bags = Iterable[npt.NDArray[np.int32]]
+Bags = Iterable[Int32Array]
 _MOST: Final = 512  # queries
 _TERMS: Final = 8  # of a document, for a query
 
@@ -41,15 +41,13 @@ class QuerySample:
             self._terms = self._terms[::2]
             self._stride *= 2
 
-    def queries(
-        self, table: TokenTable, tokenizer: TextTokenizer, spelt: Callable[[str], str]
-    ) -> npt.NDArray[np.float32]:
+    def queries(self, table: TokenTable, tokenizer: TextTokenizer, spelt: Callable[[str], str]) -> Float32Array:
         """The query vectors, float32 (q, D) of length 1; documents without terms or direction give none. `spelt` gives
         a term as text, of which `tokenizer` makes the table's tokens."""
         return query_vectors(table, tokenizer.as_queries(" ".join(map(spelt, terms)) for terms in self._terms))
 
 
-def query_vectors(table: TokenTable, queries: Bags) -> npt.NDArray[np.float32]:
+def query_vectors(table: TokenTable, queries: Bags) -> Float32Array:
     """The vectors of queries, given as token ids (n,), as the service encodes them: float32 (q, D) of length 1.
 
     A query without tokens, or whose rows add up to zero, gives none. Raises ValueError for an id outside 0..V-1.

@@ -9,8 +9,6 @@ from functools import partial
 from itertools import chain
 from pathlib import Path, PurePosixPath
 
-import numpy as np
-import numpy.typing as npt
 from lightretriever.artifacts.bundle.checks import (
     check_dense,
     check_file,
@@ -18,14 +16,14 @@ from lightretriever.artifacts.bundle.checks import (
     check_head,
     check_idf,
     check_sparse,
-    check_sparse_tokenizer,
     check_table,
     check_tokenizer,
     check_unlisted,
     raise_first,
 )
-from lightretriever.artifacts.bundle.manifest import Manifest, TaskInfo, head_files, read_manifest
+from lightretriever.artifacts.bundle.manifest import Manifest, TaskInfo, TokenizerInfo, head_files, read_manifest
 from lightretriever.artifacts.dense.index import DenseIndex
+from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.errors import BundleError
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
@@ -80,9 +78,11 @@ class Bundle:
 
     def tokenizer(self) -> TextTokenizer:
         """The tokenizer. Raises BundleError when it is not the one the tables were made with."""
-        info = self.manifest.tokenizer
+        return self._tokenizer(self.manifest.tokenizer)
+
+    def _tokenizer(self, info: TokenizerInfo) -> TextTokenizer:
         tokenizer = TextTokenizer.from_file(self.path / info.file, lowercase=info.lowercase)
-        raise_first(self.path, check_tokenizer(self.manifest, tokenizer))
+        raise_first(self.path, check_tokenizer(self.manifest, info, tokenizer))
         return tokenizer
 
     def vocabulary(self, tokenizer: TextTokenizer) -> Vocabulary:
@@ -91,11 +91,8 @@ class Bundle:
         sparse = self.manifest.sparse
         if sparse.vocabulary == "words":
             return Vocabulary(None, sparse.language)
-        if sparse.tokenizer is not None:
-            own = self.path / sparse.tokenizer.file
-            tokenizer = TextTokenizer.from_file(own, lowercase=sparse.tokenizer.lowercase)
-            raise_first(self.path, check_sparse_tokenizer(self.manifest, tokenizer))
-        return Vocabulary(tokenizer, sparse.language)
+        own = tokenizer if sparse.tokenizer is None else self._tokenizer(sparse.tokenizer)
+        return Vocabulary(own, sparse.language)
 
     def task(self, name: str) -> TaskInfo:
         """Give the manifest's facts of a task. Raises BundleError for a task that the bundle does not have."""
@@ -121,7 +118,7 @@ class Bundle:
         raise_first(self.path, check_head(self.manifest, task, head))
         return head
 
-    def idf(self) -> npt.NDArray[np.float32] | None:
+    def idf(self) -> Float32Array | None:
         """The IDF of every term, (V,) float32; None where a token of a query weighs its count alone."""
         file = self.manifest.sparse.idf
         return None if file is None else load_idf(self.path / file, self.manifest.sparse_vocab_size)

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 from lightretriever.artifacts.bundle.manifest import DenseInfo, MatchThresholds, TaskInfo
 from lightretriever.artifacts.bundle.query_sample import query_vectors
 from lightretriever.artifacts.dense.index import DenseIndex
+from lightretriever.artifacts.dtypes import Int32Array
 from lightretriever.artifacts.tokens.table import TokenTable
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 
@@ -56,7 +56,7 @@ def match_thresholds(index: DenseIndex, table: TokenTable, tokenizer: TextTokeni
     return MatchThresholds(weak=weak, strong=strong, queries=best.size)
 
 
-def unrelated_queries(tokenizer: TextTokenizer) -> list[npt.NDArray[np.int32]]:
+def unrelated_queries(tokenizer: TextTokenizer) -> list[Int32Array]:
     """1,000 queries of 2, 4, 6 and 8 random words, as token ids (n,); none if the tokenizer has fewer than 1,000 words.
 
     The same tokenizer gives the same queries.
@@ -71,5 +71,5 @@ def unrelated_queries(tokenizer: TextTokenizer) -> list[npt.NDArray[np.int32]]:
     return [random.choice(words, _LENGTHS[number % len(_LENGTHS)]) for number in range(_QUERIES)]
 
 
-def _matching(pattern: re.Pattern[str], spelt: list[str]) -> npt.NDArray[np.int32]:
+def _matching(pattern: re.Pattern[str], spelt: list[str]) -> Int32Array:
     return np.array([token for token, text in enumerate(spelt) if pattern.fullmatch(text)], np.int32)

@@ -13,7 +13,6 @@ from lightretriever.artifacts.bundle.checks import (
     check_hash,
     check_idf,
     check_sparse,
-    check_sparse_tokenizer,
     check_table,
     check_tokenizer,
     check_unlisted,
@@ -85,12 +84,9 @@ Check = Callable[[Path, Manifest], Iterator[Problem]]
 
 def _parts(manifest: Manifest) -> Iterator[tuple[str, list[str], Check]]:
     """Each part of a bundle: its name, the files that must be sound before it is opened, and its check."""
-    for tokenizer, check in (
-        (manifest.tokenizer, check_tokenizer),
-        (manifest.sparse.tokenizer, check_sparse_tokenizer),
-    ):
+    for tokenizer in (manifest.tokenizer, manifest.sparse.tokenizer):
         if tokenizer is not None:
-            yield tokenizer.file, [tokenizer.file], partial(_tokenizer, info=tokenizer, check=check)
+            yield tokenizer.file, [tokenizer.file], partial(_tokenizer, info=tokenizer)
     for task, info in manifest.tasks.items():
         if files := table_files(info):
             yield files[0], files, partial(_table, task=task)
@@ -119,13 +115,8 @@ def _guarded(part: str, check: Check, root: Path, manifest: Manifest) -> list[Pr
     return problems
 
 
-def _tokenizer(
-    root: Path,
-    manifest: Manifest,
-    info: TokenizerInfo,
-    check: Callable[[Manifest, TextTokenizer], Iterator[Problem]],
-) -> Iterator[Problem]:
-    yield from check(manifest, TextTokenizer.from_file(root / info.file, lowercase=info.lowercase))
+def _tokenizer(root: Path, manifest: Manifest, info: TokenizerInfo) -> Iterator[Problem]:
+    yield from check_tokenizer(manifest, info, TextTokenizer.from_file(root / info.file, lowercase=info.lowercase))
 
 
 def _table(root: Path, manifest: Manifest, task: str) -> Iterator[Problem]:
@@ -157,8 +148,7 @@ def _dense(root: Path, manifest: Manifest) -> Iterator[Problem]:
 
 
 def _sparse(root: Path, manifest: Manifest) -> Iterator[Problem]:
-    index = ImpactIndex.open(root / manifest.sparse.directory)
-    try:
+    with ImpactIndex.open(root / manifest.sparse.directory) as index:
         index.check()
         yield from check_sparse(manifest, index)
         ids = index.ids()
@@ -166,8 +156,6 @@ def _sparse(root: Path, manifest: Manifest) -> Iterator[Problem]:
         yield from differs(manifest.sparse.directory, message, manifest.ids_sha256, ids_sha256(ids), _REBUILD)
         yield from _documents(manifest, index, ids)
         yield from _terms(manifest, index)
-    finally:
-        index.close()
 
 
 def _terms(manifest: Manifest, index: ImpactIndex) -> Iterator[Problem]:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from lightretriever.artifacts.bundle.batches import (
     EncodedBatch,
     check_batch,
@@ -40,6 +39,7 @@ from lightretriever.artifacts.bundle.thresholds import with_thresholds
 from lightretriever.artifacts.corpus.fields import FieldKind
 from lightretriever.artifacts.dense.build import build_dense_index, check_factory, factory_for, write_dense_index
 from lightretriever.artifacts.dense.tuning import choose_parameters
+from lightretriever.artifacts.dtypes import Float32Array, FloatArray
 from lightretriever.artifacts.errors import BundleError, CorpusError, RecipeError
 from lightretriever.artifacts.files.atomic_dir import new_folder
 from lightretriever.artifacts.files.atomic_file import writing
@@ -55,6 +55,7 @@ __all__ = ["BundleContent", "DenseSettings", "TableInput", "write_bundle", "writ
 _TOKENIZER_FILE = "tokenizer.json"
 _SPARSE_TOKENIZER_FILE = "sparse_tokenizer.json"
 _DENSE_FILE = "dense.faiss"
+_VECTORS_FILE = "vectors.partial"
 _MOST_QUERIES = 1024
 
 
@@ -64,7 +65,7 @@ class TableInput:
     queries that the model read behind the same instruction, if any, with vectors of H values."""
 
     instruction: str
-    rows: npt.NDArray[np.floating]
+    rows: FloatArray
     head: HeadQueries | None = None
 
 
@@ -102,7 +103,7 @@ class BundleContent:
     documents: Iterable[EncodedBatch]
     dimension: int
     sparse: SparseInfo
-    idf: npt.NDArray[np.float32] | None = None
+    idf: Float32Array | None = None
     sparse_tokenizer_file: Path | None = None
     dense: DenseSettings | None = field(default_factory=DenseSettings)
     table_dtype: TableDtype = "float16"
@@ -220,7 +221,7 @@ def _write_vocabulary(folder: Path, tokenizer: TextTokenizer, content: BundleCon
     return Vocabulary(tokenizer, sparse.language), sparse.model_copy(update=files)
 
 
-def _write_idf(folder: Path, idf: npt.NDArray[np.float32] | None, vocab_size: int) -> dict[str, Any]:
+def _write_idf(folder: Path, idf: Float32Array | None, vocab_size: int) -> dict[str, Any]:
     if idf is None:
         return {"query_weights": "count"}
     if len(idf) != vocab_size:
@@ -247,7 +248,7 @@ def _write_documents(folder: Path, content: BundleContent, vocabulary: Vocabular
     dimension = 0 if content.dense is None else content.dimension
     ids: dict[str, int] = {}
     names: set[str] = set()
-    sample, file = QuerySample(), _vectors_file(folder)
+    sample, file = QuerySample(), folder / _VECTORS_FILE
     spellings = vocabulary.language is not None
     with ImpactIndexWriter(folder / content.sparse.directory, content.fields, spellings=spellings) as index:
         for batch in content.documents:
@@ -283,9 +284,10 @@ def _write_dense(
 ) -> DenseInfo:
     """Every other query lays out the index, the others choose its parameters. Queries made of documents choose them
     where fewer than two are given."""
-    given = query_vectors(table, list(tokenizer.as_queries(_sampled(settings.queries))))
+    queries = settings.queries[:: max(1, -(-len(settings.queries) // _MOST_QUERIES))]  # from all over
+    given = query_vectors(table, tokenizer.as_queries(queries))
     made = documents.sample.queries(table, tokenizer, vocabulary.spelt)
-    raw = _vectors_file(folder)
+    raw = folder / _VECTORS_FILE
     vectors = np.memmap(raw, dtype=np.float32, mode="r", shape=(len(documents.ids), content.dimension))
     factory = settings.factory or factory_for(vectors, given[::2])
     index = build_dense_index(vectors, factory, given[::2])
@@ -293,15 +295,6 @@ def _write_dense(
     parameters, recall = choose_parameters(index, vectors, given[1::2] if len(given) > 1 else made)
     raw.unlink()
     return DenseInfo(file=_DENSE_FILE, factory=factory, parameters=parameters, recall=recall)
-
-
-def _sampled(texts: Sequence[str]) -> list[str]:
-    """At most 1,024 of the texts, from all over."""
-    return list(texts[:: max(1, -(-len(texts) // _MOST_QUERIES))])
-
-
-def _vectors_file(folder: Path) -> Path:
-    return folder / "vectors.partial"
 
 
 def write_query_bundle(bundle: Bundle, target: Path, *, overwrite: bool = False) -> Bundle:

@@ -5,38 +5,15 @@ Modules that need an extra are imported when a command runs: `index` works witho
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.cli.options import (
-    AdapterOption,
-    CorpusOption,
-    DeviceOption,
-    DimensionOption,
-    HeadOption,
-    LimitOption,
-    ModelOption,
-    OutputOption,
-    OverwriteOption,
-    PartOption,
-    RayOption,
-    RecipeArgument,
-    SkipOption,
-    TopKOption,
-    TopOption,
-    WorkOption,
-    overridden,
-)
+from lightretriever.artifacts.cli.options import OverwriteOption, RecipeArgument, overridden, replacing
 from lightretriever.artifacts.cli.runner import JsonOption, next_command, report_skipped, running
 from lightretriever.artifacts.errors import RecipeError, importing
 from lightretriever.artifacts.files.workdir import read_json, work_lock
-from lightretriever.artifacts.pipeline.build import (
-    BundleSummary,
-    build_bundle,
-    check_before_build,
-    refined_folder,
-)
+from lightretriever.artifacts.pipeline.build import BundleSummary, build_bundle, check_before_build, refined_folder
 from lightretriever.artifacts.pipeline.encoded import Part, TextStore, encoded_corpus
 from lightretriever.artifacts.pipeline.head import head_files
 from lightretriever.artifacts.pipeline.recipe import Recipe
@@ -49,21 +26,9 @@ if TYPE_CHECKING:
 __all__ = ["build", "distil_table", "encode", "index", "refine", "table"]
 
 
+@replacing("corpus", "model", "adapter", "device", "head_queries", "top", "work", "output", "limit", "skip_bad")
 def build(
-    context: typer.Context,
-    recipe: RecipeArgument,
-    corpus: CorpusOption = None,
-    model: ModelOption = None,
-    adapter: AdapterOption = None,
-    device: DeviceOption = None,
-    head_queries: HeadOption = None,
-    top: TopOption = None,
-    work: WorkOption = None,
-    output: OutputOption = None,
-    limit: LimitOption = None,
-    skip_bad: SkipOption = False,
-    overwrite: OverwriteOption = False,
-    as_json: JsonOption = False,
+    context: typer.Context, recipe: RecipeArgument, overwrite: OverwriteOption = False, as_json: JsonOption = False
 ) -> None:
     """All of it in one go: token tables, corpus encoding, indexes, bundle."""
     with running("build", as_json=as_json) as job:
@@ -115,17 +80,8 @@ def _compare_with_bm25(context: typer.Context, recipe: Recipe) -> None:
         )
 
 
-def table(
-    context: typer.Context,
-    recipe: RecipeArgument,
-    model: ModelOption = None,
-    adapter: AdapterOption = None,
-    device: DeviceOption = None,
-    head_queries: HeadOption = None,
-    top: TopOption = None,
-    work: WorkOption = None,
-    as_json: JsonOption = False,
-) -> None:
+@replacing("model", "adapter", "device", "head_queries", "top", "work")
+def table(context: typer.Context, recipe: RecipeArgument, as_json: JsonOption = False) -> None:
     """Make the token table of every task: one row per token of the vocabulary."""
     with running("table", as_json=as_json) as job:
         loaded = overridden(context, Recipe)
@@ -133,19 +89,8 @@ def table(
         job.summary.next = next_command(context, _next_stage(loaded), recipe)
 
 
-def distil_table(
-    context: typer.Context,
-    recipe: RecipeArgument,
-    corpus: CorpusOption = None,
-    model: ModelOption = None,
-    device: DeviceOption = None,
-    head_queries: HeadOption = None,
-    top: TopOption = None,
-    work: WorkOption = None,
-    limit: LimitOption = None,
-    skip_bad: SkipOption = False,
-    as_json: JsonOption = False,
-) -> None:
+@replacing("corpus", "model", "device", "head_queries", "top", "work", "limit", "skip_bad")
+def distil_table(context: typer.Context, recipe: RecipeArgument, as_json: JsonOption = False) -> None:
     """Make the token table of a bi-encoder: the general one or, with `distil`, one that is fitted to the corpus."""
     with running("distil-table", as_json=as_json) as job:
         loaded = overridden(context, Recipe)
@@ -158,18 +103,18 @@ def distil_table(
         job.summary.next = next_command(context, _next_stage(loaded), recipe)
 
 
+@replacing("corpus", "model", "adapter", "device", "work", "limit", "part", "ray", "skip_bad")
 def encode(
     context: typer.Context,
     recipe: RecipeArgument,
-    corpus: CorpusOption = None,
-    model: ModelOption = None,
-    adapter: AdapterOption = None,
-    device: DeviceOption = None,
-    work: WorkOption = None,
-    limit: LimitOption = None,
-    part: PartOption = None,
-    ray: RayOption = None,
-    skip_bad: SkipOption = False,
+    part: Annotated[
+        str | None,
+        typer.Option("--part", metavar="I/N", help="Only every N-th shard from the I-th on, for N machines."),
+    ] = None,
+    ray: Annotated[
+        str | None,
+        typer.Option("--ray", metavar="ADDRESS", help="Encode on a Ray cluster: auto, HOST:PORT or ray://HOST:PORT."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Encode the corpus with the model; encoded texts of an earlier run are kept."""
@@ -202,16 +147,8 @@ def _check_shared(recipe: Recipe, part: str | None, ray: str | None) -> None:
         )
 
 
-def refine(
-    context: typer.Context,
-    recipe: RecipeArgument,
-    corpus: CorpusOption = None,
-    work: WorkOption = None,
-    limit: LimitOption = None,
-    dimension: DimensionOption = None,
-    skip_bad: SkipOption = False,
-    as_json: JsonOption = False,
-) -> None:
+@replacing("corpus", "work", "limit", "dimension", "skip_bad")
+def refine(context: typer.Context, recipe: RecipeArgument, as_json: JsonOption = False) -> None:
     """Train the token tables on the encoded corpus, without the model (a recipe with `refine`)."""
     with running("refine", as_json=as_json) as job:
         loaded = overridden(context, Recipe)
@@ -221,20 +158,9 @@ def refine(
         job.summary.next = next_command(context, _next_stage(loaded), recipe)
 
 
+@replacing("corpus", "head_queries", "top", "work", "output", "limit", "dimension", "top_k", "skip_bad")
 def index(
-    context: typer.Context,
-    recipe: RecipeArgument,
-    corpus: CorpusOption = None,
-    head_queries: HeadOption = None,
-    top: TopOption = None,
-    work: WorkOption = None,
-    output: OutputOption = None,
-    limit: LimitOption = None,
-    dimension: DimensionOption = None,
-    top_k: TopKOption = None,
-    skip_bad: SkipOption = False,
-    overwrite: OverwriteOption = False,
-    as_json: JsonOption = False,
+    context: typer.Context, recipe: RecipeArgument, overwrite: OverwriteOption = False, as_json: JsonOption = False
 ) -> None:
     """Build the Faiss and Lucene indexes from the encoded corpus and write the bundle. Needs no torch."""
     with running("index", as_json=as_json) as job:

@@ -1,7 +1,7 @@
 """The commands `upsert` and `delete`: documents changed while they are searched, on one machine or on a cluster."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -11,13 +11,7 @@ import typer
 from lightretriever.artifacts.bundle.manifest import Manifest, read_manifest
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.cli.cluster import CaFileOption, MaybeIndexOption, MaybeToOption, UserOption, connected
-from lightretriever.artifacts.cli.options import (
-    DeviceOption,
-    LimitOption,
-    SkipOption,
-    WorkOption,
-    overridden,
-)
+from lightretriever.artifacts.cli.options import DeviceOption, LimitOption, SkipOption, WorkOption, overridden
 from lightretriever.artifacts.cli.runner import JsonOption, report_skipped, running
 from lightretriever.artifacts.corpus.beir import Corpus, Document, read_ids
 from lightretriever.artifacts.errors import BundleError, RecipeError, importing
@@ -180,18 +174,14 @@ def _upsert(place: _Place, corpus: Corpus, manifest: Manifest, encoder: _Encoder
             return upsert_documents(place.live, documents, encoder, progress.advance), len(documents)
 
 
-@contextmanager
 def _opened(
     live: Path | None, bundle: Path | None, to: str | None, user: str | None, ca_file: Path | None, index: str | None
-) -> Iterator[_Place]:
+) -> AbstractContextManager[_Place]:
     if live is not None and bundle is not None:
-        with _journal(live, bundle) as place:
-            yield place
-    elif live is None and to is not None and index is not None:
-        with _on_cluster(to, user, ca_file, index) as place:
-            yield place
-    else:
-        raise RecipeError("It is not said where to write.", remedy="Give --live and a bundle, or --to and --index.")
+        return _journal(live, bundle)
+    if live is None and to is not None and index is not None:
+        return _on_cluster(to, user, ca_file, index)
+    raise RecipeError("It is not said where to write.", remedy="Give --live and a bundle, or --to and --index.")
 
 
 @contextmanager

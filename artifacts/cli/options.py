@@ -1,76 +1,91 @@
 """Arguments and options that commands share, and what those of a build replace in its recipe."""
 
+from collections.abc import Callable
+from functools import wraps
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Final
 
 import typer
 from lightretriever.artifacts.pipeline.recipe import AnyRecipe, read_recipe
 
 __all__ = [
-    "AdapterOption",
     "BundleArgument",
-    "CorpusOption",
     "DeviceOption",
-    "DimensionOption",
-    "HeadOption",
     "LimitOption",
     "ModelOption",
-    "OutputOption",
     "OverwriteOption",
-    "PartOption",
-    "RayOption",
     "RecipeArgument",
     "SkipOption",
     "TaskOption",
-    "TopKOption",
-    "TopOption",
     "WorkOption",
     "overridden",
+    "replacing",
 ]
 
 BundleArgument = Annotated[Path, typer.Argument(help="The bundle's folder.", show_default=False)]
 TaskOption = Annotated[str | None, typer.Option(help="The bundle's task (default: the bundle's default task).")]
 
 RecipeArgument = Annotated[Path, typer.Argument(help="The recipe, a YAML file.", show_default=False)]
-CorpusOption = Annotated[str | None, typer.Option("--corpus", help="Corpus file or BEIR folder (corpus.path).")]
 ModelOption = Annotated[str | None, typer.Option("--model", help="Hugging Face id, directory or .gguf (model.path).")]
-AdapterOption = Annotated[str | None, typer.Option("--adapter", help="PEFT adapter directory (model.adapter).")]
 DeviceOption = Annotated[str | None, typer.Option("--device", help="cpu, cuda, cuda:1, … (model.device).")]
 WorkOption = Annotated[Path | None, typer.Option("--work", help="Directory of intermediate files (work).")]
-OutputOption = Annotated[Path | None, typer.Option("--output", help="The bundle to write (output).")]
 LimitOption = Annotated[int | None, typer.Option("--limit", help="Only the first N documents (corpus.limit).")]
 SkipOption = Annotated[bool, typer.Option("--skip-bad", help="Leave bad corpus lines out instead of stopping.")]
-DimensionOption = Annotated[int | None, typer.Option("--dimension", help="Serve the first D values (index.dimension).")]
-TopKOption = Annotated[int | None, typer.Option("--top-k", help="Sparse terms kept per document (index.top_k).")]
-HeadOption = Annotated[
+_CorpusOption = Annotated[str | None, typer.Option("--corpus", help="Corpus file or BEIR folder (corpus.path).")]
+_AdapterOption = Annotated[str | None, typer.Option("--adapter", help="PEFT adapter directory (model.adapter).")]
+_OutputOption = Annotated[Path | None, typer.Option("--output", help="The bundle to write (output).")]
+_DimensionOption = Annotated[
+    int | None, typer.Option("--dimension", help="Serve the first D values (index.dimension).")
+]
+_TopKOption = Annotated[int | None, typer.Option("--top-k", help="Sparse terms kept per document (index.top_k).")]
+_HeadOption = Annotated[
     Path | None, typer.Option("--head-queries", help="Log whose most frequent queries the model reads (head.queries).")
 ]
-TopOption = Annotated[int | None, typer.Option("--top", help="How many of the log's queries (head.top).")]
-PartOption = Annotated[
-    str | None, typer.Option("--part", metavar="I/N", help="Only every N-th shard from the I-th on, for N machines.")
-]
-RayOption = Annotated[
-    str | None,
-    typer.Option("--ray", metavar="ADDRESS", help="Encode on a Ray cluster: auto, HOST:PORT or ray://HOST:PORT."),
-]
+_TopOption = Annotated[int | None, typer.Option("--top", help="How many of the log's queries (head.top).")]
 OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace an existing bundle.")]
 
-_KEYS = {
-    "corpus": "corpus.path",
-    "limit": "corpus.limit",
-    "skip_bad": "corpus.skip_bad",
-    "model": "model.path",
-    "teacher": "teacher.path",
-    "adapter": "model.adapter",
-    "device": "model.device",
-    "head_queries": "head.queries",
-    "top": "head.top",
-    "dimension": "index.dimension",
-    "top_k": "index.top_k",
-    "work": "work",
-    "output": "output",
+_OPTIONS: Final[dict[str, tuple[str, Any]]] = {
+    "corpus": ("corpus.path", _CorpusOption),
+    "model": ("model.path", ModelOption),
+    "adapter": ("model.adapter", _AdapterOption),
+    "device": ("model.device", DeviceOption),
+    "head_queries": ("head.queries", _HeadOption),
+    "top": ("head.top", _TopOption),
+    "work": ("work", WorkOption),
+    "output": ("output", _OutputOption),
+    "limit": ("corpus.limit", LimitOption),
+    "dimension": ("index.dimension", _DimensionOption),
+    "top_k": ("index.top_k", _TopKOption),
+    "skip_bad": ("corpus.skip_bad", SkipOption),
 }
-"""The keys of a recipe that the options of a command replace."""
+"""The keys of a recipe that options of these names replace, and the options that `replacing` gives to a command."""
+
+_KEYS: Final = {"teacher": "teacher.path"} | {name: key for name, (key, _) in _OPTIONS.items()}
+
+
+def replacing(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command options of these names, behind its `recipe`. They replace keys of the recipe: the command gets it
+    by `overridden`. A name of the command's own parameters says that it stands there in help."""
+
+    def decorated(command: Callable[..., None]) -> Callable[..., None]:
+        own = dict(signature(command).parameters)
+
+        @wraps(command)
+        def called(**given: Any) -> None:
+            command(**{name: value for name, value in given.items() if name in own})
+
+        first = {name: own[name] for name in ("context", "recipe")}
+        named = {name: own.get(name) or _option(name) for name in names}
+        called.__signature__ = Signature([*(first | named | own).values()])  # type: ignore[attr-defined]
+        return called
+
+    return decorated
+
+
+def _option(name: str) -> Parameter:
+    default = False if name == "skip_bad" else None
+    return Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, default=default, annotation=_OPTIONS[name][1])
 
 
 def overridden(context: typer.Context, kind: type[AnyRecipe]) -> AnyRecipe:

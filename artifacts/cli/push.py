@@ -1,8 +1,8 @@
 """The command `push`: from a bundle to an index on an OpenSearch cluster."""
 
-from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 from lightretriever.artifacts.bundle.reader import Bundle
@@ -10,41 +10,11 @@ from lightretriever.artifacts.bundle.writer import write_query_bundle
 from lightretriever.artifacts.cli.cluster import CaFileOption, IndexOption, ToOption, UserOption, connected
 from lightretriever.artifacts.cli.options import BundleArgument
 from lightretriever.artifacts.cli.runner import JsonOption, next_command, running
+from lightretriever.artifacts.cluster.schema import Engine
 from lightretriever.artifacts.errors import importing
 from lightretriever.artifacts.progress import ProgressBar
-from lightretriever.artifacts.summary import Summary, Text
 
-__all__ = ["PushSummary", "push"]
-
-Engine = Literal["lucene", "faiss"]
-
-
-class PushSummary(Summary):
-    """Of `push`: `path` is the alias on the cluster, `index` what it stands for now, and `before` did until then, which
-    is `removed` or not, and `changed` if documents were written there; an earlier run had written `found` of the
-    documents."""
-
-    command: Literal["push"] = "push"
-    index: str
-    version: str
-    documents: int
-    found: int
-    before: list[str]
-    removed: bool
-    changed: list[str]
-    query_bundle: Text | None
-
-    def made(self) -> Iterator[str]:
-        """One line, and one each for the former index and for the query bundle."""
-        known = f", {self.found:,} of them by an earlier run" if self.found else ""
-        yield f"{self.path}: {self.documents:,} documents in {self.index}{known}; counts and a sample of scores agree"
-        if self.before:
-            kept = "kept" if self.changed else "kept; --delete-old removes it"
-            yield f"before: {', '.join(self.before)}, {'removed' if self.removed else kept}"
-        for index in self.changed:
-            yield f"{index} had documents written or deleted: bring them here by `lightretriever upsert` and `delete`"
-        if self.query_bundle is not None:
-            yield f"{self.query_bundle}: the query bundle"
+__all__ = ["push"]
 
 
 def push(
@@ -71,28 +41,24 @@ def push(
         opened = Bundle.open(bundle)
         if query_bundle is not None:
             write_query_bundle(opened, query_bundle, overwrite=overwrite)
-        cluster = connected(to, user, ca_file)
-        try:
-            with ProgressBar("push", total=opened.manifest.documents, unit="documents") as progress:
-                pushed = push_bundle(
-                    opened,
-                    cluster,
-                    index,
-                    engine=engine,
-                    shards=shards,
-                    replicas=replicas,
-                    delete_old=delete_old,
-                    skipped=progress.skip,
-                    written=progress.advance,
-                )
-        finally:
-            cluster.close()
-        job.summary = PushSummary(
-            path=f"{cluster.name}/{index}",
-            version=opened.manifest.digest,
-            **vars(pushed),
-            query_bundle=None if query_bundle is None else str(query_bundle),
-        )
+        with (
+            closing(connected(to, user, ca_file)) as cluster,
+            ProgressBar("push", total=opened.manifest.documents, unit="documents") as progress,
+        ):
+            summary = push_bundle(
+                opened,
+                cluster,
+                index,
+                engine=engine,
+                shards=shards,
+                replicas=replicas,
+                delete_old=delete_old,
+                skipped=progress.skip,
+                written=progress.advance,
+            )
+        if query_bundle is not None:
+            summary.query_bundle = str(query_bundle)
         served = query_bundle or bundle
         address = ["--backend", "opensearch", "--opensearch-url", cluster.name.replace(", ", ","), "--index", index]
-        job.summary.next = next_command(context, "serve", served, *address, shared=())
+        summary.next = next_command(context, "serve", served, *address, shared=())
+        job.summary = summary

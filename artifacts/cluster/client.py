@@ -15,16 +15,7 @@ from urllib.parse import urlsplit
 
 import orjson
 from lightretriever.artifacts.errors import ClusterError, ClusterTimeoutError
-from opensearchpy import OpenSearch, Transport
-from opensearchpy.exceptions import (
-    AuthenticationException,
-    AuthorizationException,
-    ConnectionTimeout,
-    OpenSearchException,
-    SerializationError,
-    SSLError,
-    TransportError,
-)
+from opensearchpy import OpenSearch, Transport, exceptions
 from opensearchpy.serializer import JSONSerializer
 
 __all__ = ["Cluster", "ClusterAddress", "connect"]
@@ -82,7 +73,7 @@ class _Json(JSONSerializer):
         try:
             return orjson.loads(s)
         except orjson.JSONDecodeError as error:
-            raise SerializationError(s, error) from error
+            raise exceptions.SerializationError(s, error) from error
 
 
 class _Transport(Transport):
@@ -102,7 +93,7 @@ class _Transport(Transport):
         """Send a request. The library leaves a late node alone only where it sends the request to another one."""
         try:
             return super().perform_request(*request, **options)
-        except ConnectionTimeout:
+        except exceptions.ConnectionTimeout:
             if perf_counter() - self._asked.began >= self._patience_s:
                 self.mark_dead(self._asked.connection)
             raise
@@ -203,34 +194,34 @@ def _version(found: Any, name: str) -> tuple[int, int]:
 def _translated(name: str) -> Iterator[None]:
     try:
         yield
-    except ConnectionTimeout as error:
+    except exceptions.ConnectionTimeout as error:
         raise ClusterTimeoutError(f"The cluster {name} did not answer in time.", remedy=_RUNNING) from error
-    except SSLError as error:
+    except exceptions.SSLError as error:
         remedy = "Name the file of its authority (--ca-file, opensearch_ca_file), and look at the host's name."
         raise ClusterError(f"The certificate of {name} is not accepted: {_reason(error)}.", remedy=remedy) from error
-    except AuthenticationException as error:
+    except exceptions.AuthenticationException as error:
         raise ClusterError(f"The cluster {name} does not know who asks (401).", remedy=_CREDENTIALS) from error
-    except AuthorizationException as error:
+    except exceptions.AuthorizationException as error:
         remedy = f"{_CREDENTIALS} A full disk makes indexes read-only, too."
         raise ClusterError(f"The cluster {name} forbids this (403): {_reason(error)}.", remedy=remedy) from error
-    except SerializationError as error:
+    except exceptions.SerializationError as error:
         raise ClusterError(
             f"{name} is not OpenSearch: its answer is no JSON.", remedy="Give the address of an OpenSearch cluster."
         ) from error
-    except TransportError as error:
+    except exceptions.TransportError as error:
         if error.status_code == "N/A":
             raise ClusterError(f"The cluster {name} can't be reached: {_reason(error)}.", remedy=_RUNNING) from error
         what = f"The cluster {name} answered {error.status_code}: {_reason(error)}."
         raise ClusterError(what, remedy=_LOGS) from error
-    except OpenSearchException as error:
+    except exceptions.OpenSearchException as error:
         raise ClusterError(f"The cluster {name}: {_reason(error)}.", remedy=_LOGS) from error
 
 
 def _reason(error: Exception) -> str:
     """Give the reason that the cluster names, on one line."""
-    info = error.info if isinstance(error, TransportError) else None
+    info = error.info if isinstance(error, exceptions.TransportError) else None
     cause = info.get("error") if isinstance(info, dict) else None
     if isinstance(cause, dict):
         cause = ((cause.get("root_cause") or [cause])[0] or cause).get("reason") or cause.get("reason")
-    text = str(cause or (error.error if isinstance(error, TransportError) else error))
+    text = str(cause or (error.error if isinstance(error, exceptions.TransportError) else error))
     return " ".join(text.split())[:_LONGEST_REASON].rstrip(".")

@@ -5,24 +5,54 @@ its impacts, nor what another writer has written meanwhile.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from math import inf
 from time import perf_counter
 from typing import Any, Final
 
 from lightretriever.artifacts.cluster.aliases import only_index, read_meta
-from lightretriever.artifacts.cluster.bodies import Stored, body_of, most_impact
 from lightretriever.artifacts.cluster.bulk import BATCH, refusal, send
 from lightretriever.artifacts.cluster.client import Cluster
-from lightretriever.artifacts.cluster.schema import IndexMeta, document_hashes
+from lightretriever.artifacts.cluster.schema import (
+    LARGEST_PLAIN_IMPACT,
+    IndexMeta,
+    document_body,
+    document_hashes,
+    features,
+    live_ordinal,
+)
 from lightretriever.artifacts.corpus.beir import Document
+from lightretriever.artifacts.corpus.bounds import MAX_IMPACT
 from lightretriever.artifacts.errors import ClusterError, ClusterTimeoutError, ConflictError, DocumentError
-from lightretriever.artifacts.live.documents import Change, Result, Written, check_version
+from lightretriever.artifacts.live.documents import Change, Result, Written, check_version, unencoded
 
-__all__ = ["LiveIndex"]
+__all__ = ["LiveIndex", "Stored"]
 
 _HASHES: Final = ("ordinal", "hashes")  # the fields of a document that tell whether it changed
 
 _ATTEMPTS: Final = 5  # to write over a version that others change meanwhile
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A document as an index has it: its `_source`, or the part of it that was asked for, and its version there."""
+
+    source: Mapping[str, Any]
+    index: str
+    seq_no: int
+    primary_term: int
+
+    @property
+    def raw(self) -> bytes:
+        """The document's JSON, UTF-8."""
+        raw: str = self.source["raw"]
+        return raw.encode()
+
+    @property
+    def version(self) -> str:
+        """The version as one text, for those who write only what they have read. It has the hash in the index' name,
+        because another bundle's index counts from 0 again."""
+        return f"{self.seq_no}.{self.primary_term}.{self.index.rpartition('-')[2]}"
 
 
 class LiveIndex:
@@ -41,7 +71,7 @@ class LiveIndex:
         self.cluster = cluster
         self.index = index
         self.meta = meta
-        self.most_impact = most_impact(meta)
+        self.most_impact = MAX_IMPACT if meta.large else LARGEST_PLAIN_IMPACT
         self._alias = alias
 
     def get(self, document_id: str, until: float) -> Stored | None:
@@ -135,7 +165,7 @@ class LiveIndex:
             versioned = over if change.version is not None else {}
             return None if stored is None else {"_op_type": "delete", "_id": change.id, **versioned}
         about = {"_op_type": "create" if stored is None else "index", "_id": change.id, **over}
-        return {**about, "_source": body_of(change, stored, self.meta)}
+        return {**about, "_source": _body_of(change, stored, self.meta)}
 
     def read(
         self, ids: Sequence[str], until: float | None = None, fields: Sequence[str] | None = None
@@ -171,6 +201,28 @@ class LiveIndex:
 
     def _stored(self, found: Mapping[str, Any], source: Mapping[str, Any]) -> Stored:
         return Stored(source, self.index, found["_seq_no"], found["_primary_term"])
+
+
+def _body_of(change: Change, stored: Stored | None, meta: IndexMeta) -> dict[str, Any]:
+    """Give a document to write as the cluster gets it: whole, with the vector or the rank features of the one that is
+    there if there are no new ones. Raises UnencodedError if that one has another text."""
+    document = change.document
+    if document is None:
+        raise ValueError("a document to delete has no body")
+    hashes = document_hashes(document.full_text, document.raw)
+    no_vector = change.vector is None and meta.dimension is not None
+    if (no_vector or change.impacts is None) and (stored is None or stored.source["hashes"][0] != hashes[0]):
+        raise unencoded(change, new=stored is None, dense=meta.dimension is not None)
+    old = {} if stored is None else stored.source
+    ordinal = live_ordinal(document.id) if stored is None else stored.source["ordinal"]
+    impacts = change.impacts
+    return document_body(
+        ordinal,
+        document.raw,
+        old["vector"] if no_vector else change.vector,
+        old["impacts"] if impacts is None else features([*impacts], [*impacts.values()]),
+        meta.fields,
+    )
 
 
 def _runs(changes: Sequence[Change]) -> Iterator[list[int]]:

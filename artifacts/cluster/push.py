@@ -4,10 +4,9 @@ A push that was stopped, however, goes on where it was: its index is found by na
 written again.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from itertools import repeat
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 import orjson
@@ -15,8 +14,9 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.cluster.aliases import check_name, indexes_of, read_meta, switch
 from lightretriever.artifacts.cluster.bulk import refusal, send
 from lightretriever.artifacts.cluster.client import Cluster
-from lightretriever.artifacts.cluster.sample import check_scores
+from lightretriever.artifacts.cluster.queries import dense_search, of_ordinals, read_hits, sparse_search
 from lightretriever.artifacts.cluster.schema import (
+    LARGEST_PLAIN_IMPACT,
     MOST_DIMENSION,
     Engine,
     IndexMeta,
@@ -27,28 +27,51 @@ from lightretriever.artifacts.cluster.schema import (
 )
 from lightretriever.artifacts.corpus.bounds import MAX_IMPACT
 from lightretriever.artifacts.dense.index import DenseIndex
+from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.errors import ClusterError
 from lightretriever.artifacts.signals import commit_point
 from lightretriever.artifacts.sparse.index import ImpactIndex
+from lightretriever.artifacts.summary import Summary, Text
 
-__all__ = ["Pushed", "push"]
+__all__ = ["PushSummary", "check_scores", "push"]
 
 _READ: Final = 8192  # documents that are read from the bundle together, since each time asks Lucene every term
 _CHECKED: Final = 1024  # documents that are counted together, to find those that are there
 _AGAIN: Final = "Run the same command again: it writes what is missing."
 
+# The sample by which scores of the cluster are compared with the bundle's.
+_DOCUMENTS: Final = 100
+_QUERIES: Final = 5
+_TERMS: Final = 500  # of a query for the sparse leg; a cluster takes 1,024 clauses, and a large impact needs two
+_ERROR: Final = 1e-5  # of a score, as a share of the query's best
 
-@dataclass(frozen=True)
-class Pushed:
-    """The index that has the bundle; how many of its documents an earlier run had written; and the alias' indexes of
-    before, which are `removed` or not, and of which the `changed` had documents written or deleted since their push."""
 
+class PushSummary(Summary):
+    """Of `push`: `path` is the alias on the cluster, `index` what it stands for now, and `before` did until then, which
+    is `removed` or not, and `changed` if documents were written there; an earlier run had written `found` of the
+    documents."""
+
+    command: Literal["push"] = "push"
     index: str
+    version: str
     documents: int
     found: int
     before: list[str]
     removed: bool
     changed: list[str]
+    query_bundle: Text | None = None
+
+    def made(self) -> Iterator[str]:
+        """One line, and one each for the former index and for the query bundle."""
+        known = f", {self.found:,} of them by an earlier run" if self.found else ""
+        yield f"{self.path}: {self.documents:,} documents in {self.index}{known}; counts and a sample of scores agree"
+        if self.before:
+            kept = "kept" if self.changed else "kept; --delete-old removes it"
+            yield f"before: {', '.join(self.before)}, {'removed' if self.removed else kept}"
+        for index in self.changed:
+            yield f"{index} had documents written or deleted: bring them here by `lightretriever upsert` and `delete`"
+        if self.query_bundle is not None:
+            yield f"{self.query_bundle}: the query bundle"
 
 
 def push(
@@ -62,7 +85,7 @@ def push(
     delete_old: bool = False,
     skipped: Callable[[int], object],
     written: Callable[[int], object],
-) -> Pushed:
+) -> PushSummary:
     """Write a bundle and let `alias` stand for it.
 
     Checks that every document is there, and that a sample gets the bundle's scores, before the alias is switched.
@@ -83,16 +106,13 @@ def push(
             remedy="Build it with a smaller index.dimension.",
         )
     dense = None if manifest.dense is None else bundle.dense()
-    sparse = bundle.sparse()
-    try:
-        meta = IndexMeta.of(manifest, engine, large=_largest_impact(sparse) > 511)
+    with bundle.sparse() as sparse:
+        meta = IndexMeta.of(manifest, engine, large=_largest_impact(sparse) > LARGEST_PLAIN_IMPACT)
         index = index_name(alias, manifest, engine, shards)
         _create(cluster, index, meta, shards=shards, replicas=replicas)
         found = _write(bundle, dense, sparse, cluster, index, skipped, written)
         _check_count(cluster, index, manifest.documents)
         check_scores(cluster, index, meta, dense, sparse)
-    finally:
-        sparse.close()
     commit_point()
     before = switch(cluster, alias, index)
     changed = _changed(cluster, before)  # again, because the push took its time
@@ -100,7 +120,16 @@ def push(
     if removed and before:
         with cluster.translated():
             cluster.client.indices.delete(index=",".join(before))
-    return Pushed(index, manifest.documents, found, before, removed=removed, changed=changed)
+    return PushSummary(
+        path=f"{cluster.name}/{alias}",
+        index=index,
+        version=manifest.digest,
+        documents=manifest.documents,
+        found=found,
+        before=before,
+        removed=removed,
+        changed=changed,
+    )
 
 
 def _changed(cluster: Cluster, indexes: list[str]) -> list[str]:
@@ -199,3 +228,37 @@ def _check_count(cluster: Cluster, index: str, documents: int) -> None:
         found = int(cluster.client.count(index=index)["count"])
     if found != documents:
         raise ClusterError(f"The index {index} has {found:,} documents of {documents:,}.", remedy=_AGAIN)
+
+
+def check_scores(cluster: Cluster, index: str, meta: IndexMeta, dense: DenseIndex | None, sparse: ImpactIndex) -> None:
+    """Score a sample of documents for some of them as queries, in every leg. ClusterError if a score differs by more
+    than 1e-5 of the best one. Of a document with more than 500 terms, the query has 500, spread over all."""
+    ordinals = sparse.spread(_DOCUMENTS)
+    among, count = of_ordinals(ordinals), ordinals.size
+
+    def compare(leg: str, search: dict[str, Any], expected: Float32Array) -> None:
+        whole = {"allow_partial_search_results": "false"}
+        with cluster.translated():
+            answer = cluster.client.search(index=index, body=search, params=whole)
+        found = dict(zip(*(part.tolist() for part in read_hits(leg, answer)), strict=True))
+        for ordinal, score in zip(ordinals.tolist(), expected.tolist(), strict=True):
+            if abs(found.get(ordinal, np.inf) - score) > _ERROR * max(1.0, float(expected.max())):
+                what = f"scores {found[ordinal]:g}" if ordinal in found else "is not found"
+                raise ClusterError(
+                    f"In the {leg} leg, document {ordinal} {what} in {index}, and scores {score:g} in the bundle.",
+                    remedy="The index was changed, or the cluster's engine loses precision: remove it, and push again.",
+                )
+
+    for query in ordinals[:: max(1, ordinals.size // _QUERIES)].tolist():
+        if dense is not None:
+            vector = dense.vectors(np.array([query]))[0]
+            compare("dense", dense_search(vector, count, among), dense.scores(vector, ordinals))
+        terms = _spread(sparse.terms(query)[0])
+        weights = np.ones(len(terms), np.float32)
+        search = sparse_search(terms, weights, count, among, large=meta.large, every=True)
+        compare("sparse", search, sparse.scores(terms, weights, ordinals))
+
+
+def _spread(terms: Sequence[str]) -> list[str]:
+    places = np.unique(np.linspace(0, len(terms) - 1, min(_TERMS, len(terms))).astype(np.int64))
+    return [terms[place] for place in places.tolist()]

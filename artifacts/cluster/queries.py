@@ -7,26 +7,17 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 from lightretriever.artifacts.cluster.schema import MOST_FOUND, feature, filter_field
 from lightretriever.artifacts.corpus.fields import Order
+from lightretriever.artifacts.dtypes import Float32Array, Int64Array, IntegerArray
 from lightretriever.artifacts.sparse.arguments import weighted_query
 
-__all__ = [
-    "Query",
-    "dense_search",
-    "filter_query",
-    "listing",
-    "matching",
-    "of_ordinals",
-    "read_hits",
-    "sparse_search",
-]
+__all__ = ["Query", "dense_search", "filter_query", "listing", "matching", "of_ordinals", "read_hits", "sparse_search"]
 
 Query = dict[str, Any]
 """A query or a search in OpenSearch's language."""
 
-Vector = npt.NDArray[np.float32]
+Vector = Float32Array
 
 _LEAST_EFFORT: Final = 512
 """Least `ef_search`. Queries lie away from the documents, so HNSW needs more effort than for documents."""
@@ -51,13 +42,7 @@ def dense_search(vector: Vector, count: int, among: Query | None = None) -> Quer
 
 
 def sparse_search(
-    terms: Sequence[str],
-    weights: Vector,
-    count: int,
-    among: Query | None = None,
-    *,
-    large: bool,
-    every: bool = False,
+    terms: Sequence[str], weights: Vector, count: int, among: Query | None = None, *, large: bool, every: bool = False
 ) -> Query:
     """Find the best `count` documents by the sum over terms (t,) of weight times impact, of those `among`; with `every`
     all of these, also those without a term.
@@ -77,7 +62,7 @@ def sparse_search(
     return found
 
 
-def of_ordinals(ordinals: npt.NDArray[np.integer[Any]]) -> Query:
+def of_ordinals(ordinals: IntegerArray) -> Query:
     """Match given documents (m,)."""
     return {"terms": {"ordinal": ordinals.tolist()}}
 
@@ -98,7 +83,7 @@ def listing(among: Query | None, order: Order | None, offset: int, count: int) -
     return {**page, "_source": False, "docvalue_fields": ["ordinal"]}
 
 
-def read_hits(leg: str, answer: Query) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+def read_hits(leg: str, answer: Query) -> tuple[Int64Array, Float32Array]:
     """Give ordinals (m,) int64 and our scores (m,) float32, best first, ties by ordinal, of the answer to a search."""
     hits = answer["hits"]["hits"]
     ordinals = np.array([hit["sort"][1] if "sort" in hit else hit["fields"]["ordinal"][0] for hit in hits], np.int64)

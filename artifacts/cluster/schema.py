@@ -18,11 +18,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 from urllib.parse import quote
 
-import numpy as np
-import numpy.typing as npt
 import orjson
 from lightretriever.artifacts.bundle.manifest import Manifest
 from lightretriever.artifacts.corpus.fields import FieldKind, indexed_values
+from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.sparse.vocabulary import VocabularyKind
 from lightretriever.artifacts.tokens.tokenizer import text_of
 from pydantic import BaseModel, ConfigDict
@@ -43,7 +42,6 @@ __all__ = [
     "index_name",
     "live_ordinal",
     "read_features",
-    "split_impact",
 ]
 
 Engine = Literal["lucene", "faiss"]
@@ -156,21 +154,17 @@ def document_hashes(text: str, raw: bytes) -> list[str]:
     return [hashlib.blake2b(one, digest_size=16).hexdigest() for one in (text.encode(), raw)]
 
 
-def split_impact(impact: int) -> tuple[int, int]:
-    """Split an impact of 1 to 65,535 into the values of its two features, 0 for none; each has at most 9 bits."""
-    return impact % _HIGH, impact // _HIGH
-
-
 def feature(term: str, *, high: bool = False) -> str:
     """Name the rank feature of a term, or that of the whole 512s of its impact."""
     return term.replace(".", _DOT) + (_HIGH_MARK if high else "")
 
 
 def features(terms: Sequence[str], impacts: Sequence[int]) -> dict[str, int]:
-    """Give the rank features of a document's terms and impacts."""
+    """Give the rank features of a document's terms and impacts of 1 to 65,535: of each one or two, of at most 9
+    bits."""
     found: dict[str, int] = {}
     for term, impact in zip(terms, impacts, strict=True):
-        low, high = split_impact(impact)
+        high, low = divmod(impact, _HIGH)
         if low:
             found[feature(term)] = low
         if high:
@@ -188,11 +182,7 @@ def read_features(found: Mapping[str, float]) -> dict[str, int]:
 
 
 def document_body(
-    ordinal: int,
-    raw: bytes,
-    vector: npt.NDArray[np.float32] | None,
-    impacts: Mapping[str, int],
-    fields: Mapping[str, FieldKind],
+    ordinal: int, raw: bytes, vector: Float32Array | None, impacts: Mapping[str, int], fields: Mapping[str, FieldKind]
 ) -> dict[str, Any]:
     """Give a document as the cluster gets it, without a vector where there is no dense leg. ValueError for a value that
     is not of its field's kind."""

@@ -156,8 +156,7 @@ def find_file(path: Path, stem: str) -> Path:
         if candidate.is_file():
             return candidate
     raise CorpusError(
-        f"{path}: no {stem}.jsonl or {stem}.jsonl.gz there.",
-        remedy="Give the file itself, or a folder in BEIR layout.",
+        f"{path}: no {stem}.jsonl or {stem}.jsonl.gz there.", remedy="Give the file itself, or a folder in BEIR layout."
     )
 
 

@@ -6,7 +6,6 @@ from typing import Final
 
 import faiss
 import numpy as np
-import numpy.typing as npt
 from lightretriever.artifacts.dense.index import DenseIndex, FaissIndex, faiss_reason, innermost, use_threads
 from lightretriever.artifacts.dense.query_aware import (
     LEAST_DIMENSION,
@@ -15,6 +14,7 @@ from lightretriever.artifacts.dense.query_aware import (
     parse_query_aware,
     query_aware_factory,
 )
+from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.errors import BundleError, CorpusError, RecipeError
 from lightretriever.artifacts.progress import ProgressBar
 
@@ -63,7 +63,7 @@ def product_parts(dimension: int) -> int:
     return max(m for m in range(1, max(dimension // 2, 1) + 1) if dimension % m == 0)
 
 
-def factory_for(vectors: npt.NDArray[np.float32], queries: npt.NDArray[np.float32] | None) -> str:
+def factory_for(vectors: Float32Array, queries: Float32Array | None) -> str:
     """The factory string for document vectors (N, D): one laid out by queries (q, D) where there are some.
 
     Small corpora and vectors of few dimensions gain nothing from queries and get that of `choose_factory`.
@@ -98,7 +98,7 @@ def check_factory(factory: str, dimension: int, documents: int | None = None) ->
 
 
 def build_dense_index(
-    vectors: npt.NDArray[np.float32], factory: str | None = None, queries: npt.NDArray[np.float32] | None = None
+    vectors: Float32Array, factory: str | None = None, queries: Float32Array | None = None
 ) -> FaissIndex:
     """Build a Faiss index over document vectors, float32 (N, D), L2-normalised; they may be a memory map.
 
@@ -128,7 +128,7 @@ def build_dense_index(
     return index
 
 
-def _plain(vectors: npt.NDArray[np.float32], factory: str) -> FaissIndex:
+def _plain(vectors: Float32Array, factory: str) -> FaissIndex:
     index = _new_index(vectors.shape[1], factory)
     index.train(vectors)
     index.add(vectors)
@@ -138,7 +138,7 @@ def _plain(vectors: npt.NDArray[np.float32], factory: str) -> FaissIndex:
     return index
 
 
-def _query_aware(vectors: npt.NDArray[np.float32], queries: npt.NDArray[np.float32] | None, factory: str) -> FaissIndex:
+def _query_aware(vectors: Float32Array, queries: Float32Array | None, factory: str) -> FaissIndex:
     if queries is None or not len(queries):
         raise RecipeError(
             f'The factory "{factory}" needs a sample of queries, and there is none.',
@@ -157,7 +157,7 @@ def write_dense_index(index: FaissIndex, path: Path) -> None:
         ) from error
 
 
-def _check_vectors(vectors: npt.NDArray[np.float32]) -> None:
+def _check_vectors(vectors: Float32Array) -> None:
     for start in range(0, len(vectors), _CHUNK_ROWS):
         norms = np.linalg.norm(vectors[start : start + _CHUNK_ROWS], axis=1)
         bad = ~(np.abs(norms - 1) < 1e-3)  # NaN compares as false
@@ -185,7 +185,7 @@ def _new_index(dimension: int, factory: str) -> FaissIndex:
     return index
 
 
-def _check_scores(index: FaissIndex, factory: str, vectors: npt.NDArray[np.float32]) -> None:
+def _check_scores(index: FaissIndex, factory: str, vectors: Float32Array) -> None:
     """Raise RecipeError when the vectors that the index holds don't give the scores of a search."""
     dense = DenseIndex(index)
     for row in np.linspace(0, len(vectors) - 1, num=min(_PROBES, len(vectors)), dtype=np.int64):

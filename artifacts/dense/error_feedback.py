@@ -14,7 +14,7 @@ j. (GPTQ does the same to the weights of a model, arXiv:2210.17323.)
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
+from lightretriever.artifacts.dtypes import Float32Array, Float64Array, UInt8Array
 
 __all__ = ["error_feedback_codes"]
 
@@ -24,11 +24,8 @@ _CHUNK: Final = 8192  # documents that fit into the processor's caches
 
 
 def error_feedback_codes(
-    vectors: npt.NDArray[np.float32],
-    low: npt.NDArray[np.float32],
-    step: npt.NDArray[np.float32],
-    moment: npt.NDArray[np.float64],
-) -> npt.NDArray[np.uint8]:
+    vectors: Float32Array, low: Float32Array, step: Float32Array, moment: Float64Array
+) -> UInt8Array:
     """Codes, uint8 (n, D), of vectors, float32 (n, D); code c stands for low + (c + ½)·step, both float32 (D,).
 
     `moment`, float64 (D, D), is M, positive definite. A dimension whose step is 0 holds a single value and gets code 0.
@@ -48,15 +45,15 @@ def error_feedback_codes(
     return codes
 
 
-def _inverse_root(matrix: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def _inverse_root(matrix: Float64Array) -> Float64Array:
     """U, upper triangular, of a positive definite matrix (D, D) = (Uᵀ U)⁻¹."""
     # Not np.linalg.inv: it needs more stack than the JVM leaves to the main thread, and crashes there.
     values, directions = np.linalg.eigh(matrix)
-    upper: npt.NDArray[np.float64] = np.linalg.qr(directions.T / np.sqrt(values)[:, None]).R
+    upper: Float64Array = np.linalg.qr(directions.T / np.sqrt(values)[:, None]).R
     return upper
 
 
-def _rounded(targets: npt.NDArray[np.float32], feedback: npt.NDArray[np.float32]) -> npt.NDArray[np.uint8]:
+def _rounded(targets: Float32Array, feedback: Float32Array) -> UInt8Array:
     """Codes, uint8 (D, n), for targets, float32 (D, n), which are overwritten."""
     codes = np.empty(targets.shape, np.uint8)
     for first in range(0, len(targets), _BLOCK):

@@ -13,8 +13,8 @@ from typing import Any, Final, TypeAlias
 
 import faiss
 import numpy as np
-import numpy.typing as npt
 from lightretriever.artifacts import kernels
+from lightretriever.artifacts.dtypes import Float32Array, Int64Array, IntegerArray, UInt8Array
 from lightretriever.artifacts.errors import BundleError
 
 __all__ = ["DenseIndex", "FaissIndex", "faiss_reason", "inner_products", "innermost", "use_threads"]
@@ -114,9 +114,7 @@ class DenseIndex:
         size = int(inner.ntotal) * int(getattr(inner, "code_size", 4 * self.dimension))
         return size if not isinstance(inner, faiss.IndexIVF) else size * inner.nprobe // max(1, inner.nlist)
 
-    def search(
-        self, query: npt.NDArray[np.float32], k: int, among: npt.NDArray[np.uint8] | None = None
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+    def search(self, query: Float32Array, k: int, among: UInt8Array | None = None) -> tuple[Int64Array, Float32Array]:
         """The best documents for a query vector, shape (D,): ordinals, int64 (m,), and scores, float32 (m,).
 
         `among`, uint8 with one bit per ordinal (lowest bit first), restricts the search to documents whose bit is set.
@@ -149,7 +147,7 @@ class DenseIndex:
                 return self._best(query, found, wanted)
         return self._best(query, np.flatnonzero(np.unpackbits(among, count=self.count, bitorder="little")), wanted)
 
-    def scores(self, query: npt.NDArray[np.float32], ordinals: npt.NDArray[np.integer]) -> npt.NDArray[np.float32]:
+    def scores(self, query: Float32Array, ordinals: IntegerArray) -> Float32Array:
         """Inner products of a query vector, shape (D,), with given documents, shape (m,), float32 (m,).
 
         These are bit for bit the scores that `search` gives, and no document's score depends on the others.
@@ -157,9 +155,7 @@ class DenseIndex:
         """
         return inner_products(self.vectors, self._checked(query), np.asarray(ordinals, dtype=np.int64))
 
-    def _found(
-        self, query: npt.NDArray[np.float32], wanted: int, allowed: int, among: npt.NDArray[np.uint8] | None
-    ) -> npt.NDArray[np.int64]:
+    def _found(self, query: Float32Array, wanted: int, allowed: int, among: UInt8Array | None) -> Int64Array:
         """Ordinals that Faiss finds: `wanted` of the `allowed`, fewer where it reaches fewer, more where ties go on."""
         use_threads(1)
         parameters = None if among is None else _restricted(self._index, among)
@@ -170,16 +166,14 @@ class DenseIndex:
             if fetched == allowed or not self._exhaustive or scores[0, wanted - 1] != scores[0, -1]:
                 break
             fetched = min(2 * fetched, allowed)
-        found: npt.NDArray[np.int64] = ordinals[0]
+        found: Int64Array = ordinals[0]
         return found[found >= 0]  # Faiss pads with -1
 
-    def _best(
-        self, query: npt.NDArray[np.float32], ordinals: npt.NDArray[np.int64], wanted: int
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+    def _best(self, query: Float32Array, ordinals: Int64Array, wanted: int) -> tuple[Int64Array, Float32Array]:
         """The best `wanted` of given documents (n,) and their scores."""
         return kernels.best_first(ordinals, inner_products(self.vectors, query, ordinals), wanted)
 
-    def vectors(self, ordinals: npt.NDArray[np.integer]) -> npt.NDArray[np.float32]:
+    def vectors(self, ordinals: IntegerArray) -> Float32Array:
         """The vectors of given documents as the index holds them, quantised or not, float32 (m, D).
 
         Raises ValueError for an ordinal outside 0..N-1.
@@ -190,14 +184,14 @@ class DenseIndex:
         if ordinals.size == 0:
             return np.zeros((0, self.dimension), dtype=np.float32)
         use_threads(1)
-        vectors: npt.NDArray[np.float32]
+        vectors: Float32Array
         if self._codes is None:
             vectors = self._index.reconstruct_batch(ordinals.astype(np.int64))
         else:  # a fifth of the time that `reconstruct_batch` takes, which decodes one document at a time
             vectors = self._coder.sa_decode(self._codes.take(ordinals, axis=0))
         return vectors
 
-    def _checked(self, query: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    def _checked(self, query: Float32Array) -> Float32Array:
         if query.shape != (self.dimension,):
             raise ValueError(f"the query vector must have shape ({self.dimension},), found {query.shape}")
         query = np.ascontiguousarray(query, dtype=np.float32)
@@ -207,10 +201,8 @@ class DenseIndex:
 
 
 def inner_products(
-    vectors: Callable[[npt.NDArray[np.int64]], npt.NDArray[np.float32]],
-    query: npt.NDArray[np.float32],
-    ordinals: npt.NDArray[np.int64],
-) -> npt.NDArray[np.float32]:
+    vectors: Callable[[Int64Array], Float32Array], query: Float32Array, ordinals: Int64Array
+) -> Float32Array:
     """Inner products (m,) float32 of a query vector (D,) with those of the documents (m,), which `vectors` gives. None
     depends on the other documents."""
     scores = np.empty(ordinals.size, np.float32)
@@ -223,7 +215,7 @@ def inner_products(
     return scores
 
 
-def _restricted(index: FaissIndex, among: npt.NDArray[np.uint8]) -> Any:
+def _restricted(index: FaissIndex, among: UInt8Array) -> Any:
     """Search parameters that restrict an index to documents whose bit is set and keep its other settings."""
     swig: Any = faiss  # its type stubs lack most of these
     selector = swig.IDSelectorBitmap(among.size, swig.swig_ptr(among))
@@ -240,7 +232,7 @@ def _restricted(index: FaissIndex, among: npt.NDArray[np.uint8]) -> Any:
     return swig.SearchParameters(sel=selector)
 
 
-def _codes(index: FaissIndex) -> tuple[FaissIndex, npt.NDArray[np.uint8] | None]:
+def _codes(index: FaissIndex) -> tuple[FaissIndex, UInt8Array | None]:
     """The part of an index that holds one code per document, and a view of its codes, uint8 (N, bytes).
 
     None in place of codes where an index has no such part. The view is valid as long as the index is open.

@@ -21,17 +21,11 @@ from typing import Any, Final
 
 import faiss
 import numpy as np
-import numpy.typing as npt
 from lightretriever.artifacts.dense.error_feedback import error_feedback_codes
+from lightretriever.artifacts.dtypes import Float32Array, Float64Array
 from lightretriever.artifacts.errors import RecipeError
 
-__all__ = [
-    "LEAST_DIMENSION",
-    "build_query_aware_index",
-    "is_query_aware",
-    "parse_query_aware",
-    "query_aware_factory",
-]
+__all__ = ["LEAST_DIMENSION", "build_query_aware_index", "is_query_aware", "parse_query_aware", "query_aware_factory"]
 
 LEAST_DIMENSION: Final = 16
 """Vectors with fewer dimensions have no directions to choose from."""
@@ -45,7 +39,7 @@ _KEPT_VARIANCE: Final = 0.99  # share of the variance of scores that the kept di
 _MOST_PARTS: Final = 256  # Faiss adds up the scores of a document's codes in 16 bits
 _CHUNK: Final = 65_536
 
-Vectors = npt.NDArray[np.float32]
+Vectors = Float32Array
 
 
 def is_query_aware(factory: str) -> bool:
@@ -140,14 +134,14 @@ def _sample(vectors: Vectors, lists: int) -> Vectors:
     return vectors[np.linspace(0, len(vectors) - 1, count).astype(np.int64)]
 
 
-def _second_moment(queries: Vectors) -> npt.NDArray[np.float64]:
+def _second_moment(queries: Vectors) -> Float64Array:
     """M = E[q qᵀ] over queries (q, D), scaled to a mean eigenvalue of 1, plus a tenth of the identity: (D, D)."""
     moment = queries.T.astype(np.float64) @ queries
-    scaled: npt.NDArray[np.float64] = moment * len(moment) / np.trace(moment) + _ISOTROPIC * np.eye(len(moment))
+    scaled: Float64Array = moment * len(moment) / np.trace(moment) + _ISOTROPIC * np.eye(len(moment))
     return scaled
 
 
-def _maps(documents: Vectors, queries: Vectors, parts: int) -> tuple[Vectors, Vectors, npt.NDArray[np.float64]]:
+def _maps(documents: Vectors, queries: Vectors, parts: int) -> tuple[Vectors, Vectors, Float64Array]:
     """The maps of documents and of queries, float32 (2·parts, D) each, and the variance in each direction (D,)."""
     values, directions = np.linalg.eigh(_second_moment(queries))
     roots = np.sqrt(np.maximum(values, _ISOTROPIC))

@@ -14,9 +14,8 @@ from functools import cache, partial
 from typing import Final
 
 import faiss
-import numpy as np
-import numpy.typing as npt
 from lightretriever.artifacts.dense.index import DenseIndex, FaissIndex, innermost
+from lightretriever.artifacts.dtypes import Float32Array
 
 __all__ = ["LEAST_RECALL", "LEAST_RECALL_OF_A_SCAN", "choose_parameters"]
 
@@ -32,7 +31,7 @@ _STEPS_PER_DOUBLING: Final = 8
 _FACTORS: Final = (2, 3, 4, 5, 6, 8, 12, 16, 32)
 _RESCORE_BYTES: Final = 4096  # scoring a candidate again costs about as much as scanning this many bytes of 4-bit codes
 
-Vectors = npt.NDArray[np.float32]
+Vectors = Float32Array
 
 
 def choose_parameters(index: FaissIndex, vectors: Vectors, queries: Vectors) -> tuple[dict[str, float], float | None]:
@@ -99,11 +98,7 @@ def _cost(index: FaissIndex, setting: dict[str, float]) -> float:
 
 
 def _recall(
-    index: FaissIndex,
-    setting: dict[str, float],
-    queries: Vectors,
-    exact: Sequence[frozenset[int]],
-    threads: Executor,
+    index: FaissIndex, setting: dict[str, float], queries: Vectors, exact: Sequence[frozenset[int]], threads: Executor
 ) -> float:
     """The share of the `exact` documents of each query that a search finds."""
     for name, value in setting.items():

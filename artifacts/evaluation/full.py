@@ -6,8 +6,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
-import numpy.typing as npt
 from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.errors import ModelError
 from lightretriever.artifacts.evaluation.searching import QueryVectors, Searcher
 from lightretriever.artifacts.pipeline.recipe import EncodeRecipe, ModelRecipe, is_of_sentence_transformers
@@ -84,7 +84,7 @@ def _compared(fingerprint: str, bundle: Bundle) -> list[str]:
     ]
 
 
-def _cut(vectors: npt.NDArray[np.float32], bundle: Bundle) -> list[npt.NDArray[np.float32] | None]:
+def _cut(vectors: Float32Array, bundle: Bundle) -> list[Float32Array | None]:
     """The first D values (Matryoshka) of (n, H), normalised again: n of (D,) float32, None for a vector of zeros."""
     dimension = bundle.manifest.dimension
     if vectors.shape[1] < dimension:

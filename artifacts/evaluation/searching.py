@@ -5,10 +5,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
 from lightretriever.artifacts.bundle.manifest import LegWeights
 from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.dtypes import Float32Array
 
 __all__ = ["Fusion", "Hit", "OpenSearcher", "QueryVectors", "SearchMode", "Searcher"]
 
@@ -46,8 +45,8 @@ class QueryVectors:
     `dense` (D,) float32 has length 1, None where the query has no such vector."""
 
     terms: list[str]
-    weights: npt.NDArray[np.float32]
-    dense: npt.NDArray[np.float32] | None = None
+    weights: Float32Array
+    dense: Float32Array | None = None
 
 
 class Searcher(Protocol):

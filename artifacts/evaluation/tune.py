@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 from lightretriever.artifacts.bundle.manifest import LegWeights
 from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.dtypes import Float64Array
 from lightretriever.artifacts.errors import RecipeError
 from lightretriever.artifacts.evaluation.evaluate import fusion_of
 from lightretriever.artifacts.evaluation.runs import (
@@ -68,7 +68,7 @@ class Difference:
     high: float
 
     @classmethod
-    def of(cls, values: npt.NDArray[np.float64]) -> "Difference":
+    def of(cls, values: Float64Array) -> "Difference":
         """Of the differences of single queries (q,)."""
         drawn = np.random.default_rng(_SEED).integers(len(values), size=(_RESAMPLES, len(values)))
         low, high = np.percentile(values[drawn].mean(axis=1), (2.5, 97.5))
@@ -246,7 +246,7 @@ def _ndcg(
     return [found[query_id] for query_id in judged.queries]
 
 
-def _out_of_fold(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def _out_of_fold(values: Float64Array) -> Float64Array:
     """Each query's value (q,) with the weights that are best on the other folds; `values` (weights, q)."""
     chosen = np.empty(values.shape[1])
     for fold in np.array_split(np.random.default_rng(_SEED).permutation(values.shape[1]), _FOLDS):

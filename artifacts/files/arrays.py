@@ -7,10 +7,10 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-from lightretriever.artifacts.errors import ResumeError
+from lightretriever.artifacts.errors import BundleError, ResumeError
 from lightretriever.artifacts.files.workdir import write_atomically
 
-__all__ = ["UNREADABLE", "load_npy", "read_array", "write_array"]
+__all__ = ["UNREADABLE", "load_npy", "load_part", "read_array", "write_array"]
 
 UNREADABLE: Final = (OSError, EOFError, ValueError, SyntaxError, TokenError)
 """The errors of `load_npy` for a file that is no whole array. NumPy parses the header as Python, hence the last two."""
@@ -46,6 +46,16 @@ def load_npy(path: Path, *, mapped: bool = True) -> npt.NDArray[Any]:
             raise
         raise ValueError(f"its values are Python objects, which are never loaded: {_SAVE}") from error
     return array
+
+
+def load_part(path: Path, remedy: str, *, mapped: bool = True) -> npt.NDArray[Any]:
+    """The array of a part of a bundle, as `load_npy` reads it. Raises BundleError with the remedy."""
+    try:
+        return load_npy(path, mapped=mapped)
+    except FileNotFoundError as error:
+        raise BundleError(f"{path}: the file is missing.", remedy=remedy) from error
+    except UNREADABLE as error:
+        raise BundleError(f"{path}: not a NumPy array: {error}.", remedy=remedy) from error
 
 
 def write_array(path: Path, array: npt.NDArray[Any]) -> None:

@@ -2,7 +2,7 @@
 
 import fcntl
 import json
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -11,7 +11,7 @@ from uuid import uuid4
 from lightretriever.artifacts.errors import ResumeError
 from lightretriever.artifacts.files.atomic_file import new_file, writing
 
-__all__ = ["check_plan", "read_json", "work_lock", "write_atomically"]
+__all__ = ["check_plan", "differences", "read_json", "work_lock", "write_atomically"]
 
 _PARTIAL: Final = "{}.{}.partial"
 """The name of a file while it is written, of its own name and of hexadecimal digits."""
@@ -61,9 +61,9 @@ def check_plan(
     if keys and renew is not None and set(keys) <= set(renewed):
         renew()
     elif keys:
-        differences = "; ".join(difference for key in keys for difference in _differences(key, begun, plan))
+        named = "; ".join(difference for key in keys for difference in _differences(key, begun, plan))
         raise ResumeError(
-            f"{file}: this work directory was begun with other inputs ({differences}).",
+            f"{file}: this work directory was begun with other inputs ({named}).",
             remedy=f"Use the same inputs or another work directory, or delete {file.parent}, which is made again.",
         )
     if begun is plan or begun != plan:
@@ -83,6 +83,12 @@ def _differences(key: str, begun: dict[str, Any], plan: dict[str, Any]) -> Itera
 
 def _one_begins_the_other(one: Any, other: Any) -> bool:
     return isinstance(one, list) and isinstance(other, list) and all(a == b for a, b in zip(one, other, strict=False))
+
+
+def differences(made: Mapping[str, Any], now: Mapping[str, Any], when: str = "there") -> str:
+    """The inputs and settings, of those that there are `now`, that were others when something was made; "" where all
+    are the same."""
+    return "; ".join(f"{key}: {made.get(key)!r} {when}, {now[key]!r} now" for key in now if made.get(key) != now[key])
 
 
 def read_json(file: Path, *, stage: str | None = None) -> dict[str, Any]:

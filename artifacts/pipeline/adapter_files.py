@@ -7,10 +7,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from huggingface_hub import snapshot_download
+from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.errors import ModelError
 from lightretriever.artifacts.files.workdir import write_atomically
 from lightretriever.artifacts.pipeline.loading import loading
@@ -89,7 +88,7 @@ def load_projection(file: Path, hidden_size: int) -> torch.nn.Linear:
     return projection.requires_grad_(False)
 
 
-def load_embedding_bag(file: Path, rows: int, hidden_size: int) -> npt.NDArray[np.float32]:
+def load_embedding_bag(file: Path, rows: int, hidden_size: int) -> Float32Array:
     """Read the token table of an official release, `torch.save` of its weight: (`rows`, `hidden_size`) float32.
 
     Raises ModelError when the file holds something else, or a table of another shape.
@@ -104,5 +103,5 @@ def load_embedding_bag(file: Path, rows: int, hidden_size: int) -> npt.NDArray[n
             f"{hidden_size} values.",
             remedy="Give the table that was released with this model.",
         )
-    table: npt.NDArray[np.float32] = weight.float().numpy()
+    table: Float32Array = weight.float().numpy()
     return table

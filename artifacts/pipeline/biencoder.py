@@ -18,9 +18,9 @@ from itertools import takewhile
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
-from lightretriever.artifacts.errors import BundleError, ModelError
+from lightretriever.artifacts.dtypes import Float32Array
+from lightretriever.artifacts.errors import ModelError
 from lightretriever.artifacts.pipeline.encoder import Encoded, Encoder, StatesOf
 from lightretriever.artifacts.pipeline.loading import (
     check_vocabulary,
@@ -30,12 +30,12 @@ from lightretriever.artifacts.pipeline.loading import (
     longer_than,
     module_folders,
     route,
+    text_tokenizer,
 )
 from lightretriever.artifacts.pipeline.model import choose_device, choose_dtype
 from lightretriever.artifacts.pipeline.recipe import BESIDE, ModelDtype, name_of
 from lightretriever.artifacts.pipeline.weights import fingerprint, hashes, local_folder
 from lightretriever.artifacts.progress import ProgressBar
-from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from tokenizers import Tokenizer
@@ -196,21 +196,10 @@ def load_biencoder(path: str, *, dtype: ModelDtype = "auto", device: str = "auto
 
 def _ready(path: str, model: SentenceTransformer, weights: torch.dtype, lowercase: bool) -> BiEncoder:
     """The loaded model as an encoder that has read one text."""
-    # Static embeddings have the fast tokenizer alone.
     theirs: Any = route(model, "query")[0].tokenizer
-    backend = theirs if isinstance(theirs, Tokenizer) else getattr(theirs, "backend_tokenizer", None)
-    if backend is None:
-        raise ModelError(
-            f"{path}: this bi-encoder has no fast tokenizer ({type(theirs).__name__}).",
-            remedy="Convert it to a tokenizer.json first; the query path runs on it.",
-        )
-    content = backend.to_str(pretty=True).encode()  # before a call leaves padding or truncation in it
+    tokenizer, content = text_tokenizer(theirs, path, lowercase=lowercase)  # before a call leaves padding in it
     rows = _embedding(model)
-    _check_vocabulary(theirs, backend, len(rows), path)
-    try:
-        tokenizer = TextTokenizer.from_bytes(content, name=f"{path}: tokenizer", lowercase=lowercase)
-    except BundleError as error:
-        raise ModelError(error.message, remedy=error.remedy) from error
+    _check_vocabulary(theirs, len(rows), path)
     stated = route(model, "document")[0].max_seq_length
     cut_at_longest(path, route(model, "query")[0], route(model, "document")[0])
     longest = route(model, "document")[0].max_seq_length
@@ -218,7 +207,7 @@ def _ready(path: str, model: SentenceTransformer, weights: torch.dtype, lowercas
     left_out = [] if all(getattr(module, "include_prompt", True) for module in model) else ["prompt left out of tokens"]
     settings = (tokenizer.sha256, stated, prompts, weights, lowercase, *left_out)
     folders = module_folders(local_folder(path))
-    encoder = (StaticTable if theirs is backend else BiEncoder)(
+    encoder = (StaticTable if isinstance(theirs, Tokenizer) else BiEncoder)(
         name=name_of(path),
         fingerprint=fingerprint(folders, *settings, *(hashes(one, _READING) for one in folders)),
         tokenizer=tokenizer,
@@ -254,16 +243,17 @@ def _embedding(model: SentenceTransformer) -> torch.Tensor:
     return weight
 
 
-def _check_vocabulary(theirs: Any, backend: Tokenizer, rows: int, path: str) -> None:
+def _check_vocabulary(theirs: Any, rows: int, path: str) -> None:
     """Compare the ids of its tokenizer with the rows of its embedding. Raises ModelError.
 
     The encoder takes the spelling of a special token for that token; not so where one has no row.
     """
-    if theirs is backend:
-        backend.encode_special_tokens = check_vocabulary(rows, backend, (), path)
-    else:
-        framing = {*theirs("")["input_ids"], theirs.pad_token_id, theirs.unk_token_id}
-        theirs.split_special_tokens = check_vocabulary(rows, backend, framing, path) or theirs.split_special_tokens
+    if isinstance(theirs, Tokenizer):  # static embeddings have the fast tokenizer alone
+        theirs.encode_special_tokens = check_vocabulary(rows, theirs, (), path)
+        return
+    framing = {*theirs("")["input_ids"], theirs.pad_token_id, theirs.unk_token_id}
+    beyond = check_vocabulary(rows, theirs.backend_tokenizer, framing, path)
+    theirs.split_special_tokens = beyond or theirs.split_special_tokens
 
 
 @dataclass(frozen=True)
@@ -333,7 +323,7 @@ def load_biencoders(
     )
 
 
-def _joined(parts: Sequence[npt.NDArray[np.float32]]) -> npt.NDArray[np.float32]:
+def _joined(parts: Sequence[Float32Array]) -> Float32Array:
     """Vectors (n, H_j) of length 1, side by side, (n, Σ H_j) of length 1."""
-    found: npt.NDArray[np.float32] = np.concatenate(parts, axis=1) / np.float32(np.sqrt(len(parts)))
+    found: Float32Array = np.concatenate(parts, axis=1) / np.float32(np.sqrt(len(parts)))
     return found

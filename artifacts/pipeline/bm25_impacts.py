@@ -15,8 +15,8 @@ from itertools import pairwise
 from typing import Any, Final, Self
 
 import numpy as np
-import numpy.typing as npt
 from lightretriever.artifacts.corpus.bounds import MAX_IMPACT
+from lightretriever.artifacts.dtypes import Float64Array, FloatArray, Int32Array, Int64Array, IntegerArray
 from lightretriever.artifacts.errors import CorpusError
 from lightretriever.artifacts.pipeline.encoded import ImpactRow, Rows, TermCounts, TermNumbers
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
@@ -26,16 +26,19 @@ __all__ = ["Bm25Encoder", "impact_row", "lucene_lengths"]
 _EXACT: Final = 24
 """Lengths below are exact in Lucene's byte, larger ones have four significant bits above it."""
 
+_COUNTED: Final = ("documents", "mean_length", "quantization", "k1", "b")
+"""Fields of an encoder that are kept beside its terms and their frequencies."""
 
-def lucene_lengths(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+
+def lucene_lengths(lengths: Int64Array) -> Int64Array:
     """Lengths (n,) as Lucene's norms keep them, in a byte: SmallFloat.byte4ToInt(intToByte4(length))."""
     above = np.maximum(lengths - _EXACT, 0)
     shift = np.maximum(np.frexp(above)[1].astype(np.int64) - 4, 0)
-    rounded: npt.NDArray[np.int64] = np.where(lengths < _EXACT, lengths, _EXACT + (above >> shift << shift))
+    rounded: Int64Array = np.where(lengths < _EXACT, lengths, _EXACT + (above >> shift << shift))
     return rounded
 
 
-def impact_row(terms: npt.NDArray[np.integer], impacts: npt.NDArray[np.floating]) -> ImpactRow:
+def impact_row(terms: IntegerArray, impacts: FloatArray) -> ImpactRow:
     """Terms (n,), ascending, with whole impacts (n,) as a row: those above 0, at most MAX_IMPACT each."""
     whole = np.clip(impacts, 0, MAX_IMPACT).astype(np.uint16)
     kept = whole > 0
@@ -52,7 +55,7 @@ class Bm25Encoder:
     numbers: TermNumbers
     documents: int
     mean_length: float
-    frequencies: npt.NDArray[np.int64]
+    frequencies: Int64Array
     quantization: int
     k1: float
     b: float
@@ -76,27 +79,22 @@ class Bm25Encoder:
 
     def counted(self) -> dict[str, Any]:
         """What was counted, as JSON, for `again`."""
-        size = len(self.frequencies)
-        about: dict[str, Any] = {
-            "documents": self.documents,
-            "mean_length": self.mean_length,
-            "quantization": self.quantization,
-        }
-        about |= {"k1": self.k1, "b": self.b, "terms": self.numbers.names[:size]}
-        return about | {"frequencies": self.frequencies.tolist()}
+        terms = self.numbers.names[: len(self.frequencies)]
+        settings = {name: getattr(self, name) for name in _COUNTED}
+        return settings | {"terms": terms, "frequencies": self.frequencies.tolist()}
 
     @classmethod
     def again(cls, counted: dict[str, Any], vocabulary: Vocabulary) -> Self:
         """The encoder whose counts these are."""
-        settings = {name: counted[name] for name in ("documents", "mean_length", "quantization", "k1", "b")}
+        settings = {name: counted[name] for name in _COUNTED}
         frequencies = np.array(counted["frequencies"], np.int64)
         return cls(vocabulary, TermNumbers(counted["terms"]), frequencies=frequencies, **settings)
 
-    def idf(self, terms: npt.NDArray[np.int32]) -> npt.NDArray[np.float64]:
+    def idf(self, terms: Int32Array) -> Float64Array:
         """The IDF (n,) of terms by number; one that came after the count is in no document."""
         known = np.minimum(terms, len(self.frequencies) - 1)
         counts = np.where(terms < len(self.frequencies), self.frequencies[known], 0)
-        weights: npt.NDArray[np.float64] = np.log1p((self.documents - counts + 0.5) / (counts + 0.5))
+        weights: Float64Array = np.log1p((self.documents - counts + 0.5) / (counts + 0.5))
         return weights
 
     def impacts(self, texts: Sequence[str]) -> list[ImpactRow]:
@@ -112,9 +110,7 @@ class Bm25Encoder:
         impacts = np.clip(np.round(weights), 1, MAX_IMPACT).astype(np.uint16)
         return [(terms[begin:end], impacts[begin:end]) for begin, end in pairwise(indptr.tolist())]
 
-    def search(
-        self, counts: TermCounts, queries: Sequence[str], k: int
-    ) -> list[tuple[npt.NDArray[np.integer], npt.NDArray[np.float64]]]:
+    def search(self, counts: TermCounts, queries: Sequence[str], k: int) -> list[tuple[IntegerArray, Float64Array]]:
         """The best `k` documents of the corpus that was counted for each query: their places in it and BM25 scores
         times `quantization`, by score, then by place. The counts are read once for all queries."""
         asked = [Counter(map(self.numbers.find, terms)) for terms in self.vocabulary.terms_of(queries)]
@@ -131,7 +127,7 @@ class Bm25Encoder:
         terms, places, weights = (np.concatenate(column) for column in zip(*parts, strict=True))
         order = np.argsort(terms, kind="stable")
         ends = np.searchsorted(terms[order], np.arange(len(self.frequencies) + 1))
-        results = list[tuple[npt.NDArray[np.integer], npt.NDArray[np.float64]]]()
+        results = list[tuple[IntegerArray, Float64Array]]()
         for query in asked:
             scores = np.zeros(len(counts))
             for number, times in query.items():
@@ -143,10 +139,8 @@ class Bm25Encoder:
             results.append((best, scores[best]))
         return results
 
-    def weights(
-        self, terms: npt.NDArray[np.int32], counts: npt.NDArray[np.integer], lengths: npt.NDArray[np.int64]
-    ) -> npt.NDArray[np.float64]:
+    def weights(self, terms: Int32Array, counts: IntegerArray, lengths: Int64Array) -> Float64Array:
         """BM25 (n,) of terms that have such `counts` in documents of such `lengths`, times `quantization`."""
         about = self.k1 * (1 - self.b + self.b * lucene_lengths(lengths) / self.mean_length)
-        weights: npt.NDArray[np.float64] = self.quantization * (counts / (counts + about)) * self.idf(terms)
+        weights: Float64Array = self.quantization * (counts / (counts + about)) * self.idf(terms)
         return weights

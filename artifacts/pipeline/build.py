@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Final, Literal, Self
 
 import numpy as np
-import numpy.typing as npt
 from lightretriever.artifacts.bundle.manifest import (
     MANIFEST_FILE,
     CorpusInfo,
@@ -22,9 +21,10 @@ from lightretriever.artifacts.bundle.manifest import (
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.writer import BundleContent, DenseSettings, TableInput, write_bundle
 from lightretriever.artifacts.corpus.beir import file_sha256, find_file, read_queries
+from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.errors import ResumeError
 from lightretriever.artifacts.files.atomic_dir import check_target
-from lightretriever.artifacts.files.workdir import read_json
+from lightretriever.artifacts.files.workdir import differences, read_json
 from lightretriever.artifacts.pipeline.encoded import EncodedCorpus, TextStore, encoded_corpus
 from lightretriever.artifacts.pipeline.head import head_texts, read_heads
 from lightretriever.artifacts.pipeline.recipe import DistilTableRecipe, Recipe, TableTraining
@@ -38,7 +38,7 @@ __all__ = [
     "BundleSummary",
     "build_bundle",
     "check_before_build",
-    "check_corpus",
+    "encoded_texts",
     "fit_settings",
     "queries_sha256",
     "refined_folder",
@@ -153,9 +153,7 @@ def build_bundle(recipe: Recipe, *, overwrite: bool = False) -> BundleSummary:
     """
     facts = read_json(recipe.work / "backbone.json", stage="table")
     plan = read_json(recipe.work / "encode" / "plan.json", stage="encode")
-    store = TextStore(recipe.work / "encode")
-    store.places()
-    check_corpus(recipe, store)
+    store = encoded_texts(recipe)
     _check_same(recipe, facts, plan)
     corpus = encoded_corpus(recipe)
     heads = read_heads(recipe, facts, plan["impacts"])
@@ -172,7 +170,7 @@ def build_bundle(recipe: Recipe, *, overwrite: bool = False) -> BundleSummary:
         documents=encoded_batches(recipe.work, corpus, leg),
         dimension=recipe.index.dimension or int(facts["hidden_size"]),
         sparse=sparse_info(recipe, store, leg),
-        idf=None if leg.vocabulary.kind == "words" else _idf(recipe, facts, terms, corpus),
+        idf=_idf(recipe, facts, leg.vocabulary.tokenizer, corpus),
         sparse_tokenizer_file=terms if terms.name == SPARSE_TOKENIZER else None,
         table_dtype=recipe.index.table_dtype,
         dense=DenseSettings(recipe.index.factory, _queries(recipe)) if recipe.index.dense else None,
@@ -252,19 +250,21 @@ def _queries(recipe: Recipe) -> list[str]:
     return [] if recipe.index.queries is None else list(read_queries(recipe.index.queries).values())
 
 
-def check_corpus(recipe: Recipe, store: TextStore) -> None:
-    """Raise ResumeError, naming each difference, where the recipe's corpus is not the one that was encoded."""
-    corpus, made = recipe.corpus.open(), store.documents
+def encoded_texts(recipe: Recipe) -> TextStore:
+    """What the models made of the recipe's corpus. Raises ResumeError where documents are missing, or, naming each
+    difference, where another corpus was encoded."""
+    store = TextStore(recipe.work / "encode")
+    store.places()
+    corpus = recipe.corpus.open()
     vectors = None if recipe.distil is None else recipe.distil.vectors
     now = {"corpus_sha256": corpus.sha256(), "limit": corpus.limit, "skip_bad": corpus.skip_bad}
     now["vectors_sha256"] = None if vectors is None else file_sha256(vectors)
-    if differences := [
-        f"{key}: {made[key]!r} when it was encoded, {now[key]!r} now" for key in now if made[key] != now[key]
-    ]:
+    if found := differences(store.documents, now, "when it was encoded"):
         again = "Run `lightretriever encode` with this recipe again."
         if vectors is not None:
             again = "Let distil.vectors have the vectors of this corpus, and run `lightretriever distil-table`."
-        raise ResumeError(f"{recipe.work}: the corpus is another one ({'; '.join(differences)}).", remedy=again)
+        raise ResumeError(f"{recipe.work}: the corpus is another one ({found}).", remedy=again)
+    return store
 
 
 def _check_same(recipe: Recipe, facts: dict[str, Any], plan: dict[str, Any]) -> None:
@@ -281,23 +281,21 @@ def _check_same(recipe: Recipe, facts: dict[str, Any], plan: dict[str, Any]) -> 
         table = read_json(recipe.work / "tables" / task / "plan.json", stage="table")
         made |= {f"model of table {task}": table["model"], f"tasks.{task}": table["instruction"]}
         now |= {f"model of table {task}": facts["fingerprint"], f"tasks.{task}": instruction}
-    if differences := [
-        f"{key}: {made[key]!r} when it was made, {now[key]!r} now" for key in made if made[key] != now[key]
-    ]:
+    if found := differences(made, {key: now[key] for key in made}, "when it was made"):
         raise ResumeError(
-            f"{recipe.work}: the stages don't fit together ({'; '.join(differences)}).",
+            f"{recipe.work}: the stages don't fit together ({found}).",
             remedy="Run `table` and `encode` again with this recipe in another work directory.",
         )
 
 
 def _idf(
-    recipe: Recipe, facts: dict[str, Any], tokenizer_file: Path, corpus: EncodedCorpus
-) -> npt.NDArray[np.float32] | None:
-    """The IDF weights that the work directory was begun with, unless the recipe wants the corpus' own, or none."""
+    recipe: Recipe, facts: dict[str, Any], tokenizer: TextTokenizer | None, corpus: EncodedCorpus
+) -> Float32Array | None:
+    """The IDF weights of the `tokenizer` that makes the terms, None for words: those that the work directory was begun
+    with, unless the recipe wants the corpus' own, or none."""
     wanted, begun = (recipe.sparse or recipe.model).idf, facts.get("idf")
-    if wanted is None or (wanted == "auto" and begun is None):
+    if tokenizer is None or wanted is None or (wanted == "auto" and begun is None):
         return None
-    tokenizer = TextTokenizer.from_file(tokenizer_file, lowercase=facts["lowercase"])
     if wanted == "corpus":
         return idf_weights(map(tokenizer.known, corpus.tokens(tokenizer, queries=True)), tokenizer.vocab_size)
     now = begun if wanted == "auto" else idf_sha256(load_idf(Path(wanted), tokenizer.vocab_size))

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, Self
 
 import numpy as np
-import numpy.typing as npt
+from lightretriever.artifacts.dtypes import Int64Array, UInt8Array
 from lightretriever.artifacts.errors import ModelError
 from lightretriever.artifacts.pipeline.encoded import EncodedCorpus, ModelRows, Part, TextStore, first_rows
 from lightretriever.artifacts.pipeline.encoder import Encoded
@@ -52,7 +52,7 @@ class EncodeSummary(Summary):
         yield from left_out(self.skipped, self.cut)
 
     @classmethod
-    def of(cls, store: TextStore, documents: npt.NDArray[np.int64], **counts: Any) -> Self:
+    def of(cls, store: TextStore, documents: Int64Array, **counts: Any) -> Self:
         """Of the corpus that a store has, as far as these places of documents (n,); with the other counts."""
         terms, cut = store.counts(store.find(store.texts[documents]))
         return cls(
@@ -87,13 +87,13 @@ def encode_corpus(encoders: Encoders, corpus: EncodedCorpus, work: Path, *, part
     alone = encoders.dense.device.type == "cpu" and settings.batch_tokens is None
     with ProgressBar("encode", total=len(corpus), unit="documents") as progress:
 
-        def encode(rows: npt.NDArray[np.int64]) -> ModelRows:
+        def encode(rows: Int64Array) -> ModelRows:
             read = [corpus.document(row) for row in rows.tolist()]
             full = [document.full_text for document in read]
             made = encoders.encode_documents(full, progress=progress)
             return model_rows([document.id for document in read], made, encoders.are_cut(full))
 
-        own, new = encode_texts(store, texts, settings.shard_size, encode, progress, part=part, alone=alone)
+        own, new = encode_texts(store, texts, encode, progress, part=part, alone=alone)
     limited = corpus.facts["limit"] is not None  # a trial, say, which must not cost what the whole corpus took
     removed = 0 if limited else store.others(texts)
     store.finish(texts, documents, skipped=corpus.skipped.count, part=part, keep=limited)
@@ -103,20 +103,20 @@ def encode_corpus(encoders: Encoders, corpus: EncodedCorpus, work: Path, *, part
 
 def encode_texts(
     store: TextStore,
-    texts: npt.NDArray[np.uint8],
-    size: int,
-    encode: Callable[[npt.NDArray[np.int64]], ModelRows],
+    texts: UInt8Array,
+    encode: Callable[[Int64Array], ModelRows],
     progress: ProgressBar,
     *,
     part: Part | None = None,
     alone: bool = False,
-) -> tuple[npt.NDArray[np.int64], int]:
-    """Encode those of the texts with these digests (N, 16) that the store lacks, or of a `part` of their shards of
-    `size`. Gives the places of the part's texts, and how many of them were new.
+) -> tuple[Int64Array, int]:
+    """Encode those of the texts with these digests (N, 16) that the store lacks, or of a `part` of their shards.
+    Gives the places of the part's texts, and how many of them were new.
 
     `encode` is called with places of texts, each once, all of one shard, and advances the progress. `alone` says that
     what is made of a text doesn't depend on those beside it: shards are encoded in pieces, and a stop loses one piece.
     """
+    size = store.plan["shard_size"]
     own = (part or Part()).has(np.arange(len(texts)) // size)
     wanted = np.flatnonzero(own & (store.find(texts) < 0))
     distinct = wanted[first_rows(texts[wanted])]

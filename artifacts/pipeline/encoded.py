@@ -43,6 +43,7 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 from lightretriever.artifacts.corpus.beir import Corpus, Document, Known, Skipped
+from lightretriever.artifacts.dtypes import BoolArray, Float16Array, Int32Array, Int64Array, UInt8Array, UInt16Array
 from lightretriever.artifacts.errors import CorpusError, RecipeError, ResumeError
 from lightretriever.artifacts.files.atomic_file import writing
 from lightretriever.artifacts.files.workdir import check_plan, read_json, write_atomically
@@ -82,7 +83,7 @@ _BATCH: Final = 1024
 _OLD: Final = ".old"
 _SYNC_S: Final = 60.0
 
-ImpactRow: TypeAlias = tuple[npt.NDArray[np.int32], npt.NDArray[np.uint16]]
+ImpactRow: TypeAlias = tuple[Int32Array, UInt16Array]
 """Terms (n,), ascending, and impacts (n,) of a document."""
 
 
@@ -90,30 +91,30 @@ ImpactRow: TypeAlias = tuple[npt.NDArray[np.int32], npt.NDArray[np.uint16]]
 class Rows:
     """Whole numbers of n texts: those of text i are `values[at[i]:at[i + 1]]`. `at` (n + 1,) int64, `values` int32."""
 
-    at: npt.NDArray[np.int64]
-    values: npt.NDArray[np.int32]
+    at: Int64Array
+    values: Int32Array
 
     @classmethod
-    def of(cls, rows: Sequence[npt.NDArray[np.int32]]) -> Self:
+    def of(cls, rows: Sequence[Int32Array]) -> Self:
         """Join the numbers (n_i,) of each text."""
         return cls(np.cumsum([0, *map(len, rows)]).astype(np.int64), np.concatenate([np.empty(0, np.int32), *rows]))
 
     def __len__(self) -> int:
         return len(self.at) - 1
 
-    def __getitem__(self, row: int) -> npt.NDArray[np.int32]:
+    def __getitem__(self, row: int) -> Int32Array:
         return self.values[self.at[row] : self.at[row + 1]]
 
-    def __iter__(self) -> Iterator[npt.NDArray[np.int32]]:
+    def __iter__(self) -> Iterator[Int32Array]:
         return (self[row] for row in range(len(self)))
 
-    def places(self, rows: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    def places(self, rows: Int64Array) -> tuple[Int64Array, Int64Array]:
         """Where the values of texts are, one text after the other, and `at` of them."""
         lengths = self.at[rows + 1] - self.at[rows]
         at = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
         return np.repeat(self.at[rows] - at[:-1], lengths) + np.arange(at[-1]), at
 
-    def take(self, rows: npt.NDArray[np.int64]) -> "Rows":
+    def take(self, rows: Int64Array) -> "Rows":
         """Copy the rows of some texts."""
         places, at = self.places(rows)
         return Rows(at, self.values[places])
@@ -126,7 +127,7 @@ class TermNumbers:
         self.names: list[str] = list(names)
         self._numbers = {name: number for number, name in enumerate(self.names)}
 
-    def of(self, terms: Iterable[str]) -> npt.NDArray[np.int32]:
+    def of(self, terms: Iterable[str]) -> Int32Array:
         """The numbers (n,) of terms; new terms get new ones."""
         found = []
         for term in terms:
@@ -161,9 +162,7 @@ class TermCounts:
     def __len__(self) -> int:
         return len(self.terms)
 
-    def sorted(
-        self, start: int, stop: int
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+    def sorted(self, start: int, stop: int) -> tuple[Int64Array, Int32Array, Int32Array]:
         """The texts from `start` on up to `stop` in CSR form: `indptr` (n + 1,), different terms (nnz,), ascending in
         each text, and how often it has them, counts (nnz,)."""
         at, size = self.terms.at[start : stop + 1], max(1, len(self.names))
@@ -182,8 +181,8 @@ class TermCounts:
 class _Texts:
     """Texts one after the other: text i is `content[at[i]:at[i + 1]]`."""
 
-    content: npt.NDArray[np.uint8]
-    at: npt.NDArray[np.int64]
+    content: UInt8Array
+    at: Int64Array
 
     def part(self, start: int, stop: int) -> list[bytes]:
         ends = (self.at[start : stop + 1] - self.at[start]).tolist()
@@ -198,7 +197,7 @@ class EncodedCorpus:
     folder: Path
     facts: dict[str, Any]
     skipped: Skipped
-    digests: npt.NDArray[np.uint8]
+    digests: UInt8Array
     _ids: _Texts
     _raw: _Texts
 
@@ -304,7 +303,7 @@ def text_digest(text: str) -> bytes:
     return blake2b(text.encode(), digest_size=_DIGEST_BYTES).digest()
 
 
-def text_digests(texts: Iterable[str]) -> npt.NDArray[np.uint8]:
+def text_digests(texts: Iterable[str]) -> UInt8Array:
     """The digests of texts, (n, 16)."""
     return np.frombuffer(b"".join(map(text_digest, texts)), np.uint8).reshape(-1, _DIGEST_BYTES)
 
@@ -323,18 +322,16 @@ class Part(NamedTuple):
             return cls(int(number), int(of))
         raise RecipeError(f"--part is {text!r}, expected I/N with I from 1 to N.", remedy="Write 1/4, 2/4, 3/4, 4/4.")
 
-    def has(self, shards: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    def has(self, shards: Int64Array) -> BoolArray:
         """Whether each shard, counted from 0, belongs to it."""
-        own: npt.NDArray[np.bool_] = shards % self.of == self.number - 1
+        own: BoolArray = shards % self.of == self.number - 1
         return own
 
     def __str__(self) -> str:
         return f"{self.number}/{self.of}"
 
 
-def csr(
-    rows: Sequence[ImpactRow],
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.uint16]]:
+def csr(rows: Sequence[ImpactRow]) -> tuple[Int64Array, Int32Array, UInt16Array]:
     """The terms and impacts of n texts as `indptr` (n + 1,), `terms` (nnz,) and `impacts` (nnz,)."""
     terms = Rows.of([terms for terms, _ in rows])
     return terms.at, terms.values, np.concatenate([np.empty(0, np.uint16), *(impacts for _, impacts in rows)])
@@ -346,13 +343,13 @@ class ModelRows:
     ascending in each text, and beside them `impacts` (nnz,) uint16; `cut` (n,) bool, whether a text is longer than one
     reads."""
 
-    dense: npt.NDArray[np.float16]
+    dense: Float16Array
     terms: Rows
-    impacts: npt.NDArray[np.uint16]
-    cut: npt.NDArray[np.bool_]
+    impacts: UInt16Array
+    cut: BoolArray
 
     @classmethod
-    def of(cls, dense: npt.NDArray[np.float16], sparse: Sequence[ImpactRow], cut: Sequence[bool]) -> Self:
+    def of(cls, dense: Float16Array, sparse: Sequence[ImpactRow], cut: Sequence[bool]) -> Self:
         """Of vectors, and the terms and impacts of each text."""
         at, terms, impacts = csr(sparse)
         return cls(dense, Rows(at, terms), impacts, np.array(cut, np.bool_))
@@ -374,7 +371,7 @@ class ModelRows:
     def __len__(self) -> int:
         return len(self.cut)
 
-    def take(self, rows: npt.NDArray[np.int64]) -> "ModelRows":
+    def take(self, rows: Int64Array) -> "ModelRows":
         """Copy the rows of some texts."""
         places, at = self.terms.places(rows)
         return ModelRows(self.dense[rows], Rows(at, self.terms.values[places]), self.impacts[places], self.cut[rows])
@@ -421,15 +418,15 @@ class TextStore:
         return int(self._corpus["skipped"])
 
     @cached_property
-    def texts(self) -> npt.NDArray[np.uint8]:
+    def texts(self) -> UInt8Array:
         """The digests (N, 16) of the corpus' texts, in its order. Raises ResumeError as `documents` does."""
         return _mapped(self.path / self._corpus["texts"], "u1", _DIGEST_BYTES)
 
-    def find(self, texts: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
+    def find(self, texts: UInt8Array) -> Int64Array:
         """Where texts with these digests (n, 16) are among all that are here, (n,); -1 for one that is not."""
         return self._places.find(texts)
 
-    def rows(self, places: npt.NDArray[np.int64]) -> ModelRows:
+    def rows(self, places: Int64Array) -> ModelRows:
         """Copy the rows of the texts at these places (n,)."""
         ends = np.cumsum([len(rows) for _, rows in self._runs])
         run = np.searchsorted(ends, places, side="right")
@@ -438,13 +435,13 @@ class TextStore:
             parts.append(rows.take(places[run == number] - (ends[number] - len(rows))))
         return ModelRows.joined(parts).take(np.argsort(np.argsort(run, kind="stable"), kind="stable"))
 
-    def counts(self, places: npt.NDArray[np.int64]) -> tuple[int, int]:
+    def counts(self, places: Int64Array) -> tuple[int, int]:
         """How many terms the texts at these places (n,) have together, and how many texts are cut."""
         lengths = np.concatenate([np.empty(0, np.int64), *(np.diff(rows.terms.at) for _, rows in self._runs)])
         cut = np.concatenate([np.empty(0, np.bool_), *(rows.cut for _, rows in self._runs)])
         return int(lengths[places].sum()), int(cut[places].sum())
 
-    def places(self) -> npt.NDArray[np.int64]:
+    def places(self) -> Int64Array:
         """Where the corpus' texts are, (N,), for `rows`. Raises ResumeError when some are missing, and names their
         parts."""
         if missing := self.missing_shards():
@@ -483,7 +480,7 @@ class TextStore:
         return [Part(number + 1, of) for number in sorted({shard % of for shard in self.missing_shards()})]
 
     @contextmanager
-    def adding(self) -> Iterator[Callable[[npt.NDArray[np.uint8], ModelRows], None]]:
+    def adding(self) -> Iterator[Callable[[UInt8Array, ModelRows], None]]:
         """A function that adds n >= 1 texts, given by their digests (n, 16), and raises DiskError. They stay, whatever
         ends the block."""
         run = _Run(self.path / f"{self._prefix}{uuid4().hex}")
@@ -494,13 +491,7 @@ class TextStore:
             self._forget()
 
     def finish(
-        self,
-        texts: npt.NDArray[np.uint8],
-        documents: Any,
-        *,
-        skipped: int = 0,
-        part: Part | None = None,
-        keep: bool = False,
+        self, texts: UInt8Array, documents: Any, *, skipped: int = 0, part: Part | None = None, keep: bool = False
     ) -> None:
         """Record of which `texts` (N, 16) the corpus `documents` is made, and how many bad lines were left out. What
         was made of them becomes one run, and all else is removed, unless other processes make a `part`, or other texts
@@ -514,12 +505,12 @@ class TextStore:
             self.places()  # while a text is missing, nothing is removed
             self._tidy(texts[first_rows(texts)], name)
 
-    def others(self, texts: npt.NDArray[np.uint8]) -> int:
+    def others(self, texts: UInt8Array) -> int:
         """How many texts are here besides these (N, 16)."""
         known = np.concatenate([_void(texts), *(_void(run) for run, _ in self._runs)])
         return len(np.unique(known)) - len(np.unique(_void(texts)))
 
-    def _tidy(self, texts: npt.NDArray[np.uint8], name: str) -> None:
+    def _tidy(self, texts: UInt8Array, name: str) -> None:
         kept, runs = self.path / f"{self._prefix}{_name(texts)}", self._folders()
         if not kept.is_dir() and len(runs) == 1 and np.array_equal(self._runs[0][0], texts):
             runs[0].rename(kept)
@@ -548,7 +539,7 @@ class TextStore:
         return f"run-{blake2b(json.dumps(self.plan, sort_keys=True).encode(), digest_size=4).hexdigest()}-"
 
     @cached_property
-    def _runs(self) -> list[tuple[npt.NDArray[np.uint8], ModelRows]]:
+    def _runs(self) -> list[tuple[UInt8Array, ModelRows]]:
         return [_run(folder, self.plan["dimension"]) for folder in self._folders()]
 
     @cached_property
@@ -569,7 +560,7 @@ class _Run:
     def __init__(self, folder: Path) -> None:
         self._folder, self._files, self._end, self._synced = folder, dict[str, BinaryIO](), 0, monotonic()
 
-    def add(self, texts: npt.NDArray[np.uint8], rows: ModelRows) -> None:
+    def add(self, texts: UInt8Array, rows: ModelRows) -> None:
         """Add n >= 1 texts."""
         at = rows.terms.at[1:] + self._end
         if not self._files:
@@ -604,7 +595,7 @@ class _Run:
 _MODEL: Final = {"dense": "<f2", "at": "<i8", "terms": "<i4", "impacts": "<u2", "cut": "?", "texts": "u1"}
 
 
-def _run(folder: Path, dimension: int) -> tuple[npt.NDArray[np.uint8], ModelRows]:
+def _run(folder: Path, dimension: int) -> tuple[UInt8Array, ModelRows]:
     """The texts of a run that are whole, and what was made of them."""
     size = (folder / "texts").stat().st_size if (folder / "texts").is_file() else 0
     count = size // _DIGEST_BYTES
@@ -617,12 +608,12 @@ def _run(folder: Path, dimension: int) -> tuple[npt.NDArray[np.uint8], ModelRows
 class Digests:
     """Finds texts or lines by their digests (n, 16)."""
 
-    def __init__(self, digests: npt.NDArray[np.uint8]) -> None:
+    def __init__(self, digests: UInt8Array) -> None:
         whole = _void(digests)
         self._order = np.argsort(whole, kind="stable")
         self._sorted = whole[self._order]
 
-    def find(self, digests: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
+    def find(self, digests: UInt8Array) -> Int64Array:
         """The places (m,) of digests (m, 16), the first of equal ones; -1 for others."""
         if not len(self._sorted):
             return np.full(len(digests), -1, np.int64)
@@ -631,16 +622,16 @@ class Digests:
         return np.where(self._sorted[found] == wanted, self._order[found], -1)
 
 
-def _void(digests: npt.NDArray[np.uint8]) -> npt.NDArray[np.void]:
+def _void(digests: UInt8Array) -> npt.NDArray[np.void]:
     return np.ascontiguousarray(digests).view(f"V{_DIGEST_BYTES}")[:, 0]
 
 
-def first_rows(digests: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
+def first_rows(digests: UInt8Array) -> Int64Array:
     """The places (m,), ascending, where each of the different digests (n, 16) comes first."""
     return np.sort(np.unique(_void(digests), return_index=True)[1])
 
 
-def _name(digests: npt.NDArray[np.uint8]) -> str:
+def _name(digests: UInt8Array) -> str:
     return blake2b(digests.tobytes(), digest_size=_DIGEST_BYTES).hexdigest()
 
 

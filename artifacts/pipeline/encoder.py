@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import torch
+from lightretriever.artifacts.dtypes import Float32Array, Int32Array
 from lightretriever.artifacts.errors import ModelError
 from lightretriever.artifacts.files.arrays import read_array, write_array
 from lightretriever.artifacts.pipeline.encoded import ImpactRow
@@ -47,8 +48,8 @@ class Encoded:
     in a query. None stands for an encoder without a sparse side.
     """
 
-    dense: npt.NDArray[np.float32]
-    sparse: list[tuple[npt.NDArray[np.int32], npt.NDArray[Any]]] | None = None
+    dense: Float32Array
+    sparse: list[tuple[Int32Array, npt.NDArray[Any]]] | None = None
 
 
 class DenseEncoder(Protocol):
@@ -121,7 +122,7 @@ def rows_per_pass(encoder: Encoder) -> int:
 
 def token_rows(
     encoder: Encoder, instruction: str, work: Path, *, batch: int | None = None, part: int = PART
-) -> npt.NDArray[np.float32]:
+) -> Float32Array:
     """The states of all tokens by themselves, (V, H) float32; ids without an embedding get rows of zeros.
 
     They are *not* normalised: a query is normalise(mean_i E[t_i]). A forward pass takes `batch` tokens (None: by
@@ -142,14 +143,14 @@ def token_rows(
     return rows
 
 
-def _states(states_of: StatesOf, start: int, end: int, batch: int, progress: ProgressBar) -> npt.NDArray[np.float32]:
+def _states(states_of: StatesOf, start: int, end: int, batch: int, progress: ProgressBar) -> Float32Array:
     """Rows `start` to `end`, (end - start, H) float32."""
     states = []
     for first in range(start, end, batch):
         tokens = torch.arange(first, min(first + batch, end))
         states.append(states_of(tokens).float().cpu())
         progress.advance(len(tokens))
-    rows: npt.NDArray[np.float32] = torch.cat(states).numpy()
+    rows: Float32Array = torch.cat(states).numpy()
     if not np.isfinite(rows).all():
         bad = start + int(np.flatnonzero(~np.isfinite(rows).all(axis=1))[0])
         raise ModelError(f"Token {bad} has a state that is not finite.", remedy="Set model.dtype to float32.")

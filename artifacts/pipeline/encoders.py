@@ -11,9 +11,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import numpy.typing as npt
 from lightretriever.artifacts.bundle.manifest import ImpactKind
+from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.pipeline.adapter_files import adapter_settings
 from lightretriever.artifacts.pipeline.encoder import DenseEncoder, Encoded, Encoder
 from lightretriever.artifacts.pipeline.given_vectors import GivenVectors
@@ -72,7 +71,7 @@ class Encoders:
         return self.sparse.tokenizer if self.sparse is not None and self.apart else self.dense.tokenizer
 
     @property
-    def query_weights(self) -> npt.NDArray[np.float32] | None:
+    def query_weights(self) -> Float32Array | None:
         """Weights (V,) that the sparse model gives the tokens of a query; None where it says nothing, and where
         impacts are BM25, which has the IDF in itself."""
         if self.sparse is None or isinstance(self.sparse, LanguageModel) or self.impacts == "bm25":

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
-import numpy.typing as npt
 import torch
+from lightretriever.artifacts.dtypes import Float32Array, FloatArray, IntegerArray
 from lightretriever.artifacts.errors import RecipeError
 from lightretriever.artifacts.pipeline.encoded import Rows
 from lightretriever.artifacts.pipeline.recipe import TableTraining
@@ -54,8 +54,8 @@ class FitTexts:
     """
 
     bags: Rows
-    targets: npt.NDArray[np.floating]
-    documents: npt.NDArray[np.floating]
+    targets: FloatArray
+    documents: FloatArray
     held_out: int
 
 
@@ -105,7 +105,7 @@ class FittedTable:
     """The rows (V, H) float32 of the best epoch, and the agreement before the first epoch and after each. `general` is
     that of the encoder's general table with the same texts, where there is one."""
 
-    rows: npt.NDArray[np.float32]
+    rows: Float32Array
     epochs: list[Agreement]
     general: Agreement | None = None
 
@@ -115,7 +115,7 @@ class FittedTable:
         return max(range(len(self.epochs)), key=lambda epoch: (self.epochs[epoch].overlap, -epoch))
 
 
-def distinct_rows(states: npt.NDArray[np.float32], statistics: TokenStatistics) -> npt.NDArray[np.float32]:
+def distinct_rows(states: Float32Array, statistics: TokenStatistics) -> Float32Array:
     """Rows to begin with: E[t] = idf(t) · (s[t] - Σ_t p(t) s[t]), scaled by the tokens of the corpus.
 
     `states` s (V, H) float32 are those of single tokens, p(t) a token's share of the corpus' postings. What all texts
@@ -128,7 +128,7 @@ def distinct_rows(states: npt.NDArray[np.float32], statistics: TokenStatistics) 
     return scaled_rows(rows, np.flatnonzero(statistics.frequencies))
 
 
-def scaled_rows(rows: npt.NDArray[np.floating], tokens: npt.NDArray[np.integer]) -> npt.NDArray[np.float32]:
+def scaled_rows(rows: FloatArray, tokens: IntegerArray) -> Float32Array:
     """The rows (V, H) by one factor, so that those of `tokens` have length 1 on average; as they are where
     there are no tokens."""
     lengths = np.linalg.norm(rows[tokens], axis=1)
@@ -157,12 +157,12 @@ def agreement(rows: torch.Tensor, bags: Rows, targets: torch.Tensor, documents: 
 
 
 def fit_table(
-    initial: npt.NDArray[np.float32],
+    initial: Float32Array,
     texts: FitTexts,
     settings: TableTraining,
     device: torch.device,
     *,
-    general: npt.NDArray[np.float32] | None = None,
+    general: Float32Array | None = None,
 ) -> FittedTable:
     """Train from the rows `initial` (V, H), on `device`. The agreement of the rows `general` (V, H) is
     measured beside.
@@ -227,6 +227,6 @@ def _loss(
     return loss
 
 
-def _take(vectors: npt.NDArray[np.floating], rows: torch.Tensor, device: torch.device) -> torch.Tensor:
+def _take(vectors: FloatArray, rows: torch.Tensor, device: torch.device) -> torch.Tensor:
     """Rows (b,) of vectors (n, H) of any float type, as float32 on `device`."""
     return torch.from_numpy(np.asarray(vectors[rows.numpy()], dtype=np.float32)).to(device)

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 from lightretriever.artifacts.corpus.beir import Document, read_queries
+from lightretriever.artifacts.dtypes import Float16Array, Int32Array, Int64Array
 from lightretriever.artifacts.errors import RecipeError
 from lightretriever.artifacts.files.workdir import read_json
 from lightretriever.artifacts.pipeline.encode import encode_texts, model_rows
@@ -25,14 +25,7 @@ from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.tokens.idf import TokenStatistics, count_tokens
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer, sentences_of
 
-__all__ = [
-    "DistilTexts",
-    "corpus_sentences",
-    "draw",
-    "query_texts",
-    "refine_texts",
-    "teacher_vectors",
-]
+__all__ = ["DistilTexts", "corpus_sentences", "draw", "query_texts", "refine_texts", "teacher_vectors"]
 
 Text = TypeVar("Text")
 
@@ -47,8 +40,8 @@ class DistilTexts:
 
     settings: DistilTableRecipe
     encoder: Encoder
-    documents: list[npt.NDArray[np.int32]]
-    vectors: npt.NDArray[np.float16]
+    documents: list[Int32Array]
+    vectors: Float16Array
     statistics: TokenStatistics
     texts: list[str]
     keep: bool
@@ -160,7 +153,7 @@ def teacher_vectors(
     *,
     alone: bool = False,
     keep: bool = False,
-) -> npt.NDArray[np.float16]:
+) -> Float16Array:
     """Encode `texts` with the whole encoder, as queries behind `instruction` or, where that is None, as documents:
     (n, H) float16, L2-normalised before rounding.
 
@@ -181,7 +174,7 @@ def teacher_vectors(
     store, digests = TextStore.begin(folder, plan), text_digests(texts)
     with ProgressBar("teacher", total=len(texts), unit="texts") as progress:
 
-        def encode(rows: npt.NDArray[np.int64]) -> ModelRows:
+        def encode(rows: Int64Array) -> ModelRows:
             new = [texts[row] for row in rows.tolist()]
             if instruction is None:
                 made = [encoder.encode_documents(new)]
@@ -192,14 +185,12 @@ def teacher_vectors(
             dense = np.concatenate([one.dense for one in made])
             return model_rows(new, Encoded(dense), [False] * len(new))
 
-        encode_texts(store, digests, _PART, encode, progress, alone=apart)
+        encode_texts(store, digests, encode, progress, alone=apart)
     store.finish(digests, documents=None, keep=keep)
     return store.whole().dense
 
 
-def _tokens(
-    tokenizer: TextTokenizer, texts: Iterable[npt.NDArray[np.int32]], longest: int | None
-) -> list[npt.NDArray[np.int32]]:
+def _tokens(tokenizer: TextTokenizer, texts: Iterable[Int32Array], longest: int | None) -> list[Int32Array]:
     """The known token ids (n,) among the first `longest` of every text."""
     return [tokenizer.known(ids[:longest]) for ids in texts]
 

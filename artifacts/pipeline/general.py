@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Final, Literal, Self
 
 import numpy as np
-import numpy.typing as npt
 import torch
+from lightretriever.artifacts.bundle.manifest import ManifestPart
 from lightretriever.artifacts.corpus.beir import Corpus, Document, file_sha256, has_file, read_queries
+from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.errors import RecipeError
 from lightretriever.artifacts.files.atomic_dir import new_folder
 from lightretriever.artifacts.pipeline.encoded import Rows
@@ -34,7 +35,7 @@ from lightretriever.artifacts.pipeline.recipe import GeneralTableRecipe
 from lightretriever.artifacts.summary import Summary, folder_size, megabytes
 from lightretriever.artifacts.tokens.idf import count_tokens
 from lightretriever.artifacts.tokens.table import TokenTable, write_table
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 __all__ = [
     "GeneralTable",
@@ -52,10 +53,8 @@ _LEAST_COSINE: Final = 0.3
 """Mean cosine of a table's vectors with those of its own encoder, at least; another encoder's has about 0."""
 
 
-class TextsInfo(BaseModel):
+class TextsInfo(ManifestPart):
     """A set of texts that a general table was fitted to: how many documents, and how many queries and sentences."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str
     licence: str
@@ -63,11 +62,9 @@ class TextsInfo(BaseModel):
     queries: int
 
 
-class GeneralTableInfo(BaseModel):
+class GeneralTableInfo(ManifestPart):
     """Facts of a general table: the encoder's name, the SHA-256 of its tokenizer, the agreement with it on held-out
     texts before the fit and after, and what the table was fitted to."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     format: Literal[1] = 1
     encoder: str
@@ -101,7 +98,7 @@ class GeneralTable:
         """SHA-256 of the rows' file, as hex."""
         return file_sha256(self.folder / TABLE_FILE)
 
-    def rows(self) -> npt.NDArray[np.float32]:
+    def rows(self) -> Float32Array:
         """E, (V, H)."""
         table = TokenTable.open(self.folder / TABLE_FILE)
         return table.rows(np.arange(table.shape[0]))

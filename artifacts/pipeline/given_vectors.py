@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Self
 
 import numpy as np
-import numpy.typing as npt
 from lightretriever.artifacts.corpus.beir import file_sha256, read_ids
+from lightretriever.artifacts.dtypes import Float32Array, FloatArray, UInt8Array
 from lightretriever.artifacts.errors import CorpusError, RecipeError
 from lightretriever.artifacts.files.arrays import UNREADABLE, load_npy
 from lightretriever.artifacts.pipeline.encoded import Digests, EncodedCorpus, text_digests
@@ -35,7 +35,7 @@ class GivenVectors(DenseEncoder):
     `doubtful` counts the compared rows that are not the encoder's, and `doubt` names the first of them.
     """
 
-    vectors: npt.NDArray[np.floating]
+    vectors: FloatArray
     texts: Digests
     sha256: str
     doubtful: int = 0
@@ -50,7 +50,7 @@ class GivenVectors(DenseEncoder):
         not finite, and for `ids` that can't be read.
         """
         try:
-            vectors: npt.NDArray[np.floating] = load_npy(path)
+            vectors: FloatArray = load_npy(path)
         except UNREADABLE as error:
             raise RecipeError(
                 f"distil.vectors: {path} can't be read as .npy: {error}.", remedy="Give a file that numpy.save wrote."
@@ -73,7 +73,7 @@ class GivenVectors(DenseEncoder):
             progress.advance(len(texts))
         return Encoded(_unit(self.vectors[self.texts.find(text_digests(texts))]))
 
-    def digests(self, texts: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    def digests(self, texts: UInt8Array) -> UInt8Array:
         """Digests (N, 16) of texts together with their vectors, of the texts' own digests: another vector of a text
         counts as another text."""
         found = bytearray()
@@ -84,13 +84,13 @@ class GivenVectors(DenseEncoder):
         return np.frombuffer(bytes(found), np.uint8).reshape(texts.shape)
 
 
-def _unit(vectors: npt.NDArray[np.floating]) -> npt.NDArray[np.float32]:
+def _unit(vectors: FloatArray) -> Float32Array:
     rows = np.asarray(vectors, dtype=np.float32)
-    unit: npt.NDArray[np.float32] = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    unit: Float32Array = rows / np.linalg.norm(rows, axis=1, keepdims=True)
     return unit
 
 
-def _compare(vectors: npt.NDArray[np.floating], encoder: Encoder, corpus: EncodedCorpus) -> tuple[int, str]:
+def _compare(vectors: FloatArray, encoder: Encoder, corpus: EncodedCorpus) -> tuple[int, str]:
     """Compare some rows with the encoder's own: how many are bad, and what to say of them. Raises RecipeError where
     they are too many."""
     last = len(vectors) - 1
@@ -130,7 +130,7 @@ def _check_ids(path: Path, corpus: EncodedCorpus) -> None:
         )
 
 
-def _check_norms(vectors: npt.NDArray[np.floating], corpus: EncodedCorpus) -> None:
+def _check_norms(vectors: FloatArray, corpus: EncodedCorpus) -> None:
     for start in range(0, len(vectors), _CHUNK):
         norms = np.linalg.norm(np.asarray(vectors[start : start + _CHUNK], dtype=np.float32), axis=1)
         bad = np.flatnonzero(~(np.isfinite(norms) & (norms > 0)))

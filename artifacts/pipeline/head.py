@@ -14,9 +14,10 @@ import numpy as np
 import numpy.typing as npt
 from lightretriever.artifacts.bundle.manifest import ImpactKind
 from lightretriever.artifacts.corpus.lines import read_lines, read_text
+from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.errors import BundleError, CorpusError, ResumeError
 from lightretriever.artifacts.files.arrays import read_array, write_array
-from lightretriever.artifacts.files.workdir import check_plan, read_json
+from lightretriever.artifacts.files.workdir import check_plan, differences, read_json
 from lightretriever.artifacts.pipeline.recipe import Recipe
 from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.tokens.head_queries import HeadQueries, normalised, padded
@@ -97,11 +98,9 @@ def read_heads(recipe: Recipe, facts: Mapping[str, Any], impacts: ImpactKind) ->
         files = head_files(recipe, task, sparse=sparse)
         made = read_json(files[0].with_name("plan.json"), stage="table")
         now = _plan(facts["fingerprint"], instruction, texts, sparse=sparse)
-        if differences := [
-            f"{key}: {made.get(key)!r} there, {now[key]!r} now" for key in now if made.get(key) != now[key]
-        ]:
+        if found := differences(made, now):
             raise ResumeError(
-                f"{files[0].parent}: was made of other inputs ({'; '.join(differences)}).",
+                f"{files[0].parent}: was made of other inputs ({found}).",
                 remedy="Run `lightretriever table` with this recipe again.",
             )
         if missing := [str(file) for file in files if not file.is_file()]:
@@ -128,7 +127,7 @@ def _plan(fingerprint: str, instruction: str, texts: Sequence[str], *, sparse: b
 
 def _encoded(
     encoder: "Encoder", texts: Sequence[str], instruction: str, folder: Path, *, sparse: bool
-) -> tuple[npt.NDArray[np.float32], npt.NDArray[Any] | None]:
+) -> tuple[Float32Array, npt.NDArray[Any] | None]:
     """Vectors (n, H) of texts by the whole model, and padded sparse rows; made in parts, which lie in `folder`."""
     from lightretriever.artifacts.pipeline.language_model import FULL_QUERY_TERMS  # needs torch
 

@@ -25,10 +25,7 @@ __all__ = [
     "FULL_QUERY_TERMS",
     "QUANTIZATION",
     "LanguageModel",
-    "MaxPooledHead",
-    "full_query_states",
     "instruction_prefix",
-    "length_sorted_batches",
     "quantise_top_k",
     "sparse_weights",
 ]
@@ -47,11 +44,11 @@ def sparse_weights(hidden: torch.Tensor, head: torch.Tensor, spans: list[tuple[i
     `head` (V, H) LM head rows. Returns (n, V) in float32, differentiable in `hidden` and `head`. ReLU and ln are
     monotone, so the maximum over positions of h·P is taken first, a slice of one text's positions at a time.
     """
-    max_pooled: Callable[..., torch.Tensor] = MaxPooledHead.apply
+    max_pooled: Callable[..., torch.Tensor] = _MaxPooledHead.apply
     return torch.log1p(torch.relu(max_pooled(hidden, head, spans)))
 
 
-class MaxPooledHead(torch.autograd.Function):
+class _MaxPooledHead(torch.autograd.Function):
     """m[i, v] = max_t h[t]·P[v] over the positions t of text i, with the winning position kept for the backward pass.
 
     The paper's Algorithm 1.
@@ -139,13 +136,11 @@ class LanguageModel(Encoder, SparseEncoder):
         settings = settings or EncodeRecipe()
         names = ("name", "fingerprint", "tokenizer", "tokenizer_json", "device", "embedded")
         shared = {name: getattr(backbone, name) for name in names}
-        size, longest = backbone.vector_size, settings.max_length
-        learned = settings.impacts != "bm25"
         return cls(
             **shared,
-            hidden_size=size,
-            longest=longest,
-            has_sparse=learned,
+            hidden_size=backbone.vector_size,
+            longest=settings.max_length,
+            has_sparse=settings.impacts != "bm25",
             backbone=backbone,
             settings=settings,
         )
@@ -162,7 +157,7 @@ class LanguageModel(Encoder, SparseEncoder):
         sparse: dict[int, ImpactRow] = {}
         batch_tokens = settings.batch_tokens or (32_768 if self.device.type == "cuda" else 1)
         with torch.inference_mode():
-            for batch in length_sorted_batches(sequences, batch_tokens):
+            for batch in _length_sorted_batches(sequences, batch_tokens):
                 states = _last_hidden_states(backbone, [sequences[index] for index in batch])
                 dense[batch] = normalize(states.dense(backbone).float(), dim=1).cpu().numpy()
                 if self.has_sparse:
@@ -196,7 +191,7 @@ class LanguageModel(Encoder, SparseEncoder):
         with torch.inference_mode():
             for start in range(0, len(encoded), _BATCH):
                 part = encoded[start : start + _BATCH]
-                states, weights = full_query_states(self.backbone, prefix, part, _ROW_TOKENS)
+                states, weights = _full_query_states(self.backbone, prefix, part, _ROW_TOKENS)
                 dense[start : start + len(part)] = normalize(states.float(), dim=1).cpu().numpy()
                 for row in weights:
                     terms = row.nonzero()[:, 0]
@@ -220,7 +215,7 @@ def instruction_prefix(backbone: Backbone, instruction: str) -> list[int]:
     return prefix
 
 
-def full_query_states(
+def _full_query_states(
     backbone: Backbone, prefix: list[int], queries: list[list[int]], row_tokens: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Dense states (B, H), not normalised, and sparse weights (B, V) float32 of tokenised queries behind `prefix`."""
@@ -231,7 +226,7 @@ def full_query_states(
     return packed.dense(backbone, len(prefix)), torch.zeros_like(weights).scatter(1, terms, strongest)
 
 
-def length_sorted_batches(sequences: Sequence[Sequence[int]], batch_tokens: int) -> Iterator[list[int]]:
+def _length_sorted_batches(sequences: Sequence[Sequence[int]], batch_tokens: int) -> Iterator[list[int]]:
     """Indices of `sequences` in batches of at most `batch_tokens` padded positions (at least one sequence)."""
     order = sorted(range(len(sequences)), key=lambda index: (-len(sequences[index]), index))
     batch: list[int] = []

@@ -4,11 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Self
 
-import numpy as np
-import numpy.typing as npt
 from lightretriever.artifacts.bundle.batches import EncodedBatch, check_batch, dense_prefix, keep_top_terms
 from lightretriever.artifacts.bundle.manifest import Manifest, SparseInfo
 from lightretriever.artifacts.corpus.beir import Document
+from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.errors import DocumentError, ResumeError
 from lightretriever.artifacts.files.workdir import work_lock
 from lightretriever.artifacts.live.documents import Encoded, read_impacts
@@ -66,7 +65,7 @@ class LaterDocuments:
             batch = self.terms.joined(batch, texts, vectors, rows)
         check_batch(batch, vocab_size=self.manifest.sparse_vocab_size, dimension=size, first=0)
         kept = keep_top_terms(batch, self.manifest.sparse.top_k)
-        given: list[npt.NDArray[np.float32] | None] = [*vectors] if self.manifest.dense else [None] * len(ids)
+        given: list[Float32Array | None] = [*vectors] if self.manifest.dense else [None] * len(ids)
         return [(given[row], self._impacts(kept, row)) for row in range(len(ids))]
 
     def _impacts(self, batch: EncodedBatch, row: int) -> dict[str, int]:

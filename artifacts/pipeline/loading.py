@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 import torch
-from lightretriever.artifacts.errors import LightRetrieverError, ModelError
+from lightretriever.artifacts.errors import BundleError, LightRetrieverError, ModelError
 from lightretriever.artifacts.pipeline.recipe import MODULES_FILE
-from lightretriever.artifacts.tokens.tokenizer import is_of_library
+from lightretriever.artifacts.tokens.tokenizer import TextTokenizer, is_of_library
 from safetensors import safe_open
 from tokenizers import Tokenizer
 
@@ -29,6 +29,7 @@ __all__ = [
     "module_folders",
     "positions",
     "route",
+    "text_tokenizer",
 ]
 
 _LONGEST = 600
@@ -58,6 +59,22 @@ def loading(message: str, *sources: str | Path, remedy: str = "Fetch or save the
                 remedy="Name a model that transformers and sentence-transformers read by themselves.",
             ) from error
         raise ModelError(f"{message}: {type(error).__name__}: {reason.rstrip('.')}.", remedy=remedy) from error
+
+
+def text_tokenizer(theirs: Any, path: str, *, lowercase: bool) -> tuple[TextTokenizer, bytes]:
+    """A model's tokenizer of transformers, or of the library `tokenizers`, as ours, and the content of its
+    tokenizer.json. Raises ModelError where it is no fast one."""
+    backend = theirs if isinstance(theirs, Tokenizer) else getattr(theirs, "backend_tokenizer", None)
+    if backend is None:
+        raise ModelError(
+            f"{path}: this model has no fast tokenizer ({type(theirs).__name__}).",
+            remedy="Convert it to a tokenizer.json first; the query path runs on it.",
+        )
+    content = backend.to_str(pretty=True).encode()
+    try:
+        return TextTokenizer.from_bytes(content, name=f"{path}: tokenizer", lowercase=lowercase), content
+    except BundleError as error:
+        raise ModelError(error.message, remedy=error.remedy) from error
 
 
 def check_vocabulary(rows: int, tokenizer: Tokenizer, framing: Collection[int | None], path: str) -> bool:

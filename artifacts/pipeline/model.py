@@ -13,7 +13,7 @@ from lightretriever.artifacts.pipeline.adapter_files import (
     adapter_settings,
     load_projection,
 )
-from lightretriever.artifacts.pipeline.loading import check_vocabulary, loading
+from lightretriever.artifacts.pipeline.loading import check_vocabulary, loading, text_tokenizer
 from lightretriever.artifacts.pipeline.recipe import Attention, ModelDtype, ModelRecipe, Pooling, name_of
 from lightretriever.artifacts.pipeline.weights import (
     centre_head_rows,
@@ -26,13 +26,7 @@ from lightretriever.artifacts.pipeline.weights import (
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 from transformers import AutoTokenizer, PreTrainedModel
 
-__all__ = [
-    "CHARS_PER_TOKEN",
-    "Backbone",
-    "choose_device",
-    "choose_dtype",
-    "load_model",
-]
+__all__ = ["CHARS_PER_TOKEN", "Backbone", "choose_device", "choose_dtype", "load_model"]
 
 CHARS_PER_TOKEN: Final = 64
 """Of a text, so many characters are tokenised for each token that a document may have."""
@@ -161,8 +155,7 @@ def load_model(recipe: ModelRecipe, work: Path, *, lowercase: bool = True, layer
             model = merge_adapter(model, adapter)
             folders.append(local_folder(adapter))
         theirs = _load_tokenizer([str(folder) for folder in reversed(folders)])
-        content = theirs.backend_tokenizer.to_str(pretty=True).encode()
-        tokenizer = TextTokenizer.from_bytes(content, name=f"{path}: tokenizer", lowercase=lowercase)
+        tokenizer, content = text_tokenizer(theirs, path, lowercase=lowercase)
         wanted = recipe.bos_token or brought.get("bos_token"), recipe.eos_token or brought.get("eos_token")
         bos_id, eos_id = _ends(theirs, tokenizer, *wanted, path)
         check_vocabulary(_embedding_rows(model), theirs.backend_tokenizer, {bos_id, eos_id}, path)
@@ -213,17 +206,11 @@ def _adapter_parts(adapter: str, brought: dict[str, Any], model: PreTrainedModel
 
 
 def _load_tokenizer(folders: list[str]) -> Any:
-    """The fast tokenizer of the first folder that has one."""
+    """The tokenizer of the first folder that has one."""
     with_tokenizer = [folder for folder in folders if (Path(folder) / "tokenizer_config.json").is_file()]
     source = with_tokenizer[0] if with_tokenizer else folders[-1]
     with loading(f"{source}: the tokenizer can't be loaded", source):
-        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
-    if getattr(tokenizer, "backend_tokenizer", None) is None:
-        raise ModelError(
-            f"{source}: this model has no fast tokenizer ({type(tokenizer).__name__}).",
-            remedy="Convert it to a tokenizer.json first; the query path runs on it.",
-        )
-    return tokenizer
+        return AutoTokenizer.from_pretrained(source, trust_remote_code=False)
 
 
 def _token_id(tokenizer: TextTokenizer, token: str | None, path: str) -> int | None:

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import sentence_transformers
 import torch
+from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.errors import ModelError
 from lightretriever.artifacts.pipeline.encoded import ImpactRow
 from lightretriever.artifacts.pipeline.encoder import SparseEncoder, TextModel
@@ -25,11 +25,11 @@ from lightretriever.artifacts.pipeline.loading import (
     longer_than,
     module_folders,
     route,
+    text_tokenizer,
 )
 from lightretriever.artifacts.pipeline.model import choose_device, choose_dtype
 from lightretriever.artifacts.pipeline.recipe import EncodeRecipe, ModelRecipe, name_of
 from lightretriever.artifacts.pipeline.weights import fingerprint, local_folder
-from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 from sentence_transformers.sparse_encoder.modules import SparseStaticEmbedding
 
 __all__ = ["SparseModel", "load_sparse_model"]
@@ -47,7 +47,7 @@ class SparseModel(TextModel, SparseEncoder):
 
     model: sentence_transformers.SparseEncoder
     settings: EncodeRecipe
-    weights: npt.NDArray[np.float32] | None
+    weights: Float32Array | None
 
     def encode_impacts(self, texts: Sequence[str]) -> list[ImpactRow]:
         """Impacts of documents, the highest `top_k` of each. Raises ModelError for weights that are not finite."""
@@ -90,8 +90,7 @@ def load_sparse_model(recipe: ModelRecipe, settings: EncodeRecipe) -> SparseMode
                 f"{path}: queries and documents have different tokenizers, so their terms are others.",
                 remedy="Fetch or save the model again.",
             )
-        content = theirs.backend_tokenizer.to_str(pretty=True).encode()
-        tokenizer = TextTokenizer.from_bytes(content, name=f"{path}: tokenizer", lowercase=settings.lowercase)
+        tokenizer, content = text_tokenizer(theirs, path, lowercase=settings.lowercase)
         size = model.encode_document(["a"], convert_to_sparse_tensor=False, show_progress_bar=False).shape[1]
         if tokenizer.vocab_size > size:
             raise ModelError(
@@ -116,9 +115,9 @@ def load_sparse_model(recipe: ModelRecipe, settings: EncodeRecipe) -> SparseMode
         )
 
 
-def _positive(weight: torch.Tensor, vocab_size: int, path: str) -> npt.NDArray[np.float32]:
+def _positive(weight: torch.Tensor, vocab_size: int, path: str) -> Float32Array:
     """Weights (V,) of a query's tokens. Those of 0 become too small to matter, as a bundle has none of 0."""
-    weights: npt.NDArray[np.float32] = weight.detach().float().cpu().numpy()[:vocab_size]
+    weights: Float32Array = weight.detach().float().cpu().numpy()[:vocab_size]
     bad = np.flatnonzero(~(weights >= 0) | np.isinf(weights))
     if len(bad):
         raise ModelError(

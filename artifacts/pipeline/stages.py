@@ -26,15 +26,15 @@ from pathlib import Path
 from typing import Any, Final, Literal, Self
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from lightretriever.artifacts.corpus.beir import file_sha256
 from lightretriever.artifacts.dense.build import check_factory
+from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.errors import BundleError, ModelError, RecipeError
 from lightretriever.artifacts.files.arrays import read_array, write_array
 from lightretriever.artifacts.files.workdir import check_plan, read_json, write_atomically
 from lightretriever.artifacts.pipeline.adapter_files import adapter_file, adapter_settings, load_embedding_bag
-from lightretriever.artifacts.pipeline.build import check_corpus, fit_settings, queries_sha256, refined_folder
+from lightretriever.artifacts.pipeline.build import encoded_texts, fit_settings, queries_sha256, refined_folder
 from lightretriever.artifacts.pipeline.encode import EncodeSummary, encode_corpus
 from lightretriever.artifacts.pipeline.encoded import Part, TextStore, encoded_corpus
 from lightretriever.artifacts.pipeline.encoder import PART, Encoder, rows_per_pass, token_rows
@@ -59,17 +59,7 @@ __all__ = ["TableInfo", "TablesSummary", "load_recipe_encoders", "run_encode", "
 
 _COMPARED: Final = 64  # texts of the corpus by which a general table is known as the encoder's
 
-_FITTED_BY: Final = (
-    "device",
-    "documents",
-    "encoded",
-    "general",
-    "queries",
-    "settings",
-    "software",
-    "table",
-    "teacher",
-)
+_FITTED_BY: Final = ("device", "documents", "encoded", "general", "queries", "settings", "software", "table", "teacher")
 """Keys of the plan of a fitted table that say what it is fitted to, and how."""
 
 
@@ -167,7 +157,7 @@ def load_recipe_encoders(recipe: Recipe, documents: int | None = None) -> Encode
     return encoders
 
 
-def _recipe_idf(recipe: Recipe, encoders: Encoders) -> npt.NDArray[np.float32] | None:
+def _recipe_idf(recipe: Recipe, encoders: Encoders) -> Float32Array | None:
     """The IDF weights that the recipe asks for, or that its adapter brings; those of the corpus are left to `index`."""
     model, vocab_size = recipe.sparse or recipe.model, encoders.terms.vocab_size
     wanted, adapter = model.idf, model.adapter
@@ -223,7 +213,7 @@ def run_tables(recipe: Recipe, encoders: Encoders, *, encoded: bool = False) -> 
     if weights is not None:
         plan["row_weights"] = idf_sha256(weights)
 
-    def make(task: str) -> npt.NDArray[np.float32]:
+    def make(task: str) -> Float32Array:
         if task in recipe.tables:
             return load_embedding_bag(recipe.tables[task], encoder.tokenizer.vocab_size, encoder.hidden_size)
         rows = token_rows(encoder, recipe.tasks[task], folders[task])
@@ -233,11 +223,7 @@ def run_tables(recipe: Recipe, encoders: Encoders, *, encoded: bool = False) -> 
     if missing := [f"tables.{task}: {file}" for task, file in recipe.tables.items() if not file.is_file()]:
         raise RecipeError(f"{', '.join(missing)}: there is no such file.", remedy="Give the release's emb_bag.pt.")
     for task, file in recipe.tables.items():
-        plans[task] = {
-            "model": encoders.fingerprint,
-            "instruction": recipe.tasks[task],
-            "file": file_sha256(file),
-        }
+        plans[task] = {"model": encoders.fingerprint, "instruction": recipe.tasks[task], "file": file_sha256(file)}
     return _make(recipe, folders, plans, make)
 
 
@@ -255,9 +241,7 @@ def run_refine(recipe: Recipe) -> TablesSummary:
         raise RecipeError("refine: the recipe has no such section.", remedy="Add it: `refine: {}` takes the defaults.")
     folders = {task: refined_folder(recipe, task) for task in recipe.tasks}
     begun = {task: read_json(recipe.work / "tables" / task / "plan.json") for task in recipe.tasks}
-    store = TextStore(recipe.work / "encode")
-    store.places()
-    check_corpus(recipe, store)
+    store = encoded_texts(recipe)
     plan = {
         "documents": store.documents,
         "encoded": hashlib.sha256(json.dumps(store.plan, sort_keys=True).encode()).hexdigest(),
@@ -339,7 +323,7 @@ def _make(
     recipe: Recipe,
     folders: Mapping[str, Path],
     plans: Mapping[str, dict[str, Any]],
-    make: Callable[[str], FittedTable | npt.NDArray[np.float32]],
+    make: Callable[[str], FittedTable | Float32Array],
 ) -> TablesSummary:
     """Make the tables that are not there yet, each in its folder and guarded by its plan; all plans are checked first.
 
@@ -364,7 +348,7 @@ def _make(
     return TablesSummary.of(recipe, files)
 
 
-def _row_weights(recipe: Recipe, encoder: Encoder) -> npt.NDArray[np.float32] | None:
+def _row_weights(recipe: Recipe, encoder: Encoder) -> Float32Array | None:
     """What rows are multiplied by: its own IDF for an adapter trained with `idf_rows`, whatever queries weigh."""
     adapter = recipe.model.adapter
     if adapter is None or not adapter_settings(adapter).get("idf_rows"):

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any, Final, Self, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 from lightretriever.artifacts.bundle.batches import EncodedBatch, dense_prefix
 from lightretriever.artifacts.bundle.manifest import ExpansionInfo
+from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.errors import ResumeError
-from lightretriever.artifacts.files.workdir import read_json, write_atomically
+from lightretriever.artifacts.files.workdir import differences, read_json, write_atomically
 from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder, impact_row
 from lightretriever.artifacts.pipeline.encoded import EncodedCorpus, ImpactRow, ModelRows, TermCounts, TextStore, csr
 from lightretriever.artifacts.pipeline.expansion import Expansion, word_rows
@@ -43,7 +43,7 @@ _SAMPLE: Final = 1000
 Which: TypeAlias = Sequence[str] | range
 """Documents: their texts, or where they are in the corpus that was counted."""
 
-Expand: TypeAlias = tuple[ExpansionInfo, npt.NDArray[np.float32]]
+Expand: TypeAlias = tuple[ExpansionInfo, Float32Array]
 """How to expand documents, and by which token table (V, D)."""
 
 
@@ -110,11 +110,9 @@ class TermImpacts:
         counted = read_json(work / _BM25)
         made = counted.get("by", {})  # earlier versions did not say
         now = _counted_by(leg, corpus_sha256, made.get("documents", 0) if documents is None else documents)
-        if differences := [
-            f"{key}: {made.get(key)!r} there, {now[key]!r} now" for key in now if made.get(key) != now[key]
-        ]:
+        if found := differences(made, now):
             raise ResumeError(
-                f"{work / _BM25}: was counted for another bundle ({'; '.join(differences)}).",
+                f"{work / _BM25}: was counted for another bundle ({found}).",
                 remedy="Run `lightretriever index` with this recipe again, and serve or push that bundle.",
             )
         vocabularies = dict(zip(("words", "tokens"), _apart(leg.vocabulary), strict=True))
@@ -134,9 +132,7 @@ class TermImpacts:
         """The terms by number, growing; None where a number is a token id."""
         return None if self.words is None else self.words.bm25.numbers.names
 
-    def joined(
-        self, batch: EncodedBatch, which: Which, dense: npt.NDArray[np.float32], rows: ModelRows
-    ) -> EncodedBatch:
+    def joined(self, batch: EncodedBatch, which: Which, dense: Float32Array, rows: ModelRows) -> EncodedBatch:
         """A batch with the terms and impacts of its n documents, which have the vectors `dense` (n, D) of length 1, and
         the impacts of tokens in `rows` where the model learned them."""
         found = tokens = self._tokens(which, rows.sparse())

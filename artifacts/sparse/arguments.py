@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from lightretriever.artifacts import kernels
 from lightretriever.artifacts.corpus.bounds import MAX_IMPACT
+from lightretriever.artifacts.dtypes import Float32Array, FloatArray, Int32Array, IntegerArray
 
 __all__ = ["check_k", "check_ordinals", "check_rows", "scores_of", "weighted_ids", "weighted_query"]
 
@@ -15,9 +16,7 @@ _MAX_TERM: Final = int(np.iinfo(np.int32).max)
 _MAX_SCORE: Final = float(np.finfo(np.float32).max)
 
 
-def weighted_query(
-    terms: Sequence[str], weights: npt.NDArray[np.floating[Any]]
-) -> tuple[list[str], npt.NDArray[np.float32]]:
+def weighted_query(terms: Sequence[str], weights: FloatArray) -> tuple[list[str], Float32Array]:
     """The different terms (u,) of a query (t,), and the sums (u,) float32 of their weights, none 0; see `weighted_ids`.
 
     Raises ValueError for weights that are not one for each term, as `weighted_ids` does for others.
@@ -29,9 +28,7 @@ def weighted_query(
     return [names[place] for place in kept.tolist()], sums
 
 
-def weighted_ids(
-    terms: npt.NDArray[np.integer[Any]], weights: npt.NDArray[np.floating[Any]]
-) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
+def weighted_ids(terms: IntegerArray, weights: FloatArray) -> tuple[Int32Array, Float32Array]:
     """The different terms (u,) int32 of a query (t,), ascending, and the sums (u,) float32 of their weights, none 0.
 
     Weights are cut to multiples of a power of two, so that sums in double of the products of weight and impact are
@@ -51,12 +48,12 @@ def weighted_ids(
     return kernels.weighted_terms(np.ascontiguousarray(terms, np.int32), np.ascontiguousarray(weights, np.float32))
 
 
-def scores_of(shares: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+def scores_of(shares: Float32Array) -> Float32Array:
     """The scores (m,) float32 of documents by the products (m, t) float32 of weight and impact of a query's terms: the
     bits that `ImpactIndex.scores` gives, if the weights are those of `weighted_ids`."""
     added = np.maximum(shares, 0).sum(axis=1, dtype=np.float64).astype(np.float32)
     subtracted = np.maximum(-shares, 0).sum(axis=1, dtype=np.float64).astype(np.float32)
-    scores: npt.NDArray[np.float32] = added - subtracted
+    scores: Float32Array = added - subtracted
     return scores
 
 
@@ -66,18 +63,13 @@ def check_k(k: int) -> None:
         raise ValueError(f"k is {k}; it must be 1 or more.")
 
 
-def check_ordinals(ordinals: npt.NDArray[np.integer[Any]], count: int, path: Path) -> None:
+def check_ordinals(ordinals: IntegerArray, count: int, path: Path) -> None:
     """Raise ValueError unless ordinals are integers of shape (m,) below the `count` of documents in `path`."""
     _check_range("ordinals", ordinals, count - 1, path)
 
 
 def check_rows(
-    ids: Sequence[str],
-    indptr: npt.NDArray[np.integer[Any]],
-    terms: npt.NDArray[np.integer[Any]],
-    impacts: npt.NDArray[np.integer[Any]],
-    *,
-    vocab_size: int,
+    ids: Sequence[str], indptr: IntegerArray, terms: IntegerArray, impacts: IntegerArray, *, vocab_size: int
 ) -> None:
     """Raise ValueError, which names the document, unless these are the terms and impacts of n documents in CSR form:
     `indptr` (n + 1,) rises from 0 to nnz, `terms` (nnz,) are below `vocab_size`, none twice in a document, and

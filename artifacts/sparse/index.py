@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 from lightretriever.artifacts.corpus.bounds import MAX_COUNTED
 from lightretriever.artifacts.corpus.fields import Order
+from lightretriever.artifacts.dtypes import Float32Array, FloatArray, Int32Array, Int64Array, IntegerArray, UInt8Array
 from lightretriever.artifacts.errors import TooManyValuesError
 from lightretriever.artifacts.sparse.arguments import check_k, check_ordinals, weighted_query
 from lightretriever.artifacts.sparse.java_bytes import (
@@ -45,7 +45,7 @@ class DocumentSet:
     bytes; count: how many."""
 
     handle: JavaObject
-    bits: npt.NDArray[np.uint8]
+    bits: UInt8Array
     count: int
 
 
@@ -66,13 +66,8 @@ class ImpactIndex(LuceneIndex):
         self._impacts = java_class("lightretriever.ImpactSearch")
 
     def search(
-        self,
-        terms: Sequence[str],
-        weights: npt.NDArray[np.floating[Any]],
-        k: int,
-        among: DocumentSet | None = None,
-        seconds: float = inf,
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+        self, terms: Sequence[str], weights: FloatArray, k: int, among: DocumentSet | None = None, seconds: float = inf
+    ) -> tuple[Int64Array, Float32Array]:
         """The exact best `k` documents, of those `among`, that score above 0.
 
         `terms` (t,) are those of the bundle's vocabulary, `weights` (t,) their weights, finite; a term that comes twice
@@ -87,12 +82,7 @@ class ImpactIndex(LuceneIndex):
         most = min(k, max(1, self.count))
         return unpack_hits(from_java(java_call(self._impacts.search, self.handle, *query, most, handle, nanoseconds)))
 
-    def scores(
-        self,
-        terms: Sequence[str],
-        weights: npt.NDArray[np.floating[Any]],
-        ordinals: npt.NDArray[np.integer[Any]],
-    ) -> npt.NDArray[np.float32]:
+    def scores(self, terms: Sequence[str], weights: FloatArray, ordinals: IntegerArray) -> Float32Array:
         """The scores (m,) float32 of the documents `ordinals` (m,), as `search` gives them; 0.0 where no term matches.
 
         Raises ValueError on bad arguments, such as an ordinal that no document has.
@@ -105,7 +95,7 @@ class ImpactIndex(LuceneIndex):
         scores[order] = np.frombuffer(packed, dtype="<f4")
         return scores
 
-    def impacts(self, terms: Sequence[str], ordinals: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.int32]:
+    def impacts(self, terms: Sequence[str], ordinals: IntegerArray) -> Int32Array:
         """The impact of each term (t,) in each document (m,), (m, t) int32: 0 where the document lacks the term.
 
         Raises ValueError on bad arguments.
@@ -118,15 +108,13 @@ class ImpactIndex(LuceneIndex):
         impacts[order] = np.frombuffer(packed, dtype="<i4").reshape(impacts.shape)
         return impacts
 
-    def terms(self, ordinal: int) -> tuple[list[str], npt.NDArray[np.int32]]:
+    def terms(self, ordinal: int) -> tuple[list[str], Int32Array]:
         """All terms (n,) of a document, in the order of their UTF-8, and their impacts (n,) int32. As slow as
         `rows`."""
         _, names, terms, impacts = self.rows(ordinal, ordinal + 1)
         return [names[term] for term in terms.tolist()], impacts
 
-    def rows(
-        self, first: int, end: int
-    ) -> tuple[npt.NDArray[np.int64], list[str], npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+    def rows(self, first: int, end: int) -> tuple[Int64Array, list[str], Int32Array, Int32Array]:
         """All terms of the documents `first` to `end` - 1, in CSR form: indptr (end - first + 1,) int64; the different
         terms (u,), in the order of their UTF-8; their places (n,) int32, ascending in each document; and impacts (n,)
         int32.
@@ -160,7 +148,7 @@ class ImpactIndex(LuceneIndex):
 
     def listed(
         self, among: DocumentSet | None, order: Order | None, offset: int, count: int, seconds: float = inf
-    ) -> npt.NDArray[np.int64]:
+    ) -> Int64Array:
         """The documents (m,) from the one at `offset` on, up to `count`, of those `among`, in an order, or in that of
         writing; ties are by ordinal. Raises ValueError for a negative number, and TimeoutError where an order takes
         longer than `seconds`."""
@@ -177,13 +165,13 @@ class ImpactIndex(LuceneIndex):
         found = from_java(java_call(page, self.handle, *arguments, order.descending, offset, count, nanoseconds))
         return np.frombuffer(found, dtype="<i4").astype(np.int64)
 
-    def chosen(self, bits: npt.NDArray[np.uint8]) -> DocumentSet:
+    def chosen(self, bits: UInt8Array) -> DocumentSet:
         """The documents whose bits are set, of bits (b,) as a `DocumentSet` of this index has them."""
         filters = java_class("lightretriever.DocumentFilter")
         handle = java_call(filters.ofBits, bytearray(bits.tobytes()), self.count)
         return DocumentSet(handle, bits, int(java_call(filters.count, handle)))
 
-    def counts(self, field: str, ordinals: npt.NDArray[np.integer[Any]]) -> list[tuple[str, int]]:
+    def counts(self, field: str, ordinals: IntegerArray) -> list[tuple[str, int]]:
         """The values of a keyword field in different documents (m,), each with the number of documents that have it.
 
         Most frequent first, ties by value. Raises ValueError on a bad ordinal, and TooManyValuesError for more than
@@ -202,7 +190,7 @@ class ImpactIndex(LuceneIndex):
         arguments = (self._handle_of(among), pack_text("field", field), MAX_COUNTED)
         return _most_frequent(field, java_call(counts, self.handle, *arguments))
 
-    def spread(self, count: int) -> npt.NDArray[np.int64]:
+    def spread(self, count: int) -> Int64Array:
         """The ordinals of up to `count` documents from all over the index, ascending."""
         (total,) = self.totals([None])
         places = np.linspace(0, total - 1, min(count, total)).astype(np.int64)
@@ -215,7 +203,7 @@ class ImpactIndex(LuceneIndex):
             return found
         return found if self.alive.bits[found >> 3] >> (found & 7) & 1 else None
 
-    def documents(self, ordinals: npt.NDArray[np.integer[Any]]) -> list[bytes]:
+    def documents(self, ordinals: IntegerArray) -> list[bytes]:
         """The stored JSON of the documents `ordinals` (m,), byte for byte as added. ValueError on a bad ordinal."""
         check_ordinals(ordinals, self.count, self.path)
         rest = np.argsort(ordinals, kind="stable")  # Lucene reads in ascending order
@@ -247,7 +235,7 @@ def _most_frequent(field: str, counts: JavaObject | None) -> list[tuple[str, int
     return sorted(unpack_counts(from_java(counts)), key=lambda one: (-one[1], one[0]))
 
 
-def pack_query(terms: Sequence[str], weights: npt.NDArray[np.floating[Any]]) -> tuple[bytearray, bytearray, bytearray]:
+def pack_query(terms: Sequence[str], weights: FloatArray) -> tuple[bytearray, bytearray, bytearray]:
     """The terms (t,) of a query and their weights (t,), for Java. ValueError as `weighted_query` has it."""
     names, values = weighted_query(terms, weights)
     return *pack_texts(utf8("term", names)), pack_floats(values)

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from lightretriever.artifacts.dtypes import Float32Array, Int64Array
 from lightretriever.artifacts.sparse.jvm import JavaObject
 
 __all__ = [
@@ -63,7 +64,7 @@ def unpack_counts(packed: bytes) -> list[tuple[str, int]]:
     return list(zip(texts, numbers, strict=True))
 
 
-def unpack_hits(packed: bytes) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+def unpack_hits(packed: bytes) -> tuple[Int64Array, Float32Array]:
     """m int32 ordinals and m float32 scores, as Java's TermSearch.best packs them."""
     count = len(packed) // 8
     ordinals = np.frombuffer(packed, dtype="<i4", count=count).astype(np.int64)

@@ -2,11 +2,10 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 import numpy as np
-import numpy.typing as npt
+from lightretriever.artifacts.dtypes import Int32Array
 from lightretriever.artifacts.errors import BundleError, JavaError
 from lightretriever.artifacts.sparse.java_bytes import from_java, pack_texts, unpack_texts, utf8
 from lightretriever.artifacts.sparse.jvm import JavaObject, java_call, java_class
@@ -70,7 +69,7 @@ class LuceneIndex:
             return None  # an id that is no Unicode text can't have been indexed
         return None if found < 0 else found
 
-    def ordinals(self, ids: Sequence[str]) -> npt.NDArray[np.int32]:
+    def ordinals(self, ids: Sequence[str]) -> Int32Array:
         """The ordinals of the last documents with these ids, (n,) int32, -1 where there is no such document. Raises
         ValueError for an id that is no Unicode text."""
         packed = pack_texts(utf8("document id", ids))
@@ -92,7 +91,5 @@ class LuceneIndex:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()

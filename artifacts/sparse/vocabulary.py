@@ -21,15 +21,7 @@ from lightretriever.artifacts.sparse.java_bytes import from_java, pack_text, pac
 from lightretriever.artifacts.sparse.jvm import JavaObject, java_call, java_class
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 
-__all__ = [
-    "Language",
-    "Place",
-    "Vocabulary",
-    "VocabularyKind",
-    "term_problem",
-    "word_analyzer",
-    "words_of",
-]
+__all__ = ["Language", "Place", "Vocabulary", "VocabularyKind", "term_problem", "word_analyzer", "words_of"]
 
 VocabularyKind = Literal["tokens", "words", "both"]
 

@@ -9,15 +9,14 @@ segment, and documents keep their order. Documents that come later are written b
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Final, Self
 from weakref import finalize
 
 import numpy as np
-import numpy.typing as npt
 import orjson
 from lightretriever.artifacts.corpus.bounds import MAX_DOCUMENT_BYTES, MAX_ID_BYTES, MAX_TERM
 from lightretriever.artifacts.corpus.fields import FieldKind, indexed_values
+from lightretriever.artifacts.dtypes import Int64Array, IntegerArray
 from lightretriever.artifacts.errors import BundleError, JavaError
 from lightretriever.artifacts.sparse.arguments import check_rows
 from lightretriever.artifacts.sparse.index import ImpactIndex
@@ -85,9 +84,7 @@ class LuceneWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         if kind is None:
             self.close()
         else:
@@ -111,13 +108,7 @@ class LuceneWriter:
 class ImpactIndexWriter(LuceneWriter):
     """Writes the index that `ImpactIndex` opens."""
 
-    def __init__(
-        self,
-        path: Path,
-        fields: Mapping[str, FieldKind] | None = None,
-        *,
-        spellings: bool = False,
-    ) -> None:
+    def __init__(self, path: Path, fields: Mapping[str, FieldKind] | None = None, *, spellings: bool = False) -> None:
         """`fields` are the documents' declared fields, see `artifacts.corpus.fields`. With `spellings`, those of title
         and text are indexed too, see `artifacts.sparse.spelling`.
 
@@ -132,9 +123,9 @@ class ImpactIndexWriter(LuceneWriter):
         self,
         ids: Sequence[str],
         documents: Sequence[bytes],
-        indptr: npt.NDArray[np.integer[Any]],
-        terms: npt.NDArray[np.integer[Any]],
-        impacts: npt.NDArray[np.integer[Any]],
+        indptr: IntegerArray,
+        terms: IntegerArray,
+        impacts: IntegerArray,
         names: Sequence[str] | None = None,
     ) -> None:
         """Add n documents, in order.
@@ -222,9 +213,7 @@ def chunks(ids: Sequence[bytes], texts: Sequence[bytes], terms: Iterable[int]) -
         yield start, len(ids)
 
 
-def numbered(
-    impacts: Sequence[Mapping[str, int]],
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64], list[str]]:
+def numbered(impacts: Sequence[Mapping[str, int]]) -> tuple[Int64Array, Int64Array, Int64Array, list[str]]:
     """The impacts of n documents by term in CSR form: indptr (n + 1,), the terms' places among all, and impacts (nnz,),
     and the different terms."""
     places = {term: place for place, term in enumerate(dict.fromkeys(chain.from_iterable(impacts)))}

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
+from lightretriever.artifacts.dtypes import Float32Array, Int32Array
 from lightretriever.artifacts.errors import BundleError
 from lightretriever.artifacts.files.arrays import UNREADABLE, load_npy, write_array
 from lightretriever.artifacts.files.reading import read_bounded
@@ -24,7 +25,7 @@ _CHUNK: Final = 8192
 _SPARSE: Final = np.dtype([("term", "<i4"), ("weight", "<f4")])
 _FETCH: Final = "Fetch or build the bundle again."
 
-SparseRow = tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]
+SparseRow = tuple[Int32Array, Float32Array]
 """Token ids (t,), ascending, and their weights (t,), above 0."""
 
 
@@ -44,7 +45,7 @@ def padded(rows: Sequence[SparseRow], width: int) -> npt.NDArray[Any]:
 class HeadQuery(NamedTuple):
     """A query as the model read it: `dense` (D,) float32 of length 1; `sparse`, None if the model gave no weights."""
 
-    dense: npt.NDArray[np.float32]
+    dense: Float32Array
     sparse: SparseRow | None
 
 

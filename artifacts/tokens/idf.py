@@ -14,19 +14,11 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
+from lightretriever.artifacts.dtypes import Float32Array, Float64Array, Int32Array, Int64Array
 from lightretriever.artifacts.errors import BundleError, CorpusError
-from lightretriever.artifacts.files.arrays import UNREADABLE, load_npy, write_array
+from lightretriever.artifacts.files.arrays import load_part, write_array
 
-__all__ = [
-    "IDF_FILE",
-    "TokenStatistics",
-    "count_tokens",
-    "idf_sha256",
-    "idf_weights",
-    "load_idf",
-    "save_idf",
-]
+__all__ = ["IDF_FILE", "TokenStatistics", "count_tokens", "idf_sha256", "idf_weights", "load_idf", "save_idf"]
 
 IDF_FILE: Final = "idf.npy"
 """The name of the file, in a bundle and beside an adapter."""
@@ -39,17 +31,15 @@ class TokenStatistics:
     """Counts of a corpus: its N `documents`, and the document `frequencies` df (V,) int64."""
 
     documents: int
-    frequencies: npt.NDArray[np.int64]
+    frequencies: Int64Array
 
-    def idf(self) -> npt.NDArray[np.float64]:
+    def idf(self) -> Float64Array:
         """IDF of all tokens (V,), in natural logarithms; above 0 even for a token of every one of millions."""
-        weights: npt.NDArray[np.float64] = np.log1p(
-            (self.documents - self.frequencies + 0.5) / (self.frequencies + 0.5)
-        )
+        weights: Float64Array = np.log1p((self.documents - self.frequencies + 0.5) / (self.frequencies + 0.5))
         return weights
 
 
-def count_tokens(documents: Iterable[npt.NDArray[np.int32]], vocab_size: int) -> TokenStatistics:
+def count_tokens(documents: Iterable[Int32Array], vocab_size: int) -> TokenStatistics:
     """Count a corpus given as the token ids (n,) of each document; V is `vocab_size`.
 
     Raises CorpusError when there are no documents, and ValueError for an id outside 0..V-1.
@@ -68,39 +58,34 @@ def count_tokens(documents: Iterable[npt.NDArray[np.int32]], vocab_size: int) ->
     return TokenStatistics(count, frequencies)
 
 
-def idf_weights(documents: Iterable[npt.NDArray[np.int32]], vocab_size: int) -> npt.NDArray[np.float32]:
+def idf_weights(documents: Iterable[Int32Array], vocab_size: int) -> Float32Array:
     """IDF of every token, (V,) float32, finite and positive; arguments and errors are those of `count_tokens`."""
     return count_tokens(documents, vocab_size).idf().astype(np.float32)
 
 
-def idf_sha256(idf: npt.NDArray[np.float32]) -> str:
+def idf_sha256(idf: Float32Array) -> str:
     """SHA-256 of the values, as hex; the plan of a work directory identifies the weights by it."""
     return hashlib.sha256(idf.tobytes()).hexdigest()
 
 
-def save_idf(path: Path, idf: npt.NDArray[np.float32]) -> None:
+def save_idf(path: Path, idf: Float32Array) -> None:
     """Write the weights (V,) float32 as `.npy`. Raises BundleError for what `load_idf` would refuse."""
     _check(path, idf, idf.size)
     write_array(path, idf)
 
 
-def load_idf(path: Path, vocab_size: int) -> npt.NDArray[np.float32]:
+def load_idf(path: Path, vocab_size: int) -> Float32Array:
     """Read weights that `save_idf` wrote, (V,) float32, with V as `vocab_size`.
 
     Raises BundleError when the file is missing, no `.npy`, of another shape or number type, or when a value is not
     finite and positive.
     """
-    try:
-        idf: npt.NDArray[np.float32] = load_npy(path, mapped=False)
-    except FileNotFoundError as error:
-        raise BundleError(f"{path}: the file is missing.", remedy=_REMEDY) from error
-    except UNREADABLE as error:
-        raise BundleError(f"{path}: not a NumPy array: {error}.", remedy=_REMEDY) from error
+    idf: Float32Array = load_part(path, _REMEDY, mapped=False)
     _check(path, idf, vocab_size)
     return idf
 
 
-def _check(path: Path, idf: npt.NDArray[np.float32], vocab_size: int) -> None:
+def _check(path: Path, idf: Float32Array, vocab_size: int) -> None:
     if idf.dtype != np.float32 or idf.shape != (vocab_size,):
         found = f"{idf.dtype.name} of shape {idf.shape}"
         raise BundleError(

@@ -10,8 +10,9 @@ from typing import Final, Literal, TypeVar, cast, get_args
 import numpy as np
 import numpy.typing as npt
 from lightretriever.artifacts import kernels
+from lightretriever.artifacts.dtypes import Float32Array, IntegerArray
 from lightretriever.artifacts.errors import BundleError
-from lightretriever.artifacts.files.arrays import UNREADABLE, load_npy
+from lightretriever.artifacts.files.arrays import load_part
 from lightretriever.artifacts.files.atomic_file import writing
 
 __all__ = ["TableDtype", "TokenTable", "scale_path", "write_table"]
@@ -29,7 +30,7 @@ def scale_path(path: AnyPath) -> AnyPath:
     return path.with_suffix(".scale.npy")
 
 
-def write_table(path: Path, rows: npt.NDArray[np.float32], dtype: TableDtype = "float16") -> None:
+def write_table(path: Path, rows: Float32Array, dtype: TableDtype = "float16") -> None:
     """Write `rows`, float32 (V, D), as `.npy`.
 
     An int8 table gets a second file with one float32 scale per row, shape (V,): `row = int8 * scale`, with an error of
@@ -63,7 +64,7 @@ def write_table(path: Path, rows: npt.NDArray[np.float32], dtype: TableDtype = "
 class TokenTable:
     """A token table on disk, memory-mapped: opening it reads only the header, a lookup only the rows it needs."""
 
-    def __init__(self, rows: npt.NDArray[np.generic], scales: npt.NDArray[np.float32] | None) -> None:
+    def __init__(self, rows: npt.NDArray[np.generic], scales: Float32Array | None) -> None:
         self._rows = np.asarray(rows)  # a view of the map; indexing a memmap itself costs several times as much
         self._scales = None if scales is None else np.asarray(scales)
         self.sums = kernels.Table(self._rows, self._scales)
@@ -78,20 +79,17 @@ class TokenTable:
         Raises BundleError when a file is missing or not `.npy`, or when its shape or number type is not a table's.
         """
         path = Path(path)
-        rows = _map(path)
+        rows = load_part(path, _AGAIN)
         if rows.ndim != 2 or 0 in rows.shape:
             raise BundleError(f"{path}: a token table has shape (V, D), found {rows.shape}.", remedy=_AGAIN)
         if rows.dtype.name not in get_args(TableDtype):
             expected = ", ".join(get_args(TableDtype))
             raise BundleError(f"{path}: the rows are {rows.dtype.name}, expected one of {expected}.", remedy=_AGAIN)
         if not (rows.flags.c_contiguous and rows.dtype.isnative):
-            raise BundleError(
-                f"{path}: the rows are not a C array in this processor's byte order.",
-                remedy=_AGAIN,
-            )
+            raise BundleError(f"{path}: the rows are not a C array in this processor's byte order.", remedy=_AGAIN)
         if rows.dtype != np.int8:
             return cls(rows, None)
-        scales = _map(scale_path(path))
+        scales = load_part(scale_path(path), _AGAIN)
         if scales.shape != rows.shape[:1] or scales.dtype != np.float32:
             raise BundleError(
                 f"{scale_path(path)}: expected {rows.shape[0]} float32 scales, one per row of {path.name}, "
@@ -100,7 +98,7 @@ class TokenTable:
             )
         return cls(rows, scales.astype(np.float32, copy=False))
 
-    def rows(self, ids: npt.NDArray[np.integer]) -> npt.NDArray[np.float32]:
+    def rows(self, ids: IntegerArray) -> Float32Array:
         """The rows E[t] of the token ids `ids`, shape (n,), as float32 of shape (n, D).
 
         Raises ValueError for an id outside 0..V-1.
@@ -108,13 +106,13 @@ class TokenTable:
         if ids.size and not 0 <= ids.min() <= ids.max() < self.shape[0]:
             outside = next(number for number in ids if not 0 <= number < self.shape[0])
             raise ValueError(f"token id {outside} is outside the table's 0..{self.shape[0] - 1}")
-        rows: npt.NDArray[np.float32] = self._rows[ids].astype(np.float32)
+        rows: Float32Array = self._rows[ids].astype(np.float32)
         if self._scales is not None:
             rows *= self._scales[ids][:, None]
         return rows
 
 
-def _check_values(path: Path, values: npt.NDArray[np.float32], dtype: TableDtype, start: int) -> None:
+def _check_values(path: Path, values: Float32Array, dtype: TableDtype, start: int) -> None:
     """Raise BundleError for the first row with a value that `dtype` can't hold."""
     limit = float(np.finfo(np.float16).max) if dtype == "float16" else float(np.finfo(np.float32).max)
     bad = ~(np.abs(values) <= limit)  # NaN compares as false
@@ -127,18 +125,9 @@ def _check_values(path: Path, values: npt.NDArray[np.float32], dtype: TableDtype
         )
 
 
-def _quantise(values: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float32]]:
+def _quantise(values: Float32Array) -> tuple[npt.NDArray[np.int8], Float32Array]:
     """Symmetric int8 with one scale per row: `scale = max|row| / 127`. Shapes (n, D) and (n,)."""
     # The smallest normal number prevents a division by zero in rows of zeros (and of subnormals).
     scales = np.maximum(np.abs(values).max(axis=1) / np.float32(_INT8_LIMIT), np.finfo(np.float32).tiny)
     quantised = np.rint(values / scales[:, None]).clip(-_INT8_LIMIT, _INT8_LIMIT)
     return quantised.astype(np.int8), scales.astype(np.float32)
-
-
-def _map(path: Path) -> npt.NDArray[np.generic]:
-    try:
-        return load_npy(path)
-    except FileNotFoundError as error:
-        raise BundleError(f"{path}: the file is missing.", remedy=_AGAIN) from error
-    except UNREADABLE as error:
-        raise BundleError(f"{path}: not a NumPy array: {error}.", remedy=_AGAIN) from error

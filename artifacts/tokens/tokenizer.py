@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import orjson
+from lightretriever.artifacts.dtypes import BoolArray, Int32Array, Int64Array
 from lightretriever.artifacts.errors import BundleError, TokenizerError
 from tokenizers import Tokenizer
 from tokenizers.models import BPE
@@ -112,7 +112,7 @@ class TextTokenizer:
     def _lower(self, text: str) -> str:
         return text.lower() if self.lowercase else text
 
-    def encode(self, text: str) -> npt.NDArray[np.int32]:
+    def encode(self, text: str) -> Int32Array:
         """Token ids of a text, shape (n,), int32. A text without tokens gives shape (0,)."""
         return np.array(self._ids(self.prepared(text)), dtype=np.int32)
 
@@ -150,7 +150,7 @@ class TextTokenizer:
             places.append((token, max(0, first - shift) + skipped, max(0, last - shift) + skipped))
         return places
 
-    def query_ids_of(self, texts: Sequence[str]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
+    def query_ids_of(self, texts: Sequence[str]) -> tuple[Int32Array, Int64Array]:
         """The `query_ids` of q texts one after the other, int32 (n,), and how many each text has, int64 (q,)."""
         ids, lengths = array("i"), []
         for text in texts:
@@ -159,7 +159,7 @@ class TextTokenizer:
             lengths.append(len(found))
         return np.array(ids, dtype=np.int32), np.array(lengths, dtype=np.int64)
 
-    def as_queries(self, texts: Iterable[str]) -> Iterator[npt.NDArray[np.int32]]:
+    def as_queries(self, texts: Iterable[str]) -> Iterator[Int32Array]:
         """The `query_ids` of every text, each int32 (n_i,); uses all cores, and memory for some thousand texts."""
         if self.space is None:
             yield from map(self.known, self.encode_all(texts))
@@ -167,20 +167,20 @@ class TextTokenizer:
         for ids in self.encode_all(f" {_begun(text)}" for text in texts):
             yield self.known(ids[1:] if ids[:1].tolist() == [self.space] else ids)
 
-    def known(self, ids: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+    def known(self, ids: Int32Array) -> Int32Array:
         """Token ids (n,) without `unknown_id`, and without the space that it stands behind where that is a token."""
         if self.unknown_id is None:
             return ids
-        unknown: npt.NDArray[np.bool_] = ids == self.unknown_id
+        unknown: BoolArray = ids == self.unknown_id
         unknown[:-1] |= unknown[1:] & (ids[:-1] == self.before_unknown)
         return ids[~unknown]
 
-    def encode_batch(self, texts: Sequence[str]) -> list[npt.NDArray[np.int32]]:
+    def encode_batch(self, texts: Sequence[str]) -> list[Int32Array]:
         """Token ids of every text, each int32 (n_i,); uses all cores."""
         encodings = _asked(self._tokenizer.encode_batch_fast, [self.prepared(text) for text in texts])
         return [np.asarray(encoding.ids, dtype=np.int32) for encoding in encodings]
 
-    def encode_all(self, texts: Iterable[str]) -> Iterator[npt.NDArray[np.int32]]:
+    def encode_all(self, texts: Iterable[str]) -> Iterator[Int32Array]:
         """Token ids of every text, each int32 (n_i,); a corpus needs no memory but for some thousand texts."""
         rest = iter(texts)
         while part := list(islice(rest, _BATCH)):
@@ -233,7 +233,7 @@ class TextTokenizer:
             raise KeyError(token_id)
         return token
 
-    def spelt(self, ids: npt.NDArray[np.int32]) -> str:
+    def spelt(self, ids: Int32Array) -> str:
         """The texts of tokens (n,), each by itself, with spaces between them; without WordPiece's mark of a part."""
         return " ".join(text.strip().removeprefix("##") for text in self._tokenizer.decode_batch(ids[:, None].tolist()))
 
@@ -302,7 +302,8 @@ def _asked(ask: Callable[..., Any], texts: list[str]) -> Any:
     except BaseException as error:
         if not is_of_library(error):
             raise
-        raise _failure(error) from error
+        remedy = "Change the text, or use a bundle with another tokenizer."
+        raise TokenizerError(f"the tokenizer fails on this text: {error}.", remedy=remedy) from error
 
 
 def _unknown_id(tokenizer: Tokenizer, content: bytes) -> int | None:
@@ -317,9 +318,3 @@ def is_of_library(error: BaseException) -> bool:
     """Whether a library failed. `tokenizers` raises bare Exception, and PanicException, which derives from
     BaseException and can't be imported; KeyboardInterrupt and its like come from elsewhere."""
     return isinstance(error, Exception) or type(error).__name__ == "PanicException"
-
-
-def _failure(error: BaseException) -> TokenizerError:
-    return TokenizerError(
-        f"the tokenizer fails on this text: {error}.", remedy="Change the text, or use a bundle with another tokenizer."
-    )

@@ -6,9 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-import numpy as np
-import numpy.typing as npt
 import torch
+from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.errors import ModelError, RecipeError
 from lightretriever.artifacts.files.atomic_dir import new_folder
 from lightretriever.artifacts.files.workdir import write_atomically
@@ -134,9 +133,7 @@ class Adapter(torch.nn.Module):
         fresh = get_optimizer_state_dict(self, optimizer, options=_WHOLE)
         set_optimizer_state_dict(self, optimizer, {**fresh, "state": state}, options=_WHOLE)
 
-    def save(
-        self, folder: Path, recipe: TrainRecipe, state: Tensors, idf: npt.NDArray[np.float32] | None, card: str
-    ) -> None:
+    def save(self, folder: Path, recipe: TrainRecipe, state: Tensors, idf: Float32Array | None, card: str) -> None:
         """Write weights as `state` gave them, IDF and model card to `folder`, which takes the place of an adapter that
         is there when all is written; those of LoRA in bfloat16. Raises BundleError, as `check_target` with
         ADAPTER_CONFIG does before."""

@@ -4,9 +4,9 @@ import random
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from lightretriever.artifacts.corpus.beir import Corpus, Document
+from lightretriever.artifacts.dtypes import Float32Array, FloatArray, Int64Array
 from lightretriever.artifacts.evaluation.runs import measure, ranking, read_judged
 from lightretriever.artifacts.pipeline.language_model import instruction_prefix
 from lightretriever.artifacts.pipeline.model import Backbone
@@ -23,8 +23,6 @@ _TOP_K = 128  # as an index would cut; an untrained model gives every document m
 _WEIGHTS = np.array([0.7, 0.3], np.float32)
 _BATCH = 32
 _ROW_TOKENS = 256
-
-Scores = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -72,7 +70,7 @@ def evaluate_dev(backbone: Backbone, dev: DevSet, max_length: int, weights: Toke
     return {system: measure(dev.qrels, run)["nDCG@10"] for system, run in runs.items()}
 
 
-def _legs(backbone: Backbone, dev: DevSet, max_length: int, weights: TokenWeights) -> dict[str, Scores]:
+def _legs(backbone: Backbone, dev: DevSet, max_length: int, weights: TokenWeights) -> dict[str, Float32Array]:
     """The scores of every query with every document by leg, (queries, N)."""
     plain, spaced = (
         [torch.from_numpy(ids).long() for ids in backbone.tokenizer.encode_batch(texts)]
@@ -93,13 +91,13 @@ def _legs(backbone: Backbone, dev: DevSet, max_length: int, weights: TokenWeight
     return {leg: torch.cat([part[leg] for part in parts], dim=1).cpu().numpy() for leg in parts[0]}
 
 
-def _hybrid(legs: Scores) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.floating]]:
+def _hybrid(legs: Float32Array) -> tuple[Int64Array, FloatArray]:
     """The ranking by the weighted sum of the scores of both legs, (2, N), each scaled to its range."""
     low, high = legs.min(axis=1, keepdims=True), legs.max(axis=1, keepdims=True)
     return _best(_WEIGHTS @ ((legs - low) / np.maximum(high - low, 1e-12)))
 
 
-def _best(scores: Scores) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.floating]]:
+def _best(scores: Float32Array) -> tuple[Int64Array, FloatArray]:
     """Ordinals and scores of the best documents, best first."""
     order = np.argsort(-scores, kind="stable")[:_DEPTH].astype(np.int64)
     return order, scores[order]

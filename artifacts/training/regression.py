@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 import torch
+from lightretriever.artifacts.dtypes import FloatArray
 from lightretriever.artifacts.pipeline.language_model import instruction_prefix
 from lightretriever.artifacts.pipeline.model import Backbone
 from lightretriever.artifacts.pipeline.states import packed_states, token_states
@@ -120,9 +120,7 @@ class Regression:
         return {"cosine": float((ours * theirs).sum(dim=1).mean()), "overlap": overlap}
 
 
-def fit_projection(
-    backbone: Backbone, texts: Sequence[str], targets: npt.NDArray[np.floating], length: int
-) -> torch.Tensor:
+def fit_projection(backbone: Backbone, texts: Sequence[str], targets: FloatArray, length: int) -> torch.Tensor:
     """The linear map (D, H) float32 from the model's states of `texts` to `targets` (n, D), by ridge regression.
 
     Training begins with it: the map that fits the model as it is.

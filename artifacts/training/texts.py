@@ -9,8 +9,8 @@ from functools import lru_cache
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 from accelerate import Accelerator
+from lightretriever.artifacts.dtypes import Float16Array
 from lightretriever.artifacts.errors import RecipeError
 from lightretriever.artifacts.pipeline.encoder import Encoder
 from lightretriever.artifacts.pipeline.fit_texts import teacher_vectors
@@ -83,18 +83,17 @@ class TaughtTexts:
         vectors = [self.block(block)[1][place] for block, place in places]
         return TextBatch(texts, np.stack(vectors).astype(np.float32))
 
-    def _block(self, number: int) -> tuple[list[str], npt.NDArray[np.float16]]:
+    def _block(self, number: int) -> tuple[list[str], Float16Array]:
         """The texts of a block and the teacher's vectors (n, D), L2-normalised."""
-        texts, folder = self._drawn(number), self._folder / f"block-{number:05d}"
-        with self._accelerator.main_process_first():
-            return texts, teacher_vectors(self._teacher, texts, None, folder)
+        return self._taught(self._drawn(number), f"block-{number:05d}")
 
-    def held_out(self) -> tuple[list[str], npt.NDArray[np.float16]]:
+    def held_out(self) -> tuple[list[str], Float16Array]:
         """The texts that are never trained on, cut to the common length, and their vectors."""
-        texts = cut(self._backbone, self._apart, [self._settings.length] * len(self._apart))
-        folder = self._folder / "held-out"
+        return self._taught(cut(self._backbone, self._apart, [self._settings.length] * len(self._apart)), "held-out")
+
+    def _taught(self, texts: list[str], folder: str) -> tuple[list[str], Float16Array]:
         with self._accelerator.main_process_first():
-            return texts, teacher_vectors(self._teacher, texts, None, folder)
+            return texts, teacher_vectors(self._teacher, texts, None, self._folder / folder)
 
     def _drawn(self, number: int) -> list[str]:
         random = np.random.default_rng((self._seed, _BLOCK_OF, number))

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import torch
+from lightretriever.artifacts.dtypes import Float16Array, Float64Array
 from lightretriever.artifacts.files.arrays import read_array, write_array
 from lightretriever.artifacts.files.workdir import check_plan
 from lightretriever.artifacts.pipeline.encoded import Rows
@@ -38,7 +38,7 @@ class TokenRows:
     """Rows (V, D) float32, and how often each token is to be drawn, (V,) float64 with the sum 1."""
 
     rows: torch.Tensor
-    shares: npt.NDArray[np.float64]
+    shares: Float64Array
 
     @property
     def scale(self) -> float:
@@ -55,7 +55,7 @@ class TokenRows:
 def fit_rows(
     backbone: Backbone,
     teacher: Encoder,
-    blocks: Sequence[tuple[list[str], npt.NDArray[np.float16]]],
+    blocks: Sequence[tuple[list[str], Float16Array]],
     queries: list[str],
     settings: TokenRegression,
     work: Path,

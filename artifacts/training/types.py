@@ -4,9 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-import numpy as np
-import numpy.typing as npt
 import torch
+from lightretriever.artifacts.dtypes import Float32Array
 
 __all__ = [
     "SPARSE_SPACE",
@@ -65,7 +64,7 @@ class TextBatch:
     """The texts of a step and a teacher's vectors of them, `targets` (B, D) float32, L2-normalised."""
 
     texts: list[str]
-    targets: npt.NDArray[np.float32]
+    targets: Float32Array
 
 
 @dataclass(frozen=True)

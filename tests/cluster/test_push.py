@@ -20,8 +20,7 @@ from lightretriever.artifacts.bundle.verify import verify_bundle
 from lightretriever.artifacts.cluster.aliases import indexes_of, only_index, read_meta
 from lightretriever.artifacts.cluster.client import Cluster
 from lightretriever.artifacts.cluster.live import LiveIndex
-from lightretriever.artifacts.cluster.push import Pushed, push
-from lightretriever.artifacts.cluster.sample import check_scores
+from lightretriever.artifacts.cluster.push import PushSummary, check_scores, push
 from lightretriever.artifacts.errors import BundleError, ClusterError
 from lightretriever.artifacts.live.documents import Change
 from lightretriever.artifacts.live.upsert import delete
@@ -37,7 +36,7 @@ from tests.support.tiny import TinyDocument, make_tiny_bundle, tiny_documents
 ROOT = Path(__file__).parents[2]
 NAME = f"push-{os.getpid()}"
 EXECUTOR = Executor([], 2, patience_s=60)
-Pushing = Callable[..., Pushed]
+Pushing = Callable[..., PushSummary]
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +45,7 @@ def cleared(opensearch: str) -> Iterator[None]:
     remove_indexes(opensearch, NAME)
 
 
-def pushed(bundle: Bundle, cluster: Cluster, **options: object) -> Pushed:
+def pushed(bundle: Bundle, cluster: Cluster, **options: object) -> PushSummary:
     given = {"replicas": 0, "skipped": int, "written": int, **options}
     return push(bundle, cluster, NAME, **given)  # type: ignore[arg-type]
 

@@ -24,7 +24,7 @@ from tests.support.toy import save_toy_model, write_toy_set
 
 for _command in COMMANDS.values():
     import_module(_command.module)  # where some summaries are defined, others by the stages
-for _stage in ("evaluation.tune", "pipeline.general", "pipeline.stages"):
+for _stage in ("cluster.push", "evaluation.tune", "pipeline.general", "pipeline.stages"):
     import_module(f"lightretriever.artifacts.{_stage}")
 
 SUMMARIES: dict[str, type[Summary]] = {
