@@ -75,7 +75,7 @@ def test_a_service_that_dies_is_found_again_when_it_is_back(make: Maker, tiny_bu
                 # Batches on the way when it died come from the second one.
                 for _ in range(20):
                     assert next(answers).hits
-                answers.close()  # type: ignore[attr-defined]
+                answers.close()
                 assert second.process.poll() is None
 
 
