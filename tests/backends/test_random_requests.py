@@ -50,6 +50,7 @@ def searched(
         vocabulary=kinds.get(request.param, "words"),
         fields=FIELDS,
         factory="Flat",
+        idf=request.param == "tokens",
         weights=LegWeights(dense=0.4, sparse=0.6),
     )
     mirror, settings = Mirror(bundle, 7), SETTINGS

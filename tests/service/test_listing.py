@@ -61,15 +61,6 @@ def test_a_filter_alone_lists_what_matches_in_the_order_of_writing(client: TestC
     assert "matched" not in answer
 
 
-@pytest.mark.parametrize("order", ["asc", "desc"])
-def test_a_sort_alone_orders_all_documents(client: TestClient, order: str) -> None:
-    answer = ask(client, sort={"field": "year", "order": order}, k=COUNT)
-    expected = sorted(DOCUMENTS, key=lambda one: one.year, reverse=order == "desc")
-    assert ids(answer) == [one.id for one in expected]
-    pages = [ask(client, sort={"field": "year", "order": order}, k=50, offset=start) for start in range(0, COUNT, 50)]
-    assert [one for page in pages for one in ids(page)] == [one.id for one in expected]
-
-
 def test_pages_go_on_beyond_the_candidates_of_a_search(tmp_path: Path) -> None:
     settings = Settings(deadline_ms=60_000, candidates=20, max_candidates=20)
     bundle = make_tiny_bundle(tmp_path / "bundle", documents=DOCUMENTS, fields=FIELDS)

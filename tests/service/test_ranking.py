@@ -7,7 +7,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 from lightretriever.artifacts.bundle.reader import Bundle
@@ -192,35 +191,6 @@ def test_without_a_number_of_candidates_groups_have_more_of_them(engine: SearchE
         for fields in ({}, {"group_by": "part_of"}, {"group_by": "part_of", "group_size": 3})
     ]
     assert counts == [100, 100, 200]
-
-
-@pytest.mark.parametrize("diversity", [0.3, 0.7, 1.0])
-def test_diversity_is_maximal_marginal_relevance(engine: SearchEngine, diversity: float) -> None:
-    before = hits(engine, k=100, mode="dense")
-    after = hits(engine, k=100, mode="dense", diversity=diversity)
-    assert sorted(hit.id for hit in after) == sorted(hit.id for hit in before)
-    assert after[0].id == before[0].id
-    store = engine.parts.documents.store
-    rows = engine.parts.backends.vectors(np.array([store.ordinal(hit.id) for hit in before]))
-    scores = np.array([hit.score for hit in before])
-    relevance = (scores - scores.min()) / (scores.max() - scores.min())
-    chosen: list[int] = []
-    for _ in before:
-        values_of = [
-            -math.inf
-            if place in chosen
-            else (1 - diversity) * relevance[place]
-            - diversity * max((max(0.0, float(rows[place] @ rows[one])) for one in chosen), default=0.0)
-            for place in range(100)
-        ]
-        chosen.append(int(np.argmax(values_of)))
-    assert [hit.id for hit in after] == [before[place].id for place in chosen]
-    pages = [
-        hit.id
-        for offset in (0, 30, 60, 90)
-        for hit in hits(engine, k=30 if offset < 90 else 10, offset=offset, mode="dense", diversity=diversity)
-    ]
-    assert pages == [hit.id for hit in after]
 
 
 def test_the_order_takes_its_share_of_the_time(client: TestClient) -> None:
