@@ -13,7 +13,8 @@ from lightretriever.service.http.app import create_app
 from tests.client.both import Maker
 from tests.service.live import live, live_bundles, warm
 from tests.service.process import Server
-from tests.service.test_overload import SETTINGS, WAITING, WORKING, Gated
+from tests.service.test_overload import SETTINGS, WAITING, WORKING
+from tests.support.legs import GatedLeg
 
 PATIENT = Retries(attempts=10_000, first_wait_s=0.01, longest_wait_s=0.05)
 
@@ -23,7 +24,7 @@ def test_an_overloaded_service_is_asked_again_until_it_answers(
 ) -> None:
     callers = WORKING + WAITING + 5
     with warm(tiny_bundle, SETTINGS) as engine:
-        engine.parts.backends.legs["dense"] = Gated(engine.parts.backends.legs["dense"], gate)
+        engine.parts.backends.legs["dense"] = GatedLeg(engine.parts.backends.legs["dense"], gate)
 
         def refused() -> float:
             sample = {"kind": "overloaded"}

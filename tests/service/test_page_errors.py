@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 from tests.service.browsing import page_of, search_for
 from tests.service.live import live, live_bundles, warm
 from tests.service.process import Server
-from tests.service.test_faults import FailingLeg
+from tests.support.legs import FailingLeg
 
 pytestmark = pytest.mark.slow
 

@@ -7,7 +7,6 @@ import threading
 import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from math import inf
 from pathlib import Path
 from time import sleep
 from typing import Any
@@ -16,8 +15,6 @@ import pytest
 from fastapi.testclient import TestClient
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import BundleError, JavaError
-from lightretriever.artifacts.sparse.index import DocumentSet
-from lightretriever.service.backends.base import EncodedQuery, Leg, ScoredDocuments
 from lightretriever.service.collections.swap import EngineHolder
 from lightretriever.service.errors import BundleRefusedError, NotReadyError, SearchFailedError
 from lightretriever.service.execution.memory import freeze_gc
@@ -25,7 +22,7 @@ from lightretriever.service.http.app import create_app
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 
-from tests.support.legs import WrappedLeg
+from tests.support.legs import GatedLeg
 from tests.support.tampering import edit_manifest
 from tests.support.tiny import TinyDocument, make_tiny_bundle
 from tests.support.waiting import wait_until
@@ -138,32 +135,16 @@ def test_metrics_go_on_over_a_swap(client: TestClient, current: Path, versions: 
     assert client.get("/info").json()["bundle"]["version"] == digest
 
 
-class GatedLeg(WrappedLeg):
-    """A real leg that waits at a gate."""
-
-    def __init__(self, leg: Leg, gate: threading.Event, entered: threading.Event) -> None:
-        super().__init__(leg)
-        self._gate, self._entered = gate, entered
-
-    def search(
-        self, query: EncodedQuery, count: int, among: DocumentSet | None = None, until: float = inf
-    ) -> ScoredDocuments:
-        self._entered.set()
-        self._gate.wait()
-        return super().search(query, count, among, until)
-
-
 def test_a_request_in_flight_ends_with_the_engine_it_began_with(
-    client: TestClient, current: Path, versions: dict[str, Path]
+    client: TestClient, current: Path, versions: dict[str, Path], gate: threading.Event
 ) -> None:
     engine: SearchEngine = client.app.state.holder.engine  # type: ignore[attr-defined]
-    gate, entered = threading.Event(), threading.Event()
     while client.get("/readyz").status_code != 200:
         sleep(0.01)
-    engine.parts.backends.legs["dense"] = GatedLeg(engine.parts.backends.legs["dense"], gate, entered)
+    leg = engine.parts.backends.legs["dense"] = GatedLeg(engine.parts.backends.legs["dense"], gate)
     with ThreadPoolExecutor(1) as pool:
         slow = pool.submit(lambda: client.post("/search", json=BODY).json())
-        assert entered.wait(60)
+        assert leg.entered.acquire(timeout=60)
         flip(current, versions["two"])
         assert reload(client)
         assert served(client) == "two"
