@@ -187,12 +187,6 @@ def test_few_large_sets_are_kept(engine: SearchEngine, monkeypatch: pytest.Monke
     assert looked == [first, second, third, first]
 
 
-def test_deep_json_is_no_crash(client: TestClient) -> None:
-    body = b'{"query": "a", "filter": ' + b'{"not": ' * 50_000 + b"1" + b"}" * 50_001
-    assert client.post("/search", content=body, headers={"content-type": "application/json"}).status_code in (400, 422)
-    assert client.post("/search", json={"query": "music"}).status_code == 200
-
-
 def test_what_is_declared_is_told(client: TestClient) -> None:
     assert client.get("/info").json()["filters"] == FIELDS
 

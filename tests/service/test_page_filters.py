@@ -15,6 +15,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 
 from tests.service.browsing import ATTACK, answer_of, asked, page_of, search_for, serious, shown_ids
 from tests.service.live import live_bundles
+from tests.service.test_swap import flip
 from tests.support.asking import ids
 from tests.support.tiny import TinyDocument, make_tiny_bundle, tiny_documents
 
@@ -361,13 +362,12 @@ def test_another_bundle_with_other_fields_takes_over(browser: Browser, tmp_path:
     """The open page learns what there is to filter by when a search is refused."""
     make_tiny_bundle(tmp_path / "one", documents=declared(), fields=FIELDS)
     make_tiny_bundle(tmp_path / "two", documents=declared())
-    current, following = tmp_path / "current", tmp_path / "following"
+    current = tmp_path / "current"
     current.symlink_to("one")
     with live_bundles(current, watch_s=0.2) as url, page_of(browser, url) as page:
         search_for(page, QUERY)
         expect(group(page, "source")).to_be_visible()
-        following.symlink_to("two")
-        following.replace(current)
+        flip(current, tmp_path / "two")
         while httpx2.get(f"{url}/info").json()["filters"]:
             page.wait_for_timeout(100)
         page.get_by_role("searchbox").fill("chess")

@@ -24,6 +24,7 @@ from lightretriever.service.search.ranking import Turns
 from lightretriever.service.settings import load_settings
 
 from tests.service.conftest import SETTINGS
+from tests.service.test_swap import flip
 from tests.support.tiny import TinyDocument, make_tiny_bundle
 
 Answer = Callable[[dict[str, Any]], tuple[int, Any]]
@@ -144,8 +145,7 @@ def test_a_new_version_takes_over_while_the_model_is_down(tiny_bundle: Bundle, t
         settings = SETTINGS.model_copy(update={"rerank_url": url, "watch_s": 0})
         with EngineHolder.open(current, settings) as holder:
             holder.start()
-            (tmp_path / "next").symlink_to(tiny_bundle.path)
-            (tmp_path / "next").replace(current)
+            flip(current, tiny_bundle.path)
             assert holder.ask().result(60)
             assert holder.engine.ready
 

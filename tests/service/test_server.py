@@ -24,6 +24,7 @@ from lightretriever.service.settings import Settings
 from tests.service.live import live_bundles
 from tests.service.process import ROOT, Server
 from tests.support.waiting import free_port
+from tests.support.wire import POST, dial, received
 
 SEARCH = {"query": "play music", "k": 3}
 
@@ -162,17 +163,13 @@ print(sorted(name for name in sys.modules if name in heavy or name.startswith(tr
 
 def test_a_streamed_body_over_the_limit_is_refused_while_it_streams(url: str) -> None:
     def endless(connection: socket.socket) -> bytes:
-        head = (
-            "POST /search HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
-        )
-        connection.sendall(head.encode())
+        connection.sendall(POST + b"Transfer-Encoding: chunked\r\n\r\n")
         chunk = b"10000\r\n" + b" " * 0x10000 + b"\r\n"
         for _ in range(17):
             connection.sendall(chunk)
         return connection.recv(100)
 
-    host, port = url.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port)), timeout=60) as connection:
+    with dial(url) as connection:
         assert endless(connection).startswith(b"HTTP/1.1 413 ")
 
 
@@ -196,34 +193,23 @@ def test_headers(url: str) -> None:
 
 
 def test_a_connection_whose_body_does_not_come_is_answered_and_closed(tiny_path: Path) -> None:
-    with live_bundles(tiny_path, deadline_ms=300) as url:
-        host, port = url.removeprefix("http://").split(":")
-        with socket.create_connection((host, int(port)), timeout=60) as connection:
-            head = "POST /search HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{"
-            connection.sendall(head.encode())
-            answer = b"".join(iter(lambda: connection.recv(65_536), b""))
+    with live_bundles(tiny_path, deadline_ms=300) as url, dial(url) as connection:
+        connection.sendall(POST + b"Content-Length: 100\r\n\r\n{")
+        answer = received(connection)
     assert answer.startswith(b"HTTP/1.1 408 ")
     assert b'"kind":"body_timeout"' in answer
 
 
 def test_a_body_that_comes_in_pieces_is_waited_for(url: str) -> None:
-    host, port = url.removeprefix("http://").split(":")
     body = json.dumps(SEARCH).encode()
-    head = f"POST /search HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
-    with socket.create_connection((host, int(port)), timeout=60) as connection:
-        for piece in (head.encode() + b"Connection: close\r\n\r\n", body[:5], body[5:9], body[9:]):
+    head = POST + b"Content-Length: %d\r\nConnection: close\r\n\r\n" % len(body)
+    with dial(url) as connection:
+        for piece in (head, body[:5], body[5:9], body[9:]):
             connection.sendall(piece)
             sleep(0.05)
-        answer = b"".join(iter(lambda: connection.recv(65_536), b""))
+        answer = received(connection)
     assert answer.startswith(b"HTTP/1.1 200 ")
     assert json.loads(answer.partition(b"\r\n\r\n")[2])["hits"]
-
-
-def test_head_on_the_real_server(url: str) -> None:
-    with httpx2.Client(base_url=url) as client:
-        for path in ("/", "/livez", "/readyz"):
-            answer = client.head(path)
-            assert (answer.status_code, answer.content) == (200, b"")
 
 
 def test_a_client_that_leaves_makes_one_quiet_line(tiny_path: Path) -> None:
@@ -237,7 +223,7 @@ def test_a_client_that_leaves_makes_one_quiet_line(tiny_path: Path) -> None:
         url = f"http://127.0.0.1:{port}"
         for path, body, length in sent * 5:
             for linger in (b"", struct.pack("ii", 1, 0)):
-                with socket.create_connection(("127.0.0.1", port)) as connection:
+                with dial(port) as connection:
                     connection.sendall(head.format(path, len(body)).encode() + body[:length])
                     sleep(0.01)
                     if linger:

@@ -4,7 +4,7 @@ from typing import Any
 
 from fastapi.testclient import TestClient
 
-__all__ = ["ask", "ids"]
+__all__ = ["ask", "ids", "without_times"]
 
 
 def ask(client: TestClient, *query: str, **fields: Any) -> dict[str, Any]:
@@ -18,3 +18,8 @@ def ask(client: TestClient, *query: str, **fields: Any) -> dict[str, Any]:
 def ids(answer: dict[str, Any]) -> list[str]:
     """The ids of the hits of an answer."""
     return [hit["id"] for hit in answer["hits"]]
+
+
+def without_times(answer: dict[str, Any]) -> dict[str, Any]:
+    """An answer without what differs from one time to the next."""
+    return {name: value for name, value in answer.items() if name != "timings_ms"}
