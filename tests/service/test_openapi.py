@@ -166,7 +166,7 @@ def test_examples_of_answers_are_valid() -> None:
 
 
 def test_answers_have_the_documented_shape(client: TestClient) -> None:
-    """Strict models, unknown fields refused: more than the description could say. test_plain_answers.py has searches."""
+    """Strict models, unknown fields refused: more than the description could say. Searches: test_plain_answers.py."""
     for answer, model in (
         (client.post("/encode", json={"text": "music"}), schemas.EncodeResponse),
         (client.post("/v1/embeddings", json={"model": "default", "input": ["music"]}), schemas.EmbeddingsResponse),
