@@ -41,9 +41,9 @@ def fresh_engine(tiny_bundle: Bundle) -> Iterator[SearchEngine]:
         yield engine
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def client(engine: SearchEngine) -> Iterator[TestClient]:
-    """The whole application, in process."""
+    """The whole application over the engine of the module, in process."""
     with TestClient(create_app(engine)) as client:
         yield client
 

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from lightretriever.artifacts.corpus.fields import FieldKind
 from lightretriever.artifacts.sparse.index import DocumentSet, ImpactIndex
 from lightretriever.service.backends.base import DocumentFilter
-from lightretriever.service.http.app import create_app
 from lightretriever.service.schemas import Mode, SearchRequest
 from lightretriever.service.search.documents import Documents
 from lightretriever.service.search.engine import SearchEngine
@@ -51,12 +50,6 @@ def engine(
     bundle = make_tiny_bundle(path, documents=documents, fields=FIELDS, factory=request.param)
     with warm(bundle, SETTINGS) as engine:
         yield engine
-
-
-@pytest.fixture
-def client(engine: SearchEngine) -> Iterator[TestClient]:
-    with TestClient(create_app(engine)) as client:
-        yield client
 
 
 def values(document: TinyDocument, field: str) -> list[Any]:

@@ -19,7 +19,7 @@ from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 
 from tests.service.conftest import SETTINGS
-from tests.service.live import live, warm
+from tests.service.live import client_of, live, warm
 from tests.support.asking import ask, ids
 from tests.support.keys import keys_file
 from tests.support.tiny import make_tiny_bundle, tiny_documents
@@ -42,12 +42,6 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SearchEngine]:
         yield engine
 
 
-@pytest.fixture(scope="module")
-def client(engine: SearchEngine) -> Iterator[TestClient]:
-    with TestClient(create_app(engine)) as client:
-        yield client
-
-
 def test_a_filter_alone_lists_what_matches_in_the_order_of_writing(client: TestClient) -> None:
     answer = ask(client, filter={"field": "source", "eq": "wiki"}, k=7, offset=3, fields=["year"])
     expected = [one for one in DOCUMENTS if "wiki" in one.more["source"]]
@@ -65,7 +59,7 @@ def test_pages_go_on_beyond_the_candidates_of_a_search(tmp_path: Path) -> None:
     settings = Settings(deadline_ms=60_000, candidates=20, max_candidates=20)
     bundle = make_tiny_bundle(tmp_path / "bundle", documents=DOCUMENTS, fields=FIELDS)
     every = {"field": "year", "gte": 0}
-    with SearchEngine.open(bundle, settings) as engine, TestClient(create_app(engine)) as client:
+    with client_of(bundle, settings) as client:
         for asked in ({"filter": every}, {"filter": every, "sort": {"field": "day"}}):
             pages = [ask(client, **asked, k=20, offset=start) for start in range(0, COUNT, 20)]
             found = [one for page in pages for one in ids(page)]

@@ -11,13 +11,12 @@ from fastapi.testclient import TestClient
 from lightretriever.service import schemas
 from lightretriever.service.errors import KINDS
 from lightretriever.service.http.api_keys import new_key
-from lightretriever.service.http.app import create_app
 from lightretriever.service.http.openapi import EXAMPLES
 from lightretriever.service.http.routes import router
-from lightretriever.service.search.engine import SearchEngine
 from pydantic import BaseModel
 
 from tests.service.conftest import SETTINGS
+from tests.service.live import client_of
 from tests.support.keys import keys_file
 from tests.support.tiny import make_tiny_bundle
 
@@ -39,7 +38,7 @@ MODELS = {
 }
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def description(client: TestClient) -> dict[str, Any]:
     document: dict[str, Any] = client.get("/openapi.json").json()
     return document
@@ -123,7 +122,7 @@ def test_a_bundle_answers_the_examples_of_its_description(
 ) -> None:
     bundle = make_tiny_bundle(tmp_path / "bundle", **options)
     assert {path: len(EXAMPLES["requests"][model]) for path, model in MODELS.items()} == POSTED
-    with SearchEngine.open(bundle, SETTINGS) as engine, TestClient(create_app(engine)) as client:
+    with client_of(bundle, SETTINGS) as client:
         paths = client.get("/openapi.json").json()["paths"]
         for path, model in MODELS.items():
             examples = paths[path]["post"]["requestBody"]["content"]["application/json"]["examples"]
@@ -138,7 +137,7 @@ def test_a_service_writes_the_examples_of_its_description(tmp_path: Path, option
     bundle = make_tiny_bundle(tmp_path / "bundle", **options)
     key, entry = new_key("writer", ["search", "admin"])
     settings = SETTINGS.model_copy(update={"live": tmp_path / "live", "api_keys_file": keys_file(tmp_path, entry)})
-    with SearchEngine.open(bundle, settings) as engine, TestClient(create_app(engine)) as client:
+    with client_of(bundle, settings) as client:
         client.headers["authorization"] = f"Bearer {key}"
         paths = client.get("/openapi.json").json()["paths"]
         whole = paths["/documents/{id}"]["put"]["requestBody"]["content"]["application/json"]["examples"]

@@ -11,7 +11,6 @@ import pytest
 from fastapi.testclient import TestClient
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.corpus.fields import FieldKind
-from lightretriever.service.http.app import create_app
 from lightretriever.service.schemas import Hit, SearchRequest
 from lightretriever.service.search.engine import SearchEngine
 
@@ -50,12 +49,6 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SearchEngine]:
     bundle = make_tiny_bundle(path, documents=DOCUMENTS, fields=kinds)
     with SearchEngine.open(bundle, SETTINGS) as engine:
         yield engine
-
-
-@pytest.fixture(scope="module")
-def client(engine: SearchEngine) -> Iterator[TestClient]:
-    with TestClient(create_app(engine)) as client:
-        yield client
 
 
 def hits(engine: SearchEngine, **fields: Any) -> list[Hit]:

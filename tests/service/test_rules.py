@@ -16,7 +16,7 @@ from lightretriever.service.search.rules import RulesFile
 from lightretriever.service.settings import Settings
 
 from tests.service.conftest import SETTINGS
-from tests.service.live import warm
+from tests.service.live import client_of, warm
 from tests.support.asking import ask, ids, without_times
 from tests.support.tiny import make_tiny_bundle
 from tests.support.waiting import wait_until
@@ -49,7 +49,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
     bundle = make_tiny_bundle(tmp_path_factory.mktemp("plain") / "bundle", vocabulary="words", fields=FIELDS)
-    with SearchEngine.open(bundle, SETTINGS) as engine, TestClient(create_app(engine)) as client:
+    with client_of(bundle, SETTINGS) as client:
         yield client
 
 
