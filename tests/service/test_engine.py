@@ -54,17 +54,6 @@ def test_weights_one_and_zero_give_the_dense_ranking_whatever_k(engine: SearchEn
         assert answer.timings_ms.sparse is None
 
 
-def test_pages_are_pieces_of_one_ranking(engine: SearchEngine) -> None:
-    whole = engine.search(SearchRequest(query="music files", k=60)).hits
-    for k, offset in ((1, 0), (10, 0), (10, 10), (7, 53), (60, 0)):
-        assert engine.search(SearchRequest(query="music files", k=k, offset=offset)).hits == whole[offset : offset + k]
-
-
-def test_a_page_behind_the_last_hit_is_empty(engine: SearchEngine) -> None:
-    answer = engine.search(SearchRequest(query="日本語", mode="sparse", k=1, offset=99))
-    assert answer.hits == []
-
-
 def test_fields_are_those_asked_for(engine: SearchEngine) -> None:
     assert engine.fields == ["text", "title", "year"]
     for fields, expected in ((None, {"title", "text", "year"}), (["year", "title"], {"year", "title"}), ([], set())):

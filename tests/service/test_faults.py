@@ -241,6 +241,8 @@ def test_a_request_that_waited_too_long_is_not_begun(fresh_engine: SearchEngine)
         fresh_engine.search(SearchRequest(query="a", deadline_ms=5), StageClock(0.0))
     with pytest.raises(DeadlineError, match="turn of the request"):
         fresh_engine.encode(EncodeRequest(text="a"), StageClock(0.0))
+    with pytest.raises(DeadlineError, match="turn of the request"):
+        fresh_engine.document("music", StageClock(0.0))
 
 
 def test_a_mistake_of_the_service_is_a_problem_too(

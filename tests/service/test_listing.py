@@ -94,20 +94,6 @@ def test_facets_and_ranges_count_all_documents_that_match(client: TestClient) ->
     assert answer["total"] == sum(years)
 
 
-def test_a_search_counts_ranges_over_its_candidates(client: TestClient) -> None:
-    ranges = {"year": [2005, 2015], "day": ["1970-03-01", "1980-03-01"]}
-    answer = ask(client, query="music files", candidates=40, k=1, facet_ranges=ranges)
-    every = ask(client, query="music files", candidates=40, k=40, facet_ranges=ranges)
-    assert "total" not in answer
-    assert answer["facet_ranges"] == every["facet_ranges"]
-    for counted in answer["facet_ranges"].values():
-        assert sum(one["count"] for one in counted) == answer["candidates"]
-    whole = {"field": "day", "gte": "1970-03-01", "lt": "1980-03-01"}
-    inside = ask(client, query="music files", candidates=1000, k=1, filter=whole)["candidates"]
-    among = ask(client, query="music files", candidates=1000, k=1, facet_ranges=ranges)
-    assert among["facet_ranges"]["day"][1]["count"] == inside
-
-
 def test_it_says_that_there_is_no_query(client: TestClient) -> None:
     sorted_by_day = ask(client, sort={"field": "day", "order": "asc"}, explain=True, k=2)
     written = ask(client, filter={"field": "day", "exists": True}, explain=True, k=2)
