@@ -197,8 +197,7 @@ def test_idle_connections_do_not_hold_up_the_stop(tiny_path: Path) -> None:
         port = server.port
         with closing(dial(port)) as silent, closing(dial(port)) as idle:
             ask(idle)
-            server.process.terminate()
-            assert server.wait()[0] == 0
+            assert server.stop()[0] == 0
             assert is_closed(silent)
             assert is_closed(idle)
 

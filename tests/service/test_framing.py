@@ -198,8 +198,7 @@ def test_malformed_requests_make_few_lines(tiny_path: Path) -> None:
             for headers in (b"Transfer-Encoding:\r\n chunked\r\n", LENGTH + CHUNKED, b"\x00"):
                 assert statuses(port, HEAD + headers + b"\r\n" + CHUNKS) == [400]
             assert statuses(port, b"POST /nix HTTP/1.1\r\nHost: x\r\n" + CHUNKED + b"\r\nzz\r\n") in ([400], [404])
-        server.process.terminate()
-        code, _, errors = server.wait()
+        code, _, errors = server.stop()
     assert code == 0
     lines = [json.loads(line) for line in errors.splitlines()]
     malformed = [line for line in lines if line["event"] == "malformed requests"]

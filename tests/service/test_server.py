@@ -35,8 +35,7 @@ def test_it_says_when_it_is_ready_serves_and_stops_gracefully(tiny_path: Path) -
         with httpx2.Client(base_url=server.url) as client:
             assert client.get("/readyz").json() == {"status": "ready"}
             assert len(client.post("/search", json=SEARCH).json()["hits"]) == 3
-        server.process.send_signal(signal.SIGTERM)
-        code, _, errors = server.wait()
+        code, _, errors = server.stop()
     assert code == 0
     lines = [json.loads(line) for line in errors.splitlines()]
     assert [line["path"] for line in lines if line["event"] == "request"] == ["/readyz", "/search"]
@@ -121,8 +120,7 @@ def test_it_stops_while_it_warms_up(tiny_path: Path) -> None:
                     assert client.get("/readyz").status_code == 503
                     break
                 sleep(0.05)
-        server.process.send_signal(signal.SIGTERM)
-        code, output, errors = server.wait()
+        code, output, errors = server.stop()
     assert (code, output) == (0, "")
     assert json.loads(errors.splitlines()[-1])["event"] == "stopped"
 
@@ -230,8 +228,7 @@ def test_a_client_that_leaves_makes_one_quiet_line(tiny_path: Path) -> None:
                         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
         while in_flight(url) > 1:
             sleep(0.01)
-        server.process.terminate()
-        code, _, errors = server.wait()
+        code, _, errors = server.stop()
     assert code == 0
     lines = [json.loads(line) for line in errors.splitlines()]
     assert {line["level"] for line in lines} == {"info"}

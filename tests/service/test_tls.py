@@ -157,7 +157,6 @@ def test_a_hangup_takes_a_new_certificate_and_a_new_bundle(tmp_path: Path, worke
         server.process.send_signal(signal.SIGHUP)
         Event().wait(1)
         assert served() == (second, 21)
-        server.process.terminate()
-        status, _, said = server.wait()
+        status, _, said = server.stop()
     assert status == 0
     assert "the certificate is kept" in said

@@ -102,8 +102,7 @@ def test_two_workers_answer_count_together_and_stop(tiny_path: Path, tiny_bundle
         alone = [int(re.findall(r"VmSize:\s+(\d+)", text)[0]) * 1024 for text in status]
         assert found["process_virtual_memory_bytes",] > 1.5 * min(alone)
         workers = children(server)
-        server.process.send_signal(signal.SIGTERM)
-        code, output, errors = server.wait()
+        code, output, errors = server.stop()
     assert (code, output) == (0, "")
     assert all(gone(pid) for pid in workers)
     lines = [json.loads(line) for line in errors.splitlines()]

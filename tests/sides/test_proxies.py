@@ -134,8 +134,7 @@ def test_a_documented_proxy_speaks_https_and_http2_and_names_the_client(
             forged = ("--interface", "127.0.0.3", "--header", "X-Forwarded-For: 192.0.2.7")
             assert curl(*options, *forged, f"{https}/info")[0] == 200
             assert connections_to(port_of(url)) == 1  # all through the same one
-        server.process.terminate()
-        _, _, said = server.wait()
+        _, _, said = server.stop()
     (line,) = (line for line in map(json.loads, said.splitlines()) if line.get("path") == "/info")
     assert line["client"] == "127.0.0.3"
 
@@ -291,8 +290,7 @@ def test_probes_of_a_port_with_tls_leave_the_service_and_its_log_alone(bundle: P
                 connection.sendall(sent)
         probe = ("--insecure", "--user-agent", "kube-probe/1.34", "--header", "Connection: close")
         assert curl(*probe, f"https://127.0.0.1:{port}/readyz")[0] == 200
-        server.process.terminate()
-        status, _, said = server.wait()
+        status, _, said = server.stop()
     assert status == 0
     assert "Traceback" not in said
 
