@@ -3,7 +3,6 @@
 import threading
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from time import sleep
 
 import pytest
 from lightretriever.artifacts.bundle.reader import Bundle
@@ -15,6 +14,7 @@ from tests.service.live import live, live_bundles, warm
 from tests.service.process import Server
 from tests.service.test_overload import SETTINGS, WAITING, WORKING
 from tests.support.legs import GatedLeg
+from tests.support.waiting import wait_until
 
 PATIENT = Retries(attempts=10_000, first_wait_s=0.01, longest_wait_s=0.05)
 
@@ -36,8 +36,7 @@ def test_an_overloaded_service_is_asked_again_until_it_answers(
 
         with live(create_app(engine)) as url, ThreadPoolExecutor(callers) as pool:
             asked = [pool.submit(ask, url) for _ in range(callers)]
-            while refused() < 5:
-                sleep(0.01)
+            wait_until(lambda: refused() >= 5)
             with make(url, retries=Retries(attempts=1)) as client:
                 with pytest.raises(AnswerError, match="max_waiting") as error:
                     client.search("music")

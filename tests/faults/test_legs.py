@@ -23,6 +23,7 @@ from tests.faults.broken_legs import EndlessRecursion, Hanging, OutOfMemory, clo
 from tests.faults.traffic import bare
 from tests.service.live import live, warm
 from tests.support.tiny import make_tiny_bundle
+from tests.support.waiting import wait_until
 
 BODY = {"query": "play music from the terminal", "k": 20}
 
@@ -151,8 +152,7 @@ def test_a_leg_that_hangs_in_java(hasty: SearchEngine) -> None:
         finally:
             hasty.parts.backends.legs["sparse"] = healthy
             hanging.release()
-        while hasty.parts.executor.lanes["requests"].stuck:
-            sleep(0.01)
+        wait_until(lambda: not hasty.parts.executor.lanes["requests"].stuck)
         assert status(url, "readyz") == 200
         while (after := search(url)).json()["degraded"]:  # on a busy machine, once more
             sleep(0.01)

@@ -24,6 +24,7 @@ from tests.service.test_swap import flip
 from tests.support.asking import ids
 from tests.support.keys import keys_file
 from tests.support.tiny import make_tiny_bundle, tiny_documents
+from tests.support.waiting import wait_until
 
 KEY, ENTRY = new_key("notes-only", ["search"], ["notes"])
 ALL, ALL_ENTRY = new_key("everything", ["search", "admin"])
@@ -40,8 +41,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.fixture(scope="module")
 def client(folders: dict[str, Path]) -> Iterator[TestClient]:
     with Collections.open(folders, SETTINGS) as collections, TestClient(create_app(collections)) as client:
-        while client.get("/readyz").status_code != 200:
-            pass
+        wait_until(lambda: client.get("/readyz").status_code == 200)
         yield client
 
 
@@ -144,8 +144,7 @@ def test_each_is_swapped_alone_and_keys_are_bound(folders: dict[str, Path], tmp_
         flip(links["shop"], tmp_path / "shop-2")
         with SearchClient(f"{url}/collections/shop", api_key=ALL, timeout_s=90) as shop:
             assert shop.reload().swapped
-            while shop.info().bundle.documents != 70:  # another worker follows
-                pass
+            wait_until(lambda: shop.info().bundle.documents == 70)  # another worker follows
             assert len(shop.search("music", k=100, candidates=200).hits) == 70
         with SearchClient(url, api_key=ALL, timeout_s=90) as first:
             assert not first.reload().swapped

@@ -180,8 +180,7 @@ def test_no_request_is_lost_when_it_stops(tiny_path: Path, workers: int) -> None
         with ThreadPoolExecutor(16) as pool:
             ends = [pool.submit(Client.keep, client) for client in clients[:8]]
             ends += [pool.submit(Client.renew, client) for client in clients[8:]]
-            while not all(client.answers for client in clients):
-                sleep(0.01)
+            wait_until(lambda: all(client.answers for client in clients))
             stopping.set()
             server.process.send_signal(signal.SIGTERM)
             for end in ends:

@@ -19,6 +19,7 @@ from lightretriever.service.settings import Settings
 
 from tests.service.live import live, warm
 from tests.support.legs import GatedLeg
+from tests.support.waiting import wait_until
 
 DEFAULTS = Settings()
 LONG = "word " * 2_000  # 10,000 characters
@@ -105,8 +106,7 @@ def test_heavy_requests_leave_the_threads_of_others_alone(slow: tuple[SearchEngi
 
         busy = [pool.submit(ask, "/search", heavy), pool.submit(ask, "/search/batch", {"searches": [heavy] * 2})]
         assert leg.entered.acquire(timeout=60)
-        while app.state.admission.heavy < 30:
-            threading.Event().wait(0.01)
+        wait_until(lambda: app.state.admission.heavy == 30)
         plain = [ask("/search", {"query": "music"}) for _ in range(5)]
         assert {answer.status_code for answer in plain} == {200}
         assert ask("/search/batch", {"searches": [{"query": "music"}] * LIGHT}).status_code == 200

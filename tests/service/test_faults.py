@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from math import inf
-from time import perf_counter, sleep
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,7 @@ from lightretriever.service.settings import Settings
 
 from tests.service.live import warm
 from tests.support.legs import FailingLeg
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("handed_over")
 LEGS = pytest.mark.parametrize("leg", ["dense", "sparse"])
@@ -57,8 +58,7 @@ def stuck(engine: SearchEngine, leg: LegName) -> Iterator[None]:
 
 def settle(engine: SearchEngine, lane: str) -> None:
     """Wait for the end of the calls that nobody waits for."""
-    while engine.parts.executor.lanes[lane].abandoned:
-        sleep(0.001)
+    wait_until(lambda: not engine.parts.executor.lanes[lane].abandoned)
 
 
 def metric(engine: SearchEngine, name: str, **labels: str) -> float:
@@ -190,8 +190,7 @@ def test_a_failing_batch_leaves_no_call_unattended(fresh_engine: SearchEngine) -
     with pytest.raises(SearchFailedError, match=r"^searches\.0: "):
         fresh_engine.search_batch([SearchRequest(query="a", mode=mode, deadline_ms=HURRY_MS) for mode in MODES])
     # The second one goes on until its deadline, and has nobody to tell then.
-    while metric(fresh_engine, "lightretriever_search_seconds_count") < 2:
-        sleep(0.01)
+    wait_until(lambda: metric(fresh_engine, "lightretriever_search_seconds_count") == 2)
     assert metric(fresh_engine, "lightretriever_abandoned_calls", lane="dense") == 1
     assert not any(
         metric(fresh_engine, "lightretriever_degraded_total", leg="dense", reason=reason)

@@ -55,8 +55,7 @@ def three_keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def guarded(tiny_bundle: Bundle, three_keys: Path) -> Iterator[TestClient]:
     settings = SETTINGS.model_copy(update={"api_keys_file": three_keys})
     with TestClient(create_app(tiny_bundle.path, settings)) as client:
-        while client.get("/readyz").status_code != 200:
-            pass
+        wait_until(lambda: client.get("/readyz").status_code == 200)
         yield client
 
 

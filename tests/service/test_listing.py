@@ -131,14 +131,6 @@ def test_nothing_matches(client: TestClient) -> None:
     assert answer["facet_ranges"]["year"] == [{"lt": 2000, "count": 0}, {"gte": 2000, "count": 0}]
 
 
-def test_the_client_lists(engine: SearchEngine) -> None:
-    with live(create_app(engine)) as url, SearchClient(url) as client:
-        answer = client.search(filter={"field": "source", "eq": "wiki"}, facet_ranges={"year": [2005]})
-        assert answer.total == COUNT // 3
-        assert answer.facet_ranges is not None
-        assert sum(one.count for one in answer.facet_ranges["year"]) == COUNT // 3
-
-
 def test_documents_written_later_are_listed_and_deleted_ones_are_not(tmp_path: Path) -> None:
     bundle = make_tiny_bundle(tmp_path / "bundle", documents=DOCUMENTS[:30], fields=FIELDS)
     key, entry = new_key("both", ["search", "admin"])

@@ -9,6 +9,7 @@ from lightretriever.service.http.app import create_app
 from lightretriever.service.settings import Settings
 
 from tests.support.asking import samples
+from tests.support.waiting import wait_until
 
 STAGES = ("tokenize", "encode", "dense", "sparse", "rescore", "fuse")
 
@@ -22,8 +23,7 @@ def found_in(client: TestClient) -> dict[tuple[str, ...], float]:
 @pytest.fixture
 def fresh_client(tiny_bundle: Bundle) -> Iterator[TestClient]:
     with TestClient(create_app(tiny_bundle.path, Settings(deadline_ms=60_000, warm_up_queries=2))) as client:
-        while client.get("/readyz").status_code != 200:
-            pass
+        wait_until(lambda: client.get("/readyz").status_code == 200)
         yield client
 
 

@@ -4,7 +4,6 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from time import sleep
 
 import httpx2
 import pytest
@@ -17,6 +16,7 @@ from lightretriever.service.settings import Settings
 
 from tests.service.live import live, warm
 from tests.support.legs import GatedLeg
+from tests.support.waiting import wait_until
 
 WORKING, WAITING, CLIENTS = 2, 3, 24
 SETTINGS = Settings(deadline_ms=60_000, warm_up_queries=1, search_threads=WORKING, max_waiting=WAITING)
@@ -82,8 +82,7 @@ def test_who_waited_beyond_the_deadline_is_not_worked_on(narrow: SearchEngine, g
         late = [pool.submit(search, url, deadline_ms=1) for _ in range(WAITING)]
         # All have arrived; one more in flight asks for the metrics.
         everyone = f"requests_in_flight {WORKING + WAITING + 1:.1f}\n"
-        while everyone not in httpx2.get(f"{url}/metrics", timeout=60).text:
-            sleep(0.01)
+        wait_until(lambda: everyone in httpx2.get(f"{url}/metrics", timeout=60).text)
         gate.set()
         assert {future.result().json()["kind"] for future in late} == {"deadline_exceeded"}
         assert {future.result().status_code for future in busy} == {200}

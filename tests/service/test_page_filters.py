@@ -5,7 +5,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from time import monotonic
 from typing import Any
 
 import httpx2
@@ -18,11 +17,11 @@ from tests.service.live import live_bundles
 from tests.service.test_swap import flip
 from tests.support.asking import ids
 from tests.support.tiny import TinyDocument, make_tiny_bundle, tiny_documents
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
 COUNT, CANDIDATES, QUERY = 90, 30, "play music from the terminal"
-PATIENCE_S = 30
 BOUNDS = {"gt": operator.gt, "gte": operator.ge, "lt": operator.lt, "lte": operator.le}
 FIELDS: dict[str, FieldKind] = {"source": "keyword", "tags": "keyword", "share": "number", "released": "date"}
 WIKI_NEWS = {"field": "source", "in": ["wiki", "news"]}
@@ -83,10 +82,7 @@ def expect_hits(page: Page, site: str, *conditions: dict[str, Any]) -> None:
     expect(page.get_by_role("status")).to_contain_text(
         f"{len(answer['hits'])} of {answer['candidates']} candidates, ranked in"
     )
-    until = monotonic() + PATIENCE_S
-    while shown_ids(page) != ids(answer) and monotonic() < until:  # the hits before may have been as many
-        page.wait_for_timeout(20)
-    assert shown_ids(page) == ids(answer)
+    wait_until(lambda: shown_ids(page) == ids(answer))  # the hits before may have been as many
 
 
 def show_all(page: Page) -> None:

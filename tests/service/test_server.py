@@ -23,7 +23,7 @@ from lightretriever.service.settings import Settings
 
 from tests.service.live import live_bundles
 from tests.service.process import ROOT, Server
-from tests.support.waiting import free_port
+from tests.support.waiting import free_port, wait_until
 from tests.support.wire import POST, dial, received
 
 SEARCH = {"query": "play music", "k": 3}
@@ -226,8 +226,7 @@ def test_a_client_that_leaves_makes_one_quiet_line(tiny_path: Path) -> None:
                     sleep(0.01)
                     if linger:
                         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
-        while in_flight(url) > 1:
-            sleep(0.01)
+        wait_until(lambda: in_flight(url) <= 1)
         code, _, errors = server.stop()
     assert code == 0
     lines = [json.loads(line) for line in errors.splitlines()]

@@ -139,8 +139,7 @@ def test_a_request_in_flight_ends_with_the_engine_it_began_with(
     client: TestClient, current: Path, versions: dict[str, Path], gate: threading.Event
 ) -> None:
     engine: SearchEngine = client.app.state.holder.engine  # type: ignore[attr-defined]
-    while client.get("/readyz").status_code != 200:
-        sleep(0.01)
+    wait_until(lambda: client.get("/readyz").status_code == 200)
     leg = engine.parts.backends.legs["dense"] = GatedLeg(engine.parts.backends.legs["dense"], gate)
     with ThreadPoolExecutor(1) as pool:
         slow = pool.submit(lambda: client.post("/search", json=BODY).json())
@@ -211,8 +210,7 @@ def test_a_bundle_whose_leg_fails_is_refused(
     def fail(engine: SearchEngine, stop: threading.Event, share: float) -> None:
         raise SearchFailedError("The leg dense failed.")
 
-    while client.get("/readyz").status_code != 200:
-        sleep(0.01)
+    wait_until(lambda: client.get("/readyz").status_code == 200)
     threads = threading.active_count()
     monkeypatch.setattr(SearchEngine, "warm_up", fail)
     flip(current, versions["two"])
@@ -272,8 +270,7 @@ def test_the_folder_is_watched(versions: dict[str, Path], tmp_path: Path, way: s
         manifest.write_bytes(b"{")
         folder.rename(tmp_path / "older")
         (tmp_path / "bad").rename(folder)
-        while swaps(client) != (1, 1):
-            sleep(0.02)
+        wait_until(lambda: swaps(client) == (1, 1))
         sleep(2)
         assert swaps(client) == (1, 1)
         assert served(client) == "two"
