@@ -55,7 +55,10 @@ class BruteForce:
         self._words = None if sparse.language is None else Vocabulary(None, sparse.language)
         self._tokens = sparse.vocabulary != "words"
         self._vocabulary = bundle.vocabulary(self._tokenizer)
-        self._table = bundle.table("default").rows(np.arange(bundle.manifest.vocab_size)).astype(np.float64)
+        everything = np.arange(bundle.manifest.vocab_size)
+        self._tables = {task: bundle.table(task).rows(everything).astype(np.float64) for task in bundle.manifest.tasks}
+        idf = bundle.idf()
+        self._idf = np.ones(bundle.manifest.vocab_size) if idf is None else idf.astype(np.float64)
         self._vectors = np.array([row.vector for row in self._rows], np.float64)
         assert bundle.manifest.fusion is not None
         self._weights = bundle.manifest.fusion.model_dump()
@@ -97,19 +100,20 @@ class BruteForce:
         """The leg's score of every document, (N,)."""
         texts = [(asked["query"], 1.0), *((term["text"], term["weight"]) for term in asked.get("terms", []))]
         if leg == "dense":
-            total = np.zeros(self._table.shape[1])
+            table = self._tables[asked.get("task", "default")]
+            total = np.zeros(table.shape[1])
             for number, (text, weight) in enumerate(texts):
                 ids = self._tokenizer.query_ids(text, appended=number > 0)
-                total += weight * self._table[ids].sum(axis=0)
+                total += weight * table[ids].sum(axis=0)
             return np.asarray(self._vectors @ (total / np.linalg.norm(total)))
         weights = dict[str, float]()
         for number, (text, weight) in enumerate(texts):
-            terms = [] if self._words is None else self._words.terms_of([text])[0]
+            terms = [] if self._words is None else [(term, 1.0) for term in self._words.terms_of([text])[0]]
             if self._tokens:
                 ids = self._tokenizer.query_ids(text, appended=number > 0)
-                terms = [*terms, *map(self._vocabulary.of_token, ids)]
-            for term in terms:
-                weights[term] = weights.get(term, 0.0) + weight
+                terms += [(self._vocabulary.of_token(token), self._idf[token]) for token in ids]
+            for term, factor in terms:
+                weights[term] = weights.get(term, 0.0) + weight * factor
         return np.array(
             [sum(weight * row.impacts.get(term, 0) for term, weight in weights.items()) for row in self._rows]
         )
@@ -282,6 +286,7 @@ def random_request(random: np.random.Generator) -> Asked:
             asked["sort"] = {"field": one(["year", "size", "title", "tags"]), "order": one(["asc", "desc"])}
     else:
         asked |= {"query": _words(random), "mode": one(["hybrid"] * 4 + ["dense", "sparse"])}
+        asked["task"] = one(["default", "fact"])
         asked["candidates"] = one([50, 60, 100, 1000])
         if chance(0.4):
             asked["filter"] = _random_filter(random, 2)
@@ -309,7 +314,8 @@ def random_request(random: np.random.Generator) -> Asked:
 
 
 def _words(random: np.random.Generator) -> str:
-    return " ".join(WORDS[place] for place in random.integers(len(WORDS), size=random.integers(1, 5)))
+    words = (*WORDS, "日本語の検索", "Zażółć", "🎵", "<|endoftext|>")
+    return " ".join(words[place] for place in random.integers(len(words), size=random.integers(1, 5)))
 
 
 def _fusion(one: Any, chance: Any) -> Asked:

@@ -53,14 +53,6 @@ def test_every_plain_search_asks_faiss_and_lucene(engine: SearchEngine, monkeypa
     assert threads == {"faiss": {"dense"}, "java": {"MainThread"}}
 
 
-def test_the_demo_has_no_plain_postings_and_says_who_searches(engine: SearchEngine) -> None:
-    assert list(engine.bundle.path.rglob("*.plain")) == []
-    assert {name: leg.backend for name, leg in engine.parts.backends.legs.items()} == {
-        "dense": "faiss",
-        "sparse": "lucene",
-    }
-
-
 def test_the_legs_are_asked_at_the_same_time(engine: SearchEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     both = threading.Barrier(2)
     for name in ("dense", "sparse"):

@@ -33,7 +33,8 @@ def documents() -> Iterator[TinyDocument]:
     """Documents with fields of one value, of several and of none."""
     for number, one in enumerate(tiny_documents(300)):
         more: dict[str, Any] = {"tags": [TAGS[number % 4], TAGS[number % 3]]} if number % 5 else {}
-        more |= {"size": number * 7 % 100} if number % 3 else {}
+        size = number * 7 % 100
+        more |= {"size": [size, 50] if number % 7 == 0 else size} if number % 3 else {}
         yield TinyDocument(one.id, one.title, one.text, one.year, more=more)
 
 
@@ -50,6 +51,7 @@ def searched(
         vocabulary=kinds.get(request.param, "words"),
         fields=FIELDS,
         factory="Flat",
+        idf=request.param == "tokens",
         weights=LegWeights(dense=0.4, sparse=0.6),
     )
     mirror, settings = Mirror(bundle, 7), SETTINGS

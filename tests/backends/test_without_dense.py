@@ -83,33 +83,6 @@ def test_both_modes_give_the_ranking_of_the_sparse_leg(bundle: Bundle, engine: S
     assert among.hits
 
 
-def test_explanations_and_snippets_have_the_sparse_leg_alone(engine: SearchEngine) -> None:
-    found = engine.search(asked(explain=True, snippets={"fields": ["text"]}, k=3)).model_dump()
-    assert len(found["hits"]) == 3
-    for hit in found["hits"]:
-        assert hit["dense"] is None
-        words = hit["explanation"]["words"]
-        assert {word["dense"] for word in words} == {None}
-        assert sum(word["sparse"] for word in words) == pytest.approx(hit["sparse"]["score"])
-        assert hit["snippets"]["text"]["marks"]
-
-
-@pytest.mark.parametrize(
-    ("request_", "field"),
-    [
-        ({"mode": "dense"}, "mode"),
-        ({"diversity": 0.5}, "diversity"),
-        ({"fusion": {"method": "linear", "weights": {"dense": 0.5, "sparse": 0.5}}}, "fusion.weights.dense"),
-    ],
-)
-def test_what_needs_vectors_is_refused(engine: SearchEngine, request_: dict[str, Any], field: str) -> None:
-    with pytest.raises(InvalidRequestError, match="the bundle has no dense leg") as error:
-        engine.search(asked(**request_))
-    assert [one.field for one in error.value.errors] == [field]
-    with pytest.raises(InvalidRequestError, match="the bundle has no dense leg"):
-        engine.search_batch([asked(), asked(**request_)])
-
-
 def test_embeddings_are_refused_and_terms_are_given(engine: SearchEngine) -> None:
     with pytest.raises(InvalidRequestError, match="the bundle has no dense leg"):
         engine.embeddings(EmbeddingsRequest(model="default", input=[QUERY]))

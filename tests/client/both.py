@@ -1,62 +1,18 @@
 """Both clients behind one face, so that every test of a call is made with each of them."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from types import TracebackType
-from typing import Any, Protocol, Self
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any, Self, cast
 
 from lightretriever.service.client import AsyncSearchClient, SearchClient
-from lightretriever.service.client.calls import Line
-from lightretriever.service.schemas import (
-    BatchRequest,
-    BatchResponse,
-    Document,
-    DocumentChange,
-    DocumentDeleted,
-    DocumentWritten,
-    EmbeddingsResponse,
-    EncodeRequest,
-    EncodeResponse,
-    Info,
-    Reloaded,
-    SearchRequest,
-    SearchResponse,
-)
+from lightretriever.service.schemas import SearchRequest
+
+__all__ = ["BOTH", "Client", "Maker", "Query"]
 
 Query = str | SearchRequest
-
-
-class Client(Protocol):
-    def search(self, request: Query, /, **fields: Any) -> SearchResponse: ...
-    def search_batch(self, searches: BatchRequest | Iterable[Query], /, **fields: Any) -> BatchResponse: ...
-    def search_many(self, queries: Iterable[Query], /, **options: Any) -> Iterator[SearchResponse]: ...
-    def encode(self, request: str | EncodeRequest, /, **fields: Any) -> EncodeResponse: ...
-    def embeddings(self, texts: str | Sequence[str], /, *, model: str = "default") -> EmbeddingsResponse: ...
-    def document(self, document_id: str, /) -> Document: ...
-    def put_document(
-        self,
-        document_id: str,
-        fields: Mapping[str, Any],
-        /,
-        *,
-        vector: Sequence[float] | None = None,
-        impacts: Mapping[str, int] | None = None,
-        version: str | None = None,
-        wait: bool = False,
-    ) -> DocumentWritten: ...
-    def put_documents(
-        self, documents: Iterable[Line], /, *, batch_size: int = 32, wait: bool = False
-    ) -> list[DocumentChange]: ...
-    def delete_document(
-        self, document_id: str, /, *, version: str | None = None, wait: bool = False
-    ) -> DocumentDeleted: ...
-    def info(self) -> Info: ...
-    def ready(self) -> bool: ...
-    def reload(self) -> Reloaded: ...
-    def __enter__(self) -> Self: ...
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+Client = SearchClient
+Maker = Callable[..., Client]
 
 
 class Driven:
@@ -66,54 +22,27 @@ class Driven:
         self._runner = asyncio.Runner()
         self._client = AsyncSearchClient(*arguments, **options)
 
-    def search(self, request: Query, /, **fields: Any) -> SearchResponse:
-        return self._runner.run(self._client.search(request, **fields))
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        call = getattr(self._client, name)
 
-    def search_batch(self, searches: BatchRequest | Iterable[Query], /, **fields: Any) -> BatchResponse:
-        return self._runner.run(self._client.search_batch(searches, **fields))
+        def driven(*arguments: Any, **options: Any) -> Any:
+            called = call(*arguments, **options)
+            return self._runner.run(called) if inspect.iscoroutine(called) else self._stream(called)
 
-    def search_many(self, queries: Iterable[Query], /, **options: Any) -> Iterator[SearchResponse]:
-        stream = self._client.search_many(queries, **options)
+        return driven
 
-        async def following() -> SearchResponse | None:
+    def _stream(self, stream: Any) -> Iterator[Any]:
+        async def following() -> Any:
             return await anext(stream, None)
+
+        async def closed() -> None:
+            await stream.aclose()
 
         try:
             while (response := self._runner.run(following())) is not None:
                 yield response
         finally:
-            self._runner.run(self._closed(stream))
-
-    @staticmethod
-    async def _closed(stream: Any) -> None:
-        await stream.aclose()
-
-    def encode(self, request: str | EncodeRequest, /, **fields: Any) -> EncodeResponse:
-        return self._runner.run(self._client.encode(request, **fields))
-
-    def embeddings(self, texts: str | Sequence[str], /, *, model: str = "default") -> EmbeddingsResponse:
-        return self._runner.run(self._client.embeddings(texts, model=model))
-
-    def document(self, document_id: str, /) -> Document:
-        return self._runner.run(self._client.document(document_id))
-
-    def put_document(self, document_id: str, fields: Mapping[str, Any], /, **options: Any) -> DocumentWritten:
-        return self._runner.run(self._client.put_document(document_id, fields, **options))
-
-    def put_documents(self, documents: Iterable[Line], /, **options: Any) -> list[DocumentChange]:
-        return self._runner.run(self._client.put_documents(documents, **options))
-
-    def delete_document(self, document_id: str, /, **options: Any) -> DocumentDeleted:
-        return self._runner.run(self._client.delete_document(document_id, **options))
-
-    def info(self) -> Info:
-        return self._runner.run(self._client.info())
-
-    def ready(self) -> bool:
-        return self._runner.run(self._client.ready())
-
-    def reload(self) -> Reloaded:
-        return self._runner.run(self._client.reload())
+            self._runner.run(closed())
 
     def __enter__(self) -> Self:
         return self
@@ -123,5 +52,4 @@ class Driven:
         self._runner.close()
 
 
-Maker = Callable[..., Client]
-BOTH: dict[str, Maker] = {"sync": SearchClient, "async": Driven}
+BOTH: dict[str, Maker] = {"sync": SearchClient, "async": cast(Maker, Driven)}

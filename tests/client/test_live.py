@@ -3,7 +3,6 @@
 import threading
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from time import sleep
 
 import pytest
 from lightretriever.artifacts.bundle.reader import Bundle
@@ -13,7 +12,9 @@ from lightretriever.service.http.app import create_app
 from tests.client.both import Maker
 from tests.service.live import live, live_bundles, warm
 from tests.service.process import Server
-from tests.service.test_overload import SETTINGS, WAITING, WORKING, Gated
+from tests.service.test_overload import SETTINGS, WAITING, WORKING
+from tests.support.legs import GatedLeg
+from tests.support.waiting import wait_until
 
 PATIENT = Retries(attempts=10_000, first_wait_s=0.01, longest_wait_s=0.05)
 
@@ -23,7 +24,7 @@ def test_an_overloaded_service_is_asked_again_until_it_answers(
 ) -> None:
     callers = WORKING + WAITING + 5
     with warm(tiny_bundle, SETTINGS) as engine:
-        engine.parts.backends.legs["dense"] = Gated(engine.parts.backends.legs["dense"], gate)
+        engine.parts.backends.legs["dense"] = GatedLeg(engine.parts.backends.legs["dense"], gate)
 
         def refused() -> float:
             sample = {"kind": "overloaded"}
@@ -35,8 +36,7 @@ def test_an_overloaded_service_is_asked_again_until_it_answers(
 
         with live(create_app(engine)) as url, ThreadPoolExecutor(callers) as pool:
             asked = [pool.submit(ask, url) for _ in range(callers)]
-            while refused() < 5:
-                sleep(0.01)
+            wait_until(lambda: refused() >= 5)
             with make(url, retries=Retries(attempts=1)) as client:
                 with pytest.raises(AnswerError, match="max_waiting") as error:
                     client.search("music")
@@ -75,7 +75,7 @@ def test_a_service_that_dies_is_found_again_when_it_is_back(make: Maker, tiny_bu
                 # Batches on the way when it died come from the second one.
                 for _ in range(20):
                     assert next(answers).hits
-                answers.close()  # type: ignore[attr-defined]
+                answers.close()
                 assert second.process.poll() is None
 
 

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from time import sleep
 
@@ -16,7 +17,7 @@ from lightretriever.service.client import AnswerError, AsyncSearchClient, Client
 from lightretriever.service.schemas import SearchRequest
 
 from tests.client.both import Client, Maker, Query
-from tests.client.scripted import FOUND, Scripted, Step, answer, in_time, problem, stall_until
+from tests.client.scripted import FOUND, Scripted, answer, in_time, problem, stall_until
 
 ROOT = Path(__file__).resolve().parents[2]
 WORDS = ("play music", "text editor", "chess games", "network", "Ελληνικά", "parser", "terminal")
@@ -73,20 +74,17 @@ def test_so_many_requests_are_made_at_once_and_no_more(make: Maker) -> None:
     inside, most = 0, 0
     all_in = threading.Event()
 
-    def held() -> Step:
-        def step(handler: object) -> None:
-            nonlocal inside, most
-            with lock:
-                inside += 1
-                most = max(most, inside)
-                if inside == CONCURRENCY:
-                    all_in.set()
-            gate.wait()
-            with lock:
-                inside -= 1
-            BATCH(handler)  # type: ignore[arg-type]
-
-        return step
+    def held(handler: BaseHTTPRequestHandler) -> None:
+        nonlocal inside, most
+        with lock:
+            inside += 1
+            most = max(most, inside)
+            if inside == CONCURRENCY:
+                all_in.set()
+        gate.wait()
+        with lock:
+            inside -= 1
+        BATCH(handler)
 
     def let_in() -> None:
         assert all_in.wait(60)
@@ -94,7 +92,7 @@ def test_so_many_requests_are_made_at_once_and_no_more(make: Maker) -> None:
 
     opener = threading.Thread(target=let_in)
     opener.start()
-    with Scripted(held()) as server, make(server.url) as client:
+    with Scripted(held) as server, make(server.url) as client:
         answers = list(client.search_many(["music"] * SIZE * 10, batch_size=SIZE, concurrency=CONCURRENCY))
         assert len(answers) == SIZE * 10
     opener.join()

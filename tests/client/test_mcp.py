@@ -1,12 +1,11 @@
 """The tools for language models: the library's own client, over stdio and over HTTP, and a real service behind them."""
 
-import asyncio
 import json
 import os
 import re
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -32,6 +31,14 @@ ROOT = Path(__file__).resolve().parents[2]
 KEY, ENTRY = new_key("model", ["search"])
 FAILED = "Error executing tool search: No leg could answer. (500 search_failed)"
 COMMAND = ("-m", "lightretriever.service.mcp")
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """What runs the tests that are coroutines."""
+    return "asyncio"
 
 
 def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -80,51 +87,44 @@ async def in_process(url: str, timeout_s: float = 120) -> AsyncIterator[Client]:
         yield client
 
 
-def asking(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(work())
-
-
 def text_of(result: Any) -> str:
     (content,) = result.content
     return str(content.text)
 
 
 @pytest.mark.parametrize("over", [over_stdio, over_http])
-def test_a_model_searches_reads_and_asks_why(url: str, over: Any) -> None:
-    async def work() -> None:
-        async with over(url) as client:
-            tools = {tool.name: tool for tool in (await client.list_tools()).tools}
-            assert set(tools) == {"search", "document", "explain", "info", "collections"}
-            assert all(tool.annotations and tool.annotations.read_only_hint for tool in tools.values())
-            assert "`search` finds documents" in (client.instructions or "")
-            info = Info.model_validate_json(text_of(await client.call_tool("info")))
-            condition = {"field": "year", "gte": 2000}
-            assert "year" in info.filters
-            asked = {"query": "play music", "k": 3, "filter": condition}
-            result = await client.call_tool("search", asked)
-            found = FoundDocuments.model_validate_json(text_of(result))
-            assert result.structured_content == json.loads(text_of(result))
-            assert text_of(result) == json.dumps(result.structured_content, separators=(",", ":"), ensure_ascii=False)
-            with SearchClient(url, timeout_s=120) as own:
-                best = own.search("play music", k=3, filter=condition, snippets={"fields": ["text"], "length": 500})
-                assert [(hit.id, hit.score, hit.matched, hit.text) for hit in found.hits] == [
-                    (hit.id, hit.score, hit.matched, (hit.snippets or {})["text"].text) for hit in best.hits
-                ]
-                assert found.matched == best.matched
-                last = own.search("play music", k=20).hits[-1]
-                whole = own.document(last.id)
-            assert all("text" not in hit.fields and hit.fields["title"] for hit in found.hits)
-            result = await client.call_tool("document", {"id": last.id})
-            assert Document.model_validate(json.loads(text_of(result))) == whole
-            why = await client.call_tool("explain", {"query": "play music", "document": last.id})
-            (hit,) = SearchResponse.model_validate_json(text_of(why)).hits
-            assert (hit.id, hit.rank, hit.score, hit.fields) == (last.id, 20, last.score, {})
-            assert hit.explanation is not None
-            assert hit.explanation.words
-            why = await client.call_tool("explain", {"query": "play music", "k": 2, "mode": "sparse"})
-            assert len(SearchResponse.model_validate_json(text_of(why)).hits) == 2
-
-    asking(work)
+async def test_a_model_searches_reads_and_asks_why(url: str, over: Any) -> None:
+    async with over(url) as client:
+        tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+        assert set(tools) == {"search", "document", "explain", "info", "collections"}
+        assert all(tool.annotations and tool.annotations.read_only_hint for tool in tools.values())
+        assert "`search` finds documents" in (client.instructions or "")
+        info = Info.model_validate_json(text_of(await client.call_tool("info")))
+        condition = {"field": "year", "gte": 2000}
+        assert "year" in info.filters
+        asked = {"query": "play music", "k": 3, "filter": condition}
+        result = await client.call_tool("search", asked)
+        found = FoundDocuments.model_validate_json(text_of(result))
+        assert result.structured_content == json.loads(text_of(result))
+        assert text_of(result) == json.dumps(result.structured_content, separators=(",", ":"), ensure_ascii=False)
+        with SearchClient(url, timeout_s=120) as own:
+            best = own.search("play music", k=3, filter=condition, snippets={"fields": ["text"], "length": 500})
+            assert [(hit.id, hit.score, hit.matched, hit.text) for hit in found.hits] == [
+                (hit.id, hit.score, hit.matched, (hit.snippets or {})["text"].text) for hit in best.hits
+            ]
+            assert found.matched == best.matched
+            last = own.search("play music", k=20).hits[-1]
+            whole = own.document(last.id)
+        assert all("text" not in hit.fields and hit.fields["title"] for hit in found.hits)
+        result = await client.call_tool("document", {"id": last.id})
+        assert Document.model_validate(json.loads(text_of(result))) == whole
+        why = await client.call_tool("explain", {"query": "play music", "document": last.id})
+        (hit,) = SearchResponse.model_validate_json(text_of(why)).hits
+        assert (hit.id, hit.rank, hit.score, hit.fields) == (last.id, 20, last.score, {})
+        assert hit.explanation is not None
+        assert hit.explanation.words
+        why = await client.call_tool("explain", {"query": "play music", "k": 2, "mode": "sparse"})
+        assert len(SearchResponse.model_validate_json(text_of(why)).hits) == 2
 
 
 def test_a_line_that_is_no_message_is_passed_over() -> None:
@@ -164,19 +164,15 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
-def test_what_the_service_refuses_is_an_error_that_the_model_reads(url: str) -> None:
+async def test_what_the_service_refuses_is_an_error_that_the_model_reads(url: str) -> None:
     with SearchClient(url, timeout_s=120) as own:
         (hit,) = own.search("music", k=1).hits
     beyond = {"query": "music", "document": hit.id, "filter": {"field": "year", "gt": hit.fields["year"]}}
-
-    async def work() -> None:
-        async with in_process(url) as client:
-            for tool, arguments, says in [*REFUSED, ("explain", beyond, f"{hit.id!r} is not among the first ")]:
-                result = await client.call_tool(tool, arguments)
-                assert result.is_error
-                assert says in text_of(result)
-
-    asking(work)
+    async with in_process(url) as client:
+        for tool, arguments, says in [*REFUSED, ("explain", beyond, f"{hit.id!r} is not among the first ")]:
+            result = await client.call_tool(tool, arguments)
+            assert result.is_error
+            assert says in text_of(result)
 
 
 AS_MEANT: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
@@ -197,70 +193,59 @@ AS_MEANT: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 ]
 
 
-def test_arguments_are_taken_as_they_were_meant(url: str) -> None:
+async def test_arguments_are_taken_as_they_were_meant(url: str) -> None:
     """Language models send empty values for what they leave out, and numbers for texts."""
-
-    async def work() -> None:
-        async with in_process(url) as client:
-            for tool, given, plain in AS_MEANT:
-                answers = [
-                    json.loads(text_of(await client.call_tool(tool, {"query": "play music", **arguments})))
-                    for arguments in (given, plain)
-                ]
-                for answer in answers:
-                    answer.pop("timings_ms", None)
-                assert answers[0] == answers[1], given
-            result = await client.call_tool("document", {"id": 7})
-            assert "7" in text_of(result)
-            assert "(404 document_not_found)" in text_of(result)
-            for arguments in ({"query": ""}, {"query": None}, {"query": True}):
-                assert (await client.call_tool("search", arguments)).is_error, arguments
-
-    asking(work)
+    async with in_process(url) as client:
+        for tool, given, plain in AS_MEANT:
+            answers = [
+                json.loads(text_of(await client.call_tool(tool, {"query": "play music", **arguments})))
+                for arguments in (given, plain)
+            ]
+            for answer in answers:
+                answer.pop("timings_ms", None)
+            assert answers[0] == answers[1], given
+        result = await client.call_tool("document", {"id": 7})
+        assert "7" in text_of(result)
+        assert "(404 document_not_found)" in text_of(result)
+        for arguments in ({"query": ""}, {"query": None}, {"query": True}):
+            assert (await client.call_tool("search", arguments)).is_error, arguments
 
 
-def test_a_service_that_fails_or_is_away_is_an_error_and_the_tools_stay() -> None:
-    async def work() -> None:
-        with Scripted(problem(500, "search_failed", detail="No leg could answer."), hang_up) as server:
-            async with in_process(server.url, timeout_s=1) as client:
-                result = await client.call_tool("search", {"query": "music"})
-                assert (result.is_error, text_of(result)) == (True, FAILED)
-                result = await client.call_tool("search", {"query": "music"})
-                assert result.is_error
-                assert "can't be reached" in text_of(result)
-                assert len((await client.list_tools()).tools) == 5
-
-    asking(work)
+async def test_a_service_that_fails_or_is_away_is_an_error_and_the_tools_stay() -> None:
+    with Scripted(problem(500, "search_failed", detail="No leg could answer."), hang_up) as server:
+        async with in_process(server.url, timeout_s=1) as client:
+            result = await client.call_tool("search", {"query": "music"})
+            assert (result.is_error, text_of(result)) == (True, FAILED)
+            result = await client.call_tool("search", {"query": "music"})
+            assert result.is_error
+            assert "can't be reached" in text_of(result)
+            assert len((await client.list_tools()).tools) == 5
 
 
-def test_each_tool_takes_a_collection(tmp_path: Path) -> None:
+async def test_each_tool_takes_a_collection(tmp_path: Path) -> None:
     first, second = (make_tiny_bundle(tmp_path / name, documents=count).path for name, count in (("a", 20), ("b", 60)))
-
-    async def work() -> None:
-        with live_bundles({"first": first, "b": second}) as url:
-            async with in_process(url) as client:
-                listed = CollectionList.model_validate_json(text_of(await client.call_tool("collections")))
-                assert [(one.name, one.documents) for one in listed.collections] == [("first", 20), ("b", 60)]
-                there = {"collection": "b"}
-                info = Info.model_validate_json(text_of(await client.call_tool("info", there)))
-                assert info.bundle.documents == 60
-                asked = {"query": "play music", "k": 60}
-                result = await client.call_tool("search", asked | there)
-                found = FoundDocuments.model_validate_json(text_of(result))
-                only = next(hit.id for hit in found.hits if hit.id == "doc-50")
-                assert not (await client.call_tool("document", {"id": only} | there)).is_error
-                missing = await client.call_tool("document", {"id": only})
-                assert "(404 document_not_found)" in text_of(missing)
-                why = await client.call_tool("explain", {"query": "play music", "document": only} | there)
-                assert SearchResponse.model_validate_json(text_of(why)).hits[0].id == only
-                wrong = await client.call_tool("search", asked | {"collection": "c/../d"})
-                assert "(404 " in text_of(wrong)
-
-    asking(work)
+    with live_bundles({"first": first, "b": second}) as url:
+        async with in_process(url) as client:
+            listed = CollectionList.model_validate_json(text_of(await client.call_tool("collections")))
+            assert [(one.name, one.documents) for one in listed.collections] == [("first", 20), ("b", 60)]
+            there = {"collection": "b"}
+            info = Info.model_validate_json(text_of(await client.call_tool("info", there)))
+            assert info.bundle.documents == 60
+            asked = {"query": "play music", "k": 60}
+            result = await client.call_tool("search", asked | there)
+            found = FoundDocuments.model_validate_json(text_of(result))
+            only = next(hit.id for hit in found.hits if hit.id == "doc-50")
+            assert not (await client.call_tool("document", {"id": only} | there)).is_error
+            missing = await client.call_tool("document", {"id": only})
+            assert "(404 document_not_found)" in text_of(missing)
+            why = await client.call_tool("explain", {"query": "play music", "document": only} | there)
+            assert SearchResponse.model_validate_json(text_of(why)).hits[0].id == only
+            wrong = await client.call_tool("search", asked | {"collection": "c/../d"})
+            assert "(404 " in text_of(wrong)
 
 
 @pytest.mark.slow
-def test_the_key_comes_from_the_environment_or_a_file(tiny_bundle: Bundle, tmp_path: Path) -> None:
+async def test_the_key_comes_from_the_environment_or_a_file(tiny_bundle: Bundle, tmp_path: Path) -> None:
     keys, file = keys_file(tmp_path, ENTRY), tmp_path / "key"
     file.write_text(f"{KEY}\n")
 
@@ -272,13 +257,10 @@ def test_the_key_comes_from_the_environment_or_a_file(tiny_bundle: Bundle, tmp_p
                 assert KEY not in text_of(result)
             return not result.is_error
 
-    async def work() -> None:
-        with live_bundles(tiny_bundle.path, api_keys_file=keys) as url:
-            assert await search(url, more={"LIGHTRETRIEVER_API_KEY": KEY})
-            assert await search(url, "--api-key-file", str(file), more={"LIGHTRETRIEVER_API_KEY": "other"})
-            assert not await search(url, more={"LIGHTRETRIEVER_API_KEY": "other"})
-
-    asking(work)
+    with live_bundles(tiny_bundle.path, api_keys_file=keys) as url:
+        assert await search(url, more={"LIGHTRETRIEVER_API_KEY": KEY})
+        assert await search(url, "--api-key-file", str(file), more={"LIGHTRETRIEVER_API_KEY": "other"})
+        assert not await search(url, more={"LIGHTRETRIEVER_API_KEY": "other"})
 
 
 @pytest.mark.parametrize(
@@ -316,13 +298,9 @@ def test_a_missing_package_is_named_with_the_extra() -> None:
     assert done.stderr.count("\n") == 1
 
 
-def test_the_pinned_list_is_all_that_the_tools_take(url: str) -> None:
+async def test_the_pinned_list_is_all_that_the_tools_take(url: str) -> None:
     script = ALONE.replace("service.client.__main__", "service.mcp.__main__")
-
-    async def work() -> None:
-        arguments = ["-c", script, ",".join(allowed("mcp")), url]
-        parameters = StdioServerParameters(command=sys.executable, args=arguments, env=environment(), cwd=ROOT)
-        async with Client(stdio_client(parameters)) as client:
-            assert not (await client.call_tool("search", {"query": "music"})).is_error
-
-    asking(work)
+    arguments = ["-c", script, ",".join(allowed("mcp")), url]
+    parameters = StdioServerParameters(command=sys.executable, args=arguments, env=environment(), cwd=ROOT)
+    async with Client(stdio_client(parameters)) as client:
+        assert not (await client.call_tool("search", {"query": "music"})).is_error

@@ -1,4 +1,4 @@
-"""Every link of README.md and docs/ that stays in the repository leads to a file, and to a heading that is in it."""
+"""Every link of the pages that stays in the repository leads to a file, and to a heading that is in it."""
 
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -8,7 +8,7 @@ import pytest
 from tests.docs.pages import PAGES, ROOT, anchors, blocks, links, page_name
 
 
-@pytest.mark.parametrize("page", PAGES, ids=page_name)
+@pytest.mark.parametrize("page", sorted({*PAGES, *ROOT.glob("*.md")}), ids=page_name)
 def test_links_lead_to_files_and_headings(page: Path) -> None:
     assert broken_links(page) == []
 

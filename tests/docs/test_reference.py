@@ -1,7 +1,7 @@
 """docs/cli.md and docs/api.md have all that the code has; a change of the code without them fails here."""
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import pytest
 import typer
@@ -40,19 +40,12 @@ def test_every_model_of_the_api_is_on_the_page() -> None:
         assert [line.split("`")[1] for line in section.splitlines() if line.startswith("| `")] == fields, name
 
 
-def test_commands_become_tables() -> None:
+def test_what_no_command_has_yet_becomes_a_table_too() -> None:
+    """docs/cli.md has all else."""
     application = typer.Typer()
 
     @application.command()
-    def pour(
-        tea: Annotated[str, typer.Argument(help="Which tea.", show_default=False)],
-        pot: Annotated[str, typer.Argument(help="Of which pot.", envvar="POT")] = "blue",
-        cups: Annotated[int, typer.Option(min=1, help="How many | or none.")] = 2,
-        milk: Annotated[bool, typer.Option("--milk", help="With milk.")] = False,
-        name: Annotated[list[str] | None, typer.Option(help="For whom.", envvar="TEA_NAME")] = None,
-        size: Annotated[tuple[float, float] | None, typer.Option(help="Height and width.")] = None,
-        kind: Annotated[Literal["green", "black"], typer.Option(help="Of which kind.")] = "green",
-    ) -> None:
+    def pour(size: Annotated[tuple[float, float] | None, typer.Option(help="Height | width.")] = None) -> None:
         """Pour tea.
 
         Not coffee.
@@ -62,32 +55,10 @@ def test_commands_become_tables() -> None:
     def wash() -> None:
         """Wash up."""
 
-    assert reference.command_reference(application).splitlines() == [
-        "## pour",
-        "```",
-        "lightretriever pour TEA [POT]",
-        "```",
-        "Pour tea.",
-        "",
-        "Not coffee.",
-        "",
-        "| argument or option | default | |",
-        "|---|---|---|",
-        "| `TEA` | required | Which tea. |",
-        "| `POT` | `blue` | Of which pot. From the environment: `POT`. |",
-        "| `--cups` `INTEGER` | `2` | How many \\| or none. |",
-        "| `--milk` |  | With milk. |",
-        "| `--name` `TEXT …` |  | For whom. From the environment: `TEA_NAME`. |",
-        "| `--size` `NUMBER NUMBER` |  | Height and width. |",
-        "| `--kind` `green\\|black` | `green` | Of which kind. |",
-        "",
-        "## wash",
-        "```",
-        "lightretriever wash",
-        "```",
-        "Wash up.",
-        "",
-    ]
+    lines = reference.command_reference(application).splitlines()
+    assert "| `--size` `NUMBER NUMBER` |  | Height \\| width. |" in lines
+    assert lines[-6:] == ["## wash", "```", "lightretriever wash", "```", "Wash up.", ""]
+    assert lines[4:7] == ["Pour tea.", "", "Not coffee."]
 
 
 def test_check_names_page_and_remedy(

@@ -3,7 +3,6 @@
 import json
 import socket
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from time import perf_counter, sleep
 
@@ -12,6 +11,7 @@ import pytest
 from lightretriever.artifacts.bundle.reader import Bundle
 
 from tests.service.process import Server
+from tests.support.wire import dial
 
 FILTER = {"field": "year", "eq": 1}
 
@@ -49,8 +49,7 @@ def test_a_deep_filter_is_refused_on_every_route(url: str, depth: int, operator:
     assert post(url, "/search", body, origin="https://example.org") in expected
     assert post(url, "/search", body, connection="close") in expected
     assert post(url, "/search/batch", b'{"searches":[' + body + b"]}") in expected
-    host, port = url.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port)), 60) as old:
+    with dial(url) as old:
         head = f"POST /search HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
         old.sendall(head.encode() + body)
         assert old.recv(12)[9:12] in (b"422", b"400")
@@ -85,33 +84,16 @@ def test_a_batch_of_too_many_hits_is_refused(url: str) -> None:
 
 @pytest.mark.parametrize("piece", [b"a" * 65_536, b"a: b\r\n" * 8_192], ids=["one header", "many headers"])
 def test_an_endless_head_is_cut_off(url: str, server: Server, piece: bytes) -> None:
-    host, port = url.removeprefix("http://").split(":")
     before = server.peak_mb
     head = b"GET / HTTP/1.1\r\nHost: a\r\nx: " + piece * 1_000
-    with socket.create_connection((host, int(port)), 60) as connection, pytest.raises(ConnectionError):
+    with dial(url) as connection, pytest.raises(ConnectionError):
         connection.sendall(head)
     assert server.peak_mb - before < 64
     assert httpx2.get(f"{url}/livez").status_code == 200
 
 
-@pytest.mark.parametrize("chunk", [b"1\r\n \r\n", b"1;a=b\r\n \r\n", b"0001 \r\n \r\n"])
-def test_a_body_of_a_great_many_chunks_is_cut_off(url: str, chunk: bytes) -> None:
-    host, port = url.removeprefix("http://").split(":")
-    head = b"POST /search HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
-    answer = b""
-    with socket.create_connection((host, int(port)), 60) as connection, suppress(ConnectionError):
-        connection.sendall(head + chunk * 50_000)
-        while piece := connection.recv(65_536):
-            answer += piece
-    assert answer.startswith(b"HTTP/1.1 400 ") or not answer, answer  # it would be 408, after all have been parsed
-    pieces = iter([*[b" "] * 900, b'{"query":"music"}'])
-    fewer = httpx2.post(f"{url}/search", content=pieces, headers={"content-type": "application/json"}, timeout=60)
-    assert fewer.status_code == 200
-
-
 def test_clients_that_read_nothing_are_closed(url: str, server: Server) -> None:
-    host, port = url.removeprefix("http://").split(":")
-    silent = [socket.create_connection((host, int(port)), 60) for _ in range(20)]
+    silent = [dial(url) for _ in range(20)]
     before = server.peak_mb
     for connection in silent:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)

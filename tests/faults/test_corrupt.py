@@ -21,6 +21,7 @@ from lightretriever.service.http.api_keys import new_key
 from tests.faults.conftest import Figure
 from tests.faults.damage import KINDS, damage
 from tests.service.process import ROOT, Server
+from tests.service.test_swap import flip
 from tests.support.keys import keys_file
 from tests.support.tiny import make_tiny_bundle
 
@@ -173,8 +174,7 @@ def test_a_damaged_bundle_is_refused_at_a_reload(bundles: Pair, tmp_path: Path, 
             copy = tmp_path / f"copy-{number}"
             if not make_damaged(bundles, case, copy, random):
                 continue
-            (tmp_path / "next").symlink_to(copy)
-            (tmp_path / "next").replace(link)
+            flip(link, copy)
             found = httpx2.post(f"{url}/admin/reload", headers=headers, timeout=60)
             problem = found.json()
             if case == Case(MANIFEST_FILE, "of another bundle"):  # the one that is served: nothing to do

@@ -1,4 +1,4 @@
-"""The documentation against the code: links, commands, recipe keys, decisions, version."""
+"""The documentation against the code: files, commands, recipe keys, decisions, version."""
 
 import re
 import subprocess
@@ -14,19 +14,10 @@ from pydantic import BaseModel
 from typer.core import TyperGroup
 from typer.main import get_command
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.docs.pages import ROOT, page_name
+
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 DECISIONS = sorted((ROOT / "docs" / "decisions").glob("0*.md"))
-
-
-def page_name(path: Path) -> str:
-    return path.relative_to(ROOT).as_posix()
-
-
-@pytest.mark.parametrize("page", PAGES, ids=page_name)
-def test_links_lead_somewhere(page: Path) -> None:
-    links = re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text(encoding="utf-8"))
-    assert [link for link in links if "://" not in link and not (page.parent / link).exists()] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_name)
@@ -68,23 +59,11 @@ def test_commands_and_options_exist() -> None:
         assert {word for word in words if word.startswith("--")} <= options, name
 
 
-def recipe_keys(model: type[BaseModel], prefix: str = "") -> set[str]:
-    keys = set()
-    for name, field in model.model_fields.items():
-        kinds = [field.annotation, *get_args(field.annotation)]  # a section may be optional
-        sections = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
-        if sections:
-            keys |= recipe_keys(sections[0], f"{prefix}{name}.")
-        if not sections or any(get_origin(kind) is Literal for kind in kinds):  # a section may be false
-            keys.add(prefix + name)
-    return keys
-
-
 def test_every_recipe_key_is_documented() -> None:
     text = (ROOT / "docs" / "pipeline.md").read_text(encoding="utf-8")
     table = text[text.index("## The recipe") :]
     cells = re.findall(r"^\| (`[\w.]+`(?:, `[\w.]+`)*) \|", table, flags=re.MULTILINE)
-    assert {key for cell in cells for key in re.findall(r"[\w.]+", cell)} == recipe_keys(Recipe)
+    assert {key for cell in cells for key in re.findall(r"[\w.]+", cell)} == keys_of(Recipe)
 
 
 def test_every_training_key_is_documented_and_no_other() -> None:
@@ -94,18 +73,18 @@ def test_every_training_key_is_documented_and_no_other() -> None:
         section = text.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
         for cell in re.findall(r"^\| (`[^|]*`) \|", section, flags=re.MULTILINE):
             documented |= set(re.findall(r"`((?:[a-z_0-9]+(?:\[\])?\.)*[a-z_0-9]+)`", cell))
-    assert documented == training_keys(TrainRecipe)
+    assert documented == keys_of(TrainRecipe)
 
 
-def training_keys(model: Any, prefix: str = "") -> set[str]:
-    """Keys of a training recipe, as the tables have them: `[]` after the name of a list."""
+def keys_of(model: Any, prefix: str = "") -> set[str]:
+    """Keys of a recipe, as the tables have them: `[]` after the name of a list."""
     keys = set()
     for name, field in model.model_fields.items():
         sections = sections_of(field.annotation)
         listed = "[]" if "list[" in str(field.annotation) else ""
         for section in sections:
-            keys |= training_keys(section, f"{prefix}{name}{listed}.")
-        if not sections:
+            keys |= keys_of(section, f"{prefix}{name}{listed}.")
+        if not sections or any(get_origin(kind) is Literal for kind in get_args(field.annotation)):  # it may be false
             keys.add(prefix + name)
     return keys
 

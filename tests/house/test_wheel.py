@@ -85,19 +85,15 @@ def test_its_jar_has_every_language_and_writes_and_searches(installed: Path, tmp
         "print(bundle.sparse().search(['music'], np.ones(1, np.float32), 5)[0].size)",
     ]
     code = f"import sys; sys.path.append({str(ROOT)!r})\n" + "\n".join(lines)
-    done = run(installed / "python", "-c", code, place=tmp_path)
-    assert done.returncode == 0, done.stderr
-    jar, found = done.stdout.split()
+    jar, found = said(installed / "python", "-c", code, place=tmp_path).split()
     assert Path(jar).is_relative_to(installed.parent)
     assert int(found) > 0
 
 
 @pytest.mark.slow
 def test_an_installation_has_the_demo(installed: Path, tmp_path: Path) -> None:
-    done = run(installed / "lightretriever", "demo", "--unpack", "--folder", str(tmp_path / "demo"), place=tmp_path)
-    assert done.returncode == 0, done.stderr
-    done = run(installed / "lightretriever", "verify", str(tmp_path / "demo"), place=tmp_path)
-    assert done.returncode == 0, done.stderr
+    said(installed / "lightretriever", "demo", "--unpack", "--folder", str(tmp_path / "demo"), place=tmp_path)
+    said(installed / "lightretriever", "verify", str(tmp_path / "demo"), place=tmp_path)
 
 
 @pytest.mark.slow
@@ -141,6 +137,13 @@ def run(*command: str | Path, place: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+def said(*command: str | Path, place: Path) -> str:
+    """The output of a command that ends well."""
+    done = run(*command, place=place)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 @pytest.mark.slow
 def test_an_installation_has_the_public_names(installed: Path, tmp_path: Path) -> None:
     lines = [
@@ -148,9 +151,7 @@ def test_an_installation_has_the_public_names(installed: Path, tmp_path: Path) -
         "from lightretriever import AsyncSearchClient, Bundle, SearchClient, SearchEngine",
         "print(lightretriever.__file__, Bundle.open.__name__, SearchClient.search.__name__)",
     ]
-    done = run(installed / "python", "-c", "\n".join(lines), place=tmp_path)
-    assert done.returncode == 0, done.stderr
-    file, *names = done.stdout.split()
+    file, *names = said(installed / "python", "-c", "\n".join(lines), place=tmp_path).split()
     assert Path(file).is_relative_to(installed.parent)
     assert names == ["open", "search"]
 

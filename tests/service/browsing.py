@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 import httpx2
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, Request, expect, sync_playwright
 
-__all__ = ["ATTACK", "answer_of", "asked", "browsing", "page_of", "search_for", "shown_ids"]
+__all__ = ["ATTACK", "answer_of", "asked", "browsing", "page_of", "search_for", "serious", "shown_ids"]
 
 ATTACK = "<img src=x onerror=\"document.title='broken'\"><script>document.title='broken'</script>"
 
@@ -26,7 +27,9 @@ _ARGUMENTS = [
     "--disable-component-update",
     "--disable-sync",
 ]
-_PICTURES: dict[str, tuple[Literal["light", "dark"], int, int]] = {
+Scheme = Literal["light", "dark"]
+_SCHEMES: tuple[Scheme, ...] = ("light", "dark")
+_PICTURES: dict[str, tuple[Scheme, int, int]] = {
     "page.png": ("light", 1100, 800),
     "page-dark.png": ("dark", 1240, 820),
     "page-phone.png": ("light", 360, 780),
@@ -75,6 +78,16 @@ def answer_of(site: str, **search: Any) -> dict[str, Any]:
 def shown_ids(page: Page) -> list[str]:
     """The ids of the hits on the page."""
     found: list[str] = page.locator("li.hit").evaluate_all("items => items.map(item => item.dataset.id)")
+    return found
+
+
+def serious(page: Page) -> list[str]:
+    """What axe finds on the page that is serious, in either scheme of colours."""
+    found = list[str]()
+    for scheme in _SCHEMES:
+        page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+        violations = Axe().run(page).response["violations"]
+        found += [one["id"] for one in violations if one["impact"] in {"serious", "critical"}]
     return found
 
 

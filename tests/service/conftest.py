@@ -41,9 +41,9 @@ def fresh_engine(tiny_bundle: Bundle) -> Iterator[SearchEngine]:
         yield engine
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def client(engine: SearchEngine) -> Iterator[TestClient]:
-    """The whole application, in process."""
+    """The whole application over the engine of the module, in process."""
     with TestClient(create_app(engine)) as client:
         yield client
 
@@ -109,11 +109,13 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def messages() -> list[str]:
+    """What the console of the page says."""
     return []
 
 
 @pytest.fixture
 def page(browser: Browser, site: str, messages: list[str]) -> Iterator[Page]:
+    """An open page, whose console has no messages when the test is over, see `failing`."""
     page = browser.new_page(base_url=site)
 
     def note(message: ConsoleMessage) -> None:
@@ -125,3 +127,11 @@ def page(browser: Browser, site: str, messages: list[str]) -> Iterator[Page]:
     page.goto("/")
     yield page
     page.close()
+    assert messages == []
+
+
+@pytest.fixture
+def failing(page: Page, messages: list[str]) -> Iterator[None]:
+    """Requests of the page may fail."""
+    yield
+    messages[:] = [message for message in messages if not message.startswith("Failed to load resource: ")]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import uvicorn
+from fastapi.testclient import TestClient
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.collections.collections import Collections
 from lightretriever.service.http.app import Application, create_app
@@ -56,6 +57,13 @@ def warm(bundle: Bundle, settings: Settings) -> Iterator[SearchEngine]:
     with SearchEngine.open(bundle, settings) as engine:
         engine.warm_up()
         yield engine
+
+
+@contextmanager
+def client_of(bundle: Bundle, settings: Settings) -> Iterator[TestClient]:
+    """Give the application over a bundle, in process."""
+    with SearchEngine.open(bundle, settings) as engine, TestClient(create_app(engine)) as client:
+        yield client
 
 
 @contextmanager

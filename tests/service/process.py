@@ -75,6 +75,11 @@ class Server:
         self._errors.seek(0)
         return self.process.returncode, output, without_notes(self._errors.read())
 
+    def stop(self) -> tuple[int, str, str]:
+        """Ask the server to end, and wait for it."""
+        self.process.terminate()
+        return self.wait()
+
     def __enter__(self) -> Self:
         return self
 

@@ -3,7 +3,6 @@
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 from urllib.parse import urljoin
 
 import httpx2
@@ -21,8 +20,11 @@ from typer.testing import CliRunner
 
 from tests.service.conftest import SETTINGS
 from tests.service.process import Server
+from tests.service.test_swap import flip
+from tests.support.asking import ids
 from tests.support.keys import keys_file
 from tests.support.tiny import make_tiny_bundle, tiny_documents
+from tests.support.waiting import wait_until
 
 KEY, ENTRY = new_key("notes-only", ["search"], ["notes"])
 ALL, ALL_ENTRY = new_key("everything", ["search", "admin"])
@@ -39,13 +41,8 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.fixture(scope="module")
 def client(folders: dict[str, Path]) -> Iterator[TestClient]:
     with Collections.open(folders, SETTINGS) as collections, TestClient(create_app(collections)) as client:
-        while client.get("/readyz").status_code != 200:
-            pass
+        wait_until(lambda: client.get("/readyz").status_code == 200)
         yield client
-
-
-def hits(answer: Any) -> list[str]:
-    return [hit["id"] for hit in answer.json()["hits"]]
 
 
 def test_each_collection_answers_below_its_path_and_the_first_above(client: TestClient) -> None:
@@ -70,10 +67,9 @@ def test_each_collection_answers_below_its_path_and_the_first_above(client: Test
         )
         assert len(batch.json()["results"][0]["hits"]) == documents
     body = {"query": "a small game over the network", "k": 5}
-    first, notes, shop = (
-        client.post(f"{path}/search", json=body) for path in ("", "/collections/notes", "/collections/shop")
-    )
-    assert hits(first) == hits(notes) != hits(shop)
+    paths = ("", "/collections/notes", "/collections/shop")
+    first, notes, shop = (ids(client.post(f"{path}/search", json=body).json()) for path in paths)
+    assert first == notes != shop
 
 
 def test_paths_that_are_none(client: TestClient) -> None:
@@ -145,13 +141,10 @@ def test_each_is_swapped_alone_and_keys_are_bound(folders: dict[str, Path], tmp_
                 shop.search("music")
             assert (refused.value.status, refused.value.kind) == (403, "forbidden")
         make_tiny_bundle(tmp_path / "shop-2", documents=tiny_documents(70, seed=3))
-        fresh = tmp_path / "fresh"
-        fresh.symlink_to(tmp_path / "shop-2")
-        fresh.replace(links["shop"])
+        flip(links["shop"], tmp_path / "shop-2")
         with SearchClient(f"{url}/collections/shop", api_key=ALL, timeout_s=90) as shop:
             assert shop.reload().swapped
-            while shop.info().bundle.documents != 70:  # another worker follows
-                pass
+            wait_until(lambda: shop.info().bundle.documents == 70)  # another worker follows
             assert len(shop.search("music", k=100, candidates=200).hits) == 70
         with SearchClient(url, api_key=ALL, timeout_s=90) as first:
             assert not first.reload().swapped

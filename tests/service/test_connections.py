@@ -20,17 +20,11 @@ from lightretriever.service.settings import Settings
 from tests.service.live import Live, running
 from tests.service.process import Server
 from tests.support.waiting import wait_until
+from tests.support.wire import POST, dial, received
 
 BODY = b'{"query":"music","k":1,"fields":[]}'
-SEARCH = (
-    b"POST /search HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(BODY)
-    + BODY
-)
+SEARCH = POST + b"Content-Length: %d\r\n\r\n" % len(BODY) + BODY
 LIVE = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"
-
-
-def opened(port: int) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", port), 60)
 
 
 def ask(connection: socket.socket, request: bytes = LIVE) -> bytes:
@@ -70,10 +64,10 @@ def hasty(tiny_bundle: Bundle) -> Iterator[Live]:
 
 @pytest.mark.parametrize("sent", [b"", LIVE, LIVE + LIVE, LIVE + LIVE[:-2], LIVE[:20]])
 def test_a_connection_without_another_request_is_closed_after_keep_alive_s(hasty: Live, sent: bytes) -> None:
-    with closing(opened(hasty.port)) as connection:
+    with closing(dial(hasty.port)) as connection:
         connection.sendall(sent)
-        received = b"".join(iter(lambda: connection.recv(65_536), b""))
-    assert received.count(b"HTTP/1.1 200 OK") == sent.count(b"\r\n\r\n")
+        answers = received(connection)
+    assert answers.count(b"HTTP/1.1 200 OK") == sent.count(b"\r\n\r\n")
 
 
 def test_a_head_that_dribbles_does_not_hold_a_connection(hasty: Live) -> None:
@@ -83,7 +77,7 @@ def test_a_head_that_dribbles_does_not_hold_a_connection(hasty: Live) -> None:
             connection.sendall(b"x: y\r\n")
             sleep(0.1)
 
-    with closing(opened(hasty.port)) as connection, pytest.raises(ConnectionError):
+    with closing(dial(hasty.port)) as connection, pytest.raises(ConnectionError):
         dribble(connection)
 
 
@@ -92,7 +86,7 @@ def test_a_connection_that_was_idle_for_seconds_is_still_there(tiny_bundle: Bund
     with (
         SearchEngine.open(tiny_bundle, settings) as engine,
         running(create_app(engine)) as server,
-        closing(opened(server.port)) as connection,
+        closing(dial(server.port)) as connection,
     ):
         ask(connection)
         sleep(6)
@@ -118,9 +112,9 @@ def narrow(tiny_bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> Iterator[Liv
 
 
 def test_silent_connections_make_room_for_new_ones_and_not_those_that_are_used(narrow: Live) -> None:
-    with closing(opened(narrow.port)) as kept:
+    with closing(dial(narrow.port)) as kept:
         ask(kept)
-        silent = [opened(narrow.port) for _ in range(50)]
+        silent = [dial(narrow.port) for _ in range(50)]
         assert all(is_closed(connection) for connection in silent[:43])
         assert ask(kept).startswith(b"HTTP/1.1 200 ")
         assert all(ask(connection).startswith(b"HTTP/1.1 200 ") for connection in silent[43:])
@@ -129,11 +123,11 @@ def test_silent_connections_make_room_for_new_ones_and_not_those_that_are_used(n
 
 
 def test_the_connection_that_is_idle_for_longest_makes_room(narrow: Live) -> None:
-    idle = [opened(narrow.port) for _ in range(8)]
+    idle = [dial(narrow.port) for _ in range(8)]
     for connection in idle:
         ask(connection)
     ask(idle[0])  # now the second one is
-    with closing(opened(narrow.port)) as another:
+    with closing(dial(narrow.port)) as another:
         assert ask(another, SEARCH).startswith(b"HTTP/1.1 200 ")
         assert is_closed(idle[1])
         assert all(ask(connection).startswith(b"HTTP/1.1 200 ") for connection in (idle[0], *idle[2:]))
@@ -156,7 +150,7 @@ class Client:
 
     def keep(self) -> None:
         """All on one connection, until an answer closes it."""
-        with closing(opened(self.port)) as connection:
+        with closing(dial(self.port)) as connection:
             while not self.told:
                 if not self._ask(connection):
                     return
@@ -166,7 +160,7 @@ class Client:
         while not self.refused:
             before = self.stopping.is_set()
             try:
-                connection = opened(self.port)
+                connection = dial(self.port)
             except ConnectionError:
                 self.refused = True
                 return
@@ -195,8 +189,7 @@ def test_no_request_is_lost_when_it_stops(tiny_path: Path, workers: int) -> None
         with ThreadPoolExecutor(16) as pool:
             ends = [pool.submit(Client.keep, client) for client in clients[:8]]
             ends += [pool.submit(Client.renew, client) for client in clients[8:]]
-            while not all(client.answers for client in clients):
-                sleep(0.01)
+            wait_until(lambda: all(client.answers for client in clients))
             stopping.set()
             server.process.send_signal(signal.SIGTERM)
             for end in ends:
@@ -210,10 +203,9 @@ def test_no_request_is_lost_when_it_stops(tiny_path: Path, workers: int) -> None
 def test_idle_connections_do_not_hold_up_the_stop(tiny_path: Path) -> None:
     with Server(tiny_path, environment={"LIGHTRETRIEVER_SHUTDOWN_GRACE_S": "3600"}) as server:
         port = server.port
-        with closing(opened(port)) as silent, closing(opened(port)) as idle:
+        with closing(dial(port)) as silent, closing(dial(port)) as idle:
             ask(idle)
-            server.process.terminate()
-            assert server.wait()[0] == 0
+            assert server.stop()[0] == 0
             assert is_closed(silent)
             assert is_closed(idle)
 

@@ -3,13 +3,11 @@
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from math import inf
 from typing import Any
 
 import httpx2
 import pytest
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.service.backends.base import DocumentFilter, EncodedQuery, ScoredDocuments
 from lightretriever.service.client import SearchClient
 from lightretriever.service.errors import OverloadedError, TooCostlyError
 from lightretriever.service.http.admission import Admission
@@ -20,7 +18,8 @@ from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 
 from tests.service.live import live, warm
-from tests.support.legs import WrappedLeg
+from tests.support.legs import GatedLeg
+from tests.support.waiting import wait_until
 
 DEFAULTS = Settings()
 LONG = "word " * 2_000  # 10,000 characters
@@ -85,32 +84,18 @@ def test_heavy_requests_share_what_they_may_cost() -> None:
     assert admission.heavy == admission.taken == 0
 
 
-class Slow(WrappedLeg):
-    """A real leg that lets searches for many candidates wait until the gate opens."""
-
-    gate: threading.Event
-    waits: threading.Semaphore
-
-    def search(
-        self, query: EncodedQuery, count: int, among: DocumentFilter | None = None, until: float = inf
-    ) -> ScoredDocuments:
-        if count > DEFAULTS.candidates:
-            self.waits.release()
-            self.gate.wait()
-        return super().search(query, count, among, until)
-
-
 @pytest.fixture
-def slow(tiny_bundle: Bundle) -> Iterator[tuple[SearchEngine, Slow]]:
+def slow(tiny_bundle: Bundle, gate: threading.Event) -> Iterator[tuple[SearchEngine, GatedLeg]]:
+    """An engine whose dense leg lets searches for many candidates wait."""
     settings = Settings(deadline_ms=60_000, warm_up_queries=1, search_threads=2, max_cost=30)
     with warm(tiny_bundle, settings) as engine:
-        leg = engine.parts.backends.legs["dense"] = Slow(engine.parts.backends.legs["dense"])
-        leg.gate, leg.waits = threading.Event(), threading.Semaphore(0)
+        leg = GatedLeg(engine.parts.backends.legs["dense"], gate, DEFAULTS.candidates)
+        engine.parts.backends.legs["dense"] = leg
         yield engine, leg
-        leg.gate.set()
+        gate.set()
 
 
-def test_heavy_requests_leave_the_threads_of_others_alone(slow: tuple[SearchEngine, Slow]) -> None:
+def test_heavy_requests_leave_the_threads_of_others_alone(slow: tuple[SearchEngine, GatedLeg]) -> None:
     engine, leg = slow
     app, heavy = create_app(engine), {"query": "music", "k": 1000}
 
@@ -120,9 +105,8 @@ def test_heavy_requests_leave_the_threads_of_others_alone(slow: tuple[SearchEngi
             return httpx2.post(url + path, json=body, timeout=90)
 
         busy = [pool.submit(ask, "/search", heavy), pool.submit(ask, "/search/batch", {"searches": [heavy] * 2})]
-        assert leg.waits.acquire(timeout=60)
-        while app.state.admission.heavy < 30:
-            threading.Event().wait(0.01)
+        assert leg.entered.acquire(timeout=60)
+        wait_until(lambda: app.state.admission.heavy == 30)
         plain = [ask("/search", {"query": "music"}) for _ in range(5)]
         assert {answer.status_code for answer in plain} == {200}
         assert ask("/search/batch", {"searches": [{"query": "music"}] * LIGHT}).status_code == 200
@@ -145,7 +129,7 @@ def test_heavy_requests_leave_the_threads_of_others_alone(slow: tuple[SearchEngi
         ("/v1/embeddings", {"model": "default", "input": ["music " * 1_000] * 10}),
     ],
 )
-def test_what_costs_too_much_is_told_so(slow: tuple[SearchEngine, Slow], path: str, body: dict[str, Any]) -> None:
+def test_what_costs_too_much_is_told_so(slow: tuple[SearchEngine, GatedLeg], path: str, body: dict[str, Any]) -> None:
     with live(create_app(slow[0])) as url:
         answer = httpx2.post(url + path, json=body, timeout=90)
         assert (answer.status_code, answer.json()["kind"]) == (422, "too_costly")
@@ -155,7 +139,7 @@ def test_what_costs_too_much_is_told_so(slow: tuple[SearchEngine, Slow], path: s
         assert (wrong["kind"], wrong["errors"][0]["field"]) == ("invalid_request", "task")
 
 
-def test_a_client_asks_for_less_at_once(slow: tuple[SearchEngine, Slow]) -> None:
+def test_a_client_asks_for_less_at_once(slow: tuple[SearchEngine, GatedLeg]) -> None:
     with live(create_app(slow[0])) as url, SearchClient(url) as client:
         answers = list(client.search_many(["music"] * 100, batch_size=64, concurrency=1))
         assert [len(answer.hits) for answer in answers] == [10] * 100

@@ -6,14 +6,12 @@ from pathlib import Path
 import faiss
 import numpy as np
 import pytest
-from fastapi.testclient import TestClient
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
 from lightretriever.artifacts.errors import BundleError
-from lightretriever.service.http.app import create_app
-from lightretriever.service.search.engine import SearchEngine
 
 from tests.service.conftest import SETTINGS
+from tests.service.live import client_of
 from tests.support.tampering import copy_of, edit_manifest, resign
 
 
@@ -32,7 +30,7 @@ def test_a_vector_that_is_not_finite_is_like_no_query(tiny_bundle: Bundle, tmp_p
     bundle = copy_of(tiny_bundle.path, tmp_path)
     not_finite(bundle, value)
     resign(bundle)
-    with SearchEngine.open(Bundle.open(bundle), SETTINGS) as engine, TestClient(create_app(engine)) as client:
+    with client_of(Bundle.open(bundle), SETTINGS) as client:
         for body in ({"mode": "hybrid"}, {"mode": "dense"}, {"fusion": {"method": "rrf"}}, {"explain": True, "k": 3}):
             answer = client.post("/search", json={"query": "music player", "k": 100, **body})
             assert answer.status_code == 200, answer.text
@@ -49,7 +47,7 @@ def test_a_table_that_is_not_finite_fails_no_search(tiny_bundle: Bundle, tmp_pat
     rows[:] = value
     np.save(bundle / task.file, rows)
     resign(bundle)
-    with SearchEngine.open(Bundle.open(bundle), SETTINGS) as engine, TestClient(create_app(engine)) as client:
+    with client_of(Bundle.open(bundle), SETTINGS) as client:
         for mode in ("dense", "hybrid"):
             answer = client.post("/search", json={"query": "music", "mode": mode})
             assert answer.status_code == 200 or answer.json()["kind"] == "query_without_direction"

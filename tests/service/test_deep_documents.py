@@ -4,12 +4,10 @@ import json
 from dataclasses import dataclass
 
 import pytest
-from fastapi.testclient import TestClient
 from lightretriever.artifacts.corpus.bounds import MAX_NESTING
-from lightretriever.service.http.app import create_app
-from lightretriever.service.search.engine import SearchEngine
 
 from tests.service.conftest import SETTINGS
+from tests.service.live import client_of
 from tests.support.tiny import TinyDocument, make_tiny_bundle
 
 
@@ -29,7 +27,7 @@ def test_a_deep_document_is_answered(tmp_path_factory: pytest.TempPathFactory) -
     depth = MAX_NESTING - 1  # the document is an object around it
     documents = [TinyDocument("flat", "music", "music", 2000), Deep("deep", "music", "music player", 2001, depth)]
     bundle = make_tiny_bundle(tmp_path_factory.mktemp("deep") / "bundle", documents=documents)
-    with SearchEngine.open(bundle, SETTINGS) as engine, TestClient(create_app(engine)) as client:
+    with client_of(bundle, SETTINGS) as client:
         nested = "[" * depth + "]" * depth
         for answer in (
             client.post("/search", json={"query": "music player", "explain": True}),

@@ -49,23 +49,6 @@ def test_many_tokens_are_counted_like_few(encoder: QueryEncoder) -> None:
     assert query.tokens.counts.tolist() == query.tokens.weights.tolist() == [500, 500, 1001]
 
 
-def test_with_idf_a_token_weighs_count_times_idf(encoder: QueryEncoder) -> None:
-    idf = np.array([0.1, 2, 3, 7.25], np.float32)
-    query = QueryEncoder(encoder.tokenizer, encoder.tables, idf=idf).encode("p m UM", "task", StageClock())
-    assert query.terms == ["3", "0", "1"]
-    assert query.counts.tolist() == [1, 2, 1]
-    assert query.weights.dtype == np.float32
-    assert query.weights.tolist() == [7.25, float(np.float32(2) * np.float32(0.1)), 2.0]
-    assert query.tokens.weights.tolist() == [2.0, 1.0, 1.0]
-    assert query.dense == pytest.approx(encoder.encode("p m UM", "task", StageClock()).dense)
-
-
-def test_the_order_of_tokens_does_not_matter_but_their_number_does(encoder: QueryEncoder) -> None:
-    first, second = (encoder.encode(text, "task", StageClock()).dense for text in ("um", "m u"))
-    assert first == pytest.approx(second)
-    assert encoder.encode("uum", "task", StageClock()).dense != pytest.approx(first)
-
-
 def test_a_query_without_tokens_is_refused_by_both_legs_alike(encoder: QueryEncoder) -> None:
     for dense in (True, False):
         with pytest.raises(NoTokensError, match="no known token"):

@@ -38,6 +38,7 @@ from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.search.explain import explanations, query_words
 
 from tests.service.conftest import SETTINGS
+from tests.service.live import client_of
 from tests.service.reference import Corpus
 from tests.service.test_weighted_terms import of_bytes, of_pieces
 from tests.support.legs import WrappedLeg
@@ -66,7 +67,7 @@ def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[Vocabular
     """Engines by vocabulary."""
     folder = tmp_path_factory.mktemp("vocabularies")
     with ExitStack() as stack:
-        bundles = {kind: make_tiny_bundle(folder / kind, vocabulary=kind) for kind in KINDS}
+        bundles = {kind: make_tiny_bundle(folder / kind, vocabulary=kind, idf=kind == "tokens") for kind in KINDS}
         yield {kind: stack.enter_context(SearchEngine.open(one, SETTINGS)) for kind, one in bundles.items()}
 
 
@@ -381,7 +382,7 @@ def test_a_leg_that_can_not_explain_costs_its_shares_alone(tiny_bundle: Bundle) 
 def test_what_may_be_explained_is_bounded_for_a_request_and_for_a_batch(tiny_bundle: Bundle) -> None:
     settings = SETTINGS.model_copy(update={"max_explained": 30})
     asked: dict[str, object] = {"query": "music", "explain": True}
-    with SearchEngine.open(tiny_bundle, settings) as engine, TestClient(create_app(engine)) as client:
+    with client_of(tiny_bundle, settings) as client:
         encoded = client.post("/encode", json={"text": "music"}).json()
         tokens = len(encoded["tokens"]) + len(encoded["terms"])
         most = 30 // tokens

@@ -1,7 +1,6 @@
 """Filters and facets: what is found is what brute force finds among the documents that the condition holds for."""
 
 import json
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime
@@ -15,7 +14,6 @@ from hypothesis import strategies as st
 from lightretriever.artifacts.corpus.fields import FieldKind
 from lightretriever.artifacts.sparse.index import DocumentSet, ImpactIndex
 from lightretriever.service.backends.base import DocumentFilter
-from lightretriever.service.http.app import create_app
 from lightretriever.service.schemas import Mode, SearchRequest
 from lightretriever.service.search.documents import Documents
 from lightretriever.service.search.engine import SearchEngine
@@ -52,12 +50,6 @@ def engine(
     bundle = make_tiny_bundle(path, documents=documents, fields=FIELDS, factory=request.param)
     with warm(bundle, SETTINGS) as engine:
         yield engine
-
-
-@pytest.fixture
-def client(engine: SearchEngine) -> Iterator[TestClient]:
-    with TestClient(create_app(engine)) as client:
-        yield client
 
 
 def values(document: TinyDocument, field: str) -> list[Any]:
@@ -143,32 +135,10 @@ def test_legs_find_what_brute_force_finds(
         assert ask(engine, mode=mode, filter=condition, k=7, offset=2, candidates=20) == expected[2:9]
 
 
-@pytest.mark.parametrize("below", [0, 10, 100, 900, 1000])
-def test_hybrid_is_the_fusion_of_filtered_legs(engine: SearchEngine, documents: list[TinyDocument], below: int) -> None:
-    """At 0 %, 1 %, 10 %, 90 % and 100 % of the documents."""
-    condition = {"field": "share", "lt": below}
-    allowed = {document.id for document in documents if document.more["share"] < below}
-    assert len(allowed) == below
-    dense = [name for name, _ in ask(engine, mode="dense", k=COUNT, candidates=COUNT) if name in allowed][:50]
-    sparse = [name for name, _ in ask(engine, mode="sparse", k=COUNT, candidates=COUNT) if name in allowed][:50]
-    found = ask(engine, filter=condition, k=50, candidates=50, fusion={"method": "rrf"})
-    fused = Counter[str]()
-    for ranking in (dense, sparse):
-        for rank, name in enumerate(ranking, start=1):
-            fused[name] += 1 / (60 + rank)  # type: ignore[assignment]
-    assert [score for _, score in found] == pytest.approx(sorted(fused.values(), reverse=True)[:50])
-    assert {name for name, _ in found} <= allowed
-
-
 @pytest.mark.parametrize("mode", ["dense", "sparse"])
-def test_facets_count_the_candidates(client: TestClient, documents: list[TinyDocument], mode: Mode) -> None:
+def test_facets_are_those_of_the_whole_search_on_every_page(client: TestClient, mode: Mode) -> None:
     asked = {"query": "music", "mode": mode, "candidates": 60, "k": 60, "facets": ["source"]}
     answer = client.post("/search", json=asked).json()
-    by_id = {document.id: document for document in documents}
-    expected = Counter(value for hit in answer["hits"] for value in values(by_id[hit["id"]], "source"))
-    assert {one["value"]: one["count"] for one in answer["facets"]["source"]} == expected
-    counts = [(-one["count"], one["value"]) for one in answer["facets"]["source"]]
-    assert counts == sorted(counts)
     assert answer["timings_ms"]["facets"] > 0
     page = client.post("/search", json={**asked, "k": 1, "offset": 5}).json()
     assert page["facets"] == answer["facets"]
@@ -208,12 +178,6 @@ def test_few_large_sets_are_kept(engine: SearchEngine, monkeypatch: pytest.Monke
         for condition in (first, second, third, second, third, first):
             documents.where(condition)
     assert looked == [first, second, third, first]
-
-
-def test_deep_json_is_no_crash(client: TestClient) -> None:
-    body = b'{"query": "a", "filter": ' + b'{"not": ' * 50_000 + b"1" + b"}" * 50_001
-    assert client.post("/search", content=body, headers={"content-type": "application/json"}).status_code in (400, 422)
-    assert client.post("/search", json={"query": "music"}).status_code == 200
 
 
 def test_what_is_declared_is_told(client: TestClient) -> None:

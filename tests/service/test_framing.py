@@ -5,7 +5,6 @@ RFC 9112, 6.3: what can't be framed for certain gets 400, and nothing after it o
 
 import json
 import re
-import socket
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -15,9 +14,10 @@ import pytest
 from lightretriever.artifacts.bundle.reader import Bundle
 
 from tests.service.process import Server
+from tests.support.wire import POST as HEAD
+from tests.support.wire import dial, received
 
 BODY = b'{"query":"music","k":1,"fields":[]}'
-HEAD = b"POST /search HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 LENGTH = b"Content-Length: %d\r\n" % len(BODY)
 CHUNKED = b"Transfer-Encoding: chunked\r\n"
 CHUNKS = b"%x\r\n%s\r\n0\r\n\r\n" % (len(BODY), BODY)
@@ -38,10 +38,10 @@ def port(server: Server) -> int:
 
 def statuses(port: int, sent: bytes) -> list[int]:
     """The statuses of all answers until the server closes the connection."""
-    with socket.create_connection(("127.0.0.1", port), 60) as connection:
+    with dial(port) as connection:
         connection.sendall(sent)
-        received = b"".join(iter(lambda: connection.recv(65_536), b""))
-    return [int(status) for status in re.findall(rb"(?:^|(?<=[}\n.]))HTTP/1.1 (\d+) ", received)]
+        answers = received(connection)
+    return [int(status) for status in re.findall(rb"(?:^|(?<=[}\n.]))HTTP/1.1 (\d+) ", answers)]
 
 
 AMBIGUOUS = {
@@ -126,12 +126,11 @@ def test_a_whole_address_is_read_as_its_path(port: int) -> None:
 
 
 def test_a_trailer_is_no_header(port: int) -> None:
-    with socket.create_connection(("127.0.0.1", port), 60) as connection:
-        sent = HEAD + CHUNKED + b"\r\n" + CHUNKS[:-2] + b"X-Request-ID: from-a-trailer\r\n\r\n" + LAST
-        connection.sendall(sent)
-        received = b"".join(iter(lambda: connection.recv(65_536), b""))
-    assert b"x-request-id: " in received
-    assert b"from-a-trailer" not in received
+    with dial(port) as connection:
+        connection.sendall(HEAD + CHUNKED + b"\r\n" + CHUNKS[:-2] + b"X-Request-ID: from-a-trailer\r\n\r\n" + LAST)
+        answers = received(connection)
+    assert b"x-request-id: " in answers
+    assert b"from-a-trailer" not in answers
 
 
 @pytest.mark.parametrize("version", [b"HTTP/1.0", b"HTTP/1.2", b"HTTP/2.0", b"HTTP/0.9", b"RTSP/1.0"])
@@ -165,12 +164,12 @@ def test_a_body_with_a_length_has_no_chunks(port: int) -> None:
     assert statuses(port, HEAD + b"Content-Length: %d\r\n\r\n" % len(blank) + blank + LAST) == [200, 200]
 
 
-def test_a_thousand_chunks_are_read_and_more_are_not(port: int) -> None:
-    chunks = b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in [BODY, *[b" "] * 998])
+@pytest.mark.parametrize("chunk", [b"1\r\n \r\n", b"1;a=b\r\n \r\n", b"0001\r\n \r\n"])
+def test_a_thousand_chunks_are_read_and_more_are_not(port: int, chunk: bytes) -> None:
+    chunks = b"%x\r\n%s\r\n" % (len(BODY), BODY) + chunk * 998
     ended = chunks + b"0\r\n\r\n"  # by a chunk without bytes
     assert statuses(port, HEAD + CHUNKED + b"\r\n" + ended + LAST) == [200, 200]
-    more = chunks + b"1\r\n \r\n"
-    assert statuses(port, HEAD + CHUNKED + b"\r\n" + more + b"0\r\n\r\n") == [400]
+    assert statuses(port, HEAD + CHUNKED + b"\r\n" + chunks + chunk + b"0\r\n\r\n") == [400]
 
 
 def test_pipelined_requests_take_little_memory(port: int, server: Server) -> None:
@@ -178,7 +177,7 @@ def test_pipelined_requests_take_little_memory(port: int, server: Server) -> Non
     statuses(port, HEAD + LENGTH + b"\r\n" + BODY + LAST)
     before = server.peak_mb
     burst = (HEAD + LENGTH + b"\r\n" + BODY) * 10_000
-    connections = [socket.create_connection(("127.0.0.1", port), 60) for _ in range(20)]
+    connections = [dial(port) for _ in range(20)]
     for connection in connections:
         connection.setblocking(False)
     for _ in range(20):
@@ -199,8 +198,7 @@ def test_malformed_requests_make_few_lines(tiny_path: Path) -> None:
             for headers in (b"Transfer-Encoding:\r\n chunked\r\n", LENGTH + CHUNKED, b"\x00"):
                 assert statuses(port, HEAD + headers + b"\r\n" + CHUNKS) == [400]
             assert statuses(port, b"POST /nix HTTP/1.1\r\nHost: x\r\n" + CHUNKED + b"\r\nzz\r\n") in ([400], [404])
-        server.process.terminate()
-        code, _, errors = server.wait()
+        code, _, errors = server.stop()
     assert code == 0
     lines = [json.loads(line) for line in errors.splitlines()]
     malformed = [line for line in lines if line["event"] == "malformed requests"]

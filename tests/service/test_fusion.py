@@ -208,18 +208,7 @@ def test_linear_by_hand() -> None:
     assert paper.scores == pytest.approx([0.0, 0.0, 0.7, 0.7 * 0.2 + 0.3])
 
 
-def test_zscore_and_dbsf_by_hand() -> None:
-    table = align([(np.array([4, 7, 1]), np.array([9.0, 5.0, 4.0])), (np.array([7, 3]), np.array([20.0, 10.0]))])
-    deviation = np.std([9.0, 5.0, 4.0])
-    first = (np.array([4.0, np.nan, 9.0, 5.0]) - 6) / deviation
-    dbsf = fuse_linear(table, (2.0, 1.0), "dbsf")  # documents 1, 3, 4 and 7
-    assert dbsf.shares[0] == pytest.approx(
-        [2 * (0.5 + first[0] / 6), 0, 2 * (0.5 + first[2] / 6), 2 * (0.5 + first[3] / 6)]
-    )
-    assert dbsf.shares[1] == pytest.approx([0, 0.5 - 1 / 6, 0, 0.5 + 1 / 6])
-    zscore = fuse_linear(table, (2.0, 1.0), "zscore")
-    assert zscore.shares[0] == pytest.approx([2 * first[0], 2 * first[0], 2 * first[2], 2 * first[3]])
-    assert zscore.shares[1] == pytest.approx([-1, -1, -1, 1])
+def test_equal_scores_are_in_the_middle_of_zscore_and_dbsf() -> None:
     alike = align([(np.array([4, 7]), np.array([3.0, 3.0]))])
     assert fuse_linear(alike, (1.0,), "zscore").scores.tolist() == [0, 0]
     assert fuse_linear(alike, (1.0,), "dbsf").scores.tolist() == [0.5, 0.5]

@@ -5,7 +5,6 @@ import re
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
-from time import monotonic, sleep
 
 import httpx2
 import pytest
@@ -22,6 +21,7 @@ from typer.testing import CliRunner
 
 from tests.service.live import live
 from tests.support.keys import keys_file
+from tests.support.waiting import wait_until
 
 SETTINGS = Settings(deadline_ms=60_000, warm_up_queries=1, watch_s=0)
 # Nine levels of aliases, a billion values.
@@ -55,8 +55,7 @@ def three_keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def guarded(tiny_bundle: Bundle, three_keys: Path) -> Iterator[TestClient]:
     settings = SETTINGS.model_copy(update={"api_keys_file": three_keys})
     with TestClient(create_app(tiny_bundle.path, settings)) as client:
-        while client.get("/readyz").status_code != 200:
-            pass
+        wait_until(lambda: client.get("/readyz").status_code == 200)
         yield client
 
 
@@ -246,15 +245,14 @@ def test_the_file_is_looked_at_once_a_second(tmp_path: Path) -> None:
     keys = ApiKeys(file)
     keys_file(file, _BOTH_ENTRY)
     assert keys.name(f"Bearer {SEARCHER}", "search", "default") == "searcher"
-    until = monotonic() + 60
-    while monotonic() < until:
+
+    def known() -> bool:
         try:
-            assert keys.name(f"Bearer {BOTH}", "search", "default") == "both"
-            break
+            return keys.name(f"Bearer {BOTH}", "search", "default") == "both"
         except UnauthorizedError:
-            sleep(0.05)
-    else:
-        pytest.fail("the file was not read again")
+            return False
+
+    wait_until(known)
 
 
 def test_the_command_makes_a_key_that_works(tmp_path: Path) -> None:

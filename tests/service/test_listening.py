@@ -67,8 +67,7 @@ def test_a_unix_socket_is_served_and_removed(tiny_bundle: Bundle, tmp_path: Path
         with Server(tiny_bundle.path, host=f"unix:{path}") as other:
             status, _, said = other.wait()
             assert (status, f"can't listen on unix:{path}: Address already in use" in said) == (2, True)
-        server.process.terminate()
-        assert server.wait()[0] == 0
+        assert server.stop()[0] == 0
     assert not path.exists()
 
 

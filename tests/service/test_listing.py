@@ -19,7 +19,7 @@ from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 
 from tests.service.conftest import SETTINGS
-from tests.service.live import live, warm
+from tests.service.live import client_of, live, warm
 from tests.support.asking import ask, ids
 from tests.support.keys import keys_file
 from tests.support.tiny import make_tiny_bundle, tiny_documents
@@ -42,12 +42,6 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SearchEngine]:
         yield engine
 
 
-@pytest.fixture(scope="module")
-def client(engine: SearchEngine) -> Iterator[TestClient]:
-    with TestClient(create_app(engine)) as client:
-        yield client
-
-
 def test_a_filter_alone_lists_what_matches_in_the_order_of_writing(client: TestClient) -> None:
     answer = ask(client, filter={"field": "source", "eq": "wiki"}, k=7, offset=3, fields=["year"])
     expected = [one for one in DOCUMENTS if "wiki" in one.more["source"]]
@@ -61,20 +55,11 @@ def test_a_filter_alone_lists_what_matches_in_the_order_of_writing(client: TestC
     assert "matched" not in answer
 
 
-@pytest.mark.parametrize("order", ["asc", "desc"])
-def test_a_sort_alone_orders_all_documents(client: TestClient, order: str) -> None:
-    answer = ask(client, sort={"field": "year", "order": order}, k=COUNT)
-    expected = sorted(DOCUMENTS, key=lambda one: one.year, reverse=order == "desc")
-    assert ids(answer) == [one.id for one in expected]
-    pages = [ask(client, sort={"field": "year", "order": order}, k=50, offset=start) for start in range(0, COUNT, 50)]
-    assert [one for page in pages for one in ids(page)] == [one.id for one in expected]
-
-
 def test_pages_go_on_beyond_the_candidates_of_a_search(tmp_path: Path) -> None:
     settings = Settings(deadline_ms=60_000, candidates=20, max_candidates=20)
     bundle = make_tiny_bundle(tmp_path / "bundle", documents=DOCUMENTS, fields=FIELDS)
     every = {"field": "year", "gte": 0}
-    with SearchEngine.open(bundle, settings) as engine, TestClient(create_app(engine)) as client:
+    with client_of(bundle, settings) as client:
         for asked in ({"filter": every}, {"filter": every, "sort": {"field": "day"}}):
             pages = [ask(client, **asked, k=20, offset=start) for start in range(0, COUNT, 20)]
             found = [one for page in pages for one in ids(page)]
@@ -107,20 +92,6 @@ def test_facets_and_ranges_count_all_documents_that_match(client: TestClient) ->
         {"gte": "1970-03-01", "count": len(chosen) - before},
     ]
     assert answer["total"] == sum(years)
-
-
-def test_a_search_counts_ranges_over_its_candidates(client: TestClient) -> None:
-    ranges = {"year": [2005, 2015], "day": ["1970-03-01", "1980-03-01"]}
-    answer = ask(client, query="music files", candidates=40, k=1, facet_ranges=ranges)
-    every = ask(client, query="music files", candidates=40, k=40, facet_ranges=ranges)
-    assert "total" not in answer
-    assert answer["facet_ranges"] == every["facet_ranges"]
-    for counted in answer["facet_ranges"].values():
-        assert sum(one["count"] for one in counted) == answer["candidates"]
-    whole = {"field": "day", "gte": "1970-03-01", "lt": "1980-03-01"}
-    inside = ask(client, query="music files", candidates=1000, k=1, filter=whole)["candidates"]
-    among = ask(client, query="music files", candidates=1000, k=1, facet_ranges=ranges)
-    assert among["facet_ranges"]["day"][1]["count"] == inside
 
 
 def test_it_says_that_there_is_no_query(client: TestClient) -> None:
@@ -158,14 +129,6 @@ def test_nothing_matches(client: TestClient) -> None:
     assert (answer["hits"], answer["total"]) == ([], 0)
     assert answer["facets"] == {"source": []}
     assert answer["facet_ranges"]["year"] == [{"lt": 2000, "count": 0}, {"gte": 2000, "count": 0}]
-
-
-def test_the_client_lists(engine: SearchEngine) -> None:
-    with live(create_app(engine)) as url, SearchClient(url) as client:
-        answer = client.search(filter={"field": "source", "eq": "wiki"}, facet_ranges={"year": [2005]})
-        assert answer.total == COUNT // 3
-        assert answer.facet_ranges is not None
-        assert sum(one.count for one in answer.facet_ranges["year"]) == COUNT // 3
 
 
 def test_documents_written_later_are_listed_and_deleted_ones_are_not(tmp_path: Path) -> None:

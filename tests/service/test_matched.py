@@ -7,14 +7,13 @@ import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.service.http.app import create_app
 from lightretriever.service.schemas import LegName, Matched
 from lightretriever.service.search.encoder import QueryEncoder
-from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.search.fusion import CandidateTable
 from lightretriever.service.search.matching import LEVELS, best_match, matches
 
 from tests.service.conftest import SETTINGS
+from tests.service.live import client_of
 from tests.support.asking import ask
 from tests.support.meaning import make_meaningful_bundle
 
@@ -147,7 +146,7 @@ def test_a_pinned_document_is_none_of_those_left_out(
     rules = tmp_path / "rules.yaml"
     rules.write_text(f"pinned:\n  - {{query: {query}, documents: [{last['id']}]}}")
     settings = SETTINGS.model_copy(update={"rules": rules})
-    with SearchEngine.open(meaningful_bundle, settings) as engine, TestClient(create_app(engine)) as client:
+    with client_of(meaningful_bundle, settings) as client:
         answer = ask(client, query, candidates=10, min_matched="weak", **fields)
     assert answer["hits"][0]["id"] == last["id"]
     assert answer["candidates"] - answer["unmatched"] == len(answer["hits"]) > 1
@@ -186,7 +185,7 @@ def test_explanations_tell_how_many_words_a_document_has(meaning: TestClient) ->
 
 def test_coverage_counts_tokens_where_the_terms_are_tokens(tmp_path: Path) -> None:
     bundle = make_meaningful_bundle(tmp_path / "bare", vocabulary="tokens")
-    with SearchEngine.open(bundle, SETTINGS) as engine, TestClient(create_app(engine)) as client:
+    with client_of(bundle, SETTINGS) as client:
         answer = ask(client, "bicycle bababa", explain=True)
         assert answer["hits"][0]["explanation"]["coverage"] == 0.5
         assert answer["matched"] in ("weak", "strong")

@@ -7,28 +7,24 @@ from fastapi.testclient import TestClient
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.http.app import create_app
 from lightretriever.service.settings import Settings
-from prometheus_client.parser import text_string_to_metric_families
+
+from tests.support.asking import samples
+from tests.support.waiting import wait_until
 
 STAGES = ("tokenize", "encode", "dense", "sparse", "rescore", "fuse")
+
+
+def found_in(client: TestClient) -> dict[tuple[str, ...], float]:
+    answer = client.get("/metrics")
+    assert answer.headers["content-type"].startswith("text/plain; version=")
+    return samples(answer.text)
 
 
 @pytest.fixture
 def fresh_client(tiny_bundle: Bundle) -> Iterator[TestClient]:
     with TestClient(create_app(tiny_bundle.path, Settings(deadline_ms=60_000, warm_up_queries=2))) as client:
-        while client.get("/readyz").status_code != 200:
-            pass
+        wait_until(lambda: client.get("/readyz").status_code == 200)
         yield client
-
-
-def samples(client: TestClient) -> dict[tuple[str, tuple[str, ...]], float]:
-    answer = client.get("/metrics")
-    assert answer.headers["content-type"].startswith("text/plain; version=")
-    families = text_string_to_metric_families(answer.text)
-    return {
-        (sample.name.removeprefix("lightretriever_"), tuple(sample.labels.values())): sample.value
-        for family in families
-        for sample in family.samples
-    }
 
 
 def test_searches_are_timed_by_stage_and_the_warm_up_is_not_among_them(fresh_client: TestClient) -> None:
@@ -36,19 +32,19 @@ def test_searches_are_timed_by_stage_and_the_warm_up_is_not_among_them(fresh_cli
         for _ in range(count):
             assert fresh_client.post("/search", json={"query": "music", "mode": mode}).status_code == 200
     fresh_client.post("/search/batch", json={"searches": [{"query": "a"}, {"query": "b", "mode": "dense"}]})
-    found = samples(fresh_client)
+    found = found_in(fresh_client)
     backends = {"dense": "faiss", "sparse": "lucene"}
-    counts = {stage: found["stage_seconds_count", (backends.get(stage, ""), stage)] for stage in STAGES}
+    counts = {stage: found["stage_seconds_count", backends.get(stage, ""), stage] for stage in STAGES}
     assert counts == {"tokenize": 7, "encode": 5, "dense": 5, "sparse": 6, "rescore": 4, "fuse": 7}
-    assert found["search_seconds_count", ()] == 7
-    assert found["stage_seconds_bucket", ("", "+Inf", "tokenize")] == 7
-    assert 0 < found["stage_seconds_sum", ("", "tokenize")] < found["search_seconds_sum", ()]
-    smallest = min(float(labels[1]) for name, labels in found if name == "stage_seconds_bucket")
+    assert found["search_seconds_count",] == 7
+    assert found["stage_seconds_bucket", "", "+Inf", "tokenize"] == 7
+    assert 0 < found["stage_seconds_sum", "", "tokenize"] < found["search_seconds_sum",]
+    smallest = min(float(key[2]) for key in found if key[0] == "stage_seconds_bucket")
     assert smallest == 1e-5
 
 
 def test_requests_are_counted_by_route_and_status_and_errors_by_kind(fresh_client: TestClient) -> None:
-    before = samples(fresh_client)
+    before = found_in(fresh_client)
     fresh_client.post("/search", json={"query": "a"})
     fresh_client.post("/search", json={"query": ""})
     fresh_client.post("/search", content=b"{", headers={"content-type": "application/json"})
@@ -56,16 +52,14 @@ def test_requests_are_counted_by_route_and_status_and_errors_by_kind(fresh_clien
     fresh_client.get("/documents/nix")
     fresh_client.get("/a/path/nobody/knows")
     fresh_client.get("/encode")
-    found = samples(fresh_client)
+    found = found_in(fresh_client)
     assert {key[1]: value for key, value in found.items() if key[0] == "errors_total"} == {
         **{key[1]: value for key, value in before.items() if key[0] == "errors_total"},
-        ("invalid_request",): 1,
-        ("invalid_json",): 1,
-        ("document_not_found",): 1,
-        ("route_not_found",): 1,
-        ("method_not_allowed",): 1,
+        **dict.fromkeys(
+            ("invalid_request", "invalid_json", "document_not_found", "route_not_found", "method_not_allowed"), 1
+        ),
     }
-    requests = {key[1]: value for key, value in found.items() if key[0] == "request_seconds_count"}
+    requests = {key[1:]: value for key, value in found.items() if key[0] == "request_seconds_count"}
     assert requests["/search", "200"] == requests["/search", "422"] == requests["/search", "400"] == 1
     assert requests["/documents/{id:any}", "200"] == requests["/documents/{id:any}", "404"] == 1
     assert requests["unknown", "404"] == 1
@@ -73,13 +67,11 @@ def test_requests_are_counted_by_route_and_status_and_errors_by_kind(fresh_clien
 
 
 def test_gauges_tell_the_state(fresh_client: TestClient, tiny_bundle: Bundle) -> None:
-    found = samples(fresh_client)
-    assert found["ready", ()] == 1
-    assert found["requests_in_flight", ()] == 1
-    assert found["documents", ()] == 120
-    assert {key[1] for key in found if key[0] == "abandoned_calls"} == {
-        (lane,) for lane in ("requests", "heavy", "dense")
-    }
-    (labels,) = (key[1] for key in found if key[0] == "bundle_info")
+    found = found_in(fresh_client)
+    assert found["ready",] == 1
+    assert found["requests_in_flight",] == 1
+    assert found["documents",] == 120
+    assert {key[1] for key in found if key[0] == "abandoned_calls"} == {"requests", "heavy", "dense"}
+    (labels,) = (key[1:] for key in found if key[0] == "bundle_info")
     assert tiny_bundle.manifest.digest in labels
-    assert found["process_open_fds", ()] > 0
+    assert found["process_open_fds",] > 0

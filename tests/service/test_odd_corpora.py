@@ -22,6 +22,7 @@ from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 
 from tests.service.live import warm
+from tests.service.test_swap import flip
 from tests.support.tiny import TinyDocument, english_tokenizer, make_tiny_bundle
 
 SETTINGS: Final = Settings(deadline_ms=60_000, warm_up_queries=12, watch_s=0)
@@ -94,9 +95,7 @@ def test_they_start_and_swap(name: str, tmp_path: Path, current: Path) -> None:
     with EngineHolder.open(current, SETTINGS) as holder:
         holder.engine.warm_up()
         holder.start()
-        following = tmp_path / "next"
-        following.symlink_to(odd.path)
-        following.replace(current)
+        flip(current, odd.path)
         assert holder.ask().result(60)
         assert holder.engine.ready
         assert holder.engine.bundle.manifest.digest == odd.manifest.digest

@@ -11,13 +11,12 @@ from fastapi.testclient import TestClient
 from lightretriever.service import schemas
 from lightretriever.service.errors import KINDS
 from lightretriever.service.http.api_keys import new_key
-from lightretriever.service.http.app import create_app
 from lightretriever.service.http.openapi import EXAMPLES
 from lightretriever.service.http.routes import router
-from lightretriever.service.search.engine import SearchEngine
 from pydantic import BaseModel
 
 from tests.service.conftest import SETTINGS
+from tests.service.live import client_of
 from tests.support.keys import keys_file
 from tests.support.tiny import make_tiny_bundle
 
@@ -39,7 +38,7 @@ MODELS = {
 }
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def description(client: TestClient) -> dict[str, Any]:
     document: dict[str, Any] = client.get("/openapi.json").json()
     return document
@@ -123,7 +122,7 @@ def test_a_bundle_answers_the_examples_of_its_description(
 ) -> None:
     bundle = make_tiny_bundle(tmp_path / "bundle", **options)
     assert {path: len(EXAMPLES["requests"][model]) for path, model in MODELS.items()} == POSTED
-    with SearchEngine.open(bundle, SETTINGS) as engine, TestClient(create_app(engine)) as client:
+    with client_of(bundle, SETTINGS) as client:
         paths = client.get("/openapi.json").json()["paths"]
         for path, model in MODELS.items():
             examples = paths[path]["post"]["requestBody"]["content"]["application/json"]["examples"]
@@ -138,7 +137,7 @@ def test_a_service_writes_the_examples_of_its_description(tmp_path: Path, option
     bundle = make_tiny_bundle(tmp_path / "bundle", **options)
     key, entry = new_key("writer", ["search", "admin"])
     settings = SETTINGS.model_copy(update={"live": tmp_path / "live", "api_keys_file": keys_file(tmp_path, entry)})
-    with SearchEngine.open(bundle, settings) as engine, TestClient(create_app(engine)) as client:
+    with client_of(bundle, settings) as client:
         client.headers["authorization"] = f"Bearer {key}"
         paths = client.get("/openapi.json").json()["paths"]
         whole = paths["/documents/{id}"]["put"]["requestBody"]["content"]["application/json"]["examples"]
@@ -166,14 +165,9 @@ def test_examples_of_answers_are_valid() -> None:
 
 
 def test_answers_have_the_documented_shape(client: TestClient) -> None:
-    """Strict models, unknown fields refused: more than the description could say."""
+    """Strict models, unknown fields refused: more than the description could say. Searches: test_plain_answers.py."""
     for answer, model in (
-        (client.post("/search", json={"query": "music", "fields": []}), schemas.SearchResponse),
-        (client.post("/search", json={"query": "music", "mode": "dense"}), schemas.SearchResponse),
-        (client.post("/search/batch", json={"searches": [{"query": "music"}]}), schemas.BatchResponse),
         (client.post("/encode", json={"text": "music"}), schemas.EncodeResponse),
-        (client.post("/search", json={"query": "music", "explain": True}), schemas.SearchResponse),
-        (client.get("/search?q=music"), schemas.SearchResponse),
         (client.post("/v1/embeddings", json={"model": "default", "input": ["music"]}), schemas.EmbeddingsResponse),
         (client.get("/v1/models"), schemas.EmbeddingsModels),
         (client.get("/documents/music"), schemas.Document),

@@ -4,44 +4,22 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from math import inf
-from time import perf_counter, sleep
 
 import httpx2
 import pytest
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.sparse.index import DocumentSet
-from lightretriever.service.backends.base import EncodedQuery, Leg, ScoredDocuments
-from lightretriever.service.errors import DeadlineError, OverloadedError
+from lightretriever.service.errors import OverloadedError
 from lightretriever.service.http.admission import Admission
 from lightretriever.service.http.app import create_app
-from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 
 from tests.service.live import live, warm
-from tests.support.legs import WrappedLeg
+from tests.support.legs import GatedLeg
+from tests.support.waiting import wait_until
 
 WORKING, WAITING, CLIENTS = 2, 3, 24
 SETTINGS = Settings(deadline_ms=60_000, warm_up_queries=1, search_threads=WORKING, max_waiting=WAITING)
-
-
-class Gated(WrappedLeg):
-    """A real leg that answers when the gate opens, and counts who came."""
-
-    def __init__(self, leg: Leg, gate: threading.Event) -> None:
-        super().__init__(leg)
-        self.entered = threading.Semaphore(0)
-        self.calls = 0
-        self._gate = gate
-
-    def search(
-        self, query: EncodedQuery, count: int, among: DocumentSet | None = None, until: float = inf
-    ) -> ScoredDocuments:
-        self.calls += 1
-        self.entered.release()
-        self._gate.wait()
-        return super().search(query, count, among, until)
 
 
 @pytest.fixture
@@ -55,7 +33,7 @@ def search(url: str, **fields: object) -> httpx2.Response:
 
 
 def test_what_is_too_much_is_refused_and_the_rest_is_answered(narrow: SearchEngine, gate: threading.Event) -> None:
-    leg = narrow.parts.backends.legs["dense"] = Gated(narrow.parts.backends.legs["dense"], gate)
+    leg = narrow.parts.backends.legs["dense"] = GatedLeg(narrow.parts.backends.legs["dense"], gate)
     refused = threading.Semaphore(0)
 
     def ask(url: str) -> httpx2.Response:
@@ -96,7 +74,7 @@ def test_what_is_too_much_is_refused_and_the_rest_is_answered(narrow: SearchEngi
 
 
 def test_who_waited_beyond_the_deadline_is_not_worked_on(narrow: SearchEngine, gate: threading.Event) -> None:
-    leg = narrow.parts.backends.legs["dense"] = Gated(narrow.parts.backends.legs["dense"], gate)
+    leg = narrow.parts.backends.legs["dense"] = GatedLeg(narrow.parts.backends.legs["dense"], gate)
     with live(create_app(narrow)) as url, ThreadPoolExecutor(CLIENTS) as pool:
         busy = [pool.submit(search, url) for _ in range(WORKING)]
         for _ in range(WORKING):
@@ -104,8 +82,7 @@ def test_who_waited_beyond_the_deadline_is_not_worked_on(narrow: SearchEngine, g
         late = [pool.submit(search, url, deadline_ms=1) for _ in range(WAITING)]
         # All have arrived; one more in flight asks for the metrics.
         everyone = f"requests_in_flight {WORKING + WAITING + 1:.1f}\n"
-        while everyone not in httpx2.get(f"{url}/metrics", timeout=60).text:
-            sleep(0.01)
+        wait_until(lambda: everyone in httpx2.get(f"{url}/metrics", timeout=60).text)
         gate.set()
         assert {future.result().json()["kind"] for future in late} == {"deadline_exceeded"}
         assert {future.result().status_code for future in busy} == {200}
@@ -117,7 +94,7 @@ def test_accepted_requests_keep_their_deadline_when_both_legs_hang(tiny_bundle: 
     with warm(tiny_bundle, settings) as engine:
         healthy = dict(engine.parts.backends.legs)
         for name in ("dense", "sparse"):
-            engine.parts.backends.legs[name] = Gated(engine.parts.backends.legs[name], gate)
+            engine.parts.backends.legs[name] = GatedLeg(engine.parts.backends.legs[name], gate)
         with live(create_app(engine)) as url, ThreadPoolExecutor(CLIENTS) as pool:
             answers = [future.result() for future in [pool.submit(search, url) for _ in range(2 * CLIENTS)]]
             kinds = Counter(answer.json()["kind"] for answer in answers)
@@ -129,11 +106,6 @@ def test_accepted_requests_keep_their_deadline_when_both_legs_hang(tiny_bundle: 
             while (answer := search(url)).status_code != 200:
                 assert answer.json()["kind"] in ("deadline_exceeded", "not_ready")
             assert answer.json()["degraded"] in ([], ["dense"], ["sparse"])
-
-
-def test_a_late_document_is_not_read(engine: SearchEngine) -> None:
-    with pytest.raises(DeadlineError, match="turn of the request"):
-        engine.document("music", StageClock(perf_counter() - 61))
 
 
 def test_the_count_goes_down_whatever_happens() -> None:
@@ -180,7 +152,7 @@ def test_a_request_has_as_many_places_as_it_costs() -> None:
 
 def test_a_batch_counts_as_its_searches(narrow: SearchEngine, gate: threading.Event) -> None:
     """Of five places a batch of four has the three of those that wait; one that can't have its places is told."""
-    leg = narrow.parts.backends.legs["dense"] = Gated(narrow.parts.backends.legs["dense"], gate)
+    leg = narrow.parts.backends.legs["dense"] = GatedLeg(narrow.parts.backends.legs["dense"], gate)
     app = create_app(narrow)
     usual: dict[str, object] = {"query": "music"}
     wide = usual | {"candidates": narrow.settings.candidates + 1}  # counts as two

@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 from tests.service.browsing import page_of, search_for
 from tests.service.live import live, live_bundles, warm
 from tests.service.process import Server
-from tests.service.test_faults import FailingLeg
+from tests.support.legs import FailingLeg
 
 pytestmark = pytest.mark.slow
 
@@ -26,6 +26,7 @@ def again(page: Page) -> Locator:
     return page.get_by_role("button", name="Try again")
 
 
+@pytest.mark.usefixtures("failing")
 def test_what_the_service_refuses_is_told_in_its_words(page: Page) -> None:
     page.get_by_role("searchbox").fill("x" * 10_001)
     expect(status(page)).to_contain_text("at most 10000 are possible")
@@ -33,6 +34,7 @@ def test_what_the_service_refuses_is_told_in_its_words(page: Page) -> None:
     search_for(page, "music")
 
 
+@pytest.mark.usefixtures("failing")
 def test_a_lost_connection_and_another_try(page: Page) -> None:
     search_for(page, "music")
     page.context.set_offline(True)
@@ -84,6 +86,7 @@ def test_a_service_that_comes_back(browser: Browser, tiny_path: Path) -> None:
     page.close()
 
 
+@pytest.mark.usefixtures("failing")
 def test_what_a_proxy_says_instead_of_the_service(page: Page) -> None:
     search_for(page, "music")
     page.route("**/search", lambda route: route.fulfill(status=502, content_type="text/html", body="<h1>Bad</h1>"))

@@ -1,15 +1,13 @@
 """What the page says of a hit, how it weighs the legs, and how it puts them side by side; in a real browser."""
 
-import os
 import re
 from pathlib import Path
 
 import httpx2
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from tests.service.browsing import answer_of, asked, page_of, search_for
+from tests.service.browsing import answer_of, asked, page_of, search_for, serious
 from tests.service.live import live_bundles
 from tests.support.asking import ids
 from tests.support.meaning import make_meaningful_bundle
@@ -18,14 +16,13 @@ from tests.support.tiny import make_tiny_bundle
 pytestmark = pytest.mark.slow
 
 QUERY = "play music from the terminal"
-SERIOUS = {"serious", "critical"}
 
 
 def shown_shares(row: Locator) -> list[str]:
     return row.locator("td b").all_inner_texts()
 
 
-def test_a_hit_says_what_its_scores_are_made_of(page: Page, site: str, messages: list[str]) -> None:
+def test_a_hit_says_what_its_scores_are_made_of(page: Page, site: str) -> None:
     search_for(page, QUERY)
     hit = page.locator("li.hit").first
     expect(hit.locator("table")).to_be_hidden()
@@ -45,10 +42,9 @@ def test_a_hit_says_what_its_scores_are_made_of(page: Page, site: str, messages:
         f"{added['dense']:.3f} of the dense leg + {added['sparse']:.3f} of the sparse leg"
     )
     expect(hit.locator(".why")).to_contain_text(f"have {round(100 * explanation['coverage'])} % of the query's terms.")
-    assert messages == []
 
 
-def test_a_word_unfolds_into_its_tokens_and_terms_by_the_keyboard(page: Page, site: str, messages: list[str]) -> None:
+def test_a_word_unfolds_into_its_tokens_and_terms_by_the_keyboard(page: Page, site: str) -> None:
     search_for(page, QUERY)
     hit = page.locator("li.hit").first
     hit.get_by_text("Why this hit?").press("Enter")
@@ -70,7 +66,6 @@ def test_a_word_unfolds_into_its_tokens_and_terms_by_the_keyboard(page: Page, si
         assert shares == pytest.approx([part[leg] for part in of_word], abs=0.51 if leg == "sparse" else 0.001)
     button.press("Space")
     expect(parts).to_be_hidden()
-    assert messages == []
 
 
 def test_what_was_added_by_meaning_is_marked(page: Page, site: str) -> None:
@@ -93,7 +88,7 @@ def test_what_was_added_by_meaning_is_marked(page: Page, site: str) -> None:
     expect(hit.locator(".why .parts .meaning")).to_have_text("added by meaning")
 
 
-def test_all_terms_of_a_document_are_shown_on_demand(page: Page, site: str, messages: list[str]) -> None:
+def test_all_terms_of_a_document_are_shown_on_demand(page: Page, site: str) -> None:
     search_for(page, QUERY)
     hit = page.locator("li.hit").first
     hit.get_by_text("Why this hit?").click()
@@ -101,7 +96,6 @@ def test_all_terms_of_a_document_are_shown_on_demand(page: Page, site: str, mess
     terms = httpx2.get(f"{site}/terms/{hit.get_attribute('data-id')}", timeout=60).json()["terms"]
     expect(hit.locator(".terms li")).to_have_count(len(terms))
     expect(hit.locator(".terms li.added")).to_have_count(sum(not term["in_text"] for term in terms))
-    assert messages == []
 
 
 def test_words_are_explained_where_the_terms_are_words(browser: Browser, tmp_path: Path) -> None:
@@ -165,7 +159,7 @@ def test_the_bar_of_a_hit_is_made_of_what_the_legs_add(page: Page, site: str) ->
         )
 
 
-def test_the_slider_weighs_the_legs_at_once(page: Page, browser: Browser) -> None:
+def test_the_slider_weighs_the_legs_at_once(page: Page, browser: Browser, site: str) -> None:
     search_for(page, QUERY)
     slider = page.get_by_label("Weight of the dense leg")
     expect(slider).to_have_value("70")
@@ -178,16 +172,16 @@ def test_the_slider_weighs_the_legs_at_once(page: Page, browser: Browser) -> Non
         }
         alone = page.request.post("/search", data={"query": QUERY, "mode": mode}).json()
         assert ids(caught.value.json()) == ids(alone)
-    other = browser.new_page()
-    other.goto(page.url)
-    expect(other.get_by_label("Weight of the dense leg")).to_have_value("0")
-    other.close()
+    with page_of(browser, site, page.url) as other:
+        expect(other.get_by_label("Weight of the dense leg")).to_have_value("0")
     page.get_by_label("Dense", exact=True).check()
     expect(slider).to_be_hidden()
 
 
-def test_the_bundles_own_weights_come_back(page: Page) -> None:
-    search_for(page, QUERY)
+def test_the_bundles_own_weights_hold_until_the_slider_is_moved_and_come_back(page: Page) -> None:
+    with page.expect_response("**/search") as caught:
+        search_for(page, QUERY)
+    assert "fusion" not in asked(caught.value.request)
     reset = page.get_by_role("button", name="Reset the weights")
     expect(reset).to_be_hidden()
     slider = page.get_by_label("Weight of the dense leg")
@@ -201,13 +195,7 @@ def test_the_bundles_own_weights_come_back(page: Page) -> None:
     expect(reset).to_be_hidden()
 
 
-def test_the_bundles_own_weights_hold_until_the_slider_is_moved(page: Page) -> None:
-    with page.expect_response("**/search") as caught:
-        page.get_by_role("searchbox").fill("music")
-    assert "fusion" not in asked(caught.value.request)
-
-
-def test_legs_side_by_side(page: Page, site: str, messages: list[str]) -> None:
+def test_legs_side_by_side(page: Page, site: str) -> None:
     page.get_by_label("Side by side").check()
     with page.expect_response("**/search/batch"):
         page.get_by_role("searchbox").fill(QUERY)
@@ -218,12 +206,9 @@ def test_legs_side_by_side(page: Page, site: str, messages: list[str]) -> None:
         for item, hit in zip(column.get_by_role("listitem").all(), answer["hits"], strict=True):
             expect(item).to_contain_text(f"{hit['rank']} · {hit['fields']['title'] or hit['id']}")
     expect(page.get_by_role("status")).to_contain_text("Three searches in")
-    if folder := os.environ.get("SCREENSHOTS"):
-        page.screenshot(path=Path(folder) / "page-compare.png", full_page=True)
     page.get_by_label("Hybrid", exact=True).check()
     expect(page.locator("li.hit")).to_have_count(10)
     expect(page.locator("#compare")).to_be_hidden()
-    assert messages == []
 
 
 def test_a_document_that_is_pointed_at_lights_up_in_every_column(page: Page) -> None:
@@ -239,30 +224,28 @@ def test_a_document_that_is_pointed_at_lights_up_in_every_column(page: Page) -> 
     expect(page.locator("#compare li.same")).to_have_count(0)
 
 
+def unfold(hit: Locator) -> None:
+    """Show all that there is of a hit's words."""
+    hit.get_by_text("Why this hit?").click()
+    for word in hit.locator(".word").all():
+        word.click()
+
+
 def test_axe_finds_nothing_serious(page: Page) -> None:
     search_for(page, QUERY)
-    page.locator("li.hit").first.get_by_text("Why this hit?").click()
-    for word in page.locator("li.hit").first.locator(".word").all():
-        word.click()
+    unfold(page.locator("li.hit").first)
     page.locator("li.hit").first.get_by_role("button", name="All terms").click()
     expect(page.locator(".terms")).to_be_visible()
-    for scheme in ("light", "dark"):
-        page.emulate_media(color_scheme="light" if scheme == "light" else "dark", reduced_motion="reduce")
-        found = Axe().run(page).response["violations"]
-        assert [one["id"] for one in found if one["impact"] in SERIOUS] == []
-    if folder := os.environ.get("SCREENSHOTS"):
-        page.screenshot(path=Path(folder) / "page-why.png", full_page=True)
+    assert serious(page) == []
     page.get_by_label("Side by side").check()
     expect(page.get_by_role("list", name="Dense hits")).to_be_visible()
-    assert [one["id"] for one in Axe().run(page).response["violations"] if one["impact"] in SERIOUS] == []
+    assert serious(page) == []
 
 
 def test_a_phone_needs_no_scrolling_sideways(page: Page) -> None:
     page.set_viewport_size({"width": 360, "height": 740})
     search_for(page, QUERY)
-    page.locator("li.hit").first.get_by_text("Why this hit?").click()
-    for word in page.locator("li.hit").first.locator(".word").all():
-        word.click()
+    unfold(page.locator("li.hit").first)
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
     page.get_by_label("Side by side").check()
     expect(page.get_by_role("list", name="Dense hits")).to_be_visible()

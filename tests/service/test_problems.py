@@ -15,10 +15,9 @@ import pytest
 from fastapi.testclient import TestClient
 from lightretriever.artifacts.corpus.fields import FieldKind
 from lightretriever.service.errors import KINDS
-from lightretriever.service.http.app import create_app
-from lightretriever.service.search.engine import SearchEngine
 
 from tests.service.conftest import SETTINGS
+from tests.service.live import client_of
 from tests.support.meaning import make_meaningful_bundle
 from tests.support.tiny import make_tiny_bundle, tiny_documents
 
@@ -43,7 +42,7 @@ def serving(service: str, folder: Path) -> Iterator[TestClient]:
         bundle = make_meaningful_bundle(folder / service)
     else:
         bundle = make_tiny_bundle(folder / service, documents=documents, **options)
-    with SearchEngine.open(bundle, SETTINGS) as engine, TestClient(create_app(engine)) as client:
+    with client_of(bundle, SETTINGS) as client:
         yield client
 
 

@@ -1,4 +1,4 @@
-"""A bundle with IDF weights: both legs, both ways to a score, and what the service says of it."""
+"""A bundle with IDF weights: what they change, and what the service says of it."""
 
 from collections.abc import Iterator
 
@@ -12,10 +12,7 @@ from lightretriever.service.search.engine import SearchEngine
 
 from tests.service.conftest import SETTINGS
 from tests.service.live import warm
-from tests.service.reference import Corpus, Scores
 from tests.support.tiny import make_tiny_bundle, tiny_idf
-
-QUERIES = ["play music from the terminal", "music music player", "Zażółć gęślą jaźń", "a", "the the the compiler 2024!"]
 
 
 @pytest.fixture(scope="module")
@@ -35,42 +32,7 @@ def idf_client(idf_engine: SearchEngine) -> Iterator[TestClient]:
         yield client
 
 
-@pytest.fixture(scope="module")
-def idf_corpus(idf_bundle: Bundle) -> Corpus:
-    return Corpus(idf_bundle)
-
-
-@pytest.mark.parametrize("query", QUERIES)
-def test_sparse_scores_over_http_are_those_of_numpy(idf_client: TestClient, idf_corpus: Corpus, query: str) -> None:
-    answer = idf_client.post("/search", json={"query": query, "mode": "sparse", "k": 50}).json()
-    scores = idf_corpus.sparse_scores(query)
-    expected = idf_corpus.rank(scores, 50, positive=True)
-    assert [hit["id"] for hit in answer["hits"]] == [idf_corpus.documents[ordinal].id for ordinal in expected]
-    unrounded = _unrounded(idf_corpus, query)[expected]
-    tokens = len(set(idf_corpus.tokenizer.query_ids(query)))
-    np.testing.assert_allclose([hit["score"] for hit in answer["hits"]], unrounded, rtol=(tokens + 1) * 2**-24)
-
-
-def _unrounded(corpus: Corpus, query: str) -> Scores:
-    counts = np.bincount(corpus.tokenizer.query_ids(query), minlength=corpus.tokenizer.vocab_size)
-    return np.asarray(corpus.impacts @ (counts * tiny_idf(corpus.tokenizer).astype(np.float64)))
-
-
-@pytest.mark.parametrize("query", QUERIES)
-@pytest.mark.parametrize("candidates", [15, 100])
-def test_hybrid_scores_candidates_of_the_other_leg_alike(
-    idf_engine: SearchEngine, idf_corpus: Corpus, query: str, candidates: int
-) -> None:
-    answer = idf_engine.search(SearchRequest(query=query, candidates=candidates, k=15))
-    expected = idf_corpus.hybrid(query, candidates, (0.7, 0.3), "range")
-    assert [hit.id for hit in answer.hits] == expected.ids[:15]
-    assert [hit.score for hit in answer.hits] == pytest.approx(expected.scores[:15], abs=1e-5)
-    assert [hit.sparse and hit.sparse.score for hit in answer.hits] == pytest.approx(expected.sparse[:15], rel=1e-6)
-
-
-def test_the_weights_change_the_ranking_but_not_the_dense_leg(
-    engine: SearchEngine, idf_engine: SearchEngine, corpus: Corpus
-) -> None:
+def test_the_weights_change_the_ranking_but_not_the_dense_leg(engine: SearchEngine, idf_engine: SearchEngine) -> None:
     query = "a music player for the terminal"
     for mode, same in (("dense", True), ("sparse", False)):
         plain, weighted = (
@@ -80,9 +42,9 @@ def test_the_weights_change_the_ranking_but_not_the_dense_leg(
         assert ([hit.id for hit in plain] == [hit.id for hit in weighted]) == same
 
 
-def test_encode_tells_count_and_weight(engine: SearchEngine, idf_engine: SearchEngine, idf_corpus: Corpus) -> None:
+def test_encode_tells_count_and_weight(engine: SearchEngine, idf_engine: SearchEngine, idf_bundle: Bundle) -> None:
     request = EncodeRequest(text="play music music music")
-    idf = tiny_idf(idf_corpus.tokenizer)
+    idf = tiny_idf(idf_bundle.tokenizer())
     plain, weighted = engine.encode(request).terms, idf_engine.encode(request).terms
     assert [term.count for term in plain] == [term.count for term in weighted]
     assert [term.weight for term in plain] == [term.count for term in plain]

@@ -154,8 +154,7 @@ def test_a_proxy_names_the_client_and_never_a_key(tiny_bundle: Bundle, tmp_path:
             429,
         ]
         assert [ask("192.0.2.1", key) for _ in range(3)] == [200, 200, 429]
-        server.process.terminate()
-        lines = [json.loads(line) for line in server.wait()[2].splitlines()]
+        lines = [json.loads(line) for line in server.stop()[2].splitlines()]
     told = [(line["status"], line["client"], line.get("key")) for line in lines if line["event"] == "request"]
     assert told[2:4] == [(429, "unknown", None), (401, "192.0.2.1", None)]
     assert told[-1] == (429, "192.0.2.1", "alice")

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,9 @@ from lightretriever.service.search.ranking import Turns
 from lightretriever.service.settings import load_settings
 
 from tests.service.conftest import SETTINGS
+from tests.service.test_swap import flip
 from tests.support.tiny import TinyDocument, make_tiny_bundle
+from tests.support.waiting import wait_until
 
 Answer = Callable[[dict[str, Any]], tuple[int, Any]]
 KEY, NAME = "rerank-key", "BAAI/bge-reranker-base"
@@ -101,12 +103,14 @@ def model(running_model: Model) -> Model:
     return running_model
 
 
+def opened(bundle: Bundle, model: Model, **settings: Any) -> AbstractContextManager[SearchEngine]:
+    update = {"rerank_url": model.url, "rerank_api_key": KEY, **settings}
+    return SearchEngine.open(bundle, SETTINGS.model_copy(update=update))
+
+
 @pytest.fixture
 def engine_with_model(tiny_bundle: Bundle, running_model: Model) -> Iterator[SearchEngine]:
-    settings = SETTINGS.model_copy(
-        update={"rerank_url": running_model.url, "rerank_api_key": KEY, "rerank_top": 7, "deadline_ms": 10_000}
-    )
-    with SearchEngine.open(tiny_bundle, settings) as engine:
+    with opened(tiny_bundle, running_model, rerank_top=7, deadline_ms=10_000) as engine:
         yield engine
 
 
@@ -144,8 +148,7 @@ def test_a_new_version_takes_over_while_the_model_is_down(tiny_bundle: Bundle, t
         settings = SETTINGS.model_copy(update={"rerank_url": url, "watch_s": 0})
         with EngineHolder.open(current, settings) as holder:
             holder.start()
-            (tmp_path / "next").symlink_to(tiny_bundle.path)
-            (tmp_path / "next").replace(current)
+            flip(current, tiny_bundle.path)
             assert holder.ask().result(60)
             assert holder.engine.ready
 
@@ -236,11 +239,7 @@ def test_a_model_that_hangs_is_not_waited_for_by_all(
     finally:
         release.set()
     model.answer = by_length
-    for _ in range(100):
-        if not search(engine_with_model).degraded:
-            break
-        time.sleep(0.1)
-    assert not search(engine_with_model).degraded
+    wait_until(lambda: not search(engine_with_model).degraded)
 
 
 def test_after_three_failures_the_model_is_left_alone_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -310,8 +309,7 @@ def test_many_candidates_are_sent_in_batches_and_long_texts_are_cut(tmp_path: Pa
         return by_length(request)
 
     model.answer = bounded
-    update = {"rerank_url": model.url, "rerank_api_key": KEY, "rerank_top": 70, "deadline_ms": 60_000}
-    with SearchEngine.open(bundle, SETTINGS.model_copy(update=update)) as engine:
+    with opened(bundle, model, rerank_top=70) as engine:
         model.asked.clear()
         found = search(engine, k=70, candidates=70, fields=[])
     assert (found.degraded, len(found.hits)) == ([], 70)
@@ -323,8 +321,7 @@ def test_many_candidates_are_sent_in_batches_and_long_texts_are_cut(tmp_path: Pa
 
 @pytest.fixture
 def engine_with_named_model(tiny_bundle: Bundle, running_model: Model) -> Iterator[SearchEngine]:
-    update = {"rerank_url": running_model.url, "rerank_api_key": KEY, "rerank_model": NAME, "rerank_characters": 20}
-    with SearchEngine.open(tiny_bundle, SETTINGS.model_copy(update=update)) as engine:
+    with opened(tiny_bundle, running_model, rerank_model=NAME, rerank_characters=20) as engine:
         yield engine
 
 

@@ -3,8 +3,7 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from time import monotonic, process_time, sleep
-from typing import Any
+from time import process_time
 
 import pytest
 from fastapi.testclient import TestClient
@@ -17,12 +16,12 @@ from lightretriever.service.search.rules import RulesFile
 from lightretriever.service.settings import Settings
 
 from tests.service.conftest import SETTINGS
-from tests.service.live import warm
-from tests.support.asking import ask, ids
+from tests.service.live import client_of, warm
+from tests.support.asking import ask, ids, without_times
 from tests.support.tiny import make_tiny_bundle
+from tests.support.waiting import wait_until
 
 FIELDS: dict[str, FieldKind] = {"year": "number"}
-PATIENCE_S = 60
 RULES = """
 synonyms:
   - {words: [tunes, music files], weight: 0.5}
@@ -50,12 +49,8 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
     bundle = make_tiny_bundle(tmp_path_factory.mktemp("plain") / "bundle", vocabulary="words", fields=FIELDS)
-    with SearchEngine.open(bundle, SETTINGS) as engine, TestClient(create_app(engine)) as client:
+    with client_of(bundle, SETTINGS) as client:
         yield client
-
-
-def without_times(answer: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in answer.items() if name != "timings_ms"}
 
 
 def test_a_query_without_a_rule_is_answered_as_without_rules(client: TestClient, plain: TestClient) -> None:
@@ -188,13 +183,6 @@ def pinned(client: TestClient, path: str = "") -> str:
     return ids(client.post(f"{path}/search", json={"query": "text"}).json())[0]
 
 
-def eventually(client: TestClient, document: str) -> None:
-    until = monotonic() + PATIENCE_S
-    while pinned(client) != document and monotonic() < until:
-        sleep(0.05)
-    assert pinned(client) == document
-
-
 def test_a_changed_file_is_read_again_and_a_broken_one_is_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -208,13 +196,12 @@ def test_a_changed_file_is_read_again_and_a_broken_one_is_told(
             assert pinned(client) == "cjk"
             assert pinned(client, "/collections/two") != "cjk"
             write(path, {"pinned": [{"query": "text", "documents": ["greek"]}]})
-            eventually(client, "greek")
+            wait_until(lambda: pinned(client) == "greek")
             assert "warning" not in client.get("/readyz").json()
             assert "lightretriever_rules_refused 0.0" in client.get("/metrics").text
             write(path, "pinned:\n  - {query: text}")
-            until = monotonic() + PATIENCE_S
-            while "warning" not in (ready := client.get("/readyz").json()) and monotonic() < until:
-                sleep(0.05)
+            wait_until(lambda: "warning" in client.get("/readyz").json())
+            ready = client.get("/readyz").json()
             assert "line 2: pinned.0.documents: Field required" in ready["warning"]
             assert "The rules before stay in force." in ready["warning"]
             assert ready["status"] == "ready"
@@ -223,8 +210,5 @@ def test_a_changed_file_is_read_again_and_a_broken_one_is_told(
             assert "rules stay as they were" in caplog.text
             assert pinned(client) == "greek"
             write(path, {"pinned": [{"contains": ["text"], "documents": ["special"]}]})
-            eventually(client, "special")
-            until = monotonic() + PATIENCE_S
-            while "lightretriever_rules_refused 0.0" not in (told := client.get("/metrics").text):
-                assert monotonic() < until, told
-                sleep(0.05)
+            wait_until(lambda: pinned(client) == "special")
+            wait_until(lambda: "lightretriever_rules_refused 0.0" in client.get("/metrics").text)

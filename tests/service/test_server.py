@@ -23,7 +23,8 @@ from lightretriever.service.settings import Settings
 
 from tests.service.live import live_bundles
 from tests.service.process import ROOT, Server
-from tests.support.waiting import free_port
+from tests.support.waiting import free_port, wait_until
+from tests.support.wire import POST, dial, received
 
 SEARCH = {"query": "play music", "k": 3}
 
@@ -34,8 +35,7 @@ def test_it_says_when_it_is_ready_serves_and_stops_gracefully(tiny_path: Path) -
         with httpx2.Client(base_url=server.url) as client:
             assert client.get("/readyz").json() == {"status": "ready"}
             assert len(client.post("/search", json=SEARCH).json()["hits"]) == 3
-        server.process.send_signal(signal.SIGTERM)
-        code, _, errors = server.wait()
+        code, _, errors = server.stop()
     assert code == 0
     lines = [json.loads(line) for line in errors.splitlines()]
     assert [line["path"] for line in lines if line["event"] == "request"] == ["/readyz", "/search"]
@@ -120,8 +120,7 @@ def test_it_stops_while_it_warms_up(tiny_path: Path) -> None:
                     assert client.get("/readyz").status_code == 503
                     break
                 sleep(0.05)
-        server.process.send_signal(signal.SIGTERM)
-        code, output, errors = server.wait()
+        code, output, errors = server.stop()
     assert (code, output) == (0, "")
     assert json.loads(errors.splitlines()[-1])["event"] == "stopped"
 
@@ -162,17 +161,13 @@ print(sorted(name for name in sys.modules if name in heavy or name.startswith(tr
 
 def test_a_streamed_body_over_the_limit_is_refused_while_it_streams(url: str) -> None:
     def endless(connection: socket.socket) -> bytes:
-        head = (
-            "POST /search HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
-        )
-        connection.sendall(head.encode())
+        connection.sendall(POST + b"Transfer-Encoding: chunked\r\n\r\n")
         chunk = b"10000\r\n" + b" " * 0x10000 + b"\r\n"
         for _ in range(17):
             connection.sendall(chunk)
         return connection.recv(100)
 
-    host, port = url.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port)), timeout=60) as connection:
+    with dial(url) as connection:
         assert endless(connection).startswith(b"HTTP/1.1 413 ")
 
 
@@ -196,34 +191,23 @@ def test_headers(url: str) -> None:
 
 
 def test_a_connection_whose_body_does_not_come_is_answered_and_closed(tiny_path: Path) -> None:
-    with live_bundles(tiny_path, deadline_ms=300) as url:
-        host, port = url.removeprefix("http://").split(":")
-        with socket.create_connection((host, int(port)), timeout=60) as connection:
-            head = "POST /search HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{"
-            connection.sendall(head.encode())
-            answer = b"".join(iter(lambda: connection.recv(65_536), b""))
+    with live_bundles(tiny_path, deadline_ms=300) as url, dial(url) as connection:
+        connection.sendall(POST + b"Content-Length: 100\r\n\r\n{")
+        answer = received(connection)
     assert answer.startswith(b"HTTP/1.1 408 ")
     assert b'"kind":"body_timeout"' in answer
 
 
 def test_a_body_that_comes_in_pieces_is_waited_for(url: str) -> None:
-    host, port = url.removeprefix("http://").split(":")
     body = json.dumps(SEARCH).encode()
-    head = f"POST /search HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
-    with socket.create_connection((host, int(port)), timeout=60) as connection:
-        for piece in (head.encode() + b"Connection: close\r\n\r\n", body[:5], body[5:9], body[9:]):
+    head = POST + b"Content-Length: %d\r\nConnection: close\r\n\r\n" % len(body)
+    with dial(url) as connection:
+        for piece in (head, body[:5], body[5:9], body[9:]):
             connection.sendall(piece)
             sleep(0.05)
-        answer = b"".join(iter(lambda: connection.recv(65_536), b""))
+        answer = received(connection)
     assert answer.startswith(b"HTTP/1.1 200 ")
     assert json.loads(answer.partition(b"\r\n\r\n")[2])["hits"]
-
-
-def test_head_on_the_real_server(url: str) -> None:
-    with httpx2.Client(base_url=url) as client:
-        for path in ("/", "/livez", "/readyz"):
-            answer = client.head(path)
-            assert (answer.status_code, answer.content) == (200, b"")
 
 
 def test_a_client_that_leaves_makes_one_quiet_line(tiny_path: Path) -> None:
@@ -237,15 +221,13 @@ def test_a_client_that_leaves_makes_one_quiet_line(tiny_path: Path) -> None:
         url = f"http://127.0.0.1:{port}"
         for path, body, length in sent * 5:
             for linger in (b"", struct.pack("ii", 1, 0)):
-                with socket.create_connection(("127.0.0.1", port)) as connection:
+                with dial(port) as connection:
                     connection.sendall(head.format(path, len(body)).encode() + body[:length])
                     sleep(0.01)
                     if linger:
                         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
-        while in_flight(url) > 1:
-            sleep(0.01)
-        server.process.terminate()
-        code, _, errors = server.wait()
+        wait_until(lambda: in_flight(url) <= 1)
+        code, _, errors = server.stop()
     assert code == 0
     lines = [json.loads(line) for line in errors.splitlines()]
     assert {line["level"] for line in lines} == {"info"}

@@ -64,12 +64,8 @@ def test_variables_of_clients_are_no_settings(variable: str, value: str, monkeyp
 def test_what_kubernetes_sets_for_a_service_of_this_name_does_not_matter(
     service: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(f"LIGHTRETRIEVER_{service}PORT", "tcp://10.0.0.1:80")
-    monkeypatch.setenv(f"LIGHTRETRIEVER_{service}PORT_80_TCP", "tcp://10.0.0.1:80")
-    monkeypatch.setenv(f"LIGHTRETRIEVER_{service}PORT_80_TCP_ADDR", "10.0.0.1")
-    monkeypatch.setenv(f"LIGHTRETRIEVER_{service}SERVICE_HOST", "10.0.0.1")
-    monkeypatch.setenv(f"LIGHTRETRIEVER_{service}SERVICE_PORT", "80")
-    monkeypatch.setenv(f"LIGHTRETRIEVER_{service}SERVICE_PORT_HTTP", "80")
+    for name in ("PORT", "PORT_80_TCP", "PORT_80_TCP_ADDR", "SERVICE_HOST", "SERVICE_PORT", "SERVICE_PORT_HTTP"):
+        monkeypatch.setenv(f"LIGHTRETRIEVER_{service}{name}", "tcp://10.0.0.1:80")
     assert load_settings() == Settings()
 
 

@@ -7,7 +7,6 @@ import threading
 import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from math import inf
 from pathlib import Path
 from time import sleep
 from typing import Any
@@ -16,8 +15,6 @@ import pytest
 from fastapi.testclient import TestClient
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import BundleError, JavaError
-from lightretriever.artifacts.sparse.index import DocumentSet
-from lightretriever.service.backends.base import EncodedQuery, Leg, ScoredDocuments
 from lightretriever.service.collections.swap import EngineHolder
 from lightretriever.service.errors import BundleRefusedError, NotReadyError, SearchFailedError
 from lightretriever.service.execution.memory import freeze_gc
@@ -25,8 +22,8 @@ from lightretriever.service.http.app import create_app
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 
-from tests.support.legs import WrappedLeg
-from tests.support.tampering import edit_manifest
+from tests.support.legs import GatedLeg
+from tests.support.tampering import edit_manifest, flip_bit
 from tests.support.tiny import TinyDocument, make_tiny_bundle
 from tests.support.waiting import wait_until
 
@@ -138,32 +135,15 @@ def test_metrics_go_on_over_a_swap(client: TestClient, current: Path, versions: 
     assert client.get("/info").json()["bundle"]["version"] == digest
 
 
-class GatedLeg(WrappedLeg):
-    """A real leg that waits at a gate."""
-
-    def __init__(self, leg: Leg, gate: threading.Event, entered: threading.Event) -> None:
-        super().__init__(leg)
-        self._gate, self._entered = gate, entered
-
-    def search(
-        self, query: EncodedQuery, count: int, among: DocumentSet | None = None, until: float = inf
-    ) -> ScoredDocuments:
-        self._entered.set()
-        self._gate.wait()
-        return super().search(query, count, among, until)
-
-
 def test_a_request_in_flight_ends_with_the_engine_it_began_with(
-    client: TestClient, current: Path, versions: dict[str, Path]
+    client: TestClient, current: Path, versions: dict[str, Path], gate: threading.Event
 ) -> None:
     engine: SearchEngine = client.app.state.holder.engine  # type: ignore[attr-defined]
-    gate, entered = threading.Event(), threading.Event()
-    while client.get("/readyz").status_code != 200:
-        sleep(0.01)
-    engine.parts.backends.legs["dense"] = GatedLeg(engine.parts.backends.legs["dense"], gate, entered)
+    wait_until(lambda: client.get("/readyz").status_code == 200)
+    leg = engine.parts.backends.legs["dense"] = GatedLeg(engine.parts.backends.legs["dense"], gate)
     with ThreadPoolExecutor(1) as pool:
         slow = pool.submit(lambda: client.post("/search", json=BODY).json())
-        assert entered.wait(60)
+        assert leg.entered.acquire(timeout=60)
         flip(current, versions["two"])
         assert reload(client)
         assert served(client) == "two"
@@ -184,10 +164,7 @@ def damaged(versions: dict[str, Path], tmp_path: Path, what: str) -> Path:
         return path
     shutil.copytree(versions["two"], path)
     if what == "flipped":
-        file = path / "dense.faiss"
-        content = bytearray(file.read_bytes())
-        content[-3] ^= 1
-        file.write_bytes(content)
+        flip_bit(path / "dense.faiss", 0.99)
     elif what == "newer":
         edit_manifest(path, lambda record: record.update(format_version=99))
     elif what == "cut":
@@ -233,8 +210,7 @@ def test_a_bundle_whose_leg_fails_is_refused(
     def fail(engine: SearchEngine, stop: threading.Event, share: float) -> None:
         raise SearchFailedError("The leg dense failed.")
 
-    while client.get("/readyz").status_code != 200:
-        sleep(0.01)
+    wait_until(lambda: client.get("/readyz").status_code == 200)
     threads = threading.active_count()
     monkeypatch.setattr(SearchEngine, "warm_up", fail)
     flip(current, versions["two"])
@@ -294,8 +270,7 @@ def test_the_folder_is_watched(versions: dict[str, Path], tmp_path: Path, way: s
         manifest.write_bytes(b"{")
         folder.rename(tmp_path / "older")
         (tmp_path / "bad").rename(folder)
-        while swaps(client) != (1, 1):
-            sleep(0.02)
+        wait_until(lambda: swaps(client) == (1, 1))
         sleep(2)
         assert swaps(client) == (1, 1)
         assert served(client) == "two"
@@ -351,11 +326,6 @@ def test_an_error_nobody_thought_of_does_not_end_the_watch(
         assert "no thought was given to this" in caplog.text
         flip(current, versions["one"])
         assert reload(client)
-        assert served(client) == "one"
-        # A link that leads to itself is refused too.
-        flip(current, current)
-        with pytest.raises(BundleRefusedError, match="is served as before"):
-            reload(client)
         assert served(client) == "one"
 
 

@@ -56,8 +56,7 @@ def test_swaps_on_a_real_server(tmp_path: Path, count: int) -> None:
             over.set()
             asked = [future.result() for future in asking]
         assert min(asked) > 0
-        server.process.terminate()
-        code, _, errors = server.wait()
+        code, _, errors = server.stop()
     assert (code, errors) == (0, "")
     assert seen == {"one", "two"}
     first, last = found[1], found[-1]

@@ -19,6 +19,8 @@ from lightretriever.service.serving.server import check_tls
 from lightretriever.service.settings import Settings
 
 from tests.service.process import Server
+from tests.service.test_swap import flip
+from tests.support.certificates import openssl, self_signed
 from tests.support.tiny import make_tiny_bundle
 from tests.support.waiting import wait_until
 
@@ -29,15 +31,9 @@ PASSWORD = "correct horse"
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a self-signed certificate of 127.0.0.1, its key, and the same key encrypted."""
     folder = tmp_path_factory.mktemp("tls")
-    made = ("-keyout", folder / "key.pem", "-out", folder / "certificate.pem")
-    about = ("-days", "2", "-subj", "/CN=test", "-addext", "subjectAltName=IP:127.0.0.1")
-    openssl("req", "-x509", "-newkey", "rsa:2048", "-nodes", *about, *made)
+    self_signed(folder / "certificate.pem", folder / "key.pem")
     openssl("rsa", "-aes256", "-passout", f"pass:{PASSWORD}", "-in", folder / "key.pem", "-out", folder / "locked.pem")
     return folder
-
-
-def openssl(*words: str | Path) -> None:
-    subprocess.run(["openssl", *map(str, words)], check=True, capture_output=True)
 
 
 def settings(certificate: Path | None, key: Path | None, password: str | None = None) -> dict[str, str]:
@@ -139,8 +135,7 @@ def test_a_hangup_takes_a_new_certificate_and_a_new_bundle(tmp_path: Path, worke
     certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
 
     def renew() -> str:
-        about = ("-days", "2", "-subj", "/CN=test", "-addext", "subjectAltName=IP:127.0.0.1")
-        openssl("req", "-x509", "-newkey", "rsa:2048", "-nodes", *about, "-keyout", key, "-out", certificate)
+        self_signed(certificate, key)
         return certificate.read_text()
 
     first = renew()
@@ -155,15 +150,13 @@ def test_a_hangup_takes_a_new_certificate_and_a_new_bundle(tmp_path: Path, worke
 
         assert served() == (first, 20)
         second = renew()
-        (tmp_path / "next").symlink_to(two)
-        (tmp_path / "next").replace(tmp_path / "bundle")
+        flip(tmp_path / "bundle", two)
         server.process.send_signal(signal.SIGHUP)
         wait_until(lambda: {served() for _ in range(4)} == {(second, 21)})
         certificate.write_text("no PEM")
         server.process.send_signal(signal.SIGHUP)
         Event().wait(1)
         assert served() == (second, 21)
-        server.process.terminate()
-        status, _, said = server.wait()
+        status, _, said = server.stop()
     assert status == 0
     assert "the certificate is kept" in said

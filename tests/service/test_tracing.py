@@ -169,8 +169,7 @@ def test_a_collector_gets_them_at_the_latest_when_the_service_stops(tiny_path: P
         with Server(tiny_path, environment={"LIGHTRETRIEVER_OTLP_ENDPOINT": endpoint}) as server:
             url = server.url
             assert httpx2.post(f"{url}/search", json={"query": "music"}, timeout=60).status_code == 200
-            server.process.terminate()
-            code, _, errors = server.wait()
+            code, _, errors = server.stop()
         collector.shutdown()
         thread.join()
     assert code == 0
@@ -185,8 +184,7 @@ def test_a_collector_that_is_not_there_harms_nothing(tiny_path: Path) -> None:
     with Server(tiny_path, environment=environment) as server:
         url = server.url
         assert httpx2.post(f"{url}/search", json={"query": "music"}, timeout=60).status_code == 200
-        server.process.terminate()
-        assert server.wait()[0] == 0
+        assert server.stop()[0] == 0
 
 
 def test_missing_packages_are_named(engine: SearchEngine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from lightretriever.service.http.app import create_app
 from lightretriever.service.search.engine import SearchEngine
 
 from tests.service.conftest import SETTINGS
-from tests.service.live import live
+from tests.service.live import client_of, live
 from tests.support.asking import ask
 from tests.support.tiny import english_tokenizer, make_tiny_bundle
 
@@ -70,7 +70,7 @@ def test_the_last_word_stands_for_all_that_begin_so(meaning: TestClient) -> None
 
 def test_a_completion_that_a_leg_does_not_know_is_suggested_only(tmp_path: Path) -> None:
     bundle = make_tiny_bundle(tmp_path / "bundle", vocabulary="words", own_tokenizer=english_tokenizer())
-    with SearchEngine.open(bundle, SETTINGS) as engine, TestClient(create_app(engine)) as client:
+    with client_of(bundle, SETTINGS) as client:
         answer = ask(client, "music re", prefix=True, mode="dense")
         assert answer["searched"] == "music release"
         assert "music reads" in answer["completions"]

@@ -22,10 +22,10 @@ from lightretriever.service.http.api_keys import new_key
 from lightretriever.service.serving.command import EXIT_ERROR
 from lightretriever.service.serving.workers import Silence, automatic_workers
 from lightretriever.service.settings import Settings
-from prometheus_client.parser import text_string_to_metric_families
 
 from tests.service.process import ROOT, Server
 from tests.service.test_swap import flip, named
+from tests.support import asking
 from tests.support.keys import keys_file
 from tests.support.tiny import make_tiny_bundle
 from tests.support.waiting import wait_until
@@ -70,12 +70,7 @@ def search(url: str) -> int:
 
 
 def samples(url: str) -> dict[tuple[str, ...], float]:
-    families = text_string_to_metric_families(httpx2.get(f"{url}/metrics", timeout=60).text)
-    return {
-        (sample.name.removeprefix("lightretriever_"), *sample.labels.values()): sample.value
-        for family in families
-        for sample in family.samples
-    }
+    return asking.samples(httpx2.get(f"{url}/metrics", timeout=60).text)
 
 
 def test_two_workers_answer_count_together_and_stop(tiny_path: Path, tiny_bundle: Bundle) -> None:
@@ -107,8 +102,7 @@ def test_two_workers_answer_count_together_and_stop(tiny_path: Path, tiny_bundle
         alone = [int(re.findall(r"VmSize:\s+(\d+)", text)[0]) * 1024 for text in status]
         assert found["process_virtual_memory_bytes",] > 1.5 * min(alone)
         workers = children(server)
-        server.process.send_signal(signal.SIGTERM)
-        code, output, errors = server.wait()
+        code, output, errors = server.stop()
     assert (code, output) == (0, "")
     assert all(gone(pid) for pid in workers)
     lines = [json.loads(line) for line in errors.splitlines()]

@@ -24,6 +24,7 @@ from llama_index.embeddings.openai import OpenAIEmbedding
 from pydantic import SecretStr
 
 from tests.service.process import serving
+from tests.support.keys import keys_file
 
 pytestmark = pytest.mark.slow
 
@@ -77,8 +78,7 @@ def of_haystack(base: str, texts: list[str]) -> list[list[float]]:
 @pytest.fixture(scope="module")
 def url(tiny_bundle: Bundle, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a real server with a key."""
-    keys = tmp_path_factory.mktemp("keys") / "keys.json"
-    keys.write_text(f"[{ENTRY.model_dump_json()}]")
+    keys = keys_file(tmp_path_factory.mktemp("keys"), ENTRY)
     settings = {"LIGHTRETRIEVER_LOG_LEVEL": "error", "LIGHTRETRIEVER_API_KEYS_FILE": str(keys)}
     with serving(tiny_bundle.path, settings) as url:
         yield url

@@ -9,9 +9,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, closing
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
-from socket import create_connection
 from threading import Event
 from urllib.parse import quote
 
@@ -23,8 +22,10 @@ from mcp.client.client import Client
 from tests.docs.pages import ROOT, blocks
 from tests.service.process import Server, serving
 from tests.sides.proxies import caddy, connections_to, haproxy, nginx
+from tests.support.certificates import self_signed
 from tests.support.tiny import TinyDocument, make_tiny_bundle
 from tests.support.waiting import free_port
+from tests.support.wire import dial
 
 pytestmark = pytest.mark.slow
 
@@ -52,15 +53,17 @@ def url(bundle: Path) -> Iterator[str]:
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a certificate of 127.0.0.1 and its key, named as in the page."""
     folder = tmp_path_factory.mktemp("tls")
-    made = ["-keyout", str(folder / "privkey.pem"), "-out", str(folder / "fullchain.pem")]
-    about = ["-days", "2", "-subj", "/CN=test", "-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost"]
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", *about, *made]
-    subprocess.run(command, check=True, capture_output=True)
+    self_signed(folder / "fullchain.pem", folder / "privkey.pem")
     return folder
 
 
 def trusting(certificate: Path) -> ssl.SSLContext:
     return ssl.create_default_context(cafile=str(certificate / "fullchain.pem"))
+
+
+def with_tls(certificate: Path) -> dict[str, str]:
+    names = {"CERTIFICATE_FILE": "fullchain.pem", "KEY_FILE": "privkey.pem"}
+    return {f"LIGHTRETRIEVER_TLS_{name}": str(certificate / file) for name, file in names.items()}
 
 
 def port_of(url: str) -> int:
@@ -131,8 +134,7 @@ def test_a_documented_proxy_speaks_https_and_http2_and_names_the_client(
             forged = ("--interface", "127.0.0.3", "--header", "X-Forwarded-For: 192.0.2.7")
             assert curl(*options, *forged, f"{https}/info")[0] == 200
             assert connections_to(port_of(url)) == 1  # all through the same one
-        server.process.terminate()
-        _, _, said = server.wait()
+        _, _, said = server.stop()
     (line,) = (line for line in map(json.loads, said.splitlines()) if line.get("path") == "/info")
     assert line["client"] == "127.0.0.3"
 
@@ -260,10 +262,8 @@ def test_nginx_goes_on_with_another_service_when_one_stops(bundle: Path, tmp_pat
 
 def test_nginx_reaches_a_service_by_https_or_by_a_unix_socket(bundle: Path, certificate: Path, tmp_path: Path) -> None:
     port = free_port()
-    names = {"CERTIFICATE_FILE": "fullchain.pem", "KEY_FILE": "privkey.pem"}
-    tls = {f"LIGHTRETRIEVER_TLS_{name}": str(certificate / file) for name, file in names.items()}
     with (
-        Server(bundle, environment=tls) as secure,
+        Server(bundle, environment=with_tls(certificate)) as secure,
         Server(bundle, host=f"unix:{tmp_path}/s", environment={"LIGHTRETRIEVER_TRUSTED_PROXIES": "*"}) as local,
     ):
         https = secure.url
@@ -283,17 +283,14 @@ def test_nginx_reaches_a_service_by_https_or_by_a_unix_socket(bundle: Path, cert
 
 def test_probes_of_a_port_with_tls_leave_the_service_and_its_log_alone(bundle: Path, certificate: Path) -> None:
     """Load balancers open a connection and close it; Kubernetes asks by HTTPS and verifies nothing."""
-    names = {"CERTIFICATE_FILE": "fullchain.pem", "KEY_FILE": "privkey.pem"}
-    tls = {f"LIGHTRETRIEVER_TLS_{name}": str(certificate / file) for name, file in names.items()}
-    with Server(bundle, environment=tls) as server:
+    with Server(bundle, environment=with_tls(certificate)) as server:
         port = server.port
         for sent in (b"", b"GET /readyz HTTP/1.1\r\n\r\n", b"\x16\x03\x01"):
-            with closing(create_connection(("127.0.0.1", port), 60)) as connection:
+            with dial(port) as connection:
                 connection.sendall(sent)
         probe = ("--insecure", "--user-agent", "kube-probe/1.34", "--header", "Connection: close")
         assert curl(*probe, f"https://127.0.0.1:{port}/readyz")[0] == 200
-        server.process.terminate()
-        status, _, said = server.wait()
+        status, _, said = server.stop()
     assert status == 0
     assert "Traceback" not in said
 

@@ -3,8 +3,9 @@
 from typing import Any
 
 from fastapi.testclient import TestClient
+from prometheus_client.parser import text_string_to_metric_families
 
-__all__ = ["ask", "ids"]
+__all__ = ["ask", "ids", "samples", "without_times"]
 
 
 def ask(client: TestClient, *query: str, **fields: Any) -> dict[str, Any]:
@@ -18,3 +19,17 @@ def ask(client: TestClient, *query: str, **fields: Any) -> dict[str, Any]:
 def ids(answer: dict[str, Any]) -> list[str]:
     """The ids of the hits of an answer."""
     return [hit["id"] for hit in answer["hits"]]
+
+
+def without_times(answer: dict[str, Any]) -> dict[str, Any]:
+    """An answer without what differs from one time to the next."""
+    return {name: value for name, value in answer.items() if name != "timings_ms"}
+
+
+def samples(metrics: str) -> dict[tuple[str, ...], float]:
+    """What `/metrics` says, by the name without `lightretriever_` and the values of the labels."""
+    return {
+        (sample.name.removeprefix("lightretriever_"), *sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(metrics)
+        for sample in family.samples
+    }

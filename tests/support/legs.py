@@ -1,25 +1,30 @@
 """A leg around a real one, for tests that break a part of it."""
 
+import threading
 from math import inf
 
 import numpy as np
 import numpy.typing as npt
 from lightretriever.service.backends.base import DocumentFilter, EncodedQuery, Leg, Ordinals, ScoredDocuments, Scores
 
-__all__ = ["WrappedLeg"]
+__all__ = ["FailingLeg", "GatedLeg", "WrappedLeg"]
 
 
 class WrappedLeg:
-    """Does what the real leg does."""
+    """Does what the real leg does, and `begin` before each search."""
 
     def __init__(self, leg: Leg) -> None:
         self._leg = leg
         self.name = leg.name
         self.backend = leg.backend
 
+    def begin(self, count: int, until: float) -> None:
+        """Do nothing."""
+
     def search(
         self, query: EncodedQuery, count: int, among: DocumentFilter | None = None, until: float = inf
     ) -> ScoredDocuments:
+        self.begin(count, until)
         return self._leg.search(query, count, among, until)
 
     def scores(self, query: EncodedQuery, ordinals: Ordinals) -> Scores:
@@ -27,3 +32,35 @@ class WrappedLeg:
 
     def shares(self, query: EncodedQuery, ordinals: Ordinals) -> npt.NDArray[np.float32]:
         return self._leg.shares(query, ordinals)
+
+
+class FailingLeg(WrappedLeg):
+    """Raises, in search or only when it scores given documents."""
+
+    def __init__(self, leg: Leg, *, search: bool = True) -> None:
+        super().__init__(leg)
+        self._search = search
+
+    def begin(self, count: int, until: float) -> None:
+        if self._search:
+            raise OSError("broken leg")
+
+    def scores(self, query: EncodedQuery, ordinals: Ordinals) -> Scores:
+        raise OSError("broken leg")
+
+
+class GatedLeg(WrappedLeg):
+    """Lets searches for more documents than `few` wait until the gate opens, and counts them."""
+
+    def __init__(self, leg: Leg, gate: threading.Event, few: int = 0) -> None:
+        super().__init__(leg)
+        self.gate = gate
+        self.entered = threading.Semaphore(0)
+        self.calls = 0
+        self._few = few
+
+    def begin(self, count: int, until: float) -> None:
+        if count > self._few:
+            self.calls += 1
+            self.entered.release()
+            self.gate.wait()
