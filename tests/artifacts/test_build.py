@@ -25,17 +25,6 @@ def recipe(tmp_path: Path) -> Recipe:
     )
 
 
-@pytest.mark.parametrize("overwrite", [False, True])
-@pytest.mark.parametrize("to", ["bundle", "nowhere"])
-def test_a_link_in_the_way_is_found_before_the_model_starts(recipe: Recipe, to: str, overwrite: bool) -> None:
-    bundle = recipe.output.with_name("bundle")
-    bundle.mkdir()
-    (bundle / "manifest.json").touch()
-    recipe.output.symlink_to(to)
-    with pytest.raises(BundleError, match=r"output is a link, so it is not overwritten\. Give a folder"):
-        check_before_build(recipe, overwrite=overwrite)
-
-
 def test_a_folder_in_the_way_is_replaced_when_it_is_a_bundle(recipe: Recipe) -> None:
     check_before_build(recipe)
     recipe.output.mkdir()
