@@ -331,11 +331,3 @@ def test_evaluate_measures_the_bundle_it_is_given(built: Path, tmp_path: Path) -
     assert report["metrics"]["hybrid"] == report["metrics"]["dense"]  # the weights arrived
     assert "nDCG@10" in output
     assert (tmp_path / "result" / "hybrid.trec").read_text().startswith("q1 Q0 ")
-
-
-@pytest.mark.parametrize(
-    ("options", "message"), [(["--fusion", "sum"], "fusion is 'sum'"), (["--weights", "dense=-1"], "--weights is")]
-)
-def test_evaluate_refuses_an_impossible_fusion(tmp_path: Path, options: list[str], message: str) -> None:
-    result = invoke("evaluate", "none", "none", "--output", tmp_path, *options)
-    assert message in str(result.exception)
