@@ -28,6 +28,7 @@ from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 
 from tests.support.commands import invoke, run
+from tests.support.judged import write_judged
 from tests.support.models import load, save_model
 from tests.support.recipes import change, write_recipe
 from tests.support.states import token_states_naive
@@ -321,9 +322,7 @@ def test_a_missing_extra_is_one_line(recipe: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_evaluate_measures_the_bundle_it_is_given(built: Path, tmp_path: Path) -> None:
-    (tmp_path / "queries.jsonl").write_text('{"_id": "q1", "text": "playlists and a small library"}\n')
-    (tmp_path / "qrels").mkdir()
-    (tmp_path / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq1\tmusic\t1\n")
+    write_judged(tmp_path, {"q1": "playlists and a small library"}, {"q1": {"music": 1}})
     output = run("evaluate", tmp_path / "bundle", tmp_path, "--output", tmp_path / "result", "--weights", "dense=1")
     report = json.loads((tmp_path / "result" / "evaluation.json").read_text())
     assert list(report["metrics"]) == ["dense", "sparse", "hybrid", "bm25"]

@@ -45,6 +45,7 @@ from tests.service.live import warm
 from tests.support import recipes
 from tests.support.biencoder import save_biencoder
 from tests.support.commands import run
+from tests.support.judged import write_queries
 from tests.support.recipes import change
 from tests.support.tiny import tiny_documents
 
@@ -73,8 +74,7 @@ def recipe(tmp_path: Path, encoder_folder: Path) -> Path:
 
 
 def write_recipe(tmp_path: Path, folder: Path) -> Path:
-    lines = [json.dumps({"_id": f"q{i}", "text": text}) for i, text in enumerate(QUERIES)]
-    (tmp_path / "queries.jsonl").write_text("\n".join(lines) + "\n")
+    queries = write_queries(tmp_path, QUERIES)
     fit = {"epochs": 2, "batch_size": 32, "learning_rate": 0.02, "held_out": 40}
     return recipes.write_recipe(
         tmp_path,
@@ -83,7 +83,7 @@ def write_recipe(tmp_path: Path, folder: Path) -> Path:
         tasks={"search": ""},
         encode={"shard_size": 50},
         index={"factory": "Flat", "table_dtype": "float32"},
-        distil={"queries": [str(tmp_path / "queries.jsonl")], **fit},
+        distil={"queries": [str(queries)], **fit},
     )
 
 
@@ -506,9 +506,9 @@ def test_sentences_and_queries_are_drawn_by_seed(tmp_path: Path) -> None:
     assert len(some) == 3
     assert some == corpus_sentences(corpus, 3, 0)
     assert {tuple(corpus_sentences(corpus, 3, seed)) for seed in range(9)} != {tuple(some)}
-    (tmp_path / "queries.jsonl").write_text("".join(f'{{"_id": "{i}", "text": "q{i % 5}"}}\n' for i in range(9)))
-    assert query_texts([tmp_path / "queries.jsonl"], None, 0) == [f"q{i}" for i in range(5)]
-    assert len(query_texts([tmp_path / "queries.jsonl"], 3, 0)) == 3
+    queries = write_queries(tmp_path, [f"q{number % 5}" for number in range(9)])
+    assert query_texts([queries], None, 0) == [f"q{number}" for number in range(5)]
+    assert len(query_texts([queries], 3, 0)) == 3
 
 
 def test_teacher_vectors_are_kept_and_checked(encoder: BiEncoder, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from lightretriever.service.cli import COMMANDS
 
 from tests.support.biencoder import save_biencoder
 from tests.support.commands import invoke
+from tests.support.judged import write_judged
 from tests.support.models import write_corpus
 from tests.support.toy import save_toy_model, write_toy_set
 
@@ -60,10 +61,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, model_folder: Path) -> Path:
     changes |= {"distil": {"epochs": 1, "batch_size": 16, "held_out": 4}, "tasks": {"web": ""}}
     changes |= {"encode": {}, "work": str(folder / "distilled")}
     write_recipe(folder / "distil.yaml", content | changes)
-    (folder / "qrels").mkdir()
-    (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq1\tmusic\t1\n")
-    (folder / "queries.jsonl").write_text('{"_id": "q1", "text": "playlists and a small library"}\n')
-    return folder
+    return write_judged(folder, {"q1": "playlists and a small library"}, {"q1": {"music": 1}})
 
 
 def write_recipe(file: Path, content: dict[str, Any]) -> None:

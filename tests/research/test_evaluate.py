@@ -10,6 +10,7 @@ from lightretriever.artifacts.bundle.reader import Bundle
 
 from research.quality import evaluate, judged_part
 from research.quality.recorded import read_rows
+from tests.support.judged import write_judged
 from tests.support.models import save_model, write_corpus
 
 RECIPE = {
@@ -26,12 +27,10 @@ LEGS = ("dense", "sparse", "hybrid")
 def arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """A recipe without a model, and a folder of data with one collection, one of whose documents is empty."""
     collection = tmp_path / "data" / "eval" / "toy"
-    (collection / "qrels").mkdir(parents=True)
+    write_judged(collection, {"q1": "playlists and a small library"}, {"q1": {"music": 1}})
     write_corpus(collection / "corpus.jsonl", 20)
     with (collection / "corpus.jsonl").open("a") as corpus:
         corpus.write('{"_id": "empty", "text": ""}\n')
-    (collection / "queries.jsonl").write_text('{"_id": "q1", "text": "playlists and a small library"}\n')
-    (collection / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq1\tmusic\t1\n")
     instruction = "Given a text, retrieve its like"
     monkeypatch.setattr(evaluate, "COLLECTIONS", (evaluate.Collection("eval/toy", instruction, skip_bad=True),))
     recipe = tmp_path / "recipe.yaml"
