@@ -82,15 +82,12 @@ def test_one_recipe_makes_a_bundle_that_answers_as_the_model_itself(built: Path,
     mean = bundle.table("fact").rows(ids).mean(axis=0)
     ordinals, scores = bundle.dense().search(mean / np.linalg.norm(mean), 30)
     np.testing.assert_allclose(scores, dense[ordinals], atol=2e-3)  # documents are stored with 11 bits
-    index = bundle.sparse()
-    try:
+    with bundle.sparse() as index:
         terms, counts = np.unique(ids, return_counts=True)
         ordinals, scores = index.search([str(term) for term in terms.tolist()], counts.astype(np.float32), 30)
         np.testing.assert_allclose(scores, sparse[ordinals], atol=0.51 * len(ids))  # impacts are rounded
         assert index.ids() == [document["_id"] for document in documents]
         assert [json.loads(raw) for raw in index.documents(np.arange(30))] == documents
-    finally:
-        index.close()
 
 
 def test_bm25_impacts_take_no_idf(recipe: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -71,7 +72,7 @@ def test_a_difference_is_the_mean_over_the_collections() -> None:
 
 @pytest.mark.slow
 def test_what_expansion_takes_is_measured(tmp_path: Path) -> None:
-    sections = {"index": {"factory": "Flat"}, "distil": {"epochs": 1, "batch_size": 4, "held_out": 2}}
+    sections: dict[str, Any] = {"index": {"factory": "Flat"}, "distil": {"epochs": 1, "batch_size": 4, "held_out": 2}}
     recipe = write_recipe(tmp_path, save_biencoder(tmp_path / "encoder"), documents=20, **sections)
     result = tmp_path / "expansion-size.json"
     run("build", recipe)
