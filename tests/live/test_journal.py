@@ -2,8 +2,6 @@
 
 import shutil
 import sqlite3
-import subprocess
-import sys
 from pathlib import Path
 from threading import Barrier, Thread
 from time import perf_counter
@@ -14,7 +12,6 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import BundleError, DiskError, JournalError
 from lightretriever.artifacts.live.journal import Journal, Record
 
-from tests.service.process import ROOT
 from tests.support.tiny import make_tiny_bundle
 
 SOON = 60.0
@@ -172,34 +169,6 @@ def test_one_writes_at_a_time(tiny_bundle: Bundle, tmp_path: Path) -> None:
             thread.join()
     found = replayed(tmp_path, tiny_bundle)
     assert sorted(one.id for one in found) == sorted(f"id-{number}" for number in range(200))
-
-
-def test_a_full_disk_leaves_the_journal_as_it_was(tiny_bundle: Bundle, tmp_path: Path) -> None:
-    script = f"""
-import resource, sys
-from pathlib import Path
-from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.errors import DiskError
-from tests.live.test_journal import append, opened
-bundle, folder = Bundle.open(Path({str(tiny_bundle.path)!r})), Path({str(tmp_path)!r})
-with opened(folder, bundle) as journal:
-    append(journal, [0])
-    size = (folder / "journal.sqlite-wal").stat().st_size
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 50, resource.RLIM_INFINITY))
-    try:
-        append(journal, [1])
-    except DiskError as error:
-        print(error)
-    else:
-        sys.exit("there was room")
-    assert journal.sequence == 1
-    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    append(journal, [2])
-"""
-    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert "journal.sqlite can't be written: " in done.stdout
-    assert "Look at free space" in done.stdout
-    assert same(replayed(tmp_path, tiny_bundle), [0, 2])
 
 
 def test_a_folder_that_can_not_be_made_is_told(tiny_bundle: Bundle, tmp_path: Path) -> None:

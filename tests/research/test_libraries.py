@@ -169,7 +169,3 @@ def test_what_cannot_run_is_recorded_with_its_reason(
     assert main(command(tiny_bundle, folder, "--only", "ivf-pq", "--turns", "0")) == 0
     (row,) = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert "needs at least" in row["reasons"]["IVF8,PQ8x4fsr,Refine(SQ8)"]
-
-
-def test_without_measurements_there_is_no_table(tmp_path: Path) -> None:
-    assert library_tables(tmp_path / "none.json") == []

@@ -114,7 +114,6 @@ def test_a_shard_may_be_an_index_on_a_cluster(tiny_bundle: Bundle, opensearch: s
 def test_without_times_there_is_nothing_to_simulate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert scatter.main([str(tmp_path / "none.json.gz"), "--results", str(tmp_path / "scale.json")]) == 2
     assert "no shard is measured. Run research.scale.shard first" in capsys.readouterr().err
-    assert scale_tables(tmp_path / "scale.json") == []
 
 
 def test_the_recorded_results_are_those_of_the_recorded_times(tmp_path: Path) -> None:
