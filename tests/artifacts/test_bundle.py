@@ -198,23 +198,13 @@ def with_document(content: bytes) -> Callable[[EncodedBatch], dict[str, Any]]:
     return lambda batch: {"documents": [*batch.documents[:3], content, *batch.documents[4:]]}
 
 
-def with_vector(value: float) -> Callable[[EncodedBatch], dict[str, Any]]:
-    """Fill the vector of doc-15 with a value."""
-    return lambda batch: {"dense": np.where(np.arange(len(batch.ids))[:, None] == 2, value, batch.dense)}
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         (with_document(b'{"_id": "other", "text": "x"}'), '"_id" is "other" in it'),
-        (
-            with_document(b'{"_id": "doc-16", "more": ' + b"[" * 100 + b"]" * 100 + b"}"),
-            "more than 100 objects and lists",
-        ),
         (with_document(b"no JSON"), 'document "doc-16"'),
         (lambda batch: {"ids": ["cjk", *batch.ids[1:]]}, '"cjk" is used by the documents 4 and 13'),
-        (with_vector(np.nan), r'document "doc-15" \(number 15\)'),
-        (with_vector(0.0), r'document "doc-15" \(number 15\)'),
+        (lambda batch: {"dense": np.full_like(batch.dense, np.nan)}, r'document "doc-13" \(number 13\)'),
     ],
 )
 def test_a_document_that_could_not_be_served_is_an_error(

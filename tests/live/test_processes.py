@@ -15,7 +15,6 @@ from typing import Any
 import httpx2
 import pytest
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.errors import JournalError
 from lightretriever.service.client import AnswerError, SearchClient, UnreachableError
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
@@ -150,18 +149,6 @@ def test_a_full_disk_is_507_and_nothing_is_lost(bundle: Bundle, environment: dic
         resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         put(client, 2, 1)
     check(bundle, environment, {0: 1, 2: 1})
-
-
-def test_a_damaged_journal_refuses_to_start_and_says_what_to_do(bundle: Bundle, environment: dict[str, str]) -> None:
-    with opened(bundle, settings_of(environment)) as client:
-        for number in range(5):
-            put(client, number, 1)
-    file = Path(environment["LIGHTRETRIEVER_LIVE"]) / "journal.sqlite"
-    content = bytearray(file.read_bytes())
-    content[content.index(b"version 1") + 8] ^= 1
-    file.write_bytes(content)
-    with pytest.raises(JournalError, match=r"is damaged behind change .* Restore the folder from a copy, or"):
-        SearchEngine.open(bundle, settings_of(environment))
 
 
 def test_what_a_killed_writer_left_is_no_hindrance(bundle: Bundle, environment: dict[str, str]) -> None:

@@ -109,19 +109,6 @@ def test_a_bad_line_is_told_before_anything_is_written(
     assert lines(url, {"id": "good", "delete": True}, key=READER).status_code == 403
 
 
-def test_what_was_written_is_there_after_a_restart(
-    bundle: Bundle, tmp_path: Path, settings: Settings, engine: SearchEngine
-) -> None:
-    own = settings.model_copy(update={"live": tmp_path / "live"})
-    with opened(bundle, own) as client:
-        written = client.put_document("kept", NEW, vector=VECTOR, impacts=impacts_of(engine, "zebra"))
-        client.delete_document("music")
-    with opened(bundle, own) as client:
-        assert client.document("kept").version == written.version
-        assert found(client, "zebra", mode="sparse")[0] == "kept"
-        assert "music" not in found(client, "music", k=200)
-
-
 def test_every_process_follows_the_journal(bundle: Bundle, engine: SearchEngine, settings: Settings) -> None:
     """Another engine with the same folder stands for another process: they share nothing but the files."""
     impacts = impacts_of(engine, "zebra")

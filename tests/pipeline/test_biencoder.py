@@ -119,15 +119,14 @@ def test_bfloat16_changes_little_and_is_another_model(encoder: BiEncoder, encode
 def test_the_fingerprint_sees_how_a_text_is_read(encoder: BiEncoder, encoder_folder: Path, tmp_path: Path) -> None:
     """By the settings of each module, its tokenizer, and the prompt that stands before every text by default."""
     found = {encoder.fingerprint}
-    for number, (file, changes) in enumerate(
-        (
-            ("sentence_bert_config.json", {"max_seq_length": 63}),
-            ("config_sentence_transformers.json", {"prompts": {"a": "say: "}, "default_prompt_name": "a"}),
-            ("config_sentence_transformers.json", {"prompts": {"a": "say: "}, "default_prompt_name": None}),
-            ("tokenizer.json", {"truncation": None}),
-            ("1_Pooling/config.json", {"pooling_mode": "cls"}),
-        )
-    ):
+    edits: list[tuple[str, dict[str, object]]] = [
+        ("sentence_bert_config.json", {"max_seq_length": 63}),
+        ("config_sentence_transformers.json", {"prompts": {"a": "say: "}, "default_prompt_name": "a"}),
+        ("config_sentence_transformers.json", {"prompts": {"a": "say: "}, "default_prompt_name": None}),
+        ("tokenizer.json", {"truncation": None}),
+        ("1_Pooling/config.json", {"pooling_mode": "cls"}),
+    ]
+    for number, (file, changes) in enumerate(edits):
         other = Path(shutil.copytree(encoder_folder, tmp_path / str(number)))
         assert load_biencoder(str(other), device="cpu").fingerprint == encoder.fingerprint
         edit_json(other / file, **changes)

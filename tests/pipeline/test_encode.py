@@ -12,20 +12,18 @@ import numpy as np
 import pytest
 import torch
 from lightretriever.artifacts.corpus.beir import Corpus
-from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder
 from lightretriever.artifacts.pipeline.encode import encode_corpus
-from lightretriever.artifacts.pipeline.encoded import EncodedCorpus, TermCounts, TextStore
+from lightretriever.artifacts.pipeline.encoded import EncodedCorpus, TextStore
 from lightretriever.artifacts.pipeline.encoders import Encoders, resolved
 from lightretriever.artifacts.pipeline.language_model import LanguageModel
 from lightretriever.artifacts.pipeline.model import Backbone
 from lightretriever.artifacts.pipeline.recipe import EncodeRecipe
-from lightretriever.artifacts.pipeline.terms import SparseLeg, encoded_batches
-from lightretriever.artifacts.sparse.vocabulary import Vocabulary
 
 from tests.faults.builds import files
 from tests.support.commands import run
 from tests.support.models import write_corpus
 from tests.support.recipes import write_recipe
+from tests.support.tiny import tiny_documents
 
 SETTINGS = EncodeRecipe(max_length=48, top_k=20, batch_tokens=256, shard_size=8)
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -118,34 +116,12 @@ def test_what_a_stopped_run_left_half_made_is_gone(backbone: Backbone, tmp_path:
     assert files(work) == whole
 
 
-def test_impacts_of_bm25(backbone: Backbone, tmp_path: Path) -> None:
-    corpus = EncodedCorpus.of(Corpus(write_corpus(tmp_path / "corpus.jsonl", 20)), tmp_path / "encoded")
-    texts = list(corpus.texts())
+def test_beside_bm25_a_model_gives_dense_vectors_alone(backbone: Backbone) -> None:
     settings = SETTINGS.model_copy(update={"impacts": "bm25", "top_k": None})
-    encoder = LanguageModel.of(backbone, settings)
-    encode_corpus(Encoders(encoder, None, settings), corpus, tmp_path / "encode")
-    (tmp_path / "tokenizer.json").write_bytes(encoder.tokenizer_json)
-    (tmp_path / "backbone.json").write_text('{"lowercase": true}')
-    tokens = Vocabulary(backbone.tokenizer, None)
-    leg = SparseLeg(tokens, False, 100, 0.9, 0.4, 1.0, backbone.tokenizer, None)
-    (made, *_) = batches = list(encoded_batches(tmp_path, corpus, leg))
-    assert sum(len(batch.ids) for batch in batches) == 20
-    counted = Bm25Encoder.of(TermCounts.of(tokens.terms_of(texts)), tokens, quantization=100, k1=0.9, b=0.4)
-    expected = [
-        {
-            int(counted.numbers.names[term]): impact
-            for term, impact in zip(terms.tolist(), impacts.tolist(), strict=True)
-        }
-        for terms, impacts in counted.impacts(texts)
-    ]
-    learned = LanguageModel.of(backbone, settings.model_copy(update={"impacts": "learned"})).encode_documents(texts)
-    np.testing.assert_allclose(made.dense, learned.dense[: len(made.ids)], atol=1e-3)
-    for row in range(len(made.ids)):
-        part = slice(made.indptr[row], made.indptr[row + 1])
-        assert dict(zip(made.terms[part].tolist(), made.impacts[part].tolist(), strict=True)) == expected[row]
-        assert (np.diff(made.terms[part]) > 0).all()
-    assert not encoder.has_sparse
-    assert encoder.encode_queries(["music"]).sparse is None
+    encoder, learned = (LanguageModel.of(backbone, one) for one in (settings, SETTINGS))
+    assert (encoder.has_sparse, encoder.encode_queries(["music"]).sparse) == (False, None)
+    texts = [document.full_text for document in tiny_documents(20)]
+    np.testing.assert_allclose(encoder.encode_documents(texts).dense, learned.encode_documents(texts).dense, atol=1e-3)
 
 
 def test_an_adapter_says_what_the_sparse_leg_is_made_of(tmp_path: Path) -> None:

@@ -133,15 +133,6 @@ def test_one_encoding_gives_bundles_of_several_sizes_and_of_both_kinds(built: Pa
         assert impacts(index, bundle.manifest.vocab_size) == best(everything, 3)
 
 
-def test_cutting_twice_is_cutting_once(built: Path, tmp_path: Path) -> None:
-    run("index", built, "--top-k", "7", "--overwrite")
-    change(built, {"encode.top_k": 7})
-    run("build", built, "--work", tmp_path / "work2", "--output", tmp_path / "once")
-    with opened(tmp_path / "bundle") as (twice, first), opened(tmp_path / "once") as (once, second):
-        assert twice.manifest.sparse == once.manifest.sparse
-        assert impacts(first, twice.manifest.vocab_size) == impacts(second, once.manifest.vocab_size)
-
-
 def test_weights_can_be_those_of_the_corpus_itself_from_the_same_encoding(
     built: Path, tmp_path: Path, idf: npt.NDArray[np.float32]
 ) -> None:

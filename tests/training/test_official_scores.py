@@ -78,12 +78,6 @@ def test_texts_begin_with_bos_only_where_the_tokenizer_says_so(model_folder: Pat
     assert load(without, tmp_path, bos_token="<|im_start|>").bos_id is not None
 
 
-def test_a_space_gives_the_first_word_the_id_that_it_has_inside_a_text(backbone: Backbone) -> None:
-    inside = backbone.tokenizer.encode("plays music files").tolist()
-    assert backbone.tokenizer.encode(" music files").tolist() == inside[-2:]
-    assert backbone.tokenizer.encode("music files").tolist() != inside[-2:]
-
-
 def test_loss_is_a_sum_over_prefixes_and_both_legs_follow_the_full_dense_scores() -> None:
     generator = torch.Generator().manual_seed(0)
     queries, documents = torch.randn(3, 8, generator=generator), torch.randn(5, 8, generator=generator)
