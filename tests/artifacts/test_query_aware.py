@@ -13,7 +13,7 @@ from lightretriever.artifacts.dense.query_aware import parse_query_aware, query_
 from lightretriever.artifacts.dense.tuning import LEAST_RECALL, choose_parameters
 from lightretriever.artifacts.errors import BundleError, RecipeError
 
-from tests.support.vectors import random_unit, unit
+from tests.support.vectors import random_unit, recall, unit
 
 Vectors = npt.NDArray[np.float32]
 DIMENSION, COUNT = 32, 6000
@@ -39,21 +39,13 @@ def path(tmp_path_factory: pytest.TempPathFactory, vectors: Vectors, queries: Ve
     return file
 
 
-def recall(index: DenseIndex, vectors: Vectors, queries: Vectors, k: int = 20) -> float:
-    shared = 0
-    for query in queries:
-        exact = np.argsort(-(vectors @ query), kind="stable")[:k]
-        shared += np.intersect1d(index.search(query, k)[0], exact).size
-    return shared / (k * len(queries))
-
-
 def test_few_lists_hold_what_such_queries_ask_for(
     path: Path, tmp_path: Path, vectors: Vectors, queries: Vectors
 ) -> None:
     plain = tmp_path / "plain.faiss"
     write_dense_index(build_dense_index(vectors, "IVF32,PQ16x4fsr,Refine(SQ8)"), plain)
     setting = {"nprobe": 4, "k_factor_rf": 4}
-    known, unknown = (recall(DenseIndex.open(file, setting), vectors, queries[1::2]) for file in (path, plain))
+    known, unknown = (recall(DenseIndex.open(file, setting), vectors, queries[1::2], 20) for file in (path, plain))
     assert known > 0.9
     assert known > unknown + 0.2
 
@@ -70,7 +62,7 @@ def test_a_search_of_all_lists_finds_what_an_exhaustive_search_finds(
         found, theirs = index.search(query, 20)
         np.testing.assert_array_equal(found, best)
         assert theirs.tobytes() == scores[best].tobytes()
-    assert recall(index, vectors, queries[1::2]) > 0.97
+    assert recall(index, vectors, queries[1::2], 20) > 0.97
 
 
 def test_faiss_itself_searches(path: Path, queries: Vectors) -> None:

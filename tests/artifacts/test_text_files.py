@@ -283,17 +283,16 @@ def test_what_is_there_is_replaced_on_request_alone(folder: Path, tmp_path: Path
 def test_other_mistakes_are_named(folder: Path, tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
-    with pytest.raises(CorpusError, match=r"empty: no \.md or \.txt file with a text in it or below"):
-        write_text_corpus(empty, tmp_path / "corpus.jsonl", limit=WordLimit(5))
-    with pytest.raises(CorpusError, match=r"corpus\.json: a corpus is called \*\.jsonl\.gz or \*\.jsonl"):
-        write_text_corpus(folder, tmp_path / "corpus.json", limit=WordLimit(5))
-    with pytest.raises(CorpusError, match=r"a\.md: no folder\. Name the folder of text files first"):
-        write_text_corpus(folder / "a.md", tmp_path / "corpus.jsonl", limit=WordLimit(5))
-    with pytest.raises(DiskError, match="can't be written: File exists"):
-        write_text_corpus(folder, folder / "a.md" / "corpus.jsonl", limit=WordLimit(5))
     os.mkfifo(tmp_path / "pipe.jsonl")  # or a device, which a new file would replace
-    with pytest.raises(DiskError, match=r"pipe\.jsonl can't be written: it is no regular file"):
-        write_text_corpus(folder, tmp_path / "pipe.jsonl", limit=WordLimit(5), overwrite=True)
+    for source, output, error, message in (
+        (empty, tmp_path / "corpus.jsonl", CorpusError, r"empty: no \.md or \.txt file with a text in it or below"),
+        (folder, tmp_path / "corpus.json", CorpusError, r"corpus\.json: a corpus is called \*\.jsonl\.gz or \*\.jsonl"),
+        (folder / "a.md", tmp_path / "corpus.jsonl", CorpusError, r"a\.md: no folder\. Name the folder of text files"),
+        (folder, folder / "a.md" / "corpus.jsonl", DiskError, "can't be written: File exists"),
+        (folder, tmp_path / "pipe.jsonl", DiskError, r"pipe\.jsonl can't be written: it is no regular file"),
+    ):
+        with pytest.raises(error, match=message):
+            write_text_corpus(source, output, limit=WordLimit(5), overwrite=True)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "pipe.jsonl", "texts"]
 
 

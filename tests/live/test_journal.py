@@ -2,8 +2,9 @@
 
 import shutil
 import sqlite3
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Barrier, Thread
+from threading import Barrier
 from time import perf_counter
 
 import numpy as np
@@ -162,11 +163,8 @@ def test_one_writes_at_a_time(tiny_bundle: Bundle, tmp_path: Path) -> None:
             for number in range(offset, offset + 100):
                 append(journal, [number])
 
-        threads = [Thread(target=write, args=args) for args in ((one, 0), (two, 100))]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(2) as threads:
+            list(threads.map(write, (one, two), (0, 100)))
     found = replayed(tmp_path, tiny_bundle)
     assert sorted(one.id for one in found) == sorted(f"id-{number}" for number in range(200))
 

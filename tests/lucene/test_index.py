@@ -2,8 +2,6 @@
 
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.sparse.writer import ImpactIndexWriter
 
 from tests.lucene.support import Collection, named_query, rows
+from tests.support.disk import full_disk
 from tests.support.tampering import flip_bit
 
 Array = npt.NDArray[Any]
@@ -198,31 +197,18 @@ def test_a_directory_in_use_is_refused(tmp_path: Path) -> None:
         ImpactIndexWriter(tmp_path / "precious")
 
 
-FULL_DISK = """
-import resource, sys
-from pathlib import Path
-import numpy as np
-from lightretriever.artifacts.errors import JavaError
-from lightretriever.artifacts.sparse.writer import ImpactIndexWriter
-path = Path(sys.argv[1])
-try:
-    with ImpactIndexWriter(path) as writer:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
-        noise = np.random.default_rng(0)
-        for i in range(40):
-            text = noise.integers(33, 126, 100_000).astype(np.uint8).tobytes()
-            writer.add([str(i)], [text], np.array([0, 1]), np.array([1]), np.array([1]))
-except JavaError as error:
-    print(error)
-    print("left:", path.exists())
-"""
-
-
 def test_a_full_disk_leaves_nothing_behind(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", FULL_DISK, str(tmp_path / "full")]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert "File too large" in done.stdout, done
-    assert "left: False" in done.stdout, done
+    noise = np.random.default_rng(0)
+
+    def write() -> None:
+        with ImpactIndexWriter(tmp_path / "full") as writer:
+            for number in range(40):
+                text = noise.integers(33, 126, 100_000).astype(np.uint8).tobytes()
+                writer.add([str(number)], [text], *rows({1: 1}))
+
+    with full_disk(300_000), pytest.raises(JavaError, match="File too large"):
+        write()
+    assert not (tmp_path / "full").exists()
 
 
 @pytest.mark.parametrize("place", [0.0, 0.3, 0.7, 1.0])

@@ -385,31 +385,24 @@ def alone(encoder: BiEncoder) -> Encoders:
     return Encoders(encoder, None, EncodeRecipe(impacts="bm25", top_k=None, shard_size=50))
 
 
-def test_unknown_tokens_are_no_part_of_bags(recipe: Path, tmp_path: Path, encoder: BiEncoder) -> None:
-    settings = DistilTableRecipe(sentences=False, held_out=2)
-    loaded = read_recipe(recipe, Recipe)
+def test_bags_have_neither_unknown_tokens_nor_texts_without_others(
+    recipe: Path, tmp_path: Path, encoder: BiEncoder
+) -> None:
+    loaded, settings = read_recipe(recipe, Recipe), DistilTableRecipe(sentences=False, held_out=2)
     unknown = encoder.tokenizer.unknown_id
     with (tmp_path / "corpus.jsonl").open("a", encoding="utf-8") as file:
-        file.write(json.dumps({"_id": "odd", "text": "music 🎉 player 党"}) + "\n")
+        for name, text in (("odd", "music 🎉 player 党"), ("khmer", "ខ្មែរ")):
+            file.write(json.dumps({"_id": name, "text": text}) + "\n")
     run_encode(loaded, alone(encoder))
     texts = DistilTexts.of(loaded, settings, encoder)
     assert unknown in encoder.tokenizer.encode("music 🎉")
-    assert texts.documents[-1].tolist() == encoder.tokenizer.encode("music player").tolist()
-    assert texts.statistics.frequencies[unknown] == 0
-    bags = replace(texts, texts=["music 🎉", *QUERIES]).of_task("", tmp_path / "teacher").bags
-    assert unknown not in bags.values
-
-
-def test_texts_without_terms_are_no_bags(recipe: Path, tmp_path: Path, encoder: BiEncoder) -> None:
-    loaded, settings = read_recipe(recipe, Recipe), DistilTableRecipe(sentences=False, held_out=2)
-    with (tmp_path / "corpus.jsonl").open("a", encoding="utf-8") as file:
-        file.write(json.dumps({"_id": "khmer", "text": "ខ្មែរ"}) + "\n")
-    run_encode(loaded, alone(encoder))
-    texts = DistilTexts.of(loaded, settings, encoder)
+    assert texts.documents[-2].tolist() == encoder.tokenizer.encode("music player").tolist()
     assert texts.documents[-1].size == 0
-    given = replace(texts, texts=["ខ្មែរ", *QUERIES]).of_task("", tmp_path / "teacher")
-    assert len(given.bags) == len(given.targets) == COUNT + len(QUERIES)
-    assert len(given.documents) == COUNT + 1
+    assert texts.statistics.frequencies[unknown] == 0
+    given = replace(texts, texts=["music 🎉", "ខ្មែរ", *QUERIES]).of_task("", tmp_path / "teacher")
+    assert unknown not in given.bags.values
+    assert len(given.bags) == len(given.targets) == COUNT + 2 + len(QUERIES)  # without the document and the text
+    assert len(given.documents) == COUNT + 2
     run("build", recipe)
     with warm(Bundle.open(tmp_path / "bundle"), Settings(deadline_ms=60_000, warm_up_queries=3)) as engine:
         assert engine.ready

@@ -2,8 +2,9 @@
 
 import numpy as np
 import numpy.typing as npt
+from lightretriever.artifacts.dense.index import DenseIndex
 
-__all__ = ["random_unit", "unit"]
+__all__ = ["random_unit", "recall", "unit"]
 
 
 def unit(vectors: npt.NDArray[np.floating]) -> npt.NDArray[np.float32]:
@@ -15,3 +16,12 @@ def unit(vectors: npt.NDArray[np.floating]) -> npt.NDArray[np.float32]:
 def random_unit(count: int, dimension: int = 16, seed: int = 3) -> npt.NDArray[np.float32]:
     """Random rows (count, dimension) of length 1."""
     return unit(np.random.default_rng(seed).standard_normal((count, dimension)).astype(np.float32))
+
+
+def recall(index: DenseIndex, vectors: npt.NDArray[np.float32], queries: npt.NDArray[np.float32], k: int) -> float:
+    """The share of the exact best `k` that an index of these vectors finds."""
+    shared = 0
+    for query in queries:
+        exact = np.argsort(-(vectors @ query), kind="stable")[:k]
+        shared += np.intersect1d(index.search(query, k)[0], exact).size
+    return shared / (k * len(queries))

@@ -251,13 +251,13 @@ def test_signs_that_end_lines_elsewhere_survive(tmp_path: Path) -> None:
 
 
 def test_bad_inputs_are_named(music: Path, tmp_path: Path) -> None:
-    with pytest.raises(CorpusError, match=r"dev\.tsv: the qrels are missing"):
-        prepare(recipe(tmp_path / "work", {"path": music, "split": "dev"}))
-    with pytest.raises(CorpusError, match=r"no corpus\.jsonl"):
-        prepare(recipe(tmp_path / "work", {"path": tmp_path / "nowhere"}))
-    with pytest.raises(CorpusError, match=r"no queries\.jsonl"):
-        prepare(recipe(tmp_path / "work", {"path": music}, decontaminate={"against": [tmp_path]}))
-    with pytest.raises(RecipeError, match=r"the name '\.\./up' can't be"):
-        prepare(recipe(tmp_path / "work", {"path": music, "name": "../up"}))
+    for one, settings, error, message in (
+        ({"path": music, "split": "dev"}, {}, CorpusError, r"dev\.tsv: the qrels are missing"),
+        ({"path": tmp_path / "nowhere"}, {}, CorpusError, r"no corpus\.jsonl"),
+        ({"path": music}, {"decontaminate": {"against": [tmp_path]}}, CorpusError, r"no queries\.jsonl"),
+        ({"path": music, "name": "../up"}, {}, RecipeError, r"the name '\.\./up' can't be"),
+    ):
+        with pytest.raises(error, match=message):
+            prepare(recipe(tmp_path / "work", one, **settings))
     with pytest.raises(ResumeError, match=r"report\.json: can't be read"):
         data_report(recipe(tmp_path / "none", {"path": music}))
