@@ -70,20 +70,9 @@ def test_a_change_of_any_field_is_refused(tiny_bundle: Bundle) -> None:
     assert parse(record) == tiny_bundle.manifest
 
 
-@pytest.mark.parametrize(
-    ("part", "key", "value"),
-    [
-        ("tokenizer", "lowercase", False),
-        ("fact", "instruction", "Given a claim"),
-        ("sparse", "quantization", 10),
-        ("model", "licence", "MIT"),
-    ],
-)
-def test_a_change_that_could_be_right_is_found_by_the_hash(
-    tiny_bundle: Bundle, part: str, key: str, value: object
-) -> None:
+def test_a_change_that_could_be_right_is_found_by_the_hash(tiny_bundle: Bundle) -> None:
     record = record_of(tiny_bundle)
-    (record["tasks"] if part == "fact" else record)[part][key] = value
+    record["tasks"]["fact"]["instruction"] = "Given a claim"
     with pytest.raises(BundleError) as caught:
         parse(record)
     written, found = tiny_bundle.manifest.digest, parse_signed(record).digest

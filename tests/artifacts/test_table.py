@@ -67,16 +67,6 @@ def test_a_table_larger_than_a_chunk_is_written_whole(tmp_path: Path) -> None:
         np.testing.assert_allclose(found, rows, atol=3e-2)
 
 
-def test_every_float16_is_read_as_it_is(tmp_path: Path) -> None:
-    """Both signs, zeros, the smallest below the normal ones and the largest."""
-    every = np.arange(2**16, dtype=np.uint16).view(np.float16)
-    rows = every[np.isfinite(every)].astype(np.float32).reshape(-1, 64)
-    write_table(tmp_path / "t.npy", rows, "float16")
-    table = TokenTable.open(tmp_path / "t.npy")
-    for number, row in enumerate(rows):
-        np.testing.assert_array_equal(table.rows(np.array([number], dtype=np.int32))[0], row)
-
-
 @pytest.mark.parametrize("token_id", [-1, 300, 2**31 - 1])
 def test_ids_outside_the_table_are_an_error(tmp_path: Path, token_id: int) -> None:
     write_table(tmp_path / "t.npy", rows_of(), "float16")

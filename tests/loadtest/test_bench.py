@@ -19,8 +19,7 @@ SHORT = ["--warm-up-s", "0.1", "--seconds", "0.3", "--rounds", "2", "--limit-s",
 
 
 @pytest.fixture
-def results(tiny_path: Path, queries: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("LIGHTRETRIEVER_WARM_UP_QUERIES", "3")
+def results(tiny_path: Path, queries: Path, tmp_path: Path) -> Path:
     output = tmp_path / "results"
     command = [str(tiny_path), "--queries", str(queries), "--output", str(output), "--static-bundle", str(tiny_path)]
     assert bench.main([*command, *SHORT, "--systems", "lightretriever,llm,static", "--model", str(tmp_path)]) == 0

@@ -47,14 +47,6 @@ def test_batched_encoding_equals_one_document_at_a_time_by_the_formulas(any_back
         assert impacts.min() >= np.sort(np.round(100 * weights))[-20] - 1  # the largest were kept
 
 
-def test_end_token_is_pooled_even_when_a_document_is_cut(backbone: Backbone) -> None:
-    """A document longer than max_length keeps [bos] and <eos>: the text behind the cut changes nothing."""
-    encoder = LanguageModel.of(backbone, SETTINGS)
-    first, second = (encoder.encode_documents(["search engine " * times]) for times in (100, 200))
-    np.testing.assert_array_equal(first.dense, second.dense)
-    np.testing.assert_array_equal((first.sparse or [])[0], (second.sparse or [])[0])
-
-
 def test_documents_that_are_cut_are_counted(backbone: Backbone, tmp_path: Path) -> None:
     document = next(iter(Corpus(write_corpus(tmp_path / "corpus.jsonl", 12))))
     lengths = {}

@@ -10,8 +10,7 @@ import torch
 from lightretriever.artifacts.errors import CorpusError, RecipeError
 from lightretriever.artifacts.pipeline.language_model import FULL_QUERY_TERMS, LanguageModel, instruction_prefix
 from lightretriever.artifacts.pipeline.model import Backbone
-from lightretriever.artifacts.pipeline.recipe import EncodeRecipe
-from lightretriever.artifacts.pipeline.states import pack, packed_states
+from lightretriever.artifacts.pipeline.states import pack
 from lightretriever.artifacts.tokens.idf import idf_weights
 from lightretriever.artifacts.training.adapter import Adapter
 from lightretriever.artifacts.training.contrastive import Contrastive
@@ -202,18 +201,6 @@ def test_full_queries_are_the_model_read_whole(backbone: Backbone, batch: Batch)
         assert len(terms) == min(FULL_QUERY_TERMS, np.count_nonzero(weights))
         assert values.min() >= np.sort(weights)[-len(terms)] - 1e-5  # the strongest ones
         np.testing.assert_allclose(values, weights[terms], atol=1e-5)
-
-
-def test_documents_are_read_as_the_encoder_reads_them(backbone: Backbone) -> None:
-    """Training and `encode` must agree on what a document's vector is."""
-    documents = tiny_documents(6)
-    texts = [document.full_text for document in documents]
-    made = LanguageModel.of(backbone, EncodeRecipe(max_length=60)).encode_documents(texts)
-    sequences = [backbone.frame(ids[:58].tolist()) for ids in backbone.tokenizer.encode_batch(texts)]
-    with torch.inference_mode():
-        ends = packed_states(backbone, sequences, 64).dense(backbone)
-    packed = torch.nn.functional.normalize(ends, dim=1).numpy()
-    np.testing.assert_allclose(packed, made.dense, atol=1e-5)
 
 
 def test_a_query_without_tokens_is_named(backbone: Backbone, batch: Batch) -> None:

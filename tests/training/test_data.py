@@ -251,12 +251,13 @@ def test_signs_that_end_lines_elsewhere_survive(tmp_path: Path) -> None:
 
 
 def test_bad_inputs_are_named(music: Path, tmp_path: Path) -> None:
-    for one, settings, error, message in (
+    cases: list[tuple[dict[str, Any], dict[str, Any], type[Exception], str]] = [
         ({"path": music, "split": "dev"}, {}, CorpusError, r"dev\.tsv: the qrels are missing"),
         ({"path": tmp_path / "nowhere"}, {}, CorpusError, r"no corpus\.jsonl"),
         ({"path": music}, {"decontaminate": {"against": [tmp_path]}}, CorpusError, r"no queries\.jsonl"),
         ({"path": music, "name": "../up"}, {}, RecipeError, r"the name '\.\./up' can't be"),
-    ):
+    ]
+    for one, settings, error, message in cases:
         with pytest.raises(error, match=message):
             prepare(recipe(tmp_path / "work", one, **settings))
     with pytest.raises(ResumeError, match=r"report\.json: can't be read"):
