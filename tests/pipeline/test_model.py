@@ -110,7 +110,7 @@ def test_a_tokenizer_larger_than_the_model_is_refused(model_folder: Path, tmp_pa
 
 def test_special_ids_beyond_the_embedding_are_no_obstacle(model_folder: Path, tmp_path: Path) -> None:
     """As in Gemma 3: a special token that only the multimodal model has an embedding for."""
-    folder = copy(model_folder, tmp_path / "surplus")
+    folder = Path(shutil.copytree(model_folder, tmp_path / "surplus"))
     model = AutoModelForCausalLM.from_pretrained(folder)
     model.resize_token_embeddings(model.config.vocab_size - 5)  # as many rows as ids
     model.save_pretrained(folder)
@@ -142,7 +142,7 @@ def test_a_centred_head_is_the_same_language_model(model_folder: Path, tmp_path:
 
 
 def test_a_head_tied_to_the_embedding_is_untied_before_it_is_centred(model_folder: Path, tmp_path: Path) -> None:
-    folder = copy(model_folder, tmp_path / "tied")
+    folder = Path(shutil.copytree(model_folder, tmp_path / "tied"))
     edit_json(folder / "config.json", tie_word_embeddings=True)
     plain = load(folder, tmp_path)
     centred = load(folder, tmp_path, centre_head=True)
@@ -191,7 +191,7 @@ def test_a_model_without_a_start_token_has_none(tmp_path: Path) -> None:
 
 def test_a_checkpoint_without_its_head_is_refused(model_folder: Path, tmp_path: Path) -> None:
     """It would get a random one, another at every start."""
-    folder = copy(model_folder, tmp_path / "headless")
+    folder = Path(shutil.copytree(model_folder, tmp_path / "headless"))
     weights = load_file(folder / "model.safetensors")
     save_file(
         {name: value for name, value in weights.items() if name != "lm_head.weight"},
@@ -206,7 +206,7 @@ def test_a_checkpoint_without_its_head_is_refused(model_folder: Path, tmp_path: 
     "change", ["config.json", "adapter_config.json", "adapter_model.safetensors", "model.safetensors", "dtype"]
 )
 def test_whatever_changes_a_vector_changes_the_fingerprint(model_folder: Path, tmp_path: Path, change: str) -> None:
-    model = copy(model_folder, tmp_path / "model")
+    model = Path(shutil.copytree(model_folder, tmp_path / "model"))
     adapter = save_adapter(model_folder, tmp_path / "adapter")
 
     def identity(dtype: ModelDtype = "float32") -> str:
@@ -230,7 +230,7 @@ def test_whatever_changes_a_vector_changes_the_fingerprint(model_folder: Path, t
 def test_a_hub_id_is_found_in_the_local_cache_and_hashed(model_folder: Path, tmp_path: Path) -> None:
     """The layout of the hub's cache, without the hub; in a process of its own, which reads the setting at its start."""
     repository = tmp_path / "cache" / "models--some--Tiny-1.5B"
-    copy(model_folder, repository / "snapshots" / "0123abc")
+    shutil.copytree(model_folder, repository / "snapshots" / "0123abc")
     (repository / "refs").mkdir()
     (repository / "refs" / "main").write_text("0123abc")
     script = (
@@ -250,7 +250,7 @@ def test_a_hub_id_is_found_in_the_local_cache_and_hashed(model_folder: Path, tmp
 
 
 def test_no_code_of_the_model_is_run(model_folder: Path, tmp_path: Path) -> None:
-    folder = copy(model_folder, tmp_path / "evil")
+    folder = Path(shutil.copytree(model_folder, tmp_path / "evil"))
     own = {"AutoConfig": "evil.EvilConfig", "AutoModelForCausalLM": "evil.EvilModel"}
     edit_json(folder / "config.json", model_type="evil", auto_map=own)
     (folder / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
@@ -269,16 +269,11 @@ def test_an_impossible_device_is_named(
 
 
 def test_truncated_weights_are_named(model_folder: Path, tmp_path: Path) -> None:
-    folder = copy(model_folder, tmp_path / "short")
+    folder = Path(shutil.copytree(model_folder, tmp_path / "short"))
     content = (folder / "model.safetensors").read_bytes()
     (folder / "model.safetensors").write_bytes(content[: len(content) // 2])
     with pytest.raises(ModelError, match="short: the model can't be loaded"):
         load(folder, tmp_path)
-
-
-def copy(source: Path, target: Path) -> Path:
-    shutil.copytree(source, target)
-    return target
 
 
 def embedding_of(backbone: Backbone) -> torch.Tensor:
