@@ -59,16 +59,10 @@ def test_one_command_builds_evaluates_and_records(arguments: list[str], tmp_path
     report = json.loads((tmp_path / "work" / "toy" / "tiny-d16-evaluation" / "evaluation.json").read_text())
     assert report["warnings"] == []
 
-    before = (
-        (tmp_path / "quality.json").stat().st_mtime_ns,
-        (tmp_path / "work/toy/bundle-d16/manifest.json").stat().st_mtime_ns,
-    )
+    made = [tmp_path / name for name in ("quality.json", "work/toy/bundle-d16/manifest.json")]
+    before = [file.stat().st_mtime_ns for file in made]
     assert evaluate.main(command) == 0
-    after = (
-        (tmp_path / "quality.json").stat().st_mtime_ns,
-        (tmp_path / "work/toy/bundle-d16/manifest.json").stat().st_mtime_ns,
-    )
-    assert before == after
+    assert [file.stat().st_mtime_ns for file in made] == before
 
 
 def test_one_encoding_serves_several_vocabularies(arguments: list[str], tmp_path: Path) -> None:

@@ -65,8 +65,8 @@ def save_biencoder(
 def save_static(folder: Path, tokenizer: Tokenizer, dimension: int) -> torch.Tensor:
     """Save a model of static embeddings with seeded random rows, and give these."""
     rows = torch.randn(tokenizer.get_vocab_size(), dimension, generator=torch.Generator().manual_seed(3))
-    modules = [StaticEmbedding(tokenizer, embedding_weights=rows)]
-    SentenceTransformer(modules=modules, device="cpu").save(str(folder), create_model_card=False)
+    model = SentenceTransformer(modules=[StaticEmbedding(tokenizer, embedding_weights=rows)], device="cpu")
+    model.save(str(folder), create_model_card=False)
     return rows
 
 
