@@ -10,16 +10,12 @@ from hypothesis import strategies as st
 from lightretriever.artifacts.bundle.batches import EncodedBatch, check_batch, dense_prefix, keep_top_terms
 from lightretriever.artifacts.errors import CorpusError
 
+from tests.support import tiny
 
-def batch_of(rows: list[dict[int, int]], dimension: int = 8) -> EncodedBatch:
-    return EncodedBatch(
-        ids=[f"d{i}" for i in range(len(rows))],
-        documents=[b"{}"] * len(rows),
-        dense=np.random.default_rng(0).standard_normal((len(rows), dimension)).astype(np.float32),
-        indptr=np.cumsum([0, *(len(row) for row in rows)]).astype(np.int64),
-        terms=np.array([term for row in rows for term in row], dtype=np.int32),
-        impacts=np.array([impact for row in rows for impact in row.values()], dtype=np.uint16),
-    )
+
+def batch_of(rows: list[dict[int, int]]) -> EncodedBatch:
+    dense = np.random.default_rng(0).standard_normal((len(rows), 8)).astype(np.float32)
+    return tiny.batch_of([f"d{i}" for i in range(len(rows))], [b"{}"] * len(rows), dense, rows)
 
 
 def rows_of(batch: EncodedBatch) -> list[list[tuple[int, int]]]:

@@ -5,43 +5,22 @@ from pathlib import Path
 import pytest
 from lightretriever.artifacts.errors import BundleError, CorpusError
 from lightretriever.artifacts.pipeline.build import check_before_build
-from lightretriever.artifacts.pipeline.recipe import Recipe
+from lightretriever.artifacts.pipeline.recipe import Recipe, read_recipe
 
-from tests.support.models import write_corpus
+from tests.support.recipes import write_recipe
 
 
 @pytest.fixture
 def recipe(tmp_path: Path) -> Recipe:
-    return Recipe.model_validate(
-        {
-            "name": "tiny",
-            "model": {"path": "none"},
-            "corpus": {"path": str(write_corpus(tmp_path / "corpus.jsonl", 3)), "name": "tiny"},
-            "tasks": {"web": "Find it"},
-            "default_task": "web",
-            "work": tmp_path / "work",
-            "output": tmp_path / "output",
-        }
-    )
-
-
-@pytest.mark.parametrize("overwrite", [False, True])
-@pytest.mark.parametrize("to", ["bundle", "nowhere"])
-def test_a_link_in_the_way_is_found_before_the_model_starts(recipe: Recipe, to: str, overwrite: bool) -> None:
-    bundle = recipe.output.with_name("bundle")
-    bundle.mkdir()
-    (bundle / "manifest.json").touch()
-    recipe.output.symlink_to(to)
-    with pytest.raises(BundleError, match=r"output is a link, so it is not overwritten\. Give a folder"):
-        check_before_build(recipe, overwrite=overwrite)
+    return read_recipe(write_recipe(tmp_path, {"path": "none"}, documents=3, tasks={"web": "Find it"}), Recipe)
 
 
 def test_a_folder_in_the_way_is_replaced_when_it_is_a_bundle(recipe: Recipe) -> None:
     check_before_build(recipe)
     recipe.output.mkdir()
-    with pytest.raises(BundleError, match=r"output exists already\. .*pass --overwrite"):
+    with pytest.raises(BundleError, match=r"bundle exists already\. .*pass --overwrite"):
         check_before_build(recipe)
-    with pytest.raises(BundleError, match=r"output exists and has no manifest\.json, so it is not overwritten"):
+    with pytest.raises(BundleError, match=r"bundle exists and has no manifest\.json, so it is not overwritten"):
         check_before_build(recipe, overwrite=True)
     (recipe.output / "manifest.json").touch()
     check_before_build(recipe, overwrite=True)

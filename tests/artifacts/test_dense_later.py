@@ -7,14 +7,10 @@ import pytest
 from lightretriever.artifacts.dense.index import DenseIndex
 from lightretriever.artifacts.dense.later import LEAST_CODED, LaterIndex, LaterIndexWriter
 
+from tests.support.vectors import random_unit, unit
+
 D = 32
 FIRST = 300
-
-
-def vectors(count: int, seed: int) -> npt.NDArray[np.float32]:
-    found = np.random.default_rng(seed).standard_normal((count, D)).astype(np.float32)
-    unit: npt.NDArray[np.float32] = found / np.linalg.norm(found, axis=1, keepdims=True)
-    return unit
 
 
 def flat(rows: npt.NDArray[np.float32]) -> DenseIndex:
@@ -29,7 +25,7 @@ def bits(chosen: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint8]:
 
 def recall(index: LaterIndex, whole: DenseIndex, k: int, chosen: npt.NDArray[np.bool_] | None = None) -> float:
     shares = []
-    for query in vectors(20, 7):
+    for query in random_unit(20, D, 7):
         ordinals, scores = index.search(query, k, None if chosen is None else bits(chosen))
         assert len(ordinals) == k
         assert chosen is None or chosen[ordinals].all()
@@ -41,14 +37,14 @@ def recall(index: LaterIndex, whole: DenseIndex, k: int, chosen: npt.NDArray[np.
 
 
 def test_few_later_vectors_give_the_scores_and_the_order_of_one_index() -> None:
-    rows = vectors(FIRST + 500, 1)
+    rows = random_unit(FIRST + 500, D, 1)
     writer = LaterIndexWriter(flat(rows[:FIRST]))
     before = writer.behind()
     writer.add(rows[FIRST:400])
     writer.add(rows[400:])
     assert not writer.encode()
     index, whole = writer.behind(), flat(rows)
-    for query in vectors(5, 2):
+    for query in random_unit(5, D, 2):
         for chosen in (None, np.arange(len(rows)) % 3 == 0):
             among = None if chosen is None else bits(chosen)
             one, two = (each.search(query, 50, among) for each in (index, whole))
@@ -64,7 +60,7 @@ def test_few_later_vectors_give_the_scores_and_the_order_of_one_index() -> None:
 
 
 def test_many_later_vectors_get_codes_which_find_nearly_all() -> None:
-    rows = vectors(FIRST + 5 * LEAST_CODED, 3)
+    rows = random_unit(FIRST + 5 * LEAST_CODED, D, 3)
     whole = flat(rows)
     writer = LaterIndexWriter(flat(rows[:FIRST]))
     made = []
@@ -86,7 +82,7 @@ def test_many_later_vectors_get_codes_which_find_nearly_all() -> None:
 
 
 def test_documents_that_came_after_a_filter_are_not_found_with_it() -> None:
-    rows = vectors(FIRST + 3 * LEAST_CODED, 6)
+    rows = random_unit(FIRST + 3 * LEAST_CODED, D, 6)
     writer = LaterIndexWriter(flat(rows[:FIRST]))
     writer.add(rows[FIRST:])
     writer.encode()
@@ -100,8 +96,8 @@ def test_documents_that_came_after_a_filter_are_not_found_with_it() -> None:
 
 
 def test_a_query_like_later_vectors_alone_finds_as_many_of_them_as_are_wanted() -> None:
-    near = vectors(1, 8) + 0.5 * vectors(3_000, 9)
-    rows = np.concatenate([vectors(20 * FIRST, 1), (near / np.linalg.norm(near, axis=1, keepdims=True))])
+    near = random_unit(1, D, 8) + 0.5 * random_unit(3_000, D, 9)
+    rows = np.concatenate([random_unit(20 * FIRST, D, 1), unit(near)])
     writer = LaterIndexWriter(flat(rows[: 20 * FIRST]))
     writer.add(rows[20 * FIRST :])
     assert writer.encode()
@@ -112,7 +108,7 @@ def test_a_query_like_later_vectors_alone_finds_as_many_of_them_as_are_wanted() 
 
 
 def test_codes_that_are_made_beside_a_write_are_those_of_their_vectors() -> None:
-    rows = vectors(FIRST + 2 * LEAST_CODED - 100, 5)
+    rows = random_unit(FIRST + 2 * LEAST_CODED - 100, D, 5)
     writer = LaterIndexWriter(flat(rows[:FIRST]))
     writer.add(rows[FIRST : FIRST + LEAST_CODED])
     assert writer.encode()

@@ -1,6 +1,7 @@
 """Search parameters: the cheapest that find enough, with queries that the documents make."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,8 @@ from lightretriever.artifacts.tokens.table import TokenTable, write_table
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 from tokenizers import Tokenizer, models, pre_tokenizers
 
+from tests.support.vectors import recall, unit
+
 Vectors = npt.NDArray[np.float32]
 
 
@@ -22,8 +25,7 @@ def clustered(count: int, dimension: int = 32, seed: int = 3, spread: float = 0.
     random = np.random.default_rng(seed)
     centres = np.random.default_rng(0).standard_normal((40, dimension))
     vectors = centres[random.integers(0, 40, count)] + spread * random.standard_normal((count, dimension))
-    found: Vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
-    return found
+    return unit(vectors)
 
 
 @pytest.fixture(scope="module")
@@ -36,31 +38,23 @@ def queries() -> Vectors:
     return clustered(100, seed=9)
 
 
-def recall(path: Path, parameters: dict[str, float], vectors: Vectors, queries: Vectors) -> float:
-    """The share of the exact best 100 that the opened index finds."""
-    index, shared = DenseIndex.open(path, parameters), 0
-    for query in queries:
-        exact = set(np.argsort(-(vectors @ query))[:100].tolist())
-        shared += len(exact.intersection(index.search(query, 100)[0].tolist()))
-    return shared / (100 * len(queries))
-
-
 @pytest.mark.parametrize("factory", ["HNSW16,SQ8", "IVF64,PQ16x4fs,Refine(SQ8)", "IVF64,Flat"])
 def test_the_setting_finds_enough_and_a_cheaper_one_does_not(
     tmp_path: Path, vectors: Vectors, queries: Vectors, factory: str
 ) -> None:
     index = build_dense_index(vectors, factory)
     write_dense_index(index, tmp_path / "dense.faiss")
+    opened = partial(DenseIndex.open, tmp_path / "dense.faiss")
     parameters, found = choose_parameters(index, vectors, queries)
     assert found is not None
     assert found >= LEAST_RECALL
-    assert recall(tmp_path / "dense.faiss", parameters, vectors, queries) == pytest.approx(found, abs=0.01)
+    assert recall(opened(parameters), vectors, queries, 100) == pytest.approx(found, abs=0.01)
     name, least = ("efSearch", 128) if factory.startswith("HNSW") else ("nprobe", 1)
     if parameters[name] > least:
         # Of lists the next narrower width is tried, of a graph's candidates half as many.
         share = 0.5 if factory.startswith("HNSW") else 2 ** (-1 / 8)
         narrower = {**parameters, name: min(parameters[name] - 1, round(parameters[name] * share))}
-        assert recall(tmp_path / "dense.faiss", narrower, vectors, queries) < LEAST_RECALL
+        assert recall(opened(narrower), vectors, queries, 100) < LEAST_RECALL
     assert choose_parameters(index, vectors, queries) == (parameters, found)
 
 
@@ -73,7 +67,7 @@ def test_where_nothing_finds_enough_the_best_is_nearly_reached(
     parameters, found = choose_parameters(index, vectors, queries)
     assert found is not None
     assert found < LEAST_RECALL
-    assert found >= recall(tmp_path / "dense.faiss", {"nprobe": 32}, vectors, queries) - 0.02
+    assert found >= recall(DenseIndex.open(tmp_path / "dense.faiss", {"nprobe": 32}), vectors, queries, 100) - 0.02
     assert parameters["nprobe"] < 32
 
 

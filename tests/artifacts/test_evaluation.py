@@ -18,6 +18,8 @@ from lightretriever.artifacts.evaluation.runs import (
     write_run,
 )
 
+from tests.support.judged import write_judged
+
 LOG2_3 = np.log2(3)
 
 
@@ -97,25 +99,16 @@ def test_run_files_keep_equal_scores_apart(tmp_path: Path) -> None:
     assert scores == sorted(scores, reverse=True)
 
 
-def write_dataset(folder: Path, queries: str, qrels: str) -> Path:
-    (folder / "qrels").mkdir()
-    (folder / "queries.jsonl").write_text(queries, encoding="utf-8")
-    (folder / "qrels" / "test.tsv").write_text(qrels, encoding="utf-8")
-    return folder
-
-
 def test_only_judged_queries_are_read_in_the_order_of_their_file(tmp_path: Path) -> None:
-    queries = "".join(f'{{"_id": "{name}", "text": "about {name}"}}\n' for name in "zyx")
-    qrels = "query-id\tcorpus-id\tscore\nx\td1\t1\nz\td1\t0\nz\td2\t2\nw\td1\t1\n"
-    judged = read_judged(write_dataset(tmp_path, queries, qrels), "test")
+    qrels = {"x": {"d1": 1}, "z": {"d1": 0, "d2": 2}, "w": {"d1": 1}}
+    judged = read_judged(write_judged(tmp_path, {name: f"about {name}" for name in "zyx"}, qrels), "test")
     assert list(judged.queries.items()) == [("z", "about z"), ("x", "about x")]
     assert judged.qrels == {"z": {"d1": 0, "d2": 2}, "x": {"d1": 1}}
     assert (judged.without_text, judged.unjudged) == (["w"], 1)
 
 
 def test_an_empty_query_is_an_error_where_it_is_judged(tmp_path: Path) -> None:
-    queries = '{"_id": "a", "text": "b"}\n{"_id": "none", "text": " "}\n{"_id": "e", "text": ""}\n'
-    dataset = write_dataset(tmp_path, queries, "a\td\t1\n")
+    dataset = write_judged(tmp_path, {"a": "b", "none": " ", "e": ""}, {"a": {"d": 1}})
     judged = read_judged(dataset, "test")
     assert (judged.queries, judged.unjudged) == ({"a": "b"}, 2)
     (dataset / "qrels" / "test.tsv").write_text("a\td\t1\ne\td\t1\n")
@@ -126,15 +119,15 @@ def test_an_empty_query_is_an_error_where_it_is_judged(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("qrels", "split", "message"),
     [
-        ("a\td\t1\n", "dev", r"dev\.tsv: the qrels are missing\. Splits that are there: test\."),
-        ("c\td\t1\ne\td\t1\n", "test", "none of its 2 queries is among the 1 of"),
+        ({"a": {"d": 1}}, "dev", r"dev\.tsv: the qrels are missing\. Splits that are there: test\."),
+        ({"c": {"d": 1}, "e": {"d": 1}}, "test", "none of its 2 queries is among the 1 of"),
     ],
 )
 def test_qrels_that_are_missing_or_of_other_queries_are_an_error(
-    tmp_path: Path, qrels: str, split: str, message: str
+    tmp_path: Path, qrels: dict[str, dict[str, int]], split: str, message: str
 ) -> None:
     with pytest.raises(CorpusError, match=message):
-        read_judged(write_dataset(tmp_path, '{"_id": "a", "text": "b"}\n', qrels), split)
+        read_judged(write_judged(tmp_path, {"a": "b"}, qrels), split)
 
 
 def test_relevant_documents_that_the_bundle_lacks_are_named_once() -> None:

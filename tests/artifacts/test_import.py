@@ -39,6 +39,16 @@ WANTED = [
 PLAIN = [{name: value for name, value in row.items() if name != "tags"} for row in WANTED]
 
 
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Where a table is to be written."""
+    return tmp_path / "table"
+
+
+def corpus(*arguments: str | Path) -> Done:
+    return run_command("corpus", *arguments)
+
+
 def imported(source: Path, columns: Columns = SHOP, *, skip_bad: bool = False) -> tuple[list[Any], CorpusSummary]:
     """The documents that a build reads, and the counts."""
     output = source.parent / f"{source.name}.corpus.jsonl.gz"
@@ -92,8 +102,7 @@ def test_arrow_files_and_streams(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("delimiter", [",", "\t", ";", "|"])
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
-def test_csv(tmp_path: Path, delimiter: str, encoding: str) -> None:
-    path = tmp_path / "shop"
+def test_csv(path: Path, delimiter: str, encoding: str) -> None:
     with path.open("w", encoding=encoding, newline="") as file:
         writer = csv.DictWriter(file, ["sku", "name", "about", "price"], delimiter=delimiter, extrasaction="ignore")
         writer.writeheader()
@@ -119,8 +128,7 @@ def test_what_csv_writes_is_read(rows: list[tuple[str, str]]) -> None:
 
 @pytest.mark.parametrize("indent", [None, 2])
 @pytest.mark.parametrize("array", [True, False])
-def test_json(tmp_path: Path, indent: int | None, array: bool) -> None:
-    path = tmp_path / "shop"
+def test_json(path: Path, indent: int | None, array: bool) -> None:
     text = json.dumps(ROWS, indent=indent) if array else "\n".join(json.dumps(row, indent=indent) for row in ROWS)
     path.write_text(f"\ufeff{text}\n")
     assert imported(path)[0] == WANTED
@@ -196,10 +204,10 @@ def test_a_folder_of_texts_remains_one(tmp_path: Path, name: str, content: str) 
     assert table_files(tmp_path) is None
 
 
-def test_texts_are_joined_and_columns_dropped(tmp_path: Path) -> None:
+def test_texts_are_joined_and_columns_dropped(path: Path) -> None:
     rows = [{"a": "One", "b": None, "c": b"\x89PNG", "d": None}, {"a": "", "b": "two", "c": b"", "d": 5}]
     columns = Columns(text=("a", "b"), drop=("c",))
-    documents, written = imported(parquet(tmp_path / "table", rows), columns)
+    documents, written = imported(parquet(path, rows), columns)
     assert documents == [{"_id": "1", "title": "", "text": "One"}, {"_id": "2", "title": "", "text": "two", "d": 5}]
     assert written.dropped == ["c"]
 
@@ -246,11 +254,9 @@ MOMENT = datetime.datetime(2024, 5, 31, 12, 30, 0, 500_000, tzinfo=UTC)
         ),
     ],
 )
-def test_values_become_json(
-    tmp_path: Path, values: Any, kind: Any, found: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_values_become_json(path: Path, values: Any, kind: Any, found: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)  # it isn't asked for
-    documents, _ = imported(parquet(tmp_path / "table", table_of("a.b", values, kind)), Columns())
+    documents, _ = imported(parquet(path, table_of("a.b", values, kind)), Columns())
     assert documents[0].get("a.b") == found
 
 
@@ -268,8 +274,8 @@ def test_values_become_json(
         ([[("a", 1), ("a", 2)]], pa.map_(pa.string(), pa.int8()), "row 1: column"),
     ],
 )
-def test_values_that_json_lacks_are_named(tmp_path: Path, values: Any, kind: Any, says: str) -> None:
-    message = refused(parquet(tmp_path / "table", table_of("x", values, kind)), Columns())
+def test_values_that_json_lacks_are_named(path: Path, tmp_path: Path, values: Any, kind: Any, says: str) -> None:
+    message = refused(parquet(path, table_of("x", values, kind)), Columns())
     assert says.replace('\\"', '"') in message
     assert f"{tmp_path}/table, row " in message
     assert imported(tmp_path / "table", Columns(drop=("x",)))[1].documents == len(values)
@@ -292,8 +298,7 @@ def test_values_that_json_lacks_are_named(tmp_path: Path, values: Any, kind: Any
     ],
 )
 @pytest.mark.parametrize("kind", ["parquet", "json"])
-def test_bad_rows_are_named(tmp_path: Path, rows: list[dict[str, Any]], says: str, kind: str) -> None:
-    path = tmp_path / "table"
+def test_bad_rows_are_named(path: Path, rows: list[dict[str, Any]], says: str, kind: str) -> None:
     if kind == "parquet":
         parquet(path, rows)
     else:
@@ -302,14 +307,14 @@ def test_bad_rows_are_named(tmp_path: Path, rows: list[dict[str, Any]], says: st
     assert says in refused(path)
 
 
-def test_a_row_beyond_the_bounds_is_named(tmp_path: Path) -> None:
-    path = parquet(tmp_path / "table", [{"text": "short"}, {"text": "x" * (64 << 20)}])
+def test_a_row_beyond_the_bounds_is_named(path: Path) -> None:
+    parquet(path, [{"text": "short"}, {"text": "x" * (64 << 20)}])
     assert "table, row 2: a line has at most 67,108,864 bytes" in refused(path, Columns())
     assert imported(path, Columns(), skip_bad=True)[1].documents == 1
 
 
-def test_columns_that_no_table_has_are_named(tmp_path: Path) -> None:
-    path = parquet(tmp_path / "table")
+def test_columns_that_no_table_has_are_named(path: Path) -> None:
+    parquet(path)
     for columns in (Columns(id="x"), Columns(title="x"), Columns(drop=("x",)), Columns(number=("x",))):
         assert 'there is no column "x"; there are "sku", "name"' in refused(path, columns)
     path.write_text('{"text": "a"}\n{"text": "b"}')
@@ -323,6 +328,9 @@ def test_columns_that_no_table_has_are_named(tmp_path: Path) -> None:
     [
         (b"", "it is empty"),
         (b"text,n\na,1\nb\n", "line 3: 1 cells, where the header has 2"),
+        (b"text,n\na,1e999\n", 'line 2: column "n": inf is beyond the numbers that JSON has'),
+        (b"sep=;\ntext;n\na;1\nb\n", "line 4: 1 cells, where the header has 2"),
+        (b"sep=;\n", "it has no line but the one that names the delimiter"),
         (b"text,n\na,1\nb,two\n", "line 3: column \"n\": 'two' is no number"),
         (b'text,n\n"a,1\nb,2\n', "line 2: unexpected end of data; are all quotes in pairs?"),
         (b'text,n\n"a"b,1\n', "line 2: ',' expected after"),
@@ -343,8 +351,7 @@ def test_columns_that_no_table_has_are_named(tmp_path: Path) -> None:
         (b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),
     ],
 )
-def test_bad_files_are_named(tmp_path: Path, content: bytes, says: str) -> None:
-    path = tmp_path / "table"
+def test_bad_files_are_named(path: Path, tmp_path: Path, content: bytes, says: str) -> None:
     path.write_bytes(content)
     message = refused(path, Columns(number=("n",)))
     assert says in message
@@ -352,18 +359,13 @@ def test_bad_files_are_named(tmp_path: Path, content: bytes, says: str) -> None:
     assert "No such file" in refused(tmp_path / "gone", Columns())
 
 
-def test_nameless_columns_of_csv_are_numbered(tmp_path: Path) -> None:
-    path = tmp_path / "table"
+def test_nameless_columns_of_csv_are_numbered(path: Path) -> None:
     path.write_text(",text\n0,a\n\n1,b\n")  # as pandas writes its index
     documents, _ = imported(path, Columns())
     assert documents == [
         {"_id": "1", "title": "", "text": "a", "column 1": "0"},
         {"_id": "2", "title": "", "text": "b", "column 1": "1"},
     ]
-
-
-def corpus(*arguments: str | Path) -> Done:
-    return run_command("corpus", *arguments)
 
 
 def test_the_command_counts_what_it_leaves_out(tmp_path: Path) -> None:
@@ -393,8 +395,9 @@ def test_options_that_do_not_fit_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"PAR1\x15\x04", b"ARROW1\0\0", zstd(b"{}")])
-def test_without_pyarrow_the_extra_is_named(tmp_path: Path, content: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "table"
+def test_without_pyarrow_the_extra_is_named(
+    path: Path, tmp_path: Path, content: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path.write_bytes(content)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     done = corpus(path, tmp_path / "corpus.jsonl")
@@ -404,17 +407,10 @@ def test_without_pyarrow_the_extra_is_named(tmp_path: Path, content: bytes, monk
 
 
 @pytest.mark.parametrize("digits", ["1234567890123456789", "9223372036854775807", "-9223372036854775808"])
-def test_whole_numbers_of_19_digits_are_kept(tmp_path: Path, digits: str) -> None:
-    path = tmp_path / "a.csv"
+def test_whole_numbers_of_19_digits_are_kept(path: Path, digits: str) -> None:
     path.write_text(f"text,n\na,{digits}\n")
     ((document,), _) = imported(path, Columns(number=("n",)))
     assert document["n"] == int(digits)
-
-
-def test_an_infinite_number_names_its_column(tmp_path: Path) -> None:
-    path = tmp_path / "a.csv"
-    path.write_text("text,n\na,1e999\n")
-    assert 'line 2: column "n": inf is beyond the numbers that JSON has' in refused(path, Columns(number=("n",)))
 
 
 def test_a_saved_dataset_whose_state_names_no_file_gets_one_line(tmp_path: Path) -> None:
@@ -423,9 +419,8 @@ def test_a_saved_dataset_whose_state_names_no_file_gets_one_line(tmp_path: Path)
         table_files(tmp_path)
 
 
-def test_a_line_of_csv_that_is_too_long_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_of_csv_that_is_too_long_is_named(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lightretriever.artifacts.corpus.lines.MAX_DOCUMENT_BYTES", 80)
-    path = tmp_path / "a.csv"
     path.write_text("text,n\na,1\n" + "a" * 100 + ",2\n")
     assert "line 3: a line has at most 80 bytes" in refused(path, Columns())
 
@@ -455,8 +450,8 @@ def test_layouts_that_arrow_files_alone_have(
 PANDAS = "__index_level_0__"
 
 
-def test_an_index_of_texts_that_pandas_kept_has_the_ids(tmp_path: Path) -> None:
-    path = parquet(tmp_path / "table", [{"text": "a", PANDAS: "doc-a"}, {"text": "b", PANDAS: "doc-b"}])
+def test_an_index_of_texts_that_pandas_kept_has_the_ids(path: Path, tmp_path: Path) -> None:
+    parquet(path, [{"text": "a", PANDAS: "doc-a"}, {"text": "b", PANDAS: "doc-b"}])
     documents, written = imported(path, Columns())
     assert documents == [{"_id": "doc-a", "title": "", "text": "a"}, {"_id": "doc-b", "title": "", "text": "b"}]
     assert (written.numbered, written.id_column, written.dropped) == (False, PANDAS, [])
@@ -465,16 +460,16 @@ def test_an_index_of_texts_that_pandas_kept_has_the_ids(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ids", [{"_id": "x"}, {}])
-def test_an_index_of_numbers_is_no_field(tmp_path: Path, ids: dict[str, str]) -> None:
-    path = parquet(tmp_path / "table", [{**ids, "text": "a", PANDAS: 7}])
+def test_an_index_of_numbers_is_no_field(path: Path, ids: dict[str, str]) -> None:
+    parquet(path, [{**ids, "text": "a", PANDAS: 7}])
     documents, written = imported(path, Columns())
     assert documents == [{"_id": ids.get("_id", "1"), "title": "", "text": "a"}]
     assert written.dropped == [PANDAS]
     assert imported(path, Columns(id=PANDAS, drop=tuple(ids)))[0][0]["_id"] == "7"
 
 
-def test_two_index_levels_are_no_ids(tmp_path: Path) -> None:
-    path = parquet(tmp_path / "table", [{"text": "a", PANDAS: "x", "__index_level_1__": "y"}])
+def test_two_index_levels_are_no_ids(path: Path) -> None:
+    parquet(path, [{"text": "a", PANDAS: "x", "__index_level_1__": "y"}])
     documents, written = imported(path, Columns())
     assert documents == [{"_id": "1", "title": "", "text": "a"}]
     assert written.dropped == [PANDAS, "__index_level_1__"]
@@ -504,30 +499,19 @@ TENT = {"_id": "1", "title": "", "text": "A light tent"}
         ('_id,text\n1,"x, ""A light tent"""\n', {**TENT, "text": 'x, "A light tent"'}),
     ],
 )
-def test_dialects_of_csv(tmp_path: Path, content: str, wanted: dict[str, str]) -> None:
-    path = tmp_path / "table"
+def test_dialects_of_csv(path: Path, content: str, wanted: dict[str, str]) -> None:
     path.write_bytes(content.encode())
     assert imported(path, Columns())[0] == [wanted]
 
 
-def test_a_line_number_counts_the_line_of_the_delimiter(tmp_path: Path) -> None:
-    path = tmp_path / "table"
-    path.write_text("sep=;\ntext;n\na;1\nb\n")
-    assert "line 4: 1 cells, where the header has 2" in refused(path, Columns())
-    path.write_text("sep=;\n")
-    assert "it has no line but the one that names the delimiter" in refused(path, Columns())
-
-
-def test_lines_that_end_at_cr_are_read_piece_by_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_that_end_at_cr_are_read_piece_by_piece(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lightretriever.artifacts.corpus.rows._PIECE", 7)
-    path = tmp_path / "table"
     path.write_bytes(b"text\r" + b"".join(b"text %d\r" % number for number in range(500)))
     assert [one["text"] for one in imported(path, Columns())[0]] == [f"text {number}" for number in range(500)]
 
 
 @pytest.mark.parametrize(("sign", "given"), [("~", "~"), ("\t", "tab"), ("\t", "\\t"), (";", ";")])
-def test_the_delimiter_may_be_given(tmp_path: Path, sign: str, given: str) -> None:
-    path = tmp_path / "table"
+def test_the_delimiter_may_be_given(path: Path, tmp_path: Path, sign: str, given: str) -> None:
     path.write_text(f"_id{sign}text{sign}a,b,c,d\n1{sign}A light tent{sign}a,b,c,d\n")
     output = tmp_path / "corpus.jsonl"
     assert corpus(path, output, "--delimiter", given).returncode == 0
@@ -535,8 +519,7 @@ def test_the_delimiter_may_be_given(tmp_path: Path, sign: str, given: str) -> No
 
 
 @pytest.mark.parametrize("given", ["", ";;", '"', "\n"])
-def test_what_is_no_delimiter_is_refused(tmp_path: Path, given: str) -> None:
-    path = tmp_path / "table"
+def test_what_is_no_delimiter_is_refused(path: Path, tmp_path: Path, given: str) -> None:
     path.write_text("text\na\n")
     done = corpus(path, tmp_path / "corpus.jsonl", "--delimiter", given)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
@@ -548,9 +531,8 @@ def test_what_is_no_delimiter_is_refused(tmp_path: Path, given: str) -> None:
 
 @pytest.mark.parametrize("text", ["", None])
 @pytest.mark.parametrize("kind", ["csv", "json", "parquet"])
-def test_a_row_with_a_title_alone_is_a_document(tmp_path: Path, text: str | None, kind: str) -> None:
+def test_a_row_with_a_title_alone_is_a_document(path: Path, text: str | None, kind: str) -> None:
     rows = [{"title": "Tent", "text": text}, {"title": "Stove", "text": "A gas stove"}]
-    path = tmp_path / "table"
     if kind == "csv":
         path.write_text('title,text\nTent,""\nStove,A gas stove\n')
     elif kind == "json":
@@ -562,8 +544,7 @@ def test_a_row_with_a_title_alone_is_a_document(tmp_path: Path, text: str | None
     assert (len(documents), written.skipped) == (2, 0)
 
 
-def test_an_object_of_json_may_leave_a_text_out(tmp_path: Path) -> None:
-    path = tmp_path / "table"
+def test_an_object_of_json_may_leave_a_text_out(path: Path) -> None:
     path.write_text('{"title": "Tent"}\n{"title": "Stove", "text": "A gas stove"}\n{"more": "x", "text": "A lamp"}')
     documents, _ = imported(path, Columns(text=("text", "more")))
     assert [(one["title"], one["text"]) for one in documents] == [

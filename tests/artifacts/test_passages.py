@@ -124,20 +124,9 @@ def test_headings_have_places_and_levels(content: str, found: list[Heading]) -> 
 
 def test_a_later_passage_has_the_headings_above_it(tmp_path: Path) -> None:
     paragraphs = [f"word {'and another ' * 4}{number}" for number in range(6)]
-    body = "\n\n".join(
-        [
-            "# Manual",
-            paragraphs[0],
-            "## Install",
-            paragraphs[1],
-            "### Linux",
-            paragraphs[2],
-            paragraphs[3],
-            "## Use",
-            paragraphs[4],
-            paragraphs[5],
-        ]
-    )
+    manual, install, *linux_and_use = paragraphs
+    parts = ["# Manual", manual, "## Install", install, "### Linux", *linux_and_use[:2], "## Use", *linux_and_use[2:]]
+    body = "\n\n".join(parts)
     (tmp_path / "texts").mkdir()
     (tmp_path / "texts" / "a.md").write_text(body)
     (tmp_path / "texts" / "b.txt").write_text(body)

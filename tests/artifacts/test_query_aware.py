@@ -13,7 +13,7 @@ from lightretriever.artifacts.dense.query_aware import parse_query_aware, query_
 from lightretriever.artifacts.dense.tuning import LEAST_RECALL, choose_parameters
 from lightretriever.artifacts.errors import BundleError, RecipeError
 
-from tests.support.vectors import unit
+from tests.support.vectors import random_unit, recall, unit
 
 Vectors = npt.NDArray[np.float32]
 DIMENSION, COUNT = 32, 6000
@@ -22,7 +22,7 @@ FACTORY = "Queries,IVF32,PQ16x4fsr,Refine(SQ8)"
 
 @pytest.fixture(scope="module")
 def vectors() -> Vectors:
-    return unit(np.random.default_rng(1).standard_normal((COUNT, DIMENSION)))
+    return random_unit(COUNT, DIMENSION, seed=1)
 
 
 @pytest.fixture(scope="module")
@@ -39,21 +39,13 @@ def path(tmp_path_factory: pytest.TempPathFactory, vectors: Vectors, queries: Ve
     return file
 
 
-def recall(index: DenseIndex, vectors: Vectors, queries: Vectors, k: int = 20) -> float:
-    shared = 0
-    for query in queries:
-        exact = np.argsort(-(vectors @ query), kind="stable")[:k]
-        shared += np.intersect1d(index.search(query, k)[0], exact).size
-    return shared / (k * len(queries))
-
-
 def test_few_lists_hold_what_such_queries_ask_for(
     path: Path, tmp_path: Path, vectors: Vectors, queries: Vectors
 ) -> None:
     plain = tmp_path / "plain.faiss"
     write_dense_index(build_dense_index(vectors, "IVF32,PQ16x4fsr,Refine(SQ8)"), plain)
     setting = {"nprobe": 4, "k_factor_rf": 4}
-    known, unknown = (recall(DenseIndex.open(file, setting), vectors, queries[1::2]) for file in (path, plain))
+    known, unknown = (recall(DenseIndex.open(file, setting), vectors, queries[1::2], 20) for file in (path, plain))
     assert known > 0.9
     assert known > unknown + 0.2
 
@@ -70,7 +62,7 @@ def test_a_search_of_all_lists_finds_what_an_exhaustive_search_finds(
         found, theirs = index.search(query, 20)
         np.testing.assert_array_equal(found, best)
         assert theirs.tobytes() == scores[best].tobytes()
-    assert recall(index, vectors, queries[1::2]) > 0.97
+    assert recall(index, vectors, queries[1::2], 20) > 0.97
 
 
 def test_faiss_itself_searches(path: Path, queries: Vectors) -> None:
@@ -84,15 +76,6 @@ def test_faiss_itself_searches(path: Path, queries: Vectors) -> None:
         theirs, ordinals = library.search(query[None], 20)
         assert set(found.tolist()) == set(ordinals[0].tolist())
         np.testing.assert_allclose(scores, theirs[0], atol=1e-5)
-
-
-def test_scores_are_those_of_the_vectors(path: Path, vectors: Vectors, queries: Vectors) -> None:
-    index = DenseIndex.open(path, {"nprobe": 32, "k_factor_rf": 8})
-    assert (index.count, index.dimension) == (COUNT, DIMENSION)
-    found, scores = index.search(queries[1], 50)
-    np.testing.assert_array_equal(scores, index.scores(queries[1], found))
-    np.testing.assert_allclose(scores, vectors[found] @ queries[1], atol=0.01)
-    np.testing.assert_allclose(index.vectors(np.array([5, 4000])), vectors[[5, 4000]], atol=0.01)
 
 
 def test_the_first_pass_scores_alike(path: Path, vectors: Vectors, queries: Vectors) -> None:
@@ -139,10 +122,11 @@ def test_filters_hold(path: Path, queries: Vectors, share: float, few: int, monk
     assert shared > 0.9 * wanted * 10
 
 
-def test_scores_are_the_same_bits_once_and_again(path: Path, queries: Vectors) -> None:
+def test_scores_are_the_same_bits_once_and_again(path: Path, vectors: Vectors, queries: Vectors) -> None:
     """By search, by `scores` in any company, and from a file that was mapped twice."""
     setting = {"nprobe": 8, "k_factor_rf": 4}
     one, other = DenseIndex.open(path, setting), DenseIndex.open(path, setting)
+    assert (one.count, one.dimension) == (COUNT, DIMENSION)
     for query in queries[1::40]:
         found, scores = one.search(query, 70)
         again, theirs = other.search(query, 70)
@@ -151,6 +135,7 @@ def test_scores_are_the_same_bits_once_and_again(path: Path, queries: Vectors) -
         alone = [other.scores(query, found[place : place + 1])[0] for place in range(70)]
         np.testing.assert_array_equal(alone, scores)
         np.testing.assert_allclose(scores, one.vectors(found) @ query, atol=1e-6)
+        np.testing.assert_allclose(one.vectors(found), vectors[found], atol=0.01)
 
 
 def test_fewer_codes_than_documents(vectors: Vectors, queries: Vectors) -> None:

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import faiss
-import numpy as np
 import pytest
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.size import part_sizes
@@ -12,6 +11,7 @@ from lightretriever.artifacts.pipeline.build import BundleSummary
 
 from tests.support.commands import invoke, run, summary_of
 from tests.support.tiny import make_tiny_bundle
+from tests.support.vectors import random_unit
 
 
 def total(bundle: Bundle, documents: int) -> int:
@@ -36,9 +36,7 @@ def test_above_the_bound_of_exact_search_the_dense_index_is_another_one(tiny_bun
     assert tiny_bundle.manifest.dense is not None
     dense = tiny_bundle.manifest.dense.model_copy(update={"factory": "Flat"})
     manifest = tiny_bundle.manifest.model_copy(update={"dense": dense})
-    vectors = np.random.default_rng(0).standard_normal((count, dimension)).astype(np.float32)
-    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    real = faiss.serialize_index(build_dense_index(vectors)).nbytes
+    real = faiss.serialize_index(build_dense_index(random_unit(count, dimension))).nbytes
     [part] = [part for part in part_sizes(manifest, count) if part.name == "dense index"]
     assert part.bytes == pytest.approx(real, rel=0.1)
 

@@ -67,22 +67,6 @@ def test_a_table_larger_than_a_chunk_is_written_whole(tmp_path: Path) -> None:
         np.testing.assert_allclose(found, rows, atol=3e-2)
 
 
-def test_every_float16_is_read_as_it_is(tmp_path: Path) -> None:
-    """Both signs, zeros, the smallest below the normal ones and the largest."""
-    every = np.arange(2**16, dtype=np.uint16).view(np.float16)
-    rows = every[np.isfinite(every)].astype(np.float32).reshape(-1, 64)
-    write_table(tmp_path / "t.npy", rows, "float16")
-    table = TokenTable.open(tmp_path / "t.npy")
-    for number, row in enumerate(rows):
-        np.testing.assert_array_equal(table.rows(np.array([number], dtype=np.int32))[0], row)
-
-
-def test_rows_are_not_normalised(tmp_path: Path) -> None:
-    rows = np.array([[3.0, 0.0], [0.0, 1.0]], dtype=np.float32)
-    write_table(tmp_path / "t.npy", rows, "float32")
-    np.testing.assert_array_equal(TokenTable.open(tmp_path / "t.npy").rows(np.array([0, 1])), rows)
-
-
 @pytest.mark.parametrize("token_id", [-1, 300, 2**31 - 1])
 def test_ids_outside_the_table_are_an_error(tmp_path: Path, token_id: int) -> None:
     write_table(tmp_path / "t.npy", rows_of(), "float16")
@@ -153,19 +137,13 @@ def test_opening_names_the_file_that_is_missing(tmp_path: Path) -> None:
         TokenTable.open(tmp_path / "t.npy")
 
 
-@pytest.mark.parametrize("content", [b"", b"\x93NUMPY", b"not an array at all", b"\x80\x04]\x94."])
-def test_opening_names_the_file_that_is_no_array(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "t.npy").write_bytes(content)
-    with pytest.raises(BundleError, match=r"t\.npy: not a NumPy array"):
-        TokenTable.open(tmp_path / "t.npy")
-
-
 def test_a_truncated_table_is_refused(tmp_path: Path) -> None:
     write_table(tmp_path / "t.npy", rows_of(), "float16")
     content = (tmp_path / "t.npy").read_bytes()
-    (tmp_path / "t.npy").write_bytes(content[:-100])
-    with pytest.raises(BundleError, match=r"t\.npy"):
-        TokenTable.open(tmp_path / "t.npy")
+    for kept in (6, -100):
+        (tmp_path / "t.npy").write_bytes(content[:kept])
+        with pytest.raises(BundleError, match=r"t\.npy"):
+            TokenTable.open(tmp_path / "t.npy")
 
 
 @pytest.mark.parametrize(

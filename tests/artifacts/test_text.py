@@ -1,10 +1,9 @@
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from lightretriever.artifacts.errors import BundleError, TokenizerError
+from lightretriever.artifacts.errors import BundleError
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer, document_text
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
@@ -169,24 +168,11 @@ def test_vocabulary_facts(file: Path) -> None:
         tokenizer.token(tokenizer.vocab_size)
 
 
-@pytest.mark.parametrize("content", [None, b"", b"{}", b"\xff\xfe"])
-def test_a_missing_or_broken_file_is_named(tmp_path: Path, content: bytes | None) -> None:
-    if content is not None:
-        (tmp_path / "tokenizer.json").write_bytes(content)
+def test_a_missing_or_broken_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(BundleError, match=r"tokenizer\.json: "):
         TextTokenizer.from_file(tmp_path / "tokenizer.json")
-
-
-def test_a_file_on_which_the_library_panics_is_named(tmp_path: Path) -> None:
-    """Rust's panic is no Exception, so it would pass every handler of the service."""
-    model = {"type": "WordLevel", "unk_token": "u", "vocab": {"u": 0}}
-    content = {
-        "added_tokens": [],
-        "normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAA"},
-        "model": model,
-    }
-    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
-    with pytest.raises(BundleError, match=r"tokenizer\.json: not a tokenizer\.json: .*precompiled_charsmap"):
+    (tmp_path / "tokenizer.json").write_bytes(b"{}")
+    with pytest.raises(BundleError, match=r"tokenizer\.json: "):
         TextTokenizer.from_file(tmp_path / "tokenizer.json")
 
 
@@ -194,38 +180,6 @@ def test_an_empty_vocabulary_is_refused() -> None:
     content = Tokenizer(models.BPE()).to_str().encode()
     with pytest.raises(BundleError, match=r"here: the vocabulary is empty"):
         TextTokenizer.from_bytes(content, name="here")
-
-
-def description(**parts: Any) -> bytes:
-    """A small `tokenizer.json` with other parts in it."""
-    plain = json.loads(Tokenizer(models.BPE({"a": 0, "b": 1, "ab": 2}, [("a", "b")])).to_str())
-    return json.dumps({**plain, **parts}).encode()
-
-
-@pytest.mark.parametrize(
-    ("parts", "text", "reason"),
-    [
-        (
-            {
-                "pre_tokenizer": {
-                    "type": "Split",
-                    "pattern": {"Regex": "(z+)+$"},
-                    "behavior": "Removed",
-                    "invert": False,
-                }
-            },
-            "z" * 60 + "b",
-            "retry-limit-in-match",
-        ),
-        ({"model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "[UNK]"}}, "b", "Missing"),
-    ],
-)
-def test_a_text_that_the_tokenizer_fails_on(parts: dict[str, Any], text: str, reason: str) -> None:
-    tokenizer = TextTokenizer.from_bytes(description(**parts), name="strange")
-    calls = (tokenizer.encode, tokenizer.query_ids, tokenizer.spans)
-    for call in (*calls, lambda one: tokenizer.encode_batch([one]), lambda one: tokenizer.query_ids_of([one])):
-        with pytest.raises(TokenizerError, match=f"the tokenizer fails on this text: .*{reason}"):
-            call(text)
 
 
 def test_a_documents_text_is_title_and_text() -> None:

@@ -24,6 +24,7 @@ from lightretriever.artifacts.pipeline.encoded import TermCounts
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
 
 from tests.support.commands import run, summary_of
+from tests.support.judged import write_judged
 from tests.support.searching import evaluate_bundle, open_searcher
 from tests.support.tiny import TinyDocument, make_tiny_bundle, tiny_documents
 
@@ -50,12 +51,9 @@ def known_items(bundle: Bundle) -> KnownItems | None:
 
 def write_dev(folder: Path, relevant: Callable[[str], list[str]], count: int = 60) -> Path:
     """A collection whose relevant documents are those that `relevant` gives for a query."""
-    (folder / "qrels").mkdir(parents=True)
-    queries = "".join(json.dumps({"_id": f"q{n}", "text": text}) + "\n" for n, text in enumerate(QUERIES[:count]))
-    (folder / "queries.jsonl").write_text(queries, encoding="utf-8")
-    lines = [f"q{n}\t{name}\t1\n" for n, text in enumerate(QUERIES[:count]) for name in relevant(text)]
-    (folder / "qrels" / "dev.tsv").write_text("".join(lines), encoding="utf-8")
-    return folder
+    queries = {f"q{number}": text for number, text in enumerate(QUERIES[:count])}
+    qrels = {name: dict.fromkeys(relevant(text), 1) for name, text in queries.items()}
+    return write_judged(folder, queries, qrels, "dev")
 
 
 def found_by(bundle: Bundle, weights: LegWeights, folder: Path, count: int = 60) -> Path:
@@ -205,11 +203,8 @@ def test_documents_without_terms_are_no_obstacle(tmp_path: Path) -> None:
     assert found.queries == len(documents)
     assert 0 < found.mrr["sparse"] <= 0.5
     assert found.mrr["bm25"] == pytest.approx(found.mrr["sparse"], abs=0.02)
-    dev = tmp_path / "dev"
-    (dev / "qrels").mkdir(parents=True)
-    queries = [json.dumps({"_id": one.id, "text": one.text}) for one in documents]
-    (dev / "queries.jsonl").write_text("\n".join(queries) + "\n")
-    (dev / "qrels" / "dev.tsv").write_text("".join(f"{one.id}\t{one.id}\t1\n" for one in documents))
+    queries = {one.id: one.text for one in documents}
+    dev = write_judged(tmp_path / "dev", queries, {name: {name: 1} for name in queries}, "dev")
     chosen = tuned(bundle.path, dev, step=0.5)
     assert chosen.queries == len(documents)
     assert chosen.divisions[0].ndcg > 0

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from tests.cluster.test_upsert import NAME, Place
 from tests.service.live import live, warm
 from tests.support.cluster import served_by
 from tests.support.keys import keys_file
-from tests.support.written import ENTRIES, KEY
+from tests.support.written import ENTRIES, KEY, opened
 
 ONCE = Retries(attempts=1)
 FIELDS = {"title": "Zebra crossing", "text": "A zebra crosses the road over the network of music files."}
@@ -91,14 +92,12 @@ def test_documents_wait_for_the_model_within_bounds_and_searches_do_not(
                 one.put_document(f"late-{number}", FIELDS)
             late.append(error.value)
 
-        threads = [threading.Thread(target=put, args=(number,)) for number in range(4)]
+        threads = ThreadPoolExecutor(4)
         try:
-            for thread in threads:
-                thread.start()
+            putting = threads.map(put, range(4))
             with SearchClient(url, api_key=KEY, timeout_s=60, retries=ONCE) as searching:
                 assert searching.search("music", k=3).hits
-                for thread in threads:
-                    thread.join()
+                list(putting)
                 assert searching.ready()
                 assert len(late) == 4
                 assert {one.kind for one in late} <= {"deadline_exceeded", "not_ready"}
@@ -107,6 +106,7 @@ def test_documents_wait_for_the_model_within_bounds_and_searches_do_not(
         finally:
             ended.set()
             call.future.result()
+            threads.shutdown()
         with SearchClient(url, api_key=KEY, timeout_s=60) as again:
             assert again.put_document("in time", FIELDS).encoded
             again.delete_document("in time", wait=True)
@@ -117,17 +117,13 @@ def test_documents_wait_for_the_model_within_bounds_and_searches_do_not(
 
 def test_a_service_without_a_model_says_what_is_missing(place: Place, settings: Settings) -> None:
     own = settings.model_copy(update={"recipe": None})
-    with (
-        SearchEngine.open(place.bundle, own) as engine,
-        live(create_app(engine)) as url,
-        SearchClient(url, api_key=KEY, timeout_s=60) as client,
-        pytest.raises(AnswerError) as error,
-    ):
-        client.put_document("new", FIELDS)
+    with opened(place.bundle, own) as client:
+        assert client.info().document_model is None
+        with pytest.raises(AnswerError) as error:
+            client.put_document("new", FIELDS)
     assert (error.value.status, error.value.kind) == (422, "invalid_request")
     for part in ("vector: is missing", "the document is new", "`lightretriever upsert`", "the setting `recipe`"):
         assert part in str(error.value)
-    assert engine.parts.document_encoder is None
 
 
 def test_a_recipe_that_can_not_be_used_ends_the_start(place: Place, settings: Settings) -> None:

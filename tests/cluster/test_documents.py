@@ -25,7 +25,7 @@ from lightretriever.service.settings import Settings
 from tests.service.live import live
 from tests.support.cluster import proxied, served_by
 from tests.support.keys import keys_file
-from tests.support.written import ENTRIES, NEW, VECTOR, ask, found, impacts_of
+from tests.support.written import ENTRIES, NEW, VECTOR, ask, changeable, found, impacts_of
 
 NAME = f"documents-{os.getpid()}"
 
@@ -80,8 +80,7 @@ def test_other_fields_keep_vector_and_impacts(client: SearchClient, engine: Sear
 
 
 def test_changes_of_one_call_are_made_in_their_order(engine: SearchEngine, bundle: Bundle) -> None:
-    live = engine.parts.backends.live
-    assert live is not None
+    live = changeable(engine)
     vector, impacts = np.full(16, 0.25, np.float32), {"xylophone": 3}
     first, second = (read_fields("ordered", {"text": NEW["text"], "year": year}, bundle.manifest) for year in (1, 2))
     others = [read_fields(f"other-{n}", {"text": NEW["text"]}, bundle.manifest) for n in range(300)]
@@ -108,8 +107,7 @@ def test_documents_that_vanish_during_a_search(bundle: Bundle, settings: Setting
     with proxied(cluster.name) as proxy:
         own = settings.model_copy(update={"opensearch_url": proxy.url})
         with SearchEngine.open(bundle, own) as engine, ThreadPoolExecutor(1) as thread:
-            live = engine.parts.backends.live
-            assert live is not None
+            live = changeable(engine)
             first = engine.search(SearchRequest(query="play music")).hits[0].id
             proxy.held = b'"_source":["raw"]'
             answer = thread.submit(engine.search, SearchRequest(query="play music"))

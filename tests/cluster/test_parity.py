@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from lightretriever.artifacts.bundle.archive import unpack
 from lightretriever.artifacts.bundle.batches import EncodedBatch
+from lightretriever.artifacts.bundle.manifest import LiveInfo
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.bundle.writer import BundleContent, DenseSettings, TableInput, write_bundle
 from lightretriever.artifacts.cluster.push import push
+from lightretriever.artifacts.live.compact import write_again
 from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.schemas import LegName, SearchRequest
 from lightretriever.service.search.engine import SearchEngine
@@ -29,30 +30,12 @@ FOUND = 100
 
 def first_documents(whole: Bundle, path: Path) -> Bundle:
     """Write a bundle of the first documents of another one, whose vectors, impacts and table it keeps."""
-    manifest, task = whole.manifest, whole.manifest.default_task
-    dense, sparse = whole.dense(), whole.sparse()
     ordinals = np.arange(DOCUMENTS)
-    ids, documents = list(sparse.ids())[:DOCUMENTS], sparse.documents(ordinals)
-    indptr, names, terms, impacts = sparse.rows(0, DOCUMENTS)
-    batch = EncodedBatch(ids, documents, dense.vectors(ordinals), indptr, terms, impacts, names)
-    assert manifest.dense is not None
-    sparse.close()
-    rows = whole.table(task).rows(np.arange(manifest.vocab_size))
-    content = BundleContent(
-        name=manifest.name,
-        model=manifest.model,
-        corpus=manifest.corpus,
-        tokenizer_file=whole.path / manifest.tokenizer.file,
-        lowercase=manifest.tokenizer.lowercase,
-        tables={task: TableInput(manifest.tasks[task].instruction, rows)},
-        default_task=task,
-        documents=[batch],
-        dimension=manifest.dimension,
-        dense=DenseSettings(manifest.dense.factory),
-        sparse=manifest.sparse,
-        fields=manifest.fields,
-    )
-    return write_bundle(path, content)
+    with whole.sparse() as sparse:
+        indptr, names, terms, impacts = sparse.rows(0, DOCUMENTS)
+        ids, documents = sparse.ids()[:DOCUMENTS], sparse.documents(ordinals)
+    batch = EncodedBatch(ids, documents, whole.dense().vectors(ordinals), indptr, terms, impacts, names)
+    return write_again(whole, iter([batch]), path, LiveInfo(journal="none", position=0))
 
 
 @pytest.fixture(scope="module")

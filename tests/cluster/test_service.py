@@ -186,17 +186,15 @@ def test_it_says_what_it_stands_on(engine: SearchEngine, cluster: Cluster) -> No
 
 
 def test_a_leg_that_the_cluster_refuses_is_missing_alone(bundle: Bundle, settings: Settings, cluster: Cluster) -> None:
-    with proxied(cluster.name) as proxy:
-        own = settings.model_copy(update={"opensearch_url": proxy.url})
-        with warm(bundle, own) as engine:
-            proxy.replaced = (rb'impacts\.[^"]+', b"ordinal")  # a field that the sparse leg's clauses can't ask
-            answer = engine.search(SearchRequest(query="play music from the terminal"))
-            assert (answer.degraded, len(answer.hits)) == (["sparse"], 10)
-            with pytest.raises(SearchFailedError, match="sparse"):
-                engine.search(SearchRequest(query="play music from the terminal", mode="sparse"))
-            engine.require_ready()
-            proxy.replaced = None
-            assert engine.search(SearchRequest(query="play music from the terminal")).degraded == []
+    with behind(cluster, settings) as (proxy, own), warm(bundle, own) as engine:
+        proxy.replaced = (rb'impacts\.[^"]+', b"ordinal")  # a field that the sparse leg's clauses can't ask
+        answer = engine.search(SearchRequest(query="play music from the terminal"))
+        assert (answer.degraded, len(answer.hits)) == (["sparse"], 10)
+        with pytest.raises(SearchFailedError, match="sparse"):
+            engine.search(SearchRequest(query="play music from the terminal", mode="sparse"))
+        engine.require_ready()
+        proxy.replaced = None
+        assert engine.search(SearchRequest(query="play music from the terminal")).degraded == []
 
 
 def test_there_is_no_time(engine: SearchEngine) -> None:

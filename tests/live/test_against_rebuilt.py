@@ -14,6 +14,7 @@ from lightretriever.service.settings import Settings
 
 from tests.live.mirror import Mirror
 from tests.support.tiny import make_tiny_bundle
+from tests.support.written import changeable
 
 _CODES = 0.05  # what 8-bit codes of other ranges, beyond which values are cut, may make of a cosine
 _UNSTEADY = ("diversity", "offset", "group_by")  # where one change of places brings others
@@ -70,11 +71,9 @@ def agree(one: Any, other: Any, error: float, path: str = "") -> None:
 
 def change(engine: SearchEngine, mirror: Mirror, changes: int, groups: int) -> None:
     """Make random changes, some together, with searches between them."""
-    live = engine.parts.backends.live
-    assert live is not None
     while changes > 0:
         group = [mirror.change() for _ in range(min(changes, int(mirror.random.integers(1, groups + 1))))]
-        results = live.write(group, perf_counter() + 60, wait=False)
+        results = changeable(engine).write(group, perf_counter() + 60, wait=False)
         assert not [one for one in results if isinstance(one, LightRetrieverError)]
         changes -= len(group)
         engine.search(SearchRequest.model_validate(REQUESTS[3] | {"query": "zebra"}))

@@ -15,16 +15,16 @@ from lightretriever.artifacts.errors import JournalError
 from lightretriever.artifacts.live.compact import compact
 from lightretriever.artifacts.live.documents import Change
 from lightretriever.artifacts.live.journal import Journal
-from lightretriever.service.cli import app
 from lightretriever.service.collections.swap import EngineHolder
 from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
-from typer.testing import CliRunner
 
 from tests.live.mirror import Mirror
 from tests.service.test_swap import flip
+from tests.support.commands import summary_of
 from tests.support.tiny import make_tiny_bundle
+from tests.support.written import changeable
 
 SETTINGS = Settings(deadline_ms=60_000, warm_up_queries=1, watch_s=0)
 
@@ -35,14 +35,8 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     return make_tiny_bundle(path, vocabulary="both", documents=60, fields={"year": "number"}, idf=True)
 
 
-def later() -> float:
-    return perf_counter() + 60
-
-
 def write(engine: SearchEngine, changes: list[Change]) -> None:
-    live = engine.parts.backends.live
-    assert live is not None
-    live.write(changes, later(), wait=False)
+    changeable(engine).write(changes, perf_counter() + 60, wait=False)
 
 
 def documents(bundle: Bundle) -> dict[str, bytes]:
@@ -62,10 +56,7 @@ def test_a_compacted_bundle_is_what_a_rebuilt_one_is(bundle: Bundle, tmp_path: P
         for _ in range(40):
             write(engine, [mirror.change()])
         before = found(engine)
-    arguments = ["compact", str(bundle.path), "--live", str(tmp_path / "live"), "--output", str(tmp_path / "new")]
-    result = CliRunner().invoke(app, [*arguments, "--json"])
-    assert result.exit_code == 0, result.output
-    summary = json.loads(result.stdout.splitlines()[-1])
+    summary = summary_of("compact", bundle.path, "--live", tmp_path / "live", "--output", tmp_path / "new")
     assert verify_bundle(tmp_path / "new") == []
     made = Bundle.open(tmp_path / "new")
     assert made.manifest.live is not None

@@ -2,10 +2,9 @@
 
 import shutil
 import sqlite3
-import subprocess
-import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Barrier, Thread
+from threading import Barrier
 from time import perf_counter
 
 import numpy as np
@@ -14,7 +13,6 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import BundleError, DiskError, JournalError
 from lightretriever.artifacts.live.journal import Journal, Record
 
-from tests.service.process import ROOT
 from tests.support.tiny import make_tiny_bundle
 
 SOON = 60.0
@@ -165,41 +163,10 @@ def test_one_writes_at_a_time(tiny_bundle: Bundle, tmp_path: Path) -> None:
             for number in range(offset, offset + 100):
                 append(journal, [number])
 
-        threads = [Thread(target=write, args=args) for args in ((one, 0), (two, 100))]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(2) as threads:
+            list(threads.map(write, (one, two), (0, 100)))
     found = replayed(tmp_path, tiny_bundle)
     assert sorted(one.id for one in found) == sorted(f"id-{number}" for number in range(200))
-
-
-def test_a_full_disk_leaves_the_journal_as_it_was(tiny_bundle: Bundle, tmp_path: Path) -> None:
-    script = f"""
-import resource, sys
-from pathlib import Path
-from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.errors import DiskError
-from tests.live.test_journal import append, opened
-bundle, folder = Bundle.open(Path({str(tiny_bundle.path)!r})), Path({str(tmp_path)!r})
-with opened(folder, bundle) as journal:
-    append(journal, [0])
-    size = (folder / "journal.sqlite-wal").stat().st_size
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 50, resource.RLIM_INFINITY))
-    try:
-        append(journal, [1])
-    except DiskError as error:
-        print(error)
-    else:
-        sys.exit("there was room")
-    assert journal.sequence == 1
-    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    append(journal, [2])
-"""
-    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert "journal.sqlite can't be written: " in done.stdout
-    assert "Look at free space" in done.stdout
-    assert same(replayed(tmp_path, tiny_bundle), [0, 2])
 
 
 def test_a_folder_that_can_not_be_made_is_told(tiny_bundle: Bundle, tmp_path: Path) -> None:

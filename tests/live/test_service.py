@@ -26,7 +26,7 @@ from tests.service.live import live
 from tests.service.process import ROOT
 from tests.support.keys import keys_file
 from tests.support.tiny import make_tiny_bundle
-from tests.support.written import ENTRIES, KEY, NEW, READER, VECTOR, ask, found, impacts_of, opened
+from tests.support.written import ENTRIES, KEY, NEW, READER, VECTOR, ask, changeable, found, impacts_of, opened
 
 
 @pytest.fixture(scope="module")
@@ -107,19 +107,6 @@ def test_a_bad_line_is_told_before_anything_is_written(
     answer = ask("POST", f"{url}/documents", KEY, headers, content=b'{"id": "good", "delete": true}')
     assert (answer.status_code, answer.json()["errors"][0]["field"]) == (422, "if-match")
     assert lines(url, {"id": "good", "delete": True}, key=READER).status_code == 403
-
-
-def test_what_was_written_is_there_after_a_restart(
-    bundle: Bundle, tmp_path: Path, settings: Settings, engine: SearchEngine
-) -> None:
-    own = settings.model_copy(update={"live": tmp_path / "live"})
-    with opened(bundle, own) as client:
-        written = client.put_document("kept", NEW, vector=VECTOR, impacts=impacts_of(engine, "zebra"))
-        client.delete_document("music")
-    with opened(bundle, own) as client:
-        assert client.document("kept").version == written.version
-        assert found(client, "zebra", mode="sparse")[0] == "kept"
-        assert "music" not in found(client, "music", k=200)
 
 
 def test_every_process_follows_the_journal(bundle: Bundle, engine: SearchEngine, settings: Settings) -> None:
@@ -213,12 +200,10 @@ def test_a_document_keeps_as_many_terms_as_those_of_the_bundle(tmp_path: Path, s
     bundle = make_tiny_bundle(tmp_path / "few", top_k=3, fields={"year": "number"})
     own = settings.model_copy(update={"live": tmp_path / "live"})
     with SearchEngine.open(bundle, own) as few:
-        documents = few.parts.backends.live
-        assert documents is not None
         document = read_fields("cut", NEW, bundle.manifest)
         impacts = {"300": 5, "30": 5, "31": 5, "29": 1, "28": 9}
         vector = np.full(16, 0.25, np.float32)
-        documents.write([Change("cut", document, vector, impacts)], perf_counter() + 60, wait=False)
+        changeable(few).write([Change("cut", document, vector, impacts)], perf_counter() + 60, wait=False)
         assert {one.term: one.impact for one in few.terms("cut").terms} == {"28": 9, "30": 5, "31": 5}
 
 
@@ -227,9 +212,7 @@ def test_nothing_is_shown_of_a_deleted_document(bundle: Bundle, tmp_path: Path, 
     with SearchEngine.open(bundle, own) as engine:
         store = engine.parts.backends.documents
         ids = [json.loads(raw)["_id"] for raw in store.documents(np.arange(store.count))]
-        documents = engine.parts.backends.live
-        assert documents is not None
-        documents.write([Change(one) for one in ids if one != "music"], perf_counter() + 60, wait=False)
+        changeable(engine).write([Change(one) for one in ids if one != "music"], perf_counter() + 60, wait=False)
     with SearchEngine.open(bundle, own) as engine:
         assert engine.examples == ["Terminal music player"]
         assert len(engine.parts.documents.probes(100)) == 1

@@ -11,6 +11,7 @@ from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 
 from tests.support.tiny import make_tiny_bundle
+from tests.support.written import changeable
 
 FIELDS: dict[str, FieldKind] = {"title": "keyword", "year": "number"}
 COUNT = 70  # not whole bytes of bits
@@ -29,8 +30,7 @@ def test_a_set_has_the_documents_that_lived_when_it_was_made(tmp_path: Path) -> 
         ids = sparse.ids()
     settings = Settings(live=tmp_path / "live", deadline_ms=60_000, warm_up_queries=1)
     with SearchEngine.open(bundle, settings) as engine:
-        backends, live = engine.parts.backends, engine.parts.backends.live
-        assert live is not None
+        backends, live = engine.parts.backends, changeable(engine)
         documents = backends.documents
         live.write([change(engine, number, "old") for number in range(100)], perf_counter() + 60)
         live.write([Change("z-3"), Change(ids[1]), change(engine, 4, "old")], perf_counter() + 60)

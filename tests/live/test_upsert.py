@@ -4,17 +4,14 @@ from pathlib import Path
 
 import pytest
 from lightretriever.artifacts.errors import RecipeError
-from lightretriever.service.client import SearchClient
-from lightretriever.service.http.app import create_app
 from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 
-from tests.service.live import live
 from tests.support.commands import run, summary_of
 from tests.support.keys import keys_file
 from tests.support.upserted import COUNT, NEW, Upserted, counts
-from tests.support.written import ENTRIES, KEY
+from tests.support.written import ENTRIES, opened
 
 
 class Place(Upserted):
@@ -58,11 +55,7 @@ def test_a_service_with_a_model_encodes_fields_alone(tmp_path: Path) -> None:
     place = Place(tmp_path, "expand")
     keys = keys_file(tmp_path, *ENTRIES)
     settings = Settings(live=place.live, recipe=place.recipe, api_keys_file=keys, deadline_ms=60_000, warm_up_queries=1)
-    with (
-        SearchEngine.open(place.bundle, settings) as engine,
-        live(create_app(engine)) as url,
-        SearchClient(url, api_key=KEY, timeout_s=60) as client,
-    ):
+    with opened(place.bundle, settings) as client:
         written = client.put_document("new", {name: NEW[name] for name in ("title", "text")})
         assert (written.created, written.encoded) == (True, True)
         assert not client.put_document("new", {**client.document("new").fields}).encoded

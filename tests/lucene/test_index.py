@@ -2,8 +2,6 @@
 
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,8 @@ from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.sparse.writer import ImpactIndexWriter
 
 from tests.lucene.support import Collection, named_query, rows
+from tests.support.disk import full_disk
+from tests.support.tampering import flip_bit
 
 Array = npt.NDArray[Any]
 
@@ -197,49 +197,25 @@ def test_a_directory_in_use_is_refused(tmp_path: Path) -> None:
         ImpactIndexWriter(tmp_path / "precious")
 
 
-FULL_DISK = """
-import resource, sys
-from pathlib import Path
-import numpy as np
-from lightretriever.artifacts.errors import JavaError
-from lightretriever.artifacts.sparse.writer import ImpactIndexWriter
-path = Path(sys.argv[1])
-try:
-    with ImpactIndexWriter(path) as writer:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
-        noise = np.random.default_rng(0)
-        for i in range(40):
-            text = noise.integers(33, 126, 100_000).astype(np.uint8).tobytes()
-            writer.add([str(i)], [text], np.array([0, 1]), np.array([1]), np.array([1]))
-except JavaError as error:
-    print(error)
-    print("left:", path.exists())
-"""
-
-
 def test_a_full_disk_leaves_nothing_behind(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", FULL_DISK, str(tmp_path / "full")]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert "File too large" in done.stdout, done
-    assert "left: False" in done.stdout, done
+    noise = np.random.default_rng(0)
 
+    def write() -> None:
+        with ImpactIndexWriter(tmp_path / "full") as writer:
+            for number in range(40):
+                text = noise.integers(33, 126, 100_000).astype(np.uint8).tobytes()
+                writer.add([str(number)], [text], *rows({1: 1}))
 
-def damaged_copy(written: Path, target: Path, name: str, place: float) -> Path:
-    shutil.copytree(written, target)
-    content = bytearray((target / name).read_bytes())
-    content[int(place * (len(content) - 1))] ^= 0x10
-    (target / name).write_bytes(content)
-    return target
-
-
-def test_a_sound_index_passes_the_check(index: ImpactIndex) -> None:
-    index.check()
+    with full_disk(300_000), pytest.raises(JavaError, match="File too large"):
+        write()
+    assert not (tmp_path / "full").exists()
 
 
 @pytest.mark.parametrize("place", [0.0, 0.3, 0.7, 1.0])
 def test_a_flipped_bit_is_found_in_every_file(written: Path, tmp_path: Path, place: float) -> None:
     for name in sorted(path.name for path in written.iterdir()):
-        copy = damaged_copy(written, tmp_path / f"damaged-{name}", name, place)
+        copy = Path(shutil.copytree(written, tmp_path / f"damaged-{name}"))
+        flip_bit(copy / name, place)
         with (
             pytest.raises((BundleError, JavaError), match=rf"(?s){name}.*(Restore|build)"),
             ImpactIndex.open(copy) as index,
@@ -247,24 +223,17 @@ def test_a_flipped_bit_is_found_in_every_file(written: Path, tmp_path: Path, pla
             index.check()
 
 
-def test_missing_pieces_are_found(written: Path, tmp_path: Path) -> None:
+def test_missing_and_cut_files_are_found(written: Path, tmp_path: Path) -> None:
     with pytest.raises(BundleError, match=r"absent can't be opened .* build the bundle again"):
         ImpactIndex.open(tmp_path / "absent")
     assert list(tmp_path.iterdir()) == []
     for name in sorted(path.name for path in written.iterdir()):
-        copy = tmp_path / f"without-{name}"
-        shutil.copytree(written, copy)
-        (copy / name).unlink()
-        with pytest.raises(BundleError, match="can't be opened"):
-            ImpactIndex.open(copy)
-
-
-def test_a_truncated_file_is_found(written: Path, tmp_path: Path) -> None:
-    for name in sorted(path.name for path in written.iterdir()):
-        copy = tmp_path / f"short-{name}"
-        shutil.copytree(written, copy)
+        copy = Path(shutil.copytree(written, tmp_path / name))
         with (copy / name).open("r+b") as file:
             file.truncate((copy / name).stat().st_size // 2)
+        with pytest.raises(BundleError, match="can't be opened"):
+            ImpactIndex.open(copy)
+        (copy / name).unlink()
         with pytest.raises(BundleError, match="can't be opened"):
             ImpactIndex.open(copy)
 

@@ -16,6 +16,7 @@ from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.sparse.jvm import DEFAULT_HEAP_MB, SEARCH_HEAP_MB, detach_thread, java_call, java_class
 
 from tests.lucene.support import named_query
+from tests.support.memory import held
 
 FOLDER = Path(__file__).parents[2]
 
@@ -128,20 +129,15 @@ def test_opening_and_closing_leaks_nothing(written: Path) -> None:
         index.check()
         index.close()
 
-    def held() -> tuple[int, int, int, int]:
-        maps = Path("/proc/self/maps").read_text("utf-8")
-        return (
-            len(list(Path("/proc/self/fd").iterdir())),
-            threading.active_count(),
-            java_threads(),
-            maps.count(str(written)),
-        )
+    def kept() -> tuple[int, int, int, int]:
+        found = held(os.getpid(), written)
+        return found.descriptors, found.mapped, threading.active_count(), java_threads()
 
     cycle()
-    before = held()
+    before = kept()
     for _ in range(50):
         cycle()
-    assert held() == before
+    assert kept() == before
 
 
 def test_it_starts_in_silence_and_leaves_the_rest_alone(tmp_path: Path) -> None:

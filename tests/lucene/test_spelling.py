@@ -1,6 +1,6 @@
 """Corrections and completions by the words of a corpus."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -19,20 +19,21 @@ TEXTS = (
 )
 
 
-def write(path: Path, *, spellings: bool) -> Path:
-    """The words of the texts, each with impact 1."""
-    rows = [sorted(set(words)) for words in words_of(TEXTS)]
+def write(path: Path, texts: Sequence[str], *, spellings: bool = True) -> Path:
+    """The words of texts, each with impact 1."""
+    rows = [sorted(set(words)) for words in words_of(texts)]
     names = sorted({word for row in rows for word in row})
     with ImpactIndexWriter(path, spellings=spellings) as writer:
-        documents = [orjson.dumps({"_id": str(i), "title": "", "text": text}) for i, text in enumerate(TEXTS)]
+        documents = [orjson.dumps({"_id": str(i), "title": "", "text": text}) for i, text in enumerate(texts)]
         terms = np.array([names.index(word) for row in rows for word in row])
-        writer.add(list("0123"), documents, np.cumsum([0, *map(len, rows)]), terms, np.ones_like(terms), names)
+        ids = [str(number) for number in range(len(texts))]
+        writer.add(ids, documents, np.cumsum([0, *map(len, rows)]), terms, np.ones_like(terms), names)
     return path
 
 
 @pytest.fixture(scope="module")
 def index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ImpactIndex]:
-    with ImpactIndex.open(write(tmp_path_factory.mktemp("spelling") / "index", spellings=True)) as index:
+    with ImpactIndex.open(write(tmp_path_factory.mktemp("spelling") / "index", TEXTS)) as index:
         yield index
 
 
@@ -68,14 +69,8 @@ def test_of_words_alike_the_most_frequent_is_taken(index: ImpactIndex) -> None:
 def frequent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ImpactIndex]:
     """An index of 1,000 documents, of which so many have each word of three or four letters."""
     numbers = {"dns": 50, "file": 60, "fly": 6, "map": 40, "ham": 30, "hum": 3, "cat": 4, "tool": 20, "toil": 5}
-    rows = [["all", *(word for word, number in numbers.items() if i < number)] for i in range(1000)]
-    path, names = tmp_path_factory.mktemp("frequent") / "index", ["all", *numbers]
-    with ImpactIndexWriter(path, spellings=True) as writer:
-        documents = [orjson.dumps({"_id": str(i), "text": " ".join(row)}) for i, row in enumerate(rows)]
-        terms = np.array([names.index(word) for row in rows for word in row])
-        indptr = np.cumsum([0, *map(len, rows)])
-        writer.add([str(i) for i in range(1000)], documents, indptr, terms, np.ones_like(terms), names)
-    with ImpactIndex.open(path) as index:
+    texts = [" ".join(["all", *(word for word, number in numbers.items() if i < number)]) for i in range(1000)]
+    with ImpactIndex.open(write(tmp_path_factory.mktemp("frequent") / "index", texts)) as index:
         yield index
 
 
@@ -119,7 +114,7 @@ def test_the_words_of_a_beginning(index: ImpactIndex, beginning: str, words: lis
 
 def test_an_index_may_have_no_spellings(index: ImpactIndex, tmp_path: Path) -> None:
     assert Spelling(index).available
-    with ImpactIndex.open(write(tmp_path / "plain", spellings=False)) as plain:
+    with ImpactIndex.open(write(tmp_path / "plain", TEXTS, spellings=False)) as plain:
         spelling = Spelling(plain)
         assert not spelling.available
         assert (spelling.corrections(["bycicle"]), spelling.completions("ch", 9)) == ([""], [])

@@ -16,6 +16,7 @@ from tokenizers import AddedToken, Tokenizer, normalizers
 from transformers import AutoTokenizer
 
 from tests.support.biencoder import save_biencoder
+from tests.support.tampering import edit_json
 from tests.support.tiny import tiny_documents
 
 TEXTS = [document.full_text for document in tiny_documents(30)]
@@ -83,9 +84,8 @@ def test_code_of_a_model_is_not_run_and_no_advice_is_given_to_run_it(
         modules[0]["type"] = "custom_st.Transformer"
         (path / "modules.json").write_text(json.dumps(modules))
     else:
-        config = json.loads((path / "config.json").read_text())
-        config |= {"model_type": "own", "auto_map": {"AutoConfig": "own.Config", "AutoModel": "own.Model"}}
-        (path / "config.json").write_text(json.dumps(config))
+        own = {"AutoConfig": "own.Config", "AutoModel": "own.Model"}
+        edit_json(path / "config.json", model_type="own", auto_map=own)
     with pytest.raises(ModelError, match="it needs code of its own, which is never run") as caught:
         load_biencoder(str(path), device="cpu")
     assert "trust_remote_code" not in str(caught.value)
@@ -119,29 +119,19 @@ def test_bfloat16_changes_little_and_is_another_model(encoder: BiEncoder, encode
 def test_the_fingerprint_sees_how_a_text_is_read(encoder: BiEncoder, encoder_folder: Path, tmp_path: Path) -> None:
     """By the settings of each module, its tokenizer, and the prompt that stands before every text by default."""
     found = {encoder.fingerprint}
-    for file in ("sentence_bert_config.json", "config_sentence_transformers.json", "tokenizer.json"):
-        other = shutil.copytree(encoder_folder, tmp_path / file)
-        content = json.loads((other / file).read_text("utf-8"))
-        if file == "config_sentence_transformers.json":
-            content |= {"prompts": {"a": "say: ", "query": ""}, "default_prompt_name": "a"}
-            (other / file).write_text(json.dumps(content), encoding="utf-8")
-            found.add(load_biencoder(str(other), device="cpu").fingerprint)
-            content["default_prompt_name"] = None
-        (other / file).write_text(json.dumps(content, indent=7), encoding="utf-8")
+    edits: list[tuple[str, dict[str, object]]] = [
+        ("sentence_bert_config.json", {"max_seq_length": 63}),
+        ("config_sentence_transformers.json", {"prompts": {"a": "say: "}, "default_prompt_name": "a"}),
+        ("config_sentence_transformers.json", {"prompts": {"a": "say: "}, "default_prompt_name": None}),
+        ("tokenizer.json", {"truncation": None}),
+        ("1_Pooling/config.json", {"pooling_mode": "cls"}),
+    ]
+    for number, (file, changes) in enumerate(edits):
+        other = Path(shutil.copytree(encoder_folder, tmp_path / str(number)))
+        assert load_biencoder(str(other), device="cpu").fingerprint == encoder.fingerprint
+        edit_json(other / file, **changes)
         found.add(load_biencoder(str(other), device="cpu").fingerprint)
-    assert len(found) == 5
-
-
-def test_the_fingerprint_sees_a_module_of_its_own_folder(
-    encoder: BiEncoder, encoder_folder: Path, tmp_path: Path
-) -> None:
-    other = Path(shutil.copytree(encoder_folder, tmp_path / "copy"))
-    assert load_biencoder(str(other), device="cpu").fingerprint == encoder.fingerprint
-    (pooling,) = other.glob("1_Pooling/config.json")
-    content = json.loads(pooling.read_text())
-    assert content["pooling_mode"] == "mean"
-    pooling.write_text(json.dumps({**content, "pooling_mode": "cls"}))
-    assert load_biencoder(str(other), device="cpu").fingerprint != encoder.fingerprint
+    assert len(found) == 6
 
 
 @pytest.mark.parametrize("kind", ["bert", "static"])

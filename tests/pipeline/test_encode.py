@@ -12,18 +12,18 @@ import numpy as np
 import pytest
 import torch
 from lightretriever.artifacts.corpus.beir import Corpus
-from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder
 from lightretriever.artifacts.pipeline.encode import encode_corpus
-from lightretriever.artifacts.pipeline.encoded import EncodedCorpus, TermCounts, TextStore
+from lightretriever.artifacts.pipeline.encoded import EncodedCorpus, TextStore
 from lightretriever.artifacts.pipeline.encoders import Encoders, resolved
 from lightretriever.artifacts.pipeline.language_model import LanguageModel
 from lightretriever.artifacts.pipeline.model import Backbone
 from lightretriever.artifacts.pipeline.recipe import EncodeRecipe
-from lightretriever.artifacts.pipeline.terms import SparseLeg, encoded_batches
-from lightretriever.artifacts.sparse.vocabulary import Vocabulary
 
 from tests.faults.builds import files
+from tests.support.commands import run
 from tests.support.models import write_corpus
+from tests.support.recipes import write_recipe
+from tests.support.tiny import tiny_documents
 
 SETTINGS = EncodeRecipe(max_length=48, top_k=20, batch_tokens=256, shard_size=8)
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -47,14 +47,6 @@ def test_batched_encoding_equals_one_document_at_a_time_by_the_formulas(any_back
         assert impacts.min() >= np.sort(np.round(100 * weights))[-20] - 1  # the largest were kept
 
 
-def test_end_token_is_pooled_even_when_a_document_is_cut(backbone: Backbone) -> None:
-    """A document longer than max_length keeps [bos] and <eos>: the text behind the cut changes nothing."""
-    encoder = LanguageModel.of(backbone, SETTINGS)
-    first, second = (encoder.encode_documents(["search engine " * times]) for times in (100, 200))
-    np.testing.assert_array_equal(first.dense, second.dense)
-    np.testing.assert_array_equal((first.sparse or [])[0], (second.sparse or [])[0])
-
-
 def test_documents_that_are_cut_are_counted(backbone: Backbone, tmp_path: Path) -> None:
     document = next(iter(Corpus(write_corpus(tmp_path / "corpus.jsonl", 12))))
     lengths = {}
@@ -74,56 +66,32 @@ def test_documents_that_are_cut_are_counted(backbone: Backbone, tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_killed_and_started_again_it_ends_byte_identical(model_folder: Path, tmp_path: Path) -> None:
-    """A real process is killed by SIGKILL while it encodes, twice, then finishes. So it is over a changed corpus."""
-    corpus = write_corpus(tmp_path / "corpus.jsonl", 60)
-    script = (
-        "import sys; from pathlib import Path\n"
-        "from lightretriever.artifacts.corpus.beir import Corpus\n"
-        "from lightretriever.artifacts.pipeline.encode import encode_corpus\n"
-        "from lightretriever.artifacts.pipeline.encoded import EncodedCorpus\n"
-        "from lightretriever.artifacts.pipeline.encoders import Encoders\n"
-        "from lightretriever.artifacts.pipeline.language_model import LanguageModel\n"
-        "from lightretriever.artifacts.pipeline.recipe import EncodeRecipe, ModelRecipe\n"
-        "from lightretriever.artifacts.pipeline.model import load_model\n"
-        "backbone = load_model(ModelRecipe(path=sys.argv[1], device='cpu'), Path(sys.argv[3]))\n"
-        "settings = EncodeRecipe(max_length=48, top_k=20, batch_tokens=256, shard_size=2)\n"
-        "encoders = Encoders(LanguageModel.of(backbone, settings), None, settings)\n"
-        "corpus = EncodedCorpus.of(Corpus(Path(sys.argv[2])), Path(sys.argv[3]) / 'encoded')\n"
-        "encode_corpus(encoders, corpus, Path(sys.argv[3]) / 'encode')\n"
-    )
-
-    def start(work: Path) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-c", script, str(model_folder), str(corpus), str(work)]
-        return subprocess.Popen(command, cwd=REPOSITORY, stderr=subprocess.DEVNULL)
-
-    def kill_when(texts: int) -> None:
-        """Kill it once it has kept so many more texts."""
-        process, before = start(tmp_path / "killed"), kept()
-        while kept() < before + texts and process.poll() is None:
-            time.sleep(0.001)
-        process.send_signal(signal.SIGKILL)
-        assert process.wait() == -signal.SIGKILL
+def test_killed_over_a_changed_corpus_and_started_again_it_ends_byte_identical(
+    model_folder: Path, tmp_path: Path
+) -> None:
+    """A real process is killed by SIGKILL while it encodes what is new, twice, then finishes. Of a corpus that does not
+    change see `tests.faults.test_pipeline_kill`."""
+    encode = {"max_length": 48, "top_k": 20, "batch_tokens": 256, "shard_size": 2}
+    recipe = write_recipe(tmp_path, model_folder, documents=60, tasks={"web": ""}, encode=encode)
+    command = [sys.executable, "-m", "lightretriever.service.cli", "encode", str(recipe)]
+    run("encode", recipe)
+    added = [{"_id": f"new-{number}", "text": f"a new text {number}"} for number in range(41)]
+    lines = (tmp_path / "corpus.jsonl").read_text("utf-8").splitlines()[5:]
+    (tmp_path / "corpus.jsonl").write_text("\n".join([*map(json.dumps, added), *lines]), encoding="utf-8")
 
     def kept() -> int:
-        return sum(file.stat().st_size // 16 for file in (tmp_path / "killed" / "encode").glob("run-*/texts"))
+        return sum(file.stat().st_size // 16 for file in (tmp_path / "work" / "encode").glob("run-*/texts"))
 
-    for texts in (1, 8):
-        kill_when(texts)
-    assert 9 <= kept() < 60
-    assert not (tmp_path / "killed" / "encode" / "corpus.json").exists()
-    for work in ("killed", "whole"):
-        assert start(tmp_path / work).wait() == 0
-    assert kept() == 60
-    assert files(tmp_path / "killed" / "encode") == files(tmp_path / "whole" / "encode")
-    lines = corpus.read_text("utf-8").splitlines()
-    added = [json.dumps({"_id": f"new-{number}", "text": f"a new text {number}"}) for number in range(41)]
-    corpus.write_text("".join(f"{line}\n" for line in [*added, *lines[5:]]), encoding="utf-8")
-    for texts in (3, 7):
-        kill_when(texts)
-    for work in ("killed", "fresh"):
-        assert start(tmp_path / work).wait() == 0
-    assert files(tmp_path / "killed" / "encode") == files(tmp_path / "fresh" / "encode")
+    for texts in (3, 7):  # it is killed once it has kept so many more
+        before = kept()
+        with subprocess.Popen(command, cwd=REPOSITORY, stderr=subprocess.DEVNULL) as process:
+            while kept() < before + texts and process.poll() is None:
+                time.sleep(0.001)
+            process.send_signal(signal.SIGKILL)
+        assert process.returncode == -signal.SIGKILL
+    run("encode", recipe)
+    run("encode", recipe, "--work", tmp_path / "fresh")
+    assert files(tmp_path / "work" / "encode") == files(tmp_path / "fresh" / "encode")
 
 
 def test_what_a_stopped_run_left_half_made_is_gone(backbone: Backbone, tmp_path: Path) -> None:
@@ -140,34 +108,12 @@ def test_what_a_stopped_run_left_half_made_is_gone(backbone: Backbone, tmp_path:
     assert files(work) == whole
 
 
-def test_impacts_of_bm25(backbone: Backbone, tmp_path: Path) -> None:
-    corpus = EncodedCorpus.of(Corpus(write_corpus(tmp_path / "corpus.jsonl", 20)), tmp_path / "encoded")
-    texts = list(corpus.texts())
+def test_beside_bm25_a_model_gives_dense_vectors_alone(backbone: Backbone) -> None:
     settings = SETTINGS.model_copy(update={"impacts": "bm25", "top_k": None})
-    encoder = LanguageModel.of(backbone, settings)
-    encode_corpus(Encoders(encoder, None, settings), corpus, tmp_path / "encode")
-    (tmp_path / "tokenizer.json").write_bytes(encoder.tokenizer_json)
-    (tmp_path / "backbone.json").write_text('{"lowercase": true}')
-    tokens = Vocabulary(backbone.tokenizer, None)
-    leg = SparseLeg(tokens, False, 100, 0.9, 0.4, 1.0, backbone.tokenizer, None)
-    (made, *_) = batches = list(encoded_batches(tmp_path, corpus, leg))
-    assert sum(len(batch.ids) for batch in batches) == 20
-    counted = Bm25Encoder.of(TermCounts.of(tokens.terms_of(texts)), tokens, quantization=100, k1=0.9, b=0.4)
-    expected = [
-        {
-            int(counted.numbers.names[term]): impact
-            for term, impact in zip(terms.tolist(), impacts.tolist(), strict=True)
-        }
-        for terms, impacts in counted.impacts(texts)
-    ]
-    learned = LanguageModel.of(backbone, settings.model_copy(update={"impacts": "learned"})).encode_documents(texts)
-    np.testing.assert_allclose(made.dense, learned.dense[: len(made.ids)], atol=1e-3)
-    for row in range(len(made.ids)):
-        part = slice(made.indptr[row], made.indptr[row + 1])
-        assert dict(zip(made.terms[part].tolist(), made.impacts[part].tolist(), strict=True)) == expected[row]
-        assert (np.diff(made.terms[part]) > 0).all()
-    assert not encoder.has_sparse
-    assert encoder.encode_queries(["music"]).sparse is None
+    encoder, learned = (LanguageModel.of(backbone, one) for one in (settings, SETTINGS))
+    assert (encoder.has_sparse, encoder.encode_queries(["music"]).sparse) == (False, None)
+    texts = [document.full_text for document in tiny_documents(20)]
+    np.testing.assert_allclose(encoder.encode_documents(texts).dense, learned.encode_documents(texts).dense, atol=1e-3)
 
 
 def test_an_adapter_says_what_the_sparse_leg_is_made_of(tmp_path: Path) -> None:

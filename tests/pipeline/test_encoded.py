@@ -2,7 +2,6 @@
 
 import json
 import os
-import resource
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -34,6 +33,7 @@ from lightretriever.artifacts.sparse.vocabulary import Vocabulary
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 
 from tests.faults.builds import files
+from tests.support.disk import full_disk
 from tests.support.tiny import tiny_documents, train_tokenizer
 
 ENGLISH = Vocabulary(None, "english")
@@ -221,13 +221,8 @@ def test_a_run_that_was_killed_counts_as_far_as_its_texts_are_whole(
 
 def test_a_full_disk_is_an_error_that_names_the_file_and_loses_nothing(tmp_path: Path) -> None:
     texts, store = text_digests(map(str, range(64))), TextStore.begin(tmp_path / "store", PLAN)
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (300, limits[1]))
-    try:
-        with pytest.raises(DiskError, match=r"run-\w{8}-\w{32}/\w+ can't be written: File too large"):
-            add(store, *np.split(texts, 8))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    with full_disk(300), pytest.raises(DiskError, match=r"run-\w{8}-\w{32}/\w+ can't be written: File too large"):
+        add(store, *np.split(texts, 8))
     missing = store.find(texts) < 0
     assert 0 < missing.sum() < 64
     add(store, texts[missing])

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import ModelError
 from lightretriever.artifacts.pipeline.biencoder import load_biencoder
@@ -15,11 +14,10 @@ from lightretriever.artifacts.pipeline.language_model import LanguageModel
 from lightretriever.artifacts.pipeline.model import Backbone
 from lightretriever.artifacts.pipeline.recipe import ModelRecipe, Recipe, read_recipe
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from tokenizers import Tokenizer
 
 from tests.artifacts.test_evaluate import QRELS, QUERIES, runs_in, write_dataset
-from tests.support.biencoder import save_biencoder
+from tests.support.biencoder import save_biencoder, save_static
 from tests.support.commands import run
 from tests.support.recipes import write_recipe
 from tests.support.searching import evaluate_bundle
@@ -109,10 +107,7 @@ def biencoder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     if request.param == "transformer":
         return save_biencoder(folder / "model")
     train_tokenizer(folder / "tokenizer.json", [document.full_text for document in tiny_documents(80)])
-    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    rows = torch.randn(tokenizer.get_vocab_size(), 16, generator=torch.Generator().manual_seed(3))
-    model = SentenceTransformer(modules=[StaticEmbedding(tokenizer, embedding_weights=rows)], device="cpu")
-    model.save(str(folder / "model"), create_model_card=False)
+    save_static(folder / "model", Tokenizer.from_file(str(folder / "tokenizer.json")), 16)
     return folder / "model"
 
 
@@ -138,9 +133,7 @@ def test_static_embeddings_are_the_states_of_their_tokens(tmp_path: Path) -> Non
     train_tokenizer(tmp_path / "tokenizer.json", [document.full_text for document in tiny_documents(40)])
     tokenizer = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
     tokenizer.add_special_tokens(["<s>"])
-    rows = torch.randn(tokenizer.get_vocab_size(), 8, generator=torch.Generator().manual_seed(3))
-    model = SentenceTransformer(modules=[StaticEmbedding(tokenizer, embedding_weights=rows)], device="cpu")
-    model.save(str(tmp_path / "model"), create_model_card=False)
+    rows = save_static(tmp_path / "model", tokenizer, 8)
     encoder = load_biencoder(str(tmp_path / "model"), device="cpu")
     np.testing.assert_array_equal(token_rows(encoder, "", tmp_path), rows.numpy())
     assert encoder.longest is None

@@ -1,4 +1,3 @@
-import json
 import shutil
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from lightretriever.artifacts.tokens.table import TokenTable
 from tests.pipeline.test_distil import COUNT, QUERIES, write_recipe
 from tests.support.biencoder import save_biencoder
 from tests.support.commands import run
+from tests.support.judged import write_queries
 from tests.support.models import write_corpus
 from tests.support.recipes import change
 
@@ -25,10 +25,8 @@ FIT = {"epochs": 3, "batch_size": 32, "learning_rate": 0.02, "held_out": 40}
 def table(encoder_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A general table of the tiny encoder, made by the command."""
     here = tmp_path_factory.mktemp("general")
-    (here / "texts").mkdir()
+    write_queries(here / "texts", QUERIES)
     write_corpus(here / "texts" / "corpus.jsonl", COUNT)
-    lines = [json.dumps({"_id": f"q{number}", "text": text}) for number, text in enumerate(QUERIES)]
-    (here / "texts" / "queries.jsonl").write_text("\n".join(lines) + "\n")
     content = {
         "model": {"path": str(encoder_folder), "device": "cpu"},
         "licence": "MIT",

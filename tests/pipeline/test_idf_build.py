@@ -133,23 +133,6 @@ def test_one_encoding_gives_bundles_of_several_sizes_and_of_both_kinds(built: Pa
         assert impacts(index, bundle.manifest.vocab_size) == best(everything, 3)
 
 
-def test_cutting_twice_is_cutting_once(built: Path, tmp_path: Path) -> None:
-    run("index", built, "--top-k", "7", "--overwrite")
-    change(built, {"encode.top_k": 7})
-    run("build", built, "--work", tmp_path / "work2", "--output", tmp_path / "once")
-    with opened(tmp_path / "bundle") as (twice, first), opened(tmp_path / "once") as (once, second):
-        assert twice.manifest.sparse == once.manifest.sparse
-        assert impacts(first, twice.manifest.vocab_size) == impacts(second, once.manifest.vocab_size)
-
-
-def test_without_weights_the_adapter_makes_a_bundle_of_counts(recipe: Path, tmp_path: Path) -> None:
-    change(recipe, {"model.idf": None})
-    run("build", recipe)
-    with opened(tmp_path / "bundle") as (bundle, _):
-        assert (bundle.manifest.sparse.query_weights, bundle.idf()) == ("count", None)
-    assert not (tmp_path / "work" / "idf.npy").exists()
-
-
 def test_weights_can_be_those_of_the_corpus_itself_from_the_same_encoding(
     built: Path, tmp_path: Path, idf: npt.NDArray[np.float32]
 ) -> None:
@@ -188,15 +171,6 @@ def test_an_adapter_can_say_that_its_weights_are_not_for_the_query(recipe: Path,
     expected = rows * weights[:, None]
     found = bundle.table(task).rows(np.arange(plain.vocab_size))
     np.testing.assert_allclose(found, expected[:, : found.shape[1]], rtol=1e-5, atol=1e-6)
-
-
-def test_a_file_can_be_named_instead(recipe: Path, tmp_path: Path, idf: npt.NDArray[np.float32]) -> None:
-    save_idf(tmp_path / "other.npy", idf * 2)
-    change(recipe, {"model.adapter": None, "model.idf": str(tmp_path / "other.npy")})
-    run("build", recipe)
-    found = Bundle.open(tmp_path / "bundle").idf()
-    assert found is not None
-    np.testing.assert_array_equal(found, idf * 2)
 
 
 def test_changed_weights_are_noticed(built: Path, tmp_path: Path, idf: npt.NDArray[np.float32]) -> None:

@@ -3,6 +3,7 @@ import os
 import shutil
 import subprocess
 import sys
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,7 +22,7 @@ from lightretriever.artifacts.pipeline.recipe import ModelDtype
 from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
-from peft import LoraConfig, TaskType, get_peft_model
+from peft import LoraConfig, PeftModel, TaskType, get_peft_model
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from transformers import (
@@ -45,24 +46,26 @@ from tests.support.biencoder import save_biencoder
 from tests.support.commands import run
 from tests.support.models import load, save_model
 from tests.support.recipes import write_recipe
+from tests.support.tampering import edit_json
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
-def test_adapter_changes_the_states_as_peft_itself_does(model_folder: Path, tmp_path: Path) -> None:
-    base = AutoModelForCausalLM.from_pretrained(model_folder)
-    torch.manual_seed(1)
-    adapted = get_peft_model(base, LoraConfig(r=4, lora_alpha=8, init_lora_weights=False, target_modules=["q_proj"]))
+@pytest.mark.parametrize("part", [AutoModelForCausalLM, AutoModel])
+def test_an_adapter_changes_the_states_as_peft_itself_does(model_folder: Path, tmp_path: Path, part: Any) -> None:
+    """Also one of the decoder alone: `AutoModel` checkpoints name their layers without the `model.` in front."""
+    adapted = with_adapter(part.from_pretrained(model_folder))
     adapted.save_pretrained(str(tmp_path / "adapter"))
     ids = torch.tensor([[1, 50, 60, 2]])
-    with torch.inference_mode():
-        expected = adapted(input_ids=ids).logits
     loaded = load(model_folder, tmp_path / "w", adapter=str(tmp_path / "adapter"))
     plain = load(model_folder, tmp_path / "w")
+    read = attrgetter("model" if part is AutoModelForCausalLM else "decoder")
     with torch.inference_mode():
-        torch.testing.assert_close(loaded.model(input_ids=ids).logits, expected, atol=1e-4, rtol=1e-4)
-        assert (plain.model(input_ids=ids).logits - expected).abs().max() > 1e-2
+        expected = adapted(input_ids=ids)[0]
+        torch.testing.assert_close(read(loaded)(input_ids=ids)[0], expected, atol=1e-4, rtol=1e-4)
+        assert (read(plain)(input_ids=ids)[0] - expected).abs().max() > 1e-2
     assert loaded.fingerprint != plain.fingerprint
+    assert not [name for name, _ in loaded.model.named_parameters() if "lora" in name]
 
 
 def test_head_has_one_row_per_tokenizer_id(model_folder: Path, tmp_path: Path) -> None:
@@ -107,7 +110,7 @@ def test_a_tokenizer_larger_than_the_model_is_refused(model_folder: Path, tmp_pa
 
 def test_special_ids_beyond_the_embedding_are_no_obstacle(model_folder: Path, tmp_path: Path) -> None:
     """As in Gemma 3: a special token that only the multimodal model has an embedding for."""
-    folder = copy(model_folder, tmp_path / "surplus")
+    folder = Path(shutil.copytree(model_folder, tmp_path / "surplus"))
     model = AutoModelForCausalLM.from_pretrained(folder)
     model.resize_token_embeddings(model.config.vocab_size - 5)  # as many rows as ids
     model.save_pretrained(folder)
@@ -120,20 +123,6 @@ def test_special_ids_beyond_the_embedding_are_no_obstacle(model_folder: Path, tm
     assert rows.shape == (backbone.vocab_size, 32)
     assert not rows[-1].any()
     assert rows[:-1].any(axis=1).all()
-
-
-def test_an_adapter_of_the_decoder_alone_is_applied(model_folder: Path, tmp_path: Path) -> None:
-    """`AutoModel` checkpoints name their layers without the `model.` in front."""
-    base = AutoModel.from_pretrained(model_folder)
-    torch.manual_seed(1)
-    adapted = get_peft_model(base, LoraConfig(r=4, lora_alpha=8, init_lora_weights=False, target_modules=["q_proj"]))
-    adapted.save_pretrained(str(tmp_path / "adapter"))
-    ids = torch.tensor([[1, 50, 60, 2]])
-    loaded = load(model_folder, tmp_path / "w", adapter=str(tmp_path / "adapter"))
-    with torch.inference_mode():
-        expected = adapted(input_ids=ids)[0]
-        torch.testing.assert_close(loaded.decoder(input_ids=ids)[0], expected, atol=1e-4, rtol=1e-4)
-    assert not [name for name, _ in loaded.model.named_parameters() if "lora" in name]
 
 
 def test_a_centred_head_is_the_same_language_model(model_folder: Path, tmp_path: Path) -> None:
@@ -153,9 +142,8 @@ def test_a_centred_head_is_the_same_language_model(model_folder: Path, tmp_path:
 
 
 def test_a_head_tied_to_the_embedding_is_untied_before_it_is_centred(model_folder: Path, tmp_path: Path) -> None:
-    folder = copy(model_folder, tmp_path / "tied")
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"tie_word_embeddings": True}))
+    folder = Path(shutil.copytree(model_folder, tmp_path / "tied"))
+    edit_json(folder / "config.json", tie_word_embeddings=True)
     plain = load(folder, tmp_path)
     centred = load(folder, tmp_path, centre_head=True)
     assert torch.equal(embedding_of(centred), embedding_of(plain))
@@ -203,7 +191,7 @@ def test_a_model_without_a_start_token_has_none(tmp_path: Path) -> None:
 
 def test_a_checkpoint_without_its_head_is_refused(model_folder: Path, tmp_path: Path) -> None:
     """It would get a random one, another at every start."""
-    folder = copy(model_folder, tmp_path / "headless")
+    folder = Path(shutil.copytree(model_folder, tmp_path / "headless"))
     weights = load_file(folder / "model.safetensors")
     save_file(
         {name: value for name, value in weights.items() if name != "lm_head.weight"},
@@ -218,7 +206,7 @@ def test_a_checkpoint_without_its_head_is_refused(model_folder: Path, tmp_path: 
     "change", ["config.json", "adapter_config.json", "adapter_model.safetensors", "model.safetensors", "dtype"]
 )
 def test_whatever_changes_a_vector_changes_the_fingerprint(model_folder: Path, tmp_path: Path, change: str) -> None:
-    model = copy(model_folder, tmp_path / "model")
+    model = Path(shutil.copytree(model_folder, tmp_path / "model"))
     adapter = save_adapter(model_folder, tmp_path / "adapter")
 
     def identity(dtype: ModelDtype = "float32") -> str:
@@ -231,10 +219,7 @@ def test_whatever_changes_a_vector_changes_the_fingerprint(model_folder: Path, t
         return
     file = (adapter if change.startswith("adapter") else model) / change
     if change.endswith(".json"):
-        content = json.loads(file.read_text())
-        key, value = ("lora_alpha", 1) if "adapter" in change else ("rms_norm_eps", 0.5)
-        content[key] = value
-        file.write_text(json.dumps(content))
+        edit_json(file, **({"lora_alpha": 1} if "adapter" in change else {"rms_norm_eps": 0.5}))
     else:
         weights = load_file(file)
         save_file({name: value + 0.1 for name, value in weights.items()}, file, metadata={"format": "pt"})
@@ -245,7 +230,7 @@ def test_whatever_changes_a_vector_changes_the_fingerprint(model_folder: Path, t
 def test_a_hub_id_is_found_in_the_local_cache_and_hashed(model_folder: Path, tmp_path: Path) -> None:
     """The layout of the hub's cache, without the hub; in a process of its own, which reads the setting at its start."""
     repository = tmp_path / "cache" / "models--some--Tiny-1.5B"
-    copy(model_folder, repository / "snapshots" / "0123abc")
+    shutil.copytree(model_folder, repository / "snapshots" / "0123abc")
     (repository / "refs").mkdir()
     (repository / "refs" / "main").write_text("0123abc")
     script = (
@@ -265,11 +250,9 @@ def test_a_hub_id_is_found_in_the_local_cache_and_hashed(model_folder: Path, tmp
 
 
 def test_no_code_of_the_model_is_run(model_folder: Path, tmp_path: Path) -> None:
-    folder = copy(model_folder, tmp_path / "evil")
-    content = json.loads((folder / "config.json").read_text())
-    content["model_type"] = "evil"
-    content["auto_map"] = {"AutoConfig": "evil.EvilConfig", "AutoModelForCausalLM": "evil.EvilModel"}
-    (folder / "config.json").write_text(json.dumps(content))
+    folder = Path(shutil.copytree(model_folder, tmp_path / "evil"))
+    own = {"AutoConfig": "evil.EvilConfig", "AutoModelForCausalLM": "evil.EvilModel"}
+    edit_json(folder / "config.json", model_type="evil", auto_map=own)
     (folder / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
     with pytest.raises(ModelError, match="code of its own, which is never run"):
         load(folder, tmp_path)
@@ -286,27 +269,24 @@ def test_an_impossible_device_is_named(
 
 
 def test_truncated_weights_are_named(model_folder: Path, tmp_path: Path) -> None:
-    folder = copy(model_folder, tmp_path / "short")
+    folder = Path(shutil.copytree(model_folder, tmp_path / "short"))
     content = (folder / "model.safetensors").read_bytes()
     (folder / "model.safetensors").write_bytes(content[: len(content) // 2])
     with pytest.raises(ModelError, match="short: the model can't be loaded"):
         load(folder, tmp_path)
 
 
-def copy(source: Path, target: Path) -> Path:
-    shutil.copytree(source, target)
-    return target
-
-
 def embedding_of(backbone: Backbone) -> torch.Tensor:
     return cast(torch.nn.Embedding, backbone.model.get_input_embeddings()).weight
 
 
-def save_adapter(model_folder: Path, folder: Path) -> Path:
-    base = AutoModelForCausalLM.from_pretrained(model_folder)
+def with_adapter(base: Any) -> PeftModel:
     torch.manual_seed(1)
-    config = LoraConfig(r=4, lora_alpha=8, init_lora_weights=False, target_modules=["q_proj"])
-    get_peft_model(base, config).save_pretrained(str(folder))
+    return get_peft_model(base, LoraConfig(r=4, lora_alpha=8, init_lora_weights=False, target_modules=["q_proj"]))
+
+
+def save_adapter(model_folder: Path, folder: Path) -> Path:
+    with_adapter(AutoModelForCausalLM.from_pretrained(model_folder)).save_pretrained(str(folder))
     return folder
 
 
@@ -397,8 +377,7 @@ def test_a_model_without_such_a_table_is_left_as_it_is(kind: str) -> None:
 def test_what_a_folder_says_counts_where_it_is_less(tmp_path: Path) -> None:
     folder = save(tmp_path / "model", ENCODERS["roberta"][0])
     for stated, longest in ((12, 12), (42, 40), (512, 40)):
-        settings = json.loads((folder / "sentence_bert_config.json").read_text()) | {"max_seq_length": stated}
-        (folder / "sentence_bert_config.json").write_text(json.dumps(settings))
+        edit_json(folder / "sentence_bert_config.json", max_seq_length=stated)
         assert load_biencoder(str(folder), device="cpu").longest == longest
 
 

@@ -16,7 +16,7 @@ from lightretriever.artifacts.pipeline.recipe import Recipe, read_recipe
 
 from tests.support.biencoder import save_biencoder
 from tests.support.commands import invoke, run
-from tests.support.models import write_corpus
+from tests.support.models import SHAPE, write_corpus
 from tests.support.recipes import write_recipe
 
 DOCUMENTS = 120
@@ -47,7 +47,7 @@ def changed(recipe: Path, **values: object) -> Path:
 @pytest.mark.slow
 def test_sentences_that_the_teacher_reads_are_trained_on(recipe: Path, tmp_path: Path) -> None:
     """The teacher stands in another space than this untrained model, so what it teaches is seen."""
-    teacher = save_biencoder(tmp_path / "teacher", hidden_size=load_width(recipe))
+    teacher = save_biencoder(tmp_path / "teacher", hidden_size=SHAPE["hidden_size"])
     other = changed(recipe, refine=REFINE | {"teacher": str(teacher), "sentences": 60})
     run("build", other)
     bundle, encoder = Bundle.open(tmp_path / "bundle"), load_biencoder(str(teacher), device="cpu")
@@ -66,12 +66,6 @@ def test_a_teacher_of_another_size_is_refused(recipe: Path, tmp_path: Path) -> N
     other = changed(recipe, refine=REFINE | {"teacher": str(teacher)})
     result = invoke("build", other)
     assert "refine.teacher: the vectors of teacher have 16 values" in str(result.exception)
-
-
-def load_width(recipe: Path) -> int:
-    model = yaml.safe_load(recipe.read_text())["model"]["path"]
-    width: int = json.loads((Path(model) / "config.json").read_text())["hidden_size"]
-    return width
 
 
 def cosine(bundle: Bundle, work: Path) -> float:

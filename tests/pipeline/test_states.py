@@ -26,16 +26,6 @@ def test_one_pass_under_the_block_mask_equals_token_by_token(any_backbone: Backb
     assert (naive[0] - naive[1]).abs().max() > 1e-2  # tokens do differ: equality above is no accident
 
 
-def test_without_the_mask_the_states_would_differ(backbone: Backbone) -> None:
-    prefix = instruction_prefix(backbone, INSTRUCTION)
-    pairs = torch.stack([TOKENS, torch.full_like(TOKENS, backbone.eos_id)], dim=1).flatten()
-    ids = torch.cat([torch.tensor(prefix), pairs])[None]
-    with torch.inference_mode():
-        causal = backbone.decoder(input_ids=ids, use_cache=False)[0][0, len(prefix) + 1 :: 2]
-        naive = token_states_naive(backbone, prefix, TOKENS)
-    assert (causal[1:] - naive[1:]).abs().max() > 1e-2
-
-
 @pytest.mark.parametrize(
     ("both_ways", "expected"),
     [

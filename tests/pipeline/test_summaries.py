@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -19,7 +20,8 @@ from lightretriever.service.cli import COMMANDS
 
 from tests.support.biencoder import save_biencoder
 from tests.support.commands import invoke
-from tests.support.models import write_corpus
+from tests.support.judged import write_judged
+from tests.support.recipes import change, write_recipe
 from tests.support.toy import save_toy_model, write_toy_set
 
 for _command in COMMANDS.values():
@@ -40,34 +42,17 @@ PAGE = Path(__file__).parents[2] / "docs" / "commands.md"
 def place(tmp_path_factory: pytest.TempPathFactory, model_folder: Path) -> Path:
     """A folder with a recipe of every stage, a test collection and a recipe of a training."""
     folder = tmp_path_factory.mktemp("summaries")
-    content: dict[str, Any] = {
-        "name": "tiny",
-        "model": {"path": str(model_folder), "device": "cpu"},
-        "corpus": {"path": str(write_corpus(folder / "corpus.jsonl", 40)), "name": "tiny", "skip_bad": True},
-        "tasks": {"web": "Find it", "fact": ""},
-        "default_task": "web",
-        "encode": {"max_length": 32, "top_k": 20, "shard_size": 16},
-        "index": {"factory": "Flat"},
-        "refine": {"batch_size": 8, "epochs": 2},
-        "work": str(folder / "work"),
-        "output": str(folder / "bundle"),
-    }
+    sections = {"encode": {"max_length": 32, "top_k": 20, "shard_size": 16}, "refine": {"batch_size": 8, "epochs": 2}}
+    index, tasks = {"factory": "Flat"}, {"web": "Find it", "fact": ""}
+    recipe = write_recipe(folder, model_folder, documents=40, tasks=tasks, index=index, **sections)
+    change(recipe, {"corpus.skip_bad": True})
     with (folder / "corpus.jsonl").open("a") as corpus:
         corpus.write("nonsense\n")
-    write_recipe(folder / "recipe.yaml", content)
-    changes: dict[str, Any] = {"model": {"path": str(save_biencoder(folder / "biencoder")), "device": "cpu"}}
-    del content["refine"]
-    changes |= {"distil": {"epochs": 1, "batch_size": 16, "held_out": 4}, "tasks": {"web": ""}}
-    changes |= {"encode": {}, "work": str(folder / "distilled")}
-    write_recipe(folder / "distil.yaml", content | changes)
-    (folder / "qrels").mkdir()
-    (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq1\tmusic\t1\n")
-    (folder / "queries.jsonl").write_text('{"_id": "q1", "text": "playlists and a small library"}\n')
-    return folder
-
-
-def write_recipe(file: Path, content: dict[str, Any]) -> None:
-    file.write_text(yaml.safe_dump({key: value for key, value in content.items() if value is not None}))
+    distil = Path(shutil.copy(recipe, folder / "distil.yaml"))
+    changes = {"model.path": str(save_biencoder(folder / "biencoder")), "work": str(folder / "distilled")}
+    fit = {"epochs": 1, "batch_size": 16, "held_out": 4}
+    change(distil, {**changes, "distil": fit, "tasks": {"web": ""}, "encode": {}}, without="refine")
+    return write_judged(folder, {"q1": "playlists and a small library"}, {"q1": {"music": 1}})
 
 
 def summary(*words: object, status: int = 0) -> dict[str, Any]:
@@ -148,7 +133,7 @@ def test_training_says_how_far_it_is(place: Path, tmp_path: Path) -> None:
         "work": str(tmp_path / "work"),
         "output": str(tmp_path / "adapter"),
     }
-    write_recipe(tmp_path / "train.yaml", content)
+    (tmp_path / "train.yaml").write_text(yaml.safe_dump(content))
     begun = summary("train", tmp_path / "train.yaml", "--minutes", 0)
     assert (begun["finished"], begun["steps_done"], begun["steps"]) == (False, 1, 2)
     assert begun["pairs"] == len(json.loads((tmp_path / "work" / "data" / "pairs" / "examples.json").read_text()))

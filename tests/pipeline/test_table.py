@@ -13,7 +13,6 @@ from lightretriever.artifacts.pipeline.language_model import LanguageModel, inst
 from lightretriever.artifacts.pipeline.model import Backbone
 from lightretriever.artifacts.pipeline.recipe import Recipe, read_recipe
 from lightretriever.artifacts.pipeline.stages import load_recipe_encoders, run_tables
-from lightretriever.artifacts.tokens.table import TokenTable, write_table
 from pydantic import ValidationError
 
 from tests.support.recipes import write_recipe
@@ -37,18 +36,6 @@ def test_every_row_equals_the_token_by_token_forward_pass(any_backbone: Backbone
         every = torch.arange(any_backbone.vocab_size)
         expected = token_states_naive(any_backbone, instruction_prefix(any_backbone, INSTRUCTION), every)
     np.testing.assert_allclose(rows, expected.numpy(), atol=2e-5, rtol=1e-4)
-
-
-def test_lookup_mean_normalise_equals_encoding_through_the_model(backbone: Backbone, tmp_path: Path) -> None:
-    """q = normalise(mean_i e(t_i)): once from the stored table, once by the model for this query's own tokens."""
-    write_table(tmp_path / "task.npy", token_rows(LanguageModel.of(backbone), INSTRUCTION, tmp_path), "float32")
-    ids = backbone.tokenizer.encode("Plays music music from the terminal")
-    with torch.inference_mode():
-        prefix = instruction_prefix(backbone, INSTRUCTION)
-        states = token_states_naive(backbone, prefix, torch.from_numpy(ids).long())
-    expected = torch.nn.functional.normalize(states.mean(dim=0), dim=0).numpy()
-    mean = TokenTable.open(tmp_path / "task.npy").rows(ids).mean(axis=0)
-    np.testing.assert_allclose(mean / np.linalg.norm(mean), expected, atol=1e-5)
 
 
 def test_rows_of_a_stopped_run_are_kept(backbone: Backbone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

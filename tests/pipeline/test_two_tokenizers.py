@@ -121,10 +121,8 @@ def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def counted(encoder: TextModel, query: str, terms: list[dict[str, Any]]) -> dict[int, float]:
-    counts: Counter[int] = Counter()
-    weights: dict[int, float] = dict.fromkeys(encoder.tokenizer.query_ids(query), 0.0)
-    counts.update(encoder.tokenizer.query_ids(query))
-    weights |= {token: float(count) for token, count in counts.items()}
+    counts = Counter(encoder.tokenizer.query_ids(query))
+    weights = {token: float(count) for token, count in counts.items()}
     for term in terms:
         for token in encoder.tokenizer.query_ids(term["text"], appended=True):
             weights[token] = weights.get(token, 0.0) + term["weight"]

@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 from lightretriever.artifacts.bundle.reader import Bundle
 
-from tests.loadtest.conftest import queries
+from tests.loadtest.conftest import few_warm_up_queries, queries
 from tests.support.commands import run
 from tests.support.models import save_model
 from tests.support.recipes import write_recipe
 from tests.support.tiny import make_tiny_bundle
 
-__all__ = ["queries", "real_bundle", "word_bundle"]
+__all__ = ["few_warm_up_queries", "queries", "real_bundle", "word_bundle"]
 
 
 @pytest.fixture(scope="session")

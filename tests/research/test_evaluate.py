@@ -10,6 +10,7 @@ from lightretriever.artifacts.bundle.reader import Bundle
 
 from research.quality import evaluate, judged_part
 from research.quality.recorded import read_rows
+from tests.support.judged import write_judged
 from tests.support.models import save_model, write_corpus
 
 RECIPE = {
@@ -26,12 +27,10 @@ LEGS = ("dense", "sparse", "hybrid")
 def arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """A recipe without a model, and a folder of data with one collection, one of whose documents is empty."""
     collection = tmp_path / "data" / "eval" / "toy"
-    (collection / "qrels").mkdir(parents=True)
+    write_judged(collection, {"q1": "playlists and a small library"}, {"q1": {"music": 1}})
     write_corpus(collection / "corpus.jsonl", 20)
     with (collection / "corpus.jsonl").open("a") as corpus:
         corpus.write('{"_id": "empty", "text": ""}\n')
-    (collection / "queries.jsonl").write_text('{"_id": "q1", "text": "playlists and a small library"}\n')
-    (collection / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq1\tmusic\t1\n")
     instruction = "Given a text, retrieve its like"
     monkeypatch.setattr(evaluate, "COLLECTIONS", (evaluate.Collection("eval/toy", instruction, skip_bad=True),))
     recipe = tmp_path / "recipe.yaml"
@@ -60,16 +59,10 @@ def test_one_command_builds_evaluates_and_records(arguments: list[str], tmp_path
     report = json.loads((tmp_path / "work" / "toy" / "tiny-d16-evaluation" / "evaluation.json").read_text())
     assert report["warnings"] == []
 
-    before = (
-        (tmp_path / "quality.json").stat().st_mtime_ns,
-        (tmp_path / "work/toy/bundle-d16/manifest.json").stat().st_mtime_ns,
-    )
+    made = [tmp_path / name for name in ("quality.json", "work/toy/bundle-d16/manifest.json")]
+    before = [file.stat().st_mtime_ns for file in made]
     assert evaluate.main(command) == 0
-    after = (
-        (tmp_path / "quality.json").stat().st_mtime_ns,
-        (tmp_path / "work/toy/bundle-d16/manifest.json").stat().st_mtime_ns,
-    )
-    assert before == after
+    assert [file.stat().st_mtime_ns for file in made] == before
 
 
 def test_one_encoding_serves_several_vocabularies(arguments: list[str], tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,16 +13,16 @@ from research.quality import evaluate, expansion, expansion_size
 from tests.research.test_evaluate import RECIPE
 from tests.support.biencoder import save_biencoder
 from tests.support.commands import run
+from tests.support.judged import write_judged
 from tests.support.models import save_model, write_corpus
+from tests.support.recipes import write_recipe
 
 
 def test_settings_are_compared_with_the_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     collection = tmp_path / "data" / "eval" / "toy"
-    (collection / "qrels").mkdir(parents=True)
+    queries = {"q1": "playlists and a small library", "q2": "the"}
+    write_judged(collection, queries, {name: {"music": 1} for name in queries}, "dev")
     write_corpus(collection / "corpus.jsonl", 20)
-    lines = ['{"_id": "q1", "text": "playlists and a small library"}', '{"_id": "q2", "text": "the"}']
-    (collection / "queries.jsonl").write_text("\n".join(lines) + "\n")
-    (collection / "qrels" / "dev.tsv").write_text("query-id\tcorpus-id\tscore\nq1\tmusic\t1\nq2\tmusic\t1\n")
     toy = evaluate.Collection("eval/toy", "Given a text, retrieve its like", split="dev")
     monkeypatch.setattr(expansion, "DEVELOPMENT", (toy,))
     recipe, results = tmp_path / "recipe.yaml", tmp_path / "expansion.json"
@@ -30,7 +31,6 @@ def test_settings_are_compared_with_the_default(tmp_path: Path, monkeypatch: pyt
     command += ["--data", str(tmp_path / "data"), "--work", str(tmp_path / "work"), "--results", str(results)]
     for system in ("one", "other"):
         assert expansion.main([*command, "--system", system, "--weights", "0.25", "1", "--terms", "2", "16"]) == 0
-    assert expansion_table(tmp_path / "nothing.json") == []
     systems = json.loads(results.read_text())["systems"]
     assert list(systems) == ["one", "other"]
     found = systems["one"]
@@ -71,17 +71,9 @@ def test_a_difference_is_the_mean_over_the_collections() -> None:
 
 @pytest.mark.slow
 def test_what_expansion_takes_is_measured(tmp_path: Path) -> None:
-    write_corpus(tmp_path / "corpus.jsonl", 20)
-    content = RECIPE | {
-        "name": "toy",
-        "model": {"path": str(save_biencoder(tmp_path / "encoder")), "device": "cpu"},
-        "corpus": {"path": str(tmp_path / "corpus.jsonl"), "name": "toy"},
-        "distil": {"epochs": 1, "batch_size": 4, "held_out": 2},
-        "work": str(tmp_path / "work"),
-        "output": str(tmp_path / "bundle"),
-    }
-    recipe, result = tmp_path / "recipe.yaml", tmp_path / "expansion-size.json"
-    recipe.write_text(yaml.safe_dump(content))
+    sections: dict[str, Any] = {"index": {"factory": "Flat"}, "distil": {"epochs": 1, "batch_size": 4, "held_out": 2}}
+    recipe = write_recipe(tmp_path, save_biencoder(tmp_path / "encoder"), documents=20, **sections)
+    result = tmp_path / "expansion-size.json"
     run("build", recipe)
     assert expansion_size.main([str(recipe), str(result), "--turns", "1"]) == 0
     expanded, plain = json.loads(result.read_text())["rows"]
@@ -89,4 +81,3 @@ def test_what_expansion_takes_is_measured(tmp_path: Path) -> None:
     assert expanded["terms"] > plain["terms"]
     [table] = expansion_size_table(result)
     assert "| words alone |" in table
-    assert expansion_size_table(tmp_path / "nothing.json") == []

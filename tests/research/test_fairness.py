@@ -41,4 +41,3 @@ def test_one_command_measures_and_a_table_shows_it(
     assert set(run["beside"][0]["first"]) == {"200"}
     (table,) = fairness_table(results)
     assert "| 64 long texts to encode; 64 long searches at once |" in table
-    assert fairness_table(tmp_path / "none.json") == []

@@ -15,6 +15,7 @@ from research.libraries.library import DEPTH, Query, Source, encode
 from research.libraries.quality import Exact, Judged, choose, front, ratio
 from research.libraries.worker import LIBRARIES, answer
 from research.pages.speed_tables import RATIOS, library_tables
+from tests.support.judged import write_judged, write_queries
 from tests.support.tiny import make_tiny_bundle
 
 WORDS = ["music", "player", "text", "editor", "library", "numbers", "terminal", "emulator", "python", "network", "file"]
@@ -40,10 +41,7 @@ def source(bundle: Bundle, tmp_path_factory: pytest.TempPathFactory) -> Source:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Judged queries."""
-    lines = [json.dumps({"_id": str(number), "text": text}) for number, text in enumerate(QUERIES)]
-    (tmp_path / "queries.jsonl").write_text("\n".join(lines) + "\n")
-    return tmp_path
+    return write_queries(tmp_path, QUERIES).parent
 
 
 @pytest.mark.parametrize(("leg", "name"), PAIRS)
@@ -155,9 +153,8 @@ def test_one_command_compares_and_records(bundle: Bundle, folder: Path, capsys: 
 def test_judged_queries_choose_by_ndcg(bundle: Bundle, folder: Path) -> None:
     with bundle.sparse() as index:
         names = index.ids()
-    (folder / "qrels").mkdir()
-    judgments = [f"{number}\t{names[number]}\t1" for number in range(len(QUERIES))]
-    (folder / "qrels" / "dev.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *judgments]) + "\n")
+    queries = {str(number): text for number, text in enumerate(QUERIES)}
+    write_judged(folder, queries, {number: {names[int(number)]: 1} for number in queries}, "dev")
     assert main(command(bundle, folder, "--judged", "--only", "lucene,bm25")) == 0
     found = json.loads((folder / "speed.json").read_text())["rows"]
     measured = {row["name"]: row["ndcg@10"] for row in found if row["key"] == "library"}
@@ -172,7 +169,3 @@ def test_what_cannot_run_is_recorded_with_its_reason(
     assert main(command(tiny_bundle, folder, "--only", "ivf-pq", "--turns", "0")) == 0
     (row,) = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert "needs at least" in row["reasons"]["IVF8,PQ8x4fsr,Refine(SQ8)"]
-
-
-def test_without_measurements_there_is_no_table(tmp_path: Path) -> None:
-    assert library_tables(tmp_path / "none.json") == []

@@ -12,6 +12,7 @@ from lightretriever.artifacts.pipeline.recipe import Recipe, read_recipe
 
 from research.speed.make_corpus import main, read_sample
 from tests.support.commands import run
+from tests.support.judged import write_queries
 from tests.support.models import save_model
 from tests.support.recipes import write_recipe
 
@@ -33,11 +34,8 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_larger_bundle_after_a_real_one(recipe: Path, tmp_path: Path) -> None:
-    queries = tmp_path / "queries"
-    queries.mkdir()
-    (queries / "queries.jsonl").write_text('{"_id":"q","text":"plays music from the terminal"}\n')
-    command = [str(recipe), str(tmp_path / "large"), "--documents", "700", "--seed", "3"]
-    command += ["--queries", str(queries)]
+    queries = write_queries(tmp_path / "queries", ["plays music from the terminal"]).parent
+    command = [str(recipe), str(tmp_path / "large"), "--documents", "700", "--seed", "3", "--queries", str(queries)]
     assert main(command) == 0
     assert verify_bundle(tmp_path / "large") == []
     real, large = Bundle.open(recipe.parent / "bundle"), Bundle.open(tmp_path / "large")

@@ -6,18 +6,14 @@ from pathlib import Path
 import pytest
 
 from research.quality import matched
+from tests.support.judged import write_judged
 from tests.support.meaning import make_meaningful_bundle
 from tests.support.tiny import make_tiny_bundle
 
 
 def collection(folder: Path, **queries: str) -> Path:
     """A collection whose queries have one relevant document each."""
-    (folder / "qrels").mkdir(parents=True)
-    lines = [json.dumps({"_id": document, "text": text}) for document, text in queries.items()]
-    (folder / "queries.jsonl").write_text("\n".join(lines))
-    judged = [f"{document}\t{document.replace('_', '-')}\t1" for document in queries]
-    (folder / "qrels" / "test.tsv").write_text("\n".join(judged))
-    return folder
+    return write_judged(folder, queries, {document: {document.replace("_", "-"): 1} for document in queries})
 
 
 def test_it_records_how_often_each_level_comes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,10 +9,7 @@ from research.servers import __main__ as peers
 
 
 @pytest.mark.slow
-def test_one_command_measures_and_records(
-    tiny_path: Path, queries: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("LIGHTRETRIEVER_WARM_UP_QUERIES", "3")
+def test_one_command_measures_and_records(tiny_path: Path, queries: Path, tmp_path: Path) -> None:
     command = [str(tiny_path), "--queries", str(queries), "--output", str(tmp_path), "--work", str(tmp_path / "work")]
     command += ["--warm-up-s", "0.1"]
     command += ["--systems", "lightretriever,bm25", "--seconds", "0.3", "--rounds", "2", "--limit-s", "60"]

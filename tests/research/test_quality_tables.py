@@ -14,7 +14,7 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from research.pages.charts import Bar, bar_chart
 from research.pages.quality_tables import Results, Table, average_sets, kept_table, paired_test, paired_tests
 from research.pages.speed_tables import speed_table
-from research.speed import paper_table
+from research.speed import paper_table, stages
 from research.speed.paper_table import PAPER, encode_light, rows_of
 
 
@@ -203,6 +203,7 @@ def test_goals_are_for_all_queries_on_a_cpu() -> None:
     assert "scaled_from" not in rows[2]
 
 
-def test_a_bundle_that_is_not_there_is_named(queries: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert paper_table.main([str(queries / "none"), "--queries", str(queries)]) == 2
+@pytest.mark.parametrize("program", [paper_table, stages])
+def test_a_bundle_that_is_not_there_is_named(queries: Path, capsys: pytest.CaptureFixture[str], program: Any) -> None:
+    assert program.main([str(queries / "none"), "--queries", str(queries)]) == 2
     assert "none" in capsys.readouterr().err

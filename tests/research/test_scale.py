@@ -14,6 +14,7 @@ from lightretriever.artifacts.cluster.push import push
 from research.pages.growth_tables import scale_tables
 from research.scale import scatter, shard
 from tests.support.cluster import connected, remove_indexes
+from tests.support.judged import write_queries
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "docs" / "results"
@@ -78,8 +79,7 @@ def test_parts_of_a_cluster_are_told_by_the_endings_of_its_files() -> None:
 
 
 def test_two_commands_measure_and_simulate(tiny_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    lines = [json.dumps({"_id": str(number), "text": text}) for number, text in enumerate(QUERIES)]
-    (tmp_path / "queries.jsonl").write_text("\n".join(lines) + "\n")
+    write_queries(tmp_path, QUERIES)
     times, results = tmp_path / "times.json.gz", tmp_path / "scale.json"
     command = [str(tiny_path), "--queries", str(tmp_path), "--times", str(times)]
     assert shard.main([*command, "--name", "tiny", "--rounds", "2"]) == 0
@@ -97,7 +97,7 @@ def test_two_commands_measure_and_simulate(tiny_path: Path, tmp_path: Path, caps
 
 
 def test_a_shard_may_be_an_index_on_a_cluster(tiny_bundle: Bundle, opensearch: str, tmp_path: Path) -> None:
-    (tmp_path / "queries.jsonl").write_text(json.dumps({"_id": "1", "text": QUERIES[0]}) + "\n")
+    write_queries(tmp_path, QUERIES[:1])
     times, name = tmp_path / "times.json.gz", f"scale-{os.getpid()}"
     command = ["--queries", str(tmp_path), "--times", str(times), "--opensearch-url", opensearch, "--index", name]
     try:
@@ -114,7 +114,6 @@ def test_a_shard_may_be_an_index_on_a_cluster(tiny_bundle: Bundle, opensearch: s
 def test_without_times_there_is_nothing_to_simulate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert scatter.main([str(tmp_path / "none.json.gz"), "--results", str(tmp_path / "scale.json")]) == 2
     assert "no shard is measured. Run research.scale.shard first" in capsys.readouterr().err
-    assert scale_tables(tmp_path / "scale.json") == []
 
 
 def test_the_recorded_results_are_those_of_the_recorded_times(tmp_path: Path) -> None:

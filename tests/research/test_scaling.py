@@ -70,10 +70,7 @@ def test_growth_has_a_slope() -> None:
 
 
 @pytest.mark.slow
-def test_one_command_measures_bundles_and_writes_the_tables(
-    tiny_bundle: Bundle, queries: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("LIGHTRETRIEVER_WARM_UP_QUERIES", "3")
+def test_one_command_measures_bundles_and_writes_the_tables(tiny_bundle: Bundle, queries: Path, tmp_path: Path) -> None:
     larger = make_tiny_bundle(tmp_path / "larger", documents=400)
     results = tmp_path / "scaling.json"
     command = [str(tiny_bundle.path), str(larger.path), "--queries", str(queries), "--results", str(results)]

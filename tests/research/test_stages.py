@@ -56,11 +56,6 @@ def test_one_command_measures_and_records(
     assert [line for line in goal_table(file) if "hybrid search in process" in line]
 
 
-def test_a_bundle_that_is_not_there_is_named(queries: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert stages.main([str(queries / "none"), "--queries", str(queries)]) == 2
-    assert "none" in capsys.readouterr().err
-
-
 def test_rows_replace_older_ones_of_the_same_setting(tmp_path: Path) -> None:
     file = tmp_path / "speed.json"
     record(file, [{"key": "ready_s", "value": 2.0, "unit": "s"}, {"key": "x", "setting": "a", "value": 1}], "first")

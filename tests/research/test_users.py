@@ -39,9 +39,8 @@ def test_a_servers_answers_are_measured_by_judgments() -> None:
 
 @pytest.mark.slow
 def test_one_command_measures_with_and_without_the_model(
-    real_bundle: tuple[Path, Path], queries: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    real_bundle: tuple[Path, Path], queries: Path, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("LIGHTRETRIEVER_WARM_UP_QUERIES", "3")
     bundle, model = real_bundle
     file = tmp_path / "users.json"
     given = [str(bundle), "--queries", str(queries), "--model", str(model), "--device", "cpu"]
@@ -61,9 +60,8 @@ def test_one_command_measures_with_and_without_the_model(
 
 @pytest.mark.slow
 def test_a_model_that_cannot_be_loaded_is_an_error(
-    tiny_path: Path, queries: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tiny_path: Path, queries: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("LIGHTRETRIEVER_WARM_UP_QUERIES", "3")
     file = tmp_path / "users.json"
     given = [str(tiny_path), "--queries", str(queries), "--model", str(tmp_path), "--results", str(file)]
     assert users.main(given) == 2

@@ -65,9 +65,8 @@ def test_sides_that_are_none_are_refused(tiny_path: Path, tmp_path: Path) -> Non
 
 @pytest.mark.slow
 def test_one_command_compares_and_records(
-    tiny_path: Path, queries: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tiny_path: Path, queries: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("LIGHTRETRIEVER_WARM_UP_QUERIES", "3")
     file = tmp_path / "versions.json"
     command = ["--queries", str(queries), "--results", str(file), "--turns", "1", "--questions", "4"]
     command += ["--seconds", "0.3", "--warm-up", "1", "--connections", "2"]

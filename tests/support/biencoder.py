@@ -5,13 +5,13 @@ from pathlib import Path
 
 import torch
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
+from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, StaticEmbedding, Transformer
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
 from tests.support.tiny import tiny_documents
 
-__all__ = ["save_biencoder"]
+__all__ = ["save_biencoder", "save_static"]
 
 VOCABULARY = 400
 SPECIAL = {
@@ -60,6 +60,14 @@ def save_biencoder(
         modules += [Pooling(hidden_size, pooling, include_prompt=include_prompt), Normalize()]
     SentenceTransformer(modules=modules, device="cpu", prompts=prompts).save(str(folder), create_model_card=False)
     return folder
+
+
+def save_static(folder: Path, tokenizer: Tokenizer, dimension: int) -> torch.Tensor:
+    """Save a model of static embeddings with seeded random rows, and give these."""
+    rows = torch.randn(tokenizer.get_vocab_size(), dimension, generator=torch.Generator().manual_seed(3))
+    model = SentenceTransformer(modules=[StaticEmbedding(tokenizer, embedding_weights=rows)], device="cpu")
+    model.save(str(folder), create_model_card=False)
+    return rows
 
 
 def _tokenizer(texts: list[str], vocabulary: int) -> Tokenizer:

@@ -33,7 +33,6 @@ from tests.support.java import QUICK_JAVA
 
 __all__ = ["Nodes", "Proxy", "connected", "own_cluster", "proxied", "remove_indexes", "served_by", "shared_cluster"]
 
-_NEEDED = "set OPENSEARCH_URL, or OPENSEARCH_HOME to a folder with bin/cluster"
 _PORTS = range(10_000, 32_000)
 
 
@@ -43,10 +42,7 @@ def shared_cluster(folder: Path) -> Iterator[str]:
     if url := os.environ.get("OPENSEARCH_URL"):
         yield url
         return
-    home = os.environ.get("OPENSEARCH_HOME")
-    if not home:
-        pytest.skip(_NEEDED)
-    program, state = str(Path(home, "bin", "cluster")), folder / "opensearch.json"
+    program, state = _program("OPENSEARCH_URL, or "), folder / "opensearch.json"
     with _locked(state) as running:
         if not running.get("users"):
             data = tempfile.mkdtemp(prefix="opensearch-")  # the node's user can't enter pytest's own folders
@@ -106,10 +102,7 @@ class Nodes:
 @contextmanager
 def own_cluster(nodes: int) -> Iterator[Nodes]:
     """Start nodes of the kit. Skips the test without it."""
-    home = os.environ.get("OPENSEARCH_HOME")
-    if not home:
-        pytest.skip("set OPENSEARCH_HOME to a folder with bin/cluster")
-    program, data = str(Path(home, "bin", "cluster")), tempfile.mkdtemp(prefix="opensearch-")
+    program, data = _program(), tempfile.mkdtemp(prefix="opensearch-")
     try:
         port = _free_port(nodes)
         _start(program, data, nodes, port)
@@ -117,6 +110,14 @@ def own_cluster(nodes: int) -> Iterator[Nodes]:
     finally:
         subprocess.run([program, "stop", data], check=True)
         shutil.rmtree(data, ignore_errors=True)
+
+
+def _program(other: str = "") -> str:
+    """The kit's program, without which the test is skipped; `other` is what may be set in its place."""
+    home = os.environ.get("OPENSEARCH_HOME")
+    if not home:
+        pytest.skip(f"set {other}OPENSEARCH_HOME to a folder with bin/cluster")
+    return str(Path(home, "bin", "cluster"))
 
 
 def _start(program: str, data: str, nodes: int, port: int) -> str:

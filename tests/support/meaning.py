@@ -14,7 +14,8 @@ from lightretriever.artifacts.sparse.vocabulary import VocabularyKind
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer, document_text
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
-from tests.support.tiny import in_vocabulary
+from tests.support.tiny import batch_of, in_vocabulary
+from tests.support.vectors import unit
 
 __all__ = ["TEXTS", "make_meaningful_bundle"]
 
@@ -99,13 +100,6 @@ def _batch(tokenizer: TextTokenizer, rows: np.ndarray, vocabulary: VocabularyKin
     dense = np.stack([rows[terms].T @ counts for terms, counts in found]).astype(np.float32)
     learned = [dict(zip(terms.tolist(), (100 * counts).tolist(), strict=True)) for terms, counts in found]
     impacts, names = in_vocabulary(texts, learned, tokenizer, vocabulary)
-    documents = [{"_id": f"doc-{i}", "title": title, "text": text} for i, (title, text) in enumerate(TEXTS)]
-    return EncodedBatch(
-        ids=[str(document["_id"]) for document in documents],
-        documents=[orjson.dumps(document) for document in documents],
-        dense=dense / np.linalg.norm(dense, axis=1, keepdims=True),
-        indptr=np.cumsum([0, *map(len, impacts)]).astype(np.int64),
-        terms=np.array([term for row in impacts for term in row], dtype=np.int32),
-        impacts=np.array([impact for row in impacts for impact in row.values()], dtype=np.uint16),
-        names=names,
-    )
+    ids = [f"doc-{number}" for number in range(len(TEXTS))]
+    fields = [{"_id": one, "title": title, "text": text} for one, (title, text) in zip(ids, TEXTS, strict=True)]
+    return batch_of(ids, [orjson.dumps(one) for one in fields], unit(dense), impacts, names)

@@ -11,12 +11,18 @@ import numpy as np
 from lightretriever.artifacts.sparse.writer import ImpactIndexWriter
 from xxhash import xxh3_128
 
-__all__ = ["copy_of", "edit_manifest", "flip_bit", "resign", "rewrite_lucene", "sign"]
+__all__ = ["copy_of", "edit_json", "edit_manifest", "flip_bit", "resign", "rewrite_lucene", "sign"]
 
 
 def copy_of(bundle: Path, parent: Path) -> Path:
     """A copy of a bundle that may be damaged."""
     return Path(shutil.copytree(bundle, parent / "copy"))
+
+
+def edit_json(file: Path, **changes: object) -> None:
+    """Set keys of a file with a JSON object."""
+    content = json.loads(file.read_text(encoding="utf-8"))
+    file.write_text(json.dumps({**content, **changes}), encoding="utf-8")
 
 
 def sign(record: dict[str, Any]) -> dict[str, Any]:

@@ -21,9 +21,12 @@ from lightretriever.artifacts.tokens.table import TableDtype
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer, document_text
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
+from tests.support.vectors import unit
+
 __all__ = [
     "TASKS",
     "TinyDocument",
+    "batch_of",
     "english_tokenizer",
     "in_vocabulary",
     "make_tiny_bundle",
@@ -140,15 +143,27 @@ def tiny_batches(
     impacts, names = in_vocabulary(texts, learned, tokenizer, vocabulary, language)
     for number, (part, dense) in enumerate(zip(parts, vectors, strict=True)):
         rows = impacts[number * batch_size : number * batch_size + len(part)]
-        yield EncodedBatch(
-            ids=[document.id for document in part],
-            documents=[document.raw for document in part],
-            dense=dense / np.linalg.norm(dense, axis=1, keepdims=True),
-            indptr=np.cumsum([0, *(len(row) for row in rows)]).astype(np.int64),
-            terms=np.array([term for row in rows for term in row], dtype=np.int32),
-            impacts=np.array([impact for row in rows for impact in row.values()], dtype=np.uint16),
-            names=names,
-        )
+        ids, raws = [document.id for document in part], [document.raw for document in part]
+        yield batch_of(ids, raws, unit(dense), rows, names)
+
+
+def batch_of(
+    ids: list[str],
+    documents: list[bytes],
+    dense: npt.NDArray[np.float32],
+    rows: Sequence[Mapping[int, int]],
+    names: list[str] | None = None,
+) -> EncodedBatch:
+    """Documents as a batch; `rows` are their terms with the impacts."""
+    return EncodedBatch(
+        ids,
+        documents,
+        dense,
+        indptr=np.cumsum([0, *map(len, rows)]).astype(np.int64),
+        terms=np.array([term for row in rows for term in row], dtype=np.int32),
+        impacts=np.array([impact for row in rows for impact in row.values()], dtype=np.uint16),
+        names=names,
+    )
 
 
 def in_vocabulary(

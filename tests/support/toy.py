@@ -8,6 +8,8 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from tests.support.judged import write_judged
+
 __all__ = ["TOPICS", "save_toy_model", "write_toy_set"]
 
 TOPICS = 16
@@ -53,19 +55,15 @@ def write_toy_set(folder: Path, split: str, count: int, seed: int) -> Path:
     """Write a set in BEIR layout: each document is about two topics, its query asks for both."""
     generator = random.Random(seed)
     pairs = [generator.sample(range(TOPICS), 2) for _ in range(count)]
-    (folder / "qrels").mkdir(parents=True)
-    with (folder / "corpus.jsonl").open("w") as corpus, (folder / "queries.jsonl").open("w") as queries:
+    queries = {f"q{number}": f"ask{first} ask{second}" for number, (first, second) in enumerate(pairs)}
+    qrels = {
+        f"q{query}": {f"d{document}": 1 for document, said in enumerate(pairs) if set(asked) == set(said)}
+        for query, asked in enumerate(pairs)
+    }
+    write_judged(folder, queries, qrels, split)
+    with (folder / "corpus.jsonl").open("w") as corpus:
         for number, (first, second) in enumerate(pairs):
             words = [f"say{first}", f"say{second}", *generator.sample(_FILLERS, 4), f"say{first}", f"say{second}"]
             generator.shuffle(words)
             corpus.write(json.dumps({"_id": f"d{number}", "title": "", "text": " ".join(words)}) + "\n")
-            queries.write(json.dumps({"_id": f"q{number}", "text": f"ask{first} ask{second}"}) + "\n")
-    relevant = [
-        (query, document)
-        for query, asked in enumerate(pairs)
-        for document, said in enumerate(pairs)
-        if set(asked) == set(said)
-    ]
-    lines = "".join(f"q{query}\td{document}\t1\n" for query, document in relevant)
-    (folder / "qrels" / f"{split}.tsv").write_text("query-id\tcorpus-id\tscore\n" + lines)
     return folder

@@ -6,6 +6,7 @@ from typing import Any
 
 import httpx2
 from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.live.documents import LiveDocuments
 from lightretriever.service.client import SearchClient
 from lightretriever.service.http.api_keys import new_key
 from lightretriever.service.http.app import create_app
@@ -14,7 +15,7 @@ from lightretriever.service.settings import Settings
 
 from tests.service.live import live
 
-__all__ = ["ENTRIES", "KEY", "NEW", "OTHER", "READER", "VECTOR", "ask", "found", "impacts_of", "opened"]
+__all__ = ["ENTRIES", "KEY", "NEW", "OTHER", "READER", "VECTOR", "ask", "changeable", "found", "impacts_of", "opened"]
 
 KEY, _WHOLE = new_key("both", ["search", "admin"])
 READER, _READS = new_key("reader", ["search"])
@@ -43,6 +44,13 @@ def ask(
     """Send a request with a key, and give the answer."""
     own = {} if key is None else {"authorization": f"Bearer {key}"}
     return httpx2.request(method, url, headers={**own, **(headers or {})}, timeout=60, **body)
+
+
+def changeable(engine: SearchEngine) -> LiveDocuments:
+    """The documents of an engine, which change."""
+    documents = engine.parts.backends.live
+    assert documents is not None
+    return documents
 
 
 def impacts_of(engine: SearchEngine, text: str) -> dict[str, int]:

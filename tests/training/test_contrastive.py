@@ -10,8 +10,7 @@ import torch
 from lightretriever.artifacts.errors import CorpusError, RecipeError
 from lightretriever.artifacts.pipeline.language_model import FULL_QUERY_TERMS, LanguageModel, instruction_prefix
 from lightretriever.artifacts.pipeline.model import Backbone
-from lightretriever.artifacts.pipeline.recipe import EncodeRecipe
-from lightretriever.artifacts.pipeline.states import pack, packed_states
+from lightretriever.artifacts.pipeline.states import pack
 from lightretriever.artifacts.tokens.idf import idf_weights
 from lightretriever.artifacts.training.adapter import Adapter
 from lightretriever.artifacts.training.contrastive import Contrastive
@@ -20,7 +19,7 @@ from lightretriever.artifacts.training.losses import TokenWeights, contrastive_l
 from lightretriever.artifacts.training.recipe import ContrastiveStage, DataRecipe, FlopsRecipe, LoraRecipe, SetRecipe
 from lightretriever.artifacts.training.types import Batch, Example, StepContext, TrainingSet
 
-from tests.support.models import CONFIGS, load, save_model
+from tests.support.models import load
 from tests.support.states import padded_weights, token_states_naive
 from tests.support.tiny import tiny_documents
 
@@ -29,16 +28,9 @@ CONTEXT = StepContext(step=2, steps=9, seed=5, batch=2)
 INSTRUCTION = "Given a description, retrieve programs"
 
 
-@pytest.fixture(scope="module", params=sorted(CONFIGS))
-def any_backbone(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Backbone:
-    folder = tmp_path_factory.mktemp("model")
-    return load(save_model(folder / request.param, request.param), folder / "work")
-
-
 @pytest.fixture(scope="module")
-def backbone(tmp_path_factory: pytest.TempPathFactory) -> Backbone:
-    folder = tmp_path_factory.mktemp("model")
-    loaded = load(save_model(folder / "llama", "llama"), folder / "work")
+def backbone(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Backbone:
+    loaded = load(model_folder, tmp_path_factory.mktemp("work"))
     loaded.decoder.requires_grad_(True)
     return loaded
 
@@ -93,16 +85,6 @@ def assert_same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) ->
         torch.testing.assert_close(other[name], tensor, atol=1e-4 * scale, rtol=1e-3)
 
 
-def test_packed_rows_equal_one_text_at_a_time(any_backbone: Backbone) -> None:
-    texts = [document.full_text for document in tiny_documents(14)]
-    sequences = [any_backbone.frame(ids[:40].tolist()) for ids in any_backbone.tokenizer.encode_batch(texts)]
-    with torch.inference_mode():
-        packed = packed_states(any_backbone, sequences, 64)
-        for sequence, (start, end) in zip(sequences, packed.spans, strict=True):
-            alone = any_backbone.decoder(input_ids=torch.tensor([sequence]), use_cache=False)[0][0]
-            torch.testing.assert_close(packed.hidden[start:end], alone, atol=2e-4, rtol=1e-3)
-
-
 def test_packing_fills_rows_and_breaks_no_text() -> None:
     lengths = [5, 30, 7, 64, 12, 100, 1]
     rows = pack(lengths, 64)
@@ -119,10 +101,11 @@ def test_gradient_caching_equals_the_plain_step(backbone: Backbone, batch: Batch
     assert again == pytest.approx(logged, rel=1e-4)
 
 
-def test_gradient_caching_equals_the_plain_step_in_half_precision(tmp_path: Path, batch: Batch) -> None:
+def test_gradient_caching_equals_the_plain_step_in_half_precision(
+    model_folder: Path, tmp_path: Path, batch: Batch
+) -> None:
     """An adapter in float32 on a bfloat16 model under autocast, as on a GPU; all of its gradients must arrive."""
-    folder = save_model(tmp_path / "llama", "llama")
-    loaded = load(folder, tmp_path, dtype="bfloat16")
+    loaded = load(model_folder, tmp_path, dtype="bfloat16")
     adapter = Adapter(loaded, LoraRecipe(r=4, alpha=8, dropout=0.0), seed=1)
     with torch.no_grad():
         for parameter in adapter.trained().values():  # half of them begin at 0, which hides the others
@@ -218,18 +201,6 @@ def test_full_queries_are_the_model_read_whole(backbone: Backbone, batch: Batch)
         assert len(terms) == min(FULL_QUERY_TERMS, np.count_nonzero(weights))
         assert values.min() >= np.sort(weights)[-len(terms)] - 1e-5  # the strongest ones
         np.testing.assert_allclose(values, weights[terms], atol=1e-5)
-
-
-def test_documents_are_read_as_the_encoder_reads_them(backbone: Backbone) -> None:
-    """Training and `encode` must agree on what a document's vector is."""
-    documents = tiny_documents(6)
-    texts = [document.full_text for document in documents]
-    made = LanguageModel.of(backbone, EncodeRecipe(max_length=60)).encode_documents(texts)
-    sequences = [backbone.frame(ids[:58].tolist()) for ids in backbone.tokenizer.encode_batch(texts)]
-    with torch.inference_mode():
-        ends = packed_states(backbone, sequences, 64).dense(backbone)
-    packed = torch.nn.functional.normalize(ends, dim=1).numpy()
-    np.testing.assert_allclose(packed, made.dense, atol=1e-5)
 
 
 def test_a_query_without_tokens_is_named(backbone: Backbone, batch: Batch) -> None:

@@ -56,12 +56,17 @@ def recipe(work: Path, *sets: dict[str, Any], seed: int = 0, **settings: Any) ->
     )
 
 
+@pytest.fixture
+def music(tmp_path: Path) -> Path:
+    """A set with a relevant document for every query."""
+    return write_set(tmp_path / "music", train=QRELS)
+
+
 BM25 = {"depth": 30, "count": 5, "margin": 0.95}
 
 
-def test_the_index_of_a_killed_run_is_cleared_up(tmp_path: Path) -> None:
-    folder = write_set(tmp_path / "music", train=QRELS)
-    wanted = recipe(tmp_path / "work", {"path": folder}, negatives=BM25)
+def test_the_index_of_a_killed_run_is_cleared_up(music: Path, tmp_path: Path) -> None:
+    wanted = recipe(tmp_path / "work", {"path": music}, negatives=BM25)
     left = tmp_path / "work" / "data" / "music" / "bm25-0a1b2c3d" / "lucene"
     left.mkdir(parents=True)
     (left / "segments_1").touch()
@@ -69,9 +74,8 @@ def test_the_index_of_a_killed_run_is_cleared_up(tmp_path: Path) -> None:
     assert {path.name for path in left.parents[1].iterdir()} == {"plan.json", "examples.json", "report.json"}
 
 
-def test_a_set_is_read_with_its_negatives(tmp_path: Path) -> None:
-    folder = write_set(tmp_path / "music", train=QRELS)
-    [one] = prepare(recipe(tmp_path / "work", {"path": folder}, negatives=BM25))
+def test_a_set_is_read_with_its_negatives(music: Path, tmp_path: Path) -> None:
+    [one] = prepare(recipe(tmp_path / "work", {"path": music}, negatives=BM25))
     assert (one.name, one.instruction, one.weight) == ("music", "find it", 100.0)
     assert [example.row for example in one.examples] == list(range(100))
     assert {example.query_id: example.positive for example in one.examples} == {
@@ -86,7 +90,7 @@ def test_a_set_is_read_with_its_negatives(tmp_path: Path) -> None:
             for name in example.negatives
         )
     assert one.documents["0-0"] == "Amati violin Amati built this violin and sold the instrument by himself"
-    [report] = data_report(recipe(tmp_path / "work", {"path": folder}))
+    [report] = data_report(recipe(tmp_path / "work", {"path": music}))
     assert report["pairs"] == report["kept"] == 100
     assert report["without_negatives"] == 0
 
@@ -111,17 +115,16 @@ def test_titles_are_dropped_for_the_documents_and_for_bm25(tmp_path: Path) -> No
     assert one.documents == {"a": "has strings", "b": "a zither, not a harp, lute or drum"}
 
 
-def test_decontamination_finds_what_was_planted(tmp_path: Path) -> None:
+def test_decontamination_finds_what_was_planted(music: Path, tmp_path: Path) -> None:
     planted = {
         "p1": "Which VIOLIN did Amati sell?!",  # case and punctuation
         "p2": "what piano does the Cavaille sell",  # function words
         "p3": "trumpet Bach sell",  # function words dropped
         "p4": "the melting point of tungsten in vacuum",
     }
-    folder = write_set(tmp_path / "music", train=QRELS)
     first = write_set(tmp_path / "first", planted, test={"p4": {"0-0": 1}})  # p1 to p3 are not even judged
     second = write_set(tmp_path / "second", {"x": planted["p1"]}, test={"x": {"0-0": 1}})
-    settings = recipe(tmp_path / "work", {"path": folder}, decontaminate={"against": [first, second]})
+    settings = recipe(tmp_path / "work", {"path": music}, decontaminate={"against": [first, second]})
     [one] = prepare(settings)
     gone = QUERIES.keys() - {example.query_id for example in one.examples}
     assert gone == {"qviolin-Amati", "qpiano-Cavaille", "qtrumpet-Bach"}
@@ -191,11 +194,10 @@ def test_the_margin_leaves_out_what_may_well_be_relevant() -> None:
     assert picked(hits[:1]) == []
 
 
-def test_the_limit_is_drawn_by_the_seed(tmp_path: Path) -> None:
-    folder = write_set(tmp_path / "music", train=QRELS)
+def test_the_limit_is_drawn_by_the_seed(music: Path, tmp_path: Path) -> None:
     drawn = {}
     for place, (seed, name) in enumerate([(1, "music"), (1, "music"), (2, "music"), (1, "other")]):
-        one = {"path": folder, "limit": 20, "name": name}
+        one = {"path": music, "limit": 20, "name": name}
         [made] = prepare(recipe(tmp_path / f"work{place}", one, seed=seed))
         drawn[place] = [example.query_id for example in made.examples]
         assert drawn[place] == [name for name in QRELS if name in drawn[place]]
@@ -205,32 +207,30 @@ def test_the_limit_is_drawn_by_the_seed(tmp_path: Path) -> None:
     assert drawn[0] != drawn[3]
 
 
-def test_a_second_call_reuses_and_a_changed_setting_is_refused(tmp_path: Path) -> None:
-    folder = write_set(tmp_path / "music", train=QRELS)
+def test_a_second_call_reuses_and_a_changed_setting_is_refused(music: Path, tmp_path: Path) -> None:
     work = tmp_path / "work"
-    first = prepare(recipe(work, {"path": folder}, negatives=BM25))
+    first = prepare(recipe(work, {"path": music}, negatives=BM25))
     examples = work / "data" / "music" / "examples.json"
     assert {file.name for file in examples.parent.iterdir()} == {"plan.json", "examples.json", "report.json"}
     stamp = examples.stat().st_mtime_ns
-    assert prepare(recipe(work, {"path": folder, "weight": 7}, seed=9, negatives=BM25))[0].examples == first[0].examples
+    assert prepare(recipe(work, {"path": music, "weight": 7}, seed=9, negatives=BM25))[0].examples == first[0].examples
     assert examples.stat().st_mtime_ns == stamp
     for changed, message in (
-        (recipe(work, {"path": folder}, negatives=BM25 | {"margin": 0.5}), r"negatives\.margin: 0\.95 there, 0\.5 now"),
-        (recipe(work, {"path": folder, "limit": 5}, negatives=BM25), r"limit: None there, 5 now; seed: None there, 0"),
-        (recipe(work, {"path": folder}, negatives=BM25, decontaminate={"against": [folder]}), "against: None there"),
+        (recipe(work, {"path": music}, negatives=BM25 | {"margin": 0.5}), r"negatives\.margin: 0\.95 there, 0\.5 now"),
+        (recipe(work, {"path": music, "limit": 5}, negatives=BM25), r"limit: None there, 5 now; seed: None there, 0"),
+        (recipe(work, {"path": music}, negatives=BM25, decontaminate={"against": [music]}), "against: None there"),
     ):
         with pytest.raises(ResumeError, match=message):
             prepare(changed)
     write_set(tmp_path / "music", QUERIES | {"new": "a new query"}, train=QRELS)
     with pytest.raises(ResumeError, match="queries: '"):
-        prepare(recipe(work, {"path": folder}, negatives=BM25))
+        prepare(recipe(work, {"path": music}, negatives=BM25))
 
 
-def test_a_set_that_was_not_finished_can_be_begun_with_other_settings(tmp_path: Path) -> None:
-    folder = write_set(tmp_path / "music", train=QRELS)
-    prepare(recipe(tmp_path / "work", {"path": folder}))
+def test_a_set_that_was_not_finished_can_be_begun_with_other_settings(music: Path, tmp_path: Path) -> None:
+    prepare(recipe(tmp_path / "work", {"path": music}))
     (tmp_path / "work" / "data" / "music" / "report.json").unlink()
-    [one] = prepare(recipe(tmp_path / "work", {"path": folder, "limit": 5}))
+    [one] = prepare(recipe(tmp_path / "work", {"path": music, "limit": 5}))
     assert len(one.examples) == 5
 
 
@@ -250,15 +250,15 @@ def test_signs_that_end_lines_elsewhere_survive(tmp_path: Path) -> None:
     assert prepare(settings)[0].examples == prepare(settings)[0].examples == [Example(0, "q", odd, "0-0")]
 
 
-def test_bad_inputs_are_named(tmp_path: Path) -> None:
-    folder = write_set(tmp_path / "music", train=QRELS)
-    with pytest.raises(CorpusError, match=r"dev\.tsv: the qrels are missing"):
-        prepare(recipe(tmp_path / "work", {"path": folder, "split": "dev"}))
-    with pytest.raises(CorpusError, match=r"no corpus\.jsonl"):
-        prepare(recipe(tmp_path / "work", {"path": tmp_path / "nowhere"}))
-    with pytest.raises(CorpusError, match=r"no queries\.jsonl"):
-        prepare(recipe(tmp_path / "work", {"path": folder}, decontaminate={"against": [tmp_path]}))
-    with pytest.raises(RecipeError, match=r"the name '\.\./up' can't be"):
-        prepare(recipe(tmp_path / "work", {"path": folder, "name": "../up"}))
+def test_bad_inputs_are_named(music: Path, tmp_path: Path) -> None:
+    cases: list[tuple[dict[str, Any], dict[str, Any], type[Exception], str]] = [
+        ({"path": music, "split": "dev"}, {}, CorpusError, r"dev\.tsv: the qrels are missing"),
+        ({"path": tmp_path / "nowhere"}, {}, CorpusError, r"no corpus\.jsonl"),
+        ({"path": music}, {"decontaminate": {"against": [tmp_path]}}, CorpusError, r"no queries\.jsonl"),
+        ({"path": music, "name": "../up"}, {}, RecipeError, r"the name '\.\./up' can't be"),
+    ]
+    for one, settings, error, message in cases:
+        with pytest.raises(error, match=message):
+            prepare(recipe(tmp_path / "work", one, **settings))
     with pytest.raises(ResumeError, match=r"report\.json: can't be read"):
-        data_report(recipe(tmp_path / "none", {"path": folder}))
+        data_report(recipe(tmp_path / "none", {"path": music}))

@@ -69,14 +69,6 @@ def test_flops_is_the_sum_of_squared_means() -> None:
     assert flops(weights).item() == pytest.approx(2.0**2 + 0.0 + 1.0**2)
 
 
-def test_flops_of_idf_training_leaves_idf_out() -> None:
-    """The score uses IDF · w, the regulariser w: a rare term costs no more than a frequent one of the same weight."""
-    weights = torch.tensor([[1.0, 1.0]], requires_grad=True)
-    flops(weights).backward()
-    assert weights.grad is not None
-    assert weights.grad[0, 0] == weights.grad[0, 1]
-
-
 def test_the_regulariser_grows_quadratically_to_its_weight() -> None:
     settings = FlopsRecipe(weight=1.0, warmup=4)
     found = [flops_weight(settings, StepContext(step, 12, seed=0, batch=0)) for step in (0, 1, 3, 9)]

@@ -27,30 +27,20 @@ QWEN = os.environ.get("LIGHTRETRIEVER_QWEN")
 WITH_QWEN = pytest.mark.skipif(QWEN is None, reason="LIGHTRETRIEVER_QWEN names no folder")
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_model(tmp_path_factory.mktemp("official") / "llama", "llama")
-
-
-@pytest.fixture(scope="module")
-def backbone(folder: Path) -> Backbone:
-    return load(folder, folder / "work")
-
-
-def states(folder: Path, ids: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
+def states(model_folder: Path, ids: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
     """Last hidden states (L, H) and logits (L, V) by a plain forward pass of the whole model."""
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    model = AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.float32)
     with torch.inference_mode():
         out = model(input_ids=torch.tensor([ids]), output_hidden_states=True)
     return out.hidden_states[-1][0], out.logits[0]
 
 
-def test_documents(folder: Path, backbone: Backbone) -> None:
+def test_documents(model_folder: Path, backbone: Backbone) -> None:
     """Dense: the last token, L2. Sparse: log1p(relu(max)) of the logits, first and last position masked, times 100."""
     document = tiny_documents(3)[0]
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(model_folder)
     ids = [*tokenizer.encode(document.full_text.lower(), add_special_tokens=True), tokenizer.eos_token_id]
-    hidden, logits = states(folder, ids)
+    hidden, logits = states(model_folder, ids)
     mask = torch.ones(len(ids), dtype=torch.bool)
     mask[0] = mask[-1] = False
     pooled = logits.masked_fill(~mask[:, None], torch.finfo(logits.dtype).min).amax(dim=0)
@@ -63,35 +53,29 @@ def test_documents(folder: Path, backbone: Backbone) -> None:
     np.testing.assert_allclose(impacts, expected.numpy(), atol=1)
 
 
-def test_table_rows_and_dense_queries(folder: Path, backbone: Backbone, tmp_path: Path) -> None:
+def test_table_rows_and_dense_queries(model_folder: Path, backbone: Backbone, tmp_path: Path) -> None:
     """A row is the last state of `[bos] prompt token <eos>`; a query is an EmbeddingBag's mean, L2."""
     table = torch.from_numpy(token_rows(LanguageModel.of(backbone), INSTRUCTION, tmp_path))
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(model_folder)
     query = tokenizer.encode("music player", add_special_tokens=False)
     prompt = tokenizer.encode(f"instruct: {INSTRUCTION}\nquery: ".lower(), add_special_tokens=True)
     for token in query:
-        hidden, _ = states(folder, [*prompt, token, tokenizer.eos_token_id])
+        hidden, _ = states(model_folder, [*prompt, token, tokenizer.eos_token_id])
         torch.testing.assert_close(table[token], hidden[-1], atol=1e-4, rtol=1e-3)
     bag = torch.nn.EmbeddingBag.from_pretrained(table, mode="mean")
     expected = torch.nn.functional.normalize(bag(torch.tensor(query), torch.tensor([0])), dim=1)
     torch.testing.assert_close(torch.nn.functional.normalize(table[query].mean(dim=0), dim=0), expected[0])
 
 
-def test_texts_begin_with_bos_only_where_the_tokenizer_says_so(folder: Path, tmp_path: Path) -> None:
+def test_texts_begin_with_bos_only_where_the_tokenizer_says_so(model_folder: Path, tmp_path: Path) -> None:
     without = save_model(tmp_path / "without", "llama", bos_token=None)
     assert load(without, tmp_path).bos_id is None
-    assert load(folder, tmp_path).bos_id is not None
+    assert load(model_folder, tmp_path).bos_id is not None
     named = AutoTokenizer.from_pretrained(without)
     named.bos_token = "<|im_start|>"  # named, but not put before a text
     named.save_pretrained(without)
     assert load(without, tmp_path).bos_id is None
     assert load(without, tmp_path, bos_token="<|im_start|>").bos_id is not None
-
-
-def test_a_space_gives_the_first_word_the_id_that_it_has_inside_a_text(backbone: Backbone) -> None:
-    inside = backbone.tokenizer.encode("plays music files").tolist()
-    assert backbone.tokenizer.encode(" music files").tolist() == inside[-2:]
-    assert backbone.tokenizer.encode("music files").tolist() != inside[-2:]
 
 
 def test_loss_is_a_sum_over_prefixes_and_both_legs_follow_the_full_dense_scores() -> None:

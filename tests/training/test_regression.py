@@ -230,12 +230,14 @@ def stages_of(recipe: TrainRecipe) -> Any:
     return recipe.model_dump(mode="json", exclude={"stages": {"__all__": {"chunk_tokens", "steps", "every"}}})["stages"]
 
 
-def test_a_block_is_a_function_of_seed_and_number(toy: Path, tmp_path: Path) -> None:
-    recipe = TrainRecipe.model_validate(recipe_of(toy, tmp_path))
-    backbone = load(toy / "model", tmp_path)
+def taught(toy: Path, content: dict[str, Any]) -> TaughtTexts:
+    recipe, backbone = TrainRecipe.model_validate(content), load(toy / "model", toy / "work")
     teacher = load_biencoder(str(toy / "teacher"), device="cpu")
-    sets = prepare(recipe)
-    first, second = (TaughtTexts(backbone, teacher, sets, recipe, Accelerator(cpu=True)) for _ in range(2))
+    return TaughtTexts(backbone, teacher, prepare(recipe), recipe, Accelerator(cpu=True))
+
+
+def test_a_block_is_a_function_of_seed_and_number(toy: Path, tmp_path: Path) -> None:
+    first, second = (taught(toy, recipe_of(toy, tmp_path)) for _ in range(2))
     straddling = first.batch(2040, 16)
     assert straddling.texts == second.batch(2040, 16).texts
     np.testing.assert_array_equal(straddling.targets, second.batch(2040, 16).targets)
@@ -243,17 +245,15 @@ def test_a_block_is_a_function_of_seed_and_number(toy: Path, tmp_path: Path) -> 
     held_out, vectors = first.held_out()
     assert len(held_out) == len(vectors) == 40
     drawn = first.block(0)[0]
-    assert not set(held_out) & set(cut(backbone, drawn, [12] * len(drawn)))
+    assert not set(held_out) & set(cut(load(toy / "model", tmp_path), drawn, [12] * len(drawn)))
+    teacher = load_biencoder(str(toy / "teacher"), device="cpu")
     np.testing.assert_allclose(vectors, teacher.encode_documents(held_out).dense, atol=1e-3)
 
 
 def test_so_many_blocks_are_gone_through_again(toy: Path, tmp_path: Path) -> None:
     content = recipe_of(toy, tmp_path)
     content["teacher"]["blocks"] = 1
-    recipe = TrainRecipe.model_validate(content)
-    backbone = load(toy / "model", tmp_path)
-    teacher = load_biencoder(str(toy / "teacher"), device="cpu")
-    texts = TaughtTexts(backbone, teacher, prepare(recipe), recipe, Accelerator(cpu=True))
+    texts = taught(toy, content)
     around = texts.batch(2040, 16)
     assert around.texts == [*texts.block(0)[0][-8:], *texts.block(0)[0][:8]]
     np.testing.assert_array_equal(around.targets[8:], texts.batch(0, 8).targets)

@@ -22,6 +22,7 @@ from safetensors.torch import load_file
 
 from tests.support.commands import run, summary_of
 from tests.support.models import load
+from tests.support.recipes import write_recipe
 from tests.support.searching import evaluate_bundle
 from tests.support.toy import save_toy_model, write_toy_set
 
@@ -347,20 +348,10 @@ def test_training_lifts_ranking_from_chance_to_near_one(toy: Path, tmp_path: Pat
 
 def measured(toy: Path, work: Path, adapter: Path | None) -> dict[str, dict[str, float]]:
     """Measures of a bundle of the held-out set, by system."""
-    recipe = {
-        "name": "toy",
-        "model": {"path": str(toy / "model"), "adapter": adapter and str(adapter), "device": "cpu"},
-        "corpus": {"path": str(toy / "held-out"), "name": "toy"},
-        "tasks": {"find": INSTRUCTION},
-        "default_task": "find",
-        "encode": {"max_length": 16},
-        "work": str(work / "work"),
-        "output": str(work / "bundle"),
-    }
     work.mkdir()
-    file = work / "bundle.yaml"
-    file.write_text(yaml.safe_dump(recipe))
-    run("build", file)
+    model = {"path": str(toy / "model"), "adapter": adapter and str(adapter)}
+    sections: dict[str, Any] = {"corpus": {"path": str(toy / "held-out"), "name": "toy"}, "encode": {"max_length": 16}}
+    run("build", write_recipe(work, model, documents=1, tasks={"find": INSTRUCTION}, **sections))
     metrics: dict[str, dict[str, float]]
     metrics = evaluate_bundle(work / "bundle", toy / "held-out", work / "evaluation")["metrics"]
     shutil.rmtree(work / "work")
