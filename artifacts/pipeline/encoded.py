@@ -511,7 +511,11 @@ class TextStore:
         return len(np.unique(known)) - len(np.unique(_void(texts)))
 
     def _tidy(self, texts: UInt8Array, name: str) -> None:
-        kept, runs = self.path / f"{self._prefix}{_name(texts)}", self._folders()
+        kept = self.path / f"{self._prefix}{_name(texts)}"
+        if kept.is_dir() and not np.array_equal(_run(kept, self.plan["dimension"])[0], texts):  # it is damaged
+            kept.rename(self.path / f"{self._prefix}{uuid4().hex}")
+            self._forget()
+        runs = self._folders()
         if not kept.is_dir() and len(runs) == 1 and np.array_equal(self._runs[0][0], texts):
             runs[0].rename(kept)
         elif not kept.is_dir() and len(texts):

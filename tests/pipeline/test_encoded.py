@@ -198,13 +198,16 @@ def test_texts_of_several_runs_are_one_and_end_with_the_bytes_of_one_run(tmp_pat
     }
 
 
+@pytest.mark.parametrize("finished", [False, True])
 @pytest.mark.parametrize(("name", "size"), [("texts", 5 * 16 + 7), ("texts", 0), ("texts", None)])
-def test_a_run_that_was_killed_counts_as_far_as_its_texts_are_whole(
-    tmp_path: Path, name: str, size: int | None
+def test_a_run_that_was_killed_or_damaged_counts_as_far_as_its_texts_are_whole(
+    tmp_path: Path, name: str, size: int | None, finished: bool
 ) -> None:
     """The digests are written last: what is behind them in other columns is no text yet."""
     texts, store = text_digests(map(str, range(8))), TextStore.begin(tmp_path / "store", PLAN)
     add(store, texts)
+    if finished:
+        store.finish(texts, None)
     (folder,) = store.path.glob("run-*")
     if size is None:
         (folder / name).unlink()

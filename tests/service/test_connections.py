@@ -95,7 +95,7 @@ def test_a_connection_that_was_idle_for_seconds_is_still_there(tiny_bundle: Bund
 
 def test_head_and_body_of_an_answer_come_together(tiny_path: Path) -> None:
     """Apart, a client that waits would nearly always read the head alone. What one read gives is what it finds."""
-    with Server(tiny_path) as server, opened(server.port) as connection:
+    with Server(tiny_path) as server, dial(server.port) as connection:
         for request in [LIVE, SEARCH] * 50:
             connection.sendall(request)
             head, _, body = connection.recv(65_536).partition(b"\r\n\r\n")
