@@ -103,19 +103,11 @@ def test_no_hits_and_a_full_disk_is_an_error() -> None:
 def test_a_service_goes_on_without_an_output(tiny_path: Path, tmp_path: Path) -> None:
     """Nobody reads the line that says it is ready."""
     port = free_port()
-    command = [
-        "bash",
-        "-c",
-        'exec "$@" > >(exec true)',
-        "bash",
-        sys.executable,
-        "-m",
-        "lightretriever.service.cli",
-        "serve",
-    ]
+    shell = ["bash", "-c", 'exec "$@" > >(exec true)', "bash"]
+    command = [*shell, sys.executable, "-m", "lightretriever.service.cli", "serve", str(tiny_path), "--port", str(port)]
     errors = tmp_path / "errors"
     with errors.open("w") as log:
-        process = subprocess.Popen([*command, str(tiny_path), "--port", str(port)], cwd=ROOT, stderr=log)
+        process = subprocess.Popen(command, cwd=ROOT, stderr=log)
     try:
         while True:
             with suppress(httpx2.TransportError):
