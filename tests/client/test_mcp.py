@@ -21,7 +21,7 @@ from mcp.client.client import Client
 from mcp.client.stdio import stdio_client
 
 from tests.client.scripted import Scripted, hang_up, problem
-from tests.client.test_import import ALONE, WITHOUT, allowed, run
+from tests.client.test_import import ALONE, allowed
 from tests.service.live import live_bundles
 from tests.support.commands import run_command
 from tests.support.keys import keys_file
@@ -288,14 +288,6 @@ def test_an_address_for_others_is_warned_of() -> None:
         assert process.stderr.readline().startswith("tools at http://0.0.0.0:")
         assert process.stderr.readline().startswith("warning: whoever reaches this address may search")
         process.terminate()
-
-
-def test_a_missing_package_is_named_with_the_extra() -> None:
-    done = run(WITHOUT.replace('"httpx2"', '"mcp"'), "mcp")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "needs mcp.server" in done.stderr
-    assert "pip install 'lightretriever-search[mcp]'" in done.stderr
-    assert done.stderr.count("\n") == 1
 
 
 async def test_the_pinned_list_is_all_that_the_tools_take(url: str) -> None:

@@ -24,17 +24,8 @@ TOP_LEVEL = {
 }
 """The only entries of the repository's top level, besides those whose names begin with a dot."""
 VARIABLES_OF_OTHERS = {
-    *(
-        "JAVA_HOME",
-        "OPENSEARCH_HOME",
-        "PATH",
-        "LOCAL_WORLD_SIZE",
-        "PROMETHEUS_MULTIPROC_DIR",
-        "RANK",
-        "WORLD_SIZE",
-        "XDG_CACHE_HOME",
-    ),
-    "_JAVA_OPTIONS",
+    *("JAVA_HOME", "_JAVA_OPTIONS", "OPENSEARCH_HOME", "PATH", "PROMETHEUS_MULTIPROC_DIR", "XDG_CACHE_HOME"),
+    *("LOCAL_WORLD_SIZE", "RANK", "WORLD_SIZE"),
 }
 """Variables of the environment that belong to other programs."""
 MODEL_SOFTWARE = ("torch", "transformers", "peft", "accelerate")
