@@ -12,19 +12,15 @@ from haystack.components.writers import DocumentWriter
 from haystack.document_stores.types import DuplicatePolicy
 from haystack.utils import Secret
 from langchain_core.documents import Document
-from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.client import AnswerError, ClientError, SearchClient
 from lightretriever.service.client.adapters import haystack, langchain, llama_index
 from lightretriever.service.client.hits import SCORES
 from lightretriever.service.client.writes import document_of
 from lightretriever.service.http.api_keys import new_key
-from lightretriever.service.http.app import create_app
-from lightretriever.service.search.engine import SearchEngine
-from lightretriever.service.settings import Settings
 from llama_index.core.schema import TextNode
 
 from tests.live.test_upsert import Place
-from tests.service.live import live
+from tests.service.live import live_bundles
 from tests.support.keys import keys_file
 from tests.support.tiny import make_tiny_bundle
 
@@ -43,18 +39,10 @@ Delete = Callable[[list[str]], Any]
 
 
 @pytest.fixture(scope="module")
-def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    return make_tiny_bundle(tmp_path_factory.mktemp("adapters") / "tiny", fields={"year": "number"})
-
-
-def settings(folder: Path, **more: Any) -> Settings:
-    keys = keys_file(folder, ENTRY, READS)
-    return Settings(live=folder / "live", deadline_ms=60_000, warm_up_queries=1, watch_s=0, api_keys_file=keys, **more)
-
-
-@pytest.fixture(scope="module")
-def url(bundle: Bundle, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with SearchEngine.open(bundle, settings(tmp_path_factory.mktemp("url"))) as engine, live(create_app(engine)) as url:
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("adapters")
+    bundle = make_tiny_bundle(folder / "tiny", fields={"year": "number"})
+    with live_bundles(bundle.path, live=folder / "live", api_keys_file=keys_file(folder, ENTRY, READS)) as url:
         yield url
 
 
@@ -140,10 +128,9 @@ def test_a_key_for_reading_is_told_what_it_lacks(library: str, url: str, monkeyp
 def test_a_service_with_a_model_encodes_what_is_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, KEY)
     place = Place(tmp_path, "expand")
-    own = settings(tmp_path, recipe=place.recipe)
+    own = {"live": tmp_path / "live", "api_keys_file": keys_file(tmp_path, ENTRY), "recipe": place.recipe}
     with (
-        SearchEngine.open(place.bundle, own) as engine,
-        live(create_app(engine)) as url,
+        live_bundles(place.bundle.path, **own) as url,
         SearchClient(url, api_key=KEY, timeout_s=120) as client,
     ):
         for library in ("langchain", "llama_index", "haystack"):
