@@ -5,15 +5,13 @@ import re
 import shutil
 import subprocess
 import time
-import urllib.error
-import urllib.parse
-import urllib.request
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 import yaml
 from lightretriever.artifacts.bundle.reader import Bundle
@@ -69,10 +67,7 @@ def provoke(url: str) -> None:
         {"query": "music", "deadline_ms": 0.001},
     ]
     for body in bodies:
-        headers = {"content-type": "application/json"}
-        request = urllib.request.Request(f"{url}/search", json.dumps(body).encode(), headers)
-        with suppress(urllib.error.HTTPError), urllib.request.urlopen(request) as answer:
-            answer.read()
+        httpx2.post(f"{url}/search", json=body, timeout=60)
 
 
 @pytest.fixture(scope="module")
@@ -87,8 +82,7 @@ def url(tiny_bundle: Bundle) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def exposed(url: str) -> dict[str, set[str]]:
     """Labels by name of every sample on /metrics, and those of counters that nothing has counted yet."""
-    with urllib.request.urlopen(f"{url}/metrics") as answer:
-        text = answer.read().decode()
+    text = httpx2.get(f"{url}/metrics", timeout=60).text
     found: dict[str, set[str]] = defaultdict(set)
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
@@ -150,8 +144,7 @@ def test_panels_stand_apart() -> None:
 
 def get(address: str, path: str, **parameters: str) -> Any:
     """Ask Prometheus' API."""
-    with urllib.request.urlopen(f"{address}/api/v1/{path}?{urllib.parse.urlencode(parameters)}") as answer:
-        return json.load(answer)["data"]
+    return httpx2.get(f"{address}/api/v1/{path}", params=parameters, timeout=60).raise_for_status().json()["data"]
 
 
 @pytest.fixture(scope="module")
@@ -171,7 +164,7 @@ def prometheus(url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[s
             while scrapes < 4:
                 assert process.poll() is None
                 time.sleep(0.3)
-                with suppress(OSError):
+                with suppress(httpx2.HTTPError):
                     found = get(f"http://{address}", "query", query="count_over_time(lightretriever_ready[5m])")
                     scrapes = int(found["result"][0]["value"][1]) if found["result"] else 0
                     provoke(url)

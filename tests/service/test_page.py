@@ -214,12 +214,10 @@ def test_a_key_that_is_gone_is_asked_for_anew(browser: Browser, tiny_path: Path,
 
 
 @pytest.mark.slow
-def test_nothing_is_loaded_from_elsewhere(browser: Browser, site: str) -> None:
-    page = browser.new_page(base_url=site)
+def test_nothing_is_loaded_from_elsewhere(page: Page, site: str) -> None:
     requested: list[str] = []
     page.on("request", lambda request: requested.append(request.url))
     for path in ("/", "/docs"):
         page.goto(path, wait_until="networkidle")
-    page.close()
     assert requested.count(f"{site}/") == 1
     assert {address for address in requested if not address.startswith((site, "data:"))} == set()
