@@ -12,19 +12,15 @@ from haystack.components.writers import DocumentWriter
 from haystack.document_stores.types import DuplicatePolicy
 from haystack.utils import Secret
 from langchain_core.documents import Document
-from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.client import AnswerError, ClientError, SearchClient
 from lightretriever.service.client.adapters import haystack, langchain, llama_index
 from lightretriever.service.client.hits import SCORES
 from lightretriever.service.client.writes import document_of
 from lightretriever.service.http.api_keys import new_key
-from lightretriever.service.http.app import create_app
-from lightretriever.service.search.engine import SearchEngine
-from lightretriever.service.settings import Settings
 from llama_index.core.schema import TextNode
 
 from tests.live.test_upsert import Place
-from tests.service.live import live
+from tests.service.live import live_bundles
 from tests.support.keys import keys_file
 from tests.support.tiny import make_tiny_bundle
 
@@ -43,18 +39,10 @@ Delete = Callable[[list[str]], Any]
 
 
 @pytest.fixture(scope="module")
-def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    return make_tiny_bundle(tmp_path_factory.mktemp("adapters") / "tiny", fields={"year": "number"})
-
-
-def settings(folder: Path, **more: Any) -> Settings:
-    keys = keys_file(folder, ENTRY, READS)
-    return Settings(live=folder / "live", deadline_ms=60_000, warm_up_queries=1, watch_s=0, api_keys_file=keys, **more)
-
-
-@pytest.fixture(scope="module")
-def url(bundle: Bundle, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with SearchEngine.open(bundle, settings(tmp_path_factory.mktemp("url"))) as engine, live(create_app(engine)) as url:
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("adapters")
+    bundle = make_tiny_bundle(folder / "tiny", fields={"year": "number"})
+    with live_bundles(bundle.path, live=folder / "live", api_keys_file=keys_file(folder, ENTRY, READS)) as url:
         yield url
 
 
@@ -64,73 +52,44 @@ def client(url: str) -> Iterator[SearchClient]:
         yield client
 
 
-def of_langchain(client: SearchClient, url: str) -> tuple[Add, Delete]:
-    retriever = langchain.SearchRetriever(client=client)
-    return (
-        lambda given: retriever.add_documents([Document(id=a, page_content=b, metadata=c) for a, b, c in given]),
-        retriever.delete,
-    )
-
-
-def of_langchain_async(client: SearchClient, url: str) -> tuple[Add, Delete]:
-    retriever = langchain.SearchRetriever(client=client)
-    return (
-        lambda given: asyncio.run(
-            retriever.aadd_documents(
-                [Document(page_content=b, metadata=c) for _, b, c in given], ids=[a for a, *_ in given]
-            )
-        ),
-        lambda ids: asyncio.run(retriever.adelete(ids)),
-    )
-
-
-def of_llama_index(client: SearchClient, url: str) -> tuple[Add, Delete]:
-    retriever = llama_index.SearchRetriever(client)
-    return (
-        lambda given: retriever.add([TextNode(id_=a, text=b, metadata=c) for a, b, c in given]),
-        retriever.delete_nodes,
-    )
-
-
-def of_llama_index_async(client: SearchClient, url: str) -> tuple[Add, Delete]:
-    retriever = llama_index.SearchRetriever(client)
-    return (
-        lambda given: asyncio.run(retriever.async_add([TextNode(id_=a, text=b, metadata=c) for a, b, c in given])),
-        lambda ids: asyncio.run(retriever.adelete_nodes(ids)),
-    )
-
-
-def store_of(client: SearchClient, url: str) -> haystack.SearchDocumentStore:
+def store_of(url: str) -> haystack.SearchDocumentStore:
     return haystack.SearchDocumentStore(url, api_key=Secret.from_env_var(VARIABLE), timeout_s=120)
 
 
-def of_haystack(client: SearchClient, url: str) -> tuple[Add, Delete]:
-    store = store_of(client, url)
-    return (
-        lambda given: store.write_documents([HaystackDocument(id=a, content=b, meta=c) for a, b, c in given]),
-        store.delete_documents,
+def opened(library: str, client: SearchClient, url: str) -> tuple[Add, Delete]:
+    """What adds documents by a library, or by its calls for asyncio, and what deletes them."""
+    retriever, index, store = (
+        langchain.SearchRetriever(client=client),
+        llama_index.SearchRetriever(client),
+        store_of(url),
     )
+    makers: dict[str, Callable[[str, str, dict[str, Any]], Any]] = {
+        "langchain": lambda name, text, metadata: Document(id=name, page_content=text, metadata=metadata),
+        "llama_index": lambda name, text, metadata: TextNode(id_=name, text=text, metadata=metadata),
+        "haystack": lambda name, text, metadata: HaystackDocument(id=name, content=text, meta=metadata),
+    }
+    calls: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+        "langchain": (retriever.add_documents, retriever.delete),
+        "langchain async": (retriever.aadd_documents, retriever.adelete),
+        "llama_index": (index.add, index.delete_nodes),
+        "llama_index async": (index.async_add, index.adelete_nodes),
+        "haystack": (store.write_documents, store.delete_documents),
+        "haystack async": (store.write_documents_async, store.delete_documents_async),
+    }
+    add, delete = calls[library]
+    make, run = makers[library.removesuffix(" async")], asyncio.run if library.endswith("async") else lambda done: done
+    return lambda given: run(add([make(*one) for one in given])), lambda ids: run(delete(ids))
 
 
-def of_haystack_async(client: SearchClient, url: str) -> tuple[Add, Delete]:
-    store = store_of(client, url)
-    return (
-        lambda given: asyncio.run(
-            store.write_documents_async([HaystackDocument(id=a, content=b, meta=c) for a, b, c in given])
-        ),
-        lambda ids: asyncio.run(store.delete_documents_async(ids)),
-    )
+ALL = [f"{library}{kind}" for library in ("langchain", "llama_index", "haystack") for kind in ("", " async")]
 
 
-ALL = [of_langchain, of_langchain_async, of_llama_index, of_llama_index_async, of_haystack, of_haystack_async]
-
-
-@pytest.mark.parametrize("opened", ALL)
+@pytest.mark.parametrize("library", ALL)
 def test_documents_with_vector_and_impacts(
-    opened: Callable[..., tuple[Add, Delete]], client: SearchClient, url: str, monkeypatch: pytest.MonkeyPatch
+    library: str, client: SearchClient, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(VARIABLE, KEY)
-    add, delete = opened(client, url)
+    add, delete = opened(library, client, url)
     add([(f"new-{number}", TEXT, ENCODED) for number in range(40)])
     assert client.document("new-39").fields == {**FIELDS, "text": TEXT}
     hits = client.search("zebra", filter={"field": "year", "eq": 2026}, k=100).hits
@@ -150,13 +109,11 @@ def test_documents_with_vector_and_impacts(
     assert not client.search("zebra", filter={"field": "year", "eq": 2026}).hits
 
 
-@pytest.mark.parametrize("opened", ALL)
-def test_a_key_for_reading_is_told_what_it_lacks(
-    opened: Callable[..., tuple[Add, Delete]], url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("library", ALL)
+def test_a_key_for_reading_is_told_what_it_lacks(library: str, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, READER)
     with SearchClient(url, api_key=READER) as client:
-        add, delete = opened(client, url)
+        add, delete = opened(library, client, url)
         calls: list[Callable[[], Any]] = [
             lambda: add([("new", TEXT, ENCODED)]),
             lambda: add([("new", TEXT, FIELDS)]),
@@ -171,14 +128,13 @@ def test_a_key_for_reading_is_told_what_it_lacks(
 def test_a_service_with_a_model_encodes_what_is_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, KEY)
     place = Place(tmp_path, "expand")
-    own = settings(tmp_path, recipe=place.recipe)
+    own = {"live": tmp_path / "live", "api_keys_file": keys_file(tmp_path, ENTRY), "recipe": place.recipe}
     with (
-        SearchEngine.open(place.bundle, own) as engine,
-        live(create_app(engine)) as url,
+        live_bundles(place.bundle.path, **own) as url,
         SearchClient(url, api_key=KEY, timeout_s=120) as client,
     ):
-        for opened in (of_langchain, of_llama_index, of_haystack):
-            add, delete = opened(client, url)
+        for library in ("langchain", "llama_index", "haystack"):
+            add, delete = opened(library, client, url)
             add([("new", "A zebra crosses the road.", {"title": "Zebra"})])
             assert client.search("zebra crosses the road", k=1).hits[0].id == "new"
             delete(["new"])
@@ -207,6 +163,9 @@ def test_langchain_names_documents(client: SearchClient) -> None:
     assert client.document(made[0]).fields["text"] == TEXT
     assert retriever.delete(made)
     assert not retriever.delete(made)
+    assert retriever.add_documents(nameless[:1], ids=["named"]) == ["named"]
+    assert asyncio.run(retriever.aadd_documents(nameless[:1], ids=["other"])) == ["other"]
+    assert retriever.delete(["named", "other"])
     with pytest.raises(ClientError, match="There are 1 ids for 2 documents"):
         retriever.add_documents(nameless, ids=["a"])
 
@@ -217,7 +176,7 @@ def test_a_haystack_pipeline_writes_and_can_be_saved(
     monkeypatch.setenv(VARIABLE, KEY)
     pipeline = Pipeline()
     # It asks the store for nothing but writing.
-    pipeline.add_component("write", DocumentWriter(cast(Any, store_of(client, url))))
+    pipeline.add_component("write", DocumentWriter(cast(Any, store_of(url))))
     saved = pipeline.dumps()
     assert KEY not in saved
     again = Pipeline.loads(saved, allowed_modules=[MODULE])
@@ -226,5 +185,5 @@ def test_a_haystack_pipeline_writes_and_can_be_saved(
     assert asyncio.run(again.run_async({"write": {"documents": documents}})) == {"write": {"documents_written": 1}}
     assert client.document("new").fields["text"] == TEXT
     with pytest.raises(ClientError, match="The policy is SKIP"):
-        store_of(client, url).write_documents(documents, DuplicatePolicy.SKIP)
-    store_of(client, url).delete_documents(["new"])
+        store_of(url).write_documents(documents, DuplicatePolicy.SKIP)
+    store_of(url).delete_documents(["new"])

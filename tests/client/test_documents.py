@@ -12,14 +12,11 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.client import AnswerError, AsyncSearchClient, ClientError, Retries
 from lightretriever.service.client.calls import Line
 from lightretriever.service.http.api_keys import new_key
-from lightretriever.service.http.app import create_app
 from lightretriever.service.schemas import DocumentLine
-from lightretriever.service.search.engine import SearchEngine
-from lightretriever.service.settings import Settings
 
 from tests.client.both import Client, Maker
 from tests.client.scripted import Scripted, Step, answer, problem
-from tests.service.live import live
+from tests.service.live import live_bundles
 from tests.support.keys import keys_file
 
 KEY, ENTRY = new_key("both", ["search", "admin"])
@@ -33,10 +30,8 @@ BODY = 20_000
 def writable(tiny_bundle: Bundle, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("documents")
     keys = keys_file(folder, ENTRY, READS)
-    settings = Settings(
-        live=folder / "live", deadline_ms=60_000, warm_up_queries=1, watch_s=0, api_keys_file=keys, max_body_bytes=BODY
-    )
-    with SearchEngine.open(tiny_bundle, settings) as engine, live(create_app(engine)) as url:
+    served = live_bundles(tiny_bundle.path, live=folder / "live", api_keys_file=keys, max_body_bytes=BODY)
+    with served as url:
         yield url
 
 

@@ -5,6 +5,7 @@ import sys
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
+import pytest
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,9 +35,10 @@ from lightretriever.service.client.__main__ import main
 main()
 """
 
+# Without one of the packages.
 WITHOUT = """
 import sys
-sys.modules["httpx2"] = None
+sys.modules[sys.argv.pop(1)] = None
 from lightretriever.service.cli import main
 main()
 """
@@ -69,10 +71,14 @@ def test_the_pinned_list_is_all_that_a_search_in_the_terminal_takes(url: str) ->
     assert "2 hits of " in done.stdout
 
 
-def test_a_missing_package_is_named_with_the_extra() -> None:
-    done = run(WITHOUT, "search", "play music")
+@pytest.mark.parametrize(
+    ("package", "arguments", "needed", "extra"),
+    [("httpx2", ["search", "play music"], "httpx2", "client"), ("mcp", ["mcp"], "mcp.server", "mcp")],
+)
+def test_a_missing_package_is_named_with_the_extra(package: str, arguments: list[str], needed: str, extra: str) -> None:
+    done = run(WITHOUT, package, *arguments)
     assert (done.returncode, done.stdout) == (2, "")
-    assert "needs httpx2, which is not installed. Install the extra" in done.stderr
-    assert "lightretriever-search[client]" in done.stderr
+    assert f"needs {needed}, which is not installed. Install the extra" in done.stderr
+    assert f"pip install 'lightretriever-search[{extra}]'" in done.stderr
     assert done.stderr.count("\n") == 1
-    assert run(WITHOUT, "--help").returncode == 0  # all other commands go on
+    assert run(WITHOUT, package, "--help").returncode == 0  # all other commands go on

@@ -21,7 +21,7 @@ from mcp.client.client import Client
 from mcp.client.stdio import stdio_client
 
 from tests.client.scripted import Scripted, hang_up, problem
-from tests.client.test_import import ALONE, WITHOUT, allowed, run
+from tests.client.test_import import ALONE, allowed
 from tests.service.live import live_bundles
 from tests.support.commands import run_command
 from tests.support.keys import keys_file
@@ -65,8 +65,7 @@ async def over_stdio(url: str, *options: str, more: Mapping[str, str] | None = N
 async def over_http(url: str, *options: str, more: Mapping[str, str] | None = None) -> AsyncIterator[Client]:
     command = [sys.executable, *COMMAND, url, "--http", "127.0.0.1:0", "--timeout-s", "120", *options]
     with subprocess.Popen(command, cwd=ROOT, env=environment(more), stderr=subprocess.PIPE, text=True) as process:
-        if process.stderr is None:
-            raise RuntimeError("there is no pipe")
+        assert process.stderr is not None
         found = re.search(r"http://\S+/mcp", process.stderr.readline())
         try:
             if found is None:
@@ -283,19 +282,10 @@ def test_a_wrong_command_line_is_an_error(arguments: list[str], says: str) -> No
 def test_an_address_for_others_is_warned_of() -> None:
     command = [sys.executable, *COMMAND, "--http", "0.0.0.0:0"]
     with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
-        if process.stderr is None:
-            raise RuntimeError("there is no pipe")
+        assert process.stderr is not None
         assert process.stderr.readline().startswith("tools at http://0.0.0.0:")
         assert process.stderr.readline().startswith("warning: whoever reaches this address may search")
         process.terminate()
-
-
-def test_a_missing_package_is_named_with_the_extra() -> None:
-    done = run(WITHOUT.replace('"httpx2"', '"mcp"'), "mcp")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "needs mcp.server" in done.stderr
-    assert "pip install 'lightretriever-search[mcp]'" in done.stderr
-    assert done.stderr.count("\n") == 1
 
 
 async def test_the_pinned_list_is_all_that_the_tools_take(url: str) -> None:

@@ -4,15 +4,14 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
-from time import sleep
 
 import httpx2
 import pytest
 
 from tests.client.scripted import FOUND, Scripted, answer
-from tests.support.waiting import free_port
+from tests.service.process import is_ready
+from tests.support.waiting import free_port, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 CHINESE = "庆祝"
@@ -103,28 +102,16 @@ def test_no_hits_and_a_full_disk_is_an_error() -> None:
 def test_a_service_goes_on_without_an_output(tiny_path: Path, tmp_path: Path) -> None:
     """Nobody reads the line that says it is ready."""
     port = free_port()
-    command = [
-        "bash",
-        "-c",
-        'exec "$@" > >(exec true)',
-        "bash",
-        sys.executable,
-        "-m",
-        "lightretriever.service.cli",
-        "serve",
-    ]
+    url = f"http://127.0.0.1:{port}"
+    shell = ["bash", "-c", 'exec "$@" > >(exec true)', "bash"]
+    command = [*shell, sys.executable, "-m", "lightretriever.service.cli", "serve", str(tiny_path), "--port", str(port)]
     errors = tmp_path / "errors"
     with errors.open("w") as log:
-        process = subprocess.Popen([*command, str(tiny_path), "--port", str(port)], cwd=ROOT, stderr=log)
+        process = subprocess.Popen(command, cwd=ROOT, stderr=log)
     try:
-        while True:
-            with suppress(httpx2.TransportError):
-                if httpx2.get(f"http://127.0.0.1:{port}/readyz", timeout=60).status_code == 200:
-                    break
-            assert process.poll() is None, errors.read_text()
-            sleep(0.05)
+        wait_until(lambda: is_ready(url))
         body = {"query": "play music", "deadline_ms": 1000}
-        assert httpx2.post(f"http://127.0.0.1:{port}/search", json=body, timeout=60).status_code == 200
+        assert httpx2.post(f"{url}/search", json=body, timeout=60).status_code == 200
     finally:
         process.terminate()
         status = process.wait()

@@ -42,6 +42,7 @@ ON_CLUSTER, NODES = (
     yaml.safe_load((ROOT / "deploy" / "helm" / "cluster" / f"{name}.yaml").read_text(encoding="utf-8"))
     for name in ("lightretriever", "opensearch")
 )
+CHOICES = {"claim": CLAIM, "copy": COPY, "everything": EVERYTHING, "cluster": ON_CLUSTER}
 OPENSHIFT_VOLUMES = {
     *("configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim", "projected", "secret")
 }
@@ -69,9 +70,7 @@ def render(values: dict[str, Any], home: Path, version: str = KUBERNETES[-1]) ->
     return {manifest["kind"]: manifest for manifest in manifests}
 
 
-@pytest.mark.parametrize(
-    "values", [CLAIM, COPY, EVERYTHING, ON_CLUSTER], ids=["claim", "copy", "everything", "cluster"]
-)
+@pytest.mark.parametrize("values", CHOICES.values(), ids=CHOICES)
 @pytest.mark.parametrize("version", KUBERNETES)
 def test_kubernetes_takes_it(values: dict[str, Any], version: str, tmp_path: Path) -> None:
     manifests = render(values, tmp_path, version)
@@ -117,7 +116,7 @@ def refused_by_openshift(pod: dict[str, Any]) -> list[str]:
     return refused
 
 
-@pytest.mark.parametrize("values", [CLAIM, COPY, EVERYTHING, ON_CLUSTER], ids=["claim", "copy", "all", "cluster"])
+@pytest.mark.parametrize("values", CHOICES.values(), ids=CHOICES)
 def test_openshift_takes_the_pods_without_a_user(values: dict[str, Any], tmp_path: Path) -> None:
     """It gives each namespace a range of users, and refuses a pod that names another."""
     pod = render(values, tmp_path)["Deployment"]["spec"]["template"]["spec"]
@@ -190,9 +189,7 @@ def test_the_validation_can_fail(tmp_path: Path) -> None:
         kubernetes_validate.validate(deployment, KUBERNETES[-1], strict=True)
 
 
-@pytest.mark.parametrize(
-    "values", [CLAIM, COPY, VOLUME, EVERYTHING, ON_CLUSTER], ids=["claim", "copy", "volume", "everything", "cluster"]
-)
+@pytest.mark.parametrize("values", [*CHOICES.values(), VOLUME], ids=[*CHOICES, "volume"])
 def test_helm_finds_nothing_to_complain_about(values: dict[str, Any], tmp_path: Path) -> None:
     run = helm("lint", CHART, "--strict", values=values, home=tmp_path)
     assert run.returncode == 0, run.stdout + run.stderr

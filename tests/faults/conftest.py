@@ -8,7 +8,7 @@ import pytest
 
 from research.harness.rows import OBJECTIVES, record
 from tests.faults.commands import Commands
-from tests.faults.place import DOCUMENTS, Place
+from tests.service.place import DOCUMENTS, Place
 from tests.support.tiny import make_tiny_bundle
 
 COMMAND = "make faults"

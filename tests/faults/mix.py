@@ -4,8 +4,8 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from tests.faults.place import DOCUMENTS
 from tests.faults.traffic import Ask, ask
+from tests.service.place import DOCUMENTS
 
 __all__ = ["mix", "searches"]
 

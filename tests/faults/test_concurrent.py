@@ -8,9 +8,9 @@ import pytest
 
 from tests.faults.conftest import Figure
 from tests.faults.mix import searches
-from tests.faults.place import Place
 from tests.faults.test_kill import lines_to_both
 from tests.faults.traffic import Ask, ask, bare, clients, elsewhere
+from tests.service.place import Place
 from tests.service.test_workers import children
 
 pytestmark = pytest.mark.slow

@@ -16,13 +16,12 @@ from lightretriever.artifacts.bundle.manifest import MANIFEST_FILE
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
 from lightretriever.artifacts.errors import BundleError
-from lightretriever.service.http.api_keys import new_key
 
 from tests.faults.conftest import Figure
 from tests.faults.damage import KINDS, damage
+from tests.service.place import Place
 from tests.service.process import ROOT, Server
 from tests.service.test_swap import flip
-from tests.support.keys import keys_file
 from tests.support.tiny import make_tiny_bundle
 
 SEED = 20_260
@@ -156,16 +155,12 @@ def test_the_whole_check_names_the_file_too(bundles: Pair, damaged: Path, full: 
 
 
 def test_a_damaged_bundle_is_refused_at_a_reload(bundles: Pair, tmp_path: Path, full: bool) -> None:
-    key, entry = new_key("deploy", ["search", "admin"])
-    link, headers = tmp_path / "current", {"authorization": f"Bearer {key}"}
-    link.symlink_to(bundles.other)
-    environment = {"LIGHTRETRIEVER_API_KEYS_FILE": str(keys_file(tmp_path, entry)), "LIGHTRETRIEVER_WATCH_S": "0"}
+    place = Place.make(tmp_path, (bundles.other, bundles.bundle))
     random = np.random.default_rng(SEED)
-    with Server(link, environment={**environment, "LIGHTRETRIEVER_LOG_LEVEL": "error"}) as server:
-        url = server.url
+    with place.served() as (server, url):
 
         def answer() -> object:
-            found = httpx2.post(f"{url}/search", json={"query": "music"}, headers=headers, timeout=60)
+            found = httpx2.post(f"{url}/search", json={"query": "music"}, headers=place.headers, timeout=60)
             assert found.status_code == 200
             return found.json()["hits"]
 
@@ -174,8 +169,8 @@ def test_a_damaged_bundle_is_refused_at_a_reload(bundles: Pair, tmp_path: Path, 
             copy = tmp_path / f"copy-{number}"
             if not make_damaged(bundles, case, copy, random):
                 continue
-            flip(link, copy)
-            found = httpx2.post(f"{url}/admin/reload", headers=headers, timeout=60)
+            flip(place.link, copy)
+            found = httpx2.post(f"{url}/admin/reload", headers=place.headers, timeout=60)
             problem = found.json()
             if case == Case(MANIFEST_FILE, "of another bundle"):  # the one that is served: nothing to do
                 assert (found.status_code, problem["swapped"]) == (200, False)

@@ -10,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,10 +22,10 @@ from lightretriever.artifacts.bundle.verify import verify_bundle
 from tests.faults.builds import files, write_recipe, write_train_recipe
 from tests.faults.commands import Command, Commands, Done
 from tests.faults.conftest import Figure
-from tests.service.process import ROOT, SCRIPT
+from tests.service.process import ROOT, SCRIPT, is_ready
 from tests.support.recipes import change
 from tests.support.tiny import make_tiny_bundle
-from tests.support.waiting import free_port
+from tests.support.waiting import free_port, wait_until
 
 ERROR = 2
 # What is written, in this order, and a bound on the size of a file that only the last of them breaks.
@@ -166,9 +165,7 @@ def test_a_service_that_can_not_write_its_log_serves_on(tiny_path: Path, kind: s
     with nowhere(kind) as end:
         process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, **settings}, stdout=end, stderr=end)
     try:
-        while not is_ready(url):
-            assert process.poll() is None
-            time.sleep(0.05)
+        wait_until(lambda: is_ready(url))
         for _ in range(20):
             answer = httpx2.post(f"{url}/search", json={"query": "music"}, timeout=60)
             assert (answer.status_code, answer.json()["degraded"]) == (200, [])
@@ -179,10 +176,3 @@ def test_a_service_that_can_not_write_its_log_serves_on(tiny_path: Path, kind: s
     finally:
         process.kill()
         process.wait()
-
-
-def is_ready(url: str) -> bool:
-    try:
-        return httpx2.get(f"{url}/readyz", timeout=60).status_code == 200
-    except httpx2.TransportError:
-        return False

@@ -19,8 +19,8 @@ import pytest
 
 from tests.faults.conftest import Figure
 from tests.faults.mix import searches
-from tests.faults.place import Place
 from tests.faults.traffic import ask, clients
+from tests.service.place import Place
 from tests.service.process import Server
 from tests.service.test_swap import flip
 from tests.service.test_workers import children, gone

@@ -5,8 +5,8 @@ from lightretriever.artifacts.sparse.jvm import SEARCH_HEAP_MB
 
 from tests.faults.conftest import Figure
 from tests.faults.mix import searches
-from tests.faults.place import Place
 from tests.faults.traffic import ask, clients, elsewhere
+from tests.service.place import Place
 from tests.support.memory import held
 
 pytestmark = pytest.mark.slow

@@ -23,8 +23,8 @@ from lightretriever.artifacts.bundle.archive import unpack
 from lightretriever.service.settings import Settings
 
 from tests.faults.conftest import Figure
-from tests.faults.place import Place
 from tests.faults.traffic import Ask, ask
+from tests.service.place import Place
 
 pytestmark = pytest.mark.slow
 

@@ -22,8 +22,8 @@ from lightretriever.service.settings import Settings
 
 from tests.faults.conftest import Figure
 from tests.faults.mix import searches
-from tests.faults.place import Place
 from tests.faults.traffic import Answer, Ask, ask, clients, constant_rate, elsewhere
+from tests.service.place import Place
 from tests.support.keys import keys_file
 
 pytestmark = pytest.mark.slow

@@ -12,8 +12,8 @@ from lightretriever.artifacts.sparse.jvm import SEARCH_HEAP_MB
 
 from tests.faults.conftest import Figure
 from tests.faults.mix import mix
-from tests.faults.place import Place
 from tests.faults.traffic import Answer, Ask, clients, elsewhere
+from tests.service.place import Place
 from tests.support.memory import Held, held
 
 pytestmark = pytest.mark.slow

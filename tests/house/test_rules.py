@@ -14,6 +14,9 @@ from lightretriever.service.settings import ENV_PREFIX, Settings
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from tests.house.test_wheel import OWN as OWN_FOLDER
+from tests.house.test_wheel import ROOMS, SETUPTOOLS
+
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("artifacts", "service", "loadtest", "research")
 OWN = {"lightretriever", "demo", "deploy", "research", "tests"}
@@ -24,17 +27,8 @@ TOP_LEVEL = {
 }
 """The only entries of the repository's top level, besides those whose names begin with a dot."""
 VARIABLES_OF_OTHERS = {
-    *(
-        "JAVA_HOME",
-        "OPENSEARCH_HOME",
-        "PATH",
-        "LOCAL_WORLD_SIZE",
-        "PROMETHEUS_MULTIPROC_DIR",
-        "RANK",
-        "WORLD_SIZE",
-        "XDG_CACHE_HOME",
-    ),
-    "_JAVA_OPTIONS",
+    *("JAVA_HOME", "_JAVA_OPTIONS", "OPENSEARCH_HOME", "PATH", "PROMETHEUS_MULTIPROC_DIR", "XDG_CACHE_HOME"),
+    *("LOCAL_WORLD_SIZE", "RANK", "WORLD_SIZE"),
 }
 """Variables of the environment that belong to other programs."""
 MODEL_SOFTWARE = ("torch", "transformers", "peft", "accelerate")
@@ -117,6 +111,20 @@ def test_the_architecture_lists_every_room() -> None:
         for path in (ROOT / package).glob("*/__init__.py")
     }
     assert set(floors()) == (rooms - {"service/lightretriever"}) | {"loadtest", "research"}
+
+
+def packages_in(root: Path) -> set[str]:
+    """The names of the packages that the folders of a checkout hold."""
+    found = {"lightretriever"}
+    for name, folder in ROOMS.items():
+        for init in (root / folder).rglob("__init__.py"):
+            if init.parent != root / OWN_FOLDER:
+                found.add(".".join([name, *init.parent.relative_to(root / folder).parts]))
+    return found
+
+
+def test_every_package_is_listed() -> None:
+    assert packages_in(ROOT) == set(SETUPTOOLS["packages"])
 
 
 def test_imports_only_point_down(modules: Modules) -> None:

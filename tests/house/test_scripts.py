@@ -13,6 +13,8 @@ SCRIPTS = [
     for path in sorted((ROOT / folder).rglob("*.py"))
     if "__main__" in path.read_text(encoding="utf-8")
 ]
+pytestmark = pytest.mark.slow
+
 AS_FILE = "import runpy, sys; sys.path[0] = sys.argv[1]; runpy.run_path(sys.argv[2], run_name='imported')"
 AS_MODULES = "import importlib, sys; [importlib.import_module(module) for module in sys.argv[1:]]"
 
@@ -37,13 +39,11 @@ def run(*command: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.slow
 def test_modules_find_what_they_import() -> None:
     assert MODULES
     run(AS_MODULES, *MODULES)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("script", FILES, ids=str)
 def test_a_file_finds_what_it_imports(script: Path) -> None:
     run(AS_FILE, str(script.parent), str(script))

@@ -21,19 +21,7 @@ FOLDERS: dict[str, str] = SETUPTOOLS["package-dir"]
 OWN = Path(FOLDERS["lightretriever"])
 ROOMS = {name: folder for name, folder in FOLDERS.items() if name != "lightretriever"}
 
-
-def packages_in(root: Path) -> set[str]:
-    """The names of the packages that the folders of a checkout hold."""
-    found = {"lightretriever"}
-    for name, folder in ROOMS.items():
-        for init in (root / folder).rglob("__init__.py"):
-            if init.parent != root / OWN:
-                found.add(".".join([name, *init.parent.relative_to(root / folder).parts]))
-    return found
-
-
-def test_every_package_is_listed() -> None:
-    assert packages_in(ROOT) == set(SETUPTOOLS["packages"])
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +36,6 @@ def members(wheel: Path) -> dict[str, bytes]:
         return {name: opened.read(name) for name in opened.namelist() if not name.endswith("/")}
 
 
-@pytest.mark.slow
 def test_every_file_of_the_packages_is_in_it(members: dict[str, bytes]) -> None:
     """But the Java sources and classes, in whose place there is a jar."""
     expected = {f"lightretriever/{file.name}" for file in (ROOT / OWN).iterdir() if file.is_file()}
@@ -63,12 +50,10 @@ def test_every_file_of_the_packages_is_in_it(members: dict[str, bytes]) -> None:
     assert {name for name in members if ".dist-info/" not in name} == expected
 
 
-@pytest.mark.slow
 def test_it_says_on_which_systems_it_runs(wheel: Path) -> None:
     assert re.search(r"-manylinux_2_\d+_\w+\.whl$", wheel.name)
 
 
-@pytest.mark.slow
 def test_its_jar_has_every_language_and_writes_and_searches(installed: Path, tmp_path: Path) -> None:
     """Where pyserini is not installed: its jar would have more."""
     lines = [
@@ -90,13 +75,11 @@ def test_its_jar_has_every_language_and_writes_and_searches(installed: Path, tmp
     assert int(found) > 0
 
 
-@pytest.mark.slow
 def test_an_installation_has_the_demo(installed: Path, tmp_path: Path) -> None:
     said(installed / "lightretriever", "demo", "--unpack", "--folder", str(tmp_path / "demo"), place=tmp_path)
     said(installed / "lightretriever", "verify", str(tmp_path / "demo"), place=tmp_path)
 
 
-@pytest.mark.slow
 def test_it_brings_the_command_and_the_licence(members: dict[str, bytes]) -> None:
     parts = {name.partition(".dist-info/")[2]: data for name, data in members.items() if ".dist-info/" in name}
     assert "lightretriever = lightretriever.service.cli:main" in parts["entry_points.txt"].decode()
@@ -104,7 +87,6 @@ def test_it_brings_the_command_and_the_licence(members: dict[str, bytes]) -> Non
     assert "licenses/NOTICE" in parts
 
 
-@pytest.mark.slow
 def test_its_dependencies_are_light(members: dict[str, bytes]) -> None:
     (metadata,) = (name for name in members if name.endswith(".dist-info/METADATA"))
     lines = members[metadata].decode().splitlines()
@@ -144,7 +126,6 @@ def said(*command: str | Path, place: Path) -> str:
     return done.stdout
 
 
-@pytest.mark.slow
 def test_an_installation_has_the_public_names(installed: Path, tmp_path: Path) -> None:
     lines = [
         "import lightretriever",
@@ -156,14 +137,12 @@ def test_an_installation_has_the_public_names(installed: Path, tmp_path: Path) -
     assert names == ["open", "search"]
 
 
-@pytest.mark.slow
 def test_an_installation_has_the_command(installed: Path, tmp_path: Path) -> None:
     done = run(installed / "lightretriever", "--help", place=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert {"serve", "build", "search"} <= set(done.stdout.split())
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ROOMS.values())
 def test_an_installation_owns_no_other_name(name: str, installed: Path, tmp_path: Path) -> None:
     done = run(installed / "python", "-c", f"import {name}", place=tmp_path)

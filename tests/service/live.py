@@ -4,11 +4,9 @@ import socket
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import uvicorn
 from fastapi.testclient import TestClient
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.collections.collections import Collections
@@ -16,39 +14,6 @@ from lightretriever.service.http.app import Application, create_app
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.serving.server import make_server
 from lightretriever.service.settings import Settings
-
-
-@dataclass
-class Live:
-    """A server under test."""
-
-    server: uvicorn.Server
-    host: str
-    port: int
-
-    @property
-    def url(self) -> str:
-        return f"http://{self.host}:{self.port}"
-
-    def stop(self) -> None:
-        """Begin to stop, gracefully."""
-        self.server.should_exit = True
-
-
-@contextmanager
-def running(app: Application) -> Iterator[Live]:
-    """Serve the application as `lightretriever serve` does."""
-    with socket.create_server(("127.0.0.1", 0), backlog=1024) as listener:
-        host, port = listener.getsockname()
-        server = make_server(app, [listener])
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-        thread.start()
-        live = Live(server, host, port)
-        try:
-            yield live
-        finally:
-            live.stop()
-            thread.join()
 
 
 @contextmanager
@@ -69,8 +34,16 @@ def client_of(bundle: Bundle, settings: Settings) -> Iterator[TestClient]:
 @contextmanager
 def live(app: Application) -> Iterator[str]:
     """Give the address of the application, served as `lightretriever serve` does."""
-    with running(app) as server:
-        yield server.url
+    with socket.create_server(("127.0.0.1", 0), backlog=1024) as listener:
+        host, port = listener.getsockname()
+        server = make_server(app, [listener])
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        try:
+            yield f"http://{host}:{port}"
+        finally:
+            server.should_exit = True
+            thread.join()
 
 
 @contextmanager

@@ -10,6 +10,8 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Self
 
+import httpx2
+
 from tests.support.java import QUICK_JAVA, without_notes
 
 ROOT = Path(__file__).parents[2]
@@ -88,6 +90,14 @@ class Server:
             self.process.kill()
         self.process.communicate()
         self._errors.close()
+
+
+def is_ready(url: str) -> bool:
+    """Whether a server listens at this address and is ready."""
+    try:
+        return httpx2.get(f"{url}/readyz", timeout=60).status_code == 200
+    except httpx2.TransportError:
+        return False
 
 
 @contextmanager

@@ -8,8 +8,8 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
-from urllib.request import Request, urlopen
 
+import httpx2
 import pytest
 from lightretriever.service.cli import COMMANDS, app
 from lightretriever.service.serving.demo import EXAMPLE
@@ -76,14 +76,9 @@ def test_it_is_served(tmp_path: Path) -> None:
         try:
             assert process.stdout is not None
             url = process.stdout.readline().split()[-1]
-            request = Request(f"{url}/search", EXAMPLE.encode(), {"Content-Type": "application/json"})
-            with urlopen(request, timeout=60) as answer:
-                assert len(json.load(answer)["hits"]) == 5
-            with urlopen(f"{url}/search?q=terminal", timeout=60) as answer:
-                assert json.load(answer)["rules"]["synonyms"] == [
-                    {"text": "console", "weight": 0.5},
-                    {"text": "ncurses", "weight": 0.5},
-                ]
+            assert len(httpx2.post(f"{url}/search", json=json.loads(EXAMPLE), timeout=60).json()["hits"]) == 5
+            rules = httpx2.get(f"{url}/search?q=terminal", timeout=60).json()["rules"]
+            assert rules["synonyms"] == [{"text": text, "weight": 0.5} for text in ("console", "ncurses")]
         finally:
             process.terminate()
         assert process.wait(60) == 0

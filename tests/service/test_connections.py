@@ -10,14 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 from time import sleep
+from urllib.parse import urlsplit
 
 import pytest
-from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.service.http.app import create_app
-from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 
-from tests.service.live import Live, running
+from tests.service.live import live_bundles
 from tests.service.process import Server
 from tests.support.waiting import wait_until
 from tests.support.wire import POST, dial, received
@@ -56,38 +54,32 @@ def test_connections_are_kept_for_longer_than_proxies_keep_theirs() -> None:
 
 
 @pytest.fixture
-def hasty(tiny_bundle: Bundle) -> Iterator[Live]:
-    settings = Settings(deadline_ms=60_000, warm_up_queries=1, keep_alive_s=1)
-    with SearchEngine.open(tiny_bundle, settings) as engine, running(create_app(engine)) as server:
-        yield server
+def hasty(tiny_path: Path) -> Iterator[str]:
+    with live_bundles(tiny_path, keep_alive_s=1) as url:
+        yield url
 
 
 @pytest.mark.parametrize("sent", [b"", LIVE, LIVE + LIVE, LIVE + LIVE[:-2], LIVE[:20]])
-def test_a_connection_without_another_request_is_closed_after_keep_alive_s(hasty: Live, sent: bytes) -> None:
-    with closing(dial(hasty.port)) as connection:
+def test_a_connection_without_another_request_is_closed_after_keep_alive_s(hasty: str, sent: bytes) -> None:
+    with closing(dial(hasty)) as connection:
         connection.sendall(sent)
         answers = received(connection)
     assert answers.count(b"HTTP/1.1 200 OK") == sent.count(b"\r\n\r\n")
 
 
-def test_a_head_that_dribbles_does_not_hold_a_connection(hasty: Live) -> None:
+def test_a_head_that_dribbles_does_not_hold_a_connection(hasty: str) -> None:
     def dribble(connection: socket.socket) -> None:
         connection.sendall(LIVE[:-2])
         while True:
             connection.sendall(b"x: y\r\n")
             sleep(0.1)
 
-    with closing(dial(hasty.port)) as connection, pytest.raises(ConnectionError):
+    with closing(dial(hasty)) as connection, pytest.raises(ConnectionError):
         dribble(connection)
 
 
-def test_a_connection_that_was_idle_for_seconds_is_still_there(tiny_bundle: Bundle) -> None:
-    settings = Settings(deadline_ms=60_000, warm_up_queries=1)
-    with (
-        SearchEngine.open(tiny_bundle, settings) as engine,
-        running(create_app(engine)) as server,
-        closing(dial(server.port)) as connection,
-    ):
+def test_a_connection_that_was_idle_for_seconds_is_still_there(url: str) -> None:
+    with closing(dial(url)) as connection:
         ask(connection)
         sleep(6)
         assert ask(connection, SEARCH).startswith(b"HTTP/1.1 200 ")
@@ -103,18 +95,17 @@ def test_head_and_body_of_an_answer_come_together(tiny_path: Path) -> None:
 
 
 @pytest.fixture
-def narrow(tiny_bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> Iterator[Live]:
+def narrow(tiny_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A server of eight connections."""
     monkeypatch.setattr("lightretriever.service.serving.server._MOST_CONNECTIONS", 8)
-    settings = Settings(deadline_ms=60_000, warm_up_queries=1)
-    with SearchEngine.open(tiny_bundle, settings) as engine, running(create_app(engine)) as server:
-        yield server
+    with live_bundles(tiny_path) as url:
+        yield url
 
 
-def test_silent_connections_make_room_for_new_ones_and_not_those_that_are_used(narrow: Live) -> None:
-    with closing(dial(narrow.port)) as kept:
+def test_silent_connections_make_room_for_new_ones_and_not_those_that_are_used(narrow: str) -> None:
+    with closing(dial(narrow)) as kept:
         ask(kept)
-        silent = [dial(narrow.port) for _ in range(50)]
+        silent = [dial(narrow) for _ in range(50)]
         assert all(is_closed(connection) for connection in silent[:43])
         assert ask(kept).startswith(b"HTTP/1.1 200 ")
         assert all(ask(connection).startswith(b"HTTP/1.1 200 ") for connection in silent[43:])
@@ -122,12 +113,12 @@ def test_silent_connections_make_room_for_new_ones_and_not_those_that_are_used(n
         connection.close()
 
 
-def test_the_connection_that_is_idle_for_longest_makes_room(narrow: Live) -> None:
-    idle = [dial(narrow.port) for _ in range(8)]
+def test_the_connection_that_is_idle_for_longest_makes_room(narrow: str) -> None:
+    idle = [dial(narrow) for _ in range(8)]
     for connection in idle:
         ask(connection)
     ask(idle[0])  # now the second one is
-    with closing(dial(narrow.port)) as another:
+    with closing(dial(narrow)) as another:
         assert ask(another, SEARCH).startswith(b"HTTP/1.1 200 ")
         assert is_closed(idle[1])
         assert all(ask(connection).startswith(b"HTTP/1.1 200 ") for connection in (idle[0], *idle[2:]))
@@ -211,14 +202,14 @@ def test_idle_connections_do_not_hold_up_the_stop(tiny_path: Path) -> None:
 
 
 def test_a_connection_that_comes_when_no_file_is_left_is_taken_later(
-    narrow: Live, caplog: pytest.LogCaptureFixture
+    narrow: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     with socket.socket() as connection:
         connection.settimeout(60)
         resource.setrlimit(resource.RLIMIT_NOFILE, (connection.fileno(), limits[1]))
         try:
-            connection.connect((narrow.host, narrow.port))
+            connection.connect(("127.0.0.1", urlsplit(narrow).port))
             connection.sendall(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
             wait_until(lambda: "no connection is taken for a second" in caplog.text)
         finally:

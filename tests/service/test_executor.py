@@ -1,4 +1,4 @@
-"""The executor: a call that fails, and one that never begins. tests/service/test_faults.py has those that hang."""
+"""The executor: a call that never begins. test_faults.py and tests/faults/test_legs.py have legs that fail and hang."""
 
 import threading
 from collections.abc import Iterator
@@ -21,13 +21,6 @@ def soon() -> float:
 
 def later() -> float:
     return perf_counter() + 60
-
-
-def test_an_error_is_an_outcome(executor: Executor) -> None:
-    outcomes = executor.gather({"one": lambda: 1 // 0, "two": lambda: 7}, later())
-    assert outcomes["one"].reason == "failed"
-    assert isinstance(outcomes["one"].error, ZeroDivisionError)
-    assert outcomes["two"].get() == 7
 
 
 def test_a_call_that_never_began_is_cancelled(executor: Executor, gate: threading.Event) -> None:

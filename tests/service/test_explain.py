@@ -218,6 +218,8 @@ def test_coverage_counts_terms_in_the_text_in_whatever_form(engines: dict[Vocabu
     hit = found(engines["words"], query="the playlists of librarian libraries", mode="sparse")
     assert hit.id == "music"
     assert explanation(hit).coverage == 0.6667  # without stop words; it has playlists and library
+    hits = engines["words"].search(SearchRequest(query="music", k=100, explain=True)).hits
+    assert {explanation(hit).coverage for hit in hits} == {0.0, 1.0}
     unwanted = found(engines["words"], query="music", terms=[{"text": "zebra", "weight": -1}])
     assert explanation(unwanted).coverage == 1.0
     assert explanation(found(engines["words"], query="the and")).coverage is None

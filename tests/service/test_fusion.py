@@ -9,13 +9,14 @@ from typing import cast
 import numba
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from lightretriever.service.schemas import Normalization
 from lightretriever.service.search.fusion import FLOOR, CandidateTable, Fused, align, fuse_linear, fuse_rrf
 
 Leg = tuple[np.ndarray, np.ndarray]
 
+NOTHING: Leg = (np.empty(0, np.int64), np.empty(0, np.float32))
 SCORE = st.floats(-(2.0**99), 2.0**99, width=32)
 WEIGHT = st.floats(0.01, 10.0)
 
@@ -60,8 +61,7 @@ def test_weights_one_and_zero_reproduce_the_first_leg(method: str, dense: Leg, s
 @METHODS
 @given(dense=leg(minimum=1), weight=WEIGHT)
 def test_a_leg_alone_keeps_its_order_when_the_other_finds_nothing(method: str, dense: Leg, weight: float) -> None:
-    nothing = (np.empty(0, np.int64), np.empty(0, np.float32))
-    assert fuse(method, [dense, nothing], (weight, 0.3))[0] == in_leg_order(dense)
+    assert fuse(method, [dense, NOTHING], (weight, 0.3))[0] == in_leg_order(dense)
 
 
 @METHODS
@@ -82,6 +82,7 @@ def test_order_of_the_input_is_irrelevant(
 
 @METHODS
 @given(dense=leg(), sparse=leg(), weights=st.tuples(WEIGHT, WEIGHT))
+@example(dense=NOTHING, sparse=NOTHING, weights=(0.7, 0.3))
 def test_every_candidate_comes_once_by_descending_score_and_ties_by_ordinal(
     method: str, dense: Leg, sparse: Leg, weights: tuple[float, float]
 ) -> None:
@@ -246,9 +247,3 @@ def test_broken_legs_are_refused(ordinals: list[int], scores: list[float], messa
 def test_a_score_of_the_other_leg_is_finite() -> None:
     with pytest.raises(ValueError, match="not finite"):
         align([ONE, (np.array([2]), np.array([1.0]))]).fill(0, np.array([np.inf]))
-
-
-def test_no_candidates_at_all() -> None:
-    nothing = (np.empty(0, np.int64), np.empty(0, np.float32))
-    for method in ("range", "paper", "rrf"):
-        assert fuse(method, [nothing, nothing], (0.7, 0.3)) == ([], {})

@@ -8,21 +8,19 @@ from time import perf_counter
 
 import pytest
 from fastapi.testclient import TestClient
-from lightretriever import SearchClient
 from lightretriever.artifacts.corpus.fields import FieldKind
 from lightretriever.artifacts.sparse.index import DocumentSet, ImpactIndex
 from lightretriever.service.errors import DeadlineError
-from lightretriever.service.http.api_keys import new_key
-from lightretriever.service.http.app import create_app
 from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 
 from tests.service.conftest import SETTINGS
-from tests.service.live import client_of, live, warm
+from tests.service.live import client_of, warm
 from tests.support.asking import ask, ids
 from tests.support.keys import keys_file
 from tests.support.tiny import make_tiny_bundle, tiny_documents
+from tests.support.written import ENTRIES, opened
 
 FIELDS: dict[str, FieldKind] = {"source": "keyword", "year": "number", "day": "date"}
 COUNT = 300
@@ -133,14 +131,9 @@ def test_nothing_matches(client: TestClient) -> None:
 
 def test_documents_written_later_are_listed_and_deleted_ones_are_not(tmp_path: Path) -> None:
     bundle = make_tiny_bundle(tmp_path / "bundle", documents=DOCUMENTS[:30], fields=FIELDS)
-    key, entry = new_key("both", ["search", "admin"])
-    settings = Settings(live=tmp_path / "journal", deadline_ms=60_000, api_keys_file=keys_file(tmp_path, entry))
+    settings = SETTINGS.model_copy(update={"live": tmp_path / "live", "api_keys_file": keys_file(tmp_path, *ENTRIES)})
     by_year = {"field": "year", "order": "desc"}
-    with (
-        SearchEngine.open(bundle, settings) as engine,
-        live(create_app(engine)) as url,
-        SearchClient(url, api_key=key, timeout_s=60) as client,
-    ):
+    with opened(bundle, settings) as client:
         assert client.search(sort=by_year).total == 30
         fields = {"title": "New", "text": "new", "year": 9999, "source": "late"}
         client.put_document("new", fields, vector=[1.0] * bundle.manifest.dimension, impacts={"1": 3})

@@ -175,14 +175,6 @@ def test_a_bundle_without_thresholds_fields_and_spellings_says_nothing_of_them(c
     assert info["filters"] == {}
 
 
-def test_explanations_tell_how_many_words_a_document_has(meaning: TestClient) -> None:
-    answer = ask(meaning, "How do bees make honey and cheese?", explain=True)
-    shares = {hit["fields"]["title"]: hit["explanation"]["coverage"] for hit in answer["hits"]}
-    assert shares["Keeping bees"] == 0.3333  # two of how, do, bee, make, honey, cheese
-    assert shares["Sailing dinghies"] == 0.0
-    assert "coverage" not in ask(meaning, "the and", explain=True)["hits"][0]["explanation"]
-
-
 def test_coverage_counts_tokens_where_the_terms_are_tokens(tmp_path: Path) -> None:
     bundle = make_meaningful_bundle(tmp_path / "bare", vocabulary="tokens")
     with client_of(bundle, SETTINGS) as client:

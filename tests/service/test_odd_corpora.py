@@ -118,20 +118,19 @@ def of_words(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SearchEngine]
 
 
 @pytest.mark.parametrize(
-    ("text", "possible"),
-    [("music", True), (f"music {KHMER}", True), ("a", True), (KHMER, False), ("🎉 ...", False), ("\u200b", False)],
+    ("text", "by_tokens", "by_words"),
+    [
+        *(("music", True, True), (f"music {KHMER}", True, True), ("a", True, True)),
+        *((KHMER, False, True), ("🎉", False, True), ("🎉 ...", False, True), ("...", False, False)),
+        ("\u200b", False, False),
+    ],
 )
-def test_a_text_without_terms_can_not_be_encoded(engine: SearchEngine, text: str, possible: bool) -> None:
+def test_a_text_without_terms_can_not_be_encoded(
+    engine: SearchEngine, of_words: SearchEngine, text: str, by_tokens: bool, by_words: bool
+) -> None:
     encoder = engine.parts.encoder
-    assert encoder.can_encode(text, "default") == possible
-    assert bool(encoder.tokenizer.query_ids(text)) == possible
-
-
-@pytest.mark.parametrize(
-    ("text", "possible"), [("a", True), (KHMER, True), ("🎉", True), ("...", False), ("\u200b", False)]
-)
-def test_a_text_of_words_can_be_encoded(of_words: SearchEngine, text: str, possible: bool) -> None:
-    assert of_words.parts.encoder.can_encode(text, "default") == possible
+    assert encoder.can_encode(text, "default") == bool(encoder.tokenizer.query_ids(text)) == by_tokens
+    assert of_words.parts.encoder.can_encode(text, "default") == by_words
 
 
 def test_nor_can_one_without_direction(engine: SearchEngine) -> None:

@@ -30,10 +30,16 @@ def same(content: bytes, model: type[BaseModel]) -> bool:
 
 
 @pytest.mark.parametrize("request_", REQUESTS, ids=str)
-def test_an_answer_is_what_its_model_writes(client: TestClient, request_: dict[str, Any]) -> None:
-    answer = client.post("/search", json={"query": "play some music", **request_})
+def test_an_answer_is_what_its_model_writes_and_what_the_process_answers(
+    client: TestClient, engine: SearchEngine, request_: dict[str, Any]
+) -> None:
+    asked = {"query": "play some music", **request_}
+    answer = client.post("/search", json=asked)
     assert answer.status_code == 200
     assert same(answer.content, SearchResponse)
+    remote, local = answer.json(), engine.search(SearchRequest.model_validate(asked)).model_dump(mode="json")
+    assert remote["timings_ms"].keys() == local["timings_ms"].keys()
+    assert without_times(remote) == without_times(local)
 
 
 def test_a_batch_is_what_its_model_writes(client: TestClient) -> None:
@@ -42,17 +48,6 @@ def test_a_batch_is_what_its_model_writes(client: TestClient) -> None:
     assert answer.status_code == 200
     assert len(answer.json()["results"]) == len(REQUESTS)
     assert same(answer.content, BatchResponse)
-
-
-@pytest.mark.parametrize("request_", REQUESTS, ids=str)
-def test_http_and_the_process_answer_the_same(
-    client: TestClient, engine: SearchEngine, request_: dict[str, Any]
-) -> None:
-    asked = {"query": "play some music", **request_}
-    remote = client.post("/search", json=asked).json()
-    local = engine.search(SearchRequest.model_validate(asked)).model_dump(mode="json")
-    assert remote["timings_ms"].keys() == local["timings_ms"].keys()
-    assert without_times(remote) == without_times(local)
 
 
 def test_the_answer_is_that_of_a_post(client: TestClient) -> None:

@@ -62,7 +62,9 @@ def answered(client: TestClient, request: str) -> list[str]:
     """The request, and below it status, kind and each field with its message, or else the detail."""
     method, path, *body = request.split(" ", 2)
     content = expanded(orjson.loads(body[0])) if body else None
-    problem = client.request(method, path, **({} if content is None else {"json": content})).json()
+    answer = client.request(method, path, **({} if content is None else {"json": content}))
+    assert answer.headers["content-type"] == "application/problem+json"
+    problem = answer.json()
     fields = [f"{error['field']}: {error['message']}" for error in problem["errors"]]
     if fields:
         assert problem["detail"] == fields[0] + (f" ({len(fields) - 1} more)" if len(fields) > 1 else "")

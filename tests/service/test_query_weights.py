@@ -5,7 +5,6 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 from fastapi.testclient import TestClient
-from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.http.app import create_app
 from lightretriever.service.schemas import EncodeRequest, SearchRequest
 from lightretriever.service.search.engine import SearchEngine
@@ -16,20 +15,9 @@ from tests.support.tiny import make_tiny_bundle, tiny_idf
 
 
 @pytest.fixture(scope="module")
-def idf_bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    return make_tiny_bundle(tmp_path_factory.mktemp("idf") / "tiny", idf=True)
-
-
-@pytest.fixture(scope="module")
-def idf_engine(idf_bundle: Bundle) -> Iterator[SearchEngine]:
-    with warm(idf_bundle, SETTINGS) as engine:
+def idf_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SearchEngine]:
+    with warm(make_tiny_bundle(tmp_path_factory.mktemp("idf") / "tiny", idf=True), SETTINGS) as engine:
         yield engine
-
-
-@pytest.fixture(scope="module")
-def idf_client(idf_engine: SearchEngine) -> Iterator[TestClient]:
-    with TestClient(create_app(idf_engine)) as client:
-        yield client
 
 
 def test_the_weights_change_the_ranking_but_not_the_dense_leg(engine: SearchEngine, idf_engine: SearchEngine) -> None:
@@ -42,9 +30,9 @@ def test_the_weights_change_the_ranking_but_not_the_dense_leg(engine: SearchEngi
         assert ([hit.id for hit in plain] == [hit.id for hit in weighted]) == same
 
 
-def test_encode_tells_count_and_weight(engine: SearchEngine, idf_engine: SearchEngine, idf_bundle: Bundle) -> None:
+def test_encode_tells_count_and_weight(engine: SearchEngine, idf_engine: SearchEngine) -> None:
     request = EncodeRequest(text="play music music music")
-    idf = tiny_idf(idf_bundle.tokenizer())
+    idf = tiny_idf(idf_engine.bundle.tokenizer())
     plain, weighted = engine.encode(request).terms, idf_engine.encode(request).terms
     assert [term.count for term in plain] == [term.count for term in weighted]
     assert [term.weight for term in plain] == [term.count for term in plain]
@@ -54,7 +42,8 @@ def test_encode_tells_count_and_weight(engine: SearchEngine, idf_engine: SearchE
     assert idf_engine.encode(request).tokens == engine.encode(request).tokens
 
 
-def test_info_and_metrics_tell_which_variant_is_served(client: TestClient, idf_client: TestClient) -> None:
-    for one, variant in ((client, "count"), (idf_client, "idf_count")):
-        assert one.get("/info").json()["bundle"]["query_weights"] == variant
-        assert f'query_weights="{variant}"' in one.get("/metrics").text
+def test_info_and_metrics_tell_which_variant_is_served(engine: SearchEngine, idf_engine: SearchEngine) -> None:
+    for served, variant in ((engine, "count"), (idf_engine, "idf_count")):
+        with TestClient(create_app(served)) as client:
+            assert client.get("/info").json()["bundle"]["query_weights"] == variant
+            assert f'query_weights="{variant}"' in client.get("/metrics").text

@@ -6,8 +6,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import AbstractContextManager, contextmanager
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.search.ranking import Turns
 from lightretriever.service.settings import load_settings
 
+from tests.client.scripted import Scripted, answer
 from tests.service.conftest import SETTINGS
 from tests.service.test_swap import flip
 from tests.support.tiny import TinyDocument, make_tiny_bundle
@@ -52,47 +53,23 @@ def in_the_form_of_cohere(request: dict[str, Any]) -> tuple[int, Any]:
 class Model:
     """A reranking model whose answers a test chooses, and the requests that it got."""
 
-    def __init__(self, url: str) -> None:
-        self.url = url
+    def __init__(self) -> None:
+        self.url = ""
         self.answer: Answer = by_length
         self.asked: list[dict[str, Any]] = []
 
-
-@contextmanager
-def running() -> Iterator[Model]:
-    of_server = Model("")
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:  # the name that http.server calls
-            assert (self.path, self.headers["authorization"]) == ("/rerank", f"Bearer {KEY}")
-            of_server.asked.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
-            status, content = of_server.answer(of_server.asked[-1])
-            body = content if isinstance(content, bytes) else json.dumps(content).encode()
-            self.send_response(status)
-            if status == 302:
-                self.send_header("location", content["location"])
-            self.send_header("content-length", str(len(body)))
-            self.end_headers()
-            with suppress(BrokenPipeError):  # the service has given up a late answer
-                self.wfile.write(body)
-
-        def log_message(self, format: str, *arguments: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        of_server.url = f"http://127.0.0.1:{server.server_port}/rerank"
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield of_server
-        finally:
-            server.shutdown()
-            thread.join()
+    def step(self, handler: BaseHTTPRequestHandler) -> None:
+        assert (handler.path, handler.headers["authorization"]) == ("/rerank", f"Bearer {KEY}")
+        self.asked.append(json.loads(vars(handler)["body"]))
+        status, content = self.answer(self.asked[-1])
+        answer(content, status, **({"location": content["location"]} if status == 302 else {}))(handler)
 
 
 @pytest.fixture(scope="module")
 def running_model() -> Iterator[Model]:
-    with running() as model:
+    model = Model()
+    with Scripted(model.step) as server:
+        model.url = f"{server.url}/rerank"
         yield model
 
 
@@ -206,38 +183,31 @@ def test_a_model_that_fails_is_named_and_the_order_stays(
         search(engine_with_model, allow_partial=False)
 
 
-def test_a_late_model_is_not_waited_for(engine_with_model: SearchEngine, model: Model) -> None:
-    release = threading.Event()
-    model.answer = lambda request: (release.wait(30), by_length(request))[1]
-    try:
-        found = search(engine_with_model, deadline_ms=1500)
-        assert found.degraded == ["rerank"]
-        assert found.hits
-        assert b'lightretriever_degraded_total{leg="rerank",reason="late"} 1.0' in engine_with_model.metrics.text()
-        with pytest.raises(DeadlineError, match="was too late"):
-            search(engine_with_model, deadline_ms=1500, allow_partial=False)
-    finally:
-        release.set()
+def test_a_late_model_is_not_waited_for(engine_with_model: SearchEngine, model: Model, gate: threading.Event) -> None:
+    model.answer = lambda request: (gate.wait(30), by_length(request))[1]
+    found = search(engine_with_model, deadline_ms=1500)
+    assert found.degraded == ["rerank"]
+    assert found.hits
+    assert b'lightretriever_degraded_total{leg="rerank",reason="late"} 1.0' in engine_with_model.metrics.text()
+    with pytest.raises(DeadlineError, match="was too late"):
+        search(engine_with_model, deadline_ms=1500, allow_partial=False)
 
 
 def test_a_model_that_hangs_is_not_waited_for_by_all(
-    engine_with_model: SearchEngine, model: Model, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    engine_with_model: SearchEngine, model: Model, monkeypatch: pytest.MonkeyPatch, gate: threading.Event
 ) -> None:
     monkeypatch.setattr(ranking, "_PAUSE_S", 0.5)
-    release = threading.Event()
-    model.answer = lambda request: (release.wait(30), by_length(request))[1]
+    model.answer = lambda request: (gate.wait(30), by_length(request))[1]
     body = {"query": "play music", "deadline_ms": 3000}
-    try:
-        with TestClient(create_app(engine_with_model)) as client, ThreadPoolExecutor(12) as clients:
-            answers = list(clients.map(lambda _: client.post("/search", json=body), range(12)))
-            assert [answer.status_code for answer in answers] == [200] * 12
-            assert all(answer.json()["degraded"] == ["rerank"] for answer in answers)
-            asked = len(model.asked)
-            assert asked < 12
-            if asked >= 3:  # failures in a row: on a machine with few processors, two searches wait at a time
-                assert client.post("/search", json=body).json()["degraded"] == ["rerank"]
-    finally:
-        release.set()
+    with TestClient(create_app(engine_with_model)) as client, ThreadPoolExecutor(12) as clients:
+        answers = list(clients.map(lambda _: client.post("/search", json=body), range(12)))
+        assert [answer.status_code for answer in answers] == [200] * 12
+        assert all(answer.json()["degraded"] == ["rerank"] for answer in answers)
+        asked = len(model.asked)
+        assert asked < 12
+        if asked >= 3:  # failures in a row: on a machine with few processors, two searches wait at a time
+            assert client.post("/search", json=body).json()["degraded"] == ["rerank"]
+    gate.set()
     model.answer = by_length
     wait_until(lambda: not search(engine_with_model).degraded)
 

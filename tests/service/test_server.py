@@ -1,7 +1,6 @@
 """The real server in a process of its own: starting, stopping, refusing to start, and what it loads."""
 
 import json
-import re
 import shutil
 import signal
 import socket
@@ -23,6 +22,7 @@ from lightretriever.service.settings import Settings
 
 from tests.service.live import live_bundles
 from tests.service.process import ROOT, Server
+from tests.support.asking import samples
 from tests.support.waiting import free_port, wait_until
 from tests.support.wire import POST, dial, received
 
@@ -45,10 +45,7 @@ def test_it_says_when_it_is_ready_serves_and_stops_gracefully(tiny_path: Path) -
 
 
 def in_flight(url: str) -> int:
-    found = re.search(
-        r"^lightretriever_requests_in_flight (\S+)$", httpx2.get(f"{url}/metrics", timeout=60).text, re.MULTILINE
-    )
-    return int(float(found[1])) if found else 0
+    return int(samples(httpx2.get(f"{url}/metrics", timeout=60).text)["requests_in_flight",])
 
 
 def test_requests_in_flight_are_answered_before_it_stops(tiny_path: Path) -> None:

@@ -6,31 +6,25 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from lightretriever.service.http.api_keys import new_key
 
-from tests.service.process import Server
-from tests.service.test_swap import BODY, flip, named, version_of
-from tests.support.keys import keys_file
+from tests.service.place import Place
+from tests.service.test_swap import BODY, named, version_of
 from tests.support.memory import Held, held
 
 CLIENTS = 3
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("count", [10])
-def test_swaps_on_a_real_server(tmp_path: Path, count: int) -> None:
-    versions = tmp_path / "versions"
-    paths = [named(versions / name, name).path for name in ("one", "two")]
-    link = tmp_path / "current"
-    link.symlink_to(paths[0])
-    key, entry = new_key("all", ["search", "admin"])
-    headers = {"authorization": f"Bearer {key}"}
+def test_swaps_on_a_real_server(tmp_path: Path) -> None:
+    count, versions = 10, tmp_path / "versions"
+    one, two = (named(versions / name, name).path for name in ("one", "two"))
+    place = Place.make(tmp_path, (one, two))
     over = threading.Event()
     seen: set[str] = set()
 
     def ask(url: str) -> int:
         asked = 0
-        with httpx2.Client(base_url=url, headers=headers, timeout=60) as client:
+        with httpx2.Client(base_url=url, headers=place.headers, timeout=60) as client:
             while not over.is_set():
                 answer = client.post("/search", json=BODY)
                 assert answer.status_code == 200, answer.text
@@ -40,15 +34,12 @@ def test_swaps_on_a_real_server(tmp_path: Path, count: int) -> None:
                 asked += 1
         return asked
 
-    environment = {"LIGHTRETRIEVER_API_KEYS_FILE": str(keys_file(tmp_path, entry)), "LIGHTRETRIEVER_LOG_LEVEL": "error"}
     found: list[Held] = []
-    with Server(link, environment=environment) as server, ThreadPoolExecutor(CLIENTS) as pool:
-        url = server.url
+    with place.served() as (server, url), ThreadPoolExecutor(CLIENTS) as pool:
         asking = [pool.submit(ask, url) for _ in range(CLIENTS)]
         try:
             for number in range(1, count + 1):
-                flip(link, paths[number % 2])
-                swapped = [httpx2.post(f"{url}/admin/reload", headers=headers, timeout=60) for _ in range(2)]
+                swapped = [place.swap(url, number % 2) for _ in range(2)]
                 # The second one is answered when the old engine is closed.
                 assert [answer.json()["swapped"] for answer in swapped] == [True, False]
                 found.append(held(server.process.pid, versions))

@@ -2,9 +2,7 @@
 
 import json
 import sys
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from time import time_ns
 
@@ -22,6 +20,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode, format_span_id, format_trace_id
 
+from tests.client.scripted import Scripted, answer
 from tests.service.process import Server
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -136,45 +135,20 @@ def test_errors_of_the_service_are_errors_of_the_span(
     assert spans(exporter)[0].name == "GET unknown"
 
 
-class Collector(HTTPServer):
-    """Takes traces by OTLP over HTTP."""
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Collecting)
-        self.names: list[str] = []
-        self.services: set[str] = set()
-
-
-class _Collecting(BaseHTTPRequestHandler):
-    server: Collector
-
-    def do_POST(self) -> None:
-        sent = ExportTraceServiceRequest.FromString(self.rfile.read(int(self.headers["content-length"])))
-        for resource in sent.resource_spans:
-            about = {item.key: item.value.string_value for item in resource.resource.attributes}
-            self.server.services.add(about["service.name"])
-            self.server.names += [span.name for scope in resource.scope_spans for span in scope.spans]
-        self.send_response(200)
-        self.end_headers()
-
-    def log_message(self, *arguments: object) -> None:
-        """Be silent."""
-
-
 def test_a_collector_gets_them_at_the_latest_when_the_service_stops(tiny_path: Path) -> None:
-    with Collector() as collector:
-        thread = threading.Thread(target=collector.serve_forever)
-        thread.start()
-        endpoint = f"http://127.0.0.1:{collector.server_port}/v1/traces"
-        with Server(tiny_path, environment={"LIGHTRETRIEVER_OTLP_ENDPOINT": endpoint}) as server:
+    with Scripted(answer(b"")) as collector:
+        environment = {"LIGHTRETRIEVER_OTLP_ENDPOINT": f"{collector.url}/v1/traces"}
+        with Server(tiny_path, environment=environment) as server:
             url = server.url
             assert httpx2.post(f"{url}/search", json={"query": "music"}, timeout=60).status_code == 200
             code, _, errors = server.stop()
-        collector.shutdown()
-        thread.join()
     assert code == 0
-    assert {"POST /search", *STAGES - {"rescore"}} <= set(collector.names)
-    assert collector.services == {"lightretriever"}
+    sent = [ExportTraceServiceRequest.FromString(request["body"]) for request in collector.seen]
+    resources = [resource for one in sent for resource in one.resource_spans]
+    names = {span.name for resource in resources for scope in resource.scope_spans for span in scope.spans}
+    assert {"POST /search", *STAGES - {"rescore"}} <= names
+    about = [{item.key: item.value.string_value for item in resource.resource.attributes} for resource in resources]
+    assert {one["service.name"] for one in about} == {"lightretriever"}
     (line,) = [json.loads(line) for line in errors.splitlines() if '"/search"' in line]
     assert len(line["trace_id"]) == 32
 

@@ -1,6 +1,7 @@
 """Queries as they are typed: misspelt, not typed to their end, in another number."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
@@ -32,15 +33,20 @@ def test_a_better_spelling_is_searched_for(meaning: TestClient) -> None:
     assert answer["hits"][0]["fields"]["title"] == "Repairing bicycles"
 
 
+KNOWN = ("bicycle tyre", "bicycles", "the tyres of bicycle", "bababa", "B2B 1999 c++", "…", "🙂 oven")
+NO_WORDS = ("HONNEY honNey", "honney-19", "a@honney.org")
+NO_BEGINNINGS = ("bees", "mend ", "mend,", "c", "bees 12", "bees zz", "e-hon")
+
+
 @pytest.mark.parametrize(
-    "query",
+    ("query", "asked"),
     [
-        *("bicycle tyre", "bicycles", "the tyres of bicycle", "bababa", "B2B 1999 c++", "…", "🙂 oven"),
-        *("HONNEY honNey", "honney-19", "a@honney.org"),
+        *((query, {"spelling": "auto"}) for query in (*KNOWN, *NO_WORDS)),
+        *((query, {"prefix": True}) for query in NO_BEGINNINGS),
     ],
 )
-def test_words_that_are_known_stay(meaning: TestClient, query: str) -> None:
-    answer = meaning.post("/search", json={"query": query, "spelling": "auto", "mode": "hybrid"}).json()
+def test_words_that_are_known_or_no_beginning_stay(meaning: TestClient, query: str, asked: dict[str, Any]) -> None:
+    answer = meaning.post("/search", json={"query": query, "mode": "hybrid", **asked}).json()
     assert not {"searched", "did_you_mean"} & answer.keys()
 
 
@@ -86,12 +92,6 @@ def test_a_word_may_be_whole_or_not(meaning: TestClient) -> None:
 
 def test_a_stop_word_is_not_completed(meaning: TestClient) -> None:
     assert ask(meaning, "tell the", prefix=True)["hits"] == ask(meaning, "tell the")["hits"]
-
-
-@pytest.mark.parametrize("query", ["bees", "mend ", "mend,", "c", "bees 12", "bees zz", "e-hon"])
-def test_what_is_no_beginning_of_a_word_stays(meaning: TestClient, query: str) -> None:
-    answer = meaning.post("/search", json={"query": query, "prefix": True, "mode": "hybrid"}).json()
-    assert "searched" not in answer
 
 
 def test_both_together(meaning: TestClient) -> None:

@@ -18,15 +18,14 @@ from urllib.parse import urlsplit
 import httpx2
 import pytest
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.service.http.api_keys import new_key
 from lightretriever.service.serving.command import EXIT_ERROR
 from lightretriever.service.serving.workers import Silence, automatic_workers
 from lightretriever.service.settings import Settings
 
+from tests.service.place import Place
 from tests.service.process import ROOT, Server
-from tests.service.test_swap import flip, named
+from tests.service.test_swap import named
 from tests.support import asking
-from tests.support.keys import keys_file
 from tests.support.tiny import make_tiny_bundle
 from tests.support.waiting import wait_until
 
@@ -190,68 +189,51 @@ def test_the_time_of_a_suspended_machine_counts_for_no_silence() -> None:
     assert lasted == 15.5
 
 
-class Reloadable:
-    """A link to version one of two, what a service needs to be told to look at it again, and who tells it."""
-
-    def __init__(self, folder: Path) -> None:
-        self.link = folder / "current"
-        self.versions = {name: named(folder / name, name).path for name in ("one", "two")}
-        self.link.symlink_to(self.versions["one"])
-        key, entry = new_key("admin", ["admin", "search"])
-        self.settings = {"watch_s": "0", "api_keys_file": str(keys_file(folder, entry))}
-        self._headers = {"authorization": f"Bearer {key}"}
-
-    def served(self, url: str) -> set[str]:
-        """The versions that answer."""
-        names = set()
-        for _ in range(10):
-            answer = httpx2.post(f"{url}/search", json=BODY, headers=self._headers, timeout=60).json()
-            names |= {hit["id"].partition("-")[0] for hit in answer["hits"]}
-        return names
-
-    def reload(self, url: str) -> None:
-        flip(self.link, self.versions["two"])
-        answer = httpx2.post(f"{url}/admin/reload", headers=self._headers, timeout=60)
-        assert (answer.status_code, answer.json()["swapped"]) == (200, True)
-
-
 @pytest.fixture
-def reloadable(tmp_path: Path) -> Reloadable:
-    return Reloadable(tmp_path)
+def place(tmp_path: Path) -> Place:
+    """Two versions, whose documents tell which one they are of."""
+    one, two = (named(tmp_path / name, name).path for name in ("one", "two"))
+    return Place.make(tmp_path, (one, two))
 
 
-def test_a_reload_reaches_all_workers_and_none_outlives_the_parent(reloadable: Reloadable) -> None:
-    with two_workers(reloadable.link, **reloadable.settings) as (server, url):
-        assert reloadable.served(url) == {"one"}
-        reloadable.reload(url)
+def versions_of(place: Place, url: str) -> set[str]:
+    """The versions that answer."""
+    asked = [httpx2.post(f"{url}/search", json=BODY, headers=place.headers, timeout=60).json() for _ in range(10)]
+    return {hit["id"].partition("-")[0] for answer in asked for hit in answer["hits"]}
+
+
+def test_a_reload_reaches_all_workers_and_none_outlives_the_parent(place: Place) -> None:
+    with place.served(workers=2) as (server, url):
+        assert versions_of(place, url) == {"one"}
+        assert place.swap(url, 1).json()["swapped"]
         wait_until(lambda: samples(url)["swaps_total", "swapped"] == 2)
-        assert reloadable.served(url) == {"two"}
+        assert versions_of(place, url) == {"two"}
         found = samples(url)
         assert found["swaps_total", "refused"] == 0
         (bundle,) = [key for key in found if key[0] == "bundle_info"]
-        assert Bundle.open(reloadable.versions["two"]).manifest.digest in bundle
+        assert Bundle.open(place.versions[1]).manifest.digest in bundle
         workers = children(server)
         server.process.kill()
         wait_until(lambda: all(gone(pid) for pid in workers))
 
 
 @pytest.mark.slow
-def test_a_reload_reaches_a_worker_that_is_still_opening_the_version_before(reloadable: Reloadable) -> None:
-    with two_workers(reloadable.link, **reloadable.settings) as (server, url):
+def test_a_reload_reaches_a_worker_that_is_still_opening_the_version_before(place: Place) -> None:
+    with place.served(workers=2) as (server, url):
         before = children(server)
         os.kill(before[0], signal.SIGKILL)
         wait_until(lambda: len(set(children(server)) - set(before)) == 1)
         (opening,) = set(children(server)) - set(before)
-        while str(reloadable.versions["one"]) not in Path(f"/proc/{opening}/maps").read_text():
+        while str(place.versions[0]) not in Path(f"/proc/{opening}/maps").read_text():
             sleep(0.002)
         os.kill(opening, signal.SIGSTOP)
-        reloadable.reload(url)
+        assert place.swap(url, 1).json()["swapped"]
         os.kill(opening, signal.SIGCONT)
         # Both have swapped, and no version but the second one is served.
         wait_until(lambda: samples(url)["swaps_total", "swapped"] == 2)
         (bundle,) = [key for key in samples(url) if key[0] == "bundle_info"]
-        assert Bundle.open(reloadable.versions["two"]).manifest.digest in bundle
-        assert reloadable.served(url) == {"two"}
+        assert Bundle.open(place.versions[1]).manifest.digest in bundle
+        assert versions_of(place, url) == {"two"}
 
 
 @pytest.mark.parametrize(

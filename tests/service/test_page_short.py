@@ -1,0 +1,33 @@
+"""The page in short, for `make test`: hits come, and what is injected never runs. All else of the pages is slow."""
+
+from playwright.sync_api import Page, expect
+
+from tests.service.browsing import search_for
+
+
+def test_hits_come_while_typing(page: Page) -> None:
+    expect(page.locator("#about")).to_contain_text("41 documents of tiny, encoded by tiny-random (not trained")
+    search_for(page, "play music from the terminal")
+    hits = page.locator("li.hit")
+    expect(hits).to_have_count(10)
+    expect(hits.first).to_contain_text("Dense")
+    expect(hits.first).to_contain_text("rank")
+    assert [hits.nth(number).locator(".rank").inner_text() for number in range(10)] == [f"{n} " for n in range(1, 11)]
+    page.get_by_text("Time of each stage").click()
+    stages = page.locator("#timings dt").all_inner_texts()
+    assert stages == [
+        *("tokenize", "encode", "dense", "sparse", "rescore", "fuse", "fetch", "rank", "snippets", "explain", "total")
+    ]
+
+
+def test_injected_script_and_style_never_run(page: Page, messages: list[str]) -> None:
+    page.evaluate(
+        "document.body.insertAdjacentHTML('beforeend', '<style>h1 {color: red}</style><b onclick=\"1\">x</b>')"
+    )
+    page.evaluate(
+        "const s = document.createElement('script'); s.textContent = 'document.title = 1'; document.body.append(s)"
+    )
+    assert page.title() == "LightRetriever Search"
+    assert page.evaluate("getComputedStyle(document.querySelector('h1')).color") != "rgb(255, 0, 0)"
+    assert any("Content Security Policy" in message for message in messages)
+    messages.clear()
