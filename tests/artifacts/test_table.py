@@ -123,11 +123,6 @@ def test_what_is_no_table_is_refused(tmp_path: Path, shape: tuple[int, ...]) -> 
         TokenTable.open(tmp_path / "t.npy")
 
 
-def test_an_unknown_type_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BundleError, match='unknown table dtype "int4"'):
-        write_table(tmp_path / "t.npy", rows_of(), "int4")  # type: ignore[arg-type]
-
-
 def test_opening_names_the_file_that_is_missing(tmp_path: Path) -> None:
     with pytest.raises(BundleError, match=r"t\.npy: the file is missing"):
         TokenTable.open(tmp_path / "t.npy")
