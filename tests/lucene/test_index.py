@@ -19,18 +19,8 @@ from tests.support.tampering import flip_bit
 
 Array = npt.NDArray[Any]
 
-IDS = [
-    "plain",
-    "with space",
-    "ümläut",
-    "中文",
-    "🦀 emoji 🏴‍☠️",
-    'quo"te\\',
-    "new\nline",
-    "nul\0byte",
-    "\U0010ffff",
-    "a" * MAX_ID_BYTES,
-]
+IDS = ["plain", "with space", "ümläut", "中文", "🦀 emoji 🏴‍☠️", 'quo"te\\', "new\nline", "nul\0byte", "\U0010ffff"]
+IDS.append("a" * MAX_ID_BYTES)
 TEXTS = [f'{{"_id": "{n}", "text": "{t}"}}'.encode() for n, t in enumerate([*IDS[:-1], "long 🦀 " * 5000])]
 
 
@@ -40,9 +30,8 @@ def test_order_ids_and_documents_survive(index: ImpactIndex, collection: Collect
     assert index.documents(np.arange(1500)) == collection.documents
     assert index.documents(np.array([], np.int64)) == []
     assert index.documents(np.array([9, 2, 9])) == [collection.documents[i] for i in (9, 2, 9)]
-    assert [index.ordinal(name) for name in ("doc-00000", "doc-01499", "doc-01500", "", "\ud800")] == [0, 1499] + [
-        None
-    ] * 3
+    assert [index.ordinal(name) for name in ("doc-00000", "doc-01499")] == [0, 1499]
+    assert [index.ordinal(name) for name in ("doc-01500", "", "\ud800")] == [None, None, None]
 
 
 def test_unicode_survives(tmp_path: Path) -> None:
