@@ -78,9 +78,8 @@ def test_opening_maps_the_file_and_loads_only_what_is_looked_up(tmp_path: Path) 
     path = tmp_path / "large.npy"
     table_bytes = 64 << 20
     with path.open("wb") as file:  # a sparse file: a header, and then nothing but a hole
-        np.lib.format.write_array_header_1_0(
-            file, {"descr": "<f4", "fortran_order": False, "shape": (table_bytes // 4096, 1024)}
-        )
+        header = {"descr": "<f4", "fortran_order": False, "shape": (table_bytes // 4096, 1024)}
+        np.lib.format.write_array_header_1_0(file, header)
         file.truncate(file.tell() + table_bytes)
     table = TokenTable.open(path)
     assert not table.rows(np.array([0, 9_000])).any()
