@@ -306,10 +306,13 @@ def test_bad_rows_are_named(path: Path, rows: list[dict[str, Any]], says: str, k
     assert says in refused(path)
 
 
-def test_a_row_beyond_the_bounds_is_named(path: Path) -> None:
-    parquet(path, [{"text": "short"}, {"text": "x" * (64 << 20)}])
-    assert "table, row 2: a line has at most 67,108,864 bytes" in refused(path, Columns())
+def test_a_row_beyond_the_bounds_is_named(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lightretriever.artifacts.corpus.lines.MAX_DOCUMENT_BYTES", 80)
+    parquet(path, [{"text": "short"}, {"text": "x" * 80}])
+    assert "table, row 2: a line has at most 80 bytes" in refused(path, Columns())
     assert imported(path, Columns(), skip_bad=True)[1].documents == 1
+    path.write_text("text,n\na,1\n" + "a" * 100 + ",2\n")
+    assert "line 3: a line has at most 80 bytes" in refused(path, Columns())
 
 
 def test_columns_that_no_table_has_are_named(path: Path) -> None:
@@ -416,12 +419,6 @@ def test_a_saved_dataset_whose_state_names_no_file_gets_one_line(tmp_path: Path)
     (tmp_path / "state.json").write_text('{"_data_files": ["x.arrow"]}')
     with pytest.raises(CorpusError, match="an entry of _data_files has no filename"):
         table_files(tmp_path)
-
-
-def test_a_line_of_csv_that_is_too_long_is_named(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lightretriever.artifacts.corpus.lines.MAX_DOCUMENT_BYTES", 80)
-    path.write_text("text,n\na,1\n" + "a" * 100 + ",2\n")
-    assert "line 3: a line has at most 80 bytes" in refused(path, Columns())
 
 
 @pytest.mark.parametrize(

@@ -43,8 +43,7 @@ def found_in(path: Path) -> list[Problem]:
 def found_at_once(path: Path) -> Problem:
     """The only problem, which ends the opening of a bundle, too."""
     (problem,) = found_in(path)
-    told = f"{problem.file}: {problem.message}: expected {problem.expected}, found {problem.found}. {problem.remedy}"
-    with pytest.raises(BundleError, match=re.escape(told)):
+    with pytest.raises(BundleError, match=re.escape(str(problem))):
         Bundle.open(path)
     return problem
 
