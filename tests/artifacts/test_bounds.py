@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from lightretriever.artifacts.bundle.batches import EncodedBatch, check_documents
+from lightretriever.artifacts.bundle.batches import check_documents
 from lightretriever.artifacts.bundle.verify import verify_bundle
 from lightretriever.artifacts.corpus import bounds, lines
 from lightretriever.artifacts.corpus.beir import Corpus
 from lightretriever.artifacts.errors import CorpusError
 
 from tests.support.tampering import copy_of, edit_manifest, rewrite_lucene
-from tests.support.tiny import tiny_documents
+from tests.support.tiny import batch_of, tiny_documents
 
 
 def nested(depth: int) -> Any:
@@ -54,11 +54,8 @@ def read(record: dict[str, Any], tmp_path: Path) -> None:
 
 
 def write(record: dict[str, Any], _: Path) -> None:
-    empty = np.empty(0, np.int64)
-    raw = json.dumps(record).encode()
-    check_documents(
-        EncodedBatch([record["_id"]], [raw], np.ones((1, 4)), np.zeros(2, np.int64), empty, empty), set(), first=0
-    )
+    batch = batch_of([record["_id"]], [json.dumps(record).encode()], np.ones((1, 4), np.float32), [{}])
+    check_documents(batch, set(), first=0)
 
 
 @pytest.mark.parametrize("accepts", [read, write])

@@ -168,7 +168,7 @@ def test_qrels_of_every_common_form_are_read(tmp_path: Path, content: str, found
         (
             b'[{"_id": "a", "text": "x"}]',
             "one JSON array",
-            "or, if it is a corpus, make one of lines by `lightretriever corpus`.",
+            "or, if it is a corpus, make one of lines by `lightretriever",
         ),
         (b'\xef\xbb\xbf [\n{"_id": "a", "text": "x"}]', "one JSON array", "jq -c '.[]'"),
         (b'{\n  "_id": "a",\n  "text": "x"\n}', "JSON over several lines", "jq -c ."),
@@ -198,7 +198,6 @@ def test_a_table_is_told_how_it_becomes_a_corpus(tmp_path: Path) -> None:
 def test_a_mark_and_other_line_ends_are_read(tmp_path: Path) -> None:
     (tmp_path / "corpus.jsonl").write_bytes(b'\xef\xbb\xbf{"_id": "a", "text": "x"}\r\n\r\n{"_id": "b", "text": "y"}')
     assert [document.id for document in Corpus(tmp_path)] == ["a", "b"]
-    (tmp_path / "queries.jsonl").write_text(
-        '\ufeff{"_id": "q\u2028\x85", "text": "x"}\n\ufeff{"_id": "2", "text": "y"}'
-    )
+    content = '\ufeff{"_id": "q\u2028\x85", "text": "x"}\n\ufeff{"_id": "2", "text": "y"}'
+    (tmp_path / "queries.jsonl").write_text(content)
     assert read_queries(tmp_path) == {"q\u2028\x85": "x", "2": "y"}

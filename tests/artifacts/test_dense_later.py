@@ -48,8 +48,7 @@ def test_few_later_vectors_give_the_scores_and_the_order_of_one_index() -> None:
         for chosen in (None, np.arange(len(rows)) % 3 == 0):
             among = None if chosen is None else bits(chosen)
             one, two = (each.search(query, 50, among) for each in (index, whole))
-            assert (one[0] == two[0]).all()
-            assert (one[1] == two[1]).all()
+            np.testing.assert_array_equal(one, two)
         assert before.search(query, 400)[0].max() < FIRST
     both = np.array([3, FIRST + 2, 700])
     assert (index.vectors(both) == rows[both]).all()

@@ -67,9 +67,8 @@ def test_a_dimension_may_have_one_value_alone(vectors: Floats, queries: Floats) 
     codes = error_feedback_codes(flat, low, step, moment_of(queries))
     assert not codes[:, 7].any()
     others = np.arange(DIMENSION) != 7
-    expected = error_feedback_codes(
-        flat[:, others], low[others], step[others], moment_of(queries)[np.ix_(others, others)]
-    )
+    moment = moment_of(queries)[np.ix_(others, others)]
+    expected = error_feedback_codes(flat[:, others], low[others], step[others], moment)
     np.testing.assert_array_equal(codes[:, others], expected)
 
 

@@ -16,15 +16,8 @@ SPECIAL = ["<s>", "</s>", "<unk>"]
 QUERIES = (
     *("", "   ", "music player", "  Music\t PLAYER ", "1984", "12 music", "🎉", "🎉 music", "music 🎉🎊 player🎉"),
     *("ΟΔΥΣΣΕΥΣ ΣΑΣ Α.Σ", "İstanbul ẞ", "Съешь ЕЩЁ", "日本語の文書", "ภาษาไทย", "naïve e\u0301", "<s> a </s> <unk>"),
-    *(
-        "x" * 400,
-        "music " * 3000,
-        "\x1c\u3000music",
-        "a\n\nb",
-        "   a   b  c",
-        "<|endoftext|> <|im_end|>",
-        '(a) "b" -c- d/e',
-    ),
+    *("x" * 400, "music " * 3000, "\x1c\u3000music", "a\n\nb", "   a   b  c", "<|endoftext|> <|im_end|>"),
+    '(a) "b" -c- d/e',
 )
 
 

@@ -68,17 +68,14 @@ def test_a_wrong_setting_names_key_value_and_remedy(path: Path, key: str, value:
 @pytest.mark.parametrize(
     ("key", "way"),
     [
-        *(
-            (name, f"write `{name}: {{}}` for its defaults")
-            for name in ("distil", "expand", "encode", "index", "refine")
-        ),
+        *((name, "write `{key}: {{}}` for its defaults") for name in ("distil", "expand", "encode", "index", "refine")),
         *((name, "give its keys") for name in ("model", "sparse", "corpus", "head")),
     ],
 )
 def test_a_section_with_nothing_in_it_is_named(path: Path, key: str, way: str) -> None:
     content = yaml.safe_dump({name: value for name, value in CONTENT.items() if name != key})
     path.write_text(f"{content}{key}:\n")
-    with pytest.raises(RecipeError, match=f"{key} is empty: {way}, or take the key out"):
+    with pytest.raises(RecipeError, match=f"{key} is empty: {way.format(key=key)}, or take the key out"):
         read_recipe(path, Recipe)
 
 
@@ -164,9 +161,8 @@ def test_a_folder_has_its_name_however_it_is_written(tmp_path: Path, monkeypatch
 
 
 def test_an_error_names_the_page_of_its_recipe_and_not_all_of_it(path: Path) -> None:
-    with pytest.raises(
-        RecipeError, match=r"recipe: work is w, inside output, w, .* as a whole\. See docs/pipeline\.md"
-    ):
+    message = r"recipe: work is w, inside output, w, .* as a whole\. See docs/pipeline\.md"
+    with pytest.raises(RecipeError, match=message):
         read_recipe(path, Recipe, {"output": "w"})
     with pytest.raises(RecipeError, match=r"data: Field required; .* See docs/training\.md for every key"):
         read_recipe(path, TrainRecipe)

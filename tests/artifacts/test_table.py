@@ -45,6 +45,7 @@ def test_rows_come_back(tmp_path: Path, dtype: TableDtype, tolerance: float) -> 
 def test_int8_is_off_by_at_most_half_a_scale(
     tmp_path_factory: pytest.TempPathFactory, rows: npt.NDArray[np.float32]
 ) -> None:
+    """So that rows of zeros, the first ones that Hypothesis tries, stay what they are."""
     path = tmp_path_factory.mktemp("int8") / "t.npy"
     write_table(path, rows, "int8")
     scales = np.load(scale_path(path)).astype(np.float64)
@@ -52,11 +53,6 @@ def test_int8_is_off_by_at_most_half_a_scale(
     slack = 1 + 1e-4  # the division by the scale is rounded to float32 before it is rounded to an integer
     assert (np.abs(found - rows) <= scales[:, None] / 2 * slack).all()
     assert (scales >= TINY).all()
-
-
-def test_int8_keeps_rows_of_zeros(tmp_path: Path) -> None:
-    write_table(tmp_path / "t.npy", np.zeros((3, 4), dtype=np.float32), "int8")
-    assert not TokenTable.open(tmp_path / "t.npy").rows(np.arange(3)).any()
 
 
 def test_a_table_larger_than_a_chunk_is_written_whole(tmp_path: Path) -> None:
@@ -78,9 +74,8 @@ def test_opening_maps_the_file_and_loads_only_what_is_looked_up(tmp_path: Path) 
     path = tmp_path / "large.npy"
     table_bytes = 64 << 20
     with path.open("wb") as file:  # a sparse file: a header, and then nothing but a hole
-        np.lib.format.write_array_header_1_0(
-            file, {"descr": "<f4", "fortran_order": False, "shape": (table_bytes // 4096, 1024)}
-        )
+        header = {"descr": "<f4", "fortran_order": False, "shape": (table_bytes // 4096, 1024)}
+        np.lib.format.write_array_header_1_0(file, header)
         file.truncate(file.tell() + table_bytes)
     table = TokenTable.open(path)
     assert not table.rows(np.array([0, 9_000])).any()
@@ -121,11 +116,6 @@ def test_what_is_no_table_is_refused(tmp_path: Path, shape: tuple[int, ...]) -> 
     np.save(tmp_path / "t.npy", np.ones(shape, dtype=np.float32))
     with pytest.raises(BundleError):
         TokenTable.open(tmp_path / "t.npy")
-
-
-def test_an_unknown_type_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BundleError, match='unknown table dtype "int4"'):
-        write_table(tmp_path / "t.npy", rows_of(), "int4")  # type: ignore[arg-type]
 
 
 def test_opening_names_the_file_that_is_missing(tmp_path: Path) -> None:

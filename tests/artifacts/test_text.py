@@ -168,10 +168,7 @@ def test_vocabulary_facts(file: Path) -> None:
         tokenizer.token(tokenizer.vocab_size)
 
 
-def test_a_missing_or_broken_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(BundleError, match=r"tokenizer\.json: "):
-        TextTokenizer.from_file(tmp_path / "tokenizer.json")
-    (tmp_path / "tokenizer.json").write_bytes(b"{}")
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(BundleError, match=r"tokenizer\.json: "):
         TextTokenizer.from_file(tmp_path / "tokenizer.json")
 

@@ -48,6 +48,12 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in content.splitlines()]
 
 
+def entry(path: str, title: str, text: str, passage: str = "") -> dict[str, str]:
+    """A document of a file, or a passage of it."""
+    folder = str(PurePosixPath(path).parent)
+    return {"_id": path + passage, "title": title, "text": text, "path": path, "folder": folder}
+
+
 def run(*arguments: str | Path) -> Done:
     return run_command("corpus", *arguments)
 
@@ -55,26 +61,13 @@ def run(*arguments: str | Path) -> Done:
 def test_files_become_documents(folder: Path, tmp_path: Path) -> None:
     output = tmp_path / "new" / "corpus.jsonl.gz"
     written = write_text_corpus(folder, output, limit=WordLimit(14))
+    parts = LONG.split("\n\n")
+    passages = ["\n\n".join(parts[start : start + 2]) for start in (0, 2, 4)]
     assert lines(output) == [
-        {"_id": "a.md", "title": "The title", "text": "Before\n\n\nThe text.", "path": "a.md", "folder": "."},
-        {"_id": "b.TXT", "title": "b", "text": "One line.\nAnother.", "path": "b.TXT", "folder": "."},
-        *[
-            {
-                "_id": f"sub/deep/c.md#{number}",
-                "title": "Long",
-                "text": "\n\n".join(LONG.split("\n\n")[2 * number - 2 : 2 * number]),
-                "path": "sub/deep/c.md",
-                "folder": "sub/deep",
-            }
-            for number in (1, 2, 3)
-        ],
-        {
-            "_id": "sub/ümlaut name.txt",
-            "title": "ümlaut name",
-            "text": "grün",
-            "path": "sub/ümlaut name.txt",
-            "folder": "sub",
-        },
+        entry("a.md", "The title", "Before\n\n\nThe text."),
+        entry("b.TXT", "b", "One line.\nAnother."),
+        *(entry("sub/deep/c.md", "Long", text, f"#{number}") for number, text in enumerate(passages, start=1)),
+        entry("sub/ümlaut name.txt", "ümlaut name", "grün"),
     ]
     assert (written.documents, written.texts, written.skipped, written.passed_over) == (6, 4, 0, 3)
     documents = list(Corpus(output, fields={"folder": "keyword", "path": "keyword"}))

@@ -52,10 +52,8 @@ def test_the_same_tokenizer_gives_the_same_queries_of_whole_words(bundle: Bundle
 
 
 def test_a_small_vocabulary_gives_no_thresholds(tmp_path: Path) -> None:
-    for bundle in (
-        make_tiny_bundle(tmp_path / "tiny", documents=20),
-        make_meaningful_bundle(tmp_path / "b", invented=50),
-    ):
+    tiny, few = make_tiny_bundle(tmp_path / "tiny", documents=20), make_meaningful_bundle(tmp_path / "b", invented=50)
+    for bundle in (tiny, few):
         assert unrelated_queries(bundle.tokenizer()) == []
         assert [task.match for task in bundle.manifest.tasks.values()] == [None] * len(bundle.manifest.tasks)
         assert b'"match"' not in bundle.manifest.to_bytes()

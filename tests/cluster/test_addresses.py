@@ -3,7 +3,6 @@
 import base64
 import json
 import ssl
-import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -15,6 +14,9 @@ from traceback import format_exception
 import pytest
 from lightretriever.artifacts.cluster.client import ClusterAddress, connect
 from lightretriever.artifacts.errors import ClusterError, ClusterTimeoutError
+
+from tests.support.certificates import self_signed
+from tests.support.threads import in_a_thread
 
 OPENSEARCH = json.dumps({"version": {"distribution": "opensearch", "number": "3.6.0"}})
 
@@ -45,18 +47,13 @@ def answering(
         def log_message(self, *_: object) -> None:
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        if secure is not None:
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            context.load_cert_chain(*secure)
-            server.socket = context.wrap_socket(server.socket, server_side=True)
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http{'s' if secure else ''}://127.0.0.1:{server.server_address[1]}"
-        finally:
-            server.shutdown()
-            thread.join()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    if secure is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(*secure)
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+    with in_a_thread(server) as url:
+        yield url.replace("http:", "https:") if secure else url
 
 
 @pytest.fixture(scope="module")
@@ -64,13 +61,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A certificate for 127.0.0.1, signed by itself, and its key."""
     folder = tmp_path_factory.mktemp("tls")
     certificate, key = folder / "certificate.pem", folder / "key.pem"
-    names = ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
-    files = ["-keyout", str(key), "-out", str(certificate)]
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *names, *files],
-        check=True,
-        capture_output=True,
-    )
+    self_signed(certificate, key)
     return certificate, key
 
 
@@ -88,11 +79,7 @@ def refused(address: ClusterAddress) -> str:
         ("<html>", 200, "is not OpenSearch: its answer is no JSON"),
         ("[]", 200, "is not OpenSearch"),
         ('{"version": {"number": "8.1.0"}}', 200, "is not OpenSearch"),
-        (
-            '{"version": {"distribution": "opensearch", "number": "2.18.0"}}',
-            200,
-            "is OpenSearch 2.18.0; 2.19 is needed",
-        ),
+        (OPENSEARCH.replace("3.6.0", "2.18.0"), 200, "is OpenSearch 2.18.0; 2.19 is needed"),
         ("{}", 401, "does not know who asks"),
         ('{"error": {"reason": "no permissions for [main]"}}', 403, "no permissions for"),
     ],
@@ -107,16 +94,8 @@ def test_what_is_no_cluster_for_us_is_refused(body: str, status: int, message: s
 @pytest.mark.parametrize(
     "urls",
     [
-        *(
-            "",
-            " , ",
-            "localhost:9200",
-            "ftp://host",
-            "http://",
-            "http://host:abc",
-            "http://host:99999",
-            "http://host:0",
-        ),
+        *("", " , ", "localhost:9200", "ftp://host", "http://"),
+        *("http://host:abc", "http://host:99999", "http://host:0"),
         *("http://[::1", "http://me@host:9200", "http://:s3cret@host:9200", "me:s3cret@host:9200"),
         *(f"https://me:{secret}@host:9200" for secret in ("s3cret/x", "1/s3cret", "1?s3cret", "1#s3cret", "1,s3cret")),
         "http://127.0.0.1:9,https://me:s3cret/x@host",

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from time import perf_counter, sleep
+from time import perf_counter
 
 import numpy as np
 import pytest
@@ -25,6 +25,7 @@ from lightretriever.service.settings import Settings
 from tests.service.live import live
 from tests.support.cluster import proxied, served_by
 from tests.support.keys import keys_file
+from tests.support.waiting import wait_until
 from tests.support.written import ENTRIES, NEW, VECTOR, ask, changeable, found, impacts_of
 
 NAME = f"documents-{os.getpid()}"
@@ -47,9 +48,7 @@ def test_a_change_is_seen_within_a_second(client: SearchClient, engine: SearchEn
     """The cluster's refresh interval is a second; the bound here allows for a busy machine."""
     client.search("zebra")
     client.put_document("soon", NEW, vector=VECTOR, impacts=impacts_of(engine, "zebra"))
-    end = perf_counter() + 60
-    while "soon" not in found(client, "zebra", mode="sparse"):
-        assert perf_counter() < end
+    wait_until(lambda: "soon" in found(client, "zebra", mode="sparse"))
     client.delete_document("soon", wait=True)
 
 
@@ -111,8 +110,7 @@ def test_documents_that_vanish_during_a_search(bundle: Bundle, settings: Setting
             first = engine.search(SearchRequest(query="play music")).hits[0].id
             proxy.held = b'"_source":["raw"]'
             answer = thread.submit(engine.search, SearchRequest(query="play music"))
-            while not proxy.holding:
-                sleep(0.01)
+            wait_until(lambda: proxy.holding)
             live.write([Change(first)], perf_counter() + 1e6, wait=True)
             proxy.held = None
             hits = answer.result(60).hits
@@ -120,8 +118,7 @@ def test_documents_that_vanish_during_a_search(bundle: Bundle, settings: Setting
             assert len(hits) == 10
             proxy.holding, proxy.held = False, b'"_source":["impacts"]'
             terms = thread.submit(engine.terms, hits[0].id)
-            while not proxy.holding:
-                sleep(0.01)
+            wait_until(lambda: proxy.holding)
             live.write([Change(hits[0].id)], perf_counter() + 1e6, wait=True)
             proxy.held = None
             with pytest.raises(DocumentNotFoundError):

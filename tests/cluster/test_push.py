@@ -67,10 +67,8 @@ def refused(call: Callable[[], object]) -> str:
 
 def test_a_push_gives_the_alias_to_a_whole_index(tiny_bundle: Bundle, cluster: Cluster, tmp_path: Path) -> None:
     part = tmp_path / "query"
-    run = subprocess.run(
-        command(tiny_bundle.path, cluster.name, "--query-bundle", str(part), "--json"), capture_output=True, check=True
-    )
-    summary = json.loads(run.stdout)
+    words = command(tiny_bundle.path, cluster.name, "--query-bundle", str(part), "--json")
+    summary = json.loads(subprocess.run(words, capture_output=True, check=True).stdout)
     assert (summary["documents"], summary["found"], summary["before"]) == (120, 0, [])
     assert only_index(cluster, NAME) == summary["index"]
     assert f"serve {part} --backend opensearch --opensearch-url {cluster.name} --index {NAME}" in summary["next"]

@@ -34,11 +34,13 @@ from lightretriever.service.settings import Settings
 
 from tests.service.live import live, warm
 from tests.service.process import ROOT
+from tests.support.asking import agree, without_times
 from tests.support.cluster import Proxy, connected, proxied, remove_indexes, served_by
 from tests.support.tiny import make_tiny_bundle, tiny_documents
 from tests.support.waiting import wait_until
 
 NAME = f"service-{os.getpid()}"
+ROUNDING = 1e-5  # of dense scores
 FIELDS: dict[str, FieldKind] = {"year": "number", "tag.one": "keyword", "day": "date"}
 Asking = Callable[..., tuple[dict[str, Any], dict[str, Any]]]
 
@@ -81,8 +83,7 @@ def both(bundle: Bundle, engine: SearchEngine) -> Iterator[Asking]:
 
         def ask(**request: Any) -> tuple[dict[str, Any], dict[str, Any]]:
             asked = SearchRequest.model_validate({"query": "play music from the terminal", **request})
-            here, there = (one.search(asked).model_dump() for one in (local, engine))
-            here.pop("timings_ms"), there.pop("timings_ms")
+            here, there = (without_times(one.search(asked).model_dump()) for one in (local, engine))
             return here, there
 
         yield ask
@@ -121,16 +122,7 @@ def both(bundle: Bundle, engine: SearchEngine) -> Iterator[Asking]:
 )
 def test_the_answers_are_the_same(both: Asking, request_: dict[str, Any]) -> None:
     here, there = both(**request_)
-    assert same(here, there), f"{here}\n{there}"
-
-
-def same(here: Any, there: Any) -> bool:
-    """Whether two answers are equal but for the rounding of dense scores."""
-    if isinstance(here, dict):
-        return here.keys() == there.keys() and all(same(here[name], there[name]) for name in here)
-    if isinstance(here, list | tuple):
-        return len(here) == len(there) and all(map(same, here, there))
-    return bool(there == pytest.approx(here, rel=1e-5, abs=1e-5)) if isinstance(here, float) else bool(here == there)
+    agree(here, there, ROUNDING)
 
 
 def test_a_cluster_neither_corrects_nor_completes(engine: SearchEngine) -> None:
@@ -152,10 +144,8 @@ def test_rules_are_the_same(bundle: Bundle, settings: Settings, tmp_path: Path) 
     with SearchEngine.open(bundle, here) as local, SearchEngine.open(bundle, there) as remote:
         for fields in ({}, {"mode": "sparse", "k": 30}, {"filter": {"field": "year", "gte": 2001}, "explain": True}):
             asked = SearchRequest.model_validate({"query": "play tunes", **fields})
-            answers = [one.search(asked).model_dump() for one in (local, remote)]
-            for answer in answers:
-                answer.pop("timings_ms")
-            assert same(*answers)
+            answers = [without_times(one.search(asked).model_dump()) for one in (local, remote)]
+            agree(answers[0], answers[1], ROUNDING)
             ids = [hit["id"] for hit in answers[1]["hits"]]
             assert ids[0] == ("doc-60" if "filter" in fields else "greek")
             assert not {"music", "doc-13"} & {*ids}
@@ -233,10 +223,9 @@ def test_an_index_that_is_gone(bundle: Bundle, settings: Settings, cluster: Clus
             engine.search(SearchRequest(query="music"))
         with pytest.raises(NotReadyError, match=index):
             engine.require_ready()
-        assert engine.parts.backends.cluster is not None
-        assert (
-            engine.parts.backends.cluster.present_index() == other
-        )  # the cluster answers, but the index is no less lost
+        here = engine.parts.backends.cluster
+        assert here is not None
+        assert here.present_index() == other  # the cluster answers, but the index is no less lost
         with pytest.raises(NotReadyError, match=index):
             engine.require_ready()
 

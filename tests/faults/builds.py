@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
 
@@ -41,18 +40,9 @@ def write_train_recipe(folder: Path) -> Path:
     save_toy_model(folder / "model")
     write_toy_set(folder / "pairs", "train", 200, seed=1)
     contrastive = {"kind": "contrastive", "steps": 4, "batch_size": 8, "negatives": 0, "sparse_temperature": 1.0}
-    settings: dict[str, Any] = {
-        "name": "toy",
-        "model": {"path": str(folder / "model"), "device": "cpu"},
-        "lora": {"r": 8, "alpha": 16, "dropout": 0.1},
-        "data": {"sets": [{"path": str(folder / "pairs"), "instruction": "find"}], "max_document_length": 16},
-        "stages": [{**contrastive, "steps": 3}, contrastive],
-        "checkpoint_every": 2,
-        "work": str(folder / "work"),
-        "output": str(folder / "adapter"),
-    }
-    (folder / "train.yaml").write_text(yaml.safe_dump(settings))
-    return folder / "train.yaml"
+    parts = {"lora": {"r": 8, "alpha": 16, "dropout": 0.1}, "stages": [{**contrastive, "steps": 3}, contrastive]}
+    recipe = recipes.training(folder, folder / "model", folder / "pairs", **parts)
+    return recipes.save(folder / "train.yaml", recipe)
 
 
 def write_distil_recipe(folder: Path) -> Path:

@@ -13,6 +13,7 @@ from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 
 from tests.live.mirror import Mirror
+from tests.support.asking import agree, without_times
 from tests.support.tiny import make_tiny_bundle
 from tests.support.written import changeable
 
@@ -48,25 +49,7 @@ def bundle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def answers(engine: SearchEngine, asked: dict[str, Any], query: str) -> dict[str, Any]:
-    answer = engine.search(SearchRequest(query=query, candidates=1000, **asked)).model_dump()
-    answer.pop("timings_ms")
-    return answer
-
-
-def agree(one: Any, other: Any, error: float, path: str = "") -> None:
-    """Assert that two answers are the same, numbers up to a relative error."""
-    if isinstance(one, float) and isinstance(other, float) and error:
-        assert one == pytest.approx(other, rel=error, abs=error), path
-    elif isinstance(one, dict) and isinstance(other, dict):
-        assert one.keys() == other.keys(), path
-        for name in one:
-            agree(one[name], other[name], error, f"{path}.{name}")
-    elif isinstance(one, list) and isinstance(other, list):
-        assert len(one) == len(other), path
-        for place, (left, right) in enumerate(zip(one, other, strict=True)):
-            agree(left, right, error, f"{path}.{place}")
-    else:
-        assert one == other, path
+    return without_times(engine.search(SearchRequest(query=query, candidates=1000, **asked)).model_dump())
 
 
 def change(engine: SearchEngine, mirror: Mirror, changes: int, groups: int) -> None:
@@ -90,9 +73,7 @@ def compare(bundle: Bundle, folder: Path, seed: int, changes: int, groups: int =
         lossy = bundle.manifest.dense is not None and "SQ8" in bundle.manifest.dense.factory
         with SearchEngine.open(rebuilt, SETTINGS) as other:
             for asked in REQUESTS:
-                if asked.get("mode") == "dense" and bundle.manifest.dense is None:
-                    continue
-                if bundle.manifest.dense is None and "diversity" in asked:
+                if bundle.manifest.dense is None and (asked.get("mode") == "dense" or "diversity" in asked):
                     continue
                 query = QUERIES[int(mirror.random.integers(len(QUERIES)))]
                 one, two = (answers(each, asked, query) for each in (engine, other))

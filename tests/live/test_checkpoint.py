@@ -15,6 +15,7 @@ from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 
 from tests.support.tiny import make_tiny_bundle
+from tests.support.waiting import wait_until
 
 LEAST = 20  # changes that a checkpoint pays for here
 
@@ -107,9 +108,7 @@ def test_a_checkpoint_is_written_while_the_service_runs(bundle: Bundle, tmp_path
     folder = tmp_path / "live"
     with opened(bundle, folder) as engine:
         write(engine, range(50))
-        limit = perf_counter() + 60
-        while not list(folder.glob("*.checkpoint")):
-            assert perf_counter() < limit
+        wait_until(lambda: bool(list(folder.glob("*.checkpoint"))))
         write(engine, range(50, 55))
         before = facts(engine)
         shutil.copytree(folder, tmp_path / "killed")  # as kill -9 leaves it, with the folder of a process

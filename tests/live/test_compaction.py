@@ -100,9 +100,8 @@ def test_writes_during_a_compaction_and_a_swap_are_neither_lost_nor_double(bundl
         assert writing.result() > 10
         with holder.lease() as engine:
             write(engine, [mirror.change()])
-        with pytest.raises(
-            JournalError, match=f"has the changes {contained.position + 1} to "
-        ):  # those before are gone
+        gone = f"has the changes {contained.position + 1} to "  # those before are
+        with pytest.raises(JournalError, match=gone):
             Journal(tmp_path / "live", bundle.manifest)
         answers = found(holder.engine)
         assert answers.keys() <= mirror.rows.keys()
@@ -114,9 +113,7 @@ def test_writes_during_a_compaction_and_a_swap_are_neither_lost_nor_double(bundl
 
 
 def test_a_bundle_without_the_changes_keeps_them(bundle: Bundle, tmp_path: Path) -> None:
-    other = make_tiny_bundle(
-        tmp_path / "other", vocabulary="both", documents=50, fields={"year": "number"}, idf=True, seed=7
-    )
+    other = make_tiny_bundle(tmp_path / "other", vocabulary="both", documents=50, fields={"year": "number"}, idf=True)
     own = SETTINGS.model_copy(update={"live": tmp_path / "live"})
     mirror = Mirror(bundle, 7)
     mirror.rows["mine"] = mirror.document()

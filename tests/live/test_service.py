@@ -5,7 +5,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from time import perf_counter, sleep
+from time import perf_counter
 from typing import Any
 
 import httpx2
@@ -26,6 +26,7 @@ from tests.service.live import live
 from tests.service.process import ROOT
 from tests.support.keys import keys_file
 from tests.support.tiny import make_tiny_bundle
+from tests.support.waiting import wait_until
 from tests.support.written import ENTRIES, KEY, NEW, READER, VECTOR, ask, changeable, found, impacts_of, opened
 
 
@@ -172,8 +173,7 @@ def test_a_journal_that_can_not_be_followed_is_told(
             client.put_document("kept", NEW, vector=VECTOR, impacts=impacts_of(engine, "zebra"))
             with Journal(tmp_path / "live", bundle.manifest) as other, other.writing(perf_counter() + 60):
                 other.append([Record("other", b"{}", np.ones(16, np.float32), {"no word": 0})])  # nobody checked it
-            while httpx2.get(f"{url}/readyz", timeout=60).status_code == 200:
-                sleep(0.01)
+            wait_until(lambda: httpx2.get(f"{url}/readyz", timeout=60).status_code != 200)
             with pytest.raises(AnswerError, match='not searched: document "other": impact 0 is outside') as error:
                 client.delete_document("kept")
             assert (error.value.status, error.value.kind) == (503, "write_failed")
@@ -223,7 +223,6 @@ def test_nothing_is_shown_of_a_deleted_document(bundle: Bundle, tmp_path: Path, 
 def test_one_collection_has_a_journal(bundle: Bundle, tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="There are 2 collections, but setting 'live' names one folder"):
         Collections.open({"one": bundle.path, "two": bundle.path}, Settings(live=tmp_path))
+    cluster = {"backend": "opensearch", "opensearch_url": "http://x", "opensearch_index": "y"}
     with pytest.raises(SettingsError, match="which has its own documents"):
-        load_settings(
-            None, {"live": tmp_path, "backend": "opensearch", "opensearch_url": "http://x", "opensearch_index": "y"}
-        )
+        load_settings(None, {"live": tmp_path, **cluster})

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from socketserver import StreamRequestHandler, ThreadingTCPServer
 from time import perf_counter
 
+from tests.support.threads import in_a_thread
+
 __all__ = ["Asked", "answer", "serving"]
 
 BODY = b'{"hits":[],"degraded":[]}'
@@ -60,12 +62,5 @@ def serving(behave: Behaviour = lambda number: answer()) -> Iterator[Asked]:
                     return
 
     ThreadingTCPServer.request_queue_size = 64
-    with ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
-        asked.url = f"http://127.0.0.1:{server.server_address[1]}"
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            yield asked
-        finally:
-            server.shutdown()
-            thread.join()
+    with in_a_thread(ThreadingTCPServer(("127.0.0.1", 0), Handler)) as asked.url:
+        yield asked

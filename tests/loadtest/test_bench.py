@@ -34,12 +34,8 @@ def test_one_command_measures_records_and_reports(results: Path) -> None:
     assert reasons["llm"].startswith("it did not start: ")
     assert reasons["processes"] == "not asked for (--systems)"
     # Systems take turns at every load, and every round has all of them.
-    assert [(row["system"], row["connections"]) for row in load["closed"][:4]] == [
-        ("lightretriever", 1),
-        ("static", 1),
-        ("lightretriever", 4),
-        ("static", 4),
-    ]
+    turns = [(system, connections) for connections in (1, 4) for system in ("lightretriever", "static")]
+    assert [(row["system"], row["connections"]) for row in load["closed"][:4]] == turns
     assert len(load["closed"]) == 2 * 4 * 2
     assert len(load["open"]) == 2 * 8 * 2
     for row in load["open"]:

@@ -57,17 +57,9 @@ def test_waiting_for_a_server_that_stalls_is_not_hidden() -> None:
 
 
 def test_endings_are_told_apart() -> None:
-    endings = {
-        0: answer(503),
-        1: answer(504),
-        2: answer(429),
-        3: answer(500),
-        4: answer(422),
-        5: None,
-        6: answer(body=b'{"hits":[],"degraded":["dense"]}'),
-        7: b"this is no HTTP\r\n\r\n",
-    }
-    with serving(lambda number: endings.get(number, answer())) as asked:
+    endings = [*map(answer, (503, 504, 429, 500, 422)), None, answer(body=b'{"hits":[],"degraded":["dense"]}')]
+    endings.append(b"this is no HTTP\r\n\r\n")
+    with serving(lambda number: endings[number] if number < len(endings) else answer()) as asked:
         result = run_loop(open_loop(asked.url, requests(asked.url), rate=50, seconds=0.4, connections=1))
     counts = {kind: result[kind] for kind in ("answered", "degraded", "refused", "failed", "late")}
     # The cut connection had answered before, so its request was sent again, as number 6. What is no HTTP was not.

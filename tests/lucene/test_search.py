@@ -47,8 +47,7 @@ def test_documents_all_over_a_large_index(tmp_path: Path) -> None:
     matrix[[0, 4095, 4096, 8191, 8192, 12_999], 0] = [7, 1, 7, 7, 2, 7]
     matrix[5000:9500, 1:] = 0
     collection = Collection(matrix)
-    collection.write(tmp_path / "index", batch=4096)
-    with Numbered(tmp_path / "index") as index:
+    with collection.opened(tmp_path / "index") as index:
         for terms in ([0], [0, 1], [3], [2, 5, 7, 11], list(range(24))):
             for k in (1, 5, 6, 100, 2000, 13_000):
                 given = query({term: 1.0 + term % 3 for term in terms})
@@ -62,8 +61,7 @@ def test_signs_and_sizes_all_over_a_large_index(tmp_path: Path) -> None:
     impacts *= random.choice([1, 6, 700], (13_000, 16), p=[0.8, 0.15, 0.05])
     impacts[:, 3] = np.where(impacts[:, 3] > 0, random.integers(505, 520, 13_000), 0)
     collection = Collection(impacts)
-    collection.write(tmp_path / "index", batch=4096)
-    with Numbered(tmp_path / "index") as index:
+    with collection.opened(tmp_path / "index") as index:
         for weights in ({0: 2.0, 9: -3.0, 12: 1.0}, {2: -1.0, 3: 2.0, 5: 1.0, 15: -1.0}, {3: 1.0}, {1: 1.0, 14: -40.0}):
             for k in (1, 10, 1000):
                 exactly_best(index, collection, *query(weights), k)
@@ -77,8 +75,7 @@ def test_rare_terms_that_weigh_much_and_frequent_ones_that_weigh_little(tmp_path
     impacts = np.where(random.random((20_000, 20)) < share, random.integers(1, 400, (20_000, 20)), 0)
     impacts[6000:11_000, 12:] = 0  # windows in which the rare ones are missing
     collection = Collection(impacts)
-    collection.write(tmp_path / "index", batch=4096)
-    with Numbered(tmp_path / "index") as index:
+    with collection.opened(tmp_path / "index") as index:
         for terms in (range(20), range(0, 20, 3), range(8), range(12, 20), (0, 19)):
             terms_, weights = query({term: float(-np.log(share[term])) ** power + 0.01 for term in terms})
             for k in (1, 10, 100, 3000):
@@ -92,9 +89,7 @@ def test_a_rare_term_counts_after_windows_in_which_nobody_asked_for_it(tmp_path:
     impacts = np.zeros((20_000, 2), np.int64)
     impacts[[10, 16_400], 0] = 1000
     impacts[[5000, 9000, 13_000, 16_400], 1] = 5
-    collection = Collection(impacts)
-    collection.write(tmp_path / "index", batch=4096)
-    with Numbered(tmp_path / "index") as index:
+    with Collection(impacts).opened(tmp_path / "index") as index:
         ordinals, scores = index.search(*query({0: 1.0, 1: 1.0}), k=1)
         assert (ordinals.tolist(), scores.tolist()) == ([16_400], [1005.0])
 
@@ -102,10 +97,8 @@ def test_a_rare_term_counts_after_windows_in_which_nobody_asked_for_it(tmp_path:
 def test_scores_that_differ_by_rounding_alone(tmp_path: Path) -> None:
     """Sums of the same products in other documents' terms: bounds must not leave out what is larger by the last bit."""
     random = np.random.default_rng(11)
-    impacts = np.where(random.random((30_000, 30)) < 0.4, random.integers(1, 4, (30_000, 30)), 0)
-    collection = Collection(impacts)
-    collection.write(tmp_path / "index", batch=4096)
-    with Numbered(tmp_path / "index") as index:
+    collection = Collection(np.where(random.random((30_000, 30)) < 0.4, random.integers(1, 4, (30_000, 30)), 0))
+    with collection.opened(tmp_path / "index") as index:
         for size in (5, 12, 30):
             terms, weights = query({term: 0.1 * (1 + term % 3) for term in range(size)})
             for k in (1, 10, 100, 1000):
@@ -180,12 +173,8 @@ def test_filters(tmp_path: Path, share: float) -> None:
 @settings(max_examples=60, deadline=None)
 @given(counts=st.dictionaries(st.integers(0, 250), st.integers(1, 20), max_size=40), k=st.integers(1, 1600))
 def test_any_counts_and_any_k(numbered: Numbered, collection: Collection, counts: dict[int, int], k: int) -> None:
-    terms, weights = query({term: float(count) for term, count in counts.items()})
-    known = terms < 200
-    ordinals, scores = numbered.search(terms, weights, k)
-    wanted, true_scores = collection.best(terms[known], weights[known], k)
-    np.testing.assert_array_equal(ordinals, wanted)
-    np.testing.assert_array_equal(scores, true_scores)
+    """Terms from 200 on are in no document."""
+    exactly_best(numbered, collection, *query({term: float(count) for term, count in counts.items()}), k)
 
 
 @settings(max_examples=60, deadline=None)
@@ -218,15 +207,10 @@ def test_weights_below_zero(numbered: Numbered, collection: Collection, weights:
     np.testing.assert_array_equal(numbered.scores(terms, values, everything), collection.scores(terms, values))
 
 
-def test_nothing_is_found_for_weights_below_zero_alone(numbered: Numbered) -> None:
-    assert len(numbered.search(*query({7: -2.0, 9: -0.5}), k=2000)[0]) == 0
-
-
 def test_a_term_that_comes_twice_weighs_the_sum(numbered: Numbered) -> None:
     once = numbered.search(*query({7: 3.0, 9: 1.0}), k=50)
     twice = numbered.search(np.array([7, 9, 7], np.int32), np.array([1, 1, 2], np.float32), k=50)
-    np.testing.assert_array_equal(once[0], twice[0])
-    np.testing.assert_array_equal(once[1], twice[1])
+    np.testing.assert_array_equal(once, twice)
 
 
 def test_weight_zero_matches_nothing(numbered: Numbered) -> None:
@@ -257,10 +241,9 @@ def test_empty_query_and_unknown_terms(numbered: Numbered) -> None:
 
 def test_query_of_ten_thousand_tokens(tmp_path: Path) -> None:
     wide = random_collection(count=30, vocabulary=10_000, seed=3)
-    wide.write(tmp_path / "wide")
     terms = np.random.default_rng(0).permutation(10_000).astype(np.int32)
     weights = np.ones(10_000, np.float32)
-    with Numbered(tmp_path / "wide") as index:
+    with wide.opened(tmp_path / "wide") as index:
         ordinals, scores = exactly_best(index, wide, terms, weights, 10)
         np.testing.assert_array_equal(index.scores(terms, weights, ordinals), scores)
 
@@ -318,11 +301,10 @@ def test_a_term_that_is_no_unicode_is_refused(index: ImpactIndex) -> None:
 
 @pytest.mark.parametrize("ordinals", [[-1], [0, 1500], [2**40]])
 def test_bad_ordinals_are_refused(numbered: Numbered, ordinals: list[int]) -> None:
-    with pytest.raises(ValueError, match="ordinals must be 0 to 1499"):
-        numbered.lucene.documents(np.array(ordinals))
     with pytest.raises(ValueError, match="ordinals must be integers"):
         numbered.lucene.documents(np.array(ordinals, np.float64))
     for call in (
+        lambda: numbered.lucene.documents(np.array(ordinals)),
         lambda: numbered.lucene.scores(*named_query({1: 1.0}), np.array(ordinals)),
         lambda: numbered.lucene.impacts(["1"], np.array(ordinals)),
     ):
@@ -377,10 +359,9 @@ def test_a_document_without_terms_and_one_that_is_not_there(tmp_path: Path) -> N
 
 def test_many_threads_on_two_indexes(numbered: Numbered, collection: Collection, tmp_path: Path) -> None:
     other = random_collection(count=400, vocabulary=200, seed=2)
-    other.write(tmp_path / "other")
     random = np.random.default_rng(0)
     queries = [query({int(term): 1.0 for term in random.integers(0, 200, 6)}) for _ in range(300)]
-    with Numbered(tmp_path / "other") as second, ThreadPoolExecutor(8) as pool:
+    with other.opened(tmp_path / "other") as second, ThreadPoolExecutor(8) as pool:
 
         def search(number: int) -> None:
             place, truth = [(numbered, collection), (second, other)][number % 2]

@@ -34,13 +34,11 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> TextTokenizer:
 
 
 @pytest.fixture(scope="module")
-def few(tmp_path_factory: pytest.TempPathFactory) -> TextTokenizer:
+def few() -> TextTokenizer:
     """A tokenizer of four words and an unknown one."""
     model = Tokenizer(models.WordLevel({"[UNK]": 0, "wi": 1, "fi": 2, "fox": 3}, unk_token="[UNK]"))
     model.pre_tokenizer = pre_tokenizers.Whitespace()
-    path = tmp_path_factory.mktemp("few") / "tokenizer.json"
-    model.save(str(path))
-    return TextTokenizer.from_file(path)
+    return TextTokenizer.from_bytes(model.to_str().encode(), name="few")
 
 
 def each(tokenizer: TextTokenizer) -> Iterator[Vocabulary]:

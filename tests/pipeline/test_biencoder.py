@@ -42,9 +42,8 @@ def test_the_prompt_of_queries_is_the_task_s_or_the_encoder_s_own(tmp_path: Path
     own = load_biencoder(str(save_biencoder(tmp_path / "bi", prompts={"query": "search : "})), device="cpu")
     plain = SentenceTransformer(str(tmp_path / "bi"), device="cpu")
     np.testing.assert_allclose(own.encode_queries(["music"]).dense, plain.encode(["search : music"]), atol=1e-5)
-    np.testing.assert_allclose(
-        own.encode_queries(["music"], "the tool ").dense, plain.encode(["the tool music"]), atol=1e-5
-    )
+    given = own.encode_queries(["music"], "the tool ").dense
+    np.testing.assert_allclose(given, plain.encode(["the tool music"]), atol=1e-5)
     np.testing.assert_allclose(own.encode_documents(["music"]).dense, plain.encode(["music"]), atol=1e-5)
     (token,) = own.tokenizer.encode("music")
     np.testing.assert_allclose(own.token_states()(torch.tensor([token]))[0], plain.encode("search : music"), atol=1e-5)
@@ -55,9 +54,8 @@ def test_the_prompt_of_queries_is_the_task_s_or_the_encoder_s_own(tmp_path: Path
 def test_a_pooling_that_leaves_the_prompt_out_leaves_it_out_of_tokens(
     tmp_path: Path, pooling: str, instruction: str
 ) -> None:
-    path = save_biencoder(
-        tmp_path / "bi", prompts={"query": "search for the : "}, include_prompt=False, pooling=pooling
-    )
+    prompts = {"query": "search for the : "}
+    path = save_biencoder(tmp_path / "bi", prompts=prompts, include_prompt=False, pooling=pooling)
     encoder = load_biencoder(str(path), device="cpu")
     (token,) = encoder.tokenizer.encode("music")
     states = encoder.token_states(instruction)(torch.tensor([token, token]))

@@ -13,7 +13,7 @@ from sentence_transformers import SentenceTransformer
 
 from tests.support import recipes
 from tests.support.biencoder import save_biencoder
-from tests.support.commands import invoke, run, summary_of
+from tests.support.commands import run, summary_of
 from tests.support.tiny import english_tokenizer, make_tiny_bundle, tiny_documents
 
 QUERIES = [
@@ -124,7 +124,5 @@ def test_a_target_is_replaced_only_if_that_is_asked_for(tmp_path: Path) -> None:
 
 def test_people_read_what_it_encodes(tmp_path: Path) -> None:
     bundle = make_tiny_bundle(tmp_path / "bundle")
-    words = ["export", str(bundle.path), str(tmp_path / "model"), "--to", "sentence-transformers"]
-    result = invoke(*words)
-    first, *_ = result.stdout.splitlines()
-    assert first.startswith(f"{tmp_path / 'model'}: queries alone, task default, 16 values, ")
+    said = run("export", bundle.path, tmp_path / "model", "--to", "sentence-transformers")
+    assert said.startswith(f"{tmp_path / 'model'}: queries alone, task default, 16 values, ")

@@ -16,7 +16,7 @@ from tests.support.biencoder import save_biencoder
 from tests.support.commands import run
 from tests.support.judged import write_queries
 from tests.support.models import write_corpus
-from tests.support.recipes import change
+from tests.support.recipes import change, save
 
 FIT = {"epochs": 3, "batch_size": 32, "learning_rate": 0.02, "held_out": 40}
 
@@ -35,8 +35,7 @@ def table(encoder_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
         "work": str(here / "work"),
         "output": str(here / "table"),
     }
-    (here / "recipe.yaml").write_text(yaml.safe_dump(content))
-    output = run("general-table", here / "recipe.yaml", "--data", here)
+    output = run("general-table", save(here / "recipe.yaml", content), "--data", here)
     assert "fitted to 100 documents, 2" in output
     return here / "table"
 
@@ -68,9 +67,8 @@ def test_with_a_named_table_only_documents_are_encoded(table: Path, recipe: Path
     change(recipe, {"tables": {"search": str(table)}})
     run("build", recipe)
     built = TokenTable.open(tmp_path / "bundle" / "tables" / "search.npy")
-    np.testing.assert_allclose(
-        built.rows(np.arange(built.shape[0])), GeneralTable.open(table).rows(), rtol=1e-6, atol=1e-7
-    )
+    rows = built.rows(np.arange(built.shape[0]))
+    np.testing.assert_allclose(rows, GeneralTable.open(table).rows(), rtol=1e-6, atol=1e-7)
     assert not (tmp_path / "work" / "tables" / "search" / "teacher").exists()
     assert not (tmp_path / "work" / "tables" / "search" / "states").exists()
     assert Bundle.open(tmp_path / "bundle").manifest.documents == COUNT
@@ -124,9 +122,9 @@ def test_a_corpus_of_single_words_takes_the_table_too(table: Path, recipe: Path,
 def test_texts_that_are_not_there_are_named(table: Path) -> None:
     content = yaml.safe_load((table.parent / "recipe.yaml").read_text())
     content["texts"][0]["path"] = "nowhere"
-    (table.parent / "other.yaml").write_text(yaml.safe_dump(content))
+    other = save(table.parent / "other.yaml", content)
     with pytest.raises(RecipeError, match=r"texts\[0\].path: .*nowhere gives no documents and no queries"):
-        run("general-table", table.parent / "other.yaml", "--data", table.parent, "--output", table.parent / "other")
+        run("general-table", other, "--data", table.parent, "--output", table.parent / "other")
 
 
 def test_the_shipped_tables_are_whole() -> None:

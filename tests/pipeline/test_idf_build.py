@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pytest
-import yaml
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
 from lightretriever.artifacts.errors import RecipeError, ResumeError
@@ -18,7 +17,7 @@ from lightretriever.artifacts.pipeline.encoder import token_rows
 from lightretriever.artifacts.pipeline.language_model import LanguageModel
 from lightretriever.artifacts.pipeline.recipe import Recipe, read_recipe
 from lightretriever.artifacts.sparse.index import ImpactIndex
-from lightretriever.artifacts.tokens.idf import load_idf, save_idf
+from lightretriever.artifacts.tokens.idf import save_idf
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
@@ -153,7 +152,9 @@ def test_weights_can_be_those_of_the_corpus_itself_from_the_same_encoding(
         np.testing.assert_array_equal(bundle.idf(), idf)
 
 
-def test_an_adapter_can_say_that_its_weights_are_not_for_the_query(recipe: Path, tmp_path: Path) -> None:
+def test_an_adapter_can_say_that_its_weights_are_not_for_the_query(
+    recipe: Path, tmp_path: Path, model_folder: Path, idf: npt.NDArray[np.float32]
+) -> None:
     """Trained with plain counts and weighted table rows: the IDF is there for the rows alone."""
     settings = {"idf_rows": True, "query_weights": "count"}
     (tmp_path / "adapter" / "lightretriever.json").write_text(json.dumps(settings))
@@ -161,16 +162,10 @@ def test_an_adapter_can_say_that_its_weights_are_not_for_the_query(recipe: Path,
     run("build", recipe)
     bundle = Bundle.open(tmp_path / "bundle")
     assert bundle.manifest.sparse.query_weights == "count"
-    plain = load(
-        yaml.safe_load(recipe.read_text())["model"]["path"], tmp_path / "plain", adapter=str(tmp_path / "adapter")
-    )
-    task = bundle.manifest.default_task
-    instruction = bundle.manifest.tasks[task].instruction
-    rows = token_rows(LanguageModel.of(plain), instruction, tmp_path / "table")
-    weights = load_idf(tmp_path / "adapter" / "idf.npy", plain.vocab_size)
-    expected = rows * weights[:, None]
-    found = bundle.table(task).rows(np.arange(plain.vocab_size))
-    np.testing.assert_allclose(found, expected[:, : found.shape[1]], rtol=1e-5, atol=1e-6)
+    plain = load(model_folder, tmp_path / "plain", adapter=str(tmp_path / "adapter"))
+    rows = token_rows(LanguageModel.of(plain), "Find it", tmp_path / "table")
+    found = bundle.table("web").rows(np.arange(plain.vocab_size))
+    np.testing.assert_allclose(found, rows * idf[:, None], rtol=1e-5, atol=1e-6)
 
 
 def test_changed_weights_are_noticed(built: Path, tmp_path: Path, idf: npt.NDArray[np.float32]) -> None:

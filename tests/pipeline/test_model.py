@@ -3,6 +3,8 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, cast
@@ -22,7 +24,7 @@ from lightretriever.artifacts.pipeline.recipe import ModelDtype
 from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
-from peft import LoraConfig, PeftModel, TaskType, get_peft_model
+from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from transformers import (
@@ -152,11 +154,9 @@ def test_a_head_tied_to_the_embedding_is_untied_before_it_is_centred(model_folde
 
 def test_an_adapter_of_another_model_is_refused(model_folder: Path, tmp_path: Path) -> None:
     adapter = save_adapter(model_folder, tmp_path / "adapter")
-    weights = load_file(adapter / "adapter_model.safetensors")
-    save_file(
-        {name.replace("layers", "blocks"): value for name, value in weights.items()},
-        adapter / "adapter_model.safetensors",
-    )
+    with rewritten(adapter / "adapter_model.safetensors") as weights:
+        for name in list(weights):
+            weights[name.replace("layers", "blocks")] = weights.pop(name)
     with pytest.raises(ModelError, match=r"adapter: the adapter can't be loaded onto .*missing adapter keys"):
         load(model_folder, tmp_path / "w", adapter=str(adapter))
 
@@ -192,12 +192,8 @@ def test_a_model_without_a_start_token_has_none(tmp_path: Path) -> None:
 def test_a_checkpoint_without_its_head_is_refused(model_folder: Path, tmp_path: Path) -> None:
     """It would get a random one, another at every start."""
     folder = Path(shutil.copytree(model_folder, tmp_path / "headless"))
-    weights = load_file(folder / "model.safetensors")
-    save_file(
-        {name: value for name, value in weights.items() if name != "lm_head.weight"},
-        folder / "model.safetensors",
-        metadata={"format": "pt"},
-    )
+    with rewritten(folder / "model.safetensors") as weights:
+        del weights["lm_head.weight"]
     with pytest.raises(ModelError, match=r"lacks 1 of the model's weights, such as lm_head\.weight"):
         load(folder, tmp_path)
 
@@ -221,8 +217,9 @@ def test_whatever_changes_a_vector_changes_the_fingerprint(model_folder: Path, t
     if change.endswith(".json"):
         edit_json(file, **({"lora_alpha": 1} if "adapter" in change else {"rms_norm_eps": 0.5}))
     else:
-        weights = load_file(file)
-        save_file({name: value + 0.1 for name, value in weights.items()}, file, metadata={"format": "pt"})
+        with rewritten(file) as weights:
+            for weight in weights.values():
+                weight += 0.1
     assert identity() != before
 
 
@@ -276,17 +273,26 @@ def test_truncated_weights_are_named(model_folder: Path, tmp_path: Path) -> None
         load(folder, tmp_path)
 
 
+@contextmanager
+def rewritten(file: Path) -> Iterator[dict[str, torch.Tensor]]:
+    """Give the weights of a file, which has them as the block leaves them."""
+    weights = load_file(file)
+    yield weights
+    save_file(weights, file, metadata={"format": "pt"})
+
+
 def embedding_of(backbone: Backbone) -> torch.Tensor:
     return cast(torch.nn.Embedding, backbone.model.get_input_embeddings()).weight
 
 
-def with_adapter(base: Any) -> PeftModel:
+def with_adapter(base: Any, **settings: Any) -> PeftModel:
     torch.manual_seed(1)
-    return get_peft_model(base, LoraConfig(r=4, lora_alpha=8, init_lora_weights=False, target_modules=["q_proj"]))
+    small = {"r": 4, "lora_alpha": 8, "target_modules": ["q_proj"]}
+    return get_peft_model(base, LoraConfig(**{**small, "init_lora_weights": False, **settings}))
 
 
-def save_adapter(model_folder: Path, folder: Path) -> Path:
-    with_adapter(AutoModelForCausalLM.from_pretrained(model_folder)).save_pretrained(str(folder))
+def save_adapter(model_folder: Path, folder: Path, part: Any = AutoModelForCausalLM, **settings: Any) -> Path:
+    with_adapter(part.from_pretrained(model_folder), **settings).save_pretrained(str(folder))
     return folder
 
 
@@ -296,15 +302,11 @@ LAYERS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_
 def save_release(folder: Path, kind: str, *, causal: bool) -> tuple[Path, Path]:
     """Base model of the family `kind`, and an adapter directory that brings the tokenizer along."""
     base = save_model(folder / kind, kind)
-    model = (AutoModelForCausalLM if causal else AutoModel).from_pretrained(base)
-    torch.manual_seed(4)
-    task = TaskType.CAUSAL_LM if causal else TaskType.FEATURE_EXTRACTION
-    config = LoraConfig(
-        r=16, lora_alpha=32, lora_dropout=0.1, init_lora_weights=False, target_modules=LAYERS, task_type=task
-    )
-    get_peft_model(model, config).save_pretrained(str(folder / "adapter"))
-    AutoTokenizer.from_pretrained(base).save_pretrained(folder / "adapter")
-    return base, folder / "adapter"
+    part, task = (AutoModelForCausalLM, "CAUSAL_LM") if causal else (AutoModel, "FEATURE_EXTRACTION")
+    settings = {"r": 16, "lora_alpha": 32, "lora_dropout": 0.1, "target_modules": LAYERS, "task_type": task}
+    adapter = save_adapter(base, folder / "adapter", part, **settings)
+    AutoTokenizer.from_pretrained(base).save_pretrained(adapter)
+    return base, adapter
 
 
 @pytest.mark.parametrize("causal", [True, False], ids=["causal-lm", "decoder-alone"])
@@ -360,8 +362,7 @@ def save(folder: Path, config: PreTrainedConfig) -> Path:
 def test_texts_are_cut_at_what_the_positions_hold(kind: str, tmp_path: Path) -> None:
     config, longest = ENCODERS[kind]
     encoder = load_biencoder(str(save(tmp_path / "model", config)), device="cpu")
-    assert positions(encoder.model) == longest
-    assert encoder.longest == longest
+    assert positions(encoder.model) == encoder.longest == longest
     words = [" ".join(["music"] * count) for count in (longest - 2, longest - 1, 100)]
     assert encoder.are_cut(words) == [False, True, True]
     exact, _, long = encoder.encode_documents(words).dense

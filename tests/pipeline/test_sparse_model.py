@@ -90,12 +90,8 @@ def test_a_bundle_of_two_models_scores_as_the_library_does(folders: dict[str, Pa
     bundle = build(write_recipe(tmp_path, folders["dense"], folders["sparse"]))
     assert verify_bundle(bundle.path) == []
     sparse = bundle.manifest.sparse
-    assert (sparse.impacts, sparse.query_weights, sparse.top_k, sparse.tokenizer) == (
-        "learned",
-        "idf_count",
-        None,
-        None,
-    )
+    assert (sparse.impacts, sparse.query_weights) == ("learned", "idf_count")
+    assert (sparse.top_k, sparse.tokenizer) == (None, None)
     assert sparse.model is not None
     encoders = (
         load_biencoder(str(folders["dense"]), device="cpu"),
@@ -133,16 +129,11 @@ def test_queries_with_another_vocabulary_than_documents_are_refused(folders: dic
         load_sparse_encoder(ModelRecipe(path=str(other)), EncodeRecipe(), tmp_path)
 
 
-def test_bm25_takes_the_place_of_learned_impacts_where_the_recipe_says_so(
-    folders: dict[str, Path], tmp_path: Path
-) -> None:
-    bundle = build(write_recipe(tmp_path, folders["dense"], folders["sparse"], impacts="bm25"))
-    assert (bundle.manifest.sparse.impacts, bundle.manifest.sparse.query_weights) == ("bm25", "count")
-
-
-def test_queries_that_a_model_would_read_weigh_their_count(folders: dict[str, Path], tmp_path: Path) -> None:
-    bundle = build(write_recipe(tmp_path, folders["dense"], folders["splade"]))
-    assert bundle.manifest.sparse.query_weights == "count"
+@pytest.mark.parametrize(("model", "impacts"), [("sparse", "bm25"), ("splade", "learned")])
+def test_queries_weigh_their_count(folders: dict[str, Path], tmp_path: Path, model: str, impacts: str) -> None:
+    """Where the recipe takes BM25 in place of learned impacts, and where a model would read the queries."""
+    sparse = build(write_recipe(tmp_path, folders["dense"], folders[model], impacts=impacts)).manifest.sparse
+    assert (sparse.impacts, sparse.query_weights) == (impacts, "count")
 
 
 def test_an_asymmetric_bi_encoder_reads_each_side_with_its_own_modules(
@@ -151,9 +142,8 @@ def test_an_asymmetric_bi_encoder_reads_each_side_with_its_own_modules(
     model = SentenceTransformer(str(folders["router"]), device="cpu")
     encoder = load_biencoder(str(folders["router"]), device="cpu")
     options: Any = {"normalize_embeddings": True, "show_progress_bar": False}
-    np.testing.assert_allclose(
-        encoder.encode_documents(TEXTS).dense, model.encode_document(TEXTS, **options), atol=1e-5
-    )
+    documents = encoder.encode_documents(TEXTS).dense
+    np.testing.assert_allclose(documents, model.encode_document(TEXTS, **options), atol=1e-5)
     np.testing.assert_allclose(encoder.encode_queries(QUERIES).dense, model.encode_query(QUERIES, **options), atol=1e-5)
     rows = token_rows(encoder, "", tmp_path)
     for query in QUERIES:  # a table of static embeddings is the whole model of the queries

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-import yaml
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.cli.runner import AGAIN, ErrorInfo, ErrorObject
 from lightretriever.artifacts.cli.train import TrainSummary
@@ -21,7 +20,7 @@ from lightretriever.service.cli import COMMANDS
 from tests.support.biencoder import save_biencoder
 from tests.support.commands import invoke
 from tests.support.judged import write_judged
-from tests.support.recipes import change, write_recipe
+from tests.support.recipes import change, save, training, write_recipe
 from tests.support.toy import save_toy_model, write_toy_set
 
 for _command in COMMANDS.values():
@@ -125,20 +124,13 @@ def test_training_says_how_far_it_is(place: Path, tmp_path: Path) -> None:
     save_toy_model(tmp_path / "model")
     write_toy_set(tmp_path / "pairs", "train", 40, seed=1)
     stage = {"kind": "contrastive", "steps": 2, "batch_size": 8, "negatives": 0}
-    content = {
-        "name": "toy",
-        "model": {"path": str(tmp_path / "model"), "device": "cpu"},
-        "data": {"sets": [{"path": str(tmp_path / "pairs"), "instruction": "find"}], "max_document_length": 16},
-        "stages": [stage],
-        "work": str(tmp_path / "work"),
-        "output": str(tmp_path / "adapter"),
-    }
-    (tmp_path / "train.yaml").write_text(yaml.safe_dump(content))
-    begun = summary("train", tmp_path / "train.yaml", "--minutes", 0)
+    recipe = training(tmp_path, tmp_path / "model", tmp_path / "pairs", stages=[stage])
+    file = save(tmp_path / "train.yaml", recipe)
+    begun = summary("train", file, "--minutes", 0)
     assert (begun["finished"], begun["steps_done"], begun["steps"]) == (False, 1, 2)
     assert begun["pairs"] == len(json.loads((tmp_path / "work" / "data" / "pairs" / "examples.json").read_text()))
-    assert begun["next"] == f"lightretriever train {tmp_path / 'train.yaml'} --minutes 0.0"
-    done = summary("train", tmp_path / "train.yaml")
+    assert begun["next"] == f"lightretriever train {file} --minutes 0.0"
+    done = summary("train", file)
     assert (done["finished"], done["steps_done"], done["best"]) == (True, 2, None)
     assert done["next"] == f"lightretriever build RECIPE --adapter {tmp_path / 'adapter'}"
     assert done["files"] == len(list((tmp_path / "adapter").iterdir()))
@@ -148,9 +140,8 @@ def test_training_says_how_far_it_is(place: Path, tmp_path: Path) -> None:
 
 
 def test_people_get_a_few_lines_on_stdout_and_the_progress_on_stderr(place: Path, tmp_path: Path) -> None:
-    result = invoke(
-        "build", place / "recipe.yaml", "--work", tmp_path / "work", "--output", tmp_path / "b", "--limit", 30
-    )
+    places = ["--work", tmp_path / "work", "--output", tmp_path / "b"]
+    result = invoke("build", place / "recipe.yaml", *places, "--limit", 30)
     assert result.exit_code == 0, result.output
     made, sparse, read, cut, took, then = result.stdout.splitlines()
     tokens = Bundle.open(tmp_path / "b").manifest.vocab_size

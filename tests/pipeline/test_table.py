@@ -64,9 +64,8 @@ def test_a_stage_leaves_whole_tables_and_keeps_them(recipe: Recipe) -> None:
     encoders = load_recipe_encoders(recipe)
     tables = {task: Path(table.path) for task, table in run_tables(recipe, encoders).tables.items()}
     written = {file: file.stat().st_mtime_ns for file in tables.values()}
-    assert [sorted(path.name for path in file.parent.iterdir()) for file in tables.values()] == [
-        ["plan.json", "table.npy"]
-    ] * 2
+    for file in tables.values():
+        assert {path.name for path in file.parent.iterdir()} == {"plan.json", "table.npy"}
     tables["other"].unlink()
     (tables["one"].parent / "part-0000000.npy").touch()  # a run that was killed after it had written the table
     assert run_tables(recipe, encoders).tables.keys() == tables.keys()

@@ -5,25 +5,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from lightretriever.artifacts.training.recipe import TrainRecipe
 
 from research.quality import ablations, evaluate
 from research.quality.recorded import read_rows
+from tests.support.recipes import save, training
 from tests.support.toy import save_toy_model, write_toy_set
 
-RECIPE: dict[str, Any] = {
-    "name": "toy",
-    "model": {"path": "left-to-the-command", "device": "cpu"},
-    "lora": {"r": 4, "alpha": 8},
-    "idf_rows": True,
-    "data": {"sets": [{"path": "pairs", "instruction": "find"}], "max_document_length": 16},
-    "stages": [
-        {"kind": "contrastive", "steps": 2, "batch_size": 8, "negatives": 0, "full_kl": 0.5, "matryoshka": [16]}
-    ],
-    "work": "work",
-    "output": "adapter",
-}
+STAGE = {"kind": "contrastive", "steps": 2, "batch_size": 8, "negatives": 0, "full_kl": 0.5, "matryoshka": [16]}
+RECIPE = training(Path(), Path("left-to-the-command"), Path("pairs"), idf_rows=True, stages=[STAGE])
 CHANGES: dict[str, Callable[[Any], bool]] = {
     "no-kl": lambda recipe: recipe.stages[0].full_kl == 0,
     "no-idf": lambda recipe: not recipe.stages[0].flops.idf,
@@ -50,10 +40,9 @@ def test_a_variant_is_trained_evaluated_and_recorded(tmp_path: Path, monkeypatch
     write_toy_set(tmp_path / "data" / "pairs", "train", 60, seed=1)
     write_toy_set(tmp_path / "data" / "toy", "test", 20, seed=2)
     monkeypatch.setattr(evaluate, "COLLECTIONS", (evaluate.Collection("toy", "find"),))
-    (tmp_path / "train.yaml").write_text(yaml.safe_dump(RECIPE))
-    (tmp_path / "bundle.yaml").write_text(yaml.safe_dump({"model": {"device": "cpu"}, "index": {"factory": "Flat"}}))
+    save(tmp_path / "bundle.yaml", {"model": {"device": "cpu"}, "index": {"factory": "Flat"}})
     places = {"--data": "data", "--work": "work", "--results": "quality.json", "--bundle-recipe": "bundle.yaml"}
-    command = [str(tmp_path / "train.yaml"), "--model", str(model), "--system", "toy"]
+    command = [str(save(tmp_path / "train.yaml", RECIPE)), "--model", str(model), "--system", "toy"]
     command += [word for option, place in places.items() for word in (option, str(tmp_path / place))]
     command += ["--only", "base", "no-idf-rows", "--max-length", "16"]
     command += ["--", "--only", "dense"]
@@ -71,9 +60,9 @@ def test_a_variant_is_trained_evaluated_and_recorded(tmp_path: Path, monkeypatch
 
 @pytest.mark.slow
 def test_a_failed_training_ends_it(tmp_path: Path) -> None:
-    (tmp_path / "train.yaml").write_text(yaml.safe_dump(RECIPE))
     places = {"--data": "data", "--work": "work", "--results": "quality.json"}
-    command = [str(tmp_path / "train.yaml"), "--model", str(tmp_path / "none"), "--system", "toy", "--only", "base"]
+    command = [str(save(tmp_path / "train.yaml", RECIPE)), "--model", str(tmp_path / "none"), "--system", "toy"]
+    command += ["--only", "base"]
     command += [word for option, place in places.items() for word in (option, str(tmp_path / place))]
     assert ablations.main(command) == 2
     assert not (tmp_path / "quality.json").exists()

@@ -39,11 +39,8 @@ def tensors(random: np.random.Generator) -> tuple[dict[str, bytes], npt.NDArray[
     found = {"emb.word": four_bits(rows), "emb.pos": floats(POSITIONS, HIDDEN), "emb.type": floats(HIDDEN)}
     for norm in ("emb.ln", "l0.aln", "l0.oln"):
         found |= {f"{norm}.w": floats(HIDDEN), f"{norm}.b": floats(HIDDEN)}
-    for name, out, width in (
-        *((name, HIDDEN, HIDDEN) for name in ("q", "k", "v", "ao")),
-        ("fi", INNER, HIDDEN),
-        ("fo", HIDDEN, INNER),
-    ):
+    squares = ((name, HIDDEN, HIDDEN) for name in ("q", "k", "v", "ao"))
+    for name, out, width in (*squares, ("fi", INNER, HIDDEN), ("fo", HIDDEN, INNER)):
         found |= {f"l0.{name}.w": four_bits(matrix(out, width)), f"l0.{name}.b": floats(out)}
     return found, rows
 

@@ -18,8 +18,6 @@ RECIPE = {
     "encode": {"top_k": 50},
     "index": {"factory": "Flat"},
 }
-
-
 LEGS = ("dense", "sparse", "hybrid")
 
 
@@ -48,10 +46,8 @@ def test_one_command_builds_evaluates_and_records(arguments: list[str], tmp_path
     assert recipe["encode"] == {"top_k": 50, "max_length": 40}
     assert recipe["tasks"] == {"search": "Given a text, retrieve its like"}
     rows = read_rows(tmp_path / "quality.json")
-    assert [(row["system"], row["dataset"], row["documents"]) for row in rows] == [
-        ("bm25", "toy", 20),
-        ("tiny-d16 full-dense", "toy", 20),
-    ]
+    assert [row["system"] for row in rows] == ["bm25", "tiny-d16 full-dense"]
+    assert {(row["dataset"], row["documents"]) for row in rows} == {("toy", 20)}
     assert rows[1]["dimension"] == 16
     assert rows[1]["query_model"] == {"name": "model", "adapter": None, "bos_token": "<|im_start|>"}
     assert rows[0]["note"] == "documents cut to 40 tokens"
@@ -66,11 +62,8 @@ def test_one_command_builds_evaluates_and_records(arguments: list[str], tmp_path
 
 
 def test_one_encoding_serves_several_vocabularies(arguments: list[str], tmp_path: Path) -> None:
-    for name, options in {
-        "words": ["--vocabulary", "words"],
-        "plain": ["--vocabulary", "words", "--no-expand"],
-    }.items():
-        assert evaluate.main([*arguments, "--system", name, *options]) == 0
+    for name, options in (("words", []), ("plain", ["--no-expand"])):
+        assert evaluate.main([*arguments, "--system", name, "--vocabulary", "words", *options]) == 0
     found = {row["system"]: row for row in read_rows(tmp_path / "quality.json")}
     assert set(found) == {"bm25", *(f"{name} {leg}" for name in ("words", "plain") for leg in LEGS)}
     assert found["words sparse"]["expansion"] == {"terms": 16, "weight": 0.25}

@@ -43,22 +43,16 @@ def written(tmp_path: Path) -> tuple[Path, dict[str, npt.NDArray[np.float32]]]:
         "type_emb": (2, HIDDEN),
     }
     shapes |= {f"emb_ln.{letter}": (HIDDEN,) for letter in "wb"}
-    for name, out, width in (
-        ("qkv", 3 * HIDDEN, HIDDEN),
-        ("ao", HIDDEN, HIDDEN),
-        ("f1", INNER, HIDDEN),
-        ("f2", HIDDEN, INNER),
-    ):
+    matrices = (("qkv", 3 * HIDDEN, HIDDEN), ("ao", HIDDEN, HIDDEN), ("f1", INNER, HIDDEN), ("f2", HIDDEN, INNER))
+    for name, out, width in matrices:
         shapes |= {f"l0.{name}.w": (out, width), f"l0.{name}.b": (out,)}
     shapes |= {f"l0.{norm}.{letter}": (HIDDEN,) for norm in ("aln", "fln") for letter in "wb"}
     for name, shape in shapes.items():
         values = random.normal(size=shape).astype("<f4")
         packed = name == "word_emb" or (name.startswith("l0") and len(shape) == 2)
         part, read[name] = eight_bits(values) if packed else (values.tobytes(), values)
-        group = GROUP if packed else 0
-        listed.append(
-            {"name": name, "dtype": "i8" if packed else "f32", "shape": shape, "len": len(part), "group": group}
-        )
+        kind, group = ("i8", GROUP) if packed else ("f32", 0)
+        listed.append({"name": name, "dtype": kind, "shape": shape, "len": len(part), "group": group})
         content += part
     sizes: dict[str, float] = {"hidden": HIDDEN, "layers": 1, "heads": 4, "intermediate": INNER, "vocab": len(PIECES)}
     sizes |= {"max_positions": POSITIONS, "type_vocab": 2, "layer_norm_eps": 1e-12}

@@ -14,7 +14,7 @@ from research.speed.make_corpus import main, read_sample
 from tests.support.commands import run
 from tests.support.judged import write_queries
 from tests.support.models import save_model
-from tests.support.recipes import write_recipe
+from tests.support.recipes import save, write_recipe
 
 
 @pytest.fixture(scope="module")
@@ -54,8 +54,7 @@ def test_a_larger_bundle_of_words(vocabulary: str, recipe: Path, tmp_path: Path)
     """Expanded ones: a document drawn near others has their terms, and their impacts."""
     content = yaml.safe_load(recipe.read_text())
     content["index"] = {"dimension": 8, "vocabulary": vocabulary, "language": "english", "k1": 1.2}
-    words = tmp_path / "recipe.yaml"
-    words.write_text(yaml.safe_dump(content | {"output": str(tmp_path / "bundle")}))
+    words = save(tmp_path / "recipe.yaml", content | {"output": str(tmp_path / "bundle")})
     run("index", words)  # of the same encoding
     assert main([str(words), str(tmp_path / "large"), "--documents", "300"]) == 0
     assert verify_bundle(tmp_path / "large") == []
@@ -87,7 +86,6 @@ def test_vectors_may_be_cut_further(recipe: Path, tmp_path: Path, capsys: pytest
 
 def test_a_bundle_that_was_not_built_is_named(recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     content = yaml.safe_load(recipe.read_text())
-    other = tmp_path / "recipe.yaml"
-    other.write_text(yaml.safe_dump(content | {"work": str(tmp_path / "nowhere")}))
+    other = save(tmp_path / "recipe.yaml", content | {"work": str(tmp_path / "nowhere")})
     assert main([str(other), str(tmp_path / "large"), "--documents", "10"]) == 2
     assert "nowhere" in capsys.readouterr().err

@@ -59,12 +59,7 @@ def test_growth_has_a_slope() -> None:
     quadratic = {documents: {"search": {"p50": documents**2, "p95": 1.0, "p99": 1.0}} for documents in (10, 100, 1000)}
     bundles = [made_up(documents) | {"stages": stages} for documents, stages in quadratic.items()]
     rows = scaling.growth_rows(bundles)
-    assert [row["setting"] for row in rows] == [
-        "10 documents",
-        "100 documents",
-        "1,000 documents",
-        "10 to 1,000 documents",
-    ]
+    assert [row["setting"] for row in rows] == [f"{size} documents" for size in ("10", "100", "1,000", "10 to 1,000")]
     assert rows[3]["value"] == pytest.approx(2)
     assert rows[0] | {"p50": 100, "private_mb": 200 + 10e-5, "second_mb": 120, "ready_s": 2.5} == rows[0]
 

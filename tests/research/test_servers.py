@@ -28,13 +28,7 @@ from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 from sentence_transformers import SentenceTransformer
 
-from research.servers.bundle_documents import (
-    by_number,
-    read_rows,
-    term_numbers,
-    vectors_of,
-    word_index,
-)
+from research.servers.bundle_documents import by_number, read_rows, term_numbers, vectors_of, word_index
 from research.servers.onnx import OnnxEncoder
 from research.servers.systems import others
 from tests.service.live import live_bundles
@@ -213,14 +207,8 @@ def missing(given: Given, more: Iterable[System] = ()) -> dict[str, str]:
 def test_what_is_missing_is_named(tiny_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENSEARCH_HOME", raising=False)
     left = missing(Given(tiny_path), others(Given(tiny_path), tmp_path))
-    assert set(left) - {"seekdb", "milvus", "lancedb"} == {
-        "llm",
-        "biencoder",
-        "onnx",
-        "static",
-        "opensearch",
-        "cluster",
-    }
+    needed = {"llm", "biencoder", "onnx", "static", "opensearch", "cluster"}
+    assert set(left) - {"seekdb", "milvus", "lancedb"} == needed
     assert left["opensearch"] == "OPENSEARCH_HOME names no folder with bin/cluster"
     assert left["llm"] == "no --model was given"
     assert "--biencoder" in left["biencoder"]

@@ -36,9 +36,7 @@ def test_one_command_measures_and_records(
     assert stages.main(command) == 0
     assert "tokenize" in capsys.readouterr().out
     content = json.loads(file.read_text())
-    assert content["machine"]
-    assert content["date"]
-    assert content["commit"]
+    assert all(content[name] for name in ("machine", "date", "commit"))
     rows = {(row["key"], row.get("setting")): row for row in content["rows"]}
     assert len(rows) == len(stages.STAGES) + 2 + 5
     assert str(queries) not in rows["http_overhead", None]["command"]
@@ -59,17 +57,12 @@ def test_one_command_measures_and_records(
 def test_rows_replace_older_ones_of_the_same_setting(tmp_path: Path) -> None:
     file = tmp_path / "speed.json"
     record(file, [{"key": "ready_s", "value": 2.0, "unit": "s"}, {"key": "x", "setting": "a", "value": 1}], "first")
-    record(
-        file, [{"key": "x", "setting": "b", "value": 2}, {"key": "http_overhead", "value": 1.0, "unit": "s"}], "next"
-    )
+    overhead = {"key": "http_overhead", "value": 1.0, "unit": "s"}
+    record(file, [{"key": "x", "setting": "b", "value": 2}, overhead], "next")
     record(file, [{"key": "ready_s", "value": 1.5, "unit": "s"}], "again")
     rows = json.loads(file.read_text())["rows"]
-    assert [(row["key"], row.get("setting"), row["value"]) for row in rows] == [
-        ("http_overhead", None, 1.0),
-        ("ready_s", None, 1.5),
-        ("x", "a", 1),
-        ("x", "b", 2),
-    ]
+    expected = [("http_overhead", None, 1.0), ("ready_s", None, 1.5), ("x", "a", 1), ("x", "b", 2)]
+    assert [(row["key"], row.get("setting"), row["value"]) for row in rows] == expected
     assert [row["command"] for row in rows] == ["next", "again", "first", "next"]
     assert "goal" not in rows[2]
     assert len(goal_table(file)) == 4

@@ -123,14 +123,8 @@ def test_it_is_repeatable_and_fits_into_a_bundle() -> None:
 
 def test_a_sample_is_cut_like_a_bundle() -> None:
     real = sample()
-    batch = EncodedBatch(
-        [f"d{number}" for number in range(len(real.documents))],
-        real.documents,
-        real.dense,
-        real.indptr,
-        real.terms,
-        real.impacts,
-    )
+    ids = [f"d{number}" for number in range(len(real.documents))]
+    batch = EncodedBatch(ids, real.documents, real.dense, real.indptr, real.terms, real.impacts)
     cut = Sample.of([batch, batch], dimension=5, top_k=3)
     assert cut.dense.shape == (2 * len(real.documents), 5)
     np.testing.assert_allclose(np.linalg.norm(cut.dense, axis=1), 1, atol=1e-6)

@@ -2,10 +2,11 @@
 
 from typing import Any
 
+import pytest
 from fastapi.testclient import TestClient
 from prometheus_client.parser import text_string_to_metric_families
 
-__all__ = ["ask", "ids", "samples", "without_times"]
+__all__ = ["agree", "ask", "ids", "samples", "without_times"]
 
 
 def ask(client: TestClient, *query: str, **fields: Any) -> dict[str, Any]:
@@ -24,6 +25,22 @@ def ids(answer: dict[str, Any]) -> list[str]:
 def without_times(answer: dict[str, Any]) -> dict[str, Any]:
     """An answer without what differs from one time to the next."""
     return {name: value for name, value in answer.items() if name != "timings_ms"}
+
+
+def agree(one: Any, other: Any, error: float, path: str = "") -> None:
+    """Assert that two answers are the same, numbers up to a relative error."""
+    if isinstance(one, float) and isinstance(other, float) and error:
+        assert one == pytest.approx(other, rel=error, abs=error), path
+    elif isinstance(one, dict) and isinstance(other, dict):
+        assert one.keys() == other.keys(), path
+        for name in one:
+            agree(one[name], other[name], error, f"{path}.{name}")
+    elif isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        assert len(one) == len(other), path
+        for place, (left, right) in enumerate(zip(one, other, strict=True)):
+            agree(left, right, error, f"{path}.{place}")
+    else:
+        assert one == other, path
 
 
 def samples(metrics: str) -> dict[tuple[str, ...], float]:

@@ -30,6 +30,7 @@ from lightretriever.artifacts.cluster.client import Cluster, ClusterAddress, con
 from lightretriever.service.settings import Settings
 
 from tests.support.java import QUICK_JAVA
+from tests.support.threads import in_a_thread
 
 __all__ = ["Nodes", "Proxy", "connected", "own_cluster", "proxied", "remove_indexes", "served_by", "shared_cluster"]
 
@@ -211,16 +212,12 @@ def proxied(url: str) -> Iterator[Proxy]:
             pass
 
     ended = threading.Event()
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        proxy = Proxy(f"http://127.0.0.1:{server.server_address[1]}")
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
+    with in_a_thread(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as address:
+        proxy = Proxy(address)
         try:
             yield proxy
         finally:
             proxy.held = None
-            server.shutdown()
-            thread.join()
 
 
 @contextmanager

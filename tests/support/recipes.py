@@ -10,7 +10,7 @@ import yaml
 
 from tests.support.models import write_corpus
 
-__all__ = ["change", "write_recipe"]
+__all__ = ["change", "save", "training", "write_recipe"]
 
 
 def write_recipe(
@@ -32,8 +32,26 @@ def write_recipe(
         **({"tasks": dict(tasks), "default_task": next(iter(tasks))} if tasks else {}),
         **sections,
     }
-    file = folder / "recipe.yaml"
-    file.write_text(yaml.safe_dump(recipe))
+    return save(folder / "recipe.yaml", recipe)
+
+
+def training(folder: Path, model: Path, texts: Path, /, **sections: Any) -> dict[str, Any]:
+    """A recipe of a training on one set, whose `work` and `adapter` are to lie in a folder."""
+    return {
+        "name": "toy",
+        "model": {"path": str(model), "device": "cpu"},
+        "lora": {"r": 8, "alpha": 16, "dropout": 0.0},
+        "data": {"sets": [{"path": str(texts), "instruction": "find"}], "max_document_length": 16},
+        "checkpoint_every": 2,
+        "work": str(folder / "work"),
+        "output": str(folder / "adapter"),
+        **sections,
+    }
+
+
+def save(file: Path, recipe: Mapping[str, Any]) -> Path:
+    """Write a recipe to a file, and give it."""
+    file.write_text(yaml.safe_dump(dict(recipe)))
     return file
 
 

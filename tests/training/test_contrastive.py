@@ -69,12 +69,8 @@ def gradients(
     backbone.model.zero_grad()
     weights = TokenWeights(idf_of(backbone, batch))
     logged = Contrastive(Engine(), backbone, stage, DATA, weights).backward(batch, context)
-    found = {
-        name: parameter.grad.clone()
-        for name, parameter in backbone.decoder.named_parameters()
-        if parameter.grad is not None
-    }
-    return found, logged
+    named = backbone.decoder.named_parameters()
+    return {name: one.grad.clone() for name, one in named if one.grad is not None}, logged
 
 
 def assert_same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:
@@ -114,9 +110,8 @@ def test_gradient_caching_equals_the_plain_step_in_half_precision(
     for chunk_tokens in (100_000, 40):
         for parameter in adapter.trained().values():
             parameter.grad = None
-        objective = Contrastive(
-            Engine(), adapter.backbone, stage(chunk_tokens), DATA, TokenWeights(idf_of(loaded, batch))
-        )
+        weights = TokenWeights(idf_of(loaded, batch))
+        objective = Contrastive(Engine(), adapter.backbone, stage(chunk_tokens), DATA, weights)
         with torch.autocast("cpu", torch.bfloat16, cache_enabled=False):
             objective.backward(batch, CONTEXT)
         found.append({name: parameter.grad for name, parameter in adapter.trained().items()})
@@ -166,12 +161,8 @@ def test_the_loss_is_the_formula_on_naive_representations(backbone: Backbone, ba
         positives = torch.tensor([names.index(row[0]) for row in batch.candidates])
         hidden_columns = torch.zeros(len(queries), len(names), dtype=torch.bool)
         hidden_columns[0, names.index("twin")] = True  # the text of query 0's positive under another id
-        both = [
-            contrastive_loss(
-                cosine_scores(means[:, :size], torch.stack(dense)[:, :size]), positives, hidden_columns, 0.02
-            )
-            for size in (8, 32)
-        ]
+        cosines = [cosine_scores(means[:, :size], torch.stack(dense)[:, :size]) for size in (8, 32)]
+        both = [contrastive_loss(scores, positives, hidden_columns, 0.02) for scores in cosines]
         spaced = [torch.tensor(backbone.tokenizer.encode(f" {one.query}")).long() for one in batch.examples]
         lexical = sparse_scores(spaced, torch.stack(sparse), idf)
         expected = {

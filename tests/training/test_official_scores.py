@@ -97,14 +97,8 @@ def test_loss_is_a_sum_over_prefixes_and_both_legs_follow_the_full_dense_scores(
 
 @pytest.fixture(scope="module")
 def qwen(tmp_path_factory: pytest.TempPathFactory) -> Backbone:
-    folder = Path(str(QWEN))
-    return load(
-        folder / "base",
-        tmp_path_factory.mktemp("qwen"),
-        adapter=str(folder / "adapter"),
-        dtype="bfloat16",
-        device="auto",
-    )
+    folder, work = Path(str(QWEN)), tmp_path_factory.mktemp("qwen")
+    return load(folder / "base", work, adapter=str(folder / "adapter"), dtype="bfloat16", device="auto")
 
 
 QUERIES = ["How tall is Mount Everest?", "Who invented the light bulb?"]

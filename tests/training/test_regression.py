@@ -3,19 +3,15 @@
 import copy
 import json
 import math
-import os
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
-import yaml
 from accelerate import Accelerator
 from lightretriever.artifacts.errors import ModelError, RecipeError, ResumeError
 from lightretriever.artifacts.files.workdir import check_plan, read_json
@@ -33,7 +29,9 @@ from transformers import PreTrainedModel
 
 from tests.support.biencoder import save_biencoder
 from tests.support.models import load
+from tests.support.recipes import save, training
 from tests.support.toy import save_toy_model, write_toy_set
+from tests.support.waiting import wait_until
 
 train = loop.train
 
@@ -57,18 +55,8 @@ def recipe_of(toy: Path, work: Path, steps: int = 6, **changes: Any) -> dict[str
         "every": 3,
         "tokens": {"count": 8, "queries": 100, "blocks": 1, "fit": {"epochs": 2, "batch_size": 64}},
     }
-    return {
-        "name": "toy",
-        "model": {"path": str(toy / "model"), "device": "cpu"},
-        "teacher": {"path": str(toy / "teacher"), "length": 12, "long_length": 16, "held_out": 40},
-        "lora": {"r": 8, "alpha": 16, "dropout": 0.0},
-        "data": {"sets": [{"path": str(toy / "texts"), "instruction": "find"}]},
-        "stages": [stage],
-        "checkpoint_every": 2,
-        "work": str(work / "work"),
-        "output": str(work / "adapter"),
-        **changes,
-    }
+    teacher = {"path": str(toy / "teacher"), "length": 12, "long_length": 16, "held_out": 40}
+    return training(work, toy / "model", toy / "texts", **{"teacher": teacher, "stages": [stage], **changes})
 
 
 def log_of(work: Path) -> list[dict[str, Any]]:
@@ -82,9 +70,7 @@ def losses(work: Path) -> list[tuple[int, float]]:
 def assert_same_adapter(one: Path, other: Path) -> None:
     for name in ("adapter_model.safetensors", "projection.safetensors"):
         first, second = load_file(one / "adapter" / name), load_file(other / "adapter" / name)
-        assert first.keys() == second.keys()
-        for key, tensor in first.items():
-            assert torch.equal(tensor, second[key]), key
+        torch.testing.assert_close(first, second, rtol=0, atol=0)
 
 
 @pytest.fixture(scope="module")
@@ -137,14 +123,12 @@ def test_slices_of_time_end_with_the_very_result_of_one_run(toy: Path, trained: 
 
 @pytest.mark.slow
 def test_a_run_that_was_killed_ends_with_the_very_result_of_one_run(toy: Path, trained: Path, tmp_path: Path) -> None:
-    file = tmp_path / "recipe.yaml"
-    file.write_text(yaml.safe_dump(recipe_of(toy, tmp_path)))
+    file = save(tmp_path / "recipe.yaml", recipe_of(toy, tmp_path))
     command = [sys.executable, "-m", "lightretriever.service.cli", "train", str(file)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     checkpoint = tmp_path / "work" / "checkpoint.pt"
-    while not checkpoint.is_file() and process.poll() is None:
-        time.sleep(0.02)
-    os.kill(process.pid, signal.SIGKILL)
+    wait_until(lambda: checkpoint.is_file() or process.poll() is not None)
+    process.kill()
     process.wait()
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     assert [step for step, _ in losses(tmp_path)] == list(range(6))
@@ -200,8 +184,7 @@ def test_a_regression_stage_can_be_added_and_taken_back(toy: Path, tmp_path: Pat
     """It brings a linear map that the earlier checkpoint lacks, and no development score: its own weights are kept."""
     write_toy_set(tmp_path / "dev", "dev", 40, seed=2)
     dev = {"path": str(tmp_path / "dev"), "instruction": "find", "every": 2, "queries": 20, "documents": 40}
-    data = {"sets": [{"path": str(toy / "texts"), "instruction": "find"}], "max_document_length": 16}
-    content = recipe_of(toy, tmp_path, steps=1, data=data, dev=dev)
+    content = recipe_of(toy, tmp_path, steps=1, dev=dev)
     contrastive = {"kind": "contrastive", "steps": 4, "batch_size": 8, "negatives": 0, "learning_rate": 0.003}
     longer = TrainRecipe.model_validate(content | {"stages": [contrastive, *content["stages"]]})
     recipe = TrainRecipe.model_validate(content | {"stages": [contrastive]})

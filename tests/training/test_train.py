@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-import yaml
 from lightretriever.artifacts.cli.train import TrainSummary
 from lightretriever.artifacts.errors import BundleError, RecipeError, ResumeError
 from lightretriever.artifacts.pipeline.adapter_files import PROJECTION_FILE
@@ -22,11 +21,13 @@ from safetensors.torch import load_file
 
 from tests.support.commands import run, summary_of
 from tests.support.models import load
-from tests.support.recipes import write_recipe
+from tests.support.recipes import save, training, write_recipe
 from tests.support.searching import evaluate_bundle
 from tests.support.toy import save_toy_model, write_toy_set
 
 INSTRUCTION = "find"
+WITH_DROPOUT = {"r": 8, "alpha": 16, "dropout": 0.1}
+WITHOUT_DROPOUT = {"r": 8, "alpha": 16, "dropout": 0.0}
 
 train = loop.train
 
@@ -54,17 +55,12 @@ def recipe_of(toy: Path, work: Path, **changes: Any) -> dict[str, Any]:
         "sparse_temperature": 1.0,
         "full_kl": 0.5,
     }
-    return {
-        "name": "toy",
-        "model": {"path": str(toy / "model"), "device": "cpu"},
-        "lora": {"r": 8, "alpha": 16, "dropout": 0.1},
-        "data": {"sets": [{"path": str(toy / "pairs"), "instruction": INSTRUCTION}], "max_document_length": 16},
+    parts = {
+        "lora": WITH_DROPOUT,
         "stages": [{**contrastive, "steps": 3, "full_kl": 0.0, "matryoshka": [16]}, contrastive],
-        "checkpoint_every": 2,
-        "work": str(work / "work"),
-        "output": str(work / "adapter"),
         **changes,
     }
+    return training(work, toy / "model", toy / "pairs", **parts)
 
 
 def losses(work: Path) -> list[tuple[int, int, float]]:
@@ -74,6 +70,10 @@ def losses(work: Path) -> list[tuple[int, int, float]]:
 
 def weights(work: Path) -> dict[str, torch.Tensor]:
     return load_file(work / "adapter" / "adapter_model.safetensors")
+
+
+def assert_same_weights(work: Path, other: Path) -> None:
+    torch.testing.assert_close(weights(work), weights(other), rtol=0, atol=0)
 
 
 @pytest.fixture(scope="module")
@@ -90,11 +90,9 @@ def test_slices_of_time_end_with_the_very_losses_of_one_run(toy: Path, uninterru
         slices += 1
     assert slices == 9
     assert losses(tmp_path) == losses(uninterrupted)
-    assert [(stage, step) for stage, step, _ in losses(tmp_path)] == [
-        (0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2), (1, 3), (1, 4), (1, 5),
-    ]  # fmt: skip
-    for name, tensor in weights(uninterrupted).items():
-        assert torch.equal(tensor, weights(tmp_path)[name]), name
+    steps = [*((0, step) for step in range(3)), *((1, step) for step in range(6))]
+    assert [(stage, step) for stage, step, _ in losses(tmp_path)] == steps
+    assert_same_weights(tmp_path, uninterrupted)
 
 
 def test_a_killed_run_goes_on_from_its_last_checkpoint(toy: Path, uninterrupted: Path, tmp_path: Path) -> None:
@@ -122,8 +120,7 @@ def test_a_stage_added_to_a_finished_run_trains_as_if_it_had_been_there(
     assert refused.value.remedy == "Set it to 3; to train on, add a stage."
     assert train(TrainRecipe.model_validate(recipe))
     assert losses(tmp_path) == losses(uninterrupted)
-    for name, tensor in weights(uninterrupted).items():
-        assert torch.equal(tensor, weights(tmp_path)[name]), name
+    assert_same_weights(tmp_path, uninterrupted)
     with pytest.raises(ResumeError, match="stages: "):
         train(TrainRecipe.model_validate(recipe | {"stages": [second]}))
 
@@ -135,8 +132,7 @@ ACCELERATE = ("accelerate.commands.launch", "--cpu", "--num_processes", "1", "--
 def command_losses(work: Path, recipe: dict[str, Any], launcher: tuple[str, ...] = ()) -> list[float]:
     """The losses of a run of the command, by itself or started by a launcher."""
     work.mkdir(exist_ok=True)
-    file = work / "recipe.yaml"
-    file.write_text(yaml.safe_dump(recipe))
+    file = save(work / "recipe.yaml", recipe)
     command = ["-m", "lightretriever.service.cli", "train", str(file), "--json"]
     result = subprocess.run(
         [sys.executable, *(["-m", *launcher] if launcher else []), *command],
@@ -157,8 +153,7 @@ def test_two_processes_train_as_one(toy: Path, tmp_path: Path, chunk_tokens: int
     """With the whole model each and with sharded weights; batches that are kept, and batches that are cut into chunks,
     of which one process has more, by a model with a tied head."""
     dev = {"path": str(toy / "dev"), "instruction": INSTRUCTION, "every": 2, "queries": 20, "documents": 40}
-    changes = {"lora": {"r": 8, "alpha": 16, "dropout": 0.0}, "dev": dev}
-    content = recipe_of(toy, tmp_path, **changes)
+    content = recipe_of(toy, tmp_path, lora=WITHOUT_DROPOUT, dev=dev)
     if chunk_tokens is not None:
         content["model"]["path"] = str(toy / "tied")
     # With larger steps, Adam makes much of rounding.
@@ -179,8 +174,7 @@ def test_two_processes_train_as_one(toy: Path, tmp_path: Path, chunk_tokens: int
 @pytest.mark.slow
 def test_a_run_with_sharded_weights_goes_on_in_one_process(toy: Path, tmp_path: Path) -> None:
     """A checkpoint has whole weights, whatever processes wrote it."""
-    content = recipe_of(toy, tmp_path, lora={"r": 8, "alpha": 16, "dropout": 0.0})
-    whole = recipe_of(toy, tmp_path / "whole", lora={"r": 8, "alpha": 16, "dropout": 0.0})
+    content, whole = (recipe_of(toy, work, lora=WITHOUT_DROPOUT) for work in (tmp_path, tmp_path / "whole"))
     first, _ = content["stages"]
     command_losses(tmp_path, content | {"shard": True, "stages": [first]}, TORCHRUN)
     assert train(TrainRecipe.model_validate(whole))
@@ -201,7 +195,7 @@ def test_arithmetic_in_bfloat16_is_near_that_of_the_weights(toy: Path, uninterru
 
 
 def test_a_step_of_two_batches_has_the_mean_of_their_losses(toy: Path, tmp_path: Path) -> None:
-    content = recipe_of(toy, tmp_path, lora={"r": 8, "alpha": 16, "dropout": 0.0})
+    content = recipe_of(toy, tmp_path, lora=WITHOUT_DROPOUT)
     single = {**content["stages"][0], "steps": 4, "learning_rate": 1e-12}
     assert train(TrainRecipe.model_validate(content | {"stages": [single]}))
     places = {"work": str(tmp_path / "double" / "work"), "output": str(tmp_path / "double" / "adapter")}
@@ -222,10 +216,9 @@ def test_a_checkpoint_has_the_trained_weights_alone(toy: Path, tmp_path: Path) -
     kept = {name: tensor.clone() for name, tensor in first.items()}
     adapters[1].load(kept)
     assert all(torch.equal(tensor, adapters[1].trained()[name]) for name, tensor in kept.items())
+    fewer = {name: tensor for name, tensor in kept.items() if "layers.0.self_attn.k_proj.lora_A" not in name}
     with pytest.raises(KeyError, match="lora_A"):
-        adapters[1].load(
-            {name: tensor for name, tensor in kept.items() if "layers.0.self_attn.k_proj.lora_A" not in name}
-        )
+        adapters[1].load(fewer)
 
 
 def test_trackers_get_what_the_log_gets(toy: Path, tmp_path: Path) -> None:
@@ -239,8 +232,7 @@ def test_trackers_get_what_the_log_gets(toy: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("options", [[], ["--minutes", "0"]])
 def test_the_next_command_has_the_options_that_mean_the_same(toy: Path, tmp_path: Path, options: list[str]) -> None:
-    file = tmp_path / "recipe.yaml"
-    file.write_text(yaml.safe_dump(recipe_of(toy, tmp_path / "elsewhere")))
+    file = save(tmp_path / "recipe.yaml", recipe_of(toy, tmp_path / "elsewhere"))
     work, output = str(tmp_path / "work"), str(tmp_path / "adapter")
     words = ["train", str(file), "--device", "cpu", "--work", work, "--output", output, *options]
     following = TrainSummary.model_validate(summary_of(*words)).next or ""
@@ -303,36 +295,26 @@ def test_impossible_settings_are_named(toy: Path, tmp_path: Path, change: dict[s
 
 
 def test_recipe_errors_name_the_key(toy: Path, tmp_path: Path) -> None:
-    file = tmp_path / "recipe.yaml"
     bad = recipe_of(toy, tmp_path)
     bad["stages"][1]["negatives"] = 3
-    file.write_text(yaml.safe_dump(bad))
     with pytest.raises(RecipeError, match=r"a stage wants 3 negatives per query, data\.negatives gives 0"):
-        read_recipe(file, TrainRecipe)
+        read_recipe(save(tmp_path / "recipe.yaml", bad), TrainRecipe)
 
 
 @pytest.mark.slow
 def test_training_lifts_ranking_from_chance_to_near_one(toy: Path, tmp_path: Path) -> None:
     """Train, table, encode, index and search with the service's engine, before and after."""
-    stage = {
-        "kind": "contrastive",
-        "steps": 150,
-        "batch_size": 32,
-        "negatives": 0,
-        "learning_rate": 0.01,
-        "sparse_temperature": 1.0,
-    }
+    steps = {"kind": "contrastive", "steps": 150, "batch_size": 32, "negatives": 0}
     dev = {"path": str(toy / "dev"), "split": "dev", "instruction": INSTRUCTION, "every": 75, "documents": 60}
     changes = {
         "model": {"path": str(toy / "model"), "device": "cpu", "centre_head": True},
-        "stages": [stage],
+        "stages": [{**steps, "learning_rate": 0.01, "sparse_temperature": 1.0}],
         "dev": dev,
         "lora": {"r": 16, "alpha": 32, "dropout": 0.0},
         "idf_rows": True,
         "checkpoint_every": 50,
     }
-    file = tmp_path / "train.yaml"
-    file.write_text(yaml.safe_dump(recipe_of(toy, tmp_path, **changes)))
+    file = save(tmp_path / "train.yaml", recipe_of(toy, tmp_path, **changes))
     assert "pairs" in run("train", file)  # what became of the data is said
     before = measured(toy, tmp_path / "before", None)
     after = measured(toy, tmp_path / "after", tmp_path / "adapter")

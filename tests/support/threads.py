@@ -1,0 +1,21 @@
+"""Servers in a thread of the test's process."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from socketserver import TCPServer
+from threading import Thread
+
+__all__ = ["in_a_thread"]
+
+
+@contextmanager
+def in_a_thread(server: TCPServer) -> Iterator[str]:
+    """Let a server of 127.0.0.1 serve until the block ends, and give its address as `http://`."""
+    with server:
+        thread = Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            thread.join()
