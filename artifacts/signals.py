@@ -9,14 +9,21 @@ only what it was just making. Before a command puts its result in place, it call
 """
 
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import Timer
 from types import FrameType
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from sys import UnraisableHookArgs
 
 __all__ = ["Stopped", "check_stopped", "commit_point", "stoppable"]
 
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+
+_AGAIN_S: Final = 0.05
 
 _handled: tuple[signal.Signals, ...] = ()  # while `stoppable` runs, the signals that it handles
 _received: int | None = None  # the first of them
@@ -39,11 +46,12 @@ def stoppable() -> Iterator[None]:
     must not contain another of its kind.
     """
     global _handled, _received
-    before = {number: signal.getsignal(number) for number in SIGNALS}
+    before, hook = {number: signal.getsignal(number) for number in SIGNALS}, sys.unraisablehook
     _handled = tuple(number for number in SIGNALS if before[number] is not signal.SIG_IGN)
     try:
         for number in _handled:
             signal.signal(number, _stop)
+        sys.unraisablehook = _lost
         yield
     except Exception as error:
         if _received is not None:
@@ -52,7 +60,7 @@ def stoppable() -> Iterator[None]:
     finally:
         for number in _handled if _received is None else ():
             signal.signal(number, before[number] or signal.SIG_DFL)
-        _handled, _received = (), None
+        _handled, _received, sys.unraisablehook = (), None, hook
 
 
 def check_stopped() -> None:
@@ -73,3 +81,15 @@ def _stop(number: int, frame: FrameType | None) -> None:
     for handled in _handled:
         signal.signal(handled, signal.SIG_DFL)
     raise Stopped(number)
+
+
+def _lost(unraisable: "UnraisableHookArgs") -> None:
+    """Stop again, soon, where Python can't raise: in a `__del__`, say."""
+    if not isinstance(unraisable.exc_value, Stopped):
+        sys.__unraisablehook__(unraisable)
+        return
+    again = unraisable.exc_value.number
+    signal.signal(again, _stop)
+    timer = Timer(_AGAIN_S, signal.raise_signal, [again])
+    timer.daemon = True
+    timer.start()

@@ -104,6 +104,21 @@ def test_a_signal_that_was_swallowed_is_raised_again() -> None:
             check_stopped()
 
 
+def test_a_signal_that_python_can_not_raise_is_raised_a_moment_later(capsys: pytest.CaptureFixture[str]) -> None:
+    class Deleted:
+        def __del__(self) -> None:
+            send(signal.SIGTERM)
+            for _ in range(1000):
+                pass
+
+    before = sys.unraisablehook
+    with stopped(signal.SIGTERM):
+        Deleted()
+        time.sleep(60)
+    assert sys.unraisablehook is before
+    assert capsys.readouterr().err == ""
+
+
 def test_an_error_after_a_signal_is_its_consequence() -> None:
     with stopped(signal.SIGINT):
         try:
