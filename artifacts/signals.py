@@ -12,7 +12,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from threading import Timer
+from threading import Timer, get_ident
 from types import FrameType
 from typing import TYPE_CHECKING, Final
 
@@ -90,6 +90,6 @@ def _lost(unraisable: "UnraisableHookArgs") -> None:
         return
     again = unraisable.exc_value.number
     signal.signal(again, _stop)
-    timer = Timer(_AGAIN_S, signal.raise_signal, [again])
+    timer = Timer(_AGAIN_S, signal.pthread_kill, [get_ident(), again])
     timer.daemon = True
     timer.start()
