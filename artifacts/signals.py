@@ -23,7 +23,7 @@ __all__ = ["Stopped", "check_stopped", "commit_point", "stoppable"]
 
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
-_AGAIN_S: Final = 0.05
+_AGAIN_S: Final = 0.05  # by then Python has left the method in which it can't raise
 
 _handled: tuple[signal.Signals, ...] = ()  # while `stoppable` runs, the signals that it handles
 _received: int | None = None  # the first of them

@@ -251,8 +251,8 @@ def _queries(recipe: Recipe) -> list[str]:
 
 
 def encoded_texts(recipe: Recipe) -> TextStore:
-    """What the models made of the recipe's corpus. Raises ResumeError where documents are missing, or, naming each
-    difference, where another corpus was encoded."""
+    """Open the store of the recipe's encoded corpus. Raises ResumeError where documents are missing, and where another
+    corpus was encoded: it names each difference."""
     store = TextStore(recipe.work / "encode")
     store.places()
     corpus = recipe.corpus.open()
