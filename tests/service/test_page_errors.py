@@ -10,6 +10,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 
 from tests.service.browsing import page_of, search_for
 from tests.service.live import live, live_bundles, warm
+from tests.service.process import Server
 from tests.support.legs import FailingLeg
 
 pytestmark = pytest.mark.slow
@@ -66,6 +67,21 @@ def test_a_busy_service_and_another_try(browser: Browser, tiny_bundle: Bundle) -
                 expect(page.locator("li.hit")).to_have_count(0)
             again(page).click()
             expect(page.locator("li.hit")).to_have_count(10)
+
+
+def test_a_service_that_comes_back(browser: Browser, tiny_path: Path) -> None:
+    with Server(tiny_path) as server:
+        url = server.url
+        page = browser.new_page(base_url=url)
+        page.goto("/")
+        search_for(page, "music")
+    page.get_by_role("searchbox").fill("player")
+    expect(status(page)).to_have_text("The service can't be reached.")
+    with Server(tiny_path, port=int(url.rpartition(":")[2])) as server:
+        assert server.url == url
+        again(page).click()
+        expect(page.locator("li.hit")).to_have_count(10)
+    page.close()
 
 
 @pytest.mark.usefixtures("failing")
