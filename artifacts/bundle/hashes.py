@@ -1,14 +1,14 @@
 """Hashes of files: SHA-256 tells forged content, XXH3 tells damage in a fraction of the time."""
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from lightretriever.artifacts.bundle.manifest import FileInfo
 from xxhash import xxh3_128
 
-__all__ = ["file_hashes", "ids_sha256", "list_files"]
+__all__ = ["IdsHash", "file_hashes", "list_files"]
 
 _NEW: Final[dict[str, Any]] = {"sha256": hashlib.sha256, "xxh3": xxh3_128}
 # Large, because a thread waits for the interpreter after each read, and a busy service makes it wait long.
@@ -26,9 +26,23 @@ def file_hashes(path: Path, names: Iterable[str] = tuple(_NEW)) -> dict[str, str
     return {name: one.hexdigest() for name, one in hashes.items()}
 
 
-def ids_sha256(ids: Iterable[str]) -> str:
-    """SHA-256 of the ids joined by line breaks, as hex: `Manifest.ids_sha256` of documents in ordinal order."""
-    return hashlib.sha256("\n".join(ids).encode()).hexdigest()
+class IdsHash:
+    """SHA-256 of ids joined by line breaks: `Manifest.ids_sha256` of documents in ordinal order. `count` are those that
+    were added."""
+
+    def __init__(self, ids: Sequence[str] = ()) -> None:
+        self.count, self._hash = 0, hashlib.sha256()
+        self.add(ids)
+
+    def add(self, ids: Sequence[str]) -> None:
+        """Add the next ids."""
+        if ids:
+            self._hash.update("\n".join([""] * (self.count > 0) + [*ids]).encode())
+            self.count += len(ids)
+
+    def hex(self) -> str:
+        """The hash of those that were added up to now."""
+        return self._hash.hexdigest()
 
 
 def list_files(folder: Path) -> dict[str, FileInfo]:

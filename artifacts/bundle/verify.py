@@ -18,7 +18,7 @@ from lightretriever.artifacts.bundle.checks import (
     check_unlisted,
     differs,
 )
-from lightretriever.artifacts.bundle.hashes import ids_sha256
+from lightretriever.artifacts.bundle.hashes import IdsHash
 from lightretriever.artifacts.bundle.manifest import (
     FORMAT_VERSION,
     MANIFEST_FILE,
@@ -153,7 +153,7 @@ def _sparse(root: Path, manifest: Manifest) -> Iterator[Problem]:
         yield from check_sparse(manifest, index)
         ids = index.ids()
         message = "ids or their order differ (SHA-256 of all ids)"
-        yield from differs(manifest.sparse.directory, message, manifest.ids_sha256, ids_sha256(ids), _REBUILD)
+        yield from differs(manifest.sparse.directory, message, manifest.ids_sha256, IdsHash(ids).hex(), _REBUILD)
         yield from _documents(manifest, index, ids)
         yield from _terms(manifest, index)
 

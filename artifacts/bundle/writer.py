@@ -15,7 +15,7 @@ from lightretriever.artifacts.bundle.batches import (
     dense_prefix,
     keep_top_terms,
 )
-from lightretriever.artifacts.bundle.hashes import ids_sha256, list_files
+from lightretriever.artifacts.bundle.hashes import IdsHash, list_files
 from lightretriever.artifacts.bundle.manifest import (
     MANIFEST_FILE,
     CorpusInfo,
@@ -140,7 +140,7 @@ def write_bundle(target: Path, content: BundleContent, *, overwrite: bool = Fals
             corpus=content.corpus,
             vocab_size=tokenizer.vocab_size,
             dimension=content.dimension,
-            documents=len(documents.ids),
+            documents=documents.ids.count,
             tokenizer=TokenizerInfo(sha256=tokenizer.sha256, lowercase=content.lowercase),
             default_task=content.default_task,
             tasks=tasks,
@@ -151,7 +151,7 @@ def write_bundle(target: Path, content: BundleContent, *, overwrite: bool = Fals
             field_names=documents.fields,
             examples=list(content.examples),
             live=content.live,
-            ids_sha256=ids_sha256(documents.ids),
+            ids_sha256=documents.ids.hex(),
             files=list_files(folder),
         )
         with writing(folder / MANIFEST_FILE):
@@ -235,9 +235,9 @@ def _write_idf(folder: Path, idf: Float32Array | None, vocab_size: int) -> dict[
 
 @dataclass(frozen=True)
 class _Documents:
-    """The written documents: ids in ordinal order, the names of all `fields` in alphabetical order, and the sample."""
+    """The written documents: their ids, the names of all `fields` in alphabetical order, and the sample."""
 
-    ids: list[str]
+    ids: IdsHash
     fields: list[str]
     sample: QuerySample
 
@@ -246,31 +246,28 @@ def _write_documents(folder: Path, content: BundleContent, vocabulary: Vocabular
     """Write the Lucene index, and the raw vectors for `_write_dense`."""
     tokens = 0 if vocabulary.tokenizer is None else vocabulary.tokenizer.vocab_size
     dimension = 0 if content.dense is None else content.dimension
-    ids: dict[str, int] = {}
-    names: set[str] = set()
-    sample, file = QuerySample(), folder / _VECTORS_FILE
+    ids, names, sample = IdsHash(), set[str](), QuerySample()
+    file = folder / _VECTORS_FILE
     spellings = vocabulary.language is not None
     with ImpactIndexWriter(folder / content.sparse.directory, content.fields, spellings=spellings) as index:
         for batch in content.documents:
-            check_batch(batch, vocab_size=tokens, dimension=dimension, first=len(ids))
+            check_batch(batch, vocab_size=tokens, dimension=dimension, first=ids.count)
             if dimension:
-                prefix = dense_prefix(batch, dimension, first=len(ids))
+                prefix = dense_prefix(batch, dimension, first=ids.count)
                 with writing(file), file.open("ab") as vectors:
                     vectors.write(prefix.tobytes())
-            for document_id in batch.ids:
-                if document_id in ids:
-                    raise CorpusError(
-                        f'The id "{document_id}" is used by the documents {ids[document_id]} and {len(ids)}.',
-                        remedy="Give every document its own id.",
-                    )
-                ids[document_id] = len(ids)
-            check_documents(batch, names, first=len(ids) - len(batch.ids))
+            check_documents(batch, names, first=ids.count)
+            ids.add(batch.ids)
             kept = keep_top_terms(batch, content.sparse.top_k)
             sample.add(kept)
             index.add(kept.ids, kept.documents, kept.indptr, kept.terms, kept.impacts, kept.names)
-        if not ids:
+        if not ids.count:
             raise CorpusError("There are no documents to write.", remedy="Give a corpus with at least one document.")
-    return _Documents(list(ids), sorted(names), sample)
+        try:
+            index.close()
+        except ValueError as error:
+            raise CorpusError(f"{error}.", remedy="Give every document its own id.") from error
+    return _Documents(ids, sorted(names), sample)
 
 
 def _write_dense(
@@ -288,7 +285,7 @@ def _write_dense(
     given = query_vectors(table, tokenizer.as_queries(queries))
     made = documents.sample.queries(table, tokenizer, vocabulary.spelt)
     raw = folder / _VECTORS_FILE
-    vectors = np.memmap(raw, dtype=np.float32, mode="r", shape=(len(documents.ids), content.dimension))
+    vectors = np.memmap(raw, dtype=np.float32, mode="r", shape=(documents.ids.count, content.dimension))
     factory = settings.factory or factory_for(vectors, given[::2])
     index = build_dense_index(vectors, factory, given[::2])
     write_dense_index(index, folder / _DENSE_FILE)

@@ -35,8 +35,8 @@ _CHECKED = 1000
 
 @dataclass(frozen=True)
 class DistilTexts:
-    """Documents as token ids, with their `vectors` (N, H), and `texts`: queries and sentences, each once. `keep` says
-    that vectors of other texts are kept."""
+    """Drawn documents as token ids, with their `vectors` (n, H), and `texts`: queries and sentences of the documents,
+    each once. `keep` says that vectors of other texts are kept."""
 
     settings: DistilTableRecipe
     encoder: Encoder
@@ -50,17 +50,19 @@ class DistilTexts:
     def of(cls, recipe: Recipe, settings: DistilTableRecipe, encoder: Encoder) -> Self:
         """Read the corpus, its vectors and the queries. Raises ModelError for a tokenizer that can't serve queries, and
         RecipeError where neither documents nor queries have a token that it knows."""
-        corpus = encoded_corpus(recipe)
-        vectors = TextStore(recipe.work / "encode").whole().dense
+        store, corpus = TextStore(recipe.work / "encode"), encoded_corpus(recipe)
+        rows = np.sort(np.random.default_rng(settings.seed).permutation(len(corpus))[: settings.documents])
+        vectors = store.rows(store.places()[rows]).dense
         texts = query_texts(settings.queries, settings.sample, settings.seed)
         if settings.sentences:
             limit = None if settings.sentences is True else settings.sentences
-            texts += corpus_sentences(corpus, limit, settings.seed)
+            texts += corpus_sentences(map(corpus.document, rows.tolist()), limit, settings.seed)
         texts = list(dict.fromkeys(texts))
-        tokens = _tokens(encoder.tokenizer, corpus.tokens(encoder.tokenizer), encoder.longest)
+        read = corpus.tokens(encoder.tokenizer)
+        tokens = _tokens(encoder.tokenizer, map(read.__getitem__, rows.tolist()), encoder.longest)
         if not any(map(len, tokens)) and not any(map(len, encoder.tokenizer.as_queries(texts))):
             raise RecipeError(
-                f"None of the {len(corpus)} documents and {len(texts)} other texts has a token that {encoder.name} "
+                f"None of the {len(tokens)} documents and {len(texts)} other texts has a token that {encoder.name} "
                 "knows, so no token table can be fitted to them.",
                 remedy="Name a model.path whose vocabulary has the corpus' script.",
             )
@@ -96,9 +98,9 @@ def refine_texts(recipe: Recipe, settings: RefineRecipe, teacher: Encoder | None
     facts = read_json(recipe.work / "backbone.json")
     tokenizer = TextTokenizer.from_file(recipe.work / "tokenizer.json", lowercase=facts["lowercase"])
     store, corpus = TextStore(recipe.work / "encode"), encoded_corpus(recipe)
-    dense, size = store.whole().dense, recipe.index.dimension or facts["hidden_size"]
-    drawn = np.random.default_rng(settings.seed).permutation(len(dense))[: settings.documents]
-    vectors = dense[drawn, :size].astype(np.float32)
+    size = recipe.index.dimension or facts["hidden_size"]
+    drawn = np.random.default_rng(settings.seed).permutation(len(corpus))[: settings.documents]
+    vectors = store.rows(store.places()[drawn]).dense[:, :size].astype(np.float32)
     tokens = corpus.tokens(tokenizer)
     bags = _tokens(tokenizer, (tokens[row] for row in drawn.tolist()), store.plan["max_length"])
     kept = [place for place, tokens in enumerate(bags) if len(tokens)]
@@ -112,7 +114,7 @@ def refine_texts(recipe: Recipe, settings: RefineRecipe, teacher: Encoder | None
             f"refine.teacher: the vectors of {teacher.name} have {teacher.hidden_size} values, the bundle's {size}.",
             remedy="Name the teacher that the adapter was trained with, or leave refine.teacher out.",
         )
-    found = corpus_sentences(corpus, settings.sentences, settings.seed)
+    found = corpus_sentences(map(corpus.document, np.sort(drawn).tolist()), settings.sentences, settings.seed)
     asked = {text: ids for text, ids in zip(found, tokenizer.as_queries(found), strict=True) if len(ids)}
     keep = recipe.corpus.limit is not None
     targets = teacher_vectors(teacher, list(asked), "", recipe.work / "teacher", alone=True, keep=keep)

@@ -225,13 +225,14 @@ class DistilTableRecipe(TableTraining):
 
     `vectors` is a .npy of them in corpus order (None: they are encoded), `ids` a file with one document id per line to
     check that order by. The texts to train on: `queries`, files or folders in BEIR layout, at most `sample` of each;
-    the corpus' own `sentences` (a number: at most so many); and the documents.
+    at most so many `documents` of the corpus, drawn by `seed`; and their `sentences` (a number: at most so many).
     """
 
     vectors: Place | None = None
     ids: Place | None = None
     queries: list[Place] = Field(default_factory=list)
     sample: int | None = Field(default=None, ge=1)
+    documents: int = Field(default=500_000, ge=1)
     sentences: bool | Annotated[int, Field(ge=1)] = True
 
 

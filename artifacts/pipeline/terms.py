@@ -174,9 +174,8 @@ def rank_by_bm25(
     terms = words or tokens or vocabulary
     counts = corpus.terms(terms)
     found = Bm25Encoder.of(counts, terms, quantization=1, k1=k1, b=b).search(counts, queries, k)
-    ids = corpus.ids(0, len(corpus))
     return [
-        [(ids[place], score) for place, score in zip(places.tolist(), scores.tolist(), strict=True)]
+        [(corpus.document(place).id, score) for place, score in zip(places.tolist(), scores.tolist(), strict=True)]
         for places, scores in found
     ]
 

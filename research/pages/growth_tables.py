@@ -145,22 +145,23 @@ def build_table(content: Any, source: str) -> list[str]:
     recorded."""
     sides, words = content["sides"], content.get("words")
     kinds = {"whole": "all but the models' reading", "changed": "again, 1 % of the lines changed"}
-    figures = {"wall_s": "wall s", "cpu_s": "processor s", "peak_mib": "peak memory MiB", "disk_mib": "disk MiB"}
+    figures = {"wall_s": "wall s", "cpu_s": "processor s", "peak_mib": "peak memory MiB"}
+    figures |= {"own_mib": "without mapped files", "disk_mib": "disk MiB"}
     rows = [
-        [f"{side['name']}, {shown}", *(f"{side[kind][name]:,.4g}" for name in figures)]
+        [f"{side['name']}, {shown}", *(f"{side[kind][name]:,.4g}" if name in side[kind] else "–" for name in figures)]
         for kind, shown in kinds.items()
         for side in sides
         if kind in side
     ]
     turns = "one turn" if content["turns"] == 1 else f"median of {content['turns']} turns"
     differ = ", ".join(sides[0]["differ"])
-    same = f"The bundles differ in: {differ}." if differ else "The bundles of all versions are identical."
+    same = f" The bundles differ in: {differ}." if differ else " The bundles of all versions are identical."
     documents = f"documents of {words} words" if words else "passages"
     return [
         *_section(f"What a build of {documents} takes", markdown_table(["", *figures.values()], rows)),
         f"{sides[0]['documents']:,} {documents}, {turns}; commits "
-        f"{', '.join(side['commit'] for side in sides)}. {same} Measured on {content['machine']}, "
-        f"{content['date'][:10]}. {source}.\n",
+        f"{', '.join(side['commit'] for side in sides)}.{same if len(sides) > 1 else ''} Measured on "
+        f"{content['machine']}, {content['date'][:10]}. {source}.\n",
     ]
 
 

@@ -198,7 +198,13 @@ def with_document(content: bytes) -> Callable[[EncodedBatch], dict[str, Any]]:
     [
         (with_document(b'{"_id": "other", "text": "x"}'), '"_id" is "other" in it'),
         (with_document(b"no JSON"), 'document "doc-16"'),
-        (lambda batch: {"ids": ["cjk", *batch.ids[1:]]}, '"cjk" is used by the documents 4 and 13'),
+        (
+            lambda batch: {
+                "ids": ["cjk", *batch.ids[1:]],
+                "documents": [b'{"_id": "cjk", "text": "x"}', *batch.documents[1:]],
+            },
+            "document id 'cjk' was added 2 times",
+        ),
         (lambda batch: {"dense": np.full_like(batch.dense, np.nan)}, r'document "doc-13" \(number 13\)'),
     ],
 )

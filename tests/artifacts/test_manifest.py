@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from lightretriever.artifacts.bundle.hashes import ids_sha256
+from lightretriever.artifacts.bundle.hashes import IdsHash
 from lightretriever.artifacts.bundle.manifest import FORMAT_VERSION, Manifest, parse_manifest, read_manifest, table_file
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import BundleError
@@ -212,8 +212,11 @@ def test_names_that_can_not_be_files_are_no_tasks(task: str) -> None:
 
 
 def test_ids_are_hashed_in_order() -> None:
-    assert ids_sha256(["a", "b"]) == hashlib.sha256(b"a\nb").hexdigest() != ids_sha256(["b", "a"])
-    assert ids_sha256(iter(["ü"])) == hashlib.sha256("ü".encode()).hexdigest()
+    ids = IdsHash(["a"])
+    for more in ([], ["b", "ü"]):
+        ids.add(more)
+    assert ids.hex() == hashlib.sha256("a\nb\nü".encode()).hexdigest() != IdsHash(["b", "a", "ü"]).hex()
+    assert ids.count == 3
 
 
 def test_a_missing_folder_and_a_missing_manifest_are_named(tmp_path: Path) -> None:

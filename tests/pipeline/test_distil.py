@@ -18,7 +18,7 @@ from lightretriever.artifacts.corpus.beir import Corpus
 from lightretriever.artifacts.errors import LightRetrieverError, RecipeError, ResumeError
 from lightretriever.artifacts.pipeline.biencoder import BiEncoder, load_biencoders
 from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder
-from lightretriever.artifacts.pipeline.encoded import Rows, TermCounts, TextStore
+from lightretriever.artifacts.pipeline.encoded import Rows, TermCounts, TextStore, encoded_corpus
 from lightretriever.artifacts.pipeline.encoder import Encoded
 from lightretriever.artifacts.pipeline.encoders import Encoders
 from lightretriever.artifacts.pipeline.fit import (
@@ -398,6 +398,11 @@ def test_bags_have_neither_unknown_tokens_nor_texts_without_others(
     assert unknown not in given.bags.values
     assert len(given.bags) == len(given.targets) == COUNT + 2 + len(QUERIES)  # without the document and the text
     assert len(given.documents) == COUNT + 2
+    few = DistilTexts.of(loaded, settings.model_copy(update={"documents": 3, "sentences": True}), encoder)
+    rows = [row for row, vector in enumerate(texts.vectors) if (few.vectors == vector).all(axis=1).any()]
+    assert [ids.tolist() for ids in few.documents] == [texts.documents[row].tolist() for row in rows]
+    documents = list(encoded_corpus(loaded))
+    assert few.texts == corpus_sentences([documents[row] for row in rows], None, 0) != []
     run("build", recipe)
     with warm(Bundle.open(tmp_path / "bundle"), Settings(deadline_ms=60_000, warm_up_queries=3)) as engine:
         assert engine.ready
