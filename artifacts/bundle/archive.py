@@ -5,8 +5,8 @@ import tarfile
 import tempfile
 from pathlib import Path, PurePosixPath
 
-from lightretriever.artifacts.corpus.beir import file_sha256
 from lightretriever.artifacts.errors import BundleError
+from lightretriever.artifacts.files.reading import file_sha256
 
 __all__ = ["unpack"]
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import orjson
-from lightretriever.artifacts.corpus.bounds import check_document, new_names
+from lightretriever.artifacts.documents.bounds import check_document, new_names
 from lightretriever.artifacts.dtypes import Float32Array, FloatArray, Int64Array, IntegerArray
 from lightretriever.artifacts.errors import CorpusError
 from lightretriever.artifacts.sparse.arguments import check_rows
@@ -59,8 +59,8 @@ def check_batch(batch: EncodedBatch, *, vocab_size: int, dimension: int, first: 
 
 
 def check_documents(batch: EncodedBatch, names: set[str], *, first: int) -> None:
-    """Raise CorpusError for a document that no bundle may hold (see `artifacts.corpus.bounds`), or that has another id
-    than the batch says. `names` are those of the fields of all documents before, and grow."""
+    """Raise CorpusError for a document that no bundle may hold (see `artifacts.documents.bounds`), or that has another
+    id than the batch says. `names` are those of the fields of all documents before, and grow."""
     for number, (document_id, raw) in enumerate(zip(batch.ids, batch.documents, strict=True), start=first):
         try:
             record = check_document(orjson.loads(raw), len(raw))

@@ -10,8 +10,8 @@ from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Final, Literal, Self
 
 import orjson
-from lightretriever.artifacts.corpus.bounds import MAX_DIMENSION, MAX_FIELD_CHARS, MAX_FIELDS, MAX_TERM
-from lightretriever.artifacts.corpus.fields import FieldKind, FieldName
+from lightretriever.artifacts.documents.bounds import MAX_DIMENSION, MAX_FIELD_CHARS, MAX_FIELDS, MAX_TERM
+from lightretriever.artifacts.documents.fields import FieldKind, FieldName
 from lightretriever.artifacts.errors import BundleError
 from lightretriever.artifacts.files.reading import read_bounded
 from lightretriever.artifacts.sparse.vocabulary import Language, VocabularyKind

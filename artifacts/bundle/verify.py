@@ -29,8 +29,8 @@ from lightretriever.artifacts.bundle.manifest import (
     table_files,
 )
 from lightretriever.artifacts.bundle.reader import Bundle, index_files
-from lightretriever.artifacts.corpus.bounds import check_document, new_names
 from lightretriever.artifacts.dense.index import DenseIndex
+from lightretriever.artifacts.documents.bounds import check_document, new_names
 from lightretriever.artifacts.errors import BundleError, LightRetrieverError
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.sparse.jvm import start_jvm

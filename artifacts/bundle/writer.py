@@ -36,9 +36,9 @@ from lightretriever.artifacts.bundle.query_sample import QuerySample, query_vect
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.software import generator
 from lightretriever.artifacts.bundle.thresholds import with_thresholds
-from lightretriever.artifacts.corpus.fields import FieldKind
 from lightretriever.artifacts.dense.build import build_dense_index, check_factory, factory_for, write_dense_index
 from lightretriever.artifacts.dense.tuning import choose_parameters
+from lightretriever.artifacts.documents.fields import FieldKind
 from lightretriever.artifacts.dtypes import Float32Array, FloatArray
 from lightretriever.artifacts.errors import BundleError, CorpusError, RecipeError
 from lightretriever.artifacts.files.atomic_dir import new_folder

@@ -13,7 +13,8 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.cli.cluster import CaFileOption, MaybeIndexOption, MaybeToOption, UserOption, connected
 from lightretriever.artifacts.cli.options import DeviceOption, LimitOption, SkipOption, WorkOption, overridden
 from lightretriever.artifacts.cli.runner import JsonOption, report_skipped, running
-from lightretriever.artifacts.corpus.beir import Corpus, Document, read_ids
+from lightretriever.artifacts.corpus.beir import Corpus, read_ids
+from lightretriever.artifacts.documents.document import Document
 from lightretriever.artifacts.errors import BundleError, RecipeError, importing
 from lightretriever.artifacts.live.documents import Encoded, LiveDocuments, Upserted, check_names
 from lightretriever.artifacts.live.upsert import delete as delete_documents

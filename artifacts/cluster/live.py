@@ -21,8 +21,8 @@ from lightretriever.artifacts.cluster.schema import (
     features,
     live_ordinal,
 )
-from lightretriever.artifacts.corpus.beir import Document
-from lightretriever.artifacts.corpus.bounds import MAX_IMPACT
+from lightretriever.artifacts.documents.bounds import MAX_IMPACT
+from lightretriever.artifacts.documents.document import Document
 from lightretriever.artifacts.errors import ClusterError, ClusterTimeoutError, ConflictError, DocumentError
 from lightretriever.artifacts.live.documents import Change, Result, Written, check_version, unencoded
 

@@ -25,8 +25,8 @@ from lightretriever.artifacts.cluster.schema import (
     index_body,
     index_name,
 )
-from lightretriever.artifacts.corpus.bounds import MAX_IMPACT
 from lightretriever.artifacts.dense.index import DenseIndex
+from lightretriever.artifacts.documents.bounds import MAX_IMPACT
 from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.errors import ClusterError
 from lightretriever.artifacts.signals import commit_point

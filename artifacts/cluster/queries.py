@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 from lightretriever.artifacts.cluster.schema import MOST_FOUND, feature, filter_field
-from lightretriever.artifacts.corpus.fields import Order
+from lightretriever.artifacts.documents.fields import Order
 from lightretriever.artifacts.dtypes import Float32Array, Int64Array, IntegerArray
 from lightretriever.artifacts.sparse.arguments import weighted_query
 

@@ -20,7 +20,7 @@ from urllib.parse import quote
 
 import orjson
 from lightretriever.artifacts.bundle.manifest import Manifest
-from lightretriever.artifacts.corpus.fields import FieldKind, indexed_values
+from lightretriever.artifacts.documents.fields import FieldKind, indexed_values
 from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.sparse.vocabulary import VocabularyKind
 from lightretriever.artifacts.tokens.tokenizer import text_of

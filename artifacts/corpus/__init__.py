@@ -1,1 +1,1 @@
-"""Reading corpora: BEIR files, folders of texts, declared fields."""
+"""Reading corpora: BEIR files, folders of texts, tables."""

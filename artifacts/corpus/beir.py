@@ -1,31 +1,25 @@
 """BEIR files: corpus and queries as JSON lines, and qrels as columns; gzipped or not."""
 
-import hashlib
-import json
 import re
-import sys
 from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from lightretriever.artifacts.corpus.bounds import check_document, check_id, new_names
-from lightretriever.artifacts.corpus.fields import FieldKind, indexed_values
-from lightretriever.artifacts.corpus.lines import read_lines, read_object, read_text
+from lightretriever.artifacts.corpus.lines import read_lines
+from lightretriever.artifacts.documents.bounds import check_id, new_names
+from lightretriever.artifacts.documents.document import Document, read_document, read_query, read_text
+from lightretriever.artifacts.documents.fields import FieldKind
 from lightretriever.artifacts.errors import CorpusError
-from lightretriever.artifacts.tokens.tokenizer import document_text
+from lightretriever.artifacts.files.reading import file_sha256
 
 __all__ = [
     "Corpus",
-    "Document",
     "Known",
     "Skipped",
-    "document_of",
-    "file_sha256",
     "find_file",
     "has_file",
-    "read_document",
     "read_ids",
     "read_qrels",
     "read_queries",
@@ -34,24 +28,6 @@ __all__ = [
 _FORMS: Final = "query-id, corpus-id and score (BEIR), or query-id, iteration, corpus-id and grade (TREC)"
 _TABLE: Final = "; if this is CSV or another table, make a corpus of it by `lightretriever corpus`"
 _MOST_REASONS: Final = 20
-_RENAME: Final = "jq -c '{_id: .id, text: .contents}'"
-
-
-@dataclass(frozen=True, slots=True)
-class Document:
-    """One corpus line: `raw` is the line's JSON re-serialised (UTF-8), with all its fields. `names` are those of the
-    fields, where the document was read from a file."""
-
-    id: str
-    title: str
-    text: str
-    raw: bytes
-    names: tuple[str, ...] = field(default=(), compare=False, repr=False)
-
-    @property
-    def full_text(self) -> str:
-        """The text that models read: title and text."""
-        return document_text(self.title, self.text)
 
 
 class Known(NamedTuple):
@@ -80,7 +56,7 @@ class Corpus:
     """A corpus file in BEIR layout, read line by line.
 
     `path` is a `.jsonl` or `.jsonl.gz` file, or a folder with `corpus.jsonl[.gz]`. A line is bad, too, that has a value
-    of another kind in one of the declared `fields` (see `artifacts.corpus.fields`). With `skip_bad`, bad lines are
+    of another kind in one of the declared `fields` (see `artifacts.documents.fields`). With `skip_bad`, bad lines are
     counted in `skipped` (of the last complete pass) instead of raising CorpusError.
     """
 
@@ -160,12 +136,6 @@ def find_file(path: Path, stem: str) -> Path:
     )
 
 
-def file_sha256(path: Path) -> str:
-    """SHA-256 of a file, as hex."""
-    with Path(path).open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 @lru_cache(maxsize=4)
 def _sha256_of(path: Path, *_: int) -> str:
     return file_sha256(path)
@@ -180,9 +150,7 @@ def read_queries(path: Path, judged: Container[str] | None = None) -> dict[str, 
     queries: dict[str, str] = {}
     for number, line in read_lines(path):
         try:
-            record = read_object(line)
-            query_id, text = _required_id(record), _string(record, "text")
-            _serialised(record)
+            query_id, text = read_query(line)
             if query_id in queries:
                 raise ValueError(f'id "{query_id}" is used twice')
             if not text.strip() and (judged is None or query_id in judged):
@@ -235,54 +203,6 @@ def read_qrels(path: Path) -> dict[str, dict[str, int]]:
         except ValueError as error:
             raise CorpusError(f"{path}, line {number}: {error}.", remedy="Mend the line.") from error
     return qrels
-
-
-def read_document(line: bytes, fields: Mapping[str, FieldKind], names: set[str]) -> Document:
-    """The document of a line, as `document_of` makes it. Raises ValueError for a bad line."""
-    return document_of(read_object(line), fields, names)
-
-
-def document_of(record: dict[str, Any], fields: Mapping[str, FieldKind], names: set[str]) -> Document:
-    """A document of a corpus whose fields have `names`, which grow. Raises ValueError for one that is out of bounds, or
-    has no text."""
-    document_id = _required_id(record)
-    title, text = _string(record, "title", default=""), _string(record, "text")
-    if not document_text(title, text):
-        raise ValueError(f'document "{document_id}" is empty: neither title nor text has a character')
-    indexed_values(record, fields)
-    raw = _serialised(record)
-    new = new_names(check_document(record, len(raw)), names)
-    names |= new
-    return Document(document_id, title, text, raw, tuple(record))
-
-
-def _serialised(record: dict[str, Any]) -> bytes:
-    try:
-        return json.dumps(record, ensure_ascii=False).encode()
-    except UnicodeEncodeError as error:
-        raise ValueError(f"a lone surrogate ({error.object[error.start]!r}) is no valid text") from error
-
-
-def _required_id(record: dict[str, Any]) -> str:
-    value = record.get("_id")
-    if isinstance(value, int) and not isinstance(value, bool):
-        value = record["_id"] = str(value)
-    if value is None and (other := next((key for key in ("id", "docid", "doc_id") if key in record), None)):
-        raise ValueError(f'"_id" is missing, but there is "{other}": rename it to "_id" ({_RENAME})')
-    return sys.intern(check_id(value))
-
-
-def _string(record: dict[str, Any], key: str, default: str | None = None) -> str:
-    value = record.get(key, default)
-    if value is None and default is not None:
-        return default
-    if value is None and key == "text" and "contents" in record:
-        raise ValueError(f'"text" is missing, but there is "contents": rename it to "text" ({_RENAME})')
-    if value is None:
-        raise ValueError(f'"{key}" is missing or null')
-    if not isinstance(value, str):
-        raise ValueError(f'"{key}" must be a string, found {value!r:.80}')
-    return value
 
 
 def _grade(text: str) -> int:

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from lightretriever.artifacts.corpus.beir import read_document
 from lightretriever.artifacts.corpus.output import CorpusSummary, check_output, new_corpus
 from lightretriever.artifacts.corpus.rows import Row, Table, open_table, partition_of
+from lightretriever.artifacts.documents.document import read_document
 from lightretriever.artifacts.errors import CorpusError, readable
 from lightretriever.artifacts.progress import tracked
 

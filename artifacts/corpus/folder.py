@@ -16,10 +16,10 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from lightretriever.artifacts.corpus.beir import Document, document_of
 from lightretriever.artifacts.corpus.markdown import markdown_headings, markdown_title
 from lightretriever.artifacts.corpus.output import CorpusSummary, check_output, new_corpus
 from lightretriever.artifacts.corpus.passages import Limit, Passage, passages
+from lightretriever.artifacts.documents.document import Document, document_of
 from lightretriever.artifacts.errors import CorpusError, readable
 from lightretriever.artifacts.progress import ProgressBar
 

@@ -6,19 +6,17 @@ UTF-8, with or without byte order marks, and may be gzipped; a file of another k
 
 import gzip
 import io
-import json
-import math
 import re
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from lightretriever.artifacts.corpus.bounds import MAX_DOCUMENT_BYTES, MAX_NESTING, check_nesting
+from lightretriever.artifacts.documents.bounds import MAX_DOCUMENT_BYTES
 from lightretriever.artifacts.errors import CorpusError
 from lightretriever.artifacts.files.reading import open_regular
 
-__all__ = ["HEAD", "Kind", "kind_of", "lines_of", "read_lines", "read_object", "read_text"]
+__all__ = ["HEAD", "Kind", "kind_of", "lines_of", "read_lines"]
 
 _GZIP: Final = b"\x1f\x8b"
 _BOM: Final = b"\xef\xbb\xbf"
@@ -68,8 +66,8 @@ def kind_of(head: bytes) -> Kind | None:
 def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """The lines of a file that are not blank, each with its number from 1, without its end.
 
-    A line longer than MAX_DOCUMENT_BYTES is cut to a little more than that; `read_text` refuses it. Raises CorpusError
-    for a file that can't be read to its end or is of another kind.
+    A line longer than MAX_DOCUMENT_BYTES is cut to a little more than that, and refused as a document. Raises
+    CorpusError for a file that can't be read to its end or is of another kind.
     """
     try:
         with open_regular(path) as raw, _unpacked(raw) as file:
@@ -96,55 +94,7 @@ def lines_of(file: io.BufferedReader) -> Iterator[tuple[int, bytes]]:
             yield number, line
 
 
-def read_text(line: bytes) -> str:
-    """The text of a line. Raises ValueError for one that is too long or not UTF-8."""
-    if len(line) > MAX_DOCUMENT_BYTES:
-        raise ValueError(f"a line has at most {MAX_DOCUMENT_BYTES:,} bytes, this one is longer; cut the document up")
-    return line.decode()
-
-
-def read_object(line: bytes) -> dict[str, Any]:
-    """The JSON object of a line. Raises ValueError for what is none, and for what can't be stored and served: a key
-    that stands twice, too deep nesting, numbers beyond 64 bits, halves of surrogate pairs."""
-    try:
-        text = read_text(line)
-        record = json.loads(
-            text, parse_constant=_refuse, parse_float=_finite, parse_int=_int64, object_pairs_hook=_unique
-        )
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"not JSON: {error}") from error
-    except RecursionError as error:
-        raise ValueError(f"more than {MAX_NESTING} objects and lists stand in each other; nest it less") from error
-    check_nesting(record)
-    if not isinstance(record, dict):
-        raise ValueError(f"expected a JSON object, found {type(record).__name__}")
-    return record
-
-
 def _unpacked(file: io.BufferedReader) -> io.BufferedReader:
     if file.peek(2)[:2] != _GZIP:
         return file
     return io.BufferedReader(gzip.GzipFile(fileobj=file))
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    record = dict(pairs)
-    if len(record) < len(pairs):
-        keys = [key for key, _ in pairs]
-        raise ValueError(f'the key "{next(key for key in keys if keys.count(key) > 1):.80}" stands twice')
-    return record
-
-
-def _refuse(constant: str) -> float:
-    raise ValueError(f"not JSON: {constant} is no JSON number")
-
-
-def _finite(digits: str) -> float:
-    number = float(digits)
-    return number if math.isfinite(number) else _refuse(digits[:30])
-
-
-def _int64(digits: str) -> int:
-    if len(digits) > 20 or not -(2**63) <= (number := int(digits)) < 2**64:
-        raise ValueError(f"not JSON: {digits[:30]} doesn't fit into 64 bits; write it as a string")
-    return number

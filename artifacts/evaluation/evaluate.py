@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from lightretriever.artifacts.bundle.manifest import LegWeights, Manifest, check_outside
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.corpus.beir import file_sha256, find_file
+from lightretriever.artifacts.corpus.beir import find_file
 from lightretriever.artifacts.errors import CorpusError, RecipeError
 from lightretriever.artifacts.evaluation.full import FullQueries, encode_fully
 from lightretriever.artifacts.evaluation.report import describe_bundle, environment
@@ -32,6 +32,7 @@ from lightretriever.artifacts.evaluation.runs import (
 from lightretriever.artifacts.evaluation.searching import Fusion, OpenSearcher
 from lightretriever.artifacts.evaluation.systems import BM25, DEPTH, PAPER_FUSION, Searches, run_bm25, run_systems
 from lightretriever.artifacts.files.atomic_file import writing
+from lightretriever.artifacts.files.reading import file_sha256
 from lightretriever.artifacts.files.workdir import write_atomically
 from lightretriever.artifacts.pipeline.recipe import ModelRecipe
 from lightretriever.artifacts.signals import commit_point

@@ -1,5 +1,6 @@
 """Reading files that may be anything: a pipe, a device, a link to itself, YAML that grows when it is read."""
 
+import hashlib
 import os
 import stat
 from collections.abc import Sequence
@@ -9,7 +10,7 @@ from typing import Any, Final
 
 import yaml
 
-__all__ = ["MAX_YAML_BYTES", "line_of", "open_regular", "parse_yaml", "read_bounded", "read_yaml"]
+__all__ = ["MAX_YAML_BYTES", "file_sha256", "line_of", "open_regular", "parse_yaml", "read_bounded", "read_yaml"]
 
 MAX_YAML_BYTES: Final = 1 << 20
 """Size of the largest YAML file that is read."""
@@ -31,6 +32,12 @@ def read_bounded(path: Path, most: int) -> bytes:
     if len(content) > most:
         raise OSError(0, f"it has more than {most:,} bytes", str(path))
     return content
+
+
+def file_sha256(path: Path) -> str:
+    """SHA-256 of a file, as hex."""
+    with Path(path).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def read_yaml(path: Path) -> Any:

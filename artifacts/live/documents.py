@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 from lightretriever.artifacts.bundle.manifest import Manifest
-from lightretriever.artifacts.corpus.beir import Document, read_document
+from lightretriever.artifacts.documents.document import Document, read_document
 from lightretriever.artifacts.errors import ConflictError, DocumentError, LightRetrieverError, UnencodedError
 from lightretriever.artifacts.sparse.vocabulary import term_problem
 

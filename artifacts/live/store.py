@@ -16,9 +16,9 @@ from typing import Final
 import numpy as np
 import orjson
 from lightretriever.artifacts.bundle.manifest import Manifest
-from lightretriever.artifacts.corpus.beir import Document
-from lightretriever.artifacts.corpus.bounds import MAX_IMPACT
 from lightretriever.artifacts.dense.index import DenseIndex
+from lightretriever.artifacts.documents.bounds import MAX_IMPACT
+from lightretriever.artifacts.documents.document import Document
 from lightretriever.artifacts.errors import ConflictError, DiskError, DocumentError, JavaError, JournalError
 from lightretriever.artifacts.live.documents import Change, Result, Written, check_version, unencoded
 from lightretriever.artifacts.live.followers import Follower

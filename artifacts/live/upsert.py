@@ -6,7 +6,7 @@ from itertools import islice
 from math import inf
 from typing import Final
 
-from lightretriever.artifacts.corpus.beir import Document
+from lightretriever.artifacts.documents.document import Document
 from lightretriever.artifacts.errors import ConflictError, LightRetrieverError, UnencodedError
 from lightretriever.artifacts.live.documents import Change, Deleted, Encode, Encoded, LiveDocuments, Result, Upserted
 

@@ -20,10 +20,11 @@ from lightretriever.artifacts.bundle.manifest import (
 )
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.writer import BundleContent, DenseSettings, TableInput, write_bundle
-from lightretriever.artifacts.corpus.beir import file_sha256, find_file, read_queries
+from lightretriever.artifacts.corpus.beir import find_file, read_queries
 from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.errors import ResumeError
 from lightretriever.artifacts.files.atomic_dir import check_target
+from lightretriever.artifacts.files.reading import file_sha256
 from lightretriever.artifacts.files.workdir import differences, read_json
 from lightretriever.artifacts.pipeline.encoded import EncodedCorpus, TextStore, encoded_corpus
 from lightretriever.artifacts.pipeline.head import head_texts, read_heads

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import numpy as np
-from lightretriever.artifacts.corpus.beir import Document, read_queries
+from lightretriever.artifacts.corpus.beir import read_queries
+from lightretriever.artifacts.documents.document import Document
 from lightretriever.artifacts.dtypes import Float16Array, Int32Array, Int64Array
 from lightretriever.artifacts.errors import RecipeError
 from lightretriever.artifacts.files.workdir import read_json

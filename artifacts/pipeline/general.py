@@ -15,10 +15,12 @@ from typing import Final, Literal, Self
 import numpy as np
 import torch
 from lightretriever.artifacts.bundle.manifest import ManifestPart
-from lightretriever.artifacts.corpus.beir import Corpus, Document, file_sha256, has_file, read_queries
+from lightretriever.artifacts.corpus.beir import Corpus, has_file, read_queries
+from lightretriever.artifacts.documents.document import Document
 from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.errors import RecipeError
 from lightretriever.artifacts.files.atomic_dir import new_folder
+from lightretriever.artifacts.files.reading import file_sha256
 from lightretriever.artifacts.pipeline.encoded import Rows
 from lightretriever.artifacts.pipeline.encoder import Encoder, token_rows
 from lightretriever.artifacts.pipeline.encoders import load_teacher

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Self
 
 import numpy as np
-from lightretriever.artifacts.corpus.beir import file_sha256, read_ids
+from lightretriever.artifacts.corpus.beir import read_ids
 from lightretriever.artifacts.dtypes import Float32Array, FloatArray, UInt8Array
 from lightretriever.artifacts.errors import CorpusError, RecipeError
 from lightretriever.artifacts.files.arrays import UNREADABLE, load_npy
+from lightretriever.artifacts.files.reading import file_sha256
 from lightretriever.artifacts.pipeline.encoded import Digests, EncodedCorpus, text_digests
 from lightretriever.artifacts.pipeline.encoder import DenseEncoder, Encoded, Encoder
 from lightretriever.artifacts.progress import ProgressBar

@@ -6,7 +6,7 @@ from typing import Final, Self
 
 from lightretriever.artifacts.bundle.batches import EncodedBatch, check_batch, dense_prefix, keep_top_terms
 from lightretriever.artifacts.bundle.manifest import Manifest, SparseInfo
-from lightretriever.artifacts.corpus.beir import Document
+from lightretriever.artifacts.documents.document import Document
 from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.errors import DocumentError, ResumeError
 from lightretriever.artifacts.files.workdir import work_lock

@@ -14,8 +14,8 @@ from lightretriever.artifacts.bundle.manifest import (
     TaskName,
 )
 from lightretriever.artifacts.corpus.beir import Corpus
-from lightretriever.artifacts.corpus.bounds import MAX_DIMENSION
-from lightretriever.artifacts.corpus.fields import FieldKind, FieldName
+from lightretriever.artifacts.documents.bounds import MAX_DIMENSION
+from lightretriever.artifacts.documents.fields import FieldKind, FieldName
 from lightretriever.artifacts.errors import RecipeError
 from lightretriever.artifacts.files.reading import read_yaml
 from lightretriever.artifacts.sparse.vocabulary import Language, VocabularyKind
@@ -131,7 +131,7 @@ class BundleModelRecipe(ModelRecipe):
 
 class CorpusRecipe(Section):
     """Which documents: a BEIR corpus file or folder, and the `fields` to filter and count by
-    (`artifacts.corpus.fields`)."""
+    (`artifacts.documents.fields`)."""
 
     path: PlaceOrId
     name: str

@@ -15,8 +15,8 @@ from typing import Any, cast
 
 import torch
 from huggingface_hub import snapshot_download
-from lightretriever.artifacts.corpus.beir import file_sha256
 from lightretriever.artifacts.errors import ModelError, importing
+from lightretriever.artifacts.files.reading import file_sha256
 from lightretriever.artifacts.pipeline.loading import loading
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar

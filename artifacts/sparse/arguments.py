@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 from lightretriever.artifacts import kernels
-from lightretriever.artifacts.corpus.bounds import MAX_IMPACT
+from lightretriever.artifacts.documents.bounds import MAX_IMPACT
 from lightretriever.artifacts.dtypes import Float32Array, FloatArray, Int32Array, IntegerArray
 
 __all__ = ["check_k", "check_ordinals", "check_rows", "scores_of", "weighted_ids", "weighted_query"]

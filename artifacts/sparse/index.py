@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-from lightretriever.artifacts.corpus.bounds import MAX_COUNTED
-from lightretriever.artifacts.corpus.fields import Order
+from lightretriever.artifacts.documents.bounds import MAX_COUNTED
+from lightretriever.artifacts.documents.fields import Order
 from lightretriever.artifacts.dtypes import Float32Array, FloatArray, Int32Array, Int64Array, IntegerArray, UInt8Array
 from lightretriever.artifacts.errors import TooManyValuesError
 from lightretriever.artifacts.sparse.arguments import check_k, check_ordinals, weighted_query

@@ -14,8 +14,8 @@ from weakref import finalize
 
 import numpy as np
 import orjson
-from lightretriever.artifacts.corpus.bounds import MAX_DOCUMENT_BYTES, MAX_ID_BYTES, MAX_TERM
-from lightretriever.artifacts.corpus.fields import FieldKind, indexed_values
+from lightretriever.artifacts.documents.bounds import MAX_DOCUMENT_BYTES, MAX_ID_BYTES, MAX_TERM
+from lightretriever.artifacts.documents.fields import FieldKind, indexed_values
 from lightretriever.artifacts.dtypes import Int64Array, IntegerArray
 from lightretriever.artifacts.errors import BundleError, JavaError
 from lightretriever.artifacts.sparse.arguments import check_rows
@@ -109,8 +109,8 @@ class ImpactIndexWriter(LuceneWriter):
     """Writes the index that `ImpactIndex` opens."""
 
     def __init__(self, path: Path, fields: Mapping[str, FieldKind] | None = None, *, spellings: bool = False) -> None:
-        """`fields` are the documents' declared fields, see `artifacts.corpus.fields`. With `spellings`, those of title
-        and text are indexed too, see `artifacts.sparse.spelling`.
+        """`fields` are the documents' declared fields, see `artifacts.documents.fields`. With `spellings`, those of
+        title and text are indexed too, see `artifacts.sparse.spelling`.
 
         Raises BundleError when `path` is a directory that is not empty, JavaError when Java or the disk fails.
         """

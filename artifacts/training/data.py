@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from lightretriever.artifacts.corpus.beir import Corpus, file_sha256, find_file, read_qrels, read_queries
+from lightretriever.artifacts.corpus.beir import Corpus, find_file, read_qrels, read_queries
 from lightretriever.artifacts.errors import RecipeError, ResumeError
 from lightretriever.artifacts.evaluation.runs import qrels_file
+from lightretriever.artifacts.files.reading import file_sha256
 from lightretriever.artifacts.files.workdir import check_plan, read_json, write_atomically
 from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.tokens.tokenizer import document_text

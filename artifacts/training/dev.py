@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from lightretriever.artifacts.corpus.beir import Corpus, Document
+from lightretriever.artifacts.corpus.beir import Corpus
+from lightretriever.artifacts.documents.document import Document
 from lightretriever.artifacts.dtypes import Float32Array, FloatArray, Int64Array
 from lightretriever.artifacts.evaluation.runs import measure, ranking, read_judged
 from lightretriever.artifacts.pipeline.language_model import instruction_prefix

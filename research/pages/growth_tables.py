@@ -156,10 +156,11 @@ def build_table(content: Any, source: str) -> list[str]:
     turns = "one turn" if content["turns"] == 1 else f"median of {content['turns']} turns"
     differ = ", ".join(sides[0]["differ"])
     same = f" The bundles differ in: {differ}." if differ else " The bundles of all versions are identical."
-    documents = f"documents of {words} words" if words else "passages"
+    count = f"{sides[0]['documents']:,}"
+    documents = f"{count} documents of {words} words" if words else "passages"
     return [
         *_section(f"What a build of {documents} takes", markdown_table(["", *figures.values()], rows)),
-        f"{sides[0]['documents']:,} {documents}, {turns}; commits "
+        f"{documents if words else f'{count} passages'}, {turns}; commits "
         f"{', '.join(side['commit'] for side in sides)}.{same if len(sides) > 1 else ''} Measured on "
         f"{content['machine']}, {content['date'][:10]}. {source}.\n",
     ]

@@ -36,8 +36,8 @@ import numpy.typing as npt
 from lightretriever.artifacts.bundle.manifest import ExpansionInfo
 from lightretriever.artifacts.bundle.query_sample import query_vectors
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.corpus.bounds import MAX_IMPACT
 from lightretriever.artifacts.dense.index import DenseIndex
+from lightretriever.artifacts.documents.bounds import MAX_IMPACT
 from lightretriever.artifacts.evaluation.report import environment
 from lightretriever.artifacts.evaluation.runs import JudgedQueries, Ranking, ndcg_per_query, ranking, read_judged
 from lightretriever.artifacts.files.workdir import read_json

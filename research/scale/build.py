@@ -63,8 +63,9 @@ def compare(
             for kind, figures in _turn(folder, python, model, lines, kinds).items():
                 found[name][kind].append(figures)
             shutil.rmtree(folder / "work")
-            for kind in kinds:
-                differ.update(differences(work / f"{sides[0][0]}-{turn}" / kind, folder / kind))
+            first = work / f"{sides[0][0]}-{turn}"
+            for kind in kinds if folder != first else ():
+                differ.update(differences(first / kind, folder / kind))
         for name, _ in sides:
             shutil.rmtree(work / f"{name}-{turn}")
     documents = sum(1 for _ in lines())

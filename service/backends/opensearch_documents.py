@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 from lightretriever.artifacts.cluster.queries import Query, filter_query, listing, matching, of_ordinals
 from lightretriever.artifacts.cluster.schema import MOST_FOUND, filter_field, read_features
-from lightretriever.artifacts.corpus.bounds import MAX_COUNTED
-from lightretriever.artifacts.corpus.fields import Order
+from lightretriever.artifacts.documents.bounds import MAX_COUNTED
+from lightretriever.artifacts.documents.fields import Order
 from lightretriever.artifacts.errors import TooManyValuesError
 from lightretriever.service.backends.base import DocumentFilter, DocumentsGoneError, Ordinals
 from lightretriever.service.backends.opensearch_legs import ClusterLegs

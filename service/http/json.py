@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final, TypeVar
 
 import orjson
-from lightretriever.artifacts.corpus.bounds import nesting
+from lightretriever.artifacts.documents.bounds import nesting
 from lightretriever.service.errors import (
     BodyTimeoutError,
     FieldError,

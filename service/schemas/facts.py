@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from lightretriever.artifacts.corpus.fields import FieldKind
+from lightretriever.artifacts.documents.fields import FieldKind
 from lightretriever.service.schemas.base import LegName, Mode, Model
 from lightretriever.service.schemas.requests import Weights
 from pydantic import Field

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 from lightretriever.artifacts import kernels
 from lightretriever.artifacts.bundle.manifest import Manifest
-from lightretriever.artifacts.corpus.beir import Document
+from lightretriever.artifacts.documents.document import Document
 from lightretriever.artifacts.errors import TokenizerError, importing
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary, words_of
 from lightretriever.artifacts.tokens.head_queries import HeadQueries, HeadQuery

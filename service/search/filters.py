@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
 
-from lightretriever.artifacts.corpus.fields import FieldKind, keyword, last_millisecond, milliseconds, number
+from lightretriever.artifacts.documents.fields import FieldKind, keyword, last_millisecond, milliseconds, number
 from lightretriever.service.errors import FieldError, shortened
 from lightretriever.service.schemas import Plain
 from lightretriever.service.schemas.filters import And, Condition, Filter, Not, Or

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from lightretriever.artifacts.bundle.manifest import MatchThresholds
-from lightretriever.artifacts.corpus.fields import FieldKind, Order, milliseconds, number
+from lightretriever.artifacts.documents.fields import FieldKind, Order, milliseconds, number
 from lightretriever.service.errors import FieldError, InvalidRequestError, shortened
 from lightretriever.service.schemas import (
     Boost,

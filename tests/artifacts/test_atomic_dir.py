@@ -68,14 +68,11 @@ def test_two_writers_of_a_target_do_not_meet(tmp_path: Path) -> None:
     assert names(tmp_path) == ["other", "other/marker", "other/sub", "other/sub/file", "t", "t/marker"]
 
 
-@pytest.mark.parametrize("make", ["file", "link", "folder"])
+@pytest.mark.parametrize("make", ["file", "folder"])
 def test_only_a_folder_with_the_marker_is_overwritten(tmp_path: Path, make: str) -> None:
     target = tmp_path / "t"
     if make == "file":
         target.write_text("precious", encoding="utf-8")
-    elif make == "link":
-        write(tmp_path / "real", "precious")
-        target.symlink_to(tmp_path / "real")
     else:
         target.mkdir()
     before = names(tmp_path)
@@ -89,20 +86,16 @@ def test_only_a_folder_with_the_marker_is_overwritten(tmp_path: Path, make: str)
 def test_a_link_is_called_a_link(tmp_path: Path, to: str, overwrite: bool) -> None:
     write(tmp_path / "real", "precious")
     (tmp_path / "t").symlink_to(tmp_path / to)
+    before = names(tmp_path)
     with pytest.raises(BundleError, match=r"t is a link, so it is not overwritten\. Give a folder"):
         check_target(tmp_path / "t", overwrite=overwrite, marker="marker")
-
-
-def test_a_place_that_can_not_be_written_is_named(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(BundleError, match=rf"{tmp_path}/file/t can't be written: .*Not a directory"):
-        write(tmp_path / "file" / "t", "x")
+    assert names(tmp_path) == before
 
 
 def test_whether_a_place_can_be_written_is_known_before(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for place, what in (("file/t", "Not a directory"), ("x" * 254, "File name too long")):
-        with pytest.raises(BundleError, match=f"can't be written: .*{what}"):
+        with pytest.raises(BundleError, match=f"{tmp_path}/{place} can't be written: .*{what}"):
             check_target(tmp_path / place, overwrite=True, marker="marker")
     write(tmp_path / "t", "old")
     before = names(tmp_path)

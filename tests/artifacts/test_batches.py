@@ -77,15 +77,9 @@ def test_a_good_batch_passes() -> None:
         ({"dense": np.ones((2, 7))}, r"shape \(2, 7\), expected at least 8"),
         ({"dense": np.ones(2)}, r"shape \(2,\)"),
         ({"indptr": np.array([0, 2])}, "1 sparse"),
-        ({"indptr": np.array([1, 2, 3])}, "rise from 0"),
         ({"indptr": np.array([0, 4, 3])}, "rise from 0"),
-        ({"indptr": np.array([0, 2, 4])}, r"it is \[0 2 4\], with 3 terms and 3 impacts"),
-        ({"impacts": np.array([1, 2])}, "3 terms and 2 impacts"),
         ({"terms": np.array([1, 2, 50])}, 'document "d1": term 50 is outside 0..49'),
-        ({"terms": np.array([-1, 2, 5])}, 'document "d0": term -1 is outside'),
         ({"impacts": np.array([1, 0, 5])}, 'document "d0": impact 0 is outside 1..65535'),
-        ({"impacts": np.array([1, 2, 65_536])}, 'document "d1": impact 65536'),
-        ({"terms": np.array([7, 7, 7])}, 'document "d0": term 7 occurs twice'),
     ],
 )
 def test_a_batch_that_does_not_fit_is_refused(change: dict[str, Any], message: str) -> None:

@@ -32,7 +32,6 @@ BAD = {
     "expected a JSON object, found list": b"[1]",
     '"_id" must be a non-empty string, found None': {"text": "x"},
     "\"_id\" must be a non-empty string, found ' '": {"_id": " ", "text": "x"},
-    '"_id" must be at most 512 bytes': {"_id": "b\nc", "text": "x"},
     'id "a" was already used in line 1': GOOD,
     'document "b" is empty': {"_id": "b", "title": " ", "text": "\n"},
     '"text" is missing or null': {"_id": "b", "title": "T"},
@@ -43,7 +42,6 @@ BAD = {
     "not JSON: 1e999 is no JSON number": b'{"_id": "b", "text": "x", "year": 1e999}',
     "not JSON: 18446744073709551616 doesn't fit": b'{"_id": "b", "text": "x", "year": 18446744073709551616}',
     "more than 100 objects and lists stand in each other": b"[" * 100_000,
-    'the key "text" stands twice': b'{"_id": "b", "text": "one", "text": "two"}',
     'the key "a" stands twice': b'{"_id": "b", "text": "x", "more": [{"a": 1, "a": 1}]}',
     '"_id" is missing, but there is "id": rename it': {"id": "b", "contents": "x"},
     '"text" is missing, but there is "contents": rename it': {"_id": "b", "contents": "x"},
@@ -83,11 +81,6 @@ def test_what_is_no_file_of_lines_is_told(tmp_path: Path) -> None:
             read_ids(tmp_path / name)
 
 
-def test_a_missing_corpus_is_named(tmp_path: Path) -> None:
-    with pytest.raises(CorpusError, match=r"no corpus\.jsonl or corpus\.jsonl\.gz there"):
-        Corpus(tmp_path)
-
-
 def test_queries_and_qrels(tmp_path: Path) -> None:
     write(tmp_path / "queries.jsonl", {"_id": "q1", "text": "one"}, {"_id": 2, "text": "two"})
     assert read_queries(tmp_path) == {"q1": "one", "2": "two"}
@@ -116,9 +109,7 @@ COLUMNS = "line 2: expected query-id, corpus-id and score"
     ("line", "message"),
     [
         ("q1 a 1", COLUMNS),
-        ("q1\ta", COLUMNS),
         ("q1\t0\ta\t1", COLUMNS),
-        ("q1\ta\tx", "line 2: the grade must be a whole number, found 'x'"),
         ("q1\ta\t0.5", "line 2: the grade must be a whole number, found '0.5'"),
         ("q1\ta\t1_0", "line 2: the grade must be a whole number"),
         ("q1\t\t1", 'line 2: "_id" must be a non-empty string'),
@@ -164,18 +155,12 @@ def test_qrels_of_every_common_form_are_read(tmp_path: Path, content: str, found
         (b"\xff\xff\xff\xffh\x02\x00\x00", "Arrow", "`lightretriever corpus`"),
         ("{}".encode("utf-16"), "UTF-16", "iconv -f UTF-16"),
         ("{}".encode("utf-16-le"), "UTF-16 without a mark", "iconv -f UTF-16LE"),
-        ("{}".encode("utf-16-be"), "UTF-16 without a mark", "iconv"),
-        (
-            b'[{"_id": "a", "text": "x"}]',
-            "one JSON array",
-            "or, if it is a corpus, make one of lines by `lightretriever",
-        ),
+        (b'[{"_id": "a"}]', "one JSON array", "or, if it is a corpus, make one of lines by `lightretriever"),
         (b'\xef\xbb\xbf [\n{"_id": "a", "text": "x"}]', "one JSON array", "jq -c '.[]'"),
         (b'{\n  "_id": "a",\n  "text": "x"\n}', "JSON over several lines", "jq -c ."),
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:00\n", "a Git LFS pointer", "git lfs pull"),
         (b"<!doctype html><html>", "HTML", "Fetch the file again"),
         (gzip.compress(gzip.compress(b"{}", mtime=0), mtime=0), "gzip twice over", "gzip -d"),
-        (gzip.compress(b"\x28\xb5\x2f\xfd\x00", mtime=0), "zstd", "zstd -d"),
     ],
 )
 @pytest.mark.parametrize("skip_bad", [False, True])

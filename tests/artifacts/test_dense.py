@@ -194,9 +194,7 @@ def test_a_search_uses_one_thread_in_every_calling_thread(opened: tuple[str, Den
         (20_001, 1024, "IVF128,PQ512x4fsr,Refine(SQ8)"),
         (100_000, 256, "IVF256,PQ128x4fsr,Refine(SQ8)"),
         (1_000_000, 256, "IVF1024,PQ128x4fsr,Refine(SQ8)"),
-        (5_000_000, 576, "IVF2048,PQ288x4fsr,Refine(SQ8)"),
         (1_000_000, 63, "IVF1024,PQ21x4fsr,Refine(SQ8)"),
-        (1_000_000, 7, "IVF1024,PQ1x4fsr,Refine(SQ8)"),
         (1_000_000, 1, "IVF1024,PQ1x4fsr,Refine(SQ8)"),
     ],
 )

@@ -66,11 +66,9 @@ def test_saved_and_loaded(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (np.ones(4, np.float32), r"float32 of shape \(4,\) instead of float32 of shape \(5,\), one IDF per token"),
-        (np.ones(5, np.float64), r"float64 of shape \(5,\) instead"),
+        (np.ones(5, np.float64), r"float64 of shape \(5,\) instead of float32 of shape \(5,\), one IDF per token"),
         (np.ones((5, 1), np.float32), r"float32 of shape \(5, 1\) instead"),
         (np.array([1, 1, 0, 1, 1], np.float32), r"IDF of token 2 is 0\.0; it must be finite and positive"),
-        (np.array([1, -1, 1, 1, 1], np.float32), r"IDF of token 1 is -1\.0"),
         (np.array([1, 1, 1, 1, np.nan], np.float32), "IDF of token 4 is nan"),
         (np.array([np.inf, 1, 1, 1, 1], np.float32), "IDF of token 0 is inf"),
     ],
@@ -119,20 +117,14 @@ def test_a_bundle_without_weights_is_as_it_was_before_there_were_any(tiny_bundle
     assert "idf.npy" not in tiny_bundle.manifest.files
 
 
-@pytest.mark.parametrize(
-    ("content", "found"),
-    [
-        (np.ones(399, np.float32), r"float32 of shape (399,) instead of float32 of shape (400,)"),
-        (np.full(400, np.nan, np.float32), "the IDF of token 0 is nan"),
-    ],
-)
-def test_weights_that_can_not_be_used_are_refused(damaged: Path, content: Any, found: str) -> None:
-    np.save(damaged / "idf.npy", content)
+def test_weights_that_can_not_be_used_are_refused(damaged: Path) -> None:
+    np.save(damaged / "idf.npy", np.ones(399, np.float32))
     resign(damaged)
-    message = "idf.npy: unusable IDF weights: expected 400 positive float32 values, found "
-    assert f"{message}{found}" in refused(damaged)
+    found = "found float32 of shape (399,) instead of float32 of shape (400,)"
+    message = f"idf.npy: unusable IDF weights: expected 400 positive float32 values, {found}"
+    assert message in refused(damaged)
     (problem,) = verify_bundle(damaged)
-    assert str(problem).startswith(f"{message}{found}")
+    assert str(problem).startswith(message)
 
 
 @pytest.mark.parametrize(

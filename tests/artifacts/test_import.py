@@ -224,7 +224,6 @@ MOMENT = datetime.datetime(2024, 5, 31, 12, 30, 0, 500_000, tzinfo=UTC)
     ("values", "kind", "found"),
     [
         ([MOMENT.date()], pa.date32(), "2024-05-31"),
-        ([MOMENT.date()], pa.date64(), "2024-05-31"),
         ([MOMENT], pa.timestamp("ns", tz="Europe/Berlin"), "2024-05-31T12:30:00.500000+00:00"),
         ([MOMENT.replace(tzinfo=None)], pa.timestamp("ms"), "2024-05-31T12:30:00.500000"),
         ([1_717_158_600_500_000_001], pa.timestamp("ns"), "2024-05-31T12:30:00.500000"),
@@ -239,7 +238,6 @@ MOMENT = datetime.datetime(2024, 5, 31, 12, 30, 0, 500_000, tzinfo=UTC)
         ([{"a": {"b": [1]}}], None, {"a": {"b": [1]}}),
         ([[("k", MOMENT.date())]], pa.map_(pa.string(), pa.date32()), {"k": "2024-05-31"}),
         ([0.1], pa.float32(), 0.1),
-        ([12.99], pa.float32(), 12.99),
         ([1e20], pa.float32(), 1e20),
         ([0.1], pa.float64(), 0.1),
         (np.array([12.99], np.float16), pa.float16(), 12.99),
@@ -266,7 +264,6 @@ def test_values_become_json(path: Path, values: Any, kind: Any, found: Any, no_p
         ([{"bytes": b"\x89PNG"}], None, "4 bytes are no text"),
         ([float("inf")], None, "inf is no number of JSON"),
         ([Decimal("0.12345678901234567890")], None, "more digits than a number of JSON keeps"),
-        ([datetime.timedelta(1)], None, "timedelta has no form in JSON"),
         ([1], pa.duration("ns"), "timedelta has no form in JSON"),
         ([10**18], pa.timestamp("us"), 'row 1: column "x": '),
         ([[(1, 2)]], pa.map_(pa.int8(), pa.int8()), "a key must be a text, found 1"),
@@ -307,7 +304,7 @@ def test_bad_rows_are_named(path: Path, rows: list[dict[str, Any]], says: str, k
 
 
 def test_a_row_beyond_the_bounds_is_named(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lightretriever.artifacts.corpus.lines.MAX_DOCUMENT_BYTES", 80)
+    monkeypatch.setattr("lightretriever.artifacts.documents.document.MAX_DOCUMENT_BYTES", 80)
     parquet(path, [{"text": "short"}, {"text": "x" * 80}])
     assert "table, row 2: a line has at most 80 bytes" in refused(path, Columns())
     assert imported(path, Columns(), skip_bad=True)[1].documents == 1
@@ -337,20 +334,16 @@ def test_columns_that_no_table_has_are_named(path: Path) -> None:
         (b'text,n\n"a,1\nb,2\n', "line 2: unexpected end of data; are all quotes in pairs?"),
         (b'text,n\n"a"b,1\n', "line 2: ',' expected after"),
         (b"text,n\nf\xfcr,1\n", "line 2: not UTF-8 (byte 0xfc); convert it, as by `iconv"),
-        ("text,n\n".encode("utf-16"), "this is UTF-16"),
         (b"Some notes\n\nof mine", 'there is no column "n"; there are "Some notes"'),
-        (b'[{"text": "a", "n": 1}, {"text"', "behind row 1: not JSON"),
         (b'[{"text": "a", "n": 1}', "behind row 1: not JSON"),
         (b'[{"text": "a", "n": 1}] x', "something stands behind the end of the array"),
         (b'[{"text": "a", "n": 1, "n": 2}]', 'row 1: the key "n" stands twice'),
         (b'{"text": "a", "n": 1}\n\n{"text": NaN}', "line 3: not JSON: NaN"),
         (b'{"text": "a\\ud800", "n": 1}', "line 1: not JSON"),
         (b"PAR1\x15\x04" + b"x" * 100, "can't be read: Parquet magic bytes not found"),
-        (b"PAR1" + b"x" * 100, "can't be read: Parquet magic bytes not found"),
         (b"ARROW1\0\0" + b"x" * 100, "can't be read: "),
         (b"\xff\xff\xff\xff\x08\x01\0\0" + b"x" * 100, "can't be read: "),
         (b"PK\x03\x04", "this is zip, which is not read. Unpack it by `unzip`"),
-        (b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),
     ],
 )
 def test_bad_files_are_named(path: Path, tmp_path: Path, content: bytes, says: str) -> None:
@@ -359,15 +352,6 @@ def test_bad_files_are_named(path: Path, tmp_path: Path, content: bytes, says: s
     assert says in message
     assert ".." not in message.replace("...", "")
     assert "No such file" in refused(tmp_path / "gone", Columns())
-
-
-def test_nameless_columns_of_csv_are_numbered(path: Path) -> None:
-    path.write_text(",text\n0,a\n\n1,b\n")  # as pandas writes its index
-    documents, _ = imported(path, Columns())
-    assert documents == [
-        {"_id": "1", "title": "", "text": "a", "column 1": "0"},
-        {"_id": "2", "title": "", "text": "b", "column 1": "1"},
-    ]
 
 
 def test_the_command_counts_what_it_leaves_out(tmp_path: Path) -> None:
@@ -408,11 +392,9 @@ def test_without_pyarrow_the_extra_is_named(
     assert "pip install 'lightretriever-search[import]'" in done.stderr
 
 
-@pytest.mark.parametrize("digits", ["1234567890123456789", "9223372036854775807", "-9223372036854775808"])
-def test_whole_numbers_of_19_digits_are_kept(path: Path, digits: str) -> None:
-    path.write_text(f"text,n\na,{digits}\n")
-    ((document,), _) = imported(path, Columns(number=("n",)))
-    assert document["n"] == int(digits)
+def test_whole_numbers_of_19_digits_are_kept(path: Path) -> None:
+    path.write_text("text,n\na,9223372036854775807\na,-9223372036854775808\n")
+    assert [one["n"] for one in imported(path, Columns(number=("n",)))[0]] == [2**63 - 1, -(2**63)]
 
 
 def test_a_saved_dataset_whose_state_names_no_file_gets_one_line(tmp_path: Path) -> None:
@@ -481,10 +463,10 @@ TENT = {"_id": "1", "title": "", "text": "A light tent"}
         ("_id,text,a;b;c;d\n1,A light tent,x\n", {**TENT, "a;b;c;d": "x"}),
         ('_id, "text", n\n1, "A light tent", 5\n', {**TENT, "n": "5"}),
         ('_id, text\n1, "A tent, light"\n', {**TENT, "text": "A tent, light"}),
-        ("_id,text\r1,A light tent\r", TENT),
         ("_id;text\r1;A light tent", TENT),
         ('_id,text\r1,"A light\rtent"\r', {**TENT, "text": "A light\ntent"}),
         ("_id,text,\n1,A light tent,\n", TENT),
+        (",text\n\n0,A light tent\n", {**TENT, "column 1": "0"}),  # as pandas writes its index
         ("text\nA light tent, for two\n", {**TENT, "text": "A light tent, for two"}),
         ('text\n"A light tent; for two"\n', {**TENT, "text": "A light tent; for two"}),
         ("_id,text\n1, A light tent\n", {**TENT, "text": " A light tent"}),
@@ -522,15 +504,8 @@ def test_what_is_no_delimiter_is_refused(path: Path, tmp_path: Path, given: str)
 
 
 @pytest.mark.parametrize("text", ["", None])
-@pytest.mark.parametrize("kind", ["csv", "json", "parquet"])
-def test_a_row_with_a_title_alone_is_a_document(path: Path, text: str | None, kind: str) -> None:
-    rows = [{"title": "Tent", "text": text}, {"title": "Stove", "text": "A gas stove"}]
-    if kind == "csv":
-        path.write_text('title,text\nTent,""\nStove,A gas stove\n')
-    elif kind == "json":
-        path.write_text(json.dumps(rows))
-    else:
-        parquet(path, rows)
+def test_a_row_with_a_title_alone_is_a_document(path: Path, text: str | None) -> None:
+    path.write_text(json.dumps([{"title": "Tent", "text": text}, {"title": "Stove", "text": "A gas stove"}]))
     documents, written = imported(path, Columns(), skip_bad=True)
     assert documents[0] == {"_id": "1", "title": "Tent", "text": ""}
     assert (len(documents), written.skipped) == (2, 0)

@@ -191,7 +191,6 @@ def without_lucene(record: dict[str, Any]) -> None:
         (lambda r: r["sparse"].update(vocabulary="both", language="klingon"), "sparse.language"),
         (lambda r: r["sparse"].update(vocabulary="letters"), "sparse.vocabulary"),
         (lambda r: r["sparse"].update(accelerate=True), "sparse.accelerate"),
-        (lambda r: r["sparse"].update(words=True), "sparse.words"),
         (lambda r: r["sparse"].update(token_factor=0), "sparse.token_factor"),
         (lambda r: r.update(fusion={"dense": 0.5, "bm25": 0.5}), "fusion.bm25"),
     ],
@@ -217,10 +216,3 @@ def test_ids_are_hashed_in_order() -> None:
         ids.add(more)
     assert ids.hex() == hashlib.sha256("a\nb\nü".encode()).hexdigest() != IdsHash(["b", "a", "ü"]).hex()
     assert ids.count == 3
-
-
-def test_a_missing_folder_and_a_missing_manifest_are_named(tmp_path: Path) -> None:
-    with pytest.raises(BundleError, match="none: there is no such folder"):
-        read_manifest(tmp_path / "none")
-    with pytest.raises(BundleError, match=r"manifest\.json: the manifest can't be read: No such file"):
-        read_manifest(tmp_path)

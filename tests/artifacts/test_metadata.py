@@ -1,7 +1,7 @@
 """Values of declared fields: what is taken, what is refused, and in which form the index gets it."""
 
 import pytest
-from lightretriever.artifacts.corpus.fields import FieldKind, indexed_values, milliseconds
+from lightretriever.artifacts.documents.fields import FieldKind, indexed_values, milliseconds
 
 FIELDS: dict[str, FieldKind] = {"source": "keyword", "year": "number", "published": "date"}
 
@@ -28,7 +28,6 @@ def test_values(document: dict[str, object], values: list[tuple[int, str]]) -> N
     [
         ({"source": 3}, 'field "source": expected a text, found 3'),
         ({"source": ["a", {"b": 1}]}, "expected a text, found {'b': 1}"),
-        ({"source": [["a"]]}, "expected a text"),
         ({"source": "x" * 40_000}, "at most 32,766 bytes, this one has 40,000"),
         ({"source": "\ud800"}, "not valid Unicode"),
         ({"year": "2020"}, "field \"year\": expected a number, found '2020'"),
@@ -39,7 +38,6 @@ def test_values(document: dict[str, object], values: list[tuple[int, str]]) -> N
         ({"published": "last year"}, "found 'last year'"),
         ({"published": "2020-13-01"}, "expected a date"),
         ({"published": "2024-05-31+02:00"}, "found '2024-05-31+02:00'"),
-        ({"published": "2024-05-31-05:00"}, "expected a date"),
         ({"published": "2024-05-31_12:00"}, "expected a date"),
         ({"published": "2024-W22"}, "expected a date"),
     ],

@@ -82,7 +82,6 @@ def test_two_neighbours_do_not_fit_into_one(text: str, words: int) -> None:
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ("", []),
         (" \n\n", []),
         ("one two three", ["one two three"]),
         ("one two\n\nthree four\n\nfive six", ["one two\n\nthree four", "five six"]),

@@ -48,7 +48,6 @@ def test_options_override_the_file_and_none_does_not(path: Path) -> None:
         ("refine.temperature", math.inf, r"refine\.temperature: Input should be a finite number"),
         ("refine.seed", -1, r"refine\.seed: .*greater than or equal to 0"),
         ("refine.seed", 2**63, r"refine\.seed: .*less than 9223372036854775808"),
-        ("index.words", True, r"index\.words: Extra inputs are not permitted"),
         ("index.vocabulary", "letters", r"index\.vocabulary: .*'tokens', 'words' or 'both'"),
         ("index.language", "klingon", r"index\.language: .*'english'"),
         ("index.token_factor", 0, r"index\.token_factor: .*greater than 0"),

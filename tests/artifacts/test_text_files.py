@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from lightretriever.artifacts.cli.runner import ErrorObject
 from lightretriever.artifacts.corpus.beir import Corpus
-from lightretriever.artifacts.corpus.bounds import MAX_DOCUMENT_BYTES
 from lightretriever.artifacts.corpus.folder import title_and_text, write_text_corpus
 from lightretriever.artifacts.corpus.output import CorpusSummary
 from lightretriever.artifacts.corpus.passages import WordLimit
+from lightretriever.artifacts.documents.bounds import MAX_DOCUMENT_BYTES
 from lightretriever.artifacts.errors import CorpusError, DiskError, readable
 
 from tests.artifacts.signals import signal_after
@@ -104,16 +104,10 @@ def test_the_same_files_give_the_same_bytes(folder: Path, tmp_path: Path) -> Non
         ("text\n<h2>Steps</h2>", "name", "text\n<h2>Steps</h2>"),
         ("My title\n---\ntext", "My title", "text"),
         ("text\n\nMy title\n---\ntext", "name", "text\n\nMy title\n---\ntext"),
-        ("- item\n---\ntext", "name", "- item\n---\ntext"),
-        ("```sh\n# a comment\n```\n# Title", "Title", "```sh\n# a comment\n```"),
-        ("~~~\n```\n# a comment\n~~~\n# Title", "Title", "~~~\n```\n# a comment\n~~~"),
-        ("Title\n=====\ntext", "Title", "text"),
         ("#hashtag\n#\n# ", "name", "#hashtag\n#\n# "),
-        ("# Only a title", "Only a title", ""),
         ("   ###### \t six \t### \t\ntext", "six", "text"),
         ("# # not closed #not", "# not closed #not", ""),
         ("# C# ##", "C#", ""),
-        ("# #a#", "#a#", ""),
         ("text\n\nA title\nof two lines\n===\nmore", "A title of two lines", "text\n\nmore"),
         ("> # quoted\n\n- # listed\n\n# T", "T", "> # quoted\n\n- # listed\n"),
         ("# ##\t\n# second", "second", "# ##\t"),
@@ -194,9 +188,7 @@ def test_bad_files_are_left_out_on_request_and_counted(folder: Path, tmp_path: P
     ("target", "reason"),
     [
         ("{tmp}/secret.txt", "a link out of the folder; it is not followed"),
-        ("../secret.txt", "a link out of the folder; it is not followed"),
         ("sub/up/../../../secret.txt", "a link out of the folder; it is not followed"),
-        ("/proc/self/environ", "a link out of the folder; it is not followed"),
         ("/dev/zero", "a link out of the folder; it is not followed"),
         (".hidden.md", "a link to a hidden file; it is not followed"),
         (".git/d.md", "a link to a hidden file; it is not followed"),
@@ -231,25 +223,18 @@ def test_a_link_within_the_folder_is_followed(folder: Path, tmp_path: Path) -> N
 
 
 def test_the_summary_and_errors_are_json_on_request(folder: Path, tmp_path: Path) -> None:
-    output = tmp_path / "corpus.jsonl.gz"
+    """Also where a path is no text."""
+    output, told = tmp_path / os.fsdecode(b"\xfc.jsonl.gz"), f"{tmp_path}/\\xfc.jsonl.gz"
     done = run(folder, output, "--words", "14", "--json")
+    assert done.returncode == 0, done.stderr
     summary = CorpusSummary.model_validate_json(done.stdout)
-    assert (summary.path, summary.documents, summary.texts, summary.skipped) == (str(output), 6, 4, 0)
+    assert (summary.path, summary.documents, summary.texts, summary.skipped) == (told, 6, 4, 0)
     assert summary.bytes == output.stat().st_size
     done = run(folder, output, "--json")
     error = ErrorObject.model_validate_json(done.stdout).error
     assert (done.returncode, error.kind, error.status) == (2, "CorpusError", 2)
-    assert error.message == f"{output}: exists already."
-
-
-def test_a_path_that_is_no_text_is_text_in_json(folder: Path, tmp_path: Path) -> None:
-    output = tmp_path / os.fsdecode(b"\xfc.jsonl")
-    done = run(folder, output, "--json")
-    assert done.returncode == 0, done.stderr
-    assert CorpusSummary.model_validate_json(done.stdout).path == f"{tmp_path}/\\xfc.jsonl"
-    error = ErrorObject.model_validate_json(run(folder, output, "--json").stdout).error
-    assert error.message == f"{tmp_path}/\\xfc.jsonl: exists already."
-    assert run(folder, output, "--overwrite").stdout.startswith(f"{tmp_path}/\\xfc.jsonl: 4 documents")
+    assert error.message == f"{told}: exists already."
+    assert run(folder, output, "--overwrite").stdout.startswith(f"{told}: 4 documents")
 
 
 @pytest.mark.parametrize(

@@ -155,9 +155,9 @@ def test_damage_of_the_manifest_is_found_or_changes_nothing(damaged: Path, damag
 
 def test_a_missing_bundle_is_a_problem(tmp_path: Path) -> None:
     (problem,) = found_in(tmp_path / "none")
-    assert "there is no such folder" in problem.found
+    assert "none: there is no such folder" in problem.found
     (problem,) = found_in(tmp_path)
-    assert "can't be read" in problem.found
+    assert "manifest.json: the manifest can't be read: No such file" in problem.found
 
 
 @pytest.mark.parametrize("file", ["extra.txt", "tables/more.npy"])
@@ -221,10 +221,7 @@ def vectors(count: int, dimension: int) -> Callable[[Path], None]:
         (table(np.ones((400, 16), np.float32)), TABLE, "wrong number type", "float16", "float32"),
         *((table(rows), TABLE, TABLE, None, "") for rows in (np.ones(5), np.ones((400, 16)), np.array([b"text"]))),
         (table_with_nan, TABLE, "row 17 is not finite", None, ""),
-        *(
-            (tokenizer(size), "tokenizer.json", "tables/default.npy, tables/fact.npy", "400", str(size))
-            for size in (399, 350)
-        ),
+        (tokenizer(399), "tokenizer.json", "tables/default.npy, tables/fact.npy", "400", "399"),
         (
             lambda bundle: (bundle / "tokenizer.json").write_text("{}", encoding="utf-8"),
             *("tokenizer.json", "", None, "not a tokenizer.json"),

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pytest
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.cluster.push import push
-from lightretriever.artifacts.corpus.fields import FieldKind
+from lightretriever.artifacts.documents.fields import FieldKind
 from lightretriever.artifacts.sparse.vocabulary import VocabularyKind
 from lightretriever.service.backends.base import Backends, EncodedQuery, Leg, ScoredDocuments
 from lightretriever.service.backends.local import open_local

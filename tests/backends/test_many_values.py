@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from lightretriever.artifacts.cluster.push import push
-from lightretriever.artifacts.corpus.bounds import MAX_COUNTED
+from lightretriever.artifacts.documents.bounds import MAX_COUNTED
 from lightretriever.service.errors import InvalidRequestError
 from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine

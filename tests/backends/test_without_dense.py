@@ -13,7 +13,7 @@ from lightretriever.artifacts.bundle.verify import verify_bundle
 from lightretriever.artifacts.cluster.aliases import read_meta
 from lightretriever.artifacts.cluster.live import LiveIndex
 from lightretriever.artifacts.cluster.push import push
-from lightretriever.artifacts.corpus.beir import Document, read_document
+from lightretriever.artifacts.documents.document import Document, read_document
 from lightretriever.artifacts.errors import BundleError, UnencodedError
 from lightretriever.artifacts.live.documents import Change
 from lightretriever.artifacts.live.upsert import upsert

@@ -6,7 +6,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,10 +23,10 @@ from lightretriever.service.schemas import SearchResponse
 from llama_index.core.schema import MetadataMode, QueryBundle, TextNode
 
 from tests.client.scripted import FOUND, Scripted, answer, problem
+from tests.service.process import ROOT
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).resolve().parents[2]
 QUERY = "play music"
 MODULE = "lightretriever.service.client.adapters.haystack"
 ONCE = Retries(attempts=1)

@@ -16,18 +16,16 @@ from lightretriever.service.client import AnswerError, ClientError, SearchClient
 from lightretriever.service.client.adapters import haystack, langchain, llama_index
 from lightretriever.service.client.hits import SCORES
 from lightretriever.service.client.writes import document_of
-from lightretriever.service.http.api_keys import new_key
 from llama_index.core.schema import TextNode
 
 from tests.live.test_upsert import Place
 from tests.service.live import live_bundles
 from tests.support.keys import keys_file
 from tests.support.tiny import make_tiny_bundle
+from tests.support.written import ENTRIES, KEY, READER
 
 pytestmark = pytest.mark.slow
 
-KEY, ENTRY = new_key("both", ["search", "admin"])
-READER, READS = new_key("reader", ["search"])
 MODULE = "lightretriever.service.client.adapters.haystack"
 TEXT = "A zebra plays the xylophone."
 FIELDS = {"title": "Zebra", "year": 2026}
@@ -42,7 +40,7 @@ Delete = Callable[[list[str]], Any]
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("adapters")
     bundle = make_tiny_bundle(folder / "tiny", fields={"year": "number"})
-    with live_bundles(bundle.path, live=folder / "live", api_keys_file=keys_file(folder, ENTRY, READS)) as url:
+    with live_bundles(bundle.path, live=folder / "live", api_keys_file=keys_file(folder, *ENTRIES)) as url:
         yield url
 
 
@@ -128,7 +126,7 @@ def test_a_key_for_reading_is_told_what_it_lacks(library: str, url: str, monkeyp
 def test_a_service_with_a_model_encodes_what_is_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, KEY)
     place = Place(tmp_path, "expand")
-    own = {"live": tmp_path / "live", "api_keys_file": keys_file(tmp_path, ENTRY), "recipe": place.recipe}
+    own = {"live": tmp_path / "live", "api_keys_file": keys_file(tmp_path, *ENTRIES), "recipe": place.recipe}
     with (
         live_bundles(place.bundle.path, **own) as url,
         SearchClient(url, api_key=KEY, timeout_s=120) as client,

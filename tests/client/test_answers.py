@@ -146,12 +146,3 @@ def test_fields_that_a_newer_problem_has_are_passed_over(make: Maker) -> None:
     errors = [{"field": "k", "message": "m", "value": 3, "remedy": "r"}]
     error, _ = failure(make, AnswerError, problem(422, "newer_kind", errors=errors))
     assert (error.kind, error.errors[0].message) == ("newer_kind", "m")
-
-
-def test_the_key_is_sent(make: Maker) -> None:
-    with Scripted(answer()) as server:
-        for key in (None, "a-key"):
-            with make(server.url, api_key=key) as client:
-                client.search("music")
-    assert [request["headers"].get("authorization") for request in server.seen] == [None, "Bearer a-key"]
-    assert "a-key" not in repr(client.__dict__)

@@ -7,7 +7,6 @@ import httpx2
 import pytest
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.client import AnswerError, ClientError
-from lightretriever.service.http.api_keys import new_key
 from lightretriever.service.schemas import (
     BatchRequest,
     EncodeRequest,
@@ -23,10 +22,9 @@ from tests.client.both import Client, Maker
 from tests.client.scripted import FOUND, Scripted, answer, problem
 from tests.service.live import live_bundles
 from tests.support.keys import keys_file
+from tests.support.written import ENTRIES, KEY, READER
 
 ODD_IDS = ("music", 'odd id/with "quotes" & ünï', ".", "..", "../info", "a%2Fb", "50%", "?k=1", "#x", "a\nb", "🎵")
-KEY, ENTRY = new_key("both", ["search", "admin"])
-SEARCH_KEY, SEARCH_ENTRY = new_key("searcher", ["search"])
 
 
 def untimed(response: SearchResponse) -> dict[str, object]:
@@ -68,6 +66,7 @@ def test_only_what_was_set_is_sent(make: Maker) -> None:
         client.search(SearchRequest(query="music", fusion=LinearFusion()))
     first, second = (json.loads(request["body"]) for request in server.seen)
     assert first == {"query": "music", "k": 7}
+    assert "authorization" not in server.seen[0]["headers"]
     assert second["fusion"]["method"] == "linear"
 
 
@@ -150,18 +149,19 @@ def test_info_and_readiness(client: Client, url: str, tiny_bundle: Bundle) -> No
 
 
 def test_reload_and_keys(make: Maker, tiny_bundle: Bundle, tmp_path: Path) -> None:
-    with live_bundles(tiny_bundle.path, api_keys_file=keys_file(tmp_path, ENTRY, SEARCH_ENTRY)) as url:
+    with live_bundles(tiny_bundle.path, api_keys_file=keys_file(tmp_path, *ENTRIES)) as url:
         with make(url, api_key=KEY, timeout_s=120) as client:
             reloaded = client.reload()
             assert not reloaded.swapped
             assert reloaded.bundle.version == tiny_bundle.manifest.digest
             assert client.search("music").hits
+            assert KEY not in repr(client.__dict__)
         for key, status, kind in ((None, 401, "unauthorized"), ("wrong", 401, "unauthorized")):
             with make(url, api_key=key, timeout_s=120) as client, pytest.raises(AnswerError) as error:
                 client.search("music")
             assert (error.value.status, error.value.kind) == (status, kind)
             assert "wrong" not in str(error.value)
-        with make(url, api_key=SEARCH_KEY, timeout_s=120) as client, pytest.raises(AnswerError) as error:
+        with make(url, api_key=READER, timeout_s=120) as client, pytest.raises(AnswerError) as error:
             client.reload()
         assert (error.value.status, error.value.kind) == (403, "forbidden")
         assert error.value.request_id

@@ -12,7 +12,6 @@ import httpx2
 import pytest
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.client.render import show
-from lightretriever.service.http.api_keys import new_key
 from lightretriever.service.schemas import SearchResponse
 from rich.console import Console
 
@@ -20,9 +19,9 @@ from tests.client.scripted import FOUND, Scripted, answer, hang_up, problem
 from tests.service.live import live_bundles
 from tests.support.commands import Done, run_command
 from tests.support.keys import keys_file
+from tests.support.written import ENTRIES, KEY
 
 ROOT = Path(__file__).resolve().parents[2]
-KEY, ENTRY = new_key("searcher", ["search"])
 
 
 def search(*arguments: str) -> Done:
@@ -121,7 +120,7 @@ def test_a_service_that_fails_or_is_away() -> None:
 
 @pytest.mark.slow
 def test_address_and_key_from_the_environment(tiny_bundle: Bundle, tmp_path: Path) -> None:
-    with live_bundles(tiny_bundle.path, api_keys_file=keys_file(tmp_path, ENTRY)) as url:
+    with live_bundles(tiny_bundle.path, api_keys_file=keys_file(tmp_path, *ENTRIES)) as url:
         assert search_apart("music", LIGHTRETRIEVER_URL=url, LIGHTRETRIEVER_API_KEY=KEY).returncode == 0
         assert search_apart("music", "--url", url, "--api-key", KEY).returncode == 0
         done = search_apart("music", LIGHTRETRIEVER_URL=url, LIGHTRETRIEVER_API_KEY="wrong-key")
@@ -199,23 +198,18 @@ def test_an_explanation_has_a_line_for_each_word() -> None:
     assert lines(word("terminal", -0.0015724, -1.2344e-05))[1] == "     terminal  -0.001572 -1.234e-05"
 
 
-def test_explain_is_a_field_of_the_request() -> None:
-    with Scripted(answer()) as server:
-        assert search("music", "--url", server.url, "--explain", "--json").returncode == 0
-    assert [json.loads(seen["body"]) for seen in server.seen] == [{"query": "music", "explain": True}]
-
-
 def test_a_hit_without_title_or_text_is_named_by_its_id() -> None:
     assert rendered(hit()).splitlines()[:2] == ["  1. a", "     1.0000  dense 0.5 #1  sparse –"]
     assert "  1. a" in rendered(hit(title="", text="t", tags=["x"], n=None)).splitlines()
 
 
-def test_the_part_of_a_text_with_the_query_is_asked_for_and_shown() -> None:
+def test_the_part_of_a_text_with_the_query_is_asked_for_but_as_json_and_shown() -> None:
     with Scripted(answer(), answer()) as server:
         assert search("music", "--url", server.url).returncode == 0
-        assert search("music", "--url", server.url, "--json").returncode == 0
-    bodies = [json.loads(seen["body"]) for seen in server.seen]
-    assert bodies == [{"query": "music", "snippets": {"fields": ["text"], "length": 300}}, {"query": "music"}]
+        assert search("music", "--url", server.url, "--json", "--explain").returncode == 0
+    shown, whole = (json.loads(seen["body"]) for seen in server.seen)
+    assert shown == {"query": "music", "snippets": {"fields": ["text"], "length": 300}}
+    assert whole == {"query": "music", "explain": True}
     snippet = {"text": "plays music\x1b[2J\non", "start": 4, "marks": [[6, 11]]}
     (first,) = hit(text="and plays music...")["hits"]
     found = {**first, "snippets": {"text": snippet}}

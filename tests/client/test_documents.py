@@ -11,17 +11,14 @@ import pytest
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.client import AnswerError, AsyncSearchClient, ClientError, Retries
 from lightretriever.service.client.calls import Line
-from lightretriever.service.http.api_keys import new_key
 from lightretriever.service.schemas import DocumentLine
 
 from tests.client.both import Client, Maker
 from tests.client.scripted import Scripted, Step, answer, problem
 from tests.service.live import live_bundles
 from tests.support.keys import keys_file
+from tests.support.written import ENTRIES, KEY, NEW, READER
 
-KEY, ENTRY = new_key("both", ["search", "admin"])
-READER, READS = new_key("reader", ["search"])
-NEW = {"title": "Zebra", "text": "A zebra plays the xylophone."}
 WHOLE: dict[str, Any] = {"fields": NEW, "vector": np.full(16, 0.25, np.float32), "impacts": {"300": np.int64(5)}}
 BODY = 20_000
 
@@ -29,7 +26,7 @@ BODY = 20_000
 @pytest.fixture(scope="module")
 def writable(tiny_bundle: Bundle, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("documents")
-    keys = keys_file(folder, ENTRY, READS)
+    keys = keys_file(folder, *ENTRIES)
     served = live_bundles(tiny_bundle.path, live=folder / "live", api_keys_file=keys, max_body_bytes=BODY)
     with served as url:
         yield url

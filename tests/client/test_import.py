@@ -3,12 +3,12 @@
 import subprocess
 import sys
 from importlib.metadata import packages_distributions
-from pathlib import Path
 
 import pytest
 from packaging.utils import canonicalize_name
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.service.process import ROOT
+
 SERVER_SIDE = ("numpy", "faiss", "jnius", "fastapi", "starlette", "uvicorn", "tokenizers", "torch", "typer", "rich")
 
 LOADED = f"""

@@ -9,7 +9,6 @@ import threading
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from http.server import BaseHTTPRequestHandler
-from pathlib import Path
 from time import sleep
 
 import pytest
@@ -18,8 +17,8 @@ from lightretriever.service.schemas import SearchRequest
 
 from tests.client.both import Client, Maker, Query
 from tests.client.scripted import FOUND, Scripted, answer, in_time, problem, stall_until
+from tests.service.process import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 WORDS = ("play music", "text editor", "chess games", "network", "Ελληνικά", "parser", "terminal")
 SIZE, CONCURRENCY = 3, 2
 BATCH = answer({"results": [FOUND] * SIZE})

@@ -10,10 +10,9 @@ import httpx2
 import pytest
 
 from tests.client.scripted import FOUND, Scripted, answer
-from tests.service.process import is_ready
+from tests.service.process import ROOT, is_ready
 from tests.support.waiting import free_port, wait_until
 
-ROOT = Path(__file__).resolve().parents[2]
 CHINESE = "庆祝"
 DISK = "error: The output can't be written: No space left on device. Send it to another place.\n"
 

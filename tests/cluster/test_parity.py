@@ -12,6 +12,7 @@ from lightretriever.artifacts.bundle.archive import unpack
 from lightretriever.artifacts.bundle.batches import EncodedBatch
 from lightretriever.artifacts.bundle.manifest import LiveInfo
 from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.cluster.client import Cluster
 from lightretriever.artifacts.cluster.push import push
 from lightretriever.artifacts.live.compact import write_again
 from lightretriever.service.observability.metrics import StageClock
@@ -20,7 +21,7 @@ from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.serving.demo import ARCHIVE
 from lightretriever.service.settings import Settings
 
-from tests.support.cluster import connected, remove_indexes
+from tests.support.cluster import served_by
 
 NAME = f"parity-{os.getpid()}"
 DOCUMENTS = 1000
@@ -39,19 +40,16 @@ def first_documents(whole: Bundle, path: Path) -> Bundle:
 
 
 @pytest.fixture(scope="module")
-def engines(opensearch: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[SearchEngine, SearchEngine]]:
+def engines(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[SearchEngine, SearchEngine]]:
     folder = tmp_path_factory.mktemp("demo")
     unpack(ARCHIVE, folder / "whole")
     bundle = first_documents(Bundle.open(folder / "whole"), folder / "bundle")
-    with connected(opensearch) as cluster:
-        push(bundle, cluster, NAME, replicas=0, skipped=int, written=int)
-    there = {"backend": "opensearch", "opensearch_url": opensearch, "opensearch_index": NAME}
+    push(bundle, cluster, NAME, replicas=0, skipped=int, written=int)
     with (
         SearchEngine.open(bundle, Settings(deadline_ms=60_000)) as local,
-        SearchEngine.open(bundle, Settings.model_validate({"deadline_ms": 60_000, **there})) as remote,
+        SearchEngine.open(bundle, served_by(cluster, NAME)) as remote,
     ):
         yield local, remote
-    remove_indexes(opensearch, NAME)
 
 
 @pytest.fixture(scope="module")

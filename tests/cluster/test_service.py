@@ -17,7 +17,7 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.writer import write_query_bundle
 from lightretriever.artifacts.cluster.client import Cluster
 from lightretriever.artifacts.cluster.push import push
-from lightretriever.artifacts.corpus.fields import FieldKind
+from lightretriever.artifacts.documents.fields import FieldKind
 from lightretriever.artifacts.errors import BundleError
 from lightretriever.service.collections.swap import EngineHolder
 from lightretriever.service.errors import (
@@ -35,7 +35,7 @@ from lightretriever.service.settings import Settings
 from tests.service.live import live, warm
 from tests.service.process import ROOT
 from tests.support.asking import agree, without_times
-from tests.support.cluster import Proxy, connected, proxied, remove_indexes, served_by
+from tests.support.cluster import Proxy, proxied, served_by
 from tests.support.tiny import make_tiny_bundle, tiny_documents
 from tests.support.waiting import wait_until
 
@@ -58,15 +58,8 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 
 
 @pytest.fixture(scope="module")
-def cluster(opensearch: str, bundle: Bundle) -> Iterator[Cluster]:
-    with connected(opensearch) as cluster:
-        push(bundle, cluster, NAME, shards=2, replicas=0, skipped=int, written=int)
-        yield cluster
-    remove_indexes(opensearch, NAME)
-
-
-@pytest.fixture(scope="module")
-def settings(cluster: Cluster) -> Settings:
+def settings(bundle: Bundle, cluster: Cluster) -> Settings:
+    push(bundle, cluster, NAME, shards=2, replicas=0, skipped=int, written=int)
     return served_by(cluster, NAME, warm_up_queries=3, watch_s=0.2)
 
 
@@ -298,12 +291,12 @@ def test_a_swap_that_fails_in_passing_is_tried_again(
         wait_until(lambda: holder.engine.parts.index == other)
 
 
-def test_the_command_serves_a_query_bundle(bundle: Bundle, cluster: Cluster, tmp_path: Path) -> None:
+def test_the_command_serves_a_query_bundle(bundle: Bundle, settings: Settings, tmp_path: Path) -> None:
     folder = write_query_bundle(bundle, tmp_path / "query").path
     command = str(Path(sys.executable).with_name("lightretriever"))
     program = [command, "serve", str(folder), "--port", "0", "--backend", "opensearch"]
     environment = {**os.environ, "LIGHTRETRIEVER_WARM_UP_QUERIES": "3", "LIGHTRETRIEVER_DEADLINE_MS": "60000"}
-    where = ["--opensearch-url", cluster.name, "--index", NAME, "--workers", "1"]
+    where = ["--opensearch-url", str(settings.opensearch_url), "--index", NAME, "--workers", "1"]
     with subprocess.Popen([*program, *where], cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None

@@ -129,14 +129,6 @@ def test_openshift_takes_the_pods_without_a_user(values: dict[str, Any], tmp_pat
     assert pod["securityContext"] == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
 
 
-def test_security_contexts_may_be_others(tmp_path: Path) -> None:
-    values = {**COPY, "securityContext": {"readOnlyRootFilesystem": False}}
-    pod = render(values, tmp_path)["Deployment"]["spec"]["template"]["spec"]
-    for container in (*pod["containers"], *pod["initContainers"]):
-        assert container["securityContext"]["readOnlyRootFilesystem"] is False
-        assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
-
-
 @pytest.mark.parametrize(
     ("values", "scheme"),
     [({}, "http"), ({"settings": {"tls_certificate_file": "/tls/tls.crt"}}, "https"), ({"scheme": "https"}, "https")],
@@ -149,12 +141,6 @@ def test_who_asks_for_health_and_metrics_speaks_as_the_service_does(
     for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
         assert container[probe]["httpGet"]["scheme"] == scheme.upper()
     assert manifests["ServiceMonitor"]["spec"]["endpoints"][0]["scheme"] == scheme
-
-
-def test_the_command_may_be_another(tmp_path: Path) -> None:
-    assert "args" not in container_of(render(CLAIM, tmp_path))
-    args = ["serve", "notes=/bundle/notes", "shop=/bundle/shop", "--host", "0.0.0.0"]
-    assert container_of(render({**CLAIM, "args": args}, tmp_path))["args"] == args
 
 
 def test_the_public_address_has_the_public_paths_alone(tmp_path: Path) -> None:
@@ -212,6 +198,10 @@ def test_containers_have_no_rights(tmp_path: Path) -> None:
             "capabilities": {"drop": ["ALL"]},
         }
         assert container["resources"]["limits"]["memory"]
+    pod = render({**COPY, "securityContext": {"readOnlyRootFilesystem": False}}, tmp_path)["Deployment"]["spec"]
+    for container in [*pod["template"]["spec"]["initContainers"], *pod["template"]["spec"]["containers"]]:
+        assert container["securityContext"]["readOnlyRootFilesystem"] is False
+        assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
 
 
 def test_the_bundle_is_mounted_where_the_image_looks_for_it(tmp_path: Path) -> None:
@@ -226,12 +216,15 @@ def test_the_bundle_is_mounted_where_the_image_looks_for_it(tmp_path: Path) -> N
     assert (init["image"], init["command"]) == (COPY["bundle"]["image"], ["cp", "-R", "/bundle/.", "/target/"])
 
 
-def test_probes_ask_the_routes_that_are_there(tmp_path: Path) -> None:
+def test_a_container_has_probes_a_port_and_its_own_command_or_another(tmp_path: Path) -> None:
     (container,) = render(CLAIM, tmp_path)["Deployment"]["spec"]["template"]["spec"]["containers"]
     paths = {probe: container[f"{probe}Probe"]["httpGet"]["path"] for probe in ("startup", "readiness", "liveness")}
     assert paths == {"startup": "/livez", "readiness": "/readyz", "liveness": "/livez"}
     assert container["startupProbe"]["failureThreshold"] * container["startupProbe"]["periodSeconds"] == 300
     assert container["ports"] == [{"name": "http", "containerPort": 8080}]
+    assert "args" not in container
+    args = ["serve", "notes=/bundle/notes", "shop=/bundle/shop", "--host", "0.0.0.0"]
+    assert container_of(render({**CLAIM, "args": args}, tmp_path))["args"] == args
 
 
 def test_settings_reach_the_service_as_they_are_written(tmp_path: Path) -> None:

@@ -1,8 +1,6 @@
 """Documents written beside a bundle on this machine: what a cluster does otherwise, or does not do."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from time import perf_counter
@@ -23,7 +21,6 @@ from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings, load_settings
 
 from tests.service.live import live
-from tests.service.process import ROOT
 from tests.support.keys import keys_file
 from tests.support.tiny import make_tiny_bundle
 from tests.support.waiting import wait_until
@@ -111,32 +108,23 @@ def test_a_bad_line_is_told_before_anything_is_written(
 
 
 def test_every_process_follows_the_journal(bundle: Bundle, engine: SearchEngine, settings: Settings) -> None:
-    """Another engine with the same folder stands for another process: they share nothing but the files."""
-    impacts = impacts_of(engine, "zebra")
-    with opened(bundle, settings) as one, opened(bundle, settings) as other:
-        for number in range(5):
-            writer, reader = (one, other) if number % 2 else (other, one)
-            version = writer.put_document(f"f-{number}", NEW, vector=VECTOR, impacts=impacts, wait=True).version
-            assert f"f-{number}" in found(reader, "zebra", mode="sparse")
-            assert reader.document(f"f-{number}").version == version
-            reader.delete_document(f"f-{number}", version=version, wait=True)
-            assert f"f-{number}" not in found(writer, "zebra", mode="sparse")
-
-
-def test_a_document_is_read_as_another_process_wrote_it(
-    bundle: Bundle, engine: SearchEngine, settings: Settings
-) -> None:
-    """At once, though searches see it later: `If-Match` names the version that was read."""
-    impacts = impacts_of(engine, "zebra")
+    """Another engine with the same folder stands for another process: they share nothing but the files. A document is
+    read at once as it was written, though searches see it later: `If-Match` names the version that was read."""
+    encoded: dict[str, Any] = {"vector": VECTOR, "impacts": impacts_of(engine, "zebra")}
     with opened(bundle, settings) as one, opened(bundle, settings) as other:
         for number in range(10):
-            writer, reader = (one, other) if number % 2 else (other, one)
-            version = writer.put_document(f"r-{number}", NEW, vector=VECTOR, impacts=impacts).version
-            assert reader.document(f"r-{number}").version == version
-            writer.delete_document(f"r-{number}")
+            name, (writer, reader) = f"f-{number}", (one, other) if number % 2 else (other, one)
+            version = writer.put_document(name, NEW, **encoded).version
+            assert reader.document(name).version == version
+            writer.delete_document(name)
             with pytest.raises(AnswerError) as caught:
-                reader.document(f"r-{number}")
+                reader.document(name)
             assert caught.value.kind == "document_not_found"
+            version = writer.put_document(name, NEW, **encoded, wait=True).version
+            assert name in found(reader, "zebra", mode="sparse")
+            assert reader.document(name).version == version
+            reader.delete_document(name, version=version, wait=True)
+            assert name not in found(writer, "zebra", mode="sparse")
 
 
 def test_many_documents_are_told_and_too_many_refused(
@@ -178,22 +166,6 @@ def test_a_journal_that_can_not_be_followed_is_told(
                 client.delete_document("kept")
             assert (error.value.status, error.value.kind) == (503, "write_failed")
             assert found(client, "zebra", mode="sparse")[0] == "kept"
-
-
-def test_a_service_without_a_journal_imports_nothing_of_it(bundle: Bundle) -> None:
-    script = f"""
-import sys
-from pathlib import Path
-from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.service.http.app import create_app
-from lightretriever.service.schemas import SearchRequest
-from lightretriever.service.search.engine import SearchEngine
-with SearchEngine.open(Bundle.open(Path({str(bundle.path)!r}))) as engine:
-    create_app(engine)
-print([name for name in sys.modules if name.endswith(("live.store", "live.journal", "live.overlay", "sparse.writer"))])
-"""
-    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.strip().splitlines()[-1] == "[]"
 
 
 def test_a_document_keeps_as_many_terms_as_those_of_the_bundle(tmp_path: Path, settings: Settings) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 from time import perf_counter
 
 import numpy as np
-from lightretriever.artifacts.corpus.fields import FieldKind, Order
+from lightretriever.artifacts.documents.fields import FieldKind, Order
 from lightretriever.artifacts.live.documents import Change, read_fields
 from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.search.engine import SearchEngine

@@ -42,7 +42,6 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ImpactIndex]:
     [
         ("bycicle", "bicycle"),  # two neighbours swapped
         ("bicyle", "bicycle"),
-        ("chian", "chain"),
         ("naive", "naïve"),
         ("grössere", "größere"),
         ("bicycle", ""),
@@ -102,7 +101,6 @@ def test_three_letters_are_corrected_where_there_is_no_doubt(frequent: ImpactInd
         ("chain", [("chain", 2), ("chains", 1)]),
         ("retri", [("retrieval", 1), ("retrieves", 1), ("retrieving", 1)]),
         ("größ", [("größere", 1)]),
-        ("q", []),
         ("c", []),
         ("zz", []),
     ],
@@ -131,10 +129,7 @@ def test_a_word_that_is_no_unicode_is_refused(index: ImpactIndex) -> None:
         (b'{"_id": "a", "text": 3}', 'document "a": title and text must be texts'),
         (b'{"_id": "a", "title": "b", "text": 0}', 'document "a": title and text must be texts'),
         (b'{"_id": "a", "title": false, "text": "b"}', 'document "a": title and text must be texts'),
-        (b'{"_id": "a", "title": [], "text": "b"}', 'document "a": title and text must be texts'),
-        (b'{"_id": "a", "title": "b", "text": {}}', 'document "a": title and text must be texts'),
         (b"[]", 'document "a": title and text must be texts'),
-        (b"null", 'document "a": title and text must be texts'),
         (b'{"_id"', 'document "a" is not JSON'),
     ],
 )

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from lightretriever.artifacts.corpus.fields import FieldKind, Order
+from lightretriever.artifacts.documents.fields import FieldKind, Order
 from lightretriever.artifacts.errors import JavaError
 from lightretriever.artifacts.sparse.index import DocumentSet, ImpactIndex
 from lightretriever.artifacts.sparse.writer import ImpactIndexWriter
@@ -47,9 +47,7 @@ def index(collection: Collection, tmp_path_factory: pytest.TempPathFactory) -> I
     path = tmp_path_factory.mktemp("where") / "lucene"
     documents = [json.dumps(record).encode() for record in records()]
     with ImpactIndexWriter(path, FIELDS) as writer:
-        for start in range(0, COUNT, 700):
-            end = min(start + 700, COUNT)
-            writer.add(collection.ids[start:end], documents[start:end], *collection.rows(start, end))
+        writer.add(collection.ids, documents, *collection.rows(0, COUNT))
     with ImpactIndex.open(path) as opened:
         yield opened
 

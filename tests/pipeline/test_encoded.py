@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from lightretriever.artifacts.corpus.beir import Corpus, Document, Known
+from lightretriever.artifacts.corpus.beir import Corpus, Known
+from lightretriever.artifacts.documents.document import Document
 from lightretriever.artifacts.errors import CorpusError, DiskError, ResumeError
 from lightretriever.artifacts.files.workdir import work_lock
 from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder

@@ -7,7 +7,7 @@ import pytest
 from lightretriever.artifacts.bundle.manifest import ExpansionInfo
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
-from lightretriever.artifacts.corpus.bounds import MAX_IMPACT
+from lightretriever.artifacts.documents.bounds import MAX_IMPACT
 from lightretriever.artifacts.errors import RecipeError, ResumeError
 from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder
 from lightretriever.artifacts.pipeline.encoded import ImpactRow, TermCounts, TermNumbers
@@ -60,26 +60,17 @@ def test_a_document_by_hand() -> None:
 
 def test_words_of_one_document_are_never_added() -> None:
     rows = np.array([[1.0], [3.0], [2.0], [0.0]], np.float32)
+    mean, vector = np.zeros(1, np.float32), np.ones((1, 1), np.float32)
     nothing = [(np.empty(0, np.int32), np.empty(0, np.uint16))]
-    expansion = Expansion(ExpansionInfo(terms=9), rows, np.arange(4, dtype=np.int32), np.zeros(1, np.float32), 100)
-    assert expansion.impacts(np.ones((1, 1), np.float32), nothing)[0][0].tolist() == [0, 1, 2]
+    expansion = Expansion(ExpansionInfo(terms=9), rows, np.arange(4, dtype=np.int32), mean, 100)
+    assert expansion.impacts(vector, nothing)[0][0].tolist() == [0, 1, 2]
     own = [(np.array([1], np.int32), np.array([10], np.uint16))]
-    found = Expansion.of(
-        ExpansionInfo(terms=9, weight=0.5),
-        rows,
-        counted([2, 1, 5, 9]),
-        np.zeros(1, np.float32),
-        np.ones((1, 1), np.float32),
-        own,
-    )
+    found = Expansion.of(ExpansionInfo(terms=9, weight=0.5), rows, counted([2, 1, 5, 9]), mean, vector, own)
     assert found.candidates.tolist() == [0, 2]  # word 3 has no row
-    [(terms, impacts)] = found.impacts(np.ones((1, 1), np.float32), nothing)
-    assert terms.tolist() == [0, 2]
-    [(terms, impacts)] = found.impacts(np.ones((1, 1), np.float32), own)
-    assert (terms.tolist(), impacts[1]) == (
-        [0, 1, 2],
-        15,
-    )  # but weighed where a document has them: 10 + 0.5 u 3, u 10/3
+    assert found.impacts(vector, nothing)[0][0].tolist() == [0, 2]
+    [(terms, impacts)] = found.impacts(vector, own)
+    assert terms.tolist() == [0, 1, 2]
+    assert impacts[1] == 15  # but weighed where a document has them: 10 + 0.5 u 3, u 10/3
 
 
 def test_the_most_frequent_words_are_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,7 +217,8 @@ def test_documents_that_come_later_are_those_of_the_bundle(tmp_path: Path, vocab
             assert any(term.startswith("#") for term in found) == (vocabulary == "both")
 
 
-def test_documents_that_come_later_need_the_sparse_leg_of_the_bundle(tmp_path: Path) -> None:
+def test_documents_that_come_later_need_the_sparse_leg_and_the_counts_of_the_bundle(tmp_path: Path) -> None:
+    """The work directory has the counts of the bundle that was written last."""
     recipe = write_recipe(tmp_path, "expand")
     run("build", recipe)
     manifest, made = Bundle.open(tmp_path / "bundle").manifest, "made with another sparse leg than the recipe has now"
@@ -239,13 +231,7 @@ def test_documents_that_come_later_need_the_sparse_leg_of_the_bundle(tmp_path: P
     ):
         with pytest.raises(ResumeError, match=found):
             LaterDocuments.open(read_recipe(recipe, Recipe, changed), manifest, MAX_IMPACT)
-
-
-def test_documents_that_come_later_need_the_counts_of_the_bundle(tmp_path: Path) -> None:
-    """The work directory has those of the bundle that was written last."""
-    recipe = write_recipe(tmp_path, "expand")
-    run("build", recipe)
-    manifest, loaded = Bundle.open(tmp_path / "bundle").manifest, read_recipe(recipe, Recipe)
+    loaded = read_recipe(recipe, Recipe)
     run("index", change(recipe, {"index.k1": 1.2}), "--output", tmp_path / "other")
     with pytest.raises(ResumeError, match=r"was counted for another bundle \(k1: 1\.2 there, 0\.9 now\)"):
         LaterDocuments.open(loaded, manifest, MAX_IMPACT)

@@ -65,11 +65,14 @@ def test_queries_have_the_vectors_of_the_service(tmp_path: Path, dtype: TableDty
     np.testing.assert_array_equal(model.encode(QUERIES), model.encode_query(QUERIES))
 
 
-def test_a_query_without_a_known_token_is_zero(tmp_path: Path) -> None:
+def test_without_a_known_token_a_query_is_zero_and_without_an_encoder_a_document_is_an_error(tmp_path: Path) -> None:
     bundle = make_tiny_bundle(tmp_path / "bundle", own_tokenizer=english_tokenizer())
     export(bundle.path, tmp_path / "model")
-    vectors = SentenceTransformer(str(tmp_path / "model"), device="cpu").encode_query(["", "unheard-of 🎉", "music"])
+    model = SentenceTransformer(str(tmp_path / "model"), device="cpu")
+    vectors = model.encode_query(["", "unheard-of 🎉", "music"])
     assert np.linalg.norm(vectors, axis=1).tolist() == pytest.approx([0, 0, 1])
+    with pytest.raises(ValueError, match="No route found for task type 'document'"):
+        model.encode_document("music")
 
 
 def test_documents_have_the_vectors_of_the_bundle(built: Path, encoder: Path, tmp_path: Path) -> None:
@@ -82,12 +85,6 @@ def test_documents_have_the_vectors_of_the_bundle(built: Path, encoder: Path, tm
     expected = service_vectors(bundle, bundle.manifest.default_task, QUERIES)
     np.testing.assert_allclose(model.encode_query(QUERIES), expected, atol=1e-6, rtol=0)
     assert bundle.manifest.dimension < bundle.manifest.model.hidden_size
-
-
-def test_without_an_encoder_documents_are_an_error(tmp_path: Path) -> None:
-    export(make_tiny_bundle(tmp_path / "bundle").path, tmp_path / "model")
-    with pytest.raises(ValueError, match="No route found for task type 'document'"):
-        SentenceTransformer(str(tmp_path / "model"), device="cpu").encode_document("music")
 
 
 def test_another_encoder_is_told(built: Path, tmp_path: Path) -> None:
@@ -112,17 +109,12 @@ def test_bad_input_is_refused(built: Path, encoder: Path, tmp_path: Path) -> Non
     assert not (tmp_path / "model").exists()
 
 
-def test_a_target_is_replaced_only_if_that_is_asked_for(tmp_path: Path) -> None:
+def test_people_read_what_it_encodes_and_a_target_is_replaced_only_if_that_is_asked_for(tmp_path: Path) -> None:
     bundle = make_tiny_bundle(tmp_path / "bundle")
-    export(bundle.path, tmp_path / "model")
+    said = run("export", bundle.path, tmp_path / "model", "--to", "sentence-transformers")
+    assert said.startswith(f"{tmp_path / 'model'}: queries alone, task default, 16 values, ")
     with pytest.raises(BundleError, match="model exists already"):
         export(bundle.path, tmp_path / "model")
     assert export(bundle.path, tmp_path / "model", "--overwrite")["path"] == str(tmp_path / "model")
     with pytest.raises(BundleError, match=r"bundle exists and has no modules\.json"):
         export(bundle.path, bundle.path, "--overwrite")
-
-
-def test_people_read_what_it_encodes(tmp_path: Path) -> None:
-    bundle = make_tiny_bundle(tmp_path / "bundle")
-    said = run("export", bundle.path, tmp_path / "model", "--to", "sentence-transformers")
-    assert said.startswith(f"{tmp_path / 'model'}: queries alone, task default, 16 values, ")

@@ -61,7 +61,7 @@ def write_gguf(path: Path, model_folder: Path) -> dict[str, np.ndarray]:
     return plain
 
 
-def test_conversion_is_bit_exact_and_happens_once(model_folder: Path, tmp_path: Path) -> None:
+def test_a_gguf_file_becomes_a_model_once_and_bit_by_bit(model_folder: Path, tmp_path: Path) -> None:
     plain = write_gguf(tmp_path / "tiny.gguf", model_folder)
     folder = convert_gguf(tmp_path / "tiny.gguf", tmp_path / "model")
     model = AutoModelForCausalLM.from_pretrained(folder)
@@ -76,10 +76,6 @@ def test_conversion_is_bit_exact_and_happens_once(model_folder: Path, tmp_path: 
     before = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
     convert_gguf(tmp_path / "tiny.gguf", tmp_path / "model")
     assert {path.name: path.stat().st_mtime_ns for path in folder.iterdir()} == before
-
-
-def test_a_gguf_file_is_a_model_like_any_other(model_folder: Path, tmp_path: Path) -> None:
-    write_gguf(tmp_path / "tiny.gguf", model_folder)
     backbone = load(tmp_path / "tiny.gguf", tmp_path / "work")
     expected = Tokenizer.from_file(str(model_folder / "tokenizer.json")).encode("plays music", add_special_tokens=False)
     assert backbone.tokenizer.encode("Plays Music").tolist() == expected.ids

@@ -17,7 +17,7 @@ from lightretriever.artifacts.bundle.verify import verify_bundle
 from lightretriever.artifacts.errors import ModelError
 from lightretriever.artifacts.pipeline.biencoder import load_biencoder
 from lightretriever.artifacts.pipeline.encoder import token_rows
-from lightretriever.artifacts.pipeline.language_model import LanguageModel, instruction_prefix
+from lightretriever.artifacts.pipeline.language_model import LanguageModel
 from lightretriever.artifacts.pipeline.loading import cut_at_longest, positions
 from lightretriever.artifacts.pipeline.model import Backbone
 from lightretriever.artifacts.pipeline.recipe import ModelDtype
@@ -180,13 +180,6 @@ def test_the_adapters_tokenizer_is_used(model_folder: Path, tmp_path: Path) -> N
     tokenizer.save_pretrained(adapter)
     backbone = load(model_folder, tmp_path / "w", adapter=str(adapter))
     assert backbone.eos_id == backbone.tokenizer.token_id("<|endoftext|>")
-
-
-def test_a_model_without_a_start_token_has_none(tmp_path: Path) -> None:
-    folder = save_model(tmp_path / "qwen2", "qwen2", bos_token=None)
-    backbone = load(folder, tmp_path)
-    assert backbone.frame([9]) == [9, backbone.eos_id]
-    assert instruction_prefix(backbone, "") == [backbone.eos_id]
 
 
 def test_a_checkpoint_without_its_head_is_refused(model_folder: Path, tmp_path: Path) -> None:

@@ -125,6 +125,8 @@ def test_what_fails_is_said(arguments: list[str], tmp_path: Path, capsys: pytest
     (tmp_path / "data" / "eval" / "toy" / "corpus.jsonl").unlink()
     assert evaluate.main([*arguments, "--system", "tiny"]) == 2
     assert "error: " in capsys.readouterr().err
+    assert evaluate.main([*arguments, "--system", "tiny", "--datasets", "toys"]) == 2
+    assert "toys: no such set" in capsys.readouterr().err
     assert not (tmp_path / "quality.json").exists()
 
 
@@ -137,16 +139,6 @@ def test_a_collection_that_is_not_usual_is_measured_where_it_is_named(
     assert not (tmp_path / "quality.json").exists()
     assert evaluate.main([*arguments, "--system", "tiny", "--datasets", "toy", "--", "--only", "bm25"]) == 0
     assert [row["dataset"] for row in read_rows(tmp_path / "quality.json")] == ["toy"]
-
-
-def test_a_collection_that_is_not_known_is_an_error(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert evaluate.main([*arguments, "--system", "tiny", "--datasets", "toys"]) == 2
-    assert "toys: no such set" in capsys.readouterr().err
-
-
-def test_collections_have_different_names() -> None:
-    names = [collection.name for collection in evaluate.COLLECTIONS]
-    assert len(set(names)) == len(names)
 
 
 def test_a_share_of_the_test_queries_may_be_head_queries(arguments: list[str], tmp_path: Path) -> None:

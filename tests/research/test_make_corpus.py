@@ -8,9 +8,8 @@ import pytest
 import yaml
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
-from lightretriever.artifacts.pipeline.recipe import Recipe, read_recipe
 
-from research.speed.make_corpus import main, read_sample
+from research.speed.make_corpus import main
 from tests.support.commands import run
 from tests.support.judged import write_queries
 from tests.support.models import save_model
@@ -68,12 +67,6 @@ def test_a_larger_bundle_of_words(vocabulary: str, recipe: Path, tmp_path: Path)
         assert set(names) <= set(known)
         assert np.diff(indptr).min() > 0
         assert impacts.min() > 0
-
-
-def test_the_sample_is_cut_as_the_bundle_is(recipe: Path) -> None:
-    sample = read_sample(read_recipe(recipe, Recipe))
-    assert sample.dense.shape == (60, 8)
-    assert np.diff(sample.indptr).max() == 25
 
 
 def test_vectors_may_be_cut_further(recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,7 +19,6 @@ from research.quality.recorded import (
     read_rows,
     record,
     result_rows,
-    system_name,
 )
 from tests.artifacts.test_evaluate import QRELS, QUERIES, SYSTEMS, write_dataset
 from tests.support.searching import evaluate_bundle
@@ -160,11 +159,6 @@ def test_no_folder_gets_into_the_recorded_command() -> None:
 def test_names_that_can_not_be_recorded(tmp_path: Path, name: str) -> None:
     with pytest.raises(RecipeError, match="--system is"):
         check_recording(tmp_path / "quality.json", name)
-
-
-def test_names_of_systems() -> None:
-    assert system_name("mine", "full-dense") == "mine full-dense"
-    assert system_name("mine", "bm25") == "bm25"
 
 
 def test_a_program_evaluates_and_records(tiny_bundle: Bundle, tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def test_versions_are_measured_in_turns_and_make_a_table(tmp_path: Path) -> None
     drawn = [str(corpus), str(tmp_path / "model"), "--results", str(results), *sides, "--words", "3", "--once"]
     assert main(drawn) == 0
     heading, table, _ = build_table(results)
-    assert heading == "### What a build of documents of 3 words takes\n"
+    assert heading == "### What a build of 20,000 documents of 3 words takes\n"
     assert table.count("| one, ") == table.count("| other, ") == 1
     content = json.loads(results.read_text())
     content["sides"][0]["differ"] = ["dense.faiss", "lucene"]

@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass
 
 import pytest
-from lightretriever.artifacts.corpus.bounds import MAX_NESTING
+from lightretriever.artifacts.documents.bounds import MAX_NESTING
 
 from tests.service.conftest import SETTINGS
 from tests.service.live import client_of

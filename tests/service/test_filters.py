@@ -11,7 +11,7 @@ import pytest
 from fastapi.testclient import TestClient
 from hypothesis import given
 from hypothesis import strategies as st
-from lightretriever.artifacts.corpus.fields import FieldKind
+from lightretriever.artifacts.documents.fields import FieldKind
 from lightretriever.artifacts.sparse.index import DocumentSet, ImpactIndex
 from lightretriever.service.backends.base import DocumentFilter
 from lightretriever.service.schemas import Mode, SearchRequest
@@ -135,16 +135,6 @@ def test_legs_find_what_brute_force_finds(
         assert ask(engine, mode=mode, filter=condition, k=7, offset=2, candidates=20) == expected[2:9]
 
 
-@pytest.mark.parametrize("mode", ["dense", "sparse"])
-def test_facets_are_those_of_the_whole_search_on_every_page(client: TestClient, mode: Mode) -> None:
-    asked = {"query": "music", "mode": mode, "candidates": 60, "k": 60, "facets": ["source"]}
-    answer = client.post("/search", json=asked).json()
-    assert answer["timings_ms"]["facets"] > 0
-    page = client.post("/search", json={**asked, "k": 1, "offset": 5}).json()
-    assert page["facets"] == answer["facets"]
-    assert "facets" not in client.post("/search", json={"query": "music"}).json()
-
-
 def test_the_same_condition_is_looked_up_once(engine: SearchEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[Sequence[str]] = []
     where = engine.parts.documents.store.where
@@ -180,8 +170,11 @@ def test_few_large_sets_are_kept(engine: SearchEngine, monkeypatch: pytest.Monke
     assert looked == [first, second, third, first]
 
 
-def test_what_is_declared_is_told(client: TestClient) -> None:
+def test_what_is_declared_is_told_and_facets_to_who_asks(client: TestClient) -> None:
+    """tests/backends/test_random_requests.py compares the counts, of pages too."""
     assert client.get("/info").json()["filters"] == FIELDS
+    assert client.post("/search", json={"query": "music", "facets": ["source"]}).json()["timings_ms"]["facets"] > 0
+    assert "facets" not in client.post("/search", json={"query": "music"}).json()
 
 
 def test_dates_of_python_are_written_as_iso_8601() -> None:

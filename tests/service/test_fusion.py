@@ -52,15 +52,10 @@ METHODS = pytest.mark.parametrize("method", ["range", "zscore", "dbsf", "paper",
 
 
 @METHODS
-@given(dense=leg(minimum=1), sparse=leg())
-def test_weights_one_and_zero_reproduce_the_first_leg(method: str, dense: Leg, sparse: Leg) -> None:
+@given(dense=leg(minimum=1), sparse=leg(), weight=WEIGHT)
+def test_a_leg_that_alone_counts_or_finds_keeps_its_order(method: str, dense: Leg, sparse: Leg, weight: float) -> None:
     assert fuse(method, [dense, sparse], (1.0, 0.0))[0] == in_leg_order(dense)
     assert fuse(method, [sparse, dense], (0.0, 1.0))[0] == in_leg_order(dense)
-
-
-@METHODS
-@given(dense=leg(minimum=1), weight=WEIGHT)
-def test_a_leg_alone_keeps_its_order_when_the_other_finds_nothing(method: str, dense: Leg, weight: float) -> None:
     assert fuse(method, [dense, NOTHING], (weight, 0.3))[0] == in_leg_order(dense)
 
 

@@ -10,16 +10,15 @@ import httpx2
 import pytest
 from fastapi.testclient import TestClient
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.service.cli import app as commands
 from lightretriever.service.errors import SettingsError, UnauthorizedError
 from lightretriever.service.http.api_keys import ApiKeys, new_key
 from lightretriever.service.http.app import create_app
 from lightretriever.service.observability.logging import configure_logging
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
-from typer.testing import CliRunner
 
 from tests.service.live import live
+from tests.support.commands import invoke
 from tests.support.keys import keys_file
 from tests.support.waiting import wait_until
 
@@ -260,7 +259,7 @@ def test_the_command_makes_a_key_that_works(tmp_path: Path) -> None:
     made = []
     for name, scopes in (("web", ["search"]), ("ops-1", ["search", "admin"])):
         options = [word for scope in scopes for word in ("--scope", scope)]
-        run = CliRunner().invoke(commands, ["key", name, *options])
+        run = invoke("key", name, *options)
         assert run.exit_code == 0
         (key,) = re.findall(r"lr_[\w-]{43}", run.stderr)
         assert "lr_" not in run.stdout
@@ -276,10 +275,10 @@ def test_the_command_makes_a_key_that_works(tmp_path: Path) -> None:
 
 def test_the_command_refuses_a_name_that_the_file_can_not_have() -> None:
     for name, scope in (("a b", "search"), ("web", "all")):
-        run = CliRunner().invoke(commands, ["key", name, "--scope", scope])
+        run = invoke("key", name, "--scope", scope)
         assert isinstance(run.exception, SettingsError)
         assert f"{name!r} with the scopes {scope}" in str(run.exception)
-    assert CliRunner().invoke(commands, ["key", "web"]).exit_code == 2
+    assert invoke("key", "web").exit_code == 2
 
 
 def test_other_origins_are_let_in_only_if_named(engine: SearchEngine, tiny_bundle: Bundle) -> None:

@@ -22,6 +22,12 @@ BOTH = [
 ELSEWHERE = (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("192.0.2.1", 0))
 
 
+def refuse(host: str, match: str, *, port: int = 0, kind: type[Exception] = OSError) -> None:
+    """Assert that nobody can listen there."""
+    with pytest.raises(kind, match=match), listening(host, port):
+        pass
+
+
 def test_a_name_with_two_addresses_has_both(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: BOTH)
     with listening("localhost", 0) as listeners:
@@ -42,16 +48,14 @@ def test_an_address_that_the_machine_lacks_is_passed_over(monkeypatch: pytest.Mo
     with listening("name", 0) as listeners:
         assert [one.getsockname()[0] for one in listeners] == ["127.0.0.1"]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [ELSEWHERE])
-    with pytest.raises(OSError, match=os.strerror(errno.EADDRNOTAVAIL)), listening("name", 0):
-        pass
+    refuse("name", os.strerror(errno.EADDRNOTAVAIL))
 
 
 def test_a_port_that_one_address_has_no_more_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: BOTH)
-        with pytest.raises(OSError, match=os.strerror(errno.EADDRINUSE)), listening("localhost", port):
-            pass
+        refuse("localhost", os.strerror(errno.EADDRINUSE), port=port)
 
 
 @pytest.mark.parametrize("workers", [pytest.param(2, marks=pytest.mark.slow), 1])
@@ -73,8 +77,7 @@ def test_a_unix_socket_is_served_and_removed(tiny_bundle: Bundle, tmp_path: Path
 
 def test_a_file_is_no_socket_that_was_left(tiny_bundle: Bundle, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("kept")
-    with pytest.raises(OSError, match=os.strerror(errno.EADDRINUSE)), listening(f"unix:{tmp_path}/file", 0):
-        pass
+    refuse(f"unix:{tmp_path}/file", os.strerror(errno.EADDRINUSE))
     assert (tmp_path / "file").read_text() == "kept"
 
 
@@ -104,16 +107,9 @@ def test_a_socket_that_is_open_already_is_taken(tiny_bundle: Bundle) -> None:
 def test_what_is_no_open_socket_is_refused(tmp_path: Path) -> None:
     with (tmp_path / "file").open("w") as file:
         number = os.dup(file.fileno())
-        with pytest.raises(OSError, match=os.strerror(errno.ENOTSOCK)), listening(f"fd:{number}", 0):
-            pass
+        refuse(f"fd:{number}", os.strerror(errno.ENOTSOCK))
         os.close(number)
-    with pytest.raises(OSError, match=os.strerror(errno.EBADF)), listening(f"fd:{number}", 0):
-        pass
-    with (
-        socket.socket() as idle,
-        pytest.raises(OSError, match="nobody listens"),
-        listening(f"fd:{os.dup(idle.fileno())}", 0),
-    ):
-        pass
-    with pytest.raises(ValueError, match="expected the number"), listening("fd:three", 0):
-        pass
+    refuse(f"fd:{number}", os.strerror(errno.EBADF))
+    with socket.socket() as idle:
+        refuse(f"fd:{os.dup(idle.fileno())}", "nobody listens")
+    refuse("fd:three", "expected the number", kind=ValueError)

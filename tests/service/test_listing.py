@@ -8,7 +8,7 @@ from time import perf_counter
 
 import pytest
 from fastapi.testclient import TestClient
-from lightretriever.artifacts.corpus.fields import FieldKind
+from lightretriever.artifacts.documents.fields import FieldKind
 from lightretriever.artifacts.sparse.index import DocumentSet, ImpactIndex
 from lightretriever.service.errors import DeadlineError
 from lightretriever.service.schemas import SearchRequest

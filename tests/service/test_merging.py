@@ -18,6 +18,8 @@ from lightretriever.artifacts.sparse.writer import ImpactIndexWriter
 from lightretriever.service.schemas import Normalization
 from lightretriever.service.search.fusion import align, fuse_linear, fuse_rrf
 
+from tests.support.vectors import unit
+
 Found = tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]
 Scores = npt.NDArray[np.float32]
 
@@ -109,10 +111,6 @@ class Indexes:
         ]
 
 
-def unit(rows: npt.NDArray[np.floating]) -> Scores:
-    return np.asarray(rows / np.linalg.norm(rows, axis=-1, keepdims=True), np.float32)
-
-
 def built(folder: Path, ordinals: npt.NDArray[np.int64], vectors: Scores, impacts: npt.NDArray[np.int64]) -> Indexes:
     rows = impacts[ordinals]
     names = [f"{ordinal}" for ordinal in ordinals]
@@ -147,7 +145,7 @@ def test_faiss_and_lucene_in_shards_answer_as_one(
     indexes: tuple[Indexes, list[Indexes]], direction: list[int], terms: set[int], count: int
 ) -> None:
     whole, parts = indexes
-    vector, ids = unit(np.array(direction, np.float64)), np.array(sorted(terms), np.int32)
+    vector, ids = unit(np.array([direction], np.float64))[0], np.array(sorted(terms), np.int32)
     one = whole.search(vector, ids, count)
     lists = zip(*(part.search(vector, ids, count) for part in parts), strict=True)
     merged = [merge(found, count) for found in lists]

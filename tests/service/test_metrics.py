@@ -43,8 +43,16 @@ def test_searches_are_timed_by_stage_and_the_warm_up_is_not_among_them(fresh_cli
     assert smallest == 1e-5
 
 
-def test_requests_are_counted_by_route_and_status_and_errors_by_kind(fresh_client: TestClient) -> None:
+def test_gauges_tell_the_state_and_requests_and_errors_count(fresh_client: TestClient, tiny_bundle: Bundle) -> None:
+    """Requests by route and status, errors by kind."""
     before = found_in(fresh_client)
+    assert before["ready",] == 1
+    assert before["requests_in_flight",] == 1
+    assert before["documents",] == 120
+    assert {key[1] for key in before if key[0] == "abandoned_calls"} == {"requests", "heavy", "dense"}
+    (labels,) = (key[1:] for key in before if key[0] == "bundle_info")
+    assert tiny_bundle.manifest.digest in labels
+    assert before["process_open_fds",] > 0
     fresh_client.post("/search", json={"query": "a"})
     fresh_client.post("/search", json={"query": ""})
     fresh_client.post("/search", content=b"{", headers={"content-type": "application/json"})
@@ -64,14 +72,3 @@ def test_requests_are_counted_by_route_and_status_and_errors_by_kind(fresh_clien
     assert requests["/documents/{id:any}", "200"] == requests["/documents/{id:any}", "404"] == 1
     assert requests["unknown", "404"] == 1
     assert not any("nobody" in label for labels in requests for label in labels)
-
-
-def test_gauges_tell_the_state(fresh_client: TestClient, tiny_bundle: Bundle) -> None:
-    found = found_in(fresh_client)
-    assert found["ready",] == 1
-    assert found["requests_in_flight",] == 1
-    assert found["documents",] == 120
-    assert {key[1] for key in found if key[0] == "abandoned_calls"} == {"requests", "heavy", "dense"}
-    (labels,) = (key[1:] for key in found if key[0] == "bundle_info")
-    assert tiny_bundle.manifest.digest in labels
-    assert found["process_open_fds",] > 0

@@ -10,7 +10,6 @@ from fastapi.routing import APIRoute
 from fastapi.testclient import TestClient
 from lightretriever.service import schemas
 from lightretriever.service.errors import KINDS
-from lightretriever.service.http.api_keys import new_key
 from lightretriever.service.http.openapi import EXAMPLES
 from lightretriever.service.http.routes import router
 from pydantic import BaseModel
@@ -19,6 +18,7 @@ from tests.service.conftest import SETTINGS
 from tests.service.live import client_of
 from tests.support.keys import keys_file
 from tests.support.tiny import make_tiny_bundle
+from tests.support.written import ENTRIES, KEY
 
 # A valid query may have no token, a valid window may be too small for k, a valid deadline may be too short.
 CONFIG = {
@@ -135,10 +135,9 @@ def test_a_bundle_answers_the_examples_of_its_description(
 @pytest.mark.parametrize("options", [{"vocabulary": "words"}, {"vocabulary": "tokens"}, {"dense": False}])
 def test_a_service_writes_the_examples_of_its_description(tmp_path: Path, options: dict[str, Any]) -> None:
     bundle = make_tiny_bundle(tmp_path / "bundle", **options)
-    key, entry = new_key("writer", ["search", "admin"])
-    settings = SETTINGS.model_copy(update={"live": tmp_path / "live", "api_keys_file": keys_file(tmp_path, entry)})
+    settings = SETTINGS.model_copy(update={"live": tmp_path / "live", "api_keys_file": keys_file(tmp_path, *ENTRIES)})
     with client_of(bundle, settings) as client:
-        client.headers["authorization"] = f"Bearer {key}"
+        client.headers["authorization"] = f"Bearer {KEY}"
         paths = client.get("/openapi.json").json()["paths"]
         whole = paths["/documents/{id}"]["put"]["requestBody"]["content"]["application/json"]["examples"]
         assert whole.keys() == {"whole"}  # without a model, a text needs its vector or impacts
@@ -181,9 +180,6 @@ def test_answers_have_the_documented_shape(client: TestClient) -> None:
 
 
 def test_documents_are_found_by_ids_of_any_kind(client: TestClient) -> None:
-    for document_id, path in (
-        ("music", "music"),
-        ('odd id/with "quotes" & ünï', "odd%20id%2Fwith%20%22quotes%22%20%26%20%C3%BCn%C3%AF"),
-        ('odd id/with "quotes" & ünï', 'odd id/with "quotes" & ünï'),
-    ):
-        assert client.get(f"/documents/{path}").json()["id"] == document_id
+    odd = 'odd id/with "quotes" & ünï'
+    for path in (odd, "odd%20id%2Fwith%20%22quotes%22%20%26%20%C3%BCn%C3%AF"):
+        assert client.get(f"/documents/{path}").json()["id"] == odd

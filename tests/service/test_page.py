@@ -5,28 +5,15 @@ import re
 from pathlib import Path
 
 import pytest
-from lightretriever.service.http.api_keys import new_key
 from lightretriever.service.http.routes import router
 from playwright.sync_api import Browser, Page, Route, expect
 
 from tests.service.browsing import ATTACK, page_of, search_for
 from tests.service.live import live_bundles
 from tests.support.keys import keys_file
+from tests.support.written import ENTRIES, READER
 
 pytestmark = pytest.mark.slow
-
-
-def test_the_mode_is_chosen_and_kept_in_the_address(page: Page, browser: Browser, site: str) -> None:
-    search_for(page, "music player")
-    with page.expect_response("**/search") as caught:
-        page.get_by_label("Sparse", exact=True).check()
-    expect(page.locator("li.hit").first).to_contain_text("–")
-    assert caught.value.json()["mode"] == "sparse"
-    address = page.url
-    assert address == f"{site}/#q=music+player&mode=sparse"
-    with page_of(browser, site, address) as other:
-        expect(other.get_by_label("Sparse", exact=True)).to_be_checked()
-        expect(other.locator("li.hit").first).to_be_visible()
 
 
 def test_the_address_is_followed_and_a_bogus_mode_is_the_hybrid_one(page: Page) -> None:
@@ -129,8 +116,7 @@ def test_the_documentation_page_lists_routes_models_and_errors(page: Page) -> No
 
 
 def test_the_page_asks_for_a_key_where_one_is_needed(browser: Browser, tiny_path: Path, tmp_path: Path) -> None:
-    key, entry = new_key("page", ["search"])
-    with live_bundles(tiny_path, api_keys_file=keys_file(tmp_path, entry)) as url, page_of(browser, url) as page:
+    with live_bundles(tiny_path, api_keys_file=keys_file(tmp_path, *ENTRIES)) as url, page_of(browser, url) as page:
         asked = page.get_by_label("This service asks for an API key", exact=False)
         expect(asked).to_be_hidden()
         page.get_by_role("searchbox").fill("music")
@@ -140,7 +126,7 @@ def test_the_page_asks_for_a_key_where_one_is_needed(browser: Browser, tiny_path
             page.get_by_role("button", name="Use it").click()
             expect(page.get_by_role("status")).to_contain_text(told)
             expect(asked).to_have_value("")
-        asked.fill(key)
+        asked.fill(READER)
         asked.press("Enter")
         expect(page.locator("li.hit")).to_have_count(10)
         expect(asked).to_be_hidden()
@@ -149,20 +135,19 @@ def test_the_page_asks_for_a_key_where_one_is_needed(browser: Browser, tiny_path
         expect(page.locator("li.hit")).to_have_count(10)
         page.goto("/docs")
         send_a_search(page)
-        assert key not in page.content()
+        assert READER not in page.content()
         with page_of(browser, url, "/#q=music") as other:  # another tab has no key
             expect(other.get_by_role("status")).to_contain_text("Send your API key")
 
 
 def test_a_key_that_is_gone_is_asked_for_anew(browser: Browser, tiny_path: Path, tmp_path: Path) -> None:
-    key, entry = new_key("page", ["search"])
     with (
-        live_bundles(tiny_path, api_keys_file=keys_file(tmp_path, entry)) as url,
+        live_bundles(tiny_path, api_keys_file=keys_file(tmp_path, *ENTRIES)) as url,
         page_of(browser, url, "/#q=music") as page,
     ):
         asked = page.get_by_label("This service asks for an API key", exact=False)
         for button in ("More hits", "All terms of this document"):
-            asked.fill(key)
+            asked.fill(READER)
             asked.press("Enter")
             expect(page.locator("li.hit")).to_have_count(10)
             expect(asked).to_be_hidden()

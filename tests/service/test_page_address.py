@@ -64,7 +64,9 @@ def test_leaving_the_box_finishes_a_search(page: Page, site: str) -> None:
 def test_modes_and_weights_are_entries_too(page: Page, site: str) -> None:
     finish(page, "music player")
     page.get_by_label("Sparse", exact=True).check()
+    expect(page.locator("li.hit").first).to_contain_text("–")
     expect_search(page, site, "music player", mode="sparse")
+    expect(page).to_have_url(f"{site}/#q=music+player&mode=sparse")
     page.get_by_label("Hybrid", exact=True).check()
     slider = page.get_by_label("Weight of the dense leg")
     with page.expect_response("**/search"):

@@ -8,7 +8,6 @@ from pathlib import Path
 import httpx2
 import pytest
 from lightretriever.artifacts.bundle.manifest import LegWeights
-from lightretriever.service.http.api_keys import new_key
 from playwright.sync_api import Browser, Page, expect
 
 from tests.service.browsing import page_of, search_for, shown_ids
@@ -16,6 +15,7 @@ from tests.service.live import live_bundles
 from tests.support.keys import keys_file
 from tests.support.meaning import make_meaningful_bundle
 from tests.support.tiny import TinyDocument, make_tiny_bundle, tiny_documents
+from tests.support.written import ENTRIES
 
 pytestmark = pytest.mark.slow
 
@@ -49,7 +49,7 @@ def test_an_empty_page_has_queries_to_try(page: Page, site: str) -> None:
     assert page.get_by_role("searchbox").input_value() == examples[1]
 
 
-def test_each_file_is_one_hit_with_names_and_units(page: Page) -> None:
+def test_each_file_is_one_hit_with_names_and_units_in_the_upper_third_of_a_phone(page: Page) -> None:
     search_for(page, QUERY)
     hits = page.locator("li.hit")
     expect(hits).to_have_count(9)
@@ -61,12 +61,7 @@ def test_each_file_is_one_hit_with_names_and_units(page: Page) -> None:
     assert "Last change: 2024-05-31" in facts
     expect(page.locator("#fields legend")).to_have_text("Installed (kB)")
     expect(hits.first).to_contain_text(re.compile(r"Denserank \d+ · 0\.\d+"))
-
-
-@pytest.mark.parametrize("width", [360, 390])
-def test_the_first_hit_is_in_the_upper_third_of_a_phone(page: Page, width: int) -> None:
-    page.set_viewport_size({"width": width, "height": 780})
-    search_for(page, QUERY)
+    page.set_viewport_size({"width": 360, "height": 780})
     assert top_of_the_first_hit(page) <= 260
 
 
@@ -109,8 +104,7 @@ def test_another_collection_is_asked_the_same(browser: Browser, bundle: Path, tm
 
 
 def test_a_service_with_keys_tells_no_stranger_of_its_documents(bundle: Path, tmp_path: Path) -> None:
-    keys = keys_file(tmp_path, new_key("one", ["search"])[1])
-    with live_bundles(bundle, api_keys_file=keys) as url:
+    with live_bundles(bundle, api_keys_file=keys_file(tmp_path, *ENTRIES)) as url:
         assert "examples" not in httpx2.get(f"{url}/info", timeout=60).json()
 
 

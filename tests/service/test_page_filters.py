@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx2
 import pytest
-from lightretriever.artifacts.corpus.fields import FieldKind
+from lightretriever.artifacts.documents.fields import FieldKind
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from tests.service.browsing import ATTACK, answer_of, asked, page_of, search_for, serious, shown_ids
@@ -97,7 +97,7 @@ def toggle(page: Page, field: str, name: str) -> None:
         value(page, field, name).click()
 
 
-def test_values_and_counts_are_those_of_the_api(page: Page, site: str) -> None:
+def test_values_and_counts_are_those_of_the_api_and_stay_text(page: Page, site: str) -> None:
     search_for(page, QUERY)
     assert counts(page, "source") == told(site, "source")
     tags = told(site, "tags")
@@ -107,6 +107,12 @@ def test_values_and_counts_are_those_of_the_api(page: Page, site: str) -> None:
     assert counts(page, "tags") == tags
     assert ATTACK in dict(tags)
     expect(group(page, "tags").get_by_role("button", name="Fewer values")).to_be_focused()
+    with page.expect_response("**/search/batch") as caught:
+        value(page, "tags", ATTACK).check()
+    assert asked(caught.value.request)["filter"] == {"and": [{"field": "tags", "in": [ATTACK]}]}
+    expect(value(page, "tags", ATTACK)).to_be_checked()
+    assert page.locator("#filters :is(img, script)").count() == 0
+    assert page.title() == "LightRetriever Search"
 
 
 @pytest.mark.usefixtures("failing")
@@ -138,7 +144,7 @@ def test_all_documents_are_listed_before_a_search_so_that_a_filter_can_be_chosen
     expect(status).to_be_empty()  # nobody has asked for the list
 
 
-def test_chosen_values_filter_and_counts_follow(page: Page, site: str) -> None:
+def test_chosen_values_filter_every_page_and_counts_follow(page: Page, site: str) -> None:
     search_for(page, QUERY)
     wiki, tag = {"field": "source", "in": ["wiki"]}, {"field": "tags", "in": ["common"]}
     toggle(page, "source", "wiki")
@@ -146,6 +152,10 @@ def test_chosen_values_filter_and_counts_follow(page: Page, site: str) -> None:
     assert counts(page, "tags") == told(site, "tags", wiki)[:8]
     # What another value of the same field would bring: counted without this field's condition.
     assert counts(page, "source") == told(site, "source")
+    whole = answer_of(site, query=QUERY, k=CANDIDATES, **among(wiki))
+    assert len(whole["hits"]) > 10
+    show_all(page)
+    assert shown_ids(page) == ids(whole)
     toggle(page, "source", "news")
     expect_hits(page, site, WIKI_NEWS)
     assert counts(page, "tags") == told(site, "tags", WIKI_NEWS)[:8]
@@ -176,16 +186,6 @@ def test_an_empty_box_with_filters_lists_what_matches(page: Page, site: str) -> 
     expect(page.get_by_role("status")).to_contain_text("documents with these filters")
     page.get_by_role("button", name="Clear filters").click()
     expect(page.get_by_text("Type a question or a few words")).to_be_visible()
-
-
-def test_pages_of_filtered_hits(page: Page, site: str) -> None:
-    search_for(page, QUERY)
-    toggle(page, "source", "wiki")
-    whole = answer_of(site, query=QUERY, k=30, **among({"field": "source", "in": ["wiki"]}))
-    number = min(len(whole["hits"]), 30)
-    assert number > 10
-    show_all(page)
-    assert shown_ids(page) == ids(whole)
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ def test_bounds_of_numbers_and_dates(
     ("field", "end", "name", "text"),
     [("share", "from", "gte", "abc"), ("share", "to", "lte", "1,5"), ("released", "from", "gte", "12024-05-31")],
 )
-def test_a_bad_bound_is_answered_in_the_services_words(
+def test_a_bad_bound_is_answered_in_the_services_words_and_axe_finds_nothing_serious(
     page: Page, site: str, field: str, end: str, name: str, text: str
 ) -> None:
     search_for(page, QUERY)
@@ -233,9 +233,11 @@ def test_a_bad_bound_is_answered_in_the_services_words(
     expect(page.get_by_role("status")).to_have_text(f"{field}, {end}: {wrong}.")
     expect(box).to_have_attribute("aria-invalid", "true")
     expect(box).to_be_focused()
+    assert serious(page) == []
     box.fill("")
     expect_hits(page, site, {"field": "source", "in": ["wiki"]})
     expect(box).not_to_have_attribute("aria-invalid", "true")
+    assert serious(page) == []
 
 
 @pytest.mark.parametrize(
@@ -333,17 +335,6 @@ def test_columns_side_by_side_are_filtered_too(page: Page, site: str) -> None:
     assert counts(page, "source") == told(site, "source")
 
 
-def test_values_stay_text(page: Page) -> None:
-    search_for(page, QUERY)
-    page.get_by_role("button", name="All ", exact=False).click()
-    with page.expect_response("**/search/batch") as caught:
-        value(page, "tags", ATTACK).check()
-    assert asked(caught.value.request)["filter"] == {"and": [{"field": "tags", "in": [ATTACK]}]}
-    expect(value(page, "tags", ATTACK)).to_be_checked()
-    assert page.locator("#filters :is(img, script)").count() == 0
-    assert page.title() == "LightRetriever Search"
-
-
 def test_the_keyboard_keeps_its_place_when_counts_change(page: Page) -> None:
     search_for(page, QUERY)
     for name in ("news", "wiki"):
@@ -400,16 +391,4 @@ def test_a_phone_unfolds_the_filters(page: Page, site: str) -> None:
     expect_hits(page, site, {"field": "source", "in": ["wiki"]})
     expect(unfold).to_have_text("Filters (1)")
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
-    assert serious(page) == []
-
-
-@pytest.mark.usefixtures("failing")
-def test_axe_finds_nothing_serious(page: Page) -> None:
-    search_for(page, QUERY)
-    toggle(page, "source", "wiki")
-    group(page, "share").get_by_label("from").fill("abc")
-    expect(page.get_by_role("status")).to_contain_text("expected a number")
-    assert serious(page) == []
-    group(page, "share").get_by_label("from").fill("")
-    expect(page.get_by_role("status")).to_contain_text("ranked in")
     assert serious(page) == []

@@ -68,7 +68,7 @@ def test_a_service_with_fewer_candidates_than_a_page_has(browser: Browser, tiny_
         assert shown_ids(page) == ids(answer_of(url, query=QUERY, k=4))
 
 
-def test_another_query_begins_with_its_first_page(page: Page, site: str) -> None:
+def test_another_query_and_another_weight_begin_with_their_first_page(page: Page, site: str) -> None:
     search_for(page, QUERY)
     more(page).click()
     expect(page.locator("li.hit")).to_have_count(20)
@@ -78,12 +78,6 @@ def test_another_query_begins_with_its_first_page(page: Page, site: str) -> None
     more(page).click()
     expect(page.locator("li.hit")).to_have_count(20)
     assert shown_ids(page) == ids(answer_of(site, query="scientific papers", k=20))
-
-
-def test_another_weight_begins_with_the_first_page(page: Page) -> None:
-    search_for(page, QUERY)
-    more(page).click()
-    expect(page.locator("li.hit")).to_have_count(20)
     with page.expect_response("**/search"):
         page.get_by_label("Weight of the dense leg").fill("20")
     expect(page.locator("li.hit")).to_have_count(10)
@@ -202,7 +196,7 @@ def test_hits_stay_when_the_next_page_fails_and_it_can_be_asked_again(page: Page
     expect(shown(page)).to_contain_text("20 of ")
 
 
-def test_the_keys_lead_through_hits_and_pages(page: Page) -> None:
+def test_the_keys_lead_through_hits_and_pages_and_unfold_a_hit(page: Page) -> None:
     search_for(page, QUERY)
     hits = page.locator("li.hit")
     for number in range(10):
@@ -216,6 +210,11 @@ def test_the_keys_lead_through_hits_and_pages(page: Page) -> None:
     for number in range(9, -1, -1):
         page.keyboard.press("ArrowUp")
         expect(hits.nth(number)).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(hits.first.locator(".why table")).to_be_visible()
+    page.keyboard.press("Enter")
+    expect(hits.first.locator(".why table")).to_be_hidden()
+    expect(hits.first).to_be_focused()
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")
     expect(hits.first.locator(".why table")).to_be_visible()
@@ -225,17 +224,6 @@ def test_the_keys_lead_through_hits_and_pages(page: Page) -> None:
     hits.first.focus()
     page.keyboard.press("ArrowUp")
     expect(page.get_by_role("searchbox")).to_be_focused()
-
-
-def test_enter_unfolds_a_hit(page: Page) -> None:
-    search_for(page, QUERY)
-    first = page.locator("li.hit").first
-    page.keyboard.press("ArrowDown")
-    page.keyboard.press("Enter")
-    expect(first.locator(".why table")).to_be_visible()
-    page.keyboard.press("Enter")
-    expect(first.locator(".why table")).to_be_hidden()
-    expect(first).to_be_focused()
 
 
 @pytest.mark.parametrize(("width", "height"), [(1100, 500), (360, 780)])

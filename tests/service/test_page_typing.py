@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from lightretriever.artifacts.bundle.reader import Bundle
 from playwright.sync_api import Page, expect
 
 from tests.service.browsing import answer_of, asked, search_for
 from tests.service.live import live_bundles
-from tests.support.meaning import make_meaningful_bundle
 from tests.support.tiny import TinyDocument, make_tiny_bundle, tiny_documents
 
 pytestmark = pytest.mark.slow
@@ -17,9 +17,8 @@ LIST = "The pedal kit:\n\n- two pedals\n- a spanner\n\n1. Loosen it.\n2) Turn it
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    bundle = make_meaningful_bundle(tmp_path_factory.mktemp("page") / "bundle")
-    with live_bundles(bundle.path) as url:
+def site(meaningful_bundle: Bundle) -> Iterator[str]:
+    with live_bundles(meaningful_bundle.path) as url:
         yield url
 
 
@@ -78,17 +77,13 @@ def test_stop_words_are_not_marked(page: Page) -> None:
     assert not {"the", "of", "a"} & {mark.lower() for mark in marks}
 
 
-def test_the_columns_have_a_legend(page: Page) -> None:
-    finish(page, "bicycle")
-    expect(page.locator("#legend")).to_be_hidden()
-    page.get_by_label("Side by side").check()
-    expect(page.locator("#legend")).to_contain_text("Each column has its own ranking.")
-
-
-def test_why_tells_how_many_words_the_document_has(page: Page) -> None:
+def test_why_tells_how_many_words_the_document_has_and_columns_have_a_legend(page: Page) -> None:
     finish(page, "bicycle brakes and honey")
     page.get_by_text("Why this hit?").first.click()
     expect(page.locator("li.hit").first).to_contain_text("Title and text have 67 % of the query's words.")
+    expect(page.locator("#legend")).to_be_hidden()
+    page.get_by_label("Side by side").check()
+    expect(page.locator("#legend")).to_contain_text("Each column has its own ranking.")
 
 
 def test_items_of_a_list_stand_apart(page: Page, tmp_path: Path) -> None:

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import httpx2
 import pytest
+from lightretriever.artifacts.bundle.reader import Bundle
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from tests.service.browsing import answer_of, asked, page_of, search_for, serious
 from tests.service.live import live_bundles
 from tests.support.asking import ids
-from tests.support.meaning import make_meaningful_bundle
 from tests.support.tiny import make_tiny_bundle
 
 pytestmark = pytest.mark.slow
@@ -98,9 +98,8 @@ def test_all_terms_of_a_document_are_shown_on_demand(page: Page, site: str) -> N
     expect(hit.locator(".terms li.added")).to_have_count(sum(not term["in_text"] for term in terms))
 
 
-def test_words_are_explained_where_the_terms_are_words(browser: Browser, tmp_path: Path) -> None:
-    bundle = make_meaningful_bundle(tmp_path / "words")
-    with live_bundles(bundle.path) as address, page_of(browser, address) as page:
+def test_words_are_explained_where_the_terms_are_words(browser: Browser, meaningful_bundle: Bundle) -> None:
+    with live_bundles(meaningful_bundle.path) as address, page_of(browser, address) as page:
         search_for(page, "the mended tyres of a bicycle")
         hit = page.locator("li.hit").first
         hit.get_by_text("Why this hit?").click()
@@ -225,22 +224,16 @@ def unfold(hit: Locator) -> None:
         word.click()
 
 
-def test_axe_finds_nothing_serious(page: Page) -> None:
+def test_axe_finds_nothing_serious_and_a_phone_needs_no_scrolling_sideways(page: Page) -> None:
     search_for(page, QUERY)
     unfold(page.locator("li.hit").first)
     page.locator("li.hit").first.get_by_role("button", name="All terms").click()
     expect(page.locator(".terms")).to_be_visible()
     assert serious(page) == []
-    page.get_by_label("Side by side").check()
-    expect(page.get_by_role("list", name="Dense hits")).to_be_visible()
-    assert serious(page) == []
-
-
-def test_a_phone_needs_no_scrolling_sideways(page: Page) -> None:
     page.set_viewport_size({"width": 360, "height": 740})
-    search_for(page, QUERY)
-    unfold(page.locator("li.hit").first)
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
     page.get_by_label("Side by side").check()
     expect(page.get_by_role("list", name="Dense hits")).to_be_visible()
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    page.set_viewport_size({"width": 1280, "height": 720})
+    assert serious(page) == []

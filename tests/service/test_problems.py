@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 import pytest
 from fastapi.testclient import TestClient
-from lightretriever.artifacts.corpus.fields import FieldKind
+from lightretriever.artifacts.documents.fields import FieldKind
 from lightretriever.service.errors import KINDS
 
 from tests.service.conftest import SETTINGS

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.corpus.fields import FieldKind
+from lightretriever.artifacts.documents.fields import FieldKind
 from lightretriever.service.schemas import Hit, SearchRequest
 from lightretriever.service.search.engine import SearchEngine
 

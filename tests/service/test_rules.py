@@ -7,7 +7,7 @@ from time import process_time
 
 import pytest
 from fastapi.testclient import TestClient
-from lightretriever.artifacts.corpus.fields import FieldKind
+from lightretriever.artifacts.documents.fields import FieldKind
 from lightretriever.service.collections.collections import Collections
 from lightretriever.service.errors import SettingsError
 from lightretriever.service.http.app import create_app

@@ -135,7 +135,7 @@ def test_a_bad_bundle_is_one_line(tiny_bundle: Bundle, tmp_path: Path, refused: 
     assert "dense.faiss" in errors
 
 
-def test_no_package_of_models_or_of_tracing_and_no_offline_command_is_loaded(tiny_path: Path) -> None:
+def test_nothing_of_models_of_tracing_of_a_journal_and_of_offline_commands_is_loaded(tiny_path: Path) -> None:
     """Importing the service and running a search and the whole application."""
     script = """
 import sys
@@ -150,7 +150,8 @@ with TestClient(create_app(Path(sys.argv[1]), Settings(deadline_ms=60_000, warm_
     assert client.get("/").status_code == 200
 heavy = {"torch", "transformers", "peft", "accelerate", "safetensors", "pyserini", "lightretriever.artifacts.pipeline"}
 tracing = ("opentelemetry.sdk", "opentelemetry.exporter")
-print(sorted(name for name in sys.modules if name in heavy or name.startswith(tracing)))
+journal = ("live.store", "live.journal", "live.overlay", "sparse.writer")
+print(sorted(name for name in sys.modules if name in heavy or name.startswith(tracing) or name.endswith(journal)))
 """
     command = [sys.executable, "-c", script, str(tiny_path)]
     assert subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout == "[]\n"

@@ -53,20 +53,15 @@ def test_environment_over_file_over_default(tmp_path: Path, monkeypatch: pytest.
     assert load_settings(other).candidates == 100
 
 
-@pytest.mark.parametrize("variable", ["LIGHTRETRIEVER_URL", "LIGHTRETRIEVER_API_KEY"])
-@pytest.mark.parametrize("value", ["x", ""])
-def test_variables_of_clients_are_no_settings(variable: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(variable, value)
-    assert load_settings() == Settings()
+PORTS = ("PORT", "PORT_80_TCP", "PORT_80_TCP_ADDR", "SERVICE_HOST", "SERVICE_PORT", "SERVICE_PORT_HTTP")
 
 
-@pytest.mark.parametrize("service", ["", "SEARCH_"])
-def test_what_kubernetes_sets_for_a_service_of_this_name_does_not_matter(
-    service: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("PORT", "PORT_80_TCP", "PORT_80_TCP_ADDR", "SERVICE_HOST", "SERVICE_PORT", "SERVICE_PORT_HTTP"):
-        monkeypatch.setenv(f"LIGHTRETRIEVER_{service}{name}", "tcp://10.0.0.1:80")
-    assert load_settings() == Settings()
+@pytest.mark.parametrize("name", ["URL", "API_KEY", *PORTS, *(f"SEARCH_{name}" for name in PORTS)])
+def test_variables_of_clients_and_of_kubernetes_are_no_settings(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kubernetes sets those of ports for a service of this name."""
+    for value in ("tcp://10.0.0.1:80", ""):
+        monkeypatch.setenv(f"LIGHTRETRIEVER_{name}", value)
+        assert load_settings() == Settings()
 
 
 @pytest.mark.parametrize("variable", ["LIGHTRETRIEVER_DEADLINE", "LIGHTRETRIEVER_HOST", "lightretriever_max_batches"])
@@ -87,11 +82,6 @@ def test_an_empty_variable_is_to_be_unset(name: str, value: str, monkeypatch: py
         load_settings()
 
 
-def test_an_empty_list_of_proxies_trusts_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LIGHTRETRIEVER_TRUSTED_PROXIES", "")
-    assert load_settings().trusted_proxies == ""
-
-
 @pytest.mark.parametrize(
     ("content", "words"),
     [
@@ -106,7 +96,6 @@ def test_an_empty_list_of_proxies_trusts_none(monkeypatch: pytest.MonkeyPatch) -
         ("rate_limit_per_s: -1", ["'rate_limit_per_s'", "greater than or equal to 0"]),
         ("trusted_proxies: 10.0.0.0/8x", ["'trusted_proxies'", "'10.0.0.0/8x'", "such as 10.0.0.0/8, or *"]),
         ("trusted_proxies: 127.0.0.1, 10.0.0.1/8", ["'trusted_proxies'", "host bits"]),
-        ("trusted_proxies: proxy.example.org", ["'trusted_proxies'", "proxy.example.org"]),
         ("- candidates", ["name: value", "list"]),
         ("candidates: [", ["not YAML"]),
     ],
@@ -127,8 +116,10 @@ def refused(folder: Path, content: str) -> str:
 
 
 @pytest.mark.parametrize("proxies", ["*", " * ", "", "::1", "127.0.0.1, 10.0.0.0/8,fd00::/8", "192.0.2.1,"])
-def test_trusted_proxies(proxies: str) -> None:
-    assert Settings(trusted_proxies=proxies).trusted_proxies == proxies
+def test_trusted_proxies(proxies: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty list trusts none."""
+    monkeypatch.setenv("LIGHTRETRIEVER_TRUSTED_PROXIES", proxies)
+    assert load_settings().trusted_proxies == proxies
 
 
 @pytest.mark.parametrize(
@@ -136,7 +127,6 @@ def test_trusted_proxies(proxies: str) -> None:
     [
         "otlp_endpoint: ftp://user:SECRET@x",
         "otlp_endpoint: [SECRET]",
-        "otlp_endpoint: {a: SECRET}",
         'otlp_endpoint: "http://user:SECRET@x',
         "otlp_endpoint: http://x\n  password: SECRET: SECRET",
     ],

@@ -5,12 +5,10 @@ from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
-from lightretriever import SearchClient
-from lightretriever.service.http.app import create_app
-from lightretriever.service.search.engine import SearchEngine
+from lightretriever.service.schemas import Info, SearchResponse
 
 from tests.service.conftest import SETTINGS
-from tests.service.live import client_of, live
+from tests.service.live import client_of
 from tests.support.asking import ask
 from tests.support.tiny import english_tokenizer, make_tiny_bundle
 
@@ -94,10 +92,13 @@ def test_a_stop_word_is_not_completed(meaning: TestClient) -> None:
     assert ask(meaning, "tell the", prefix=True)["hits"] == ask(meaning, "tell the")["hits"]
 
 
-def test_both_together(meaning: TestClient) -> None:
+def test_both_together_as_a_client_reads_them(meaning: TestClient) -> None:
     assert ask(meaning, "ripe chesee cel", prefix=True, spelling="auto")["searched"] == "ripe cheese cellar"
-    answer = ask(meaning, "ripe chesee cel", prefix=True, spelling="suggest")
-    assert (answer["searched"], answer["did_you_mean"]) == ("ripe chesee cellar", "ripe cheese cellar")
+    asked = {"query": "bycicle ty", "prefix": True, "spelling": "suggest"}
+    answer = SearchResponse.model_validate_json(meaning.post("/search", json=asked).content)
+    assert (answer.searched, answer.did_you_mean) == ("bycicle tyre", "bicycle tyre")
+    assert answer.matched in ("weak", "strong")
+    assert Info.model_validate_json(meaning.get("/info").content).spelling
 
 
 @pytest.mark.parametrize(
@@ -114,11 +115,3 @@ def test_a_batch_takes_it_for_each_search(meaning: TestClient) -> None:
     first, second = meaning.post("/search/batch", json={"searches": searches}).json()["results"]
     assert first["searched"] == "honey"
     assert first["hits"] == second["hits"]
-
-
-def test_the_client_has_it(meaningful_engine: SearchEngine) -> None:
-    with live(create_app(meaningful_engine)) as url, SearchClient(url) as client:
-        assert client.info().spelling
-        answer = client.search("bycicle ty", spelling="suggest", prefix=True)
-        assert (answer.searched, answer.did_you_mean) == ("bycicle tyre", "bicycle tyre")
-        assert answer.matched in ("weak", "strong")

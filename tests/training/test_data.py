@@ -66,15 +66,6 @@ def music(tmp_path: Path) -> Path:
 BM25 = {"depth": 30, "count": 5, "margin": 0.95}
 
 
-def test_the_index_of_a_killed_run_is_cleared_up(music: Path, tmp_path: Path) -> None:
-    wanted = recipe(tmp_path / "work", {"path": music}, negatives=BM25)
-    left = tmp_path / "work" / "data" / "music" / "bm25-0a1b2c3d" / "lucene"
-    left.mkdir(parents=True)
-    (left / "segments_1").touch()
-    prepare(wanted)
-    assert {path.name for path in left.parents[1].iterdir()} == {"plan.json", "examples.json", "report.json"}
-
-
 def test_a_set_is_read_with_its_negatives(music: Path, tmp_path: Path) -> None:
     [one] = prepare(recipe(tmp_path / "work", {"path": music}, negatives=BM25))
     assert (one.name, one.instruction, one.weight) == ("music", "find it", 100.0)
@@ -205,6 +196,9 @@ def test_the_limit_is_drawn_by_the_seed(music: Path, tmp_path: Path) -> None:
 
 def test_a_second_call_reuses_and_a_changed_setting_is_refused(music: Path, tmp_path: Path) -> None:
     work = tmp_path / "work"
+    left = work / "data" / "music" / "bm25-0a1b2c3d" / "lucene"  # by a run that was killed
+    left.mkdir(parents=True)
+    (left / "segments_1").touch()
     first = prepare(recipe(work, {"path": music}, negatives=BM25))
     examples = work / "data" / "music" / "examples.json"
     assert {file.name for file in examples.parent.iterdir()} == {"plan.json", "examples.json", "report.json"}

@@ -7,40 +7,19 @@ import torch
 from lightretriever.artifacts.training.losses import (
     BatchLayout,
     contrastive_loss,
-    cosine_scores,
     flops,
     flops_weight,
-    matryoshka_scores,
     query_means,
     sparse_scores,
 )
 from lightretriever.artifacts.training.recipe import FlopsRecipe
 from lightretriever.artifacts.training.types import Batch, Example, StepContext, TrainingSet
 
-NONE_HIDDEN = torch.zeros(2, 3, dtype=torch.bool)
-
 
 def test_a_query_is_the_mean_of_its_tokens_rows_a_repeated_token_counting_twice() -> None:
     states = torch.tensor([[3.0, 0.0], [0.0, 6.0], [9.0, 9.0]])
     means = query_means(states, [torch.tensor([0, 0, 1]), torch.tensor([2])])
     assert means.tolist() == [[2.0, 2.0], [9.0, 9.0]]
-
-
-def test_cosine_ignores_lengths() -> None:
-    scores = cosine_scores(torch.tensor([[2.0, 0.0]]), torch.tensor([[5.0, 0.0], [0.0, 1.0], [3.0, 4.0]]))
-    torch.testing.assert_close(scores, torch.tensor([[1.0, 0.0, 0.6]]))
-
-
-def test_matryoshka_scores_are_cosines_of_prefixes_and_of_the_whole() -> None:
-    query, document = torch.tensor([[1.0, 0.0, 1.0]]), torch.tensor([[1.0, 0.0, -1.0]])
-    assert [one.item() for one in matryoshka_scores(query, document, [1, 2])] == pytest.approx([1.0, 1.0, 0.0])
-
-
-def test_contrastive_loss_by_hand() -> None:
-    scores = torch.tensor([[0.2, 0.1, 0.0], [0.3, 0.3, 0.3]])
-    loss = contrastive_loss(scores, torch.tensor([0, 2]), NONE_HIDDEN, 0.1)
-    first = -math.log(math.exp(2) / (math.exp(2) + math.exp(1) + 1))
-    assert loss.item() == pytest.approx((first + math.log(3)) / 2, rel=1e-5)
 
 
 def test_hidden_documents_are_no_negatives() -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from lightretriever.artifacts.pipeline.encoder import token_rows
-from lightretriever.artifacts.pipeline.language_model import LanguageModel
+from lightretriever.artifacts.pipeline.language_model import LanguageModel, instruction_prefix
 from lightretriever.artifacts.pipeline.model import Backbone
 from lightretriever.artifacts.pipeline.recipe import EncodeRecipe
 from lightretriever.artifacts.training.losses import contrastive_loss, distillation_loss, matryoshka_scores
@@ -69,7 +69,9 @@ def test_table_rows_and_dense_queries(model_folder: Path, backbone: Backbone, tm
 
 def test_texts_begin_with_bos_only_where_the_tokenizer_says_so(model_folder: Path, tmp_path: Path) -> None:
     without = save_model(tmp_path / "without", "llama", bos_token=None)
-    assert load(without, tmp_path).bos_id is None
+    backbone = load(without, tmp_path)
+    assert (backbone.bos_id, backbone.frame([9])) == (None, [9, backbone.eos_id])
+    assert instruction_prefix(backbone, "") == [backbone.eos_id]
     assert load(model_folder, tmp_path).bos_id is not None
     named = AutoTokenizer.from_pretrained(without)
     named.bos_token = "<|im_start|>"  # named, but not put before a text

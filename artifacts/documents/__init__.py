@@ -1,0 +1,1 @@
+"""Documents: what may be in one, its text, and its declared fields."""
