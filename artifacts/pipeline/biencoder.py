@@ -74,14 +74,15 @@ class BiEncoder(Encoder):
         options = {"prompt": prompt} if prompt else {}
         return self._encoded(texts, self.model.encode_query, {"batch_size": _BATCH, **options}, progress)
 
-    def encode_documents(self, texts: Sequence[str], *, progress: ProgressBar | None = None) -> Encoded:
-        """Vectors of documents, (n, H). Raises ModelError for one that is not finite.
+    @property
+    def one_by_one(self) -> bool:
+        """Whether it reads each document by itself. Means of static rows never depend on the texts beside."""
+        return super().one_by_one and not isinstance(route(self.model, "document")[0], StaticEmbedding)
 
-        On a CPU a transformer reads each by itself: this takes about as long, and a vector doesn't depend in its last
-        bits on the texts beside it. Means of static rows never do.
-        """
-        alone = self.device.type == "cpu" and not isinstance(route(self.model, "document")[0], StaticEmbedding)
-        return self._encoded(texts, self.model.encode_document, {"batch_size": 1 if alone else _BATCH}, progress)
+    def encode_documents(self, texts: Sequence[str], *, progress: ProgressBar | None = None) -> Encoded:
+        """Vectors of documents, (n, H). Raises ModelError for one that is not finite."""
+        size = 1 if self.one_by_one else _BATCH
+        return self._encoded(texts, self.model.encode_document, {"batch_size": size}, progress)
 
     def token_states(self, instruction: str = "") -> StatesOf:
         """Encode single tokens behind the query prompt: ids (n,) → states (n, H)."""
@@ -261,6 +262,11 @@ class JointEncoder(Encoder):
     """Bi-encoders `members`, in order. `tokenizer` and `longest` are the first one's."""
 
     members: tuple[BiEncoder, ...]
+
+    @property
+    def one_by_one(self) -> bool:
+        """Whether one of them does."""
+        return any(one.one_by_one for one in self.members)
 
     def encode_documents(self, texts: Sequence[str], *, progress: ProgressBar | None = None) -> Encoded:
         """Vectors of documents, (n, H). Raises ModelError for one that is not finite."""

@@ -73,18 +73,16 @@ def encode_corpus(encoders: Encoders, corpus: EncodedCorpus, work: Path, *, part
     kept.
 
     Impacts are the encoder's, none where they are BM25: `index` adds that, which depends on the whole corpus. Killed at
-    any point and called again, it loses at most one shard, on a CPU 16 texts, and ends with byte-identical files. After
-    a change of the corpus it encodes the new texts alone, to the bytes of a new directory, if the encoder reads each
-    text by itself, as all do on a CPU. Texts that the corpus lacks are removed, unless it has a limit.
+    any point and called again, it loses at most one shard, or 16 texts if they are read one by one, and ends with
+    byte-identical files. After a change of the corpus it encodes the new texts alone, on a CPU to the bytes of a new
+    directory. Texts that the corpus lacks are removed, unless it has a limit.
 
     Raises ResumeError when `work` was begun with another model or setting.
     """
-    settings, given = encoders.settings, encoders.given
-    store = TextStore.begin(work, _plan(encoders))
+    given, store = encoders.given, TextStore.begin(work, _plan(encoders))
     texts = corpus.digests if given is None else given.digests(corpus.digests)
     documents = {name: corpus.facts[name] for name in ("corpus_sha256", "limit", "skip_bad")}
     documents["vectors_sha256"] = None if given is None else given.sha256
-    alone = encoders.dense.device.type == "cpu" and settings.batch_tokens is None
     with ProgressBar("encode", total=len(corpus), unit="documents") as progress:
 
         def encode(rows: Int64Array) -> ModelRows:
@@ -93,7 +91,7 @@ def encode_corpus(encoders: Encoders, corpus: EncodedCorpus, work: Path, *, part
             made = encoders.encode_documents(full, progress=progress)
             return model_rows([document.id for document in read], made, encoders.are_cut(full))
 
-        own, new = encode_texts(store, texts, encode, progress, part=part, alone=alone)
+        own, new = encode_texts(store, texts, encode, progress, part=part, alone=encoders.one_by_one)
     limited = corpus.facts["limit"] is not None  # a trial, say, which must not cost what the whole corpus took
     removed = 0 if limited else store.others(texts)
     store.finish(texts, documents, skipped=corpus.skipped.count, part=part, keep=limited)

@@ -84,6 +84,12 @@ class TextModel(ABC):
     device: torch.device
     longest: int | None
 
+    @property
+    def one_by_one(self) -> bool:
+        """Whether it reads each document by itself. On a CPU a transformer does: this takes about as long, and nothing
+        depends in its last bits on the texts beside it."""
+        return self.device.type == "cpu"
+
     @abstractmethod
     def are_cut(self, texts: Sequence[str]) -> list[bool]:
         """Whether each document is longer than it reads."""

@@ -78,6 +78,12 @@ class Encoders:
             return None
         return self.sparse.weights
 
+    @property
+    def one_by_one(self) -> bool:
+        """Whether one of the models that read documents reads each by itself."""
+        reading = [model for model in self.models if self.given is None or model is not self.dense]
+        return self.settings.batch_tokens is None and any(model.one_by_one for model in reading)
+
     def encode_documents(self, texts: Sequence[str], *, progress: ProgressBar | None = None) -> Encoded:
         """Dense vectors, and impacts unless they are BM25. Raises ModelError."""
         source: DenseEncoder = self.given or self.dense

@@ -52,7 +52,7 @@ class SparseModel(TextModel, SparseEncoder):
     def encode_impacts(self, texts: Sequence[str]) -> list[ImpactRow]:
         """Impacts of documents, the highest `top_k` of each. Raises ModelError for weights that are not finite."""
         rows: list[ImpactRow] = []
-        batch = 1 if self.device.type == "cpu" else _BATCH  # by themselves, texts don't change each other's last bits
+        batch = 1 if self.one_by_one else _BATCH
         for start in range(0, len(texts), _BATCH):
             part = list(texts[start : start + _BATCH])
             weights = self.model.encode_document(

@@ -153,6 +153,7 @@ def test_a_vocabulary_is_compared_with_the_embedding(encoder_folder: Path, tmp_p
             continue
         encoder = load_biencoder(str(place), device="cpu")
         assert encoder.tokenizer.vocab_size == encoder.embedded + 2
+        assert encoder.one_by_one == (kind == "bert")
         assert np.isfinite(encoder.encode_documents(["music zyx player", "zyz"]).dense).all()
         rows = token_rows(encoder, "", tmp_path / "rows")
         assert not rows[-2:].any()
