@@ -186,28 +186,6 @@ def test_the_service_imports_the_pipeline_only_to_encode_documents(modules: Modu
     assert name == "service/search/encoder.py"
 
 
-SERVE = """
-import re, sys
-from pathlib import Path
-from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.service.commands import serve
-from lightretriever.service.http import app
-from lightretriever.service.schemas import SearchRequest
-from lightretriever.service.search.engine import SearchEngine
-with SearchEngine.open(Bundle.open(Path(sys.argv[1]))) as engine:
-    assert engine.search(SearchRequest(query="music", explain=True)).hits
-print(*filter(re.compile(sys.argv[2]).search, sys.modules))
-"""
-
-
-def test_a_server_loads_neither_models_nor_what_reads_corpora_or_writes(tiny_path: Path) -> None:
-    unwanted = rf"^({'|'.join(MODEL_SOFTWARE)})$|artifacts\.(cluster|corpus|evaluation|pipeline|training)|writer"
-    done = subprocess.run(
-        [sys.executable, "-c", SERVE, tiny_path, unwanted], check=True, capture_output=True, text=True
-    )
-    assert done.stdout == "\n"
-
-
 def test_the_environment_is_not_read_at_import(modules: Modules) -> None:
     reads = []
     for name, module in modules.items():

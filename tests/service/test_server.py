@@ -135,7 +135,7 @@ def test_a_bad_bundle_is_one_line(tiny_bundle: Bundle, tmp_path: Path, refused: 
     assert "dense.faiss" in errors
 
 
-def test_nothing_of_models_of_tracing_of_a_journal_and_of_offline_commands_is_loaded(tiny_path: Path) -> None:
+def test_neither_models_nor_what_traces_reads_corpora_or_writes_is_loaded(tiny_path: Path) -> None:
     """Importing the service and running a search and the whole application."""
     script = """
 import sys
@@ -148,10 +148,11 @@ from lightretriever.service.settings import Settings
 with TestClient(create_app(Path(sys.argv[1]), Settings(deadline_ms=60_000, warm_up_queries=1))) as client:
     assert client.post("/search", json={"query": "play music"}).json()["hits"]
     assert client.get("/").status_code == 200
-heavy = {"torch", "transformers", "peft", "accelerate", "safetensors", "pyserini", "lightretriever.artifacts.pipeline"}
-tracing = ("opentelemetry.sdk", "opentelemetry.exporter")
-journal = ("live.store", "live.journal", "live.overlay", "sparse.writer")
-print(sorted(name for name in sys.modules if name in heavy or name.startswith(tracing) or name.endswith(journal)))
+heavy = {"torch", "transformers", "peft", "accelerate", "safetensors", "pyserini"}
+rooms = ("cluster", "corpus", "evaluation", "pipeline", "training")
+begin = ("opentelemetry.sdk", "opentelemetry.exporter", *(f"lightretriever.artifacts.{room}" for room in rooms))
+end = ("live.store", "live.journal", "live.overlay", "writer")
+print(sorted(name for name in sys.modules if name in heavy or name.startswith(begin) or name.endswith(end)))
 """
     command = [sys.executable, "-c", script, str(tiny_path)]
     assert subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout == "[]\n"
