@@ -453,7 +453,7 @@ class TextStore:
                 f"{self.path}: {len(missing)} of {shards} shards are not there.",
                 remedy=f"Run {again} with this recipe.",
             )
-        return self.find(self.texts)
+        return self._found
 
     def whole(self) -> ModelRows:
         """Map the rows of the corpus' texts where they lie in one run, in this order. Raises ResumeError as
@@ -471,7 +471,7 @@ class TextStore:
 
     def missing_shards(self) -> list[int]:
         """The shards of the corpus of which a text is missing, from 0 on. Raises ResumeError as `documents` does."""
-        rows = np.flatnonzero(self.find(self.texts) < 0)
+        rows = np.flatnonzero(self._found < 0)
         return sorted(set((rows // self.plan["shard_size"]).tolist()))
 
     def missing_parts(self) -> list[Part]:
@@ -501,7 +501,8 @@ class TextStore:
         write_atomically(self.path / name, texts.tobytes())
         made = {"documents": documents, "texts": name, "skipped": skipped, "parts": part.of if part else 1}
         write_atomically(self.path / _FACTS, json.dumps(made, indent=1).encode() + b"\n")
-        vars(self).pop("texts", None)
+        for former in ("texts", "_found"):
+            vars(self).pop(former, None)
         if part is None and not keep:
             self.places()  # while a text is missing, nothing is removed
             self._tidy(texts[first_rows(texts)], name)
@@ -532,7 +533,7 @@ class TextStore:
         self._forget()
 
     def _forget(self) -> None:
-        for name in ("_runs", "_places"):
+        for name in ("_runs", "_places", "_found"):
             vars(self).pop(name, None)
 
     def _folders(self) -> list[Path]:
@@ -546,6 +547,11 @@ class TextStore:
     @cached_property
     def _runs(self) -> list[tuple[UInt8Array, ModelRows]]:
         return [_run(folder, self.plan["dimension"]) for folder in self._folders()]
+
+    @cached_property
+    def _found(self) -> Int64Array:
+        """Where the corpus' texts are, (N,); -1 for one that is not."""
+        return self.find(self.texts)
 
     @cached_property
     def _places(self) -> "Digests":
