@@ -1,1 +1,1 @@
-"""Documents: what may be in one, its text, and its declared fields."""
+"""Documents: their bounds, their text, their declared fields."""
