@@ -76,7 +76,7 @@ class BiEncoder(Encoder):
 
     @property
     def one_by_one(self) -> bool:
-        """Whether it reads each document by itself. Means of static rows never depend on the texts beside."""
+        """Whether the encoder reads each document by itself. Means of static rows never depend on the texts beside."""
         return super().one_by_one and not isinstance(route(self.model, "document")[0], StaticEmbedding)
 
     def encode_documents(self, texts: Sequence[str], *, progress: ProgressBar | None = None) -> Encoded:
@@ -265,7 +265,7 @@ class JointEncoder(Encoder):
 
     @property
     def one_by_one(self) -> bool:
-        """Whether one of them does."""
+        """Whether a member reads each document by itself."""
         return any(one.one_by_one for one in self.members)
 
     def encode_documents(self, texts: Sequence[str], *, progress: ProgressBar | None = None) -> Encoded:

@@ -86,8 +86,8 @@ class TextModel(ABC):
 
     @property
     def one_by_one(self) -> bool:
-        """Whether it reads each document by itself. On a CPU a transformer does: this takes about as long, and nothing
-        depends in its last bits on the texts beside it."""
+        """Whether the model reads each document by itself. On a CPU a transformer does: this takes about as long, and
+        no vector depends in its last bits on the texts beside."""
         return self.device.type == "cpu"
 
     @abstractmethod
