@@ -11,7 +11,7 @@
 | docs/lab/measuring.md | all tables of speed | speed, load, users, versions, live, fairness, scaling.json |
 | docs/lab/faults.md | what tests/faults measured | reliability.json |
 | docs/howto/cluster.md | the service on a cluster and on its own indexes, under load | cluster/load.json |
-| docs/lab/scale.md | a shard, a billion documents, what a build takes | scale.json, build.json, build-short.json |
+| docs/lab/scale.md | a shard, a billion documents, what a build takes | scale.json, build.json, build-*.json |
 
 quality.json has one row per system and dataset; result_tables.py says where a system stands, in which order and under
 which label, and which pairs are tested, which gives significance.json. A file of docs/results that has no row above is
@@ -76,7 +76,7 @@ VERSIONS = "versions.json"
 RELIABILITY = "reliability.json"
 LOAD = "load.json"
 SCALE = "scale.json"
-BUILDS = ("build.json", "build-short.json")
+BUILDS = ("build.json", "build-short.json", "build-large.json")
 ENGINES = "engines"
 JUDGED = "judged"
 CLUSTER = "cluster"
