@@ -148,7 +148,7 @@ def build_table(content: Any, source: str) -> list[str]:
     figures = {"wall_s": "wall s", "cpu_s": "processor s", "peak_mib": "peak memory MiB"}
     figures |= {"own_mib": "without mapped files", "disk_mib": "disk MiB"}
     rows = [
-        [f"{side['name']}, {shown}", *(f"{side[kind][name]:,.4g}" if name in side[kind] else "–" for name in figures)]
+        [f"{side['name']}, {shown}", *(_figure(side[kind].get(name)) for name in figures)]
         for kind, shown in kinds.items()
         for side in sides
         if kind in side
@@ -164,6 +164,12 @@ def build_table(content: Any, source: str) -> list[str]:
         f"{', '.join(side['commit'] for side in sides)}.{same if len(sides) > 1 else ''} Measured on "
         f"{content['machine']}, {content['date'][:10]}. {source}.\n",
     ]
+
+
+def _figure(value: float | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
 def _section(title: str, lines: Sequence[str]) -> list[str]:
