@@ -116,27 +116,26 @@ class Bm25Encoder:
         asked = [Counter(map(self.numbers.find, terms)) for terms in self.vocabulary.terms_of(queries)]
         wanted = np.zeros(len(self.frequencies), np.bool_)
         wanted[[number for query in asked for number in query if number is not None]] = True
-        parts = []
+        results: list[tuple[IntegerArray, Float64Array]] = [(np.empty(0, np.int64), np.empty(0)) for _ in asked]
         for start, stop in counts.parts():
             indptr, terms, found = counts.sorted(start, stop)
             lengths = np.diff(counts.terms.at[start : stop + 1])
             places = np.repeat(np.arange(stop - start), np.diff(indptr))
-            kept = wanted[terms]
+            kept = np.flatnonzero(wanted[terms])
+            kept = kept[np.argsort(terms[kept], kind="stable")]
             terms, places = terms[kept], places[kept]
-            parts.append((terms, places + start, self.weights(terms, found[kept], lengths[places])))
-        terms, places, weights = (np.concatenate(column) for column in zip(*parts, strict=True))
-        order = np.argsort(terms, kind="stable")
-        ends = np.searchsorted(terms[order], np.arange(len(self.frequencies) + 1))
-        results = list[tuple[IntegerArray, Float64Array]]()
-        for query in asked:
-            scores = np.zeros(len(counts))
-            for number, times in query.items():
-                if number is not None:
-                    rows = order[ends[number] : ends[number + 1]]
-                    scores[places[rows]] += weights[rows] * times
-            scored = np.flatnonzero(scores)
-            best = scored[np.argsort(-scores[scored], kind="stable")[:k]]
-            results.append((best, scores[best]))
+            weights = self.weights(terms, found[kept], lengths[places])
+            for row, query in enumerate(asked):
+                scores = np.zeros(stop - start)
+                for number, times in query.items():
+                    if number is not None:
+                        begin, end = np.searchsorted(terms, [number, number + 1])
+                        scores[places[begin:end]] += weights[begin:end] * times
+                scored = np.flatnonzero(scores)
+                best = np.concatenate([results[row][0], scored + start])
+                values = np.concatenate([results[row][1], scores[scored]])
+                order = np.argsort(-values, kind="stable")[:k]
+                results[row] = best[order], values[order]
         return results
 
     def weights(self, terms: Int32Array, counts: IntegerArray, lengths: Int64Array) -> Float64Array:

@@ -280,14 +280,18 @@ class EncodedCorpus:
         if old.is_dir():
             origin = _mapped(self.folder / "origin", "<i8")
             column.begin(old)
-        with _new_folder(folder) as new:
+        with _new_folder(folder) as new, (new / "at").open("wb") as at, (new / "values").open("wb") as values:
+            at.write(np.int64(end := 0).tobytes())
             for start in tracked(range(0, len(self), _BATCH), name.partition("-")[0], total=None, unit="batches"):
                 places = origin[start : start + _BATCH]
                 raws = self.raws(start, start + len(places))
                 fresh = iter(column.read([_document(raws[row]).full_text for row in np.flatnonzero(places < 0)]))
-                for place in places.tolist():
-                    column.add(next(fresh) if place < 0 else column.taken(place))
-            column.write(new)
+                rows = Rows.of([next(fresh) if place < 0 else column.taken(place) for place in places.tolist()])
+                at.write((rows.at[1:] + end).tobytes())
+                values.write(rows.values.astype(np.int32, copy=False).tobytes())
+                end += int(rows.at[-1])
+            if column.names is not None:
+                (new / "names.json").write_bytes(orjson.dumps(column.names))
         shutil.rmtree(old, ignore_errors=True)
         if not any(self.folder.glob(f"*{_OLD}")):
             (self.folder / "origin").unlink(missing_ok=True)
@@ -429,6 +433,8 @@ class TextStore:
 
     def rows(self, places: Int64Array) -> ModelRows:
         """Copy the rows of the texts at these places (n,)."""
+        if len(self._runs) == 1:
+            return self._runs[0][1].take(places)
         ends = np.cumsum([len(rows) for _, rows in self._runs])
         run = np.searchsorted(ends, places, side="right")
         parts = [ModelRows.of(np.zeros((0, self.plan["dimension"]), np.float16), [], [])]
@@ -647,61 +653,46 @@ def _name(digests: UInt8Array) -> str:
 
 
 class _Column(ABC):
-    """A column on its way: rows of whole numbers, each made of a text or taken from the column before."""
+    """A column on its way: rows of whole numbers, each made of a text or taken from the column before. `names` are what
+    the numbers stand for, where that is not known otherwise."""
 
-    def __init__(self) -> None:
-        self.at, self.values, self.old = array("q", [0]), array("i"), Rows(np.zeros(1, np.int64), np.zeros(0, np.int32))
+    names: list[str] | None = None
 
     def begin(self, old: Path) -> None:
         """Take rows from a folder."""
         self.old = Rows(_mapped(old / "at", "<i8"), _mapped(old / "values", "<i4"))
 
     @abstractmethod
-    def read(self, texts: list[str]) -> Iterable[npt.ArrayLike]:
+    def read(self, texts: list[str]) -> Iterable[Int32Array]:
         """The rows of texts, each made when it is asked for."""
 
-    def taken(self, place: int) -> npt.ArrayLike:
+    def taken(self, place: int) -> Int32Array:
         """A row of the column before."""
         return self.old[place]
-
-    def add(self, row: npt.ArrayLike) -> None:
-        """Add a row."""
-        self.values.frombytes(np.asarray(row, np.int32).tobytes())
-        self.at.append(len(self.values))
-
-    def write(self, folder: Path) -> None:
-        """Write the column."""
-        (folder / "at").write_bytes(self.at.tobytes())
-        (folder / "values").write_bytes(self.values.tobytes())
 
 
 class _Tokens(_Column):
     def __init__(self, tokenizer: TextTokenizer, queries: bool) -> None:
-        super().__init__()
         self._tokenizer, self._queries = tokenizer, queries
 
-    def read(self, texts: list[str]) -> Iterable[npt.ArrayLike]:
+    def read(self, texts: list[str]) -> Iterable[Int32Array]:
         return self._tokenizer.as_queries(texts) if self._queries else self._tokenizer.encode_batch(texts)
 
 
 class _Words(_Column):
     def __init__(self, vocabulary: Vocabulary) -> None:
-        super().__init__()
         self._vocabulary, self._numbers = vocabulary, TermNumbers()
+        self.names = self._numbers.names
 
     def begin(self, old: Path) -> None:
         super().begin(old)
         self._old_names: list[str] = orjson.loads((old / "names.json").read_bytes())
 
-    def read(self, texts: list[str]) -> Iterable[npt.ArrayLike]:
+    def read(self, texts: list[str]) -> Iterable[Int32Array]:
         return map(self._numbers.of, self._vocabulary.terms_of(texts) if texts else ())
 
-    def taken(self, place: int) -> npt.ArrayLike:
+    def taken(self, place: int) -> Int32Array:
         return self._numbers.of(self._old_names[term] for term in self.old[place].tolist())
-
-    def write(self, folder: Path) -> None:
-        super().write(folder)
-        (folder / "names.json").write_bytes(orjson.dumps(self._numbers.names))
 
 
 _TEXTS: Final = ("ids", "raw")

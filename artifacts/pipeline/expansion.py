@@ -70,8 +70,7 @@ def word_rows(texts: Iterable[str], bm25: Bm25Encoder, tokenizer: TextTokenizer,
             if number is not None and number < size and len(ids):
                 rows[number] += forms[form] * table[ids].sum(axis=0)
                 counts[number] += forms[form]
-    found = counts > 0
-    rows[found] /= counts[found, None].astype(np.float32)
+    rows /= np.maximum(counts, 1)[:, None].astype(np.float32)
     return rows
 
 

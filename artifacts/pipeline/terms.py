@@ -250,13 +250,13 @@ def _measure(leg: SparseLeg, expand: Expand, store: TextStore, corpus: EncodedCo
     rows = word_rows(corpus.texts(), words.bm25, leg.tokenizer, table)
     total, size = len(corpus), table.shape[1]
     step, mean = -(-total // _SAMPLE), np.zeros(size)
-    vectors, impacts = list[np.ndarray](), list[ImpactRow]()
+    vectors, impacts = list[Float32Array](), list[ImpactRow]()
     for first, batch in _tracked(store, "expand"):
         ids = corpus.ids(first, first + len(batch))
         dense = dense_prefix(encoded_batch(ids, [], batch), size, first=first)
         mean += dense.sum(axis=0, dtype=np.float64) / total
         chosen = range(-first % step, len(dense), step)
-        vectors += list(dense[chosen.start :: step])
+        vectors.append(dense[chosen.start :: step].copy())  # a view would keep the batch
         for row in chosen:
             impacts += words.rows(range(first + row, first + row + 1))
-    return Expansion.of(settings, rows, words.bm25, mean.astype(np.float32), np.array(vectors), impacts)
+    return Expansion.of(settings, rows, words.bm25, mean.astype(np.float32), np.concatenate(vectors), impacts)

@@ -1,5 +1,6 @@
 """Document expansion by the token table: the formula, what ranking it aims at, and a bundle that has it."""
 
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -10,17 +11,27 @@ from lightretriever.artifacts.bundle.verify import verify_bundle
 from lightretriever.artifacts.documents.bounds import MAX_IMPACT
 from lightretriever.artifacts.errors import RecipeError, ResumeError
 from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder
-from lightretriever.artifacts.pipeline.encoded import ImpactRow, TermCounts, TermNumbers
+from lightretriever.artifacts.pipeline.encoded import (
+    EncodedCorpus,
+    ImpactRow,
+    ModelRows,
+    TermCounts,
+    TermNumbers,
+    TextStore,
+)
 from lightretriever.artifacts.pipeline.expansion import Expansion, Matrix, word_rows
 from lightretriever.artifacts.pipeline.later import LaterDocuments
 from lightretriever.artifacts.pipeline.recipe import Recipe, read_recipe
+from lightretriever.artifacts.pipeline.terms import SparseLeg, encoded_batches
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 from tokenizers import Tokenizer, models, pre_tokenizers
 
+from tests.pipeline.test_encoded import write
 from tests.pipeline.test_growing import write_recipe
 from tests.support.commands import run
 from tests.support.recipes import change
+from tests.support.tiny import train_tokenizer
 
 W, D, N = 50, 8, 40
 
@@ -172,6 +183,34 @@ def test_the_row_of_a_word_is_the_mean_over_its_forms(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found["wi"], table[6])
     for word in ("lynx", "wifi", "日", "日本"):
         assert not found[word].any()
+
+
+def test_measuring_keeps_the_sample_alone(tmp_path: Path) -> None:
+    """A thousand of many documents: the vectors of the others are let go."""
+    count, size, random = 8_000, 256, np.random.default_rng(3)
+    lines = [{"_id": f"{row}", "text": f"fox {row % 50}"} for row in range(count)]
+    corpus = EncodedCorpus.of(write(tmp_path, lines), tmp_path / "encoded")
+    train_tokenizer(tmp_path / "tokenizer.json", ["fox"])
+    tokenizer = TextTokenizer.from_file(tmp_path / "tokenizer.json")
+    table = random.normal(size=(tokenizer.vocab_size, size)).astype(np.float32)
+    expand = ExpansionInfo(terms=4), table
+    leg = SparseLeg(Vocabulary(None, "english"), False, 100, 0.9, 0.4, 1.0, tokenizer, expand)
+    corpus.terms(leg.vocabulary)
+    vectors = random.normal(size=(50, size)).astype(np.float16)
+    store = TextStore.begin(tmp_path / "encode", {"dimension": size, "shard_size": 256})
+    with store.adding() as add:
+        add(
+            corpus.digests[:50],
+            ModelRows.of(vectors, [(np.zeros(0, np.int32), np.zeros(0, np.uint16))] * 50, [False] * 50),
+        )
+    store.finish(corpus.digests, {})
+    tracemalloc.start()
+    try:
+        next(encoded_batches(tmp_path, corpus, leg))
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert most < count * size * 2  # half of all vectors
 
 
 def test_a_bundle_finds_documents_by_words_that_they_lack(tmp_path: Path) -> None:
