@@ -6,8 +6,9 @@ WORK/encoded/KEY/     a corpus (`EncodedCorpus`)
     ids, raw          the documents' ids and JSON, one after the other; ids.at, raw.at (N + 1,) int64: where each begins
     lines, texts      (N, 16) uint8, digests of the lines, and of title and text
     fields            (N,) int32, each document's set of fields
-    tokens-TOKENIZER/ token ids: at (N + 1,) int64, values (nnz,) int32, in the order of the text
-    terms-VOCABULARY/ terms by number, likewise: at, values (nnz,) int32; names.json has the terms
+    tokens-VERSION/   token ids: at (N + 1,) int64, values (nnz,) int32, in the order of the text
+    terms-VERSION/    terms by number, likewise: at, values (nnz,) int32; names.json has the terms. VERSION is that of
+                      the tokenizer or the vocabulary, and of the libraries that make tokens and words
     NAME.old, origin  columns of the corpus before, and the place there of each document (N,) int64, -1 for a new line
 
 WORK/encode/          what the models made of texts (`TextStore`)
@@ -72,8 +73,8 @@ __all__ = [
     "text_digests",
 ]
 
-FORMAT: Final = 3
-"""Of an encoded corpus."""
+FORMAT: Final = 4
+"""Of an encoded corpus. Another one is needed where our own code makes other tokens or words of a text, too."""
 
 STORE_FORMAT: Final = 2
 """Of a text store."""
@@ -185,6 +186,14 @@ class _Texts:
     content: UInt8Array
     at: Int64Array
 
+    @classmethod
+    def open(cls, file: Path, count: int) -> Self:
+        """Map so many texts. Raises ResumeError where the file, or that of their ends, is missing or damaged."""
+        texts = cls(_mapped(file, "u1"), _mapped(ends := file.with_name(f"{file.name}.at"), "<i8"))
+        _check_length(ends, len(texts.at), count + 1)
+        _check_length(file, len(texts.content), int(texts.at[-1]))
+        return texts
+
     def part(self, start: int, stop: int) -> list[bytes]:
         ends = (self.at[start : stop + 1] - self.at[start]).tolist()
         whole = self.content[self.at[start] : self.at[stop]].tobytes()
@@ -205,7 +214,8 @@ class EncodedCorpus:
     @classmethod
     def of(cls, corpus: Corpus, folder: Path, *, shared: bool = False) -> Self:
         """The encoded corpus below `folder`, which is written unless it is there. Others are removed, unless the folder
-        is `shared` with processes that may use them. Raises CorpusError for a bad line or no document."""
+        is `shared` with processes that may use them; for a corpus with a limit, as a trial has, those without one stay.
+        Raises CorpusError for a bad line or no document."""
         facts = {"format": FORMAT, "corpus_sha256": corpus.sha256(), "limit": corpus.limit}
         facts |= {"skip_bad": corpus.skip_bad, "kinds": corpus.fields}
         key = blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=_DIGEST_BYTES).hexdigest()
@@ -213,17 +223,20 @@ class EncodedCorpus:
             with _new_folder(folder / key) as new:
                 _write(corpus, facts, new, _former(folder, facts))
         for other in () if shared else [*folder.iterdir(), *(folder / key).glob("*.partial")]:
-            if other.name != key and other.is_dir():  # another corpus, or what a killed process left
-                shutil.rmtree(other)
+            trial = corpus.limit is not None and (other / _FACTS).is_file()
+            if other.name != key and other.is_dir() and not (trial and read_json(other / _FACTS)["limit"] is None):
+                shutil.rmtree(other)  # another corpus, or what a killed process left
         return cls.open(folder / key)
 
     @classmethod
     def open(cls, folder: Path) -> Self:
         """Map what `of` wrote. Raises ResumeError where it is damaged."""
         facts = read_json(folder / _FACTS)
-        skipped = Skipped(facts["skipped"], facts["reasons"])
-        ids, raw = (_Texts(_mapped(folder / name, "u1"), _mapped(folder / f"{name}.at", "<i8")) for name in _TEXTS)
-        return cls(folder, facts, skipped, _mapped(folder / "texts", "u1", _DIGEST_BYTES), ids, raw)
+        skipped, count = Skipped(facts["skipped"], facts["reasons"]), facts["documents"]
+        ids, raw = (_Texts.open(folder / name, count) for name in _TEXTS)
+        digests = _mapped(folder / "texts", "u1", _DIGEST_BYTES)
+        _check_length(folder / "texts", len(digests), count)
+        return cls(folder, facts, skipped, digests, ids, raw)
 
     @property
     def corpus_sha256(self) -> str:
@@ -256,17 +269,13 @@ class EncodedCorpus:
     def tokens(self, tokenizer: TextTokenizer, *, queries: bool = False) -> Rows:
         """The token ids of every text, as `encode_batch` makes them, or as those of a query, unknown ones included."""
         apart = queries and tokenizer.space is not None
-        name = f"tokens-{tokenizer.sha256[:16]}{'-lower' * tokenizer.lowercase}{'-queries' * apart}"
+        name = f"tokens-{tokenizer.version}{'-queries' * apart}"
         made = self._column(name, lambda: _Tokens(tokenizer, apart))
         return Rows(_mapped(made / "at", "<i8"), _mapped(made / "values", "<i4"))
 
     def terms(self, vocabulary: Vocabulary) -> TermCounts:
         """The terms of a vocabulary of words, or one of tokens, counted in every document."""
-        tokenizer = vocabulary.tokenizer
-        if tokenizer is not None:
-            known = (tokenizer.known(ids) for ids in self.tokens(tokenizer, queries=True))
-            return TermCounts.of([f"{token}" for token in ids.tolist()] for ids in known)
-        made = self._column(f"terms-{vocabulary.language}", lambda: _Words(vocabulary))
+        made = self._column(f"terms-{vocabulary.version}", lambda: _Terms(vocabulary))
         rows = Rows(_mapped(made / "at", "<i8"), _mapped(made / "values", "<i4"))
         return TermCounts(rows, orjson.loads((made / "names.json").read_bytes()))
 
@@ -679,7 +688,7 @@ class _Tokens(_Column):
         return self._tokenizer.as_queries(texts) if self._queries else self._tokenizer.encode_batch(texts)
 
 
-class _Words(_Column):
+class _Terms(_Column):
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary, self._numbers = vocabulary, TermNumbers()
         self.names = self._numbers.names
@@ -720,13 +729,14 @@ class _Former:
 
 
 def _former(folder: Path, facts: dict[str, Any]) -> _Former | None:
-    """The corpus that was encoded before, if it was read in the same way."""
+    """The largest corpus that was encoded before, the latest of equal ones, if it was read in the same way."""
     whole = [file for file in folder.glob(f"*/{_FACTS}") if not file.parent.suffix]  # the others are being written
-    for other in sorted(whole, key=lambda file: file.stat().st_mtime_ns, reverse=True):
-        found = read_json(other)
-        if all(found.get(name) == facts[name] for name in ("format", "kinds")):
-            return _Former(other.parent)
-    return None
+    alike = [
+        (found["documents"], file.stat().st_mtime_ns, file.parent)
+        for file in whole
+        if all((found := read_json(file)).get(name) == facts[name] for name in ("format", "kinds"))
+    ]
+    return _Former(max(alike)[2]) if alike else None
 
 
 class _TextWriter:
@@ -768,10 +778,18 @@ def _write(corpus: Corpus, facts: dict[str, Any], new: Path, former: _Former | N
         raise CorpusError(f"{corpus.path}: there is no document in it.", remedy="Give a corpus with documents.")
     (new / "fields").write_bytes(fields.tobytes())
     for column in () if former is None else former.columns():
-        shutil.copytree(column, new / f"{column.name}{_OLD}", copy_function=os.link)
+        shutil.copytree(column, new / f"{column.name}{_OLD}", copy_function=_link)
         (new / "origin").write_bytes(origin.tobytes())
     facts = {**facts, "documents": len(fields), "skipped": corpus.skipped.count, "reasons": corpus.skipped.reasons}
     (new / _FACTS).write_bytes(orjson.dumps(facts | {"fields": [list(names) for names in sets]}))
+
+
+def _link(source: str, target: str) -> None:
+    """A second name for a file, or a copy where the file system has no such names."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
 
 
 @contextmanager
@@ -804,6 +822,16 @@ def _document(raw: bytes) -> Document:
     return Document(record["_id"], record.get("title") or "", record["text"], raw)
 
 
+def _check_length(file: Path, found: int, expected: int) -> None:
+    if found != expected:
+        raise _damaged(file, f"it has {found:,} values, expected {expected:,}")
+
+
+def _damaged(file: Path, reason: object) -> ResumeError:
+    remedy = f"Delete {file.parent}, and run the same command again."
+    return ResumeError(f"{file}: can't be read: {reason}.", remedy=remedy)
+
+
 def _mapped(file: Path, dtype: str, width: int | None = None, count: int | None = None) -> npt.NDArray[Any]:
     """The numbers of a file, (n,) or (n, width), mapped: all, or the first `count`. Raises ResumeError where it is
     missing or damaged."""
@@ -813,6 +841,4 @@ def _mapped(file: Path, dtype: str, width: int | None = None, count: int | None 
         numbers: npt.NDArray[Any] = np.memmap(file, dtype, "r", shape=None if count is None else count * (width or 1))
         return numbers if width is None else numbers.reshape(-1, width)
     except (OSError, ValueError) as error:
-        raise ResumeError(
-            f"{file}: can't be read: {error}.", remedy=f"Delete {file.parent}, and run the same command again."
-        ) from error
+        raise _damaged(file, error) from error

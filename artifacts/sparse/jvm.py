@@ -33,6 +33,7 @@ __all__ = [
     "detach_thread",
     "java_call",
     "java_class",
+    "lucene_version",
     "start_jvm",
     "start_jvm_to_search",
 ]
@@ -159,6 +160,11 @@ def _translated(error: Exception) -> Exception:
         return TimeoutError(message)
     remedy = "Give start_jvm() a larger heap_mb." if kind == "OutOfMemoryError" else ""
     return JavaError(f"{kind}: {message}", remedy=remedy)
+
+
+def lucene_version() -> str:
+    """Lucene's version, such as 10.1.0. JavaError when no JVM runs."""
+    return str(java_call(java_class("org.apache.lucene.util.Version").LATEST.toString))
 
 
 def anserini_jar() -> Path:

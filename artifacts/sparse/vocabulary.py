@@ -18,7 +18,7 @@ from typing import Final, Literal, NamedTuple
 
 import numpy as np
 from lightretriever.artifacts.sparse.java_bytes import from_java, pack_text, pack_texts, unpack_texts, utf8
-from lightretriever.artifacts.sparse.jvm import JavaObject, java_call, java_class
+from lightretriever.artifacts.sparse.jvm import JavaObject, java_call, java_class, lucene_version
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 
 __all__ = ["Language", "Place", "Vocabulary", "VocabularyKind", "term_problem", "word_analyzer", "words_of"]
@@ -95,6 +95,13 @@ class Vocabulary:
         if self.tokenizer is None:
             return "words"
         return "tokens" if self.language is None else "both"
+
+    @property
+    def version(self) -> str:
+        """What decides the terms of a text, as part of a file's name: the language and Lucene's version, the
+        tokenizer's version."""
+        words = [] if self.language is None else [self.language, lucene_version().replace(".", "_")]
+        return "-".join([*words, *([] if self.tokenizer is None else [self.tokenizer.version])])
 
     def terms_of(self, texts: Sequence[str]) -> list[list[str]]:
         """The terms of each text, as often as it has them, the words first. ValueError for a text that is no

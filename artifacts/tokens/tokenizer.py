@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import orjson
+import tokenizers
 from lightretriever.artifacts.dtypes import BoolArray, Int32Array, Int64Array
 from lightretriever.artifacts.errors import BundleError, TokenizerError
 from tokenizers import Tokenizer
@@ -76,6 +77,12 @@ class TextTokenizer:
         self.before_unknown = self._found_before_unknown()
         """The id of the space before a word that the vocabulary lacks, as SentencePiece has one; else None. It is left
         out with the word."""
+
+    @property
+    def version(self) -> str:
+        """What decides the tokens of a text, as part of a file's name: the file, how text is prepared, the library."""
+        library = tokenizers.__version__.replace(".", "_")
+        return f"{self.sha256[:16]}{'-lower' * self.lowercase}-{library}"
 
     @classmethod
     def from_file(cls, path: Path, *, lowercase: bool = True) -> "TextTokenizer":

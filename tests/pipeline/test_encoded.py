@@ -1,5 +1,6 @@
 """The encoded corpus: its format, and what is read again of a changed corpus."""
 
+import errno
 import json
 import os
 import shutil
@@ -99,7 +100,7 @@ def test_a_changed_corpus_reads_its_new_lines_alone_and_has_the_bytes_of_a_fresh
     read("fresh", changed)
     assert files(tmp_path / "grown") == files(tmp_path / "fresh")
     kept = read("kept", LINES)
-    for name in ("raw", "terms-english/names.json"):  # what is taken is as it is there, right or wrong
+    for name in ("raw", f"terms-{ENGLISH.version}/names.json"):  # what is taken is as it is there, right or wrong
         content = (kept.folder / name).read_bytes()
         (kept.folder / name).write_bytes(content.replace(b"year", b"YEAR").replace(b'"music"', b'"taken"'))
     encoded = read("kept", changed)
@@ -129,11 +130,54 @@ def test_processes_that_share_a_folder_have_the_same_columns(tmp_path: Path) -> 
     assert len(list(folder.iterdir())) == 2
 
 
-def test_a_damaged_column_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "size"), [("texts", 5), ("texts", 160), ("raw", 100), ("ids", 3), ("raw.at", 80), ("ids.at", 0)]
+)
+def test_a_damaged_column_is_named(tmp_path: Path, name: str, size: int) -> None:
     encoded = EncodedCorpus.of(write(tmp_path, LINES), tmp_path / "encoded")
-    (encoded.folder / "texts").write_bytes(b"short")
-    with pytest.raises(ResumeError, match=r"texts: can't be read: .*Delete .* and run the same command again"):
+    os.truncate(encoded.folder / name, size)
+    with pytest.raises(ResumeError, match=rf"{name}: can't be read: .*Delete .* and run the same command again"):
         EncodedCorpus.open(encoded.folder)
+
+
+def test_a_trial_keeps_what_was_read_of_all(tmp_path: Path) -> None:
+    whole = EncodedCorpus.of(write(tmp_path, LINES), tmp_path / "encoded")
+    EncodedCorpus.of(write(tmp_path, LINES, limit=4), tmp_path / "encoded")
+    trial = EncodedCorpus.of(write(tmp_path, LINES, limit=5), tmp_path / "encoded")
+    assert (len(trial), len(EncodedCorpus.open(whole.folder))) == (5, 40)
+    assert {*(tmp_path / "encoded").iterdir()} == {whole.folder, trial.folder}
+    (whole.folder / "raw").write_bytes((whole.folder / "raw").read_bytes().replace(b"year", b"YEAR"))
+    changed = EncodedCorpus.of(write(tmp_path, [*LINES, {"_id": "new", "text": "new"}]), tmp_path / "encoded")
+    assert sum(b'"YEAR"' in raw for raw in changed.raws(0, len(changed))) == 40  # of all, not of the trial
+    assert list((tmp_path / "encoded").iterdir()) == [changed.folder]
+
+
+def test_other_versions_of_the_libraries_read_all_texts_again(
+    tmp_path: Path, tokenizer: TextTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoded = EncodedCorpus.of(write(tmp_path, LINES), tmp_path / "encoded")
+    encoded.tokens(tokenizer)
+    encoded.terms(ENGLISH)
+    columns = {folder.name for folder in encoded.folder.iterdir() if folder.is_dir()}
+    monkeypatch.setattr("tokenizers.__version__", "0.0.1")
+    monkeypatch.setattr("lightretriever.artifacts.sparse.vocabulary.lucene_version", lambda: "0.0.1")
+    encoded.tokens(tokenizer)
+    encoded.terms(ENGLISH)
+    assert len({folder.name for folder in encoded.folder.iterdir() if folder.is_dir()} - columns) == 2
+
+
+def test_where_files_have_one_name_each_columns_are_copied(
+    tmp_path: Path, tokenizer: TextTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    EncodedCorpus.of(write(tmp_path, LINES), tmp_path / "encoded").tokens(tokenizer)
+
+    def refused(source: str, target: str) -> None:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM), target)
+
+    monkeypatch.setattr(os, "link", refused)
+    changed = EncodedCorpus.of(write(tmp_path, LINES[1:]), tmp_path / "encoded")
+    fresh = EncodedCorpus.of(write(tmp_path, LINES[1:]), tmp_path / "fresh")
+    np.testing.assert_array_equal(changed.tokens(tokenizer).values, fresh.tokens(tokenizer).values)
 
 
 def test_bad_lines_and_empty_corpora_leave_nothing(tmp_path: Path) -> None:
