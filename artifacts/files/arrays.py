@@ -1,6 +1,5 @@
 """Arrays in files of their own, and what goes wrong when one is read."""
 
-import io
 from pathlib import Path
 from tokenize import TokenError
 from typing import Any, Final
@@ -8,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 from lightretriever.artifacts.errors import BundleError, ResumeError
-from lightretriever.artifacts.files.workdir import write_atomically
+from lightretriever.artifacts.files.workdir import writing_atomically
 
 __all__ = ["UNREADABLE", "load_npy", "load_part", "read_array", "write_array"]
 
@@ -60,9 +59,8 @@ def load_part(path: Path, remedy: str, *, mapped: bool = True) -> npt.NDArray[An
 
 def write_array(path: Path, array: npt.NDArray[Any]) -> None:
     """Write an array of any shape as `.npy`, atomically."""
-    buffer = io.BytesIO()
-    np.save(buffer, array, allow_pickle=False)
-    write_atomically(path, buffer.getvalue())
+    with writing_atomically(path) as file:
+        np.save(file, array, allow_pickle=False)
 
 
 def read_array(path: Path) -> npt.NDArray[Any]:

@@ -5,13 +5,13 @@ import json
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 from uuid import uuid4
 
 from lightretriever.artifacts.errors import ResumeError
 from lightretriever.artifacts.files.atomic_file import new_file, writing
 
-__all__ = ["check_plan", "differences", "read_json", "work_lock", "write_atomically"]
+__all__ = ["check_plan", "differences", "read_json", "work_lock", "write_atomically", "writing_atomically"]
 
 _PARTIAL: Final = "{}.{}.partial"
 """The name of a file while it is written, of its own name and of hexadecimal digits."""
@@ -105,8 +105,15 @@ def read_json(file: Path, *, stage: str | None = None) -> dict[str, Any]:
     return content
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file so that `path` has either its old or its whole new content, whatever happens, also where several
+@contextmanager
+def writing_atomically(path: Path) -> Iterator[BinaryIO]:
+    """Yield a file so that `path` has either its old or its whole new content, whatever happens, also where several
     processes write it. Raises DiskError."""
     with new_file(path, partial=_PARTIAL.format(path.name, uuid4().hex)) as file:
+        yield file
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a file by `writing_atomically`."""
+    with writing_atomically(path) as file:
         file.write(content)

@@ -70,7 +70,9 @@ def word_rows(texts: Iterable[str], bm25: Bm25Encoder, tokenizer: TextTokenizer,
             if number is not None and number < size and len(ids):
                 rows[number] += forms[form] * table[ids].sum(axis=0)
                 counts[number] += forms[form]
-    rows /= np.maximum(counts, 1)[:, None].astype(np.float32)
+    for start in range(0, size, _AT_ONCE):  # a row that no form gives takes no memory while it is not written
+        found = start + np.flatnonzero(counts[start : start + _AT_ONCE])
+        rows[found] /= counts[found, None].astype(np.float32)
     return rows
 
 
