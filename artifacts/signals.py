@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from sys import UnraisableHookArgs
 
-__all__ = ["Stopped", "check_stopped", "commit_point", "stoppable"]
+__all__ = ["Stopped", "check_stopped", "commit_point", "stoppable", "until_stopped"]
 
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
@@ -73,6 +73,28 @@ def commit_point() -> None:
     """From here to the end of `stoppable`, ignore both signals: the result takes its place, and the rest is short."""
     for number in _handled:
         signal.signal(number, signal.SIG_IGN)
+
+
+@contextmanager
+def until_stopped() -> Iterator[None]:
+    """A block behind `commit_point` that a signal ends, without an error: the command goes on behind it."""
+    received = False
+
+    def end(number: int, frame: FrameType | None) -> None:
+        nonlocal received
+        received = True
+        commit_point()
+        raise Stopped(number)
+
+    try:
+        for number in _handled:
+            signal.signal(number, end)
+        yield
+    except (Exception, Stopped):
+        if not received:
+            raise
+    finally:
+        commit_point()
 
 
 def _stop(number: int, frame: FrameType | None) -> None:

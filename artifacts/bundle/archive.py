@@ -30,6 +30,8 @@ def unpack(archive: Path, target: Path) -> bool:
                     _extract(tar, member, scratch / "new")
         except (tarfile.TarError, EOFError) as error:
             raise BundleError(f"{archive}: not a whole archive: {error}.", remedy="Fetch it again.") from error
+        if not (scratch / "new").is_dir():
+            raise BundleError(f"{archive}: there is no file in it.", remedy="Fetch it again.")
         if target.exists():
             target.rename(scratch / "old")
         (scratch / "new").rename(target)

@@ -18,6 +18,7 @@ from lightretriever.artifacts.pipeline.encoded import Part, TextStore, encoded_c
 from lightretriever.artifacts.pipeline.head import head_files
 from lightretriever.artifacts.pipeline.recipe import Recipe
 from lightretriever.artifacts.pipeline.terms import rank_by_bm25
+from lightretriever.artifacts.signals import until_stopped
 
 if TYPE_CHECKING:
     from lightretriever.artifacts.pipeline.encode import EncodeSummary
@@ -49,7 +50,8 @@ def build(
             job.summary = _write_bundle(context, loaded, overwrite)
             job.summary.reused, job.summary.encoded = encoded.reused, encoded.encoded
             job.summary.removed, job.summary.doubtful = encoded.removed, encoded.doubtful
-            _compare_with_bm25(context, loaded)
+            with until_stopped():
+                _compare_with_bm25(context, loaded)
 
 
 def _compare_with_bm25(context: typer.Context, recipe: Recipe) -> None:
@@ -127,8 +129,9 @@ def encode(
             stages = _torch_stages()
             with work_lock(loaded.work, shared=own is not None):
                 summary = stages.run_encode(loaded, stages.load_recipe_encoders(loaded), own)
-        report_skipped(encoded_corpus(loaded, shared=True).skipped, cut=summary.cut)
-        missing = TextStore(loaded.work / "encode").missing_parts()
+        with work_lock(loaded.work, shared=True):
+            report_skipped(encoded_corpus(loaded, shared=True).skipped, cut=summary.cut)
+            missing = TextStore(loaded.work / "encode").missing_parts()
         if missing:
             context.params["part"] = missing[0]
         summary.next = next_command(context, "encode" if missing else _next_stage(loaded), recipe)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from lightretriever.artifacts.bundle.manifest import MANIFEST_FILE, check_outside
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.writer import write_query_bundle
 from lightretriever.artifacts.cli.cluster import CaFileOption, IndexOption, ToOption, UserOption, connected
@@ -12,6 +13,7 @@ from lightretriever.artifacts.cli.options import BundleArgument
 from lightretriever.artifacts.cli.runner import JsonOption, next_command, running
 from lightretriever.artifacts.cluster.schema import Engine
 from lightretriever.artifacts.errors import importing
+from lightretriever.artifacts.files.atomic_dir import check_target
 from lightretriever.artifacts.progress import ProgressBar
 
 __all__ = ["push"]
@@ -40,7 +42,8 @@ def push(
     with running("push", as_json=as_json) as job:
         opened = Bundle.open(bundle)
         if query_bundle is not None:
-            write_query_bundle(opened, query_bundle, overwrite=overwrite)
+            check_outside(query_bundle)
+            check_target(query_bundle, overwrite=overwrite, marker=MANIFEST_FILE)
         with (
             closing(connected(to, user, ca_file)) as cluster,
             ProgressBar("push", total=opened.manifest.documents, unit="documents") as progress,
@@ -57,6 +60,7 @@ def push(
                 written=progress.advance,
             )
         if query_bundle is not None:
+            write_query_bundle(opened, query_bundle, overwrite=overwrite)
             summary.query_bundle = str(query_bundle)
         served = query_bundle or bundle
         address = ["--backend", "opensearch", "--opensearch-url", cluster.name.replace(", ", ","), "--index", index]

@@ -140,6 +140,7 @@ def _lines(source: Path, files: list[Path], reader: _Reader, *, skip_bad: bool) 
         with ExitStack() as stack:
             table = open_table(path, stack, reader.columns.drop, delimiter=reader.columns.delimiter)
             partition = partition_of(path, source)
+            name = path.name if path == source else str(path.relative_to(source))
             try:
                 reader.check(table, partition)
             except ValueError as error:
@@ -149,7 +150,7 @@ def _lines(source: Path, files: list[Path], reader: _Reader, *, skip_bad: bool) 
                 try:
                     if isinstance(row, ValueError):
                         raise row
-                    line = reader.document({**partition, **row}, f"{path.name}, {place}")
+                    line = reader.document({**partition, **row}, f"{name}, {place}")
                 except ValueError as error:
                     if not skip_bad:
                         raise CorpusError(f"{readable(path)}, {place}: {error}.", remedy=_REMEDY) from error

@@ -93,7 +93,7 @@ def encode_corpus(encoders: Encoders, corpus: EncodedCorpus, work: Path, *, part
 
         own, new = encode_texts(store, texts, encode, progress, part=part, alone=encoders.one_by_one)
     limited = corpus.facts["limit"] is not None  # a trial, say, which must not cost what the whole corpus took
-    removed = 0 if limited else store.others(texts)
+    removed = 0 if limited or part is not None else store.others(texts)
     store.finish(texts, documents, skipped=corpus.skipped.count, part=part, keep=limited)
     doubtful = 0 if given is None else given.doubtful
     return EncodeSummary.of(store, own, reused=len(own) - new, encoded=new, removed=removed, doubtful=doubtful)

@@ -17,7 +17,7 @@ from lightretriever.artifacts import errors
 from lightretriever.artifacts.errors import LightRetrieverError, RecipeError, ResumeError
 from lightretriever.artifacts.files.workdir import work_lock
 from lightretriever.artifacts.pipeline.encode import EncodeSummary
-from lightretriever.artifacts.pipeline.encoded import Part, TextStore
+from lightretriever.artifacts.pipeline.encoded import Part, TextStore, encoded_corpus
 from lightretriever.artifacts.pipeline.encoders import Encoders
 from lightretriever.artifacts.pipeline.recipe import Recipe
 from lightretriever.artifacts.pipeline.stages import load_recipe_encoders, run_encode
@@ -56,6 +56,7 @@ def encode_on_ray(recipe: Recipe, address: str) -> EncodeSummary:
         slots, options = _tasks(recipe.model.device)
         parts = [Part(number + 1, slots * _PARTS_PER_TASK) for number in range(slots * _PARTS_PER_TASK)]
         with work_lock(recipe.work, shared=True), ProgressBar("encode", total=len(parts), unit="parts") as progress:
+            encoded_corpus(recipe, shared=True)  # else every task would read it
             task = ray.remote(_encode).options(name="encode", max_retries=_RETRIES, **options)
             made = []
             for one in _results([task.remote(recipe, part) for part in parts]):
@@ -152,13 +153,14 @@ def _results(tasks: Sequence[Any]) -> Iterator[EncodeSummary]:
 def _whole(recipe: Recipe, made: Sequence[EncodeSummary]) -> EncodeSummary:
     """The parts as the result of one process."""
     store = TextStore(recipe.work / "encode")
-    documents = store.places()
-    store.finish(store.texts, store.documents, skipped=store.skipped, keep=store.documents["limit"] is not None)
+    documents, limited = store.places(), store.documents["limit"] is not None
+    removed = 0 if limited else store.others(store.texts)
+    store.finish(store.texts, store.documents, skipped=store.skipped, keep=limited)
     return EncodeSummary.of(
         store,
         np.arange(len(documents)),
         reused=sum(one.reused for one in made),
         encoded=sum(one.encoded for one in made),
-        removed=max(one.removed for one in made),
+        removed=removed,
         doubtful=max(one.doubtful for one in made),
     )

@@ -536,6 +536,9 @@ def test_folders_named_by_a_column_are_read(tmp_path: Path) -> None:
     ]
     assert (written.texts, table_files(source)) == (2, (sorted(source.rglob("*.parquet")), 2))
     assert [one["_id"] for one in imported(source, Columns(id="year", drop=("kind",)))[0]] == ["2023", "2024"]
+    parquet(source / "year=2024" / "kind=__HIVE_DEFAULT_PARTITION__" / "part-0.parquet", [{"text": "a", "year": 2023}])
+    first = 'id "2023" was already used in year=2023/kind=a%20b/part-0.parquet, row 1'
+    assert first in refused(source, Columns(id="year", drop=("kind",)))
     parquet(source / "year=2023" / "kind=a%20b" / "part-0.parquet", [{"text": "a", "year": 1999}])
     assert imported(source, Columns())[0][0]["year"] == 1999
 

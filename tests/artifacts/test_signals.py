@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 from lightretriever.artifacts.files.workdir import write_atomically
-from lightretriever.artifacts.signals import Stopped, check_stopped, commit_point, stoppable
+from lightretriever.artifacts.signals import Stopped, check_stopped, commit_point, stoppable, until_stopped
 
 ROOT = Path(__file__).parents[2]
 
@@ -63,6 +63,24 @@ def test_handlers_are_those_of_before_when_nothing_came(committed: bool) -> None
             commit_point()
     assert signal.getsignal(signal.SIGTERM) == before
     assert signal.getsignal(signal.SIGINT) == signal.default_int_handler
+
+
+def test_a_signal_ends_what_a_command_does_behind_its_result() -> None:
+    with stoppable():
+        commit_point()
+        with until_stopped():
+            send(signal.SIGTERM)
+            time.sleep(60)
+        send(signal.SIGTERM)
+        with until_stopped():
+            try:
+                send(signal.SIGINT)
+                time.sleep(60)
+            except Stopped as error:
+                raise RuntimeError("as a library has it") from error
+        with pytest.raises(RuntimeError), until_stopped():
+            raise RuntimeError("of the block itself")
+        check_stopped()
 
 
 def test_an_ignored_signal_stays_ignored() -> None:

@@ -85,3 +85,13 @@ def test_a_truncated_archive_leaves_nothing(bundle: Path, tmp_path: Path) -> Non
     with pytest.raises(BundleError, match="not a whole archive"):
         unpack(archive, tmp_path / "bundle")
     assert {path.name for path in tmp_path.iterdir()} == before
+
+
+def test_an_archive_without_a_file_leaves_the_folder(bundle: Path, tmp_path: Path) -> None:
+    archive, target = tmp_path / "bundle.tar.xz", tmp_path / "bundle"
+    pack(bundle, archive)
+    unpack(archive, target)
+    tarfile.open(archive, "w:xz").close()
+    with pytest.raises(BundleError, match="there is no file in it"):
+        unpack(archive, target)
+    assert contents(target) == contents(bundle)
