@@ -9,7 +9,7 @@ segment, and documents keep their order. Documents that come later are written b
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Final, Self
+from typing import Any, Final, Self
 from weakref import finalize
 
 import numpy as np
@@ -145,6 +145,7 @@ class ImpactIndexWriter(LuceneWriter):
             rows = indptr[start : end + 1]
             first, last = int(rows[0]), int(rows[-1])
             different, places = np.unique(terms[first:last], return_inverse=True)
+            records = self._records(ids[start:end], documents[start:end])
             spelt = utf8("term", (f"{term}" if names is None else names[term] for term in different.tolist()))
             self._call(
                 self._java.addImpacts,
@@ -155,35 +156,37 @@ class ImpactIndexWriter(LuceneWriter):
                 pack_ints(places),
                 pack_ints(impacts[first:last]),
                 *self._declared,
-                *self._values(ids[start:end], documents[start:end]),
-                *pack_texts(self._texts(ids[start:end], documents[start:end])),
+                *self._values(ids[start:end], records),
+                *pack_texts(list(map(_text, ids[start:end], records)) if self._spellings else []),
             )
             self.count += end - start
 
-    def _values(self, ids: Sequence[str], documents: Sequence[bytes]) -> tuple[bytearray, ...]:
+    def _records(self, ids: Sequence[str], documents: Sequence[bytes]) -> list[Any]:
+        """What the JSON of documents has; none where no field and no spelling is indexed."""
+        found = list[Any]()
+        for name, document in zip(ids, documents, strict=True) if self._fields or self._spellings else ():
+            try:
+                found.append(orjson.loads(document))
+            except ValueError as error:
+                raise ValueError(f'document "{name}" is not JSON: {error}') from error
+        return found
+
+    def _values(self, ids: Sequence[str], records: Sequence[Any]) -> tuple[bytearray, ...]:
         """The values of the declared fields: where those of each document end, their fields, and the values."""
         found: list[tuple[int, str]] = []
-        rows = np.zeros(len(documents), np.int32)
+        rows = np.zeros(len(ids), np.int32)
         if self._fields:
-            for row, (name, document) in enumerate(zip(ids, documents, strict=True)):
+            for row, (name, record) in enumerate(zip(ids, records, strict=True)):
                 try:
-                    found += indexed_values(orjson.loads(document), self._fields)
+                    found += indexed_values(record, self._fields)
                 except ValueError as error:
                     raise ValueError(f'document "{name}", {error}') from error
                 rows[row] = len(found)
         places = np.array([place for place, _ in found], np.int32)
         return pack_ints(rows), pack_ints(places), *pack_texts([value.encode() for _, value in found])
 
-    def _texts(self, ids: Sequence[str], documents: Sequence[bytes]) -> list[bytes]:
-        """Title and text of each document, if their spellings are to be indexed."""
-        return [_text(*one) for one in zip(ids, documents, strict=True)] if self._spellings else []
 
-
-def _text(document_id: str, document: bytes) -> bytes:
-    try:
-        record = orjson.loads(document)
-    except ValueError as error:
-        raise ValueError(f'document "{document_id}" is not JSON: {error}') from error
+def _text(document_id: str, record: Any) -> bytes:
     if isinstance(record, dict):
         values = (record.get(name) for name in ("title", "text"))
         parts = ["" if value is None else value for value in values]
