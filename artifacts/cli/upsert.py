@@ -1,0 +1,132 @@
+"""The command `upsert`: documents written while they are searched, on one machine or on a cluster."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+from lightretriever.artifacts.bundle.manifest import Manifest, read_manifest
+from lightretriever.artifacts.cli.cluster import CaFileOption, MaybeIndexOption, MaybeToOption, UserOption
+from lightretriever.artifacts.cli.live import LiveOption, Place, opened_place
+from lightretriever.artifacts.cli.options import DeviceOption, LimitOption, SkipOption, WorkOption, overridden
+from lightretriever.artifacts.cli.runner import JsonOption, report_skipped, running
+from lightretriever.artifacts.corpus.beir import Corpus
+from lightretriever.artifacts.documents.document import Document
+from lightretriever.artifacts.errors import BundleError, importing
+from lightretriever.artifacts.live.documents import Encoded, Upserted, check_names
+from lightretriever.artifacts.live.upsert import upsert as upsert_documents
+from lightretriever.artifacts.pipeline.encoded import EncodedCorpus
+from lightretriever.artifacts.pipeline.recipe import Recipe
+from lightretriever.artifacts.progress import ProgressBar
+from lightretriever.artifacts.sparse.jvm import start_jvm
+from lightretriever.artifacts.summary import Summary, left_out
+
+if TYPE_CHECKING:
+    from lightretriever.artifacts.pipeline.later import LaterDocuments
+
+__all__ = ["UpsertSummary", "upsert"]
+
+
+class UpsertSummary(Summary):
+    """Of `upsert`: `path` is the journal's folder, and `index` the bundle's version; or the alias on the cluster, and
+    its index. Of the documents, `unchanged` were there already, `fields` got other fields and kept their vectors, and
+    the model read the `encoded`, of which `created` are new."""
+
+    command: Literal["upsert"] = "upsert"
+    index: str
+    documents: int
+    unchanged: int
+    fields: int
+    encoded: int
+    created: int
+    skipped: int
+    cut: int
+
+    def made(self) -> Iterator[str]:
+        """A line, and those of `left_out`."""
+        yield (
+            f"{self.path}: of {self.documents:,} documents {self.encoded:,} encoded ({self.created:,} new), "
+            f"{self.fields:,} with other fields, {self.unchanged:,} unchanged"
+        )
+        yield from left_out(self.skipped, self.cut)
+
+
+def upsert(
+    context: typer.Context,
+    corpus: Annotated[Path, typer.Argument(help="Corpus file or BEIR folder.", show_default=False)],
+    recipe: Annotated[Path, typer.Option("--recipe", help="The recipe of the bundle.")],
+    live: LiveOption = None,
+    to: MaybeToOption = None,
+    index: MaybeIndexOption = None,
+    user: UserOption = None,
+    ca_file: CaFileOption = None,
+    device: DeviceOption = None,
+    work: WorkOption = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", help="The bundle that the documents are written beside (output).")
+    ] = None,
+    limit: LimitOption = None,
+    skip_bad: SkipOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Write the new and changed documents of a corpus to a journal or a cluster; encode those with new text."""
+    with running("upsert", as_json=as_json) as job:
+        loaded = overridden(context, Recipe)
+        manifest = read_manifest(loaded.output)
+        documents = Corpus(corpus, skip_bad=skip_bad, limit=limit, fields=manifest.fields)
+        with opened_place(live, loaded.output, to, user, ca_file, index) as place:
+            _check_bundle(place, manifest)
+            encoder = _Encoder(loaded, manifest, place.live.most_impact)
+            counts, total = _upsert(place, documents, manifest, encoder)
+            job.summary = UpsertSummary(
+                path=place.path,
+                index=place.index,
+                documents=total,
+                **vars(counts),
+                skipped=documents.skipped.count,
+                cut=encoder.cut,
+            )
+        report_skipped(documents.skipped, cut=encoder.cut)
+
+
+class _Encoder:
+    """Loads the model when the first document has to be encoded."""
+
+    def __init__(self, recipe: Recipe, manifest: Manifest, most_impact: int) -> None:
+        self._of = recipe, manifest, most_impact
+        self._loaded: LaterDocuments | None = None
+
+    @property
+    def cut(self) -> int:
+        return 0 if self._loaded is None else self._loaded.cut
+
+    def __call__(self, documents: Sequence[Document]) -> Sequence[Encoded]:
+        if self._loaded is None:
+            with importing("pipeline"):
+                from lightretriever.artifacts.pipeline.later import LaterDocuments
+            self._loaded = LaterDocuments.open(*self._of)
+        return self._loaded.encode(documents)
+
+
+def _upsert(place: Place, corpus: Corpus, manifest: Manifest, encoder: _Encoder) -> tuple[Upserted, int]:
+    """Check the whole corpus, and write what differs."""
+    with TemporaryDirectory(prefix="upsert-", ignore_cleanup_errors=True) as folder:
+        documents = EncodedCorpus.of(corpus, Path(folder))
+        for fields in documents.facts["fields"]:
+            check_names(fields, manifest.field_names)
+        if manifest.sparse.vocabulary != "tokens":
+            start_jvm()  # splits texts into words
+        with ProgressBar("upsert", total=len(documents), unit="documents") as progress:
+            return upsert_documents(place.live, documents, encoder, progress.advance), len(documents)
+
+
+def _check_bundle(place: Place, manifest: Manifest) -> None:
+    """Raise BundleError where the index at a place is not of the recipe's bundle."""
+    version, name = place.bundle
+    if version != manifest.digest:
+        raise BundleError(
+            f"{place.index} has version {version[:12]} of {name!r}; the recipe's bundle is version "
+            f"{manifest.digest[:12]} of {manifest.name!r}.",
+            remedy="Push this bundle, or give the recipe of the one that the index was written from.",
+        )
