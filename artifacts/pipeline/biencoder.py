@@ -9,7 +9,6 @@ Queries have the tokens of the first one. Its table has rows for all of them, fi
 query costs no more tokens than with one encoder.
 """
 
-import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from lightretriever.artifacts.pipeline.loading import (
     loading,
     longer_than,
     module_folders,
+    prompts_of,
     route,
     text_tokenizer,
 )
@@ -204,9 +204,8 @@ def _ready(path: str, model: SentenceTransformer, weights: torch.dtype, lowercas
     stated = route(model, "document")[0].max_seq_length
     cut_at_longest(path, route(model, "query")[0], route(model, "document")[0])
     longest = route(model, "document")[0].max_seq_length
-    prompts = json.dumps([model.prompts, model.default_prompt_name], sort_keys=True)
     left_out = [] if all(getattr(module, "include_prompt", True) for module in model) else ["prompt left out of tokens"]
-    settings = (tokenizer.sha256, stated, prompts, weights, lowercase, *left_out)
+    settings = (tokenizer.sha256, stated, prompts_of(model), weights, lowercase, *left_out)
     folders = module_folders(local_folder(path))
     encoder = (StaticTable if isinstance(theirs, Tokenizer) else BiEncoder)(
         name=name_of(path),
