@@ -86,6 +86,15 @@ def test_the_fusion_is_that_of_the_service(evaluated: dict[str, Any], built: Pat
     assert legs["full-hybrid"] != legs["full-dense"]
 
 
+def test_learned_weights_are_not_multiplied_by_impacts_of_bm25(model_folder: Path, tmp_path: Path) -> None:
+    settings = {"encode": {"impacts": "bm25"}, "index": {"factory": "Flat", "vocabulary": "tokens"}}
+    run("build", write_recipe(tmp_path, model_folder, documents=60, tasks={"web": INSTRUCTION}, **settings))
+    dataset, model = write_dataset(tmp_path / "toy", QRELS), ModelRecipe(path=str(model_folder))
+    found = evaluate_bundle(tmp_path / "bundle", dataset, tmp_path / "out", query_model=model)
+    assert list(found["metrics"]) == ["dense", "sparse", "hybrid", "full-dense", "full-hybrid", "bm25"]
+    assert found["postings_per_query"]["full-hybrid"] == found["postings_per_query"]["sparse"]
+
+
 def test_another_first_token_is_warned_of(built: Path, model_folder: Path, tmp_path: Path) -> None:
     dataset = write_dataset(tmp_path / "toy", QRELS)
     model = ModelRecipe(path=str(model_folder), bos_token="<|endoftext|>")
