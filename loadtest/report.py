@@ -53,7 +53,7 @@ def _blocks(load: Load) -> Iterator[str]:
     yield from ("## Left out", "\n".join(missing) or "Nothing was left out.")
     yield from ("## Latency at constant arrival rates", _runs(load, measured, "open", "of", "of highest"))
     yield from ("## Throughput by requests under way", _runs(load, measured, "closed", "connections", "under way"))
-    yield "## What each is"
+    yield from ("## What each is", "Commands are those of the commit above.")
     yield "\n".join(f"- {one['label']}: {one['what']}. `{one['command']}`" for one in measured)
 
 

@@ -43,9 +43,9 @@ def encode_fully(
     """Encode `queries` by the whole `model`, with the task's instruction. Also returns warnings.
 
     Dense vectors are cut to the bundle's D values and normalised again. Sparse weights are ln(1 + ReLU(h·P)) at their
-    maximum over the query's positions, times IDF where the bundle's queries are weighted so; there are none where
-    another model made the bundle's impacts, or its terms are words. Raises ModelError for a model that can't be loaded,
-    has another tokenizer, or is smaller than the bundle's dimension.
+    maximum over the query's positions, times IDF where the bundle's queries are weighted so; there are none where the
+    bundle's impacts are BM25 or another model's, or its terms are words. Raises ModelError for a model that can't be
+    loaded, has another tokenizer, or is smaller than the bundle's dimension.
     """
     from lightretriever.artifacts.pipeline.encoders import load_encoder  # needs torch
 
@@ -55,7 +55,8 @@ def encode_fully(
         settings = EncodeRecipe(lowercase=bundle.manifest.tokenizer.lowercase)
         encoder = load_encoder(model, settings, Path(work), biencoder=is_of_sentence_transformers(model.path))
         sparse_leg = bundle.manifest.sparse
-        has_sparse = encoder.has_sparse and sparse_leg.model is None and sparse_leg.vocabulary == "tokens"
+        own = sparse_leg.model is None and sparse_leg.impacts == "learned" and sparse_leg.vocabulary == "tokens"
+        has_sparse = encoder.has_sparse and own
         if has_sparse and encoder.tokenizer.sha256 != bundle.manifest.tokenizer.sha256:
             raise ModelError(
                 f"The query model {encoder.name} has another tokenizer than the bundle, so its terms are others.",

@@ -9,7 +9,6 @@ Queries have the tokens of the first one. Its table has rows for all of them, fi
 query costs no more tokens than with one encoder.
 """
 
-import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from lightretriever.artifacts.pipeline.loading import (
     loading,
     longer_than,
     module_folders,
+    prompts_of,
     route,
     text_tokenizer,
 )
@@ -37,7 +37,7 @@ from lightretriever.artifacts.pipeline.recipe import BESIDE, ModelDtype, name_of
 from lightretriever.artifacts.pipeline.weights import fingerprint, hashes, local_folder
 from lightretriever.artifacts.progress import ProgressBar
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+from sentence_transformers.sentence_transformer.modules import Normalize, StaticEmbedding
 from tokenizers import Tokenizer
 
 __all__ = ["BiEncoder", "JointEncoder", "StaticTable", "load_biencoder", "load_biencoders"]
@@ -95,10 +95,7 @@ class BiEncoder(Encoder):
         def states_of(tokens: torch.Tensor) -> torch.Tensor:
             ids = torch.tensor([[*before, token, *after] for token in tokens.tolist()], device=self.device)
             features = {"input_ids": ids, "attention_mask": torch.ones_like(ids), **pooled}
-            for module in route(self.model, "query"):
-                features = module(features)
-            vectors: torch.Tensor = features["sentence_embedding"]
-            return vectors
+            return _read(route(self.model, "query"), features)
 
         return states_of
 
@@ -161,9 +158,16 @@ class StaticTable(BiEncoder):
     """A bi-encoder whose queries are means of static rows (`StaticEmbedding`): its table is there already."""
 
     def token_states(self, instruction: str = "") -> StatesOf:
-        """The rows of single tokens: ids (n,) → (n, H)."""
+        """The rows of single tokens, through the modules behind the embedding: ids (n,) → (n, H).
+
+        A row has the direction of the vector of its token. `Normalize` at the end is left out: the direction stays, and
+        the mean of a query's rows weighs each by its length, as the encoder does.
+        """
         rows = _embedding(self.model)
-        return lambda tokens: rows[tokens.to(rows.device)]
+        modules = route(self.model, "query")[1:]
+        while modules and isinstance(modules[-1], Normalize):
+            modules.pop()
+        return lambda tokens: _read(modules, {"sentence_embedding": rows[tokens.to(rows.device)]})
 
     def _special(self) -> list[str]:
         return [token.content for token in self._reads.tokenizer.get_added_tokens_decoder().values() if token.special]
@@ -204,9 +208,8 @@ def _ready(path: str, model: SentenceTransformer, weights: torch.dtype, lowercas
     stated = route(model, "document")[0].max_seq_length
     cut_at_longest(path, route(model, "query")[0], route(model, "document")[0])
     longest = route(model, "document")[0].max_seq_length
-    prompts = json.dumps([model.prompts, model.default_prompt_name], sort_keys=True)
     left_out = [] if all(getattr(module, "include_prompt", True) for module in model) else ["prompt left out of tokens"]
-    settings = (tokenizer.sha256, stated, prompts, weights, lowercase, *left_out)
+    settings = (tokenizer.sha256, stated, prompts_of(model), weights, lowercase, *left_out)
     folders = module_folders(local_folder(path))
     encoder = (StaticTable if isinstance(theirs, Tokenizer) else BiEncoder)(
         name=name_of(path),
@@ -234,6 +237,14 @@ def _ready(path: str, model: SentenceTransformer, weights: torch.dtype, lowercas
             remedy="Fetch or save the model again.",
         )
     return encoder
+
+
+def _read(modules: Sequence[Any], features: dict[str, Any]) -> torch.Tensor:
+    """The vectors (n, H) that modules make of features, one after the other."""
+    for module in modules:
+        features = module(features)
+    vectors: torch.Tensor = features["sentence_embedding"]
+    return vectors
 
 
 def _embedding(model: SentenceTransformer) -> torch.Tensor:

@@ -4,7 +4,7 @@ It is a Router: queries are means of token rows (`StaticEmbedding`), documents a
 """
 
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,9 +21,6 @@ from sentence_transformers.base.modules import Router
 from sentence_transformers.sentence_transformer.modules import Dense, Normalize, StaticEmbedding
 
 __all__ = ["export_sentence_transformer"]
-
-_DOCUMENT_PROMPTS: Final = ("document", "passage", "corpus")
-"""The names that `encode_document` looks for, in its order."""
 
 
 def export_sentence_transformer(
@@ -46,7 +43,7 @@ def export_sentence_transformer(
     if model is not None:
         encoder = _encoder(bundle, model)
         warnings = _differences(bundle, encoder)
-        prompts["document"] = _document_prompt(encoder.model)
+        prompts["document"] = encoder.model.prompts["document"] or ""
         routes["document"] = [
             *route(encoder.model, "document"),
             *_cut(encoder.hidden_size, bundle.manifest.dimension),
@@ -100,12 +97,6 @@ def _differences(bundle: Bundle, encoder: BiEncoder) -> list[str]:
         f"The model {encoder.name} ({encoder.fingerprint[:12]}) is not the very one of the bundle's documents, "
         f"{bundle.manifest.model.name} ({str(theirs)[:12]}): other weights, settings or number type."
     ]
-
-
-def _document_prompt(model: SentenceTransformer) -> str:
-    """What `encode_document` of a model puts before a text."""
-    named = next((name for name in _DOCUMENT_PROMPTS if name in model.prompts), model.default_prompt_name)
-    return "" if named is None else model.prompts[named] or ""
 
 
 def _cut(hidden_size: int, dimension: int) -> list[Dense]:

@@ -21,7 +21,7 @@ from lightretriever.artifacts.files.arrays import read_array, write_array
 from lightretriever.artifacts.files.workdir import check_plan, differences, read_json
 from lightretriever.artifacts.pipeline.recipe import Recipe
 from lightretriever.artifacts.progress import ProgressBar
-from lightretriever.artifacts.tokens.head_queries import HeadQueries, normalised, padded
+from lightretriever.artifacts.tokens.head_queries import FULL_QUERY_TERMS, HeadQueries, normalised, padded
 
 if TYPE_CHECKING:
     from lightretriever.artifacts.pipeline.encoder import Encoder
@@ -130,8 +130,6 @@ def _encoded(
     encoder: "Encoder", texts: Sequence[str], instruction: str, folder: Path, *, sparse: bool
 ) -> tuple[Float32Array, npt.NDArray[Any] | None]:
     """Vectors (n, H) of texts by the whole model, and padded sparse rows; made in parts, which lie in `folder`."""
-    from lightretriever.artifacts.pipeline.language_model import FULL_QUERY_TERMS  # needs torch
-
     vectors, rows = [], []
     with ProgressBar("head", total=len(texts), unit="queries") as progress:
         for start in range(0, len(texts), _PART):

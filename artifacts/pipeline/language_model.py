@@ -19,10 +19,10 @@ from lightretriever.artifacts.pipeline.model import CHARS_PER_TOKEN, Backbone
 from lightretriever.artifacts.pipeline.recipe import EncodeRecipe
 from lightretriever.artifacts.pipeline.states import PackedStates, packed_states, token_states
 from lightretriever.artifacts.progress import ProgressBar
+from lightretriever.artifacts.tokens.head_queries import FULL_QUERY_TERMS
 from torch.nn.functional import normalize
 
 __all__ = [
-    "FULL_QUERY_TERMS",
     "QUANTIZATION",
     "LanguageModel",
     "instruction_prefix",
@@ -116,8 +116,6 @@ def quantise_top_k(weights: torch.Tensor, top_k: int | None, quantization: int) 
     return list(zip(np.split(terms.cpu().numpy().astype(np.int32), ends), np.split(found, ends), strict=True))
 
 
-#: Sparse terms kept of a query.
-FULL_QUERY_TERMS = 64
 _BATCH = 64
 _ROW_TOKENS = 256
 

@@ -28,6 +28,7 @@ __all__ = [
     "longer_than",
     "module_folders",
     "positions",
+    "prompts_of",
     "route",
     "text_tokenizer",
 ]
@@ -109,6 +110,11 @@ def route(model: Any, task: Literal["query", "document"]) -> list[Any]:
     first, *others = model
     routes = getattr(first, "sub_modules", {})
     return [*routes[task], *others] if task in routes else [first, *others]
+
+
+def prompts_of(model: Any) -> str:
+    """The prompts of a sentence-transformers model, and the name of the default one, as JSON."""
+    return json.dumps([model.prompts, model.default_prompt_name], sort_keys=True)
 
 
 def module_folders(folder: Path) -> list[Path]:

@@ -24,6 +24,7 @@ from lightretriever.artifacts.pipeline.loading import (
     loading,
     longer_than,
     module_folders,
+    prompts_of,
     route,
     text_tokenizer,
 )
@@ -101,7 +102,7 @@ def load_sparse_model(recipe: ModelRecipe, settings: EncodeRecipe) -> SparseMode
         cut_at_longest(path, asked, read)
         weights = None if static is None else _positive(static.weight, tokenizer.vocab_size, path)
         digest = None if weights is None else hashlib.sha256(weights.tobytes()).hexdigest()
-        parts = (tokenizer.sha256, stated, dtype, settings.lowercase, digest)
+        parts = (tokenizer.sha256, stated, prompts_of(model), dtype, settings.lowercase, digest)
         return SparseModel(
             name=name_of(path),
             fingerprint=fingerprint(module_folders(local_folder(path)), *parts),

@@ -1,1 +1,1 @@
-"""What several programs share: processes that search in turns."""
+"""What several programs share: processes that search in turns, and files of measured rows."""

@@ -2,8 +2,8 @@
 
     {"machine": …, "date": …, "commit": …, "rows": [{"key", "value" or "p50" and "p99", "unit", "goal", "command"}]}
 
-Rows with a goal have `goal`; the others are their components. Only the programs of this package write the first file,
-and only the tests in tests/faults the second. Every row also has the machine, date and commit of its own measurement;
+Rows with a goal have `goal`; the others are their components. Only programs of `research` write the first file, and
+only the tests in tests/faults the second. Every row also has the machine, date and commit of its own measurement;
 those of the file are the latest row's.
 """
 

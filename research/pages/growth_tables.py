@@ -24,7 +24,7 @@ def scaling_tables(content: Any, source: str) -> list[str]:
 def tables(content: Measured) -> list[str]:
     """Give the tables as Markdown, one block each."""
     bundles = sorted(content["bundles"], key=lambda one: (one["dimension"], one["top_k"] or 0, one["documents"]))
-    origin = f"{content['machine']}, {content['date']}, commit {content['commit']}; `{content['command']}`"
+    origin = f"{content['machine']}, {content['date']}; `{content['command']}` at commit {content['commit']}"
     return [
         f"{origin}. Times in ms (p50 / p99), one query after the other.",
         _costs(bundles),

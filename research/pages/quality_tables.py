@@ -403,4 +403,4 @@ def expansion_size_table(content: Any, source: str) -> list[str]:
         "",
         f"{expanded['documents']:,} documents. Expansion makes the sparse index {growth:.0%} larger. Times: {turns}.",
     ]
-    return ["\n".join([*lines, f"{source}.", ""])]
+    return ["\n".join([*lines, f"{source}, written by `research.quality.expansion_size`.", ""])]

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import BundleError, ModelError
+from lightretriever.artifacts.pipeline.biencoder import load_biencoder
 from lightretriever.artifacts.tokens.table import TableDtype
 from lightretriever.service.search.encoder import QueryEncoder
 from sentence_transformers import SentenceTransformer
@@ -14,6 +15,7 @@ from sentence_transformers import SentenceTransformer
 from tests.support import recipes
 from tests.support.biencoder import save_biencoder
 from tests.support.commands import run, summary_of
+from tests.support.tampering import edit_json
 from tests.support.tiny import english_tokenizer, make_tiny_bundle, tiny_documents
 
 QUERIES = [
@@ -34,7 +36,7 @@ def service_vectors(bundle: Bundle, task: str, texts: list[str]) -> np.ndarray[A
 @pytest.fixture(scope="module")
 def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("encoder") / "encoder"
-    return save_biencoder(folder, prompts={"query": "find ", "passage": "text "})
+    return save_biencoder(folder, prompts={"query": "find ", "document": "text "})
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +87,26 @@ def test_documents_have_the_vectors_of_the_bundle(built: Path, encoder: Path, tm
     expected = service_vectors(bundle, bundle.manifest.default_task, QUERIES)
     np.testing.assert_allclose(model.encode_query(QUERIES), expected, atol=1e-6, rtol=0)
     assert bundle.manifest.dimension < bundle.manifest.model.hidden_size
+
+
+@pytest.mark.parametrize(
+    "prompts", [{"document": "text "}, {"passage": "text "}, {"document": "text ", "passage": "p "}]
+)
+@pytest.mark.parametrize("default", [None, "other"])
+def test_documents_are_read_behind_the_prompt_of_the_bundle_s_encoder(
+    tmp_path: Path, prompts: dict[str, str], default: str | None
+) -> None:
+    """One named `document`. sentence-transformers puts no other before documents, and neither does a build."""
+    folder = save_biencoder(tmp_path / "encoder")
+    settings = {"prompts": {"other": "other ", **prompts}, "default_prompt_name": default}
+    edit_json(folder / "config_sentence_transformers.json", **settings)
+    own = load_biencoder(str(folder), device="cpu")
+    bundle = make_tiny_bundle(tmp_path / "bundle", dimension=own.hidden_size)
+    export(bundle.path, tmp_path / "model", "--model", folder)
+    documents = SentenceTransformer(str(tmp_path / "model"), device="cpu").encode_document(TEXTS)
+    np.testing.assert_allclose(documents, own.encode_documents(TEXTS).dense, atol=1e-6)
+    plain = own.model.encode([f"{prompts.get('document', '')}{text}" for text in TEXTS], prompt="")
+    np.testing.assert_allclose(documents, plain, atol=1e-6)
 
 
 def test_another_encoder_is_told(built: Path, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import ModelError
 from lightretriever.artifacts.pipeline.biencoder import load_biencoder
@@ -14,6 +15,7 @@ from lightretriever.artifacts.pipeline.language_model import LanguageModel
 from lightretriever.artifacts.pipeline.model import Backbone
 from lightretriever.artifacts.pipeline.recipe import ModelRecipe, Recipe, read_recipe
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Dense, Normalize
 from tokenizers import Tokenizer
 
 from tests.artifacts.test_evaluate import QRELS, QUERIES, runs_in, write_dataset
@@ -86,6 +88,15 @@ def test_the_fusion_is_that_of_the_service(evaluated: dict[str, Any], built: Pat
     assert legs["full-hybrid"] != legs["full-dense"]
 
 
+def test_learned_weights_are_not_multiplied_by_impacts_of_bm25(model_folder: Path, tmp_path: Path) -> None:
+    settings = {"encode": {"impacts": "bm25"}, "index": {"factory": "Flat", "vocabulary": "tokens"}}
+    run("build", write_recipe(tmp_path, model_folder, documents=60, tasks={"web": INSTRUCTION}, **settings))
+    dataset, model = write_dataset(tmp_path / "toy", QRELS), ModelRecipe(path=str(model_folder))
+    found = evaluate_bundle(tmp_path / "bundle", dataset, tmp_path / "out", query_model=model)
+    assert list(found["metrics"]) == ["dense", "sparse", "hybrid", "full-dense", "full-hybrid", "bm25"]
+    assert found["postings_per_query"]["full-hybrid"] == found["postings_per_query"]["sparse"]
+
+
 def test_another_first_token_is_warned_of(built: Path, model_folder: Path, tmp_path: Path) -> None:
     dataset = write_dataset(tmp_path / "toy", QRELS)
     model = ModelRecipe(path=str(model_folder), bos_token="<|endoftext|>")
@@ -139,3 +150,30 @@ def test_static_embeddings_are_the_states_of_their_tokens(tmp_path: Path) -> Non
     assert encoder.longest is None
     encoder.check_tokens([document.full_text for document in tiny_documents(40)])
     encoder.check_tokens(["a special token in capitals, <S>, of which lower case makes one"])
+
+
+@pytest.mark.parametrize(
+    ("behind", "of_texts"),
+    [
+        ([Normalize()], True),
+        ([Dense(8, 6, activation_function=torch.nn.Identity())], True),
+        ([Dense(8, 8), Normalize()], False),  # a mean of tanh is not the tanh of a mean
+        ([Normalize(), Dense(8, 6, activation_function=torch.nn.Identity())], False),
+    ],
+)
+def test_modules_behind_static_embeddings_read_the_rows(
+    tmp_path: Path, behind: list[torch.nn.Module], of_texts: bool
+) -> None:
+    documents = [document.full_text.lower() for document in tiny_documents(40)]
+    documents = [text for text in documents if "<|endoftext|>" not in text]  # which only the encoder takes for a token
+    train_tokenizer(tmp_path / "tokenizer.json", documents)
+    save_static(tmp_path / "model", Tokenizer.from_file(str(tmp_path / "tokenizer.json")), 8, *behind)
+    encoder = load_biencoder(str(tmp_path / "model"), device="cpu")
+    rows = token_rows(encoder, "", tmp_path)
+    parts = {part for text in documents for part in (*text.split(), *text)}
+    singles = sorted(part for part in parts if len(encoder.tokenizer.encode(part)) == 1)
+    assert len(singles) > 20
+    texts = [*singles, *(documents if of_texts else [])]
+    means = np.stack([rows[encoder.tokenizer.encode(text)].mean(axis=0) for text in texts])
+    vectors = encoder.encode_queries(texts).dense
+    np.testing.assert_allclose(means / np.linalg.norm(means, axis=1, keepdims=True), vectors, atol=1e-5)

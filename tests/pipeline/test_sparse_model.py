@@ -25,6 +25,7 @@ from tests.support import recipes
 from tests.support.biencoder import save_biencoder
 from tests.support.commands import run
 from tests.support.sparse_model import save_dense_router, save_sparse_model
+from tests.support.tampering import edit_json
 from tests.support.tiny import tiny_documents
 
 COUNT = 60
@@ -163,6 +164,16 @@ def test_a_changed_weight_of_a_route_is_another_model(folders: dict[str, Path], 
     route(model, "query")[0].embedding.weight.data[7] += 1
     model.save(str(tmp_path / "other"), create_model_card=False)
     assert load_biencoder(str(tmp_path / "other"), device="cpu").fingerprint != before
+
+
+def test_a_changed_prompt_is_another_sparse_model(folders: dict[str, Path], tmp_path: Path) -> None:
+    found = set()
+    for number, prompts in enumerate(({}, {"document": "text: "}, {"document": "passage: "})):
+        other = Path(shutil.copytree(folders["splade"], tmp_path / str(number)))
+        edit_json(other / "config_sentence_transformers.json", prompts=prompts)
+        encoder = load_sparse_encoder(ModelRecipe(path=str(other)), EncodeRecipe(), tmp_path)
+        found.add((encoder.fingerprint, encoder.encode_impacts(TEXTS[:1])[0][1].tobytes()))
+    assert [len(set(column)) for column in zip(*found, strict=True)] == [3, 3]
 
 
 def test_a_swapped_path_is_named(folders: dict[str, Path], tmp_path: Path) -> None:

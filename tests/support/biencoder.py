@@ -62,10 +62,10 @@ def save_biencoder(
     return folder
 
 
-def save_static(folder: Path, tokenizer: Tokenizer, dimension: int) -> torch.Tensor:
-    """Save a model of static embeddings with seeded random rows, and give these."""
+def save_static(folder: Path, tokenizer: Tokenizer, dimension: int, *behind: torch.nn.Module) -> torch.Tensor:
+    """Save a model of static embeddings with seeded random rows and the modules `behind`, and give the rows."""
     rows = torch.randn(tokenizer.get_vocab_size(), dimension, generator=torch.Generator().manual_seed(3))
-    model = SentenceTransformer(modules=[StaticEmbedding(tokenizer, embedding_weights=rows)], device="cpu")
+    model = SentenceTransformer(modules=[StaticEmbedding(tokenizer, embedding_weights=rows), *behind], device="cpu")
     model.save(str(folder), create_model_card=False)
     return rows
 
