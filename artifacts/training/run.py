@@ -62,8 +62,9 @@ class Run:
     def __init__(self, recipe: TrainRecipe, engine: Engine) -> None:
         """Begin the run or go on with it: check the plan, prepare the data on the first process, load the model.
 
-        Raises ResumeError when the work directory was begun with another recipe or other corpora, BundleError when
-        something else than an adapter is where it is to appear, and what loading and preparing raise.
+        Raises ResumeError when the work directory was begun with another recipe or other corpora, RecipeError for
+        stages in an order that can't be trained, BundleError when something else than an adapter is where it is to
+        appear, and what loading and preparing raise.
         """
         self.recipe, self.engine, self.accelerator = recipe, engine, engine.accelerator
         accelerator = engine.accelerator
@@ -197,16 +198,24 @@ class Run:
 
     def _check_stages(self) -> None:
         """Raise ResumeError if the recipe lacks a stage that has begun, or gives a finished one another number of steps
-        than it took."""
-        if not self._checkpoint_file.is_file():
-            return
-        progress, there = read_progress(self.recipe.work), len(self.recipe.stages)
+        than it took, and RecipeError if one that hasn't ended comes before the first regression. The linear map that a
+        regression fits is all zeros till then, and so would be every dense score."""
+        stages = self.recipe.stages
+        progress = read_progress(self.recipe.work) if self._checkpoint_file.is_file() else Progress()
+        first = next((number for number, stage in enumerate(stages) if isinstance(stage, RegressionStage)), 0)
+        if progress.stage < first:
+            raise RecipeError(
+                f"stages: {progress.stage}, of kind contrastive, has not ended, and {first} is the first of kind "
+                "regression, which brings a linear map of dense vectors.",
+                remedy=f"Put a regression first; or train without stages from {first} on, and then add them.",
+            )
+        there = len(stages)
         if there < (begun := progress.stage + (progress.step > 0)):
             raise ResumeError(
                 f"stages: {there} now, but {begun} have begun.",
                 remedy="Name them all; only a stage that has not begun can be taken back.",
             )
-        for number, (stage, steps) in enumerate(zip(self.recipe.stages, progress.finished, strict=False)):
+        for number, (stage, steps) in enumerate(zip(stages, progress.finished, strict=False)):
             if stage.steps != steps:
                 raise ResumeError(
                     f"stages.{number}.steps: {stage.steps:,} now, but this stage has ended after {steps:,} steps.",

@@ -209,6 +209,33 @@ def test_a_regression_stage_can_be_added_and_taken_back(toy: Path, tmp_path: Pat
     assert (tmp_path / "work" / "plan.json").read_bytes() == plan
 
 
+def test_a_contrastive_stage_before_the_first_regression_has_to_end_first(toy: Path, tmp_path: Path) -> None:
+    """Before it the linear map is all zeros, so that the dense side would not be trained."""
+    content = recipe_of(toy, tmp_path, steps=1)
+    contrastive = {"kind": "contrastive", "steps": 2, "batch_size": 8, "negatives": 0}
+    alone = TrainRecipe.model_validate(content | {"stages": [contrastive]})
+    both = TrainRecipe.model_validate(content | {"stages": [contrastive, *content["stages"]]})
+    refused = r"stages: 0, of kind contrastive, has not ended, and 1 is the first of kind regression"
+    with pytest.raises(RecipeError, match=refused):
+        train(both)
+    assert not train(alone, minutes=0)
+    with pytest.raises(RecipeError, match=refused) as error:
+        train(both)
+    assert error.value.remedy == "Put a regression first; or train without stages from 1 on, and then add them."
+    assert train(alone)
+    twice = TrainRecipe.model_validate(content | {"stages": [contrastive, contrastive, *content["stages"]]})
+    with pytest.raises(RecipeError, match=r"stages: 1, of kind contrastive, has not ended, and 2 is the first"):
+        train(twice)
+    assert not train(both, minutes=0)
+
+
+def test_a_contrastive_stage_after_a_regression_trains_the_dense_side(toy: Path, tmp_path: Path) -> None:
+    content = recipe_of(toy, tmp_path, steps=1)
+    contrastive = {"kind": "contrastive", "steps": 1, "batch_size": 8, "negatives": 0}
+    assert train(TrainRecipe.model_validate(content | {"stages": [*content["stages"], contrastive]}))
+    assert log_of(tmp_path)[-1]["dense_gradient"] > 0
+
+
 def stages_of(recipe: TrainRecipe) -> Any:
     return recipe.model_dump(mode="json", exclude={"stages": {"__all__": {"chunk_tokens", "steps", "every"}}})["stages"]
 
