@@ -260,6 +260,24 @@ def test_a_block_is_a_function_of_seed_and_number(toy: Path, tmp_path: Path) -> 
     np.testing.assert_allclose(vectors, teacher.encode_documents(held_out).dense, atol=1e-3)
 
 
+def test_a_text_that_one_set_holds_out_is_trained_on_in_none(toy: Path, tmp_path: Path) -> None:
+    shared = [{"path": str(toy / "texts"), "name": name, "instruction": name} for name in ("one", "two")]
+    texts = taught(toy, recipe_of(toy, tmp_path, data={"sets": shared}))
+    held_out, _ = texts.held_out()
+    assert len(set(held_out)) == len(held_out) > 40  # those of both sets, each once
+    drawn = texts.block(0)[0]
+    assert not set(held_out) & set(cut(load(toy / "model", tmp_path), drawn, [12] * len(drawn)))
+
+
+def test_a_set_whose_texts_are_all_held_out_of_another_is_refused(toy: Path, tmp_path: Path) -> None:
+    held_out, _ = taught(toy, recipe_of(toy, tmp_path / "first")).held_out()
+    corpus = write_toy_set(tmp_path / "few", "train", 2, seed=1) / "corpus.jsonl"
+    corpus.write_text(json.dumps({"_id": "d0", "title": "", "text": held_out[0]}) + "\n")
+    sets = [{"path": str(path), "instruction": "find"} for path in (toy / "texts", tmp_path / "few")]
+    with pytest.raises(RecipeError, match=r"data\.sets: all texts of the set few are held out of others"):
+        taught(toy, recipe_of(toy, tmp_path / "second", data={"sets": sets}))
+
+
 def test_so_many_blocks_are_gone_through_again(toy: Path, tmp_path: Path) -> None:
     content = recipe_of(toy, tmp_path)
     content["teacher"]["blocks"] = 1
