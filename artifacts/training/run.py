@@ -32,7 +32,7 @@ from lightretriever.artifacts.training.dev import DevSet, evaluate_dev
 from lightretriever.artifacts.training.engine import Engine
 from lightretriever.artifacts.training.losses import TokenWeights
 from lightretriever.artifacts.training.recipe import ContrastiveStage, RegressionStage, TrainRecipe
-from lightretriever.artifacts.training.types import Progress
+from lightretriever.artifacts.training.types import QUERY_TOKENS, Progress
 from rich.console import Console
 from safetensors.torch import load_file, save
 
@@ -88,7 +88,7 @@ class Run:
             plan = recipe.model_dump(mode="json", exclude=_NOT_IN_PLAN)
             plan |= {"model": self.adapter.backbone.fingerprint, "software": software()}
             plan |= {"bi-encoder": None if self._teacher is None else self._teacher.fingerprint}
-            plan |= {"corpora": corpus_hashes(recipe)}
+            plan |= {"corpora": corpus_hashes(recipe), "query_tokens": QUERY_TOKENS}
             check_plan(recipe.work / "plan.json", plan, growing="stages")
         self._dev = DevSet.load(recipe.dev, recipe.seed) if recipe.dev is not None else None
         with accelerator.main_process_first():

@@ -8,7 +8,7 @@ import torch
 from lightretriever.artifacts.dtypes import Float32Array
 
 __all__ = [
-    "SPARSE_SPACE",
+    "QUERY_TOKENS",
     "Batch",
     "Example",
     "Progress",
@@ -77,8 +77,9 @@ class StepContext:
     batch: int
 
 
-#: Stands before a query of the sparse leg, so that a byte-level BPE gives its first word the id it has inside a text.
-SPARSE_SPACE: Final = " "
+#: Which tokens training takes of a query, `TextTokenizer.as_queries`; to be changed where it takes others of the same
+#: text, so that no run goes on with them.
+QUERY_TOKENS: Final = "those that the service looks up"
 
 
 def same_text(text: str) -> str:

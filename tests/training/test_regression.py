@@ -18,18 +18,21 @@ from lightretriever.artifacts.files.workdir import check_plan, read_json
 from lightretriever.artifacts.pipeline.biencoder import load_biencoder
 from lightretriever.artifacts.pipeline.encoder import token_rows
 from lightretriever.artifacts.pipeline.language_model import LanguageModel
+from lightretriever.artifacts.pipeline.model import Backbone
+from lightretriever.artifacts.pipeline.recipe import TableTraining
 from lightretriever.artifacts.training import loop
 from lightretriever.artifacts.training.data import prepare
 from lightretriever.artifacts.training.losses import row_loss, similarity_loss
-from lightretriever.artifacts.training.recipe import TrainRecipe
+from lightretriever.artifacts.training.recipe import TokenRegression, TrainRecipe
 from lightretriever.artifacts.training.texts import TaughtTexts, cut
-from lightretriever.artifacts.training.token_rows import token_texts
+from lightretriever.artifacts.training.token_rows import fit_rows, token_texts
 from safetensors.torch import load_file
 from transformers import PreTrainedModel
 
 from tests.support.biencoder import save_biencoder
 from tests.support.models import load
 from tests.support.recipes import save, training
+from tests.support.tiny import tiny_documents
 from tests.support.toy import save_toy_model, write_toy_set
 from tests.support.waiting import wait_until
 
@@ -298,6 +301,24 @@ def test_every_token_has_a_text(toy: Path, tmp_path: Path) -> None:
     texts = token_texts(backbone)
     assert len(texts) == backbone.vocab_size
     assert texts[backbone.tokenizer.encode("say3").tolist()[0]] == "say3"
+
+
+def test_rows_are_fitted_to_the_tokens_that_the_service_looks_up(toy: Path, backbone: Backbone, tmp_path: Path) -> None:
+    """Those of queries; texts are tokenised as documents are."""
+    teacher = load_biencoder(str(toy / "teacher"), device="cpu")
+    texts, queries = [document.full_text for document in tiny_documents(20)], ["music player", "zebra"]
+    block = (texts, teacher.encode_documents(texts).dense.astype(np.float16))
+    settings = TokenRegression(fit=TableTraining(epochs=1))
+    fitted = fit_rows(backbone, teacher, [block], queries, settings, tmp_path)
+    bags = [ids.tolist() for ids in backbone.tokenizer.encode_batch(texts)]
+    bags += [backbone.tokenizer.query_ids(query) for query in queries]
+    shares = np.sqrt(np.bincount([token for bag in bags for token in {*bag}], minlength=backbone.embedded))
+    np.testing.assert_allclose(fitted.shares, shares / shares.sum())
+    (table,) = tmp_path.glob("*/table.npy")
+    plan = table.with_name("plan.json")
+    plan.write_text(json.dumps({key: value for key, value in read_json(plan).items() if key != "query_tokens"}))
+    with pytest.raises(ResumeError, match=r"\(query_tokens: None there, 'those that the service looks up' now\)"):
+        fit_rows(backbone, teacher, [block], queries, settings, tmp_path)
 
 
 def test_similarity_loss_by_its_formula() -> None:

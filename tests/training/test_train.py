@@ -12,6 +12,7 @@ import pytest
 import torch
 from lightretriever.artifacts.cli.train import TrainSummary
 from lightretriever.artifacts.errors import BundleError, RecipeError, ResumeError
+from lightretriever.artifacts.files.workdir import read_json
 from lightretriever.artifacts.pipeline.adapter_files import PROJECTION_FILE
 from lightretriever.artifacts.pipeline.recipe import read_recipe
 from lightretriever.artifacts.training import loop
@@ -245,6 +246,14 @@ def test_another_recipe_is_refused(toy: Path, uninterrupted: Path) -> None:
     changed = recipe_of(toy, uninterrupted, seed=5)
     with pytest.raises(ResumeError, match="seed: 0 there, 5 now"):
         train(TrainRecipe.model_validate(changed))
+
+
+def test_a_run_that_took_other_tokens_of_queries_is_refused(toy: Path, uninterrupted: Path, tmp_path: Path) -> None:
+    work = shutil.copytree(uninterrupted, tmp_path / "earlier")
+    plan = work / "work" / "plan.json"
+    plan.write_text(json.dumps({key: value for key, value in read_json(plan).items() if key != "query_tokens"}))
+    with pytest.raises(ResumeError, match=r"\(query_tokens: None there, 'those that the service looks up' now\)"):
+        train(TrainRecipe.model_validate(recipe_of(toy, work)))
 
 
 def test_an_adapter_appears_whole(
