@@ -59,11 +59,14 @@ class Contrastive:
         def queries_of(part: slice) -> Tensors:
             return {"full_dense": packed_states(backbone, whole[part], rows).dense(backbone, len(prefix))}
 
-        kinds = [([2] * len(layout.tokens), tokens_of), ([len(one) for one in sequences], documents_of)]
+        kinds = [
+            ("different query tokens", [2] * len(layout.tokens), tokens_of),
+            ("different documents", [len(one) for one in sequences], documents_of),
+        ]
         if self._stage.full_kl > 0:
-            kinds.append(([len(one) for one in whole], queries_of))
-        for lengths, run in kinds:
-            yield from self._engine.chunks(lengths, self._chunk_tokens, run)
+            kinds.append(("queries", [len(one) for one in whole], queries_of))
+        for items, lengths, run in kinds:
+            yield from self._engine.chunks(lengths, self._chunk_tokens, run, items=items, setting="stages[].batch_size")
 
 
 def piece_sizes(stage: StageBase, device: torch.device) -> tuple[int, int]:

@@ -20,7 +20,9 @@ from lightretriever.artifacts.training.adapter import Adapter
 from lightretriever.artifacts.training.recipe import LoraRecipe, TrainRecipe
 from safetensors.torch import load_file
 
+from tests.support.biencoder import save_biencoder
 from tests.support.commands import run, summary_of
+from tests.support.judged import write_judged
 from tests.support.models import load
 from tests.support.recipes import save, training, write_recipe
 from tests.support.searching import evaluate_bundle
@@ -35,10 +37,11 @@ train = loop.train
 
 @pytest.fixture(scope="module")
 def toy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a model, a training set and a test set whose documents were never seen."""
+    """A folder with a model, a bi-encoder, a training set and a test set whose documents were never seen."""
     folder = tmp_path_factory.mktemp("toy")
     save_toy_model(folder / "model")
     save_toy_model(folder / "tied", tied=True)
+    save_biencoder(folder / "teacher", hidden_size=32)
     write_toy_set(folder / "pairs", "train", 400, seed=1)
     write_toy_set(folder / "dev", "dev", 60, seed=2)
     write_toy_set(folder / "held-out", "test", 60, seed=3)
@@ -130,18 +133,23 @@ TORCHRUN = ("torch.distributed.run", "--standalone", "--nproc-per-node=2")
 ACCELERATE = ("accelerate.commands.launch", "--cpu", "--num_processes", "1", "--num_machines", "1")
 
 
-def command_losses(work: Path, recipe: dict[str, Any], launcher: tuple[str, ...] = ()) -> list[float]:
-    """The losses of a run of the command, by itself or started by a launcher."""
+def run_command(work: Path, recipe: dict[str, Any], launcher: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
+    """A run of the command, by itself or started by a launcher."""
     work.mkdir(exist_ok=True)
     file = save(work / "recipe.yaml", recipe)
     command = ["-m", "lightretriever.service.cli", "train", str(file), "--json"]
-    result = subprocess.run(
+    return subprocess.run(
         [sys.executable, *(["-m", *launcher] if launcher else []), *command],
         capture_output=True,
         text=True,
         timeout=600,
         check=False,
     )
+
+
+def command_losses(work: Path, recipe: dict[str, Any], launcher: tuple[str, ...] = ()) -> list[float]:
+    """The losses of a run of the command, by itself or started by a launcher."""
+    result = run_command(work, recipe, launcher)
     assert result.returncode == 0, result.stderr
     assert TrainSummary.model_validate_json(result.stdout).finished  # one object, of the first process
     assert "%|" not in result.stderr  # no bar is drawn into a log
@@ -170,6 +178,32 @@ def test_two_processes_train_as_one(toy: Path, tmp_path: Path, chunk_tokens: int
         assert found[name] == pytest.approx(found["one"], rel=1e-4), name
         for key, tensor in weights(tmp_path / "one").items():
             torch.testing.assert_close(weights(tmp_path / name)[key], tensor, atol=2e-3, rtol=2e-2)
+
+
+def regression(toy: Path, **tokens: Any) -> dict[str, Any]:
+    """A stage on texts and tokens, with its teacher."""
+    rows = {"count": 8, "queries": 100, "blocks": 1, "fit": {"epochs": 1, "batch_size": 64}, **tokens}
+    stage = {"kind": "regression", "steps": 3, "batch_size": 8, "learning_rate": 0.002, "tokens": rows}
+    return {"teacher": {"path": str(toy / "teacher"), "length": 12, "long_length": 16}, "stages": [stage]}
+
+
+@pytest.mark.slow
+def test_a_batch_of_fewer_items_than_processes_names_the_setting(toy: Path, tmp_path: Path) -> None:
+    queries = {f"q{number}": f"ask{number}" for number in range(4)}
+    write_judged(tmp_path / "pairs", queries, {query: {"d0": 1} for query in queries}, "train")
+    (tmp_path / "pairs" / "corpus.jsonl").write_text('{"_id": "d0", "title": "", "text": "say0 and say1"}\n')
+    data = {"sets": [{"path": str(tmp_path / "pairs"), "instruction": INSTRUCTION}], "max_document_length": 16}
+    contrastive = {"kind": "contrastive", "steps": 1, "batch_size": 2, "negatives": 0}
+    for setting, items, changes in (
+        ("stages[].batch_size", "different documents", {"data": data, "stages": [contrastive]}),
+        ("stages[].tokens.count", "drawn tokens", regression(toy, count=1)),
+    ):
+        work = tmp_path / items
+        result = run_command(work, recipe_of(toy, work, **changes), TORCHRUN)
+        said = f"{setting}: the {items} of a batch are 1, fewer than the 2 processes that share them."
+        assert result.returncode != 0
+        assert said in " ".join(result.stderr.split()), result.stderr
+        assert "KeyError" not in result.stderr
 
 
 @pytest.mark.slow
