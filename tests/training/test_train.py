@@ -157,12 +157,16 @@ def command_losses(work: Path, recipe: dict[str, Any], launcher: tuple[str, ...]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("chunk_tokens", [None, 40])
-def test_two_processes_train_as_one(toy: Path, tmp_path: Path, chunk_tokens: int | None) -> None:
+@pytest.mark.parametrize(
+    ("kind", "chunk_tokens"), [("contrastive", None), ("contrastive", 40), ("regression", None), ("regression", 40)]
+)
+def test_two_processes_train_as_one(toy: Path, tmp_path: Path, kind: str, chunk_tokens: int | None) -> None:
     """With the whole model each and with sharded weights; batches that are kept, and batches that are cut into chunks,
     of which one process has more, by a model with a tied head."""
     dev = {"path": str(toy / "dev"), "instruction": INSTRUCTION, "every": 2, "queries": 20, "documents": 40}
     content = recipe_of(toy, tmp_path, lora=WITHOUT_DROPOUT, dev=dev)
+    if kind == "regression":
+        content |= regression(toy)
     if chunk_tokens is not None:
         content["model"]["path"] = str(toy / "tied")
     # With larger steps, Adam makes much of rounding.
