@@ -155,8 +155,7 @@ class Run:
 
     def log(self, entry: dict[str, Any]) -> None:
         """Add a line to the log, and give it to the trackers."""
-        before = sum(stage.steps for stage in self.recipe.stages[: self.progress.stage])
-        self.accelerator.log(entry, step=before + entry["step"])
+        self.accelerator.log(entry, step=self._step_of_run(entry["step"]))
         if self.accelerator.is_main_process:
             line = {"stage": self.progress.stage, "elapsed_s": round(self._elapsed_s(), 1), **entry}
             with writing(self._log_file), self._log_file.open("a", encoding="utf-8") as file:
@@ -171,7 +170,7 @@ class Run:
         scores = self.engine.evaluate(lambda: evaluate_dev(backbone, dev, length, weights))
         self.log({"step": step, "dev": scores})
         if self.progress.best is None or scores["hybrid"] > self.progress.best:
-            self.progress.best, self.progress.best_step = scores["hybrid"], step
+            self.progress.best, self.progress.best_step = scores["hybrid"], self._step_of_run(step)
             state = self.adapter.state()
             if self.accelerator.is_main_process:
                 write_atomically(self.recipe.work / "best.safetensors", save(state))
@@ -221,6 +220,10 @@ class Run:
                     f"stages.{number}.steps: {stage.steps:,} now, but this stage has ended after {steps:,} steps.",
                     remedy=f"Set it to {steps}; to train on, add a stage.",
                 )
+
+    def _step_of_run(self, step: int) -> int:
+        """The number of a step of the current stage, counted over all stages."""
+        return sum(stage.steps for stage in self.recipe.stages[: self.progress.stage]) + step
 
     def _elapsed_s(self) -> float:
         return self._earlier_s + time.monotonic() - self._began

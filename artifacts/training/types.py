@@ -89,7 +89,8 @@ def same_text(text: str) -> str:
 
 @dataclass
 class Progress:
-    """Where a run stands: `step` steps of stage number `stage` are done. `best` is the best development score so far.
+    """Where a run stands: `step` steps of stage number `stage` are done. `best` is the best development score so far,
+    after `best_step` steps, counted over all stages.
 
     `elapsed_s` is the time spent in all slices, in seconds, `log_bytes` how long the log is, `finished` how many steps
     each finished stage took.

@@ -67,9 +67,12 @@ def recipe_of(toy: Path, work: Path, **changes: Any) -> dict[str, Any]:
     return training(work, toy / "model", toy / "pairs", **parts)
 
 
+def log_of(work: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (work / "work" / "log.jsonl").read_text().splitlines()]
+
+
 def losses(work: Path) -> list[tuple[int, int, float]]:
-    entries = [json.loads(line) for line in (work / "work" / "log.jsonl").read_text().splitlines()]
-    return [(entry["stage"], entry["step"], entry["loss"]) for entry in entries if "loss" in entry]
+    return [(entry["stage"], entry["step"], entry["loss"]) for entry in log_of(work) if "loss" in entry]
 
 
 def weights(work: Path) -> dict[str, torch.Tensor]:
@@ -231,6 +234,33 @@ def test_arithmetic_in_bfloat16_is_near_that_of_the_weights(toy: Path, uninterru
     exact = [loss for *_, loss in losses(uninterrupted)]
     assert found[0] != exact[0]
     assert found[:2] == pytest.approx(exact[:2], rel=0.1)
+
+
+def test_the_log_names_all_sets_of_a_step(toy: Path, tmp_path: Path) -> None:
+    sets = [{"path": str(toy / "pairs"), "name": name, "instruction": INSTRUCTION, "weight": 1} for name in ("a", "b")]
+    content = recipe_of(toy, tmp_path, data={"sets": sets, "max_document_length": 16})
+    single = {**content["stages"][0], "steps": 8}
+    assert train(TrainRecipe.model_validate(content | {"stages": [single]}))
+    of_batches = [entry["set"] for entry in log_of(tmp_path)]
+    assert set(of_batches) == {"a", "b"}
+    places = {"work": str(tmp_path / "double" / "work"), "output": str(tmp_path / "double" / "adapter")}
+    assert train(TrainRecipe.model_validate(content | places | {"stages": [{**single, "steps": 4, "accumulate": 2}]}))
+    pairs = zip(of_batches[::2], of_batches[1::2], strict=True)
+    expected = [", ".join(dict.fromkeys(pair)) for pair in pairs]
+    assert any("," in names for names in expected)
+    assert [entry["set"] for entry in log_of(tmp_path / "double")] == expected
+
+
+def test_the_step_of_the_best_score_is_counted_over_all_stages(toy: Path, tmp_path: Path) -> None:
+    dev = {"path": str(toy / "dev"), "instruction": INSTRUCTION, "every": 1, "queries": 20, "documents": 40}
+    content = recipe_of(toy, tmp_path, dev=dev)
+    first, second = content["stages"]
+    assert train(TrainRecipe.model_validate(content | {"stages": [{**first, "learning_rate": 1e-12}, second]}))
+    scores = [(entry["dev"]["hybrid"], entry["stage"], entry["step"]) for entry in log_of(tmp_path) if "dev" in entry]
+    best, stage, step = max(scores, key=lambda score: score[0])
+    assert stage == 1
+    text = f"nDCG@10 on dev was best after step {first['steps'] + step} of 9: {best:.3f}."
+    assert text in (tmp_path / "adapter" / "README.md").read_text()
 
 
 def test_a_step_of_two_batches_has_the_mean_of_their_losses(toy: Path, tmp_path: Path) -> None:
