@@ -20,8 +20,8 @@ __all__ = ["TrainSummary", "train"]
 
 class TrainSummary(Summary):
     """Of `train`: `path` is the adapter's folder, `work` that of the run. A run that was `finished` has done all
-    `steps`; `best` is the best development score, after `best_step`. `training_seconds` are those of all slices,
-    `files` and `bytes` the adapter's."""
+    `steps`; `best` is the best development score, after `best_step` of them. `training_seconds` are those of all
+    slices, `files` and `bytes` the adapter's."""
 
     command: Literal["train"] = "train"
     finished: bool
@@ -45,7 +45,7 @@ class TrainSummary(Summary):
         else:
             yield f"{self.work}: stopped in time, {self.steps_done:,} of {self.steps:,} steps, {spent}"
         if self.best is not None:
-            yield f"best development score: {self.best:.4f}, after step {self.best_step}"
+            yield f"best development score: {self.best:.4f}, after step {self.best_step} of {self.steps:,}"
 
 
 def train(

@@ -214,7 +214,8 @@ def model_card(recipe: TrainRecipe, sets: list[TrainingSet], progress: Progress)
     stages = ", then ".join(f"{one.steps:,} steps of {one.batch_size} ({one.kind})" for one in recipe.stages)
     best = "the weights are those of the last step"
     if dev is not None and progress.best is not None:
-        best = f"nDCG@10 on {dev.path.name} was best at step {progress.best_step}: {progress.best:.3f}"
+        steps = sum(one.steps for one in recipe.stages)
+        best = f"nDCG@10 on {dev.path.name} was best after step {progress.best_step} of {steps:,}: {progress.best:.3f}"
     return f"""---
 base_model: {model}
 library_name: peft

@@ -15,7 +15,6 @@ from lightretriever.artifacts.pipeline.states import token_states
 from lightretriever.artifacts.training.contrastive import document_outputs
 from lightretriever.artifacts.training.losses import TokenWeights, cosine_scores, query_means, sparse_scores
 from lightretriever.artifacts.training.recipe import DevRecipe
-from lightretriever.artifacts.training.types import SPARSE_SPACE
 
 __all__ = ["DevSet", "evaluate_dev"]
 
@@ -73,22 +72,21 @@ def evaluate_dev(backbone: Backbone, dev: DevSet, max_length: int, weights: Toke
 
 def _legs(backbone: Backbone, dev: DevSet, max_length: int, weights: TokenWeights) -> dict[str, Float32Array]:
     """The scores of every query with every document by leg, (queries, N)."""
-    plain, spaced = (
-        [torch.from_numpy(ids).long() for ids in backbone.tokenizer.encode_batch(texts)]
-        for texts in ([*dev.queries.values()], [SPARSE_SPACE + query for query in dev.queries.values()])
-    )
-    tokens, places = torch.cat(plain).unique(return_inverse=True)
+    queries = [torch.from_numpy(ids).long() for ids in backbone.tokenizer.as_queries(dev.queries.values())]
+    tokens, places = torch.cat(queries).unique(return_inverse=True)
     states = token_states(backbone, instruction_prefix(backbone, dev.instruction), tokens).float()
     if weights.rows is not None:
         states = states * weights.rows[tokens.to(backbone.device)][:, None]
-    means = query_means(states, places.split([len(query) for query in plain]))
+    means = query_means(states, places.split([len(query) for query in queries]))
     sequences = backbone.document_ids([document.full_text for document in dev.documents], max_length)
     parts = []
     for start in range(0, len(sequences), _BATCH):
         made = document_outputs(backbone, sequences[start : start + _BATCH], _ROW_TOKENS)
         strongest, terms = made["sparse"].topk(min(_TOP_K, made["sparse"].shape[1]), dim=1)
         kept = torch.zeros_like(made["sparse"]).scatter(1, terms, strongest)
-        parts.append({"dense": cosine_scores(means, made["dense"]), "sparse": sparse_scores(spaced, kept, weights.idf)})
+        parts.append(
+            {"dense": cosine_scores(means, made["dense"]), "sparse": sparse_scores(queries, kept, weights.idf)}
+        )
     return {leg: torch.cat([part[leg] for part in parts], dim=1).cpu().numpy() for leg in parts[0]}
 
 

@@ -140,13 +140,23 @@ class Engine:
         agreed: T = broadcast_object_list([made])[0]
         return agreed
 
-    def chunks(self, lengths: list[int], most: int, run: Callable[[slice], Tensors]) -> Iterator[Chunk]:
+    def chunks(
+        self, lengths: list[int], most: int, run: Callable[[slice], Tensors], *, items: str, setting: str
+    ) -> Iterator[Chunk]:
         """Chunks of at most `most` positions of this process' share of the items, whose representations `run` makes;
         rows are numbered over all processes' items.
 
-        A process without items would have no tensors to exchange, so a batch needs at least one item for each.
+        A process without items would have no tensors to exchange. Raises RecipeError, on all processes alike, where
+        there are fewer items than processes; it says what the `items` are, and which `setting` makes more of them.
         """
-        bounds = np.linspace(0, len(lengths), self.accelerator.num_processes + 1).round().astype(int).tolist()
+        processes = self.accelerator.num_processes
+        if len(lengths) < processes:
+            raise RecipeError(
+                f"{setting}: the {items} of a batch are {len(lengths)}, fewer than the {processes} processes that "
+                "share them.",
+                remedy="Raise it, or start fewer processes.",
+            )
+        bounds = np.linspace(0, len(lengths), processes + 1).round().astype(int).tolist()
         start, end = bounds[self.accelerator.process_index], bounds[self.accelerator.process_index + 1]
         while start < end:
             stop, total = start + 1, lengths[start]

@@ -93,12 +93,13 @@ def _step(
     """One step: gradients of all processes, clipped, applied, logged. Raises ModelError for a loss that diverged."""
     started, step, accelerator = time.monotonic(), run.progress.step, run.accelerator
     run.adapter.train()
-    parts = []
+    parts, sets = [], []
     for number in range(step * stage.accumulate, (step + 1) * stage.accumulate):
         context = StepContext(step, stage.steps, _stage_seed(run), number)
         batch = batch_of(number)
         with accelerator.accumulate(run.engine.model):
             parts.append(objective.backward(batch, context))
+        sets += [batch.set.name] if isinstance(batch, Batch) else []
     logged = {name: sum(part[name] for part in parts) / len(parts) for name in parts[0]}
     logged["tokens"] *= len(parts)
     clipped = accelerator.clip_grad_norm_(run.adapter.trained().values(), stage.clip)
@@ -111,8 +112,8 @@ def _step(
     optimizer.step()
     optimizer.zero_grad()
     seconds = round(time.monotonic() - started, 3)
-    of_set = {"set": batch.set.name} if isinstance(batch, Batch) else {}
-    run.log({"step": step, **of_set, **logged, "gradient_norm": norm, "lr": rate, "seconds": seconds})
+    of_sets = {"set": ", ".join(dict.fromkeys(sets))} if sets else {}
+    run.log({"step": step, **of_sets, **logged, "gradient_norm": norm, "lr": rate, "seconds": seconds})
 
 
 def _stage_seed(run: Run) -> int:

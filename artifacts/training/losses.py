@@ -123,10 +123,9 @@ def distillation_loss(student: torch.Tensor, target: torch.Tensor) -> torch.Tens
 class BatchLayout:
     """Where things are in a batch of B queries, M distinct documents and U distinct query tokens.
 
-    `tokens` (U,) int64 token ids of the dense leg, `places[b]` (m_b,) int64 a query's places in them; `queries[b]`
-    (n_b,) int64 its token ids of the sparse leg; `positives` (B,) int64 the column of each query's positive; `hidden`
-    (B, M) bool: documents that are no negatives, with the text of the query's positive or of that of the same query
-    elsewhere in the batch.
+    `tokens` (U,) int64 token ids; `queries[b]` (n_b,) int64 those of a query, and `places[b]` (n_b,) int64 their places
+    in `tokens`; `positives` (B,) int64 the column of each query's positive; `hidden` (B, M) bool: documents that are no
+    negatives, with the text of the query's positive or of that of the same query elsewhere in the batch.
     """
 
     tokens: torch.Tensor
@@ -136,11 +135,9 @@ class BatchLayout:
     hidden: torch.Tensor
 
     @classmethod
-    def of(
-        cls, batch: Batch, names: list[str], texts: list[str], queries: list[list[int]], sparse: list[list[int]]
-    ) -> "BatchLayout":
-        """The layout of `batch`, whose distinct documents are `names` with `texts`; `queries` and `sparse` are token
-        ids of the dense and of the sparse leg."""
+    def of(cls, batch: Batch, names: list[str], texts: list[str], queries: list[list[int]]) -> "BatchLayout":
+        """The layout of `batch`, whose distinct documents are `names` with `texts`, and whose queries have the token
+        ids `queries`."""
         columns = {name: column for column, name in enumerate(names)}
         positives = torch.tensor([columns[example.positive] for example in batch.examples])
         asked, read = _numbered([example.query for example in batch.examples]), _numbered(texts)
@@ -149,8 +146,7 @@ class BatchLayout:
         hidden[torch.arange(len(positives)), positives] = False
         ids = [torch.tensor(query) for query in queries]
         tokens, places = torch.cat(ids).unique(return_inverse=True)
-        lexical = [torch.tensor(query) for query in sparse]
-        return cls(tokens, lexical, list(places.split([len(query) for query in ids])), positives, hidden)
+        return cls(tokens, ids, list(places.split([len(query) for query in ids])), positives, hidden)
 
 
 def _numbered(texts: list[str]) -> torch.Tensor:

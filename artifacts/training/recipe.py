@@ -168,7 +168,7 @@ class EncoderRecipe(Section):
     """The bi-encoder that stages follow, a Hugging Face id or a directory, or several of them, joined by " + ".
 
     Texts are cut to `length` tokens, a share `long_share` of them to `long_length`. `held_out` texts of each set are
-    never trained on. With `blocks`, so many blocks of 2,048 texts are drawn and kept in memory, and training goes
+    trained on in none. With `blocks`, so many blocks of 2,048 texts are drawn and kept in memory, and training goes
     through them again and again; without, it never comes to an end of new ones.
     """
 

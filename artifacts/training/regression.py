@@ -70,7 +70,11 @@ class Regression:
         def documents_of(part: slice) -> Tensors:
             return {"documents": packed_states(backbone, sequences[part], rows).dense(backbone)}
 
-        chunks = list(self._engine.chunks([len(one) for one in sequences], self._chunk_tokens, documents_of))
+        lengths = [len(one) for one in sequences]
+        shared = self._engine.chunks(
+            lengths, self._chunk_tokens, documents_of, items="texts", setting="stages[].batch_size"
+        )
+        chunks = list(shared)
         drawn, tokens = None, stage.tokens
         if self._rows is not None and tokens is not None:
             drawn = self._rows.drawn(tokens.count, (context.seed % 2**64, context.batch))
@@ -101,7 +105,9 @@ class Regression:
         def tokens_of(part: slice) -> Tensors:
             return {"tokens": token_states(backbone, prefix, drawn[part], blocks)}
 
-        return self._engine.chunks([2] * len(drawn), self._chunk_tokens, tokens_of)
+        return self._engine.chunks(
+            [2] * len(drawn), self._chunk_tokens, tokens_of, items="drawn tokens", setting="stages[].tokens.count"
+        )
 
     def held_out(self) -> dict[str, float]:
         """How well vectors of texts that are never trained on agree with the teacher's: the mean cosine, and the share

@@ -32,7 +32,7 @@ from lightretriever.artifacts.training.dev import DevSet, evaluate_dev
 from lightretriever.artifacts.training.engine import Engine
 from lightretriever.artifacts.training.losses import TokenWeights
 from lightretriever.artifacts.training.recipe import ContrastiveStage, RegressionStage, TrainRecipe
-from lightretriever.artifacts.training.types import Progress
+from lightretriever.artifacts.training.types import QUERY_TOKENS, Progress
 from rich.console import Console
 from safetensors.torch import load_file, save
 
@@ -62,8 +62,9 @@ class Run:
     def __init__(self, recipe: TrainRecipe, engine: Engine) -> None:
         """Begin the run or go on with it: check the plan, prepare the data on the first process, load the model.
 
-        Raises ResumeError when the work directory was begun with another recipe or other corpora, BundleError when
-        something else than an adapter is where it is to appear, and what loading and preparing raise.
+        Raises ResumeError when the work directory was begun with another recipe or other corpora, RecipeError for
+        stages in an order that can't be trained, BundleError when something else than an adapter is where it is to
+        appear, and what loading and preparing raise.
         """
         self.recipe, self.engine, self.accelerator = recipe, engine, engine.accelerator
         accelerator = engine.accelerator
@@ -87,7 +88,7 @@ class Run:
             plan = recipe.model_dump(mode="json", exclude=_NOT_IN_PLAN)
             plan |= {"model": self.adapter.backbone.fingerprint, "software": software()}
             plan |= {"bi-encoder": None if self._teacher is None else self._teacher.fingerprint}
-            plan |= {"corpora": corpus_hashes(recipe)}
+            plan |= {"corpora": corpus_hashes(recipe), "query_tokens": QUERY_TOKENS}
             check_plan(recipe.work / "plan.json", plan, growing="stages")
         self._dev = DevSet.load(recipe.dev, recipe.seed) if recipe.dev is not None else None
         with accelerator.main_process_first():
@@ -154,8 +155,7 @@ class Run:
 
     def log(self, entry: dict[str, Any]) -> None:
         """Add a line to the log, and give it to the trackers."""
-        before = sum(stage.steps for stage in self.recipe.stages[: self.progress.stage])
-        self.accelerator.log(entry, step=before + entry["step"])
+        self.accelerator.log(entry, step=self._step_of_run(entry["step"]))
         if self.accelerator.is_main_process:
             line = {"stage": self.progress.stage, "elapsed_s": round(self._elapsed_s(), 1), **entry}
             with writing(self._log_file), self._log_file.open("a", encoding="utf-8") as file:
@@ -170,7 +170,7 @@ class Run:
         scores = self.engine.evaluate(lambda: evaluate_dev(backbone, dev, length, weights))
         self.log({"step": step, "dev": scores})
         if self.progress.best is None or scores["hybrid"] > self.progress.best:
-            self.progress.best, self.progress.best_step = scores["hybrid"], step
+            self.progress.best, self.progress.best_step = scores["hybrid"], self._step_of_run(step)
             state = self.adapter.state()
             if self.accelerator.is_main_process:
                 write_atomically(self.recipe.work / "best.safetensors", save(state))
@@ -197,21 +197,33 @@ class Run:
 
     def _check_stages(self) -> None:
         """Raise ResumeError if the recipe lacks a stage that has begun, or gives a finished one another number of steps
-        than it took."""
-        if not self._checkpoint_file.is_file():
-            return
-        progress, there = read_progress(self.recipe.work), len(self.recipe.stages)
+        than it took, and RecipeError if one that hasn't ended comes before the first regression. The linear map that a
+        regression fits is all zeros till then, and so would be every dense score."""
+        stages = self.recipe.stages
+        progress = read_progress(self.recipe.work) if self._checkpoint_file.is_file() else Progress()
+        first = next((number for number, stage in enumerate(stages) if isinstance(stage, RegressionStage)), 0)
+        if progress.stage < first:
+            raise RecipeError(
+                f"stages: {progress.stage}, of kind contrastive, has not ended, and {first} is the first of kind "
+                "regression, which brings a linear map of dense vectors.",
+                remedy=f"Put a regression first; or train without stages from {first} on, and then add them.",
+            )
+        there = len(stages)
         if there < (begun := progress.stage + (progress.step > 0)):
             raise ResumeError(
                 f"stages: {there} now, but {begun} have begun.",
                 remedy="Name them all; only a stage that has not begun can be taken back.",
             )
-        for number, (stage, steps) in enumerate(zip(self.recipe.stages, progress.finished, strict=False)):
+        for number, (stage, steps) in enumerate(zip(stages, progress.finished, strict=False)):
             if stage.steps != steps:
                 raise ResumeError(
                     f"stages.{number}.steps: {stage.steps:,} now, but this stage has ended after {steps:,} steps.",
                     remedy=f"Set it to {steps}; to train on, add a stage.",
                 )
+
+    def _step_of_run(self, step: int) -> int:
+        """The number of a step of the current stage, counted over all stages."""
+        return sum(stage.steps for stage in self.recipe.stages[: self.progress.stage]) + step
 
     def _elapsed_s(self) -> float:
         return self._earlier_s + time.monotonic() - self._began

@@ -51,20 +51,25 @@ class TaughtTexts:
         self._backbone, self._teacher, self._accelerator = backbone, teacher, accelerator
         self._settings, self._seed, self._folder = recipe.teacher, recipe.seed % 2**64, recipe.work / "texts"
         self._shares = np.array([one.weight for one in sets]) / sum(one.weight for one in sets)
-        self._trained: list[list[str]] = []
-        self._apart: list[str] = []
-        for number, one in enumerate(sets):
-            texts = list(dict.fromkeys(one.documents.values()))
+        texts_of = [list(dict.fromkeys(one.documents.values())) for one in sets]
+        apart: dict[str, None] = {}  # a text may be in several sets
+        for number, texts in enumerate(texts_of):
             random = np.random.default_rng((self._seed, _HELD_OUT, number))
-            apart = set(random.permutation(len(texts))[: min(recipe.teacher.held_out, len(texts) // 10)].tolist())
-            self._trained.append([text for place, text in enumerate(texts) if place not in apart])
-            self._apart += [texts[place] for place in sorted(apart)]
+            places = random.permutation(len(texts))[: min(recipe.teacher.held_out, len(texts) // 10)].tolist()
+            apart |= dict.fromkeys(texts[place] for place in sorted(places))
+        self._apart = list(apart)
+        self._trained = [[text for text in texts if text not in apart] for texts in texts_of]
         if len(self._apart) < _LEAST_APART:
             raise RecipeError(
                 f"data.sets: {len(self._apart)} texts can be held out, a tenth of each set at most; {_LEAST_APART} are "
                 "needed.",
                 remedy="Give sets of more texts, or raise teacher.held_out.",
             )
+        for one, trained in zip(sets, self._trained, strict=True):
+            if not trained:
+                raise RecipeError(
+                    f"data.sets: all texts of the set {one.name} are held out of others.", remedy="Leave the set out."
+                )
         self._blocks = recipe.teacher.blocks
         self.block = lru_cache(maxsize=self._blocks or 2)(self._block)  # a batch may lie in two neighbouring blocks
 

@@ -28,6 +28,7 @@ from lightretriever.artifacts.pipeline.fit_texts import teacher_vectors
 from lightretriever.artifacts.pipeline.model import Backbone
 from lightretriever.artifacts.tokens.idf import count_tokens
 from lightretriever.artifacts.training.recipe import TokenRegression
+from lightretriever.artifacts.training.types import QUERY_TOKENS
 from tokenizers import Tokenizer
 
 __all__ = ["TokenRows", "fit_rows", "token_texts"]
@@ -65,15 +66,16 @@ def fit_rows(
 
     Tokens are drawn by the square root of their frequency in the texts; those that are in no text have the row that
     the bi-encoder gives the token by itself. Raises RecipeError where the texts are too few, and ResumeError where
-    `work` holds rows that were fitted to other texts by the same settings, or vectors of another bi-encoder.
+    `work` holds rows that were fitted to other texts or other tokens of queries by the same settings, or vectors of
+    another bi-encoder.
     """
     documents = np.concatenate([vectors for _, vectors in blocks])
-    read = [*(text for part, _ in blocks for text in part), *queries]
-    bags = backbone.tokenizer.encode_batch(read)
+    texts = [text for part, _ in blocks for text in part]
+    bags = [*backbone.tokenizer.encode_batch(texts), *backbone.tokenizer.as_queries(queries)]
     statistics = count_tokens(bags, backbone.vocab_size)
     fit = settings.model_dump(mode="json", include={"queries", "blocks", "fit"})
     folder = work / _digest(fit)[:16]
-    check_plan(folder / "plan.json", {**fit, "texts": _digest(read)})
+    check_plan(folder / "plan.json", {**fit, "query_tokens": QUERY_TOKENS, "texts": _digest([*texts, *queries])})
     file = folder / "table.npy"
     if not file.is_file():
         asked = teacher_vectors(teacher, queries, "", work / "queries")

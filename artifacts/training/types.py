@@ -8,7 +8,7 @@ import torch
 from lightretriever.artifacts.dtypes import Float32Array
 
 __all__ = [
-    "SPARSE_SPACE",
+    "QUERY_TOKENS",
     "Batch",
     "Example",
     "Progress",
@@ -77,8 +77,9 @@ class StepContext:
     batch: int
 
 
-#: Stands before a query of the sparse leg, so that a byte-level BPE gives its first word the id it has inside a text.
-SPARSE_SPACE: Final = " "
+#: Which tokens training takes of a query, `TextTokenizer.as_queries`; to be changed where it takes others of the same
+#: text, so that no run goes on with them.
+QUERY_TOKENS: Final = "those that the service looks up"
 
 
 def same_text(text: str) -> str:
@@ -88,7 +89,8 @@ def same_text(text: str) -> str:
 
 @dataclass
 class Progress:
-    """Where a run stands: `step` steps of stage number `stage` are done. `best` is the best development score so far.
+    """Where a run stands: `step` steps of stage number `stage` are done. `best` is the best development score so far,
+    after `best_step` steps, counted over all stages.
 
     `elapsed_s` is the time spent in all slices, in seconds, `log_bytes` how long the log is, `finished` how many steps
     each finished stage took.

@@ -136,7 +136,7 @@ def test_training_says_how_far_it_is(place: Path, tmp_path: Path) -> None:
     assert done["files"] == len(list((tmp_path / "adapter").iterdir()))
     text = TrainSummary.model_validate(done | {"best": 0.5, "best_step": 1}).text().splitlines()
     assert text[0].startswith(f"{tmp_path / 'adapter'}: adapter, ")
-    assert text[2] == "best development score: 0.5000, after step 1"
+    assert text[2] == "best development score: 0.5000, after step 1 of 2"
 
 
 def test_people_get_a_few_lines_on_stdout_and_the_progress_on_stderr(place: Path, tmp_path: Path) -> None:

@@ -7,14 +7,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from lightretriever.artifacts.documents.document import Document
 from lightretriever.artifacts.errors import CorpusError, RecipeError
+from lightretriever.artifacts.evaluation.runs import measure, ranking
 from lightretriever.artifacts.pipeline.language_model import LanguageModel, instruction_prefix
 from lightretriever.artifacts.pipeline.model import Backbone
 from lightretriever.artifacts.pipeline.states import pack
 from lightretriever.artifacts.tokens.head_queries import FULL_QUERY_TERMS
 from lightretriever.artifacts.tokens.idf import idf_weights
 from lightretriever.artifacts.training.adapter import Adapter
-from lightretriever.artifacts.training.contrastive import Contrastive
+from lightretriever.artifacts.training.contrastive import Contrastive, document_outputs
+from lightretriever.artifacts.training.dev import DevSet, evaluate_dev
 from lightretriever.artifacts.training.engine import Engine
 from lightretriever.artifacts.training.losses import TokenWeights, contrastive_loss, cosine_scores, flops, sparse_scores
 from lightretriever.artifacts.training.recipe import ContrastiveStage, DataRecipe, FlopsRecipe, LoraRecipe, SetRecipe
@@ -40,7 +43,12 @@ def backbone(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Ba
 def batch() -> Batch:
     documents = {document.id: document.full_text for document in tiny_documents(20)}
     documents["twin"] = documents["music"]
-    pairs = {"music": "terminal music player", "long": "retrieval of documents", "greek": "fox", "doc-12": "a library"}
+    pairs = {
+        "music": "terminal music player",
+        "long": "retrieval of documents",
+        "greek": "zebra",
+        "doc-12": "a library",
+    }
     names = list(documents)
     examples = [Example(row, f"q{row}", query, name) for row, (name, query) in enumerate(pairs.items())]
     candidates = [[name, names[13 + row], "twin"] for row, name in enumerate(pairs)]
@@ -146,7 +154,8 @@ def test_caching_repeats_the_dropout_of_the_first_pass(backbone: Backbone, batch
 
 
 def test_the_loss_is_the_formula_on_naive_representations(backbone: Backbone, batch: Batch) -> None:
-    """Dense, sparse and FLOPS parts against token-by-token states and one document at a time."""
+    """Dense, sparse and FLOPS parts against token-by-token states and one document at a time, with the tokens that the
+    service looks up."""
     _, logged = gradients(backbone, batch, stage(full_kl=0.0))
     names = list(dict.fromkeys(name for row in batch.candidates for name in row))
     prefix, idf = instruction_prefix(backbone, INSTRUCTION), idf_of(backbone, batch)
@@ -157,15 +166,14 @@ def test_the_loss_is_the_formula_on_naive_representations(backbone: Backbone, ba
             hidden = backbone.decoder(input_ids=torch.tensor([ids]), use_cache=False)[0]
             dense.append(hidden[0, -1])
             sparse.append(padded_weights(hidden[:, 1:-1], backbone.head, torch.tensor([len(ids) - 2]))[0])
-        queries = [torch.tensor(backbone.tokenizer.encode(one.query)).long() for one in batch.examples]
+        queries = [torch.tensor(backbone.tokenizer.query_ids(one.query)) for one in batch.examples]
         means = torch.stack([token_states_naive(backbone, prefix, query).mean(dim=0) for query in queries])
         positives = torch.tensor([names.index(row[0]) for row in batch.candidates])
         hidden_columns = torch.zeros(len(queries), len(names), dtype=torch.bool)
         hidden_columns[0, names.index("twin")] = True  # the text of query 0's positive under another id
         cosines = [cosine_scores(means[:, :size], torch.stack(dense)[:, :size]) for size in (8, 32)]
         both = [contrastive_loss(scores, positives, hidden_columns, 0.02) for scores in cosines]
-        spaced = [torch.tensor(backbone.tokenizer.encode(f" {one.query}")).long() for one in batch.examples]
-        lexical = sparse_scores(spaced, torch.stack(sparse), idf)
+        lexical = sparse_scores(queries, torch.stack(sparse), idf)
         expected = {
             "dense": float(sum(both)),
             "sparse": float(contrastive_loss(lexical, positives, hidden_columns, 1.0)),
@@ -173,6 +181,30 @@ def test_the_loss_is_the_formula_on_naive_representations(backbone: Backbone, ba
         }
     assert {name: logged[name] for name in expected} == pytest.approx(expected, rel=1e-3)
     assert logged["loss"] == pytest.approx(sum(expected.values()), rel=1e-3)
+
+
+def test_development_scores_are_of_the_tokens_that_the_service_looks_up(backbone: Backbone) -> None:
+    queries = {"q0": "music player", "q1": "zebra"}
+    documents = [Document(one.id, one.title, one.text, one.raw) for one in tiny_documents(20)]
+    qrels = {query: {one.id: grade for grade, one in enumerate(documents)} for query in queries}  # tells all orders
+    ids = [torch.tensor(backbone.tokenizer.query_ids(query)) for query in queries.values()]
+    prefix = instruction_prefix(backbone, INSTRUCTION)
+    with torch.inference_mode():
+        found = evaluate_dev(backbone, DevSet(INSTRUCTION, queries, qrels, documents), 60, TokenWeights())
+        read = document_outputs(backbone, backbone.document_ids([one.full_text for one in documents], 60), 256)
+        means = torch.stack([token_states_naive(backbone, prefix, query).mean(dim=0) for query in ids])
+        lowest = read["sparse"].topk(128, dim=1).values[:, -1:]
+        scores = {
+            "dense": cosine_scores(means, read["dense"]),
+            "sparse": sparse_scores(ids, read["sparse"].where(read["sparse"] >= lowest, 0), None),
+        }
+    for leg, made in scores.items():
+        order = made.argsort(dim=1, descending=True, stable=True)
+        runs = {
+            query: ranking([(documents[place].id, scores[place]) for place in places])
+            for query, places, scores in zip(queries, order.tolist(), made.tolist(), strict=True)
+        }
+        assert found[leg] == pytest.approx(measure(qrels, runs)["nDCG@10"]), leg
 
 
 def test_full_queries_are_the_model_read_whole(backbone: Backbone, batch: Batch) -> None:

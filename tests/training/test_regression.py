@@ -18,18 +18,21 @@ from lightretriever.artifacts.files.workdir import check_plan, read_json
 from lightretriever.artifacts.pipeline.biencoder import load_biencoder
 from lightretriever.artifacts.pipeline.encoder import token_rows
 from lightretriever.artifacts.pipeline.language_model import LanguageModel
+from lightretriever.artifacts.pipeline.model import Backbone
+from lightretriever.artifacts.pipeline.recipe import TableTraining
 from lightretriever.artifacts.training import loop
 from lightretriever.artifacts.training.data import prepare
 from lightretriever.artifacts.training.losses import row_loss, similarity_loss
-from lightretriever.artifacts.training.recipe import TrainRecipe
+from lightretriever.artifacts.training.recipe import TokenRegression, TrainRecipe
 from lightretriever.artifacts.training.texts import TaughtTexts, cut
-from lightretriever.artifacts.training.token_rows import token_texts
+from lightretriever.artifacts.training.token_rows import fit_rows, token_texts
 from safetensors.torch import load_file
 from transformers import PreTrainedModel
 
 from tests.support.biencoder import save_biencoder
 from tests.support.models import load
 from tests.support.recipes import save, training
+from tests.support.tiny import tiny_documents
 from tests.support.toy import save_toy_model, write_toy_set
 from tests.support.waiting import wait_until
 
@@ -209,6 +212,33 @@ def test_a_regression_stage_can_be_added_and_taken_back(toy: Path, tmp_path: Pat
     assert (tmp_path / "work" / "plan.json").read_bytes() == plan
 
 
+def test_a_contrastive_stage_before_the_first_regression_has_to_end_first(toy: Path, tmp_path: Path) -> None:
+    """Before it the linear map is all zeros, so that the dense side would not be trained."""
+    content = recipe_of(toy, tmp_path, steps=1)
+    contrastive = {"kind": "contrastive", "steps": 2, "batch_size": 8, "negatives": 0}
+    alone = TrainRecipe.model_validate(content | {"stages": [contrastive]})
+    both = TrainRecipe.model_validate(content | {"stages": [contrastive, *content["stages"]]})
+    refused = r"stages: 0, of kind contrastive, has not ended, and 1 is the first of kind regression"
+    with pytest.raises(RecipeError, match=refused):
+        train(both)
+    assert not train(alone, minutes=0)
+    with pytest.raises(RecipeError, match=refused) as error:
+        train(both)
+    assert error.value.remedy == "Put a regression first; or train without stages from 1 on, and then add them."
+    assert train(alone)
+    twice = TrainRecipe.model_validate(content | {"stages": [contrastive, contrastive, *content["stages"]]})
+    with pytest.raises(RecipeError, match=r"stages: 1, of kind contrastive, has not ended, and 2 is the first"):
+        train(twice)
+    assert not train(both, minutes=0)
+
+
+def test_a_contrastive_stage_after_a_regression_trains_the_dense_side(toy: Path, tmp_path: Path) -> None:
+    content = recipe_of(toy, tmp_path, steps=1)
+    contrastive = {"kind": "contrastive", "steps": 1, "batch_size": 8, "negatives": 0}
+    assert train(TrainRecipe.model_validate(content | {"stages": [*content["stages"], contrastive]}))
+    assert log_of(tmp_path)[-1]["dense_gradient"] > 0
+
+
 def stages_of(recipe: TrainRecipe) -> Any:
     return recipe.model_dump(mode="json", exclude={"stages": {"__all__": {"chunk_tokens", "steps", "every"}}})["stages"]
 
@@ -233,6 +263,24 @@ def test_a_block_is_a_function_of_seed_and_number(toy: Path, tmp_path: Path) -> 
     np.testing.assert_allclose(vectors, teacher.encode_documents(held_out).dense, atol=1e-3)
 
 
+def test_a_text_that_one_set_holds_out_is_trained_on_in_none(toy: Path, tmp_path: Path) -> None:
+    shared = [{"path": str(toy / "texts"), "name": name, "instruction": name} for name in ("one", "two")]
+    texts = taught(toy, recipe_of(toy, tmp_path, data={"sets": shared}))
+    held_out, _ = texts.held_out()
+    assert len(set(held_out)) == len(held_out) > 40  # those of both sets, each once
+    drawn = texts.block(0)[0]
+    assert not set(held_out) & set(cut(load(toy / "model", tmp_path), drawn, [12] * len(drawn)))
+
+
+def test_a_set_whose_texts_are_all_held_out_of_another_is_refused(toy: Path, tmp_path: Path) -> None:
+    held_out, _ = taught(toy, recipe_of(toy, tmp_path / "first")).held_out()
+    corpus = write_toy_set(tmp_path / "few", "train", 2, seed=1) / "corpus.jsonl"
+    corpus.write_text(json.dumps({"_id": "d0", "title": "", "text": held_out[0]}) + "\n")
+    sets = [{"path": str(path), "instruction": "find"} for path in (toy / "texts", tmp_path / "few")]
+    with pytest.raises(RecipeError, match=r"data\.sets: all texts of the set few are held out of others"):
+        taught(toy, recipe_of(toy, tmp_path / "second", data={"sets": sets}))
+
+
 def test_so_many_blocks_are_gone_through_again(toy: Path, tmp_path: Path) -> None:
     content = recipe_of(toy, tmp_path)
     content["teacher"]["blocks"] = 1
@@ -253,6 +301,24 @@ def test_every_token_has_a_text(toy: Path, tmp_path: Path) -> None:
     texts = token_texts(backbone)
     assert len(texts) == backbone.vocab_size
     assert texts[backbone.tokenizer.encode("say3").tolist()[0]] == "say3"
+
+
+def test_rows_are_fitted_to_the_tokens_that_the_service_looks_up(toy: Path, backbone: Backbone, tmp_path: Path) -> None:
+    """Those of queries; texts are tokenised as documents are."""
+    teacher = load_biencoder(str(toy / "teacher"), device="cpu")
+    texts, queries = [document.full_text for document in tiny_documents(20)], ["music player", "zebra"]
+    block = (texts, teacher.encode_documents(texts).dense.astype(np.float16))
+    settings = TokenRegression(fit=TableTraining(epochs=1))
+    fitted = fit_rows(backbone, teacher, [block], queries, settings, tmp_path)
+    bags = [ids.tolist() for ids in backbone.tokenizer.encode_batch(texts)]
+    bags += [backbone.tokenizer.query_ids(query) for query in queries]
+    shares = np.sqrt(np.bincount([token for bag in bags for token in {*bag}], minlength=backbone.embedded))
+    np.testing.assert_allclose(fitted.shares, shares / shares.sum())
+    (table,) = tmp_path.glob("*/table.npy")
+    plan = table.with_name("plan.json")
+    plan.write_text(json.dumps({key: value for key, value in read_json(plan).items() if key != "query_tokens"}))
+    with pytest.raises(ResumeError, match=r"\(query_tokens: None there, 'those that the service looks up' now\)"):
+        fit_rows(backbone, teacher, [block], queries, settings, tmp_path)
 
 
 def test_similarity_loss_by_its_formula() -> None:

@@ -12,6 +12,7 @@ import pytest
 import torch
 from lightretriever.artifacts.cli.train import TrainSummary
 from lightretriever.artifacts.errors import BundleError, RecipeError, ResumeError
+from lightretriever.artifacts.files.workdir import read_json
 from lightretriever.artifacts.pipeline.adapter_files import PROJECTION_FILE
 from lightretriever.artifacts.pipeline.recipe import read_recipe
 from lightretriever.artifacts.training import loop
@@ -19,7 +20,9 @@ from lightretriever.artifacts.training.adapter import Adapter
 from lightretriever.artifacts.training.recipe import LoraRecipe, TrainRecipe
 from safetensors.torch import load_file
 
+from tests.support.biencoder import save_biencoder
 from tests.support.commands import run, summary_of
+from tests.support.judged import write_judged
 from tests.support.models import load
 from tests.support.recipes import save, training, write_recipe
 from tests.support.searching import evaluate_bundle
@@ -34,10 +37,11 @@ train = loop.train
 
 @pytest.fixture(scope="module")
 def toy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a model, a training set and a test set whose documents were never seen."""
+    """A folder with a model, a bi-encoder, a training set and a test set whose documents were never seen."""
     folder = tmp_path_factory.mktemp("toy")
     save_toy_model(folder / "model")
     save_toy_model(folder / "tied", tied=True)
+    save_biencoder(folder / "teacher", hidden_size=32)
     write_toy_set(folder / "pairs", "train", 400, seed=1)
     write_toy_set(folder / "dev", "dev", 60, seed=2)
     write_toy_set(folder / "held-out", "test", 60, seed=3)
@@ -63,9 +67,12 @@ def recipe_of(toy: Path, work: Path, **changes: Any) -> dict[str, Any]:
     return training(work, toy / "model", toy / "pairs", **parts)
 
 
+def log_of(work: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (work / "work" / "log.jsonl").read_text().splitlines()]
+
+
 def losses(work: Path) -> list[tuple[int, int, float]]:
-    entries = [json.loads(line) for line in (work / "work" / "log.jsonl").read_text().splitlines()]
-    return [(entry["stage"], entry["step"], entry["loss"]) for entry in entries if "loss" in entry]
+    return [(entry["stage"], entry["step"], entry["loss"]) for entry in log_of(work) if "loss" in entry]
 
 
 def weights(work: Path) -> dict[str, torch.Tensor]:
@@ -129,18 +136,23 @@ TORCHRUN = ("torch.distributed.run", "--standalone", "--nproc-per-node=2")
 ACCELERATE = ("accelerate.commands.launch", "--cpu", "--num_processes", "1", "--num_machines", "1")
 
 
-def command_losses(work: Path, recipe: dict[str, Any], launcher: tuple[str, ...] = ()) -> list[float]:
-    """The losses of a run of the command, by itself or started by a launcher."""
+def run_command(work: Path, recipe: dict[str, Any], launcher: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
+    """A run of the command, by itself or started by a launcher."""
     work.mkdir(exist_ok=True)
     file = save(work / "recipe.yaml", recipe)
     command = ["-m", "lightretriever.service.cli", "train", str(file), "--json"]
-    result = subprocess.run(
+    return subprocess.run(
         [sys.executable, *(["-m", *launcher] if launcher else []), *command],
         capture_output=True,
         text=True,
         timeout=600,
         check=False,
     )
+
+
+def command_losses(work: Path, recipe: dict[str, Any], launcher: tuple[str, ...] = ()) -> list[float]:
+    """The losses of a run of the command, by itself or started by a launcher."""
+    result = run_command(work, recipe, launcher)
     assert result.returncode == 0, result.stderr
     assert TrainSummary.model_validate_json(result.stdout).finished  # one object, of the first process
     assert "%|" not in result.stderr  # no bar is drawn into a log
@@ -148,12 +160,16 @@ def command_losses(work: Path, recipe: dict[str, Any], launcher: tuple[str, ...]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("chunk_tokens", [None, 40])
-def test_two_processes_train_as_one(toy: Path, tmp_path: Path, chunk_tokens: int | None) -> None:
+@pytest.mark.parametrize(
+    ("kind", "chunk_tokens"), [("contrastive", None), ("contrastive", 40), ("regression", None), ("regression", 40)]
+)
+def test_two_processes_train_as_one(toy: Path, tmp_path: Path, kind: str, chunk_tokens: int | None) -> None:
     """With the whole model each and with sharded weights; batches that are kept, and batches that are cut into chunks,
     of which one process has more, by a model with a tied head."""
     dev = {"path": str(toy / "dev"), "instruction": INSTRUCTION, "every": 2, "queries": 20, "documents": 40}
     content = recipe_of(toy, tmp_path, lora=WITHOUT_DROPOUT, dev=dev)
+    if kind == "regression":
+        content |= regression(toy)
     if chunk_tokens is not None:
         content["model"]["path"] = str(toy / "tied")
     # With larger steps, Adam makes much of rounding.
@@ -169,6 +185,32 @@ def test_two_processes_train_as_one(toy: Path, tmp_path: Path, chunk_tokens: int
         assert found[name] == pytest.approx(found["one"], rel=1e-4), name
         for key, tensor in weights(tmp_path / "one").items():
             torch.testing.assert_close(weights(tmp_path / name)[key], tensor, atol=2e-3, rtol=2e-2)
+
+
+def regression(toy: Path, **tokens: Any) -> dict[str, Any]:
+    """A stage on texts and tokens, with its teacher."""
+    rows = {"count": 8, "queries": 100, "blocks": 1, "fit": {"epochs": 1, "batch_size": 64}, **tokens}
+    stage = {"kind": "regression", "steps": 3, "batch_size": 8, "learning_rate": 0.002, "tokens": rows}
+    return {"teacher": {"path": str(toy / "teacher"), "length": 12, "long_length": 16}, "stages": [stage]}
+
+
+@pytest.mark.slow
+def test_a_batch_of_fewer_items_than_processes_names_the_setting(toy: Path, tmp_path: Path) -> None:
+    queries = {f"q{number}": f"ask{number}" for number in range(4)}
+    write_judged(tmp_path / "pairs", queries, {query: {"d0": 1} for query in queries}, "train")
+    (tmp_path / "pairs" / "corpus.jsonl").write_text('{"_id": "d0", "title": "", "text": "say0 and say1"}\n')
+    data = {"sets": [{"path": str(tmp_path / "pairs"), "instruction": INSTRUCTION}], "max_document_length": 16}
+    contrastive = {"kind": "contrastive", "steps": 1, "batch_size": 2, "negatives": 0}
+    for setting, items, changes in (
+        ("stages[].batch_size", "different documents", {"data": data, "stages": [contrastive]}),
+        ("stages[].tokens.count", "drawn tokens", regression(toy, count=1)),
+    ):
+        work = tmp_path / items
+        result = run_command(work, recipe_of(toy, work, **changes), TORCHRUN)
+        said = f"{setting}: the {items} of a batch are 1, fewer than the 2 processes that share them."
+        assert result.returncode != 0
+        assert said in " ".join(result.stderr.split()), result.stderr
+        assert "KeyError" not in result.stderr
 
 
 @pytest.mark.slow
@@ -192,6 +234,33 @@ def test_arithmetic_in_bfloat16_is_near_that_of_the_weights(toy: Path, uninterru
     exact = [loss for *_, loss in losses(uninterrupted)]
     assert found[0] != exact[0]
     assert found[:2] == pytest.approx(exact[:2], rel=0.1)
+
+
+def test_the_log_names_all_sets_of_a_step(toy: Path, tmp_path: Path) -> None:
+    sets = [{"path": str(toy / "pairs"), "name": name, "instruction": INSTRUCTION, "weight": 1} for name in ("a", "b")]
+    content = recipe_of(toy, tmp_path, data={"sets": sets, "max_document_length": 16})
+    single = {**content["stages"][0], "steps": 8}
+    assert train(TrainRecipe.model_validate(content | {"stages": [single]}))
+    of_batches = [entry["set"] for entry in log_of(tmp_path)]
+    assert set(of_batches) == {"a", "b"}
+    places = {"work": str(tmp_path / "double" / "work"), "output": str(tmp_path / "double" / "adapter")}
+    assert train(TrainRecipe.model_validate(content | places | {"stages": [{**single, "steps": 4, "accumulate": 2}]}))
+    pairs = zip(of_batches[::2], of_batches[1::2], strict=True)
+    expected = [", ".join(dict.fromkeys(pair)) for pair in pairs]
+    assert any("," in names for names in expected)
+    assert [entry["set"] for entry in log_of(tmp_path / "double")] == expected
+
+
+def test_the_step_of_the_best_score_is_counted_over_all_stages(toy: Path, tmp_path: Path) -> None:
+    dev = {"path": str(toy / "dev"), "instruction": INSTRUCTION, "every": 1, "queries": 20, "documents": 40}
+    content = recipe_of(toy, tmp_path, dev=dev)
+    first, second = content["stages"]
+    assert train(TrainRecipe.model_validate(content | {"stages": [{**first, "learning_rate": 1e-12}, second]}))
+    scores = [(entry["dev"]["hybrid"], entry["stage"], entry["step"]) for entry in log_of(tmp_path) if "dev" in entry]
+    best, stage, step = max(scores, key=lambda score: score[0])
+    assert stage == 1
+    text = f"nDCG@10 on dev was best after step {first['steps'] + step} of 9: {best:.3f}."
+    assert text in (tmp_path / "adapter" / "README.md").read_text()
 
 
 def test_a_step_of_two_batches_has_the_mean_of_their_losses(toy: Path, tmp_path: Path) -> None:
@@ -245,6 +314,14 @@ def test_another_recipe_is_refused(toy: Path, uninterrupted: Path) -> None:
     changed = recipe_of(toy, uninterrupted, seed=5)
     with pytest.raises(ResumeError, match="seed: 0 there, 5 now"):
         train(TrainRecipe.model_validate(changed))
+
+
+def test_a_run_that_took_other_tokens_of_queries_is_refused(toy: Path, uninterrupted: Path, tmp_path: Path) -> None:
+    work = shutil.copytree(uninterrupted, tmp_path / "earlier")
+    plan = work / "work" / "plan.json"
+    plan.write_text(json.dumps({key: value for key, value in read_json(plan).items() if key != "query_tokens"}))
+    with pytest.raises(ResumeError, match=r"\(query_tokens: None there, 'those that the service looks up' now\)"):
+        train(TrainRecipe.model_validate(recipe_of(toy, work)))
 
 
 def test_an_adapter_appears_whole(
