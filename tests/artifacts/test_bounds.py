@@ -15,6 +15,7 @@ from lightretriever.artifacts.errors import CorpusError
 
 from tests.support.tampering import copy_of, edit_manifest, rewrite_lucene
 from tests.support.tiny import batch_of, tiny_documents
+from tests.support.wordings import raises
 
 
 def nested(depth: int) -> Any:
@@ -87,7 +88,7 @@ def test_a_line_that_is_too_long_is_a_bad_line_like_others(tmp_path: Path) -> No
     good = '{"_id": "%s", "text": "x"}\n'
     large = json.dumps({"_id": "b", "text": "x" * 300_000}) + "\n"
     (tmp_path / "corpus.jsonl").write_text(good % "a" + large + good % "c")
-    with pytest.raises(CorpusError, match="line 2: a line has at most 200,000 bytes"):
+    with raises(CorpusError):
         list(Corpus(tmp_path))
     corpus = Corpus(tmp_path, skip_bad=True)
     assert [document.id for document in corpus] == ["a", "c"]

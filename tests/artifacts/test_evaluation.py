@@ -19,6 +19,7 @@ from lightretriever.artifacts.evaluation.runs import (
 )
 
 from tests.support.judged import write_judged
+from tests.support.wordings import raises
 
 LOG2_3 = np.log2(3)
 
@@ -112,28 +113,22 @@ def test_an_empty_query_is_an_error_where_it_is_judged(tmp_path: Path) -> None:
     judged = read_judged(dataset, "test")
     assert (judged.queries, judged.unjudged) == ({"a": "b"}, 2)
     (dataset / "qrels" / "test.tsv").write_text("a\td\t1\ne\td\t1\n")
-    with pytest.raises(CorpusError, match=r'line 3: query "e" has an empty text\. Mend the line'):
+    with raises(CorpusError):
         read_judged(dataset, "test")
 
 
-@pytest.mark.parametrize(
-    ("qrels", "split", "message"),
-    [
-        ({"a": {"d": 1}}, "dev", r"dev\.tsv: the qrels are missing\. Splits that are there: test\."),
-        ({"c": {"d": 1}, "e": {"d": 1}}, "test", "none of its 2 queries is among the 1 of"),
-    ],
-)
+@pytest.mark.parametrize(("qrels", "split"), [({"a": {"d": 1}}, "dev"), ({"c": {"d": 1}, "e": {"d": 1}}, "test")])
 def test_qrels_that_are_missing_or_of_other_queries_are_an_error(
-    tmp_path: Path, qrels: dict[str, dict[str, int]], split: str, message: str
+    tmp_path: Path, qrels: dict[str, dict[str, int]], split: str
 ) -> None:
-    with pytest.raises(CorpusError, match=message):
+    with raises(CorpusError):
         read_judged(write_judged(tmp_path, {"a": "b"}, qrels), split)
 
 
 def test_relevant_documents_that_the_bundle_lacks_are_named_once() -> None:
     judged = JudgedQueries({}, {"q": {"a": 1, "b": 2, "c": 0}, "r": {"b": 1, "d": 1}}, [])
     assert relevant_but_missing(judged, {"a"}) == ["b", "d"]
-    with pytest.raises(CorpusError, match="None of the 3 relevant documents is in the bundle"):
+    with raises(CorpusError):
         relevant_but_missing(judged, {"c"})
-    with pytest.raises(CorpusError, match="None of the 1 judgments has a grade above 0"):
+    with raises(CorpusError):
         relevant_but_missing(JudgedQueries({}, {"q": {"a": 0}}, []), {"a"})

@@ -17,6 +17,7 @@ from lightretriever.artifacts.tokens.idf import idf_weights, load_idf, save_idf
 
 from tests.support.tampering import copy_of, edit_manifest, resign
 from tests.support.tiny import make_tiny_bundle, tiny_batches, tiny_documents, tiny_idf
+from tests.support.wordings import raises
 
 
 def ids(*tokens: int) -> npt.NDArray[np.int32]:
@@ -45,16 +46,16 @@ def test_rarer_weighs_more_and_all_are_positive(documents: list[list[int]]) -> N
 
 
 def test_bad_documents() -> None:
-    with pytest.raises(CorpusError, match="no documents"):
+    with raises(CorpusError):
         idf_weights([], 4)
-    with pytest.raises(ValueError, match=r"token id 4 is outside the vocabulary's 0\.\.3"):
+    with raises(ValueError):
         idf_weights([ids(0, 4)], 4)
-    with pytest.raises(ValueError, match="token id -1 is outside"):
+    with raises(ValueError):
         idf_weights([ids(0, -1)], 4)
 
 
 def test_saved_and_loaded(tmp_path: Path) -> None:
-    with pytest.raises(BundleError, match="the file is missing"):
+    with raises(BundleError):
         load_idf(tmp_path / "idf.npy", 5)
     idf = idf_weights([ids(0, 1), ids(1)], 5)
     save_idf(tmp_path / "idf.npy", idf)
@@ -64,23 +65,23 @@ def test_saved_and_loaded(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    "content",
     [
-        (np.ones(5, np.float64), r"float64 of shape \(5,\) instead of float32 of shape \(5,\), one IDF per token"),
-        (np.ones((5, 1), np.float32), r"float32 of shape \(5, 1\) instead"),
-        (np.array([1, 1, 0, 1, 1], np.float32), r"IDF of token 2 is 0\.0; it must be finite and positive"),
-        (np.array([1, 1, 1, 1, np.nan], np.float32), "IDF of token 4 is nan"),
-        (np.array([np.inf, 1, 1, 1, 1], np.float32), "IDF of token 0 is inf"),
+        np.ones(5, np.float64),
+        np.ones((5, 1), np.float32),
+        np.array([1, 1, 0, 1, 1], np.float32),
+        np.array([1, 1, 1, 1, np.nan], np.float32),
+        np.array([np.inf, 1, 1, 1, 1], np.float32),
     ],
 )
-def test_files_that_are_refused(tmp_path: Path, content: npt.NDArray[np.float32], message: str) -> None:
+def test_files_that_are_refused(tmp_path: Path, content: npt.NDArray[np.float32]) -> None:
     np.save(tmp_path / "idf.npy", content)
-    with pytest.raises(BundleError, match=rf"idf\.npy: .*{message}"):
+    with raises(BundleError):
         load_idf(tmp_path / "idf.npy", 5)
 
 
 def test_what_can_not_be_loaded_is_not_saved(tmp_path: Path) -> None:
-    with pytest.raises(BundleError, match="finite and positive"):
+    with raises(BundleError):
         save_idf(tmp_path / "idf.npy", np.array([1, np.nan], np.float32))
     assert not (tmp_path / "idf.npy").exists()
 
@@ -146,7 +147,7 @@ def test_a_manifest_that_contradicts_itself_is_refused(
 
 def test_weights_of_another_tokenizer_are_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.support.tiny.tiny_idf", lambda tokenizer: np.ones(399, np.float32))
-    with pytest.raises(BundleError, match="There are 399 IDF weights, but the tokenizer has 400 token ids"):
+    with raises(BundleError):
         make_tiny_bundle(tmp_path / "b", documents=12, idf=True)
     assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == []
 

@@ -26,6 +26,7 @@ from lightretriever.artifacts.corpus.rows import table_files
 from lightretriever.artifacts.errors import CorpusError
 
 from tests.support.commands import Done, run_command
+from tests.support.wordings import raises
 
 ROWS: list[dict[str, Any]] = [
     {"sku": "007", "name": "Tent", "about": 'Light.\nTwo "people".', "price": 149.5, "tags": ["a", "b"]},
@@ -181,7 +182,7 @@ def test_a_folder_that_datasets_saved(tmp_path: Path) -> None:
     documents, written = imported(folder)
     assert (documents, written.texts) == (WANTED, 2)
     (tmp_path / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
-    with pytest.raises(CorpusError, match=r"several splits\. Name one of them: .*/train or .*/test"):
+    with raises(CorpusError):
         table_files(tmp_path)
 
 
@@ -399,7 +400,7 @@ def test_whole_numbers_of_19_digits_are_kept(path: Path) -> None:
 
 def test_a_saved_dataset_whose_state_names_no_file_gets_one_line(tmp_path: Path) -> None:
     (tmp_path / "state.json").write_text('{"_data_files": ["x.arrow"]}')
-    with pytest.raises(CorpusError, match="an entry of _data_files has no filename"):
+    with raises(CorpusError):
         table_files(tmp_path)
 
 

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from lightretriever.artifacts import kernels
 from lightretriever.artifacts.tokens.table import TableDtype, TokenTable, write_table
 
+from tests.support.wordings import raises
+
 V, D = 300, 43  # no multiple of any register's size
 DTYPES: list[TableDtype] = ["float16", "float32", "int8"]
 IDS = st.lists(st.integers(0, V - 1), min_size=1, max_size=50)
@@ -39,14 +41,14 @@ def test_tokens_are_counted_and_weighed(ids: list[int]) -> None:
 
 
 def test_what_can_not_be_counted() -> None:
-    with pytest.raises(ValueError, match="token id -3 is none"):
+    with raises(ValueError):
         kernels.count([5, -3], None)
-    with pytest.raises(ValueError, match="token id 4294967296 is none"):
+    with raises(ValueError):
         kernels.count([2**32], None)
-    with pytest.raises(ValueError, match="no IDF"):
+    with raises(ValueError):
         kernels.count([V], IDF)
     wrong: list[Any] = ["7"]
-    with pytest.raises(TypeError, match="a token id is no int"):
+    with raises(TypeError):
         kernels.count(wrong, None)
 
     class Sly:
@@ -57,7 +59,7 @@ def test_what_can_not_be_counted() -> None:
             return 1
 
     ids: list[Any] = [Sly(), 2, 3]
-    with pytest.raises(TypeError, match="a token id is no int"):
+    with raises(TypeError):
         kernels.count(ids, None)
     assert len(ids) == 3
     assert [array.size for array in kernels.count([], IDF)] == [0, 0, 0, 0]
@@ -106,21 +108,21 @@ def test_factors_may_be_large(table: TokenTable) -> None:
 @pytest.mark.parametrize("outside", [-1, V, 2**31 - 1])
 def test_ids_outside_the_table_are_refused(table: TokenTable, outside: int) -> None:
     terms, factors = np.array([3, outside], np.int32), np.ones(2, np.float32)
-    with pytest.raises(ValueError, match=f"token id {outside} is outside the table's 0..{V - 1}"):
+    with raises(ValueError):
         table.sums.direction(terms, factors)
-    with pytest.raises(ValueError, match=f"token id {outside} is outside"):
+    with raises(ValueError):
         table.sums.directions(np.array([0, 2]), terms, factors)
 
 
 def test_arrays_that_do_not_fit_are_refused(table: TokenTable) -> None:
     terms, factors = np.arange(3, dtype=np.int32), np.ones(3, np.float32)
-    with pytest.raises(ValueError, match="every term needs a factor"):
+    with raises(ValueError):
         table.sums.direction(terms, factors[:2])
     for bounds in ([0, 2], [1, 3], [0, 2, 1, 3], []):
-        with pytest.raises(ValueError, match="bounds ascend from 0"):
+        with raises(ValueError):
             table.sums.directions(np.array(bounds, np.int64), terms, factors)
     for lengths in ([2], [4], [-1, 4]):
-        with pytest.raises(ValueError, match="lengths don't fit"):
+        with raises(ValueError):
             kernels.count_each(terms, np.array(lengths, np.int64))
     other: Any = factors.astype(np.float64)
     with pytest.raises(TypeError):
@@ -128,19 +130,19 @@ def test_arrays_that_do_not_fit_are_refused(table: TokenTable) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "scales", "reason"),
+    ("rows", "scales"),
     [
-        (np.zeros((3, 4), np.float64), None, "holds float16, float32 or int8"),
-        (np.zeros((4, 3), np.float32).T, None, "C array of shape"),
-        (np.zeros(4, np.float32), None, "C array of shape"),
-        (np.zeros((3, 4), ">f4"), None, "this processor's order"),
-        (np.zeros((3, 4), np.int8), None, "has scales"),
-        (np.zeros((3, 4), np.float32), np.ones(3, np.float32), "has scales"),
-        (np.zeros((3, 4), np.int8), np.ones(2, np.float32), "a scale for every row"),
+        (np.zeros((3, 4), np.float64), None),
+        (np.zeros((4, 3), np.float32).T, None),
+        (np.zeros(4, np.float32), None),
+        (np.zeros((3, 4), ">f4"), None),
+        (np.zeros((3, 4), np.int8), None),
+        (np.zeros((3, 4), np.float32), np.ones(3, np.float32)),
+        (np.zeros((3, 4), np.int8), np.ones(2, np.float32)),
     ],
 )
-def test_what_is_no_table(rows: npt.NDArray[Any], scales: npt.NDArray[np.float32] | None, reason: str) -> None:
-    with pytest.raises(ValueError, match=reason):
+def test_what_is_no_table(rows: npt.NDArray[Any], scales: npt.NDArray[np.float32] | None) -> None:
+    with raises(ValueError):
         kernels.Table(rows, scales)
 
 
@@ -163,7 +165,7 @@ def test_the_best_come_first(scores: list[float], count: int) -> None:
 
 
 def test_a_score_that_is_no_number_is_refused() -> None:
-    with pytest.raises(ValueError, match="document 9 has a score that is no number"):
+    with raises(ValueError):
         kernels.best_first(np.array([4, 9]), np.array([1.0, np.nan], np.float32), 2)
 
 
@@ -174,13 +176,13 @@ def test_unknown_scores_are_found_and_filled() -> None:
     for wrong in ([1.0, np.inf], [np.nan, 1.0]):
         assert not kernels.fill(scores[1], np.array(wrong))
     for wrong in ([1.0], [1.0, 2.0, 3.0]):
-        with pytest.raises(ValueError, match="every unknown score needs a number"):
+        with raises(ValueError):
             kernels.fill(scores[1], np.array(wrong))
     assert np.isnan(scores[1]).tolist() == [True, False, True, False]
     assert kernels.fill(scores[1], np.array([7.0, 6.0], np.float32))
     assert scores[1].tolist() == [7.0, 3.0, 6.0, 4.0]
     assert kernels.unknown(ordinals, scores[0]).tolist() == [5, 9]
-    with pytest.raises(ValueError, match="every document needs a score"):
+    with raises(ValueError):
         kernels.unknown(ordinals, scores[0][:3])
 
 

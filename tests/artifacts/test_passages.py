@@ -15,6 +15,7 @@ from lightretriever.artifacts.pipeline.biencoder import load_biencoder
 
 from tests.support.biencoder import save_biencoder
 from tests.support.commands import run_command
+from tests.support.wordings import raises
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -202,16 +203,16 @@ def test_a_model_that_can_not_say_how_much_it_reads_is_named(model: Path, tmp_pa
     path = Path(shutil.copytree(model, tmp_path / "model"))
     for name in ("config.json", "tokenizer_config.json", "sentence_bert_config.json"):
         (path / name).unlink()
-    with pytest.raises(ModelError, match="does not say how many tokens it reads"):
+    with raises(ModelError):
         TokenLimit.of_model(str(path))
     assert TokenLimit.of_model(str(path), 300).tokens == 300
     (path / "config.json").write_text("{")
-    with pytest.raises(ModelError, match=r"config\.json can't be read"):
+    with raises(ModelError):
         TokenLimit.of_model(str(path))
     (path / "tokenizer.json").unlink()
-    with pytest.raises(ModelError, match=r"has no tokenizer\.json"):
+    with raises(ModelError):
         TokenLimit.of_model(str(path))
-    with pytest.raises(ModelError, match=r"--tokens 65: .* reads 64"):
+    with raises(ModelError):
         TokenLimit.of_model(str(model), 65)
 
 

@@ -10,6 +10,7 @@ from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from tests.support.tiny import english_tokenizer, tiny_documents
+from tests.support.wordings import raises
 
 TEXTS = [document.full_text for document in tiny_documents()]
 SPECIAL = ["<s>", "</s>", "<unk>"]
@@ -95,9 +96,9 @@ def test_the_kinds_leave_tokens_out_by_where_they_stand() -> None:
 def test_one_that_would_read_other_tokens_is_refused() -> None:
     lines = byte_level()
     lines.add_tokens([AddedToken("\n\n", normalized=False)])
-    with pytest.raises(BundleError, match=r"the text '\\t a\\n\\nb\\r\\n' would have the tokens \["):
+    with raises(BundleError):
         both(lines)
     pieces = models.Unigram([("<unk>", 0.0), ("a", -1.0), (" ", -1.0), (" a", -0.5)], unk_id=0)
-    with pytest.raises(BundleError, match="The bundle's tokenizer can't be exported: a model Unigram with") as error:
+    with raises(BundleError) as error:
         both(Tokenizer(pieces))
     assert error.value.remedy == "Take the vectors from the service, by `POST /v1/embeddings`."

@@ -14,6 +14,7 @@ from lightretriever.artifacts.dense.tuning import LEAST_RECALL, choose_parameter
 from lightretriever.artifacts.errors import BundleError, RecipeError
 
 from tests.support.vectors import random_unit, recall, unit
+from tests.support.wordings import raises
 
 Vectors = npt.NDArray[np.float32]
 DIMENSION, COUNT = 32, 6000
@@ -142,7 +143,7 @@ def test_fewer_codes_than_documents(vectors: Vectors, queries: Vectors) -> None:
     index = build_dense_index(vectors, FACTORY, queries[::2])
     short: Any = faiss.downcast_index(index.refine_index)
     short.remove_ids(np.arange(5))
-    with pytest.raises(BundleError, match=f"says that it has {COUNT} documents, but it has codes of {COUNT - 5}"):
+    with raises(BundleError):
         DenseIndex(index)
 
 
@@ -169,13 +170,13 @@ def test_queries_decide_where_there_are_some_and_many_documents(vectors: Vectors
 
 def test_what_can_not_be_built_is_named(vectors: Vectors, queries: Vectors) -> None:
     for factory in ("Queries,Flat", "Queries,IVF32,PQ17x4fsr,Refine(SQ8)", "Queries,IVF32,PQ16x4fs,Refine(SQ8)"):
-        with pytest.raises(RecipeError, match="m at most 16") as caught:
+        with raises(RecipeError) as caught:
             check_factory(factory, DIMENSION)
         assert f'"{factory}"' in str(caught.value) + str(caught.value.remedy)
     check_factory(FACTORY, DIMENSION)
     assert parse_query_aware(FACTORY, DIMENSION) == (32, 16)
     for none in (None, queries[:0]):
-        with pytest.raises(RecipeError, match="needs a sample of queries"):
+        with raises(RecipeError):
             build_dense_index(vectors, FACTORY, none)
-    with pytest.raises(RecipeError, match="needs at least 39936 documents"):
+    with raises(RecipeError):
         build_dense_index(vectors, "Queries,IVF1024,PQ16x4fsr,Refine(SQ8)", queries)

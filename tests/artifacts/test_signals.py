@@ -14,6 +14,8 @@ import pytest
 from lightretriever.artifacts.files.workdir import write_atomically
 from lightretriever.artifacts.signals import Stopped, check_stopped, commit_point, stoppable, until_stopped
 
+from tests.support.wordings import raises
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -144,7 +146,7 @@ def test_an_error_after_a_signal_is_its_consequence() -> None:
             time.sleep(60)
         except Stopped as error:
             raise RuntimeError("the library was interrupted") from error
-    with pytest.raises(RuntimeError, match="alone"), stoppable():
+    with raises(RuntimeError), stoppable():
         raise RuntimeError("alone")
 
 

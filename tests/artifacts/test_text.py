@@ -8,6 +8,7 @@ from lightretriever.artifacts.tokens.tokenizer import TextTokenizer, document_te
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
 from tests.support.tiny import tiny_documents, train_tokenizer
+from tests.support.wordings import raises
 
 
 @pytest.fixture(scope="module")
@@ -169,13 +170,13 @@ def test_vocabulary_facts(file: Path) -> None:
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(BundleError, match=r"tokenizer\.json: "):
+    with raises(BundleError):
         TextTokenizer.from_file(tmp_path / "tokenizer.json")
 
 
 def test_an_empty_vocabulary_is_refused() -> None:
     content = Tokenizer(models.BPE()).to_str().encode()
-    with pytest.raises(BundleError, match=r"here: the vocabulary is empty"):
+    with raises(BundleError):
         TextTokenizer.from_bytes(content, name="here")
 
 

@@ -7,6 +7,8 @@ from lightretriever.artifacts.errors import BundleError, TokenizerError
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 
+from tests.support.wordings import raises
+
 
 def words(count: int = 3) -> Tokenizer:
     return Tokenizer(models.WordLevel({f"w{number}": number for number in range(count)} | {"?": count}, unk_token="?"))
@@ -17,35 +19,31 @@ def opened(tokenizer: Tokenizer) -> TextTokenizer:
 
 
 @pytest.mark.parametrize(
-    ("part", "reason"),
-    [
-        (pre_tokenizers.Split(Regex(r"(a|aa)+\1c"), "isolated"), "retry-limit-in-match"),
-        (pre_tokenizers.FixedLength(0), "chunk size must be non-zero"),
-    ],
+    "part", [pre_tokenizers.Split(Regex(r"(a|aa)+\1c"), "isolated"), pre_tokenizers.FixedLength(0)]
 )
-def test_what_makes_the_library_panic_is_refused_when_it_is_opened(part: Any, reason: str) -> None:
+def test_what_makes_the_library_panic_is_refused_when_it_is_opened(part: Any) -> None:
     tokenizer = words()
     tokenizer.pre_tokenizer = part
-    with pytest.raises(BundleError, match=rf"made/tokenizer\.json: not a tokenizer\.json: .*{reason}"):
+    with raises(BundleError):
         opened(tokenizer)
 
 
-@pytest.mark.parametrize(("unknown", "reason"), [("?", "retry-limit-in-match"), ("none", "Missing")])
-def test_a_text_that_the_tokenizer_fails_on_is_an_error_of_that_text(unknown: str, reason: str) -> None:
+@pytest.mark.parametrize("unknown", ["?", "none"])
+def test_a_text_that_the_tokenizer_fails_on_is_an_error_of_that_text(unknown: str) -> None:
     tokenizer = Tokenizer(models.WordLevel({"w0": 0, "w1": 1, "?": 2}, unk_token=unknown))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"(z|zz)+\1c"), "isolated")
     reader = opened(tokenizer)
     assert reader.encode("w1").tolist() == [1]
     several = (lambda text: reader.encode_batch([text]), lambda text: reader.query_ids_of([text]))
     for read in (reader.encode, reader.query_ids, reader.spans, *several):
-        with pytest.raises(TokenizerError, match=f"the tokenizer fails on this text: .*{reason}"):
+        with raises(TokenizerError):
             read("z" * 64 if unknown == "?" else "x")
 
 
 def test_too_large_a_file_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     content = words().to_str().encode()
     monkeypatch.setattr("lightretriever.artifacts.tokens.tokenizer._MOST_BYTES", len(content) - 1)
-    with pytest.raises(BundleError, match=rf"it has {len(content)} bytes, at most {len(content) - 1} are possible"):
+    with raises(BundleError):
         TextTokenizer.from_bytes(content, name="made")
 
 
@@ -61,5 +59,5 @@ def test_what_is_no_tokenizer_is_refused() -> None:
     model = '{"type": "WordLevel", "unk_token": "u", "vocab": {"u": 0}}'
     panics = f'{{"added_tokens": [], "normalizer": {normalizer}, "model": {model}}}'.encode()
     for content in (b"", b"[]", b"{}", b'{"model": 1}', b'{"model": {"vocab": 1}}', b"\xff" * 100, panics):
-        with pytest.raises(BundleError, match=r"made: not a tokenizer\.json: "):
+        with raises(BundleError):
             TextTokenizer.from_bytes(content, name="made")

@@ -30,6 +30,7 @@ from lightretriever.service.settings import Settings
 from tests.service.reference import Corpus
 from tests.support.cluster import connected, remove_indexes
 from tests.support.tiny import make_tiny_bundle, tiny_batches
+from tests.support.wordings import raises
 
 QUERIES = (
     "play music from the terminal",
@@ -197,7 +198,7 @@ def test_given_documents_get_the_scores_of_a_search(opened: Opened, text: str) -
 
 def test_an_ordinal_of_no_document_is_refused(opened: Opened) -> None:
     for wrong in (-1, len(opened.corpus.documents)):
-        with pytest.raises(ValueError, match=str(wrong)):
+        with raises(ValueError):
             opened.leg.scores(opened.query("music"), np.array([0, wrong]))
     assert opened.leg.scores(opened.query("music"), np.empty(0, np.int64)).shape == (0,)
 
@@ -214,7 +215,7 @@ def test_a_filter_changes_no_score(opened: Opened) -> None:
 
 
 def test_a_count_below_one_is_refused(opened: Opened) -> None:
-    with pytest.raises(ValueError, match="k"):
+    with raises(ValueError):
         opened.leg.search(opened.query("music"), 0)
 
 

@@ -13,6 +13,7 @@ from lightretriever.service.settings import Settings
 
 from tests.support.cluster import connected, remove_indexes
 from tests.support.tiny import TinyDocument, make_tiny_bundle
+from tests.support.wordings import raises
 
 NAME = f"values-{os.getpid()}"
 EACH = 1000
@@ -44,5 +45,5 @@ def test_more_than_ten_thousand_values_are_refused(
         answer = engine.search(asked(len(documents) - 1))
         assert answer.facets is not None
         assert (len(answer.facets["tags"]), answer.total) == (MAX_COUNTED, len(documents) - 1)
-        with pytest.raises(InvalidRequestError, match=r"facets: .* more than 10,000 different values of 'tags'"):
+        with raises(InvalidRequestError):
             engine.search(asked(len(documents)))

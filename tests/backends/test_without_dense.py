@@ -27,6 +27,7 @@ from tests.service.live import warm
 from tests.support.cluster import connected, remove_indexes
 from tests.support.tampering import copy_of, edit_manifest
 from tests.support.tiny import make_tiny_bundle
+from tests.support.wordings import raises
 
 NAME = f"alone-{os.getpid()}"
 QUERY = "play music files from the terminal"
@@ -60,11 +61,11 @@ def test_it_has_neither_vectors_nor_tables(bundle: Bundle, tmp_path: Path) -> No
     assert bundle.manifest.dense is None
     assert {(task.file, task.dtype) for task in bundle.manifest.tasks.values()} == {(None, None)}
     for call in (bundle.dense, lambda: bundle.table("default")):
-        with pytest.raises(BundleError, match=r"the bundle has no dense leg\. Build one with index\.dense: true"):
+        with raises(BundleError):
             call()
     bundle = Bundle.open(copy_of(bundle.path, tmp_path))
     edit_manifest(bundle.path, lambda record: record["tasks"]["default"].update(file="tables/a.npy", dtype="float32"))
-    with pytest.raises(BundleError, match="'default' has a token table and the bundle no dense leg, or the reverse"):
+    with raises(BundleError):
         Bundle.open(bundle.path)
 
 
@@ -84,7 +85,7 @@ def test_both_modes_give_the_ranking_of_the_sparse_leg(bundle: Bundle, engine: S
 
 
 def test_embeddings_are_refused_and_terms_are_given(engine: SearchEngine) -> None:
-    with pytest.raises(InvalidRequestError, match="the bundle has no dense leg"):
+    with raises(InvalidRequestError):
         engine.embeddings(EmbeddingsRequest(model="default", input=[QUERY]))
     encoded = engine.encode(EncodeRequest(text=QUERY)).model_dump()
     assert (encoded["dense"], encoded["dimension"]) == ([], 0)
@@ -109,7 +110,7 @@ def test_a_cluster_has_no_vectors(bundle: Bundle, engine: SearchEngine, opensear
             with SearchEngine.open(bundle, SETTINGS.model_copy(update=there)) as remote:
                 for request in (asked(), asked(mode="sparse"), asked(filter={"field": "year", "gte": 2010})):
                     assert ids(remote.search(request)) == ids(engine.search(request))
-                with pytest.raises(InvalidRequestError, match="the bundle has no dense leg"):
+                with raises(InvalidRequestError):
                     remote.search(asked(mode="dense"))
             index = LiveIndex(cluster, NAME, done.index, meta)
             term = index_term(bundle)

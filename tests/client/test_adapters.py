@@ -24,6 +24,7 @@ from llama_index.core.schema import MetadataMode, QueryBundle, TextNode
 
 from tests.client.scripted import FOUND, Scripted, answer, problem
 from tests.service.process import ROOT
+from tests.support.wordings import raises
 
 pytestmark = pytest.mark.slow
 
@@ -64,7 +65,7 @@ def test_langchain(client: SearchClient) -> None:
     ):
         got = [(document.id, document.page_content, document.metadata) for document in found]
         assert got == expected(client, **fields)
-    with pytest.raises(AnswerError, match="no such field"):
+    with raises(AnswerError):
         retriever.invoke(QUERY, nope=1)
 
 
@@ -177,7 +178,7 @@ def test_errors_come_through() -> None:
             llama_index.SearchRetriever(client).retrieve,
             component.run,
         ):
-            with pytest.raises(AnswerError, match="401 unauthorized"):
+            with raises(AnswerError):
                 ask(QUERY)
         component.close()
     with SearchClient(server.url, retries=ONCE) as client, pytest.raises(UnreachableError):

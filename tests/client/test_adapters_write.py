@@ -22,6 +22,7 @@ from tests.live.test_upsert import Place
 from tests.service.live import live_bundles
 from tests.support.keys import keys_file
 from tests.support.tiny import make_tiny_bundle
+from tests.support.wordings import raises
 from tests.support.written import ENTRIES, KEY, READER
 
 pytestmark = pytest.mark.slow
@@ -94,13 +95,10 @@ def test_documents_with_vector_and_impacts(
     assert {hit.id for hit in hits} == {f"new-{number}" for number in range(40)}
     add([("new-1", TEXT, {**FIELDS, "year": 1999})])  # vector and impacts stay
     assert client.document("new-1").fields["year"] == 1999
-    for wrong, message in (
-        ({**ENCODED, "vector": [1.0]}, r"^documents\.wrong\.vector: it has 1 values"),
-        (FIELDS, r"^documents\.wrong\.vector: is missing, but the document is new.*This service has no model"),
-    ):
-        with pytest.raises(AnswerError, match=message):
+    for wrong in ({**ENCODED, "vector": [1.0]}, FIELDS):
+        with raises(AnswerError):
             add([("new-2", TEXT, ENCODED), ("wrong", TEXT, wrong)])
-    with pytest.raises(ClientError, match=r"1 documents were refused: 'wrong': .*the document is new"):
+    with raises(ClientError):
         add([("wrong", TEXT, {**FIELDS, "impacts": {"300": 5}})])
     delete([f"new-{number}" for number in range(40)])
     delete(["new-0"])
@@ -118,7 +116,7 @@ def test_a_key_for_reading_is_told_what_it_lacks(library: str, url: str, monkeyp
             lambda: delete(["music"]),
         ]
         for call in calls:
-            with pytest.raises(AnswerError, match="admin") as error:
+            with raises(AnswerError) as error:
                 call()
             assert (error.value.status, error.value.kind) == (403, "forbidden")
 
@@ -164,7 +162,7 @@ def test_langchain_names_documents(client: SearchClient) -> None:
     assert retriever.add_documents(nameless[:1], ids=["named"]) == ["named"]
     assert asyncio.run(retriever.aadd_documents(nameless[:1], ids=["other"])) == ["other"]
     assert retriever.delete(["named", "other"])
-    with pytest.raises(ClientError, match="There are 1 ids for 2 documents"):
+    with raises(ClientError):
         retriever.add_documents(nameless, ids=["a"])
 
 
@@ -182,6 +180,6 @@ def test_a_haystack_pipeline_writes_and_can_be_saved(
     assert again.run({"write": {"documents": documents}}) == {"write": {"documents_written": 1}}
     assert asyncio.run(again.run_async({"write": {"documents": documents}})) == {"write": {"documents_written": 1}}
     assert client.document("new").fields["text"] == TEXT
-    with pytest.raises(ClientError, match="The policy is SKIP"):
+    with raises(ClientError):
         store_of(url).write_documents(documents, DuplicatePolicy.SKIP)
     store_of(url).delete_documents(["new"])

@@ -7,6 +7,7 @@ from lightretriever.service.schemas import BatchRequest, EncodeRequest, Problem,
 
 from tests.client.both import Client, Maker
 from tests.client.scripted import Scripted, Step, answer, failure, problem
+from tests.support.wordings import raises
 
 
 def test_a_problem_is_told_whole(client: Client, url: str) -> None:
@@ -59,13 +60,13 @@ def test_lone_surrogates_are_named_and_can_be_printed(client: Client, text: str)
         lambda: client.search_batch(["music", text]),
         lambda: list(client.search_many(["music", text])),
     ):
-        with pytest.raises(AnswerError, match="unable to parse") as error:
+        with raises(AnswerError) as error:
             refused()
         assert error.value.kind == "invalid_request"
         (item,) = error.value.errors
         assert item.model_dump_json()
         assert str(error.value).encode()
-    with pytest.raises(ClientError, match="lone surrogates") as wrong:
+    with raises(ClientError) as wrong:
         client.document(text)
     assert str(wrong.value).encode()
     with pytest.raises(AnswerError) as error:
@@ -74,31 +75,31 @@ def test_lone_surrogates_are_named_and_can_be_printed(client: Client, text: str)
 
 
 def test_a_pair_of_surrogates_that_json_would_join_is_refused_as_well(client: Client) -> None:
-    with pytest.raises(AnswerError, match="unable to parse"):
+    with raises(AnswerError):
         client.search("\ud83c\udfb5")
     assert client.search("🎵").hits
 
 
 def test_a_model_and_fields_are_too_much(client: Client) -> None:
     request = SearchRequest(query="music")
-    with pytest.raises(ClientError, match="There is a SearchRequest, and fields beside it: k"):
+    with raises(ClientError):
         client.search(request, k=3)
-    with pytest.raises(ClientError, match="There is a BatchRequest, and fields beside it: k"):
+    with raises(ClientError):
         client.search_batch(BatchRequest(searches=[request]), k=3)
-    with pytest.raises(ClientError, match="There is a EncodeRequest, and fields beside it: task"):
+    with raises(ClientError):
         client.encode(EncodeRequest(text="music"), task="fact")
-    with pytest.raises(ClientError, match="The field 'query' is given twice"):
+    with raises(ClientError):
         client.search("music", query="play")
 
 
 def test_a_batch_names_the_bad_search(client: Client) -> None:
-    with pytest.raises(AnswerError, match=r"^searches\.1\.query: ") as error:
+    with raises(AnswerError) as error:
         client.search_batch(["music", ""])
     assert [item.field for item in error.value.errors] == ["searches.1.query"]
     with pytest.raises(AnswerError) as error:  # by the service, which knows its tasks
         client.search_batch(["music", SearchRequest(query="music", task="nope")])
     assert [item.field for item in error.value.errors] == ["searches.1.task"]
-    with pytest.raises(AnswerError, match="at most 64 searches"):
+    with raises(AnswerError):
         client.search_batch(["music"] * 65)
 
 

@@ -22,6 +22,7 @@ from tests.client.both import Client, Maker
 from tests.client.scripted import FOUND, Scripted, answer, problem
 from tests.service.live import live_bundles
 from tests.support.keys import keys_file
+from tests.support.wordings import raises
 from tests.support.written import ENTRIES, KEY, READER
 
 ODD_IDS = ("music", 'odd id/with "quotes" & ünï', ".", "..", "../info", "a%2Fb", "50%", "?k=1", "#x", "a\nb", "🎵")
@@ -109,9 +110,9 @@ def test_a_document_is_written_and_deleted(make: Maker) -> None:
         assert client.put_document("a/..", fields, vector=[1, 1.0], impacts={"music": 3}).version == "3.1"
         client.put_document("a/..", fields, version="3.1", wait=True)
         for call in (lambda: client.put_document("a", fields, version="3.1"), lambda: client.delete_document("a")):
-            with pytest.raises(AnswerError, match="write_failed"):
+            with raises(AnswerError):
                 call()
-        with pytest.raises(AnswerError, match="leave _id out"):
+        with raises(AnswerError):
             client.put_document("a", {"_id": "a"})
     assert [request["path"] for request in server.seen] == [
         *["/documents/a%2F%2E%2E"] * 2,  # a write is made again, but not one over a version, or a deletion
@@ -181,18 +182,18 @@ def test_a_base_url_may_have_a_path(make: Maker) -> None:
     "base_url", ["", "localhost:8080", "ftp://h", "http://", "http://h:x", "http://h?a=b", "http://[::1"]
 )
 def test_what_is_no_address_is_named(make: Maker, base_url: str) -> None:
-    with pytest.raises(ClientError, match="Write it as in http://127"):
+    with raises(ClientError):
         make(base_url)
 
 
 @pytest.mark.parametrize("key", ["", " ", "a b", "ключ", "a\r\nx: y", "a\n"])
 def test_what_is_no_key_is_refused_and_not_told(make: Maker, key: str) -> None:
-    with pytest.raises(ClientError, match="characters that no key has") as error:
+    with raises(ClientError) as error:
         make("http://127.0.0.1:1", api_key=key)
     assert not key.strip() or key not in str(error.value)
 
 
 @pytest.mark.parametrize("timeout_s", [0, -1, float("nan")])
 def test_a_time_that_is_none_is_refused(make: Maker, timeout_s: float) -> None:
-    with pytest.raises(ClientError, match="timeout_s is"):
+    with raises(ClientError):
         make("http://127.0.0.1:1", timeout_s=timeout_s)

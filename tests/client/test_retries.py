@@ -14,6 +14,7 @@ from lightretriever.service.client.retries import Attempts
 from tests.client.both import Maker
 from tests.client.scripted import Scripted, Step, answer, break_off, drip_until, failure, hang_up, problem, stall_until
 from tests.support.waiting import free_port
+from tests.support.wordings import raises
 
 QUICK = Retries(first_wait_s=0.01, longest_wait_s=0.05)
 
@@ -61,7 +62,7 @@ def test_attempts_end(make: Maker) -> None:
 
 def test_a_server_that_always_breaks_off_is_unreachable(make: Maker) -> None:
     with Scripted(break_off) as server, make(server.url, retries=QUICK) as client:
-        with pytest.raises(UnreachableError, match="can't be reached") as error:
+        with raises(UnreachableError) as error:
             client.search("music")
         assert server.url in str(error.value)
         assert len(server.seen) == QUICK.attempts
@@ -93,7 +94,7 @@ def test_a_server_that_does_not_end_its_answer_is_left(
     make: Maker, gate: threading.Event, silent: Callable[[threading.Event], Step]
 ) -> None:
     with Scripted(silent(gate)) as server, make(server.url, timeout_s=1) as client:
-        with pytest.raises(UnreachableError, match=r"No answer from .* within 1 s. Allow more time with timeout_s"):
+        with raises(UnreachableError):
             client.search("music")
         assert len(server.seen) == 1
         gate.set()
@@ -101,7 +102,7 @@ def test_a_server_that_does_not_end_its_answer_is_left(
 
 def test_nobody_listens(make: Maker) -> None:
     with make(f"http://127.0.0.1:{free_port()}", retries=QUICK) as client:
-        with pytest.raises(UnreachableError, match=r"can't be reached: .*Does the service run there"):
+        with raises(UnreachableError):
             client.search("music")
         assert not client.ready()
 
@@ -112,7 +113,7 @@ def test_readiness_is_asked_for_once(make: Maker) -> None:
         assert len(server.seen) == 1
         assert client.ready()
     other = Scripted(problem(404, "route_not_found"))
-    with other as server, make(server.url) as client, pytest.raises(AnswerError, match="route_not_found"):
+    with other as server, make(server.url) as client, raises(AnswerError):
         client.ready()
 
 
@@ -130,7 +131,7 @@ def test_waits_double_with_jitter_and_have_a_bound() -> None:
     [{"attempts": 0}, {"first_wait_s": 0}, {"first_wait_s": float("nan")}, {"first_wait_s": 2, "longest_wait_s": 1}],
 )
 def test_retries_that_make_no_sense_are_refused(options: dict[str, float]) -> None:
-    with pytest.raises(ClientError, match=r"once at least|times above 0"):
+    with raises(ClientError):
         Retries(**options)  # type: ignore[arg-type]
 
 

@@ -23,6 +23,7 @@ from tests.cluster.test_upsert import NAME, Place
 from tests.service.live import live, warm
 from tests.support.cluster import served_by
 from tests.support.keys import keys_file
+from tests.support.wordings import raises
 from tests.support.written import ENTRIES, KEY, opened
 
 ONCE = Retries(attempts=1)
@@ -70,7 +71,7 @@ def test_a_document_gets_the_vector_and_the_impacts_that_upsert_gives(place: Pla
 def test_what_is_not_fields_alone_is_not_encoded(place: Place, engine: SearchEngine, client: SearchClient) -> None:
     vector = [1.0] * place.bundle.manifest.dimension
     for given in ({"vector": vector}, {"impacts": {"300": 5}}):
-        with pytest.raises(AnswerError, match=r"is missing, but the document is new\. Send both, or neither\."):
+        with raises(AnswerError):
             client.put_document("part", FIELDS, **given)
     written = client.put_document("part", FIELDS, vector=vector, impacts={"300": 5})
     assert not written.encoded
@@ -101,7 +102,7 @@ def test_documents_wait_for_the_model_within_bounds_and_searches_do_not(
                 assert searching.ready()
                 assert len(late) == 4
                 assert {one.kind for one in late} <= {"deadline_exceeded", "not_ready"}
-                with pytest.raises(AnswerError, match="hold all threads"):
+                with raises(AnswerError):
                     searching.put_document("refused", FIELDS)
         finally:
             ended.set()
@@ -111,7 +112,7 @@ def test_documents_wait_for_the_model_within_bounds_and_searches_do_not(
             assert again.put_document("in time", FIELDS).encoded
             again.delete_document("in time", wait=True)
             for number in range(4):
-                with pytest.raises(AnswerError, match="No document has the id"):
+                with raises(AnswerError):
                     again.document(f"late-{number}")
 
 
@@ -127,13 +128,13 @@ def test_a_service_without_a_model_says_what_is_missing(place: Place, settings: 
 
 
 def test_a_recipe_that_can_not_be_used_ends_the_start(place: Place, settings: Settings) -> None:
-    with pytest.raises(SettingsError, match="'backend' is 'local', whose documents don't change"):
+    with raises(SettingsError):
         load_settings(given={"recipe": place.recipe})
     backbone = place.recipe.with_name("work") / "backbone.json"
     begun = backbone.read_text()
-    backbone.write_text(begun.replace('"fingerprint": "', '"fingerprint": "other'))
+    backbone.write_text(begun.replace('"fingerprint": "', '"fingerprint": "other '))
     try:
-        with pytest.raises(ResumeError, match="begun with other inputs"):
+        with raises(ResumeError):
             SearchEngine.open(place.bundle, settings)
     finally:
         backbone.write_text(begun)

@@ -32,6 +32,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from tests.support.cluster import remove_indexes, served_by
 from tests.support.tiny import TinyDocument, make_tiny_bundle, tiny_documents
+from tests.support.wordings import raises
 
 ROOT = Path(__file__).parents[2]
 NAME = f"push-{os.getpid()}"
@@ -77,7 +78,7 @@ def test_a_push_gives_the_alias_to_a_whole_index(tiny_bundle: Bundle, cluster: C
     assert verify_bundle(part, indexes=False) == []
     assert not (part / "lucene").exists()
     assert Bundle.open(part, indexes=False).manifest == tiny_bundle.manifest
-    with pytest.raises(BundleError, match="query bundle"):
+    with raises(BundleError):
         Bundle.open(part)
     again = pushed(tiny_bundle, cluster)
     assert (again.index, again.found, again.before) == (summary["index"], 120, [])
@@ -184,7 +185,7 @@ def test_what_has_the_name_already_is_left_alone(tiny_bundle: Bundle, cluster: C
 
 @pytest.mark.parametrize("name", ["", "Upper", "_below", "a b", "a" * 201, "ä"])
 def test_a_name_that_no_index_can_have(tiny_bundle: Bundle, cluster: Cluster, name: str) -> None:
-    with pytest.raises(ClusterError, match="is no name of an index"):
+    with raises(ClusterError):
         push(tiny_bundle, cluster, name, skipped=int, written=int)
 
 
@@ -202,9 +203,9 @@ def test_a_service_wants_the_index_of_its_bundle(tiny_bundle: Bundle, cluster: C
         open_cluster(other, settings(cluster), EXECUTOR)
     assert tiny_bundle.manifest.digest[:12] in str(error.value)
     assert other.manifest.digest[:12] in str(error.value)
-    with pytest.raises(SettingsError, match="at most 10000"):
+    with raises(SettingsError):
         open_cluster(tiny_bundle, settings(cluster, max_candidates=20_000), EXECUTOR)
-    with pytest.raises(SettingsError, match="opensearch_index"):
+    with raises(SettingsError):
         load_settings(None, {"backend": "opensearch", "opensearch_url": cluster.name})
 
 

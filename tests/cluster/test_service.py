@@ -38,6 +38,7 @@ from tests.support.asking import agree, without_times
 from tests.support.cluster import Proxy, proxied, served_by
 from tests.support.tiny import make_tiny_bundle, tiny_documents
 from tests.support.waiting import wait_until
+from tests.support.wordings import raises
 
 NAME = f"service-{os.getpid()}"
 ROUNDING = 1e-5  # of dense scores
@@ -173,7 +174,7 @@ def test_a_leg_that_the_cluster_refuses_is_missing_alone(bundle: Bundle, setting
         proxy.replaced = (rb'impacts\.[^"]+', b"ordinal")  # a field that the sparse leg's clauses can't ask
         answer = engine.search(SearchRequest(query="play music from the terminal"))
         assert (answer.degraded, len(answer.hits)) == (["sparse"], 10)
-        with pytest.raises(SearchFailedError, match="sparse"):
+        with raises(SearchFailedError):
             engine.search(SearchRequest(query="play music from the terminal", mode="sparse"))
         engine.require_ready()
         proxy.replaced = None
@@ -200,7 +201,7 @@ def test_a_switched_alias_is_followed(bundle: Bundle, settings: Settings, cluste
         assert holder.ask().result(60) is False
         other = make_tiny_bundle(tmp_path / "other", seed=8, vocabulary="both", fields=FIELDS)
         push(other, cluster, NAME, replicas=0, skipped=int, written=int)
-        with pytest.raises(BundleRefusedError, match="is served as before"):
+        with raises(BundleRefusedError):
             holder.ask().result(60)
         assert holder.engine.search(SearchRequest(query="music")).hits
     push(bundle, cluster, NAME, shards=2, replicas=0, skipped=int, written=int)
@@ -212,14 +213,14 @@ def test_an_index_that_is_gone(bundle: Bundle, settings: Settings, cluster: Clus
     with warm(bundle, settings.model_copy(update={"opensearch_index": name})) as engine:
         other = push(bundle, cluster, name, shards=2, replicas=0, skipped=int, written=int).index
         cluster.client.indices.delete(index=index)
-        with pytest.raises(NotReadyError, match="lacks a part of the index"):
+        with raises(NotReadyError):
             engine.search(SearchRequest(query="music"))
-        with pytest.raises(NotReadyError, match=index):
+        with raises(NotReadyError):
             engine.require_ready()
         here = engine.parts.backends.cluster
         assert here is not None
         assert here.present_index() == other  # the cluster answers, but the index is no less lost
-        with pytest.raises(NotReadyError, match=index):
+        with raises(NotReadyError):
             engine.require_ready()
 
 
@@ -305,5 +306,5 @@ def test_the_command_serves_a_query_bundle(bundle: Bundle, settings: Settings, t
             assert len(httpx2.post(f"{url}/search", json={"query": "music"}, timeout=60).json()["hits"]) == 10
         finally:
             process.terminate()
-    with pytest.raises(BundleError, match="this is a query bundle"):
+    with raises(BundleError):
         Bundle.open(folder)

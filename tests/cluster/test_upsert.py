@@ -17,6 +17,7 @@ from lightretriever.artifacts.errors import BundleError, ClusterError, CorpusErr
 from tests.support.cluster import remove_indexes
 from tests.support.commands import run, summary_of
 from tests.support.upserted import COUNT, NEW, Upserted, counts
+from tests.support.wordings import raises
 
 NAME = f"upsert-{os.getpid()}"
 
@@ -74,9 +75,9 @@ def test_only_what_changed_is_encoded_and_written(kind: str, tmp_path: Path, clu
     done = place.delete(f"new\n{lines[0]['_id']}\nnobody\n")
     assert (done["deleted"], done["missing"]) == (2, 1)
     assert place.cluster.client.count(index=NAME)["count"] == COUNT
-    with pytest.raises(ClusterError, match="pushing it again would undo that"):
+    with raises(ClusterError):
         push(place.bundle, place.cluster, NAME, replicas=0, skipped=int, written=int)
-    with pytest.raises(ClusterError, match="--delete-old would remove what this bundle lacks"):
+    with raises(ClusterError):
         push(place.bundle, place.cluster, NAME, shards=2, replicas=0, delete_old=True, skipped=int, written=int)
     pushed = push(place.bundle, place.cluster, NAME, shards=2, replicas=0, skipped=int, written=int)
     assert pushed.before == pushed.changed == [place.live.index]
@@ -85,29 +86,26 @@ def test_only_what_changed_is_encoded_and_written(kind: str, tmp_path: Path, clu
 def test_what_can_not_be_written_is_told_before_anything_is(tmp_path: Path, cluster: Cluster) -> None:
     place = Place(tmp_path, cluster, "learned")
     lines = place.lines()
-    for changed, error, message in (
-        ({**NEW, "colour": "red"}, DocumentError, "fields.colour: no document of the bundle has such a field, only: "),
-        ({"_id": "new"}, CorpusError, '"text" is missing or null'),
-    ):
+    for changed, error in (({**NEW, "colour": "red"}, DocumentError), ({"_id": "new"}, CorpusError)):
         place.write([*lines, changed])
-        with pytest.raises(error, match=message):
+        with raises(error):
             place.upsert()
-    with pytest.raises(CorpusError, match="there is no id in it"):
+    with raises(CorpusError):
         place.delete("\n")
     assert not read_meta(cluster, place.live.index).live
     place.write([NEW])
     work = tmp_path / "work" / "backbone.json"
     begun = work.read_text()
-    work.write_text(begun.replace('"fingerprint": "', '"fingerprint": "other'))
-    with pytest.raises(ResumeError, match="begun with other inputs"):
+    work.write_text(begun.replace('"fingerprint": "', '"fingerprint": "other '))
+    with raises(ResumeError):
         place.upsert()
     work.write_text(begun)
     place.write(lines)
     run("index", place.recipe, "--overwrite", "--top-k", "5")
-    with pytest.raises(BundleError, match="Push this bundle, or give the recipe"):
+    with raises(BundleError):
         place.upsert()
     cluster.client.indices.put_mapping(index=place.live.index, body={"_meta": {}})
     for call in (place.upsert, partial(place.delete, "new\n")):
-        with pytest.raises(ClusterError, match="is of another format"):
+        with raises(ClusterError):
             call()
     assert cluster.client.count(index=NAME)["count"] == COUNT

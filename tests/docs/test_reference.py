@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from research.pages import reference
+from tests.support.wordings import raises
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -75,5 +76,5 @@ def test_check_names_page_and_remedy(
     assert reference.main(["--check"]) == 0
     assert (tmp_path / "docs" / "api.md").read_text().startswith(f"before\n{reference.PART.begin}\n## Routes\n")
     (tmp_path / "docs" / "cli.md").write_text("no markers")
-    with pytest.raises(ValueError, match="needs the lines"):
+    with raises(ValueError):
         reference.main([])

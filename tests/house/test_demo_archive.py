@@ -11,6 +11,7 @@ from lightretriever.artifacts.bundle.archive import unpack
 from lightretriever.artifacts.errors import BundleError
 
 from demo.pack import pack
+from tests.support.wordings import raises
 
 
 @pytest.fixture
@@ -70,7 +71,7 @@ def test_a_bad_member_leaves_everything_as_it_was(bundle: Path, tmp_path: Path, 
         tar.addfile(member("good"), io.BytesIO(b""))
         tar.addfile(bad)
     before = {path.name for path in tmp_path.iterdir()}
-    with pytest.raises(BundleError, match="not a plain file"):
+    with raises(BundleError):
         unpack(archive, target)
     assert contents(target) == contents(bundle)
     assert {path.name for path in tmp_path.iterdir()} == before
@@ -82,7 +83,7 @@ def test_a_truncated_archive_leaves_nothing(bundle: Path, tmp_path: Path) -> Non
     pack(bundle, archive)
     archive.write_bytes(archive.read_bytes()[:60_000])
     before = {path.name for path in tmp_path.iterdir()}
-    with pytest.raises(BundleError, match="not a whole archive"):
+    with raises(BundleError):
         unpack(archive, tmp_path / "bundle")
     assert {path.name for path in tmp_path.iterdir()} == before
 
@@ -92,6 +93,6 @@ def test_an_archive_without_a_file_leaves_the_folder(bundle: Path, tmp_path: Pat
     pack(bundle, archive)
     unpack(archive, target)
     tarfile.open(archive, "w:xz").close()
-    with pytest.raises(BundleError, match="there is no file in it"):
+    with raises(BundleError):
         unpack(archive, target)
     assert contents(target) == contents(bundle)

@@ -14,6 +14,7 @@ from lightretriever.artifacts.errors import BundleError, DiskError, JournalError
 from lightretriever.artifacts.live.journal import Journal, Record
 
 from tests.support.tiny import make_tiny_bundle
+from tests.support.wordings import raises
 
 SOON = 60.0
 
@@ -79,7 +80,7 @@ def test_readers_follow_writers(tiny_bundle: Bundle, tmp_path: Path) -> None:
         assert (one.sequence, two.sequence) == (5, 5)
         with one.writing(perf_counter() + SOON):
             one.drop(5)
-    with pytest.raises(JournalError, match="the journal has the changes 6 to 5, and the bundle those up to 0"):
+    with raises(JournalError):
         opened(tmp_path, tiny_bundle)
 
 
@@ -105,42 +106,42 @@ def test_damage_is_refused(tiny_bundle: Bundle, tmp_path: Path) -> None:
     content = file_of(tmp_path).read_bytes()
     vector = record(7).vector
     assert vector is not None
-    places = {
-        r"behind change 7\.": content.index(b"id-7"),
-        r"behind change 9\.": content.index('text": "ü9'.encode()),
-        r"behind change 7\. Restore the folder": content.index(vector.tobytes()) + 30,
-        r"\(file is not a database\)": 3,
-        r"in its header\.": content.index(b'"journal"'),
-    }
-    for message, place in places.items():
+    places = [
+        content.index(b"id-7"),
+        content.index('text": "ü9'.encode()),
+        content.index(vector.tobytes()) + 30,
+        3,  # what says that it is a database
+        content.index(b'"journal"'),
+    ]
+    for place in places:
         damaged = bytearray(content)
         damaged[place] ^= 1
         file_of(tmp_path).write_bytes(damaged)
-        with pytest.raises(JournalError, match=rf"journal\.sqlite: the journal is damaged {message}"):
+        with raises(JournalError):
             replayed(tmp_path, tiny_bundle)
     file_of(tmp_path).write_bytes(content[: len(content) // 2])
-    with pytest.raises(JournalError, match="the journal is damaged"):
+    with raises(JournalError):
         replayed(tmp_path, tiny_bundle)
 
 
 @pytest.mark.parametrize(
-    ("change", "where"),
+    "change",
     [
-        ("DELETE FROM changes WHERE sequence = 3", "behind change 2"),
-        ("DELETE FROM changes WHERE sequence = 5", "behind change 4"),
-        ("UPDATE changes SET sequence = 9 WHERE sequence = 5", "behind change 4"),
-        ("UPDATE changes SET impacts = '{}' WHERE sequence = 2", "behind change 1"),
-        ("DROP TABLE changes", "no such table"),
+        "DELETE FROM changes WHERE sequence = 3",
+        "DELETE FROM changes WHERE sequence = 5",
+        "UPDATE changes SET sequence = 9 WHERE sequence = 5",
+        "UPDATE changes SET impacts = '{}' WHERE sequence = 2",
+        "DROP TABLE changes",
     ],
 )
-def test_changes_of_others_are_refused(tiny_bundle: Bundle, tmp_path: Path, change: str, where: str) -> None:
+def test_changes_of_others_are_refused(tiny_bundle: Bundle, tmp_path: Path, change: str) -> None:
     with opened(tmp_path, tiny_bundle) as journal:
         append(journal, [0, 1, 2], [3, 4])
         with sqlite3.connect(file_of(tmp_path)) as other:
             other.execute(change)
         other.close()
         journal.sequence = 0
-        with pytest.raises(JournalError, match=where), journal.writing(perf_counter() + SOON):
+        with raises(JournalError), journal.writing(perf_counter() + SOON):
             pass
 
 
@@ -148,7 +149,7 @@ def test_a_journal_of_another_model_is_refused(tiny_bundle: Bundle, tmp_path: Pa
     other = make_tiny_bundle(tmp_path / "other", documents=20, dimension=8)
     with opened(tmp_path / "live", tiny_bundle):
         pass
-    with pytest.raises(JournalError, match="the journal's dimension is 16, the bundle's 8"):
+    with raises(JournalError):
         replayed(tmp_path / "live", other)
 
 
@@ -171,7 +172,7 @@ def test_one_writes_at_a_time(tiny_bundle: Bundle, tmp_path: Path) -> None:
 
 def test_a_folder_that_can_not_be_made_is_told(tiny_bundle: Bundle, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(DiskError, match="file can't be written"):
+    with raises(DiskError):
         Journal(tmp_path / "file", tiny_bundle.manifest)
 
 
@@ -179,6 +180,6 @@ def test_a_journal_inside_a_bundle_is_refused(tiny_bundle: Bundle, tmp_path: Pat
     """A bundle with other files can't be opened, so the service would not start again."""
     shutil.copytree(tiny_bundle.path, tmp_path / "bundle")
     for folder in (tmp_path / "bundle", tmp_path / "bundle" / "live", tmp_path / "bundle" / "a" / "b"):
-        with pytest.raises(BundleError, match=r"is inside the bundle .*bundle, which .*Choose a place outside of it"):
+        with raises(BundleError):
             Journal(folder, tiny_bundle.manifest)
     Bundle.open(tmp_path / "bundle")

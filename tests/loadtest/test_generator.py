@@ -14,6 +14,7 @@ from lightretriever.loadtest.counters import Counters, median_of
 from lightretriever.loadtest.generator import closed_loop, main, open_loop, run_loop
 
 from tests.loadtest.server import answer, serving
+from tests.support.wordings import raises
 
 
 def requests(url: str, count: int = 50) -> list[bytes]:
@@ -126,7 +127,7 @@ def test_loads_that_are_none_are_refused(rate: float, seconds: float, connection
 
 
 def test_no_queries_are_refused() -> None:
-    with pytest.raises(LoadError, match="no request"):
+    with raises(LoadError):
         run_loop(open_loop("http://127.0.0.1:1", [], rate=1, seconds=1))
 
 

@@ -12,6 +12,7 @@ from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.sparse.jvm import JavaObject, java_class
 
 from tests.lucene.support import Collection, named_query
+from tests.support.wordings import raises
 
 COMMON = ["the", "of", "a", "and", "retrieval", "retrieving", "index", "indexes", "vector", "vectors", "engine"]
 WORDS = [*COMMON, "quick", "fox", "running", "café", "naïve", "2021", "x-ray"]
@@ -88,18 +89,18 @@ def test_bm25_counts_ids_and_checks(texts: dict[str, str], words: WordIndex) -> 
 
 def test_bm25_refuses_what_is_wrong(words: WordIndex, tmp_path: Path) -> None:
     build = partial(build_word_index, tmp_path / "odd")
-    for call, message in (
-        (lambda: words.search("fox", 0), "k is 0"),
-        (lambda: words.search("fox", 1, k1=-1.0), "illegal k1 value"),
-        (lambda: words.search("fox", 1, b=1.5), "illegal b value"),
-        (lambda: words.search("\udfff", 1), "is not valid Unicode"),
-        (lambda: build(["a", "b"], ["one"]), "zip"),
-        (lambda: build(["a", "a"], ["one", "two"]), "document id 'a' was added 2 times"),
-        (lambda: build(["a"], ["\ud800"]), "the text of document 'a'"),
+    for call in (
+        lambda: words.search("fox", 0),
+        lambda: words.search("fox", 1, k1=-1.0),
+        lambda: words.search("fox", 1, b=1.5),
+        lambda: words.search("\udfff", 1),
+        lambda: build(["a", "b"], ["one"]),
+        lambda: build(["a", "a"], ["one", "two"]),
+        lambda: build(["a"], ["\ud800"]),
     ):
-        with pytest.raises(ValueError, match=message):
+        with raises(ValueError):
             call()
-    with pytest.raises(BundleError, match="odd can't be opened"):
+    with raises(BundleError):
         WordIndex.open(tmp_path / "odd")
     assert list(tmp_path.iterdir()) == []
 
@@ -111,5 +112,5 @@ def test_a_word_index_of_nothing(tmp_path: Path) -> None:
 
 
 def test_a_word_index_has_no_documents_to_give(words_path: Path) -> None:
-    with ImpactIndex.open(words_path) as wrong, pytest.raises(JavaError, match="document 3 has no value raw"):
+    with ImpactIndex.open(words_path) as wrong, raises(JavaError):
         wrong.documents(np.array([3]))

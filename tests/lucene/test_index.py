@@ -16,6 +16,7 @@ from lightretriever.artifacts.sparse.writer import ImpactIndexWriter
 from tests.lucene.support import Collection, named_query, rows
 from tests.support.disk import full_disk
 from tests.support.tampering import flip_bit
+from tests.support.wordings import raises
 
 Array = npt.NDArray[Any]
 
@@ -95,32 +96,32 @@ GOOD = rows({1: 1}, {2: 2})
 
 
 @pytest.mark.parametrize(
-    ("ids", "documents", "arrays", "message"),
+    ("ids", "documents", "arrays"),
     [
-        (["a"], [b"", b""], GOOD, "1 ids and 2 documents"),
-        (["a", "b"], [b"", b""], rows({1: 0}, {2: 2}), 'document "a": impact 0 is outside 1..65535'),
-        (["a", "b"], [b"", b""], rows({1: 65_536}, {2: 2}), 'document "a": impact 65536 is outside 1..65535'),
-        (["a", "b"], [b"", b""], rows({-1: 1}, {2: 2}), 'document "a": term -1 is outside 0..16777215'),
-        (["a", "b"], [b"", b""], rows({1 << 24: 1}, {2: 2}), "term 16777216 is outside"),
-        (["a", "b"], [b"", b""], (GOOD[0][1:], *GOOD[1:]), "indptr must be 3 numbers that rise from 0"),
-        (["a", "b"], [b"", b""], (np.array([0, 2, 1]), *GOOD[1:]), "indptr must be 3 numbers that rise"),
-        (["a", "b"], [b"", b""], (np.array([1, 1, 2]), *GOOD[1:]), "indptr must be 3 numbers that rise"),
-        (["a", "b"], [b"", b""], (np.array([0, 1, 3]), *GOOD[1:]), r"it is \[0 1 3\], with 2 terms and 2 impacts"),
-        (["a", "b"], [b"", b""], (GOOD[0], GOOD[1], GOOD[2][:1]), "2 terms and 1 impacts"),
-        (["a", "b"], [b"", b""], (GOOD[0], GOOD[1].astype(float), GOOD[2]), "terms must be integers of shape"),
-        (["a", "b"], [b"", b""], (GOOD[0], GOOD[1], GOOD[2][None]), r"impacts must be integers of shape \(n,\)"),
-        (["a", "b"], [b"", b""], (np.array([0, 0, 2]), np.array([3, 3]), GOOD[2]), "term 3 occurs twice"),
-        (["a", ""], [b"", b""], GOOD, "document id b'' has 0 bytes"),
-        (["a", "b" * 513], [b"", b""], GOOD, "has 513 bytes; it must have 1 to 512"),
-        (["a", "\ud800"], [b"", b""], GOOD, r"document id '\\ud800' is not valid Unicode"),
-        (["a", "b"], [b"", b"\xff"], GOOD, "not valid UTF-8"),
-        (["a", "b"], [b"", b"\xed\xa0\x80"], GOOD, "not valid UTF-8"),
-        (["a", "b"], [b"", bytes(MAX_DOCUMENT_BYTES + 1)], GOOD, "document b'b' has 67108865 bytes"),
-        (["a", "a"], [b"", b""], GOOD, "document id 'a' was added 2 times"),
+        (["a"], [b"", b""], GOOD),
+        (["a", "b"], [b"", b""], rows({1: 0}, {2: 2})),
+        (["a", "b"], [b"", b""], rows({1: 65_536}, {2: 2})),
+        (["a", "b"], [b"", b""], rows({-1: 1}, {2: 2})),
+        (["a", "b"], [b"", b""], rows({1 << 24: 1}, {2: 2})),
+        (["a", "b"], [b"", b""], (GOOD[0][1:], *GOOD[1:])),
+        (["a", "b"], [b"", b""], (np.array([0, 2, 1]), *GOOD[1:])),
+        (["a", "b"], [b"", b""], (np.array([1, 1, 2]), *GOOD[1:])),
+        (["a", "b"], [b"", b""], (np.array([0, 1, 3]), *GOOD[1:])),
+        (["a", "b"], [b"", b""], (GOOD[0], GOOD[1], GOOD[2][:1])),
+        (["a", "b"], [b"", b""], (GOOD[0], GOOD[1].astype(float), GOOD[2])),
+        (["a", "b"], [b"", b""], (GOOD[0], GOOD[1], GOOD[2][None])),
+        (["a", "b"], [b"", b""], (np.array([0, 0, 2]), np.array([3, 3]), GOOD[2])),
+        (["a", ""], [b"", b""], GOOD),
+        (["a", "b" * 513], [b"", b""], GOOD),
+        (["a", "\ud800"], [b"", b""], GOOD),
+        (["a", "b"], [b"", b"\xff"], GOOD),
+        (["a", "b"], [b"", b"\xed\xa0\x80"], GOOD),
+        (["a", "b"], [b"", bytes(MAX_DOCUMENT_BYTES + 1)], GOOD),
+        (["a", "a"], [b"", b""], GOOD),
     ],
 )
 def test_bad_batches_are_refused_without_a_trace(
-    tmp_path: Path, ids: list[str], documents: list[bytes], arrays: tuple[Array, Array, Array], message: str
+    tmp_path: Path, ids: list[str], documents: list[bytes], arrays: tuple[Array, Array, Array]
 ) -> None:
     path = tmp_path / "bad"
 
@@ -129,7 +130,7 @@ def test_bad_batches_are_refused_without_a_trace(
             writer.add(["before"], [b"before"], *rows({1: 1}))
             writer.add(ids, documents, *arrays)
 
-    with pytest.raises(ValueError, match=message):
+    with raises(ValueError):
         write()
     assert not path.exists()
 
@@ -153,23 +154,23 @@ def test_an_exception_rolls_back(tmp_path: Path) -> None:
 def test_nothing_can_be_read_before_the_end(tmp_path: Path) -> None:
     writer = ImpactIndexWriter(tmp_path / "early")
     writer.add(["a"], [b"a"], *rows({1: 1}))
-    with pytest.raises(BundleError, match="early can't be opened"):
+    with raises(BundleError):
         ImpactIndex.open(tmp_path / "early")
     writer.close()
     writer.close()
     writer.rollback()
     with ImpactIndex.open(tmp_path / "early") as index:
         assert index.count == 1
-    with pytest.raises(ValueError, match=r"The writer of .*early is closed"):
+    with raises(ValueError):
         writer.add(["b"], [b"b"], *rows({1: 1}))
 
 
 def test_a_directory_in_use_is_refused(tmp_path: Path) -> None:
     (tmp_path / "precious").write_text("stays")
-    with pytest.raises(BundleError, match=r"is not empty\. Remove it"):
+    with raises(BundleError):
         ImpactIndexWriter(tmp_path)
     assert (tmp_path / "precious").read_text() == "stays"
-    with pytest.raises(JavaError, match=r"Exists|NotDirectory|FileSystem"):
+    with raises(JavaError):
         ImpactIndexWriter(tmp_path / "precious")
 
 
@@ -182,7 +183,7 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path: Path) -> None:
                 text = noise.integers(33, 126, 100_000).astype(np.uint8).tobytes()
                 writer.add([str(number)], [text], *rows({1: 1}))
 
-    with full_disk(300_000), pytest.raises(JavaError, match="File too large"):
+    with full_disk(300_000), raises(JavaError):
         write()
     assert not (tmp_path / "full").exists()
 

@@ -6,6 +6,8 @@ import pytest
 from lightretriever.artifacts.errors import JavaError
 from lightretriever.artifacts.sparse.vocabulary import Language, words_of
 
+from tests.support.wordings import raises
+
 LANGUAGES: Final[tuple[Language, ...]] = get_args(Language)
 
 FORMS: dict[Language, tuple[str, str, str]] = {
@@ -132,10 +134,10 @@ def test_texts_are_read_one_by_one() -> None:
     assert words_of(["", "日", "本", " ", "wi-", "fi"], "german") == [[], ["日"], ["本"], [], ["wi"], ["fi"]]
     many = [f"Haus {number}" for number in range(3000)]
     assert words_of(many, "german") == [["haus", str(number)] for number in range(3000)]
-    with pytest.raises(ValueError, match=r"text '\\ud800' is not valid Unicode"):
+    with raises(ValueError):
         words_of(["\ud800"], "german")
 
 
 def test_a_language_without_an_analyzer_is_refused() -> None:
-    with pytest.raises((ValueError, JavaError), match="there is no analyzer for the language klingon"):
+    with raises((ValueError, JavaError)):
         words_of(["Qapla'"], "klingon")  # type: ignore[arg-type]

@@ -17,6 +17,7 @@ from lightretriever.artifacts.sparse.index import DocumentSet, ImpactIndex
 from lightretriever.artifacts.sparse.writer import ImpactIndexWriter
 
 from tests.lucene.support import Collection, Numbered, named, named_query, opened, query, random_collection
+from tests.support.wordings import raises
 
 NONE = np.array([], np.int64)
 
@@ -256,57 +257,41 @@ def test_scores_of_any_documents(numbered: Numbered, collection: Collection) -> 
     assert numbered.scores(terms, weights, NONE).shape == (0,)
 
 
-WEIGHTS = [
-    ([1], [np.nan], 1, "weights must be finite, and small enough for a float32 score; the largest is nan"),
-    ([1, 2], [1.0, -1e36], 1, "the largest is -1e[+]36"),
-    ([1], [1.0, 2.0], 1, r"weights must be floats of the terms' shape \(1,\)"),
-    ([1], [1], 1, "weights must be floats"),
-    ([1], [1.0], 0, "k is 0"),
-]
-
-
-@pytest.mark.parametrize(("terms", "weights", "k", "message"), WEIGHTS)
-def test_bad_queries_are_refused_by_lucene(
-    index: ImpactIndex, terms: list[int], weights: list[float], k: int, message: str
-) -> None:
-    with pytest.raises(ValueError, match=message):
+@pytest.mark.parametrize(
+    ("terms", "weights", "k"),
+    [([1], [np.nan], 1), ([1, 2], [1.0, -1e36], 1), ([1], [1.0, 2.0], 1), ([1], [1], 1), ([1], [1.0], 0)],
+)
+def test_bad_queries_are_refused_by_lucene(index: ImpactIndex, terms: list[int], weights: list[float], k: int) -> None:
+    with raises(ValueError):
         index.search([str(term) for term in terms], np.array(weights), k)
     if k > 0:
-        with pytest.raises(ValueError, match=message):
+        with raises(ValueError):
             index.scores([str(term) for term in terms], np.array(weights), np.array([0]))
 
 
-@pytest.mark.parametrize(
-    ("terms", "message"),
-    [
-        ([-1], "terms must be 0 to 2147483647; got -1"),
-        ([2**31], "got 2147483648"),
-        ([1.5], "terms must be integers of shape"),
-        ([[1]], r"terms must be integers of shape \(n,\); got int64 of shape \(1, 1\)"),
-    ],
-)
-def test_bad_ids_of_terms_are_refused(terms: list[float], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+@pytest.mark.parametrize("terms", [[-1], [2**31], [1.5], [[1]]])
+def test_bad_ids_of_terms_are_refused(terms: list[float]) -> None:
+    with raises(ValueError):
         weighted_ids(np.array(terms), np.ones(1))
 
 
 def test_a_term_that_is_no_unicode_is_refused(index: ImpactIndex) -> None:
-    with pytest.raises(ValueError, match=r"term '\\udc00' is not valid Unicode"):
+    with raises(ValueError):
         index.search(["\udc00"], np.ones(1, np.float32), 1)
-    with pytest.raises(ValueError, match=r"term '\\udc00' is not valid Unicode"):
+    with raises(ValueError):
         index.impacts(["\udc00"], np.array([0]))
 
 
 @pytest.mark.parametrize("ordinals", [[-1], [0, 1500], [2**40]])
 def test_bad_ordinals_are_refused(numbered: Numbered, ordinals: list[int]) -> None:
-    with pytest.raises(ValueError, match="ordinals must be integers"):
+    with raises(ValueError):
         numbered.lucene.documents(np.array(ordinals, np.float64))
     for call in (
         lambda: numbered.lucene.documents(np.array(ordinals)),
         lambda: numbered.lucene.scores(*named_query({1: 1.0}), np.array(ordinals)),
         lambda: numbered.lucene.impacts(["1"], np.array(ordinals)),
     ):
-        with pytest.raises(ValueError, match="ordinals must be 0 to 1499"):
+        with raises(ValueError):
             call()
 
 
@@ -348,7 +333,7 @@ def test_all_terms_of_many_documents(index: ImpactIndex, collection: Collection)
 def test_a_document_without_terms_and_one_that_is_not_there(tmp_path: Path) -> None:
     with opened(tmp_path / "index", {1: 5}, {}) as index:
         assert [list(part) for part in index.lucene.terms(1)] == [[], []]
-        with pytest.raises(ValueError, match="ordinals must be 0 to 1"):
+        with raises(ValueError):
             index.lucene.terms(2)
     with opened(tmp_path / "bare", {}) as index:
         assert [list(part) for part in index.lucene.terms(0)] == [[], []]
@@ -387,7 +372,7 @@ def test_closing_while_others_search_harms_nobody(written: Path, collection: Col
             closing.search(named(terms), weights, 10)
         closing.close()
         for answer in answers:
-            with pytest.raises(JavaError, match="the index is closed"):
+            with raises(JavaError):
                 answer.result()
 
 
@@ -403,5 +388,5 @@ def test_a_closed_index_says_so(written: Path) -> None:
         closed.ids,
         closed.check,
     ):
-        with pytest.raises(JavaError, match=r"^AlreadyClosedException: the index is closed"):
+        with raises(JavaError):
             call()

@@ -11,6 +11,8 @@ from lightretriever.artifacts.sparse.spelling import Spelling
 from lightretriever.artifacts.sparse.vocabulary import words_of
 from lightretriever.artifacts.sparse.writer import ImpactIndexWriter
 
+from tests.support.wordings import raises
+
 TEXTS = (
     "The bicycle's chain, a chain of 12 links; naïve cyclists oil it.",
     "Bicycles, chains and chairs: größere Räder",
@@ -119,25 +121,23 @@ def test_an_index_may_have_no_spellings(index: ImpactIndex, tmp_path: Path) -> N
 
 
 def test_a_word_that_is_no_unicode_is_refused(index: ImpactIndex) -> None:
-    with pytest.raises(ValueError, match="is not valid Unicode"):
+    with raises(ValueError):
         Spelling(index).corrections(["ab\udc00cd"])
 
 
 @pytest.mark.parametrize(
-    ("document", "message"),
+    "document",
     [
-        (b'{"_id": "a", "text": 3}', 'document "a": title and text must be texts'),
-        (b'{"_id": "a", "title": "b", "text": 0}', 'document "a": title and text must be texts'),
-        (b'{"_id": "a", "title": false, "text": "b"}', 'document "a": title and text must be texts'),
-        (b"[]", 'document "a": title and text must be texts'),
-        (b'{"_id"', 'document "a" is not JSON'),
+        b'{"_id": "a", "text": 3}',
+        b'{"_id": "a", "title": "b", "text": 0}',
+        b'{"_id": "a", "title": false, "text": "b"}',
+        b"[]",
+        b'{"_id"',
     ],
 )
-def test_a_document_without_a_text_is_refused_where_spellings_are_indexed(
-    tmp_path: Path, document: bytes, message: str
-) -> None:
+def test_a_document_without_a_text_is_refused_where_spellings_are_indexed(tmp_path: Path, document: bytes) -> None:
     rows = (np.array([0, 0]), np.empty(0, np.int32), np.empty(0, np.int32))
-    with pytest.raises(ValueError, match=message), ImpactIndexWriter(tmp_path / "bad", spellings=True) as writer:
+    with raises(ValueError), ImpactIndexWriter(tmp_path / "bad", spellings=True) as writer:
         writer.add(["a"], [document], *rows)
     assert not (tmp_path / "bad").exists()
 

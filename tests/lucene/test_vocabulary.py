@@ -14,6 +14,7 @@ from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from tests.support.tiny import tiny_documents, train_tokenizer
+from tests.support.wordings import raises
 
 TEXT = "🎵🎵 The wi-fi of 日本語, naïve 𝒳-ray running🦊foxes"
 TEXTS = st.lists(
@@ -50,7 +51,7 @@ def each(tokenizer: TextTokenizer) -> Iterator[Vocabulary]:
 
 
 def test_a_vocabulary_of_nothing_is_refused() -> None:
-    with pytest.raises(ValueError, match="a vocabulary has tokens, words, or both"):
+    with raises(ValueError):
         Vocabulary(None, None)
 
 

@@ -23,6 +23,7 @@ from research.quality.recorded import (
 from tests.artifacts.test_evaluate import QRELS, QUERIES, SYSTEMS, write_dataset
 from tests.support.searching import evaluate_bundle
 from tests.support.tiny import make_tiny_bundle
+from tests.support.wordings import raises
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +114,7 @@ def test_other_queries_are_refused_and_nothing_is_written(tmp_path: Path) -> Non
     file = tmp_path / "quality.json"
     record(file, [row("a", "toy", 0.5)], {"a": {"q1": 0.5}})
     before = file.read_bytes(), queries_file(file).read_bytes()
-    with pytest.raises(RecipeError, match="toy is recorded with 1 queries, these are 2, or others"):
+    with raises(RecipeError):
         record(file, [row("b", "toy", 0.5)], {"b": {"q1": 0.5, "q2": 0.5}})
     assert (file.read_bytes(), queries_file(file).read_bytes()) == before
 
@@ -135,7 +136,7 @@ def test_writers_at_the_same_time_lose_nothing(tmp_path: Path) -> None:
 def test_a_file_of_something_else_is_left_alone(tmp_path: Path, content: str) -> None:
     file = tmp_path / "quality.json"
     file.write_text(content)
-    with pytest.raises(RecipeError, match=r"quality\.json: .*written by research"):
+    with raises(RecipeError):
         record(file, [row("a", "toy", 0.5)], {})
     assert file.read_text() == content
 
@@ -143,7 +144,7 @@ def test_a_file_of_something_else_is_left_alone(tmp_path: Path, content: str) ->
 def test_damaged_values_of_single_queries_are_an_error(tmp_path: Path) -> None:
     file = tmp_path / "quality.json"
     queries_file(file).write_bytes(b"\x1f\x8bnot gzip")
-    with pytest.raises(RecipeError, match=r"quality\.queries\.json\.gz: can't be read"):
+    with raises(RecipeError):
         check_recording(file, "a")
 
 
@@ -157,7 +158,7 @@ def test_no_folder_gets_into_the_recorded_command() -> None:
 
 @pytest.mark.parametrize("name", ["", "bm25", "two words", "-x", "a/b", "ü\n"])
 def test_names_that_can_not_be_recorded(tmp_path: Path, name: str) -> None:
-    with pytest.raises(RecipeError, match="--system is"):
+    with raises(RecipeError):
         check_recording(tmp_path / "quality.json", name)
 
 

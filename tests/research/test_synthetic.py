@@ -5,6 +5,7 @@ import pytest
 from lightretriever.artifacts.bundle.batches import EncodedBatch, check_batch
 
 from research.speed.make_corpus import Sample, SyntheticCorpus
+from tests.support.wordings import raises
 
 VOCABULARY, DIMENSION, TOPICS, EACH = 300, 12, 5, 40
 
@@ -135,5 +136,5 @@ def test_a_sample_is_cut_like_a_bundle() -> None:
 def test_no_documents_are_refused() -> None:
     none = np.zeros(1, np.int64)
     nothing = Sample([], np.empty((0, 3), np.float32), none, np.empty(0, np.int32), np.empty(0, np.uint16))
-    with pytest.raises(ValueError, match="no documents"):
+    with raises(ValueError):
         SyntheticCorpus(nothing)

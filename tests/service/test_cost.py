@@ -20,6 +20,7 @@ from lightretriever.service.settings import Settings
 from tests.service.live import live, warm
 from tests.support.legs import GatedLeg
 from tests.support.waiting import wait_until
+from tests.support.wordings import raises
 
 DEFAULTS = Settings()
 LONG = "word " * 2_000  # 10,000 characters
@@ -73,9 +74,9 @@ def test_texts_cost_their_length() -> None:
 def test_heavy_requests_share_what_they_may_cost() -> None:
     admission = Admission(2, 8, 20)
     with admission.enter_heavy(12), admission.enter_heavy(8):
-        with pytest.raises(OverloadedError, match=r"as much as 9 usual .* as much as 20"), admission.enter_heavy(9):
+        with raises(OverloadedError), admission.enter_heavy(9):
             pass
-        with pytest.raises(TooCostlyError, match="as much as 21 usual searches, at most 20"), admission.enter_heavy(21):
+        with raises(TooCostlyError), admission.enter_heavy(21):
             pass
         admission.check()  # others have their own places
     assert admission.heavy == admission.taken == 0

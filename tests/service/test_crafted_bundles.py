@@ -13,6 +13,7 @@ from lightretriever.artifacts.errors import BundleError
 from tests.service.conftest import SETTINGS
 from tests.service.live import client_of
 from tests.support.tampering import copy_of, edit_manifest, resign
+from tests.support.wordings import raises
 
 
 def not_finite(bundle: Path, value: float) -> None:
@@ -67,7 +68,7 @@ def test_long_texts_of_a_manifest_are_refused(
 ) -> None:
     bundle = copy_of(tiny_bundle.path, tmp_path)
     edit_manifest(bundle, edit)
-    with pytest.raises(BundleError, match="at most 10000 characters") as caught:
+    with raises(BundleError) as caught:
         Bundle.open(bundle)
     assert len(str(caught.value)) < 1_000
     assert verify_bundle(bundle)

@@ -12,6 +12,8 @@ from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.search.encoder import QueryEncoder
 from tokenizers import Tokenizer, models, pre_tokenizers
 
+from tests.support.wordings import raises
+
 ROWS = np.array([[3, 4], [0, 2], [0, -2], [1, 0]], np.float32)
 
 
@@ -51,9 +53,9 @@ def test_many_tokens_are_counted_like_few(encoder: QueryEncoder) -> None:
 
 def test_errors_of_both_legs_name_the_field_and_the_text(encoder: QueryEncoder) -> None:
     for dense in (True, False):
-        with pytest.raises(NoTokensError, match="no known token") as no_tokens:
+        with raises(NoTokensError) as no_tokens:
             encoder.encode("ABC xyz", "task", StageClock(), dense=dense, field="text")
-    with pytest.raises(NoDirectionError, match="mode 'sparse'") as no_direction:
+    with raises(NoDirectionError) as no_direction:
         encoder.encode("ud", "task", StageClock())
     (error,) = no_tokens.value.within("searches.4").errors
     assert (error.field, error.value) == ("searches.4.text", "ABC xyz")
@@ -136,7 +138,7 @@ def test_a_text_needs_a_token_of_one_of_two_tokenizers(apart: QueryEncoder) -> N
         with pytest.raises(NoTokensError) as no_tokens:
             apart.encode(texts[0], "task", StageClock(), extra_terms=texts[1])
         assert [error.field for error in no_tokens.value.errors] == [field]
-    with pytest.raises(NoTokensError, match="take away every token"):
+    with raises(NoTokensError):
         apart.encode("m x", "task", StageClock(), extra_terms=[("x", -1.0), ("m", -1.0)])
     with pytest.raises(NoTokensError) as no_tokens:
         apart.encode_batch(["m", "z"], "task", StageClock())
@@ -163,5 +165,5 @@ def test_each_leg_goes_on_without_what_it_lacks(of_words: QueryEncoder) -> None:
     assert stop.terms == ["mu"]
     unknown = of_words.encode("xyz", "task", StageClock())
     assert (unknown.terms, unknown.dense) == (["xyz"], None)
-    with pytest.raises(NoTokensError, match="no word and no known token"):
+    with raises(NoTokensError):
         of_words.encode("the of", "task", StageClock(), dense=False)

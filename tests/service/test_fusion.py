@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from lightretriever.service.schemas import Normalization
 from lightretriever.service.search.fusion import FLOOR, CandidateTable, Fused, align, fuse_linear, fuse_rrf
 
+from tests.support.wordings import raises
+
 Leg = tuple[np.ndarray, np.ndarray]
 
 NOTHING: Leg = (np.empty(0, np.int64), np.empty(0, np.float32))
@@ -216,29 +218,22 @@ ONE = (np.array([1]), np.array([1.0]))
 @pytest.mark.parametrize("weights", [(0.0, 0.0), (-1.0, 1.0), (np.nan, 1.0), (np.inf, 1.0), (1.0,), (1.0, 1.0, 1.0)])
 @pytest.mark.parametrize("fusion", [fuse_linear, fuse_rrf])
 def test_bad_weights_are_refused(fusion: Callable[..., object], weights: tuple[float, ...]) -> None:
-    with pytest.raises(ValueError, match="weights"):
+    with raises(ValueError):
         fusion(align([ONE, ONE]), weights)
 
 
 @pytest.mark.parametrize("constant", [-1.0, np.nan, np.inf])
 def test_bad_rank_constants_are_refused(constant: float) -> None:
-    with pytest.raises(ValueError, match="rank constant"):
+    with raises(ValueError):
         fuse_rrf(align([ONE]), (1.0,), constant)
 
 
-@pytest.mark.parametrize(
-    ("ordinals", "scores", "message"),
-    [
-        ([1, 2], [1.0], "2 ordinals, but 1 scores"),
-        ([1, 1], [1.0, 2.0], "more than once"),
-        ([1], [np.nan], "not finite"),
-    ],
-)
-def test_broken_legs_are_refused(ordinals: list[int], scores: list[float], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+@pytest.mark.parametrize(("ordinals", "scores"), [([1, 2], [1.0]), ([1, 1], [1.0, 2.0]), ([1], [np.nan])])
+def test_broken_legs_are_refused(ordinals: list[int], scores: list[float]) -> None:
+    with raises(ValueError):
         align([(np.array(ordinals), np.array(scores))])
 
 
 def test_a_score_of_the_other_leg_is_finite() -> None:
-    with pytest.raises(ValueError, match="not finite"):
+    with raises(ValueError):
         align([ONE, (np.array([2]), np.array([1.0]))]).fill(0, np.array([np.inf]))

@@ -20,6 +20,7 @@ from tests.service.live import client_of, warm
 from tests.support.asking import ask, ids
 from tests.support.keys import keys_file
 from tests.support.tiny import make_tiny_bundle, tiny_documents
+from tests.support.wordings import raises
 from tests.support.written import ENTRIES, opened
 
 FIELDS: dict[str, FieldKind] = {"source": "keyword", "year": "number", "day": "date"}
@@ -165,6 +166,6 @@ def test_no_further_range_is_counted_after_the_deadline(engine: SearchEngine, mo
         "lightretriever.service.search.answer.perf_counter", lambda: perf_counter() + 86_400 * len(looked)
     )
     asked = {"sort": {"field": "year"}, "facet_ranges": {"year": [2000, 2010]}}
-    with pytest.raises(DeadlineError, match=r"no time left to count the facets within 60000 ms"):
+    with raises(DeadlineError):
         engine.search(SearchRequest.model_validate(asked))
     assert len(looked) == 1

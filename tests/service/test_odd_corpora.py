@@ -24,6 +24,7 @@ from lightretriever.service.settings import Settings
 from tests.service.live import warm
 from tests.service.test_swap import flip
 from tests.support.tiny import TinyDocument, english_tokenizer, make_tiny_bundle
+from tests.support.wordings import raises
 
 SETTINGS: Final = Settings(deadline_ms=60_000, warm_up_queries=12, watch_s=0)
 KHMER: Final = "ភាសាខ្មែរ"
@@ -189,7 +190,7 @@ def test_spelling_leaves_what_it_does_not_know(of_words: SearchEngine) -> None:
 def test_a_corpus_without_spellings_says_so(tmp_path: Path) -> None:
     with SearchEngine.open(odd_bundle(tmp_path / "bundle", CORPORA["all unknown"])) as engine:
         assert engine.parts.backends.spellings is None
-        with pytest.raises(InvalidRequestError, match="its documents have no words that are written with spaces"):
+        with raises(InvalidRequestError):
             engine.search(SearchRequest(query="musik", spelling="auto"))
 
 

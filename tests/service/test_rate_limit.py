@@ -16,6 +16,7 @@ from lightretriever.service.settings import Settings
 from tests.service.process import Server
 from tests.service.test_keys import bearer
 from tests.support.keys import keys_file
+from tests.support.wordings import raises
 
 SLOW = Settings(deadline_ms=60_000, warm_up_queries=1, watch_s=0, rate_limit_per_s=0.001, rate_limit_burst=3)
 BODY = {"query": "music"}
@@ -25,7 +26,7 @@ def test_a_burst_then_the_rate_then_a_burst_again() -> None:
     limit = RateLimit(2.0, 3)
     for _ in range(3):
         limit.take(("key", "a"), 100.0)
-    with pytest.raises(RateLimitedError, match="2 requests a second are allowed, and 3 at once"):
+    with raises(RateLimitedError):
         limit.take(("key", "a"), 100.0)
     limit.take(("key", "b"), 100.0)  # another caller has a bucket of their own
     with pytest.raises(RateLimitedError):
@@ -106,7 +107,7 @@ def test_what_a_request_costs_beyond_one_is_owed() -> None:
     caller: Caller = ("key", "a")
     limit.take(caller, 0.0)
     limit.take(caller, 0.0, cost=9, passed=True)  # 3 - 1 - 9 = -7
-    with pytest.raises(RateLimitedError, match="Try again in 4 s"):
+    with raises(RateLimitedError):
         limit.take(caller, 0.0)
     with pytest.raises(RateLimitedError):
         limit.take(caller, 3.9)

@@ -28,6 +28,7 @@ from tests.service.conftest import SETTINGS
 from tests.service.test_swap import flip, reload
 from tests.support.tiny import TinyDocument, make_tiny_bundle
 from tests.support.waiting import wait_until
+from tests.support.wordings import raises
 
 Answer = Callable[[dict[str, Any]], tuple[int, Any]]
 KEY, NAME = "rerank-key", "BAAI/bge-reranker-base"
@@ -164,7 +165,7 @@ def test_a_model_that_fails_is_named_and_the_order_stays(
     after = search(engine_with_model)
     assert after.degraded == ["rerank"]
     assert after.hits == before.hits
-    with pytest.raises(SearchFailedError, match="reranking model"):
+    with raises(SearchFailedError):
         search(engine_with_model, allow_partial=False)
 
 
@@ -174,7 +175,7 @@ def test_a_late_model_is_not_waited_for(engine_with_model: SearchEngine, model: 
     assert found.degraded == ["rerank"]
     assert found.hits
     assert b'lightretriever_degraded_total{leg="rerank",reason="late"} 1.0' in engine_with_model.metrics.text()
-    with pytest.raises(DeadlineError, match="was too late"):
+    with raises(DeadlineError):
         search(engine_with_model, deadline_ms=1500, allow_partial=False)
 
 
@@ -230,7 +231,7 @@ def test_a_redirect_is_not_followed_with_the_key(engine_with_model: SearchEngine
 @pytest.mark.parametrize("url", ["http://user:s3cret@host/rerank", "ftp://host/rerank", "http://", "http:///rerank"])
 def test_an_address_without_secrets_is_needed(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LIGHTRETRIEVER_RERANK_URL", url)
-    with pytest.raises(SettingsError, match="rerank_url") as refused:
+    with raises(SettingsError) as refused:
         load_settings()
     assert "s3cret" not in str(refused.value)
 
@@ -238,7 +239,7 @@ def test_an_address_without_secrets_is_needed(url: str, monkeypatch: pytest.Monk
 def test_sorting_and_diversity_are_not_reranked(engine_with_model: SearchEngine, model: Model) -> None:
     search(engine_with_model, diversity=0.5)
     assert not model.asked
-    with pytest.raises(InvalidRequestError, match="leave one of them out"):
+    with raises(InvalidRequestError):
         search(engine_with_model, diversity=0.5, rerank=True)
 
 

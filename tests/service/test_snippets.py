@@ -20,6 +20,8 @@ from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.search.snippets import LONGEST_READ, Snippets
 from lightretriever.service.search.words import WORD
 
+from tests.support.wordings import raises
+
 WORDS = ["music", "player", "terminal", "search", "a", "the", "plays", "Übergröße", "日本", "x", "İ", "🎵"]
 TEXTS = st.lists(st.sampled_from([*WORDS, "of", "engine", "(music)", "Music,", "\n"]), max_size=60).map(" ".join)
 
@@ -257,6 +259,6 @@ def test_no_further_hits_are_begun_after_the_deadline(engine: SearchEngine, monk
         "lightretriever.service.search.answer.perf_counter", lambda: perf_counter() + 86_400 * len(texts)
     )
     asked = {"query": "music", "k": 20, "snippets": {"fields": ["title", "text"]}}
-    with pytest.raises(DeadlineError, match=r"no time left to make the snippets within 60000 ms"):
+    with raises(DeadlineError):
         engine.search(SearchRequest.model_validate(asked))
     assert len(texts) == 20

@@ -32,7 +32,6 @@ _TMP = rf"{re.escape(os.path.realpath(tempfile.gettempdir()))}/"
 _NAMED = (
     (re.compile(rf"{_TMP}pytest-of-[^/]+/pytest-[^/]+/(popen-gw\d+/)?[^/\s'\":;,]+"), "TMP"),
     (re.compile(re.escape(sys.executable)), "PYTHON"),
-    (re.compile(re.escape(str(ROOT))), "ROOT"),
     (re.compile(r"(?<=127\.0\.0\.1:|localhost:)\d+"), "PORT"),
     (re.compile(r"\b(?=\d*[a-f])[0-9a-f]{12,64}\b"), "HASH"),
     (re.compile(rf"(?<=-){os.getpid()}\b"), "PID"),
