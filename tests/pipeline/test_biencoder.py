@@ -18,6 +18,7 @@ from transformers import AutoTokenizer
 from tests.support.biencoder import save_biencoder
 from tests.support.tampering import edit_json
 from tests.support.tiny import tiny_documents
+from tests.support.wordings import raises
 
 TEXTS = [document.full_text for document in tiny_documents(30)]
 
@@ -65,7 +66,7 @@ def test_a_pooling_that_leaves_the_prompt_out_leaves_it_out_of_tokens(
 
 def test_a_folder_without_pooling_is_refused(tmp_path: Path) -> None:
     path = save_biencoder(tmp_path / "bi", pooling=None)
-    with pytest.raises(ModelError, match=r"a vector for each token and none for a text.*ColBERT\) is not supported"):
+    with raises(ModelError):
         load_biencoder(str(path), device="cpu")
 
 
@@ -84,7 +85,7 @@ def test_code_of_a_model_is_not_run_and_no_advice_is_given_to_run_it(
     else:
         own = {"AutoConfig": "own.Config", "AutoModel": "own.Model"}
         edit_json(path / "config.json", model_type="own", auto_map=own)
-    with pytest.raises(ModelError, match="it needs code of its own, which is never run") as caught:
+    with raises(ModelError) as caught:
         load_biencoder(str(path), device="cpu")
     assert "trust_remote_code" not in str(caught.value)
     assert not ran.exists()
@@ -101,7 +102,7 @@ def test_another_tokenizer_is_noticed(encoder: BiEncoder) -> None:
     other = Tokenizer.from_buffer(encoder.tokenizer_json)
     other.normalizer = normalizers.Lowercase()  # keeps accents, which the encoder's own takes off
     strange = replace(encoder, tokenizer=TextTokenizer(other, content=other.to_str().encode()))
-    with pytest.raises(ModelError, match=r"the text 'music façade' has, from token 1 on,"):
+    with raises(ModelError):
         strange.check_tokens(["music", "music façade"])
 
 
@@ -148,7 +149,7 @@ def test_a_vocabulary_is_compared_with_the_embedding(encoder_folder: Path, tmp_p
             fast.add_tokens([AddedToken("zyx", special=special), AddedToken("zyz", special=special)])
             fast.save_pretrained(place)
         if not special:
-            with pytest.raises(ModelError, match=r"has 2 tokens beyond the \d+ rows .*, such as 'zyx' with the id \d+"):
+            with raises(ModelError):
                 load_biencoder(str(place), device="cpu")
             continue
         encoder = load_biencoder(str(place), device="cpu")
@@ -164,11 +165,11 @@ def test_a_frame_beyond_the_embedding_is_refused(encoder_folder: Path, tmp_path:
     fast = AutoTokenizer.from_pretrained(place)
     fast.add_special_tokens({"pad_token": "<padding>"})
     fast.save_pretrained(place)
-    with pytest.raises(ModelError, match="such as '<padding>' with the id"):
+    with raises(ModelError):
         load_biencoder(str(place), device="cpu")
 
 
 def test_what_is_no_bi_encoder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ModelError, match="the bi-encoder can't be loaded"):
+    with raises(ModelError):
         load_biencoder(str(tmp_path / "empty"))

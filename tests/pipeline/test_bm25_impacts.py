@@ -20,6 +20,7 @@ from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from tests.support.tiny import train_tokenizer
+from tests.support.wordings import raises
 
 WORDS = Vocabulary(None, "english")
 NAMES = [f"w{number}" for number in range(40)]
@@ -209,13 +210,13 @@ def test_unknown_tokens_are_no_evidence() -> None:
     encoders = [counted(texts, Vocabulary(tokenizer, None)) for texts in (plain, odd)]
     assert encoders[0].mean_length == encoders[1].mean_length == 2.5
     assert rows_of(encoders[1], odd) == rows_of(encoders[0], plain)
-    with pytest.raises(CorpusError, match="No document has a term of the vocabulary"):
+    with raises(CorpusError):
         counted(["🎉"], Vocabulary(tokenizer, None))
 
 
 @pytest.mark.parametrize("texts", [[], ["", ""], ["the", "of"]])
 def test_a_corpus_without_terms_is_refused(texts: list[str]) -> None:
-    with pytest.raises(CorpusError, match="No document has a term of the vocabulary"):
+    with raises(CorpusError):
         counted(texts)
 
 

@@ -48,6 +48,7 @@ from tests.support.commands import run
 from tests.support.judged import write_queries
 from tests.support.recipes import change
 from tests.support.tiny import tiny_documents
+from tests.support.wordings import raises
 
 COUNT = 120
 CPU = torch.device("cpu")
@@ -157,7 +158,7 @@ def test_given_vectors_are_used_as_they_are(recipe: Path, tmp_path: Path, vector
     np.testing.assert_array_equal(dense[7], dense[8])
     vectors[7] = vectors[9]
     np.save(tmp_path / "vectors.npy", vectors)
-    with pytest.raises(ResumeError, match=r"vectors_sha256: .*Let distil\.vectors have the vectors of this corpus"):
+    with raises(ResumeError):
         run("index", recipe)
     run("encode", recipe)
     dense = TextStore(tmp_path / "work" / "encode").whole().dense
@@ -173,40 +174,25 @@ def save_a_part(file: Path, vectors: Vectors) -> None:
 
 
 @pytest.mark.parametrize(
-    ("write", "message"),
+    "write",
     [
-        (
-            lambda file, v: np.save(file, v[1:]),
-            r"is float32 of shape \(119, 32\), expected float16 or float32 of shape",
-        ),
-        (lambda file, v: np.save(file, v.astype(float)), r"is float64 .* saved as vectors\.astype\(numpy\.float32\)"),
-        (
-            lambda file, v: np.save(file, v[::-1]),
-            r'\d+ of \d+ compared rows .* is row 0, document "music", with a cosine',
-        ),
-        (
-            lambda file, v: np.save(file, np.concatenate([v[:20], v[-1:], v[20:-1]])),
-            r"The first .* is row [234]\d, doc",
-        ),
-        (
-            lambda file, v: np.save(file, np.concatenate([v[:-10], -v[-10:]])),
-            r"The first of them is row 11\d, document",
-        ),
-        (lambda file, v: np.save(file, v * (np.arange(COUNT) != 1)[:, None]), r'document "editor" has the norm 0'),
-        (
-            lambda file, v: file.write_bytes(pickle.dumps(v)),
-            r"a pickle, which may run code and is never loaded: save one",
-        ),
-        (lambda file, v: save_a_part(file, v), r"can't be read as \.npy"),
-        (lambda file, v: file.mkdir(), r"can't be read as \.npy: .*Is a directory"),
+        lambda file, v: np.save(file, v[1:]),
+        lambda file, v: np.save(file, v.astype(float)),
+        lambda file, v: np.save(file, v[::-1]),
+        lambda file, v: np.save(file, np.concatenate([v[:20], v[-1:], v[20:-1]])),
+        lambda file, v: np.save(file, np.concatenate([v[:-10], -v[-10:]])),
+        lambda file, v: np.save(file, v * (np.arange(COUNT) != 1)[:, None]),
+        lambda file, v: file.write_bytes(pickle.dumps(v)),
+        lambda file, v: save_a_part(file, v),
+        lambda file, v: file.mkdir(),
     ],
 )
 def test_vectors_that_do_not_fit_are_refused(
-    recipe: Path, tmp_path: Path, vectors: Vectors, write: Callable[[Path, Vectors], object], message: str
+    recipe: Path, tmp_path: Path, vectors: Vectors, write: Callable[[Path, Vectors], object]
 ) -> None:
     write(tmp_path / "vectors.npy", vectors)
     change(recipe, {"distil.vectors": str(tmp_path / "vectors.npy")})
-    with pytest.raises(LightRetrieverError, match=message) as raised:
+    with raises(LightRetrieverError) as raised:
         run("encode", recipe)
     assert "allow_pickle" not in str(raised.value)
 
@@ -228,15 +214,15 @@ def test_ids_in_another_order_are_refused(recipe: Path, tmp_path: Path, vectors:
     ids = [document.id for document in tiny_documents(COUNT)]
     change(recipe, {"distil.vectors": str(tmp_path / "vectors.npy"), "distil.ids": str(tmp_path / "vectors.ids")})
     swapped = [ids[1], ids[0], *ids[2:]]
-    for wrong, message in (
-        (swapped, "line 1 of .* has 'editor' where the corpus has \"music\""),
-        (ids[:-1], "line 120 of .* has 'nothing'"),
-        ([*ids, "one more"], "has 121 ids, the corpus 120 documents"),
-        ([*ids[:2], "x" * 600], r"vectors\.ids, line 3: .* at most 512 bytes .* Mend the line"),
-        ([], "there is no id in it"),
+    for wrong in (
+        swapped,
+        ids[:-1],
+        [*ids, "one more"],
+        [*ids[:2], "x" * 600],
+        [],
     ):
         (tmp_path / "vectors.ids").write_text("".join(f"{one}\n" for one in wrong))
-        with pytest.raises(LightRetrieverError, match=message):
+        with raises(LightRetrieverError):
             run("encode", recipe)
 
 
@@ -270,19 +256,17 @@ def finished(tmp_path_factory: pytest.TempPathFactory, encoder_folder: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "message"),
+    ("key", "value"),
     [
-        ("tasks.search", "find: ", r"instruction: '' there, 'find: ' now.*delete .*/work/tables/search, which is made"),
-        ("encode.top_k", 3, r"top_k: None there, 3 now\)\. .*or delete .*/work/encode, which is made again"),
+        ("tasks.search", "find: "),
+        ("encode.top_k", 3),
     ],
 )
-def test_a_work_directory_of_another_recipe_is_refused(
-    finished: Path, tmp_path: Path, key: str, value: object, message: str
-) -> None:
+def test_a_work_directory_of_another_recipe_is_refused(finished: Path, tmp_path: Path, key: str, value: object) -> None:
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(finished.read_text())
     change(recipe, {key: value})
-    with pytest.raises(ResumeError, match=message):
+    with raises(ResumeError):
         run("table", recipe)
 
 
@@ -296,9 +280,7 @@ def test_other_settings_of_the_fit_fit_the_table_again_and_nothing_is_encoded(
     copied = Path(shutil.copytree(finished.parent, tmp_path / "copied"))
     recipe = copied / "recipe.yaml"
     change(recipe, {"work": str(copied / "work"), "output": str(copied / "bundle"), key: value})
-    other = key.removeprefix("distil.") if key == "distil.queries" else "settings"
-    message = rf"was made of other {other} than there are now\. Run `lightretriever distil-table`"
-    with pytest.raises(ResumeError, match=message):
+    with raises(ResumeError):
         run("index", recipe)
     encoded = {file: file.stat().st_mtime_ns for file in (copied / "work" / "encode").glob("run-*/*")}
     table = copied / "work" / "tables" / "search" / "table.npy"
@@ -310,24 +292,24 @@ def test_other_settings_of_the_fit_fit_the_table_again_and_nothing_is_encoded(
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "message"),
+    ("key", "value"),
     [
-        ("model.adapter", "some/adapter", "model.adapter can't be set beside distil"),
-        ("encode.max_length", 64, "encode.max_length can't be set beside distil"),
-        ("distil.batch_size", 1, "distil.batch_size: Input should be greater"),
-        ("distil.sentences", -1, "distil.sentences"),
-        ("index.dimension", 64, "index.dimension is 64, but the vectors of tiny-bi have 32 values"),
+        ("model.adapter", "some/adapter"),
+        ("encode.max_length", 64),
+        ("distil.batch_size", 1),
+        ("distil.sentences", -1),
+        ("index.dimension", 64),
     ],
 )
-def test_mistakes_in_a_recipe_are_named(recipe: Path, key: str, value: object, message: str) -> None:
+def test_mistakes_in_a_recipe_are_named(recipe: Path, key: str, value: object) -> None:
     change(recipe, {key: value})
-    with pytest.raises(RecipeError, match=message):
+    with raises(RecipeError):
         run("distil-table", recipe)
 
 
 def test_distil_table_needs_a_bi_encoder(recipe: Path, tmp_path: Path) -> None:
     change(recipe, {"model.path": str(tmp_path)}, without="distil")
-    with pytest.raises(RecipeError, match="is no folder of sentence-transformers"):
+    with raises(RecipeError):
         run("distil-table", recipe)
 
 
@@ -413,7 +395,7 @@ def test_a_corpus_of_nothing_else_can_not_be_fitted_to(recipe: Path, tmp_path: P
     lines = [json.dumps({"_id": f"k{number}", "title": "ខ្មែរ", "text": "漢" * number}) for number in range(3)]
     (tmp_path / "corpus.jsonl").write_text("\n".join(lines) + "\n")
     run_encode(loaded, alone(encoder))
-    with pytest.raises(RecipeError, match="None of the 3 documents and 0 other texts has a token that tiny-bi knows"):
+    with raises(RecipeError):
         DistilTexts.of(loaded, settings, encoder)
     with_queries = settings.model_copy(update={"queries": [tmp_path / "queries.jsonl"]})
     given = DistilTexts.of(loaded, with_queries, encoder)
@@ -495,9 +477,9 @@ def test_teacher_vectors_are_kept_and_checked(encoder: BiEncoder, tmp_path: Path
     np.testing.assert_array_equal((fewer == 1).all(axis=1), [False] + [True] * (len(QUERIES) - 1))
     (file,) = (tmp_path / "teacher").glob("run-*/dense")
     os.truncate(file, 100)
-    with pytest.raises(ResumeError, match=r"run-.*/dense: can't be read: .*Delete .*/run-.*, and run the same command"):
+    with raises(ResumeError):
         teacher_vectors(encoder, QUERIES, "", tmp_path / "teacher")
-    with pytest.raises(ResumeError, match="instruction: '' there, 'find' now"):
+    with raises(ResumeError):
         teacher_vectors(encoder, QUERIES, "find", tmp_path / "teacher")
 
 

@@ -37,6 +37,7 @@ from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 from tests.faults.builds import files
 from tests.support.disk import full_disk
 from tests.support.tiny import tiny_documents, train_tokenizer
+from tests.support.wordings import raises
 
 ENGLISH = Vocabulary(None, "english")
 LINES = [
@@ -136,7 +137,7 @@ def test_processes_that_share_a_folder_have_the_same_columns(tmp_path: Path) -> 
 def test_a_damaged_column_is_named(tmp_path: Path, name: str, size: int) -> None:
     encoded = EncodedCorpus.of(write(tmp_path, LINES), tmp_path / "encoded")
     os.truncate(encoded.folder / name, size)
-    with pytest.raises(ResumeError, match=rf"{name}: can't be read: .*Delete .* and run the same command again"):
+    with raises(ResumeError):
         EncodedCorpus.open(encoded.folder)
 
 
@@ -181,8 +182,8 @@ def test_where_files_have_one_name_each_columns_are_copied(
 
 
 def test_bad_lines_and_empty_corpora_leave_nothing(tmp_path: Path) -> None:
-    for lines, message in (([*LINES, LINES[3]], "was already used in line 4"), ([], "there is no document in it")):
-        with pytest.raises(CorpusError, match=message):
+    for lines in ([*LINES, LINES[3]], []):
+        with raises(CorpusError):
             EncodedCorpus.of(write(tmp_path, lines), tmp_path / "encoded")
         assert list((tmp_path / "encoded").iterdir()) == []
 
@@ -215,7 +216,7 @@ def test_texts_of_several_runs_are_one_and_end_with_the_bytes_of_one_run(tmp_pat
     texts = text_digests([f"text {number}" for number in range(11)])
     corpus = np.concatenate([texts[3:], texts[:3], texts[5:6]])
     grown, fresh = (TextStore.begin(tmp_path / name, PLAN) for name in ("grown", "fresh"))
-    with pytest.raises(ResumeError, match="the corpus is not encoded to its end"):
+    with raises(ResumeError):
         grown.places()
     add(grown, texts[:4], texts[4:5])
     add(grown, texts[5:8])
@@ -224,7 +225,7 @@ def test_texts_of_several_runs_are_one_and_end_with_the_bytes_of_one_run(tmp_pat
     grown.finish(corpus, {"of": 1}, skipped=2, part=Part(1, 2))
     assert (grown.documents, grown.skipped, grown.missing_shards()) == ({"of": 1}, 2, [1, 2])
     assert list(map(str, grown.missing_parts())) == ["1/2", "2/2"]
-    with pytest.raises(ResumeError, match=r"2 of 4 shards .* Run `encode --part 1/2` and `encode --part 2/2`"):
+    with raises(ResumeError):
         grown.places()
     add(grown, texts[8:], text_digests(["another"]))
     assert grown.others(corpus) == 1
@@ -269,7 +270,7 @@ def test_a_run_that_was_killed_or_damaged_counts_as_far_as_its_texts_are_whole(
 
 def test_a_full_disk_is_an_error_that_names_the_file_and_loses_nothing(tmp_path: Path) -> None:
     texts, store = text_digests(map(str, range(64))), TextStore.begin(tmp_path / "store", PLAN)
-    with full_disk(300), pytest.raises(DiskError, match=r"run-\w{8}-\w{32}/\w+ can't be written: File too large"):
+    with full_disk(300), raises(DiskError):
         add(store, *np.split(texts, 8))
     missing = store.find(texts) < 0
     assert 0 < missing.sum() < 64
@@ -299,7 +300,7 @@ def test_a_store_keeps_its_own_plan_whatever_another_has_begun(tmp_path: Path) -
     store = TextStore.begin(tmp_path, PLAN)
     (tmp_path / "plan.json").write_text('{"dimension": 5}')
     assert store.plan == {"format": STORE_FORMAT, **PLAN}
-    with pytest.raises(ResumeError, match="dimension: 5 there, 4 now"):
+    with raises(ResumeError):
         TextStore.begin(tmp_path, PLAN)
 
 
@@ -329,7 +330,7 @@ class Growing(Corpus):
 
 def test_a_corpus_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> None:
     growing = Growing(write(tmp_path, LINES).path)
-    with pytest.raises(CorpusError, match=r"corpus\.jsonl: changed while it was read\. Run it again"):
+    with raises(CorpusError):
         EncodedCorpus.of(growing, tmp_path / "encoded")
     assert list((tmp_path / "encoded").iterdir()) == []
     assert len(EncodedCorpus.of(Corpus(growing.path), tmp_path / "encoded")) == len(LINES) + 1

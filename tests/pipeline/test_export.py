@@ -17,6 +17,7 @@ from tests.support.biencoder import save_biencoder
 from tests.support.commands import run, summary_of
 from tests.support.tampering import edit_json
 from tests.support.tiny import english_tokenizer, make_tiny_bundle, tiny_documents
+from tests.support.wordings import raises
 
 QUERIES = [
     *("music player", "Terminal MUSIC", "a", "1984", "  music  ", "music 🎉 player", "ΟΔΥΣΣΕΥΣ", "съешь ЕЩЁ булок"),
@@ -73,7 +74,7 @@ def test_without_a_known_token_a_query_is_zero_and_without_an_encoder_a_document
     model = SentenceTransformer(str(tmp_path / "model"), device="cpu")
     vectors = model.encode_query(["", "unheard-of 🎉", "music"])
     assert np.linalg.norm(vectors, axis=1).tolist() == pytest.approx([0, 0, 1])
-    with pytest.raises(ValueError, match="No route found for task type 'document'"):
+    with raises(ValueError):
         model.encode_document("music")
 
 
@@ -118,14 +119,14 @@ def test_another_encoder_is_told(built: Path, tmp_path: Path) -> None:
 
 def test_bad_input_is_refused(built: Path, encoder: Path, tmp_path: Path) -> None:
     small = save_biencoder(tmp_path / "small", hidden_size=16)
-    with pytest.raises(ModelError, match=r"small gives vectors of 16 values, the encoder of the bundle's .* 32\."):
+    with raises(ModelError):
         export(built, tmp_path / "model", "--model", small)
-    with pytest.raises(ModelError, match="names several encoders"):
+    with raises(ModelError):
         export(built, tmp_path / "model", "--model", f"{encoder} + {encoder}")
-    with pytest.raises(BundleError, match='there is no task "web"'):
+    with raises(BundleError):
         export(built, tmp_path / "model", "--task", "web")
     sparse = make_tiny_bundle(tmp_path / "sparse", dense=False)
-    with pytest.raises(BundleError, match="the bundle has no dense leg") as error:
+    with raises(BundleError) as error:
         export(sparse.path, tmp_path / "model")
     assert error.value.remedy == "Build one with index.dense: true."
     assert not (tmp_path / "model").exists()
@@ -135,8 +136,8 @@ def test_people_read_what_it_encodes_and_a_target_is_replaced_only_if_that_is_as
     bundle = make_tiny_bundle(tmp_path / "bundle")
     said = run("export", bundle.path, tmp_path / "model", "--to", "sentence-transformers")
     assert said.startswith(f"{tmp_path / 'model'}: queries alone, task default, 16 values, ")
-    with pytest.raises(BundleError, match="model exists already"):
+    with raises(BundleError):
         export(bundle.path, tmp_path / "model")
     assert export(bundle.path, tmp_path / "model", "--overwrite")["path"] == str(tmp_path / "model")
-    with pytest.raises(BundleError, match=r"bundle exists and has no modules\.json"):
+    with raises(BundleError):
         export(bundle.path, bundle.path, "--overwrite")

@@ -24,6 +24,7 @@ from tests.support.commands import run
 from tests.support.recipes import write_recipe
 from tests.support.searching import evaluate_bundle
 from tests.support.tiny import tiny_documents, train_tokenizer
+from tests.support.wordings import raises
 
 INSTRUCTION = "Given a web search query, retrieve relevant passages"
 
@@ -108,7 +109,7 @@ def test_another_first_token_is_warned_of(built: Path, model_folder: Path, tmp_p
 
 def test_a_model_with_another_tokenizer_is_refused(tiny_bundle: Bundle, model_folder: Path, tmp_path: Path) -> None:
     dataset = write_dataset(tmp_path / "toy", QRELS)
-    with pytest.raises(ModelError, match="another tokenizer than the bundle"):
+    with raises(ModelError):
         evaluate_bundle(tiny_bundle.path, dataset, tmp_path / "out", query_model=ModelRecipe(path=str(model_folder)))
 
 

@@ -25,6 +25,7 @@ from transformers import AutoModelForCausalLM
 from tests.support.commands import run, summary_of
 from tests.support.models import load
 from tests.support.recipes import change, write_recipe
+from tests.support.wordings import raises
 
 DOCUMENTS = 12
 Document = dict[int, int]
@@ -171,7 +172,7 @@ def test_an_adapter_can_say_that_its_weights_are_not_for_the_query(
 def test_changed_weights_are_noticed(built: Path, tmp_path: Path, idf: npt.NDArray[np.float32]) -> None:
     save_idf(tmp_path / "other.npy", idf * 2)
     change(built, {"model.idf": str(tmp_path / "other.npy")})
-    with pytest.raises(ResumeError, match=r"model\.idf is .*other\.npy with SHA-256 .* now, was begun with"):
+    with raises(ResumeError):
         run("index", built, "--overwrite")
     run("encode", built)
     run("index", built, "--overwrite")
@@ -181,22 +182,20 @@ def test_changed_weights_are_noticed(built: Path, tmp_path: Path, idf: npt.NDArr
     assert not (tmp_path / "work" / "idf.npy").exists()
     run("encode", change(built, {"model.idf": "auto"}))
     save_idf(tmp_path / "work" / "idf.npy", idf * 2)
-    with pytest.raises(ResumeError, match=r"idf\.npy: was changed"):
+    with raises(ResumeError):
         run("index", built, "--overwrite")
 
 
-@pytest.mark.parametrize(("file", "message"), [("short.npy", "instead of float32 of shape"), ("no.npy", "is missing")])
-def test_unusable_weights_are_refused_before_anything_is_written(
-    recipe: Path, tmp_path: Path, file: str, message: str
-) -> None:
+@pytest.mark.parametrize("file", ["short.npy", "no.npy"])
+def test_unusable_weights_are_refused_before_anything_is_written(recipe: Path, tmp_path: Path, file: str) -> None:
     save_idf(tmp_path / "short.npy", np.ones(5, np.float32))
     change(recipe, {"model.idf": str(tmp_path / file)})
-    with pytest.raises(RecipeError, match=rf"model\.idf: .*{message}"):
+    with raises(RecipeError):
         run("build", recipe)
     assert not (tmp_path / "work" / "backbone.json").exists()
 
 
 def test_index_can_not_keep_more_than_was_encoded(recipe: Path) -> None:
-    with pytest.raises(RecipeError, match=r"index\.top_k is 41, but encode\.top_k keeps only 40 terms"):
+    with raises(RecipeError):
         read_recipe(recipe, Recipe, {"index.top_k": 41})
     assert read_recipe(recipe, Recipe, {"index.top_k": 40}).index.top_k == 40

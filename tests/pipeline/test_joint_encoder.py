@@ -8,6 +8,7 @@ from lightretriever.artifacts.pipeline.biencoder import JointEncoder, load_bienc
 
 from tests.support.biencoder import save_biencoder
 from tests.support.tiny import tiny_documents
+from tests.support.wordings import raises
 
 TEXTS = [document.full_text for document in tiny_documents(20)]
 
@@ -62,5 +63,5 @@ def test_other_encoders_and_another_order_are_another_model(joint: JointEncoder,
     assert turned.fingerprint != joint.fingerprint
     assert load_biencoders(paths[0], device="cpu").fingerprint == load_biencoder(paths[0], device="cpu").fingerprint
     for bad in (f"{paths[0]} + ", f" + {paths[0]}"):
-        with pytest.raises(ModelError, match="names no encoder beside a plus sign"):
+        with raises(ModelError):
             load_biencoders(bad, device="cpu")

@@ -49,6 +49,7 @@ from tests.support.commands import run
 from tests.support.models import load, save_model
 from tests.support.recipes import write_recipe
 from tests.support.tampering import edit_json
+from tests.support.wordings import raises
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -83,20 +84,20 @@ def test_end_and_start_tokens_can_be_chosen(model_folder: Path, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    "arguments",
     [
-        ({"path": "no-such-folder/model"}, "no-such-folder/model: the model can't be loaded"),
-        ({"path": "missing.gguf"}, "missing.gguf: no such GGUF file"),
-        ({"eos_token": "<nothing>"}, "'<nothing>' is not in the vocabulary"),
-        ({"adapter": "no-such-adapter"}, "no-such-adapter: no folder, .*Give the folder of the adapter"),
+        {"path": "no-such-folder/model"},
+        {"path": "missing.gguf"},
+        {"eos_token": "<nothing>"},
+        {"adapter": "no-such-adapter"},
     ],
 )
 def test_what_cannot_be_loaded_is_named(
-    arguments: dict[str, str], message: str, model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    arguments: dict[str, str], model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     arguments = {"path": str(model_folder), **arguments}
-    with pytest.raises(ModelError, match=message):
+    with raises(ModelError):
         load(arguments.pop("path"), tmp_path, **arguments)  # type: ignore[arg-type]
 
 
@@ -106,7 +107,7 @@ def test_a_tokenizer_larger_than_the_model_is_refused(model_folder: Path, tmp_pa
     model.save_pretrained(tmp_path / "small")
     for file in ("tokenizer.json", "tokenizer_config.json"):
         (tmp_path / "small" / file).write_bytes((model_folder / file).read_bytes())
-    with pytest.raises(ModelError, match=r"tokens beyond the 100 rows of the model's embedding, such as .* 100\."):
+    with raises(ModelError):
         load(tmp_path / "small", tmp_path)
 
 
@@ -157,7 +158,7 @@ def test_an_adapter_of_another_model_is_refused(model_folder: Path, tmp_path: Pa
     with rewritten(adapter / "adapter_model.safetensors") as weights:
         for name in list(weights):
             weights[name.replace("layers", "blocks")] = weights.pop(name)
-    with pytest.raises(ModelError, match=r"adapter: the adapter can't be loaded onto .*missing adapter keys"):
+    with raises(ModelError):
         load(model_folder, tmp_path / "w", adapter=str(adapter))
 
 
@@ -167,7 +168,7 @@ def test_an_adapter_that_only_older_versions_read_is_refused(
 ) -> None:
     adapter = save_adapter(model_folder, tmp_path / "adapter")
     (adapter / "lightretriever.json").write_text(json.dumps({name: value}))
-    with pytest.raises(ModelError, match=f"adapter: was trained with {name}, which only older versions read"):
+    with raises(ModelError):
         load(model_folder, tmp_path / "w", adapter=str(adapter))
     (adapter / "lightretriever.json").write_text(json.dumps({name: None}))
     load(model_folder, tmp_path / "w", adapter=str(adapter))
@@ -187,7 +188,7 @@ def test_a_checkpoint_without_its_head_is_refused(model_folder: Path, tmp_path: 
     folder = Path(shutil.copytree(model_folder, tmp_path / "headless"))
     with rewritten(folder / "model.safetensors") as weights:
         del weights["lm_head.weight"]
-    with pytest.raises(ModelError, match=r"lacks 1 of the model's weights, such as lm_head\.weight"):
+    with raises(ModelError):
         load(folder, tmp_path)
 
 
@@ -244,17 +245,17 @@ def test_no_code_of_the_model_is_run(model_folder: Path, tmp_path: Path) -> None
     own = {"AutoConfig": "evil.EvilConfig", "AutoModelForCausalLM": "evil.EvilModel"}
     edit_json(folder / "config.json", model_type="evil", auto_map=own)
     (folder / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
-    with pytest.raises(ModelError, match="code of its own, which is never run"):
+    with raises(ModelError):
         load(folder, tmp_path)
     assert not (tmp_path / "ran").exists()
 
 
-@pytest.mark.parametrize(("device", "message"), [("nonsense", "unknown to torch"), ("cuda", "no CUDA device")])
+@pytest.mark.parametrize("device", ["nonsense", "cuda"])
 def test_an_impossible_device_is_named(
-    model_folder: Path, tmp_path: Path, device: str, message: str, monkeypatch: pytest.MonkeyPatch
+    model_folder: Path, tmp_path: Path, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(ModelError, match=message):
+    with raises(ModelError):
         load(model_folder, tmp_path, device=device)
 
 
@@ -262,7 +263,7 @@ def test_truncated_weights_are_named(model_folder: Path, tmp_path: Path) -> None
     folder = Path(shutil.copytree(model_folder, tmp_path / "short"))
     content = (folder / "model.safetensors").read_bytes()
     (folder / "model.safetensors").write_bytes(content[: len(content) // 2])
-    with pytest.raises(ModelError, match="short: the model can't be loaded"):
+    with raises(ModelError):
         load(folder, tmp_path)
 
 
@@ -379,5 +380,5 @@ def test_a_model_that_fails_on_its_longest_text_is_refused_when_it_is_loaded(tmp
     model = SentenceTransformer(str(save(tmp_path / "model", ENCODERS["bert"][0])), device="cpu")
     (inner,) = (module for module in model.modules() if isinstance(module, BertEmbeddings))
     inner.register_buffer("position_ids", torch.arange(10)[None])
-    with pytest.raises(ModelError, match=r"can't read a text of 40 tokens, as long as it says it reads: .*max_seq_len"):
+    with raises(ModelError):
         cut_at_longest("model", model[0])

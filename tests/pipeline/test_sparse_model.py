@@ -27,6 +27,7 @@ from tests.support.commands import run
 from tests.support.sparse_model import save_dense_router, save_sparse_model
 from tests.support.tampering import edit_json
 from tests.support.tiny import tiny_documents
+from tests.support.wordings import raises
 
 COUNT = 60
 TEXTS = [document.full_text for document in tiny_documents(COUNT)]
@@ -126,7 +127,7 @@ def test_queries_with_another_vocabulary_than_documents_are_refused(folders: dic
     words = content["model"]["vocab"]
     words["music"], words["player"] = words["player"], words["music"]
     file.write_text(json.dumps(content))
-    with pytest.raises(ModelError, match="queries and documents have different tokenizers"):
+    with raises(ModelError):
         load_sparse_encoder(ModelRecipe(path=str(other)), EncodeRecipe(), tmp_path)
 
 
@@ -177,7 +178,7 @@ def test_a_changed_prompt_is_another_sparse_model(folders: dict[str, Path], tmp_
 
 
 def test_a_swapped_path_is_named(folders: dict[str, Path], tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="is a SparseEncoder, which has no dense vectors"):
+    with raises(ModelError):
         load_biencoder(str(folders["sparse"]), device="cpu")
-    with pytest.raises(ModelError, match="is no SparseEncoder"):
+    with raises(ModelError):
         load_sparse_encoder(ModelRecipe(path=str(folders["dense"])), EncodeRecipe(), tmp_path)

@@ -17,6 +17,7 @@ from pydantic import ValidationError
 
 from tests.support.recipes import write_recipe
 from tests.support.states import token_states_naive
+from tests.support.wordings import raises
 
 INSTRUCTION = "Given a question, retrieve passages that answer it"
 PART = 100
@@ -77,7 +78,7 @@ def test_another_instruction_needs_another_directory(recipe: Recipe) -> None:
     encoders = load_recipe_encoders(recipe)
     run_tables(recipe, encoders)
     other = recipe.model_copy(update={"tasks": {"one": "Other"}})
-    with pytest.raises(ResumeError, match=r"instruction: 'Given a question.*' there, 'Other' now"):
+    with raises(ResumeError):
         run_tables(other, encoders)
 
 
@@ -89,29 +90,29 @@ def test_a_released_table_is_taken_as_it_is(recipe: Recipe, tmp_path: Path) -> N
     np.testing.assert_array_equal(np.load(made["other"].path), weight.float().numpy())
     assert not np.array_equal(np.load(made["one"].path), np.load(made["other"].path))
     torch.save(2 * weight, file)
-    with pytest.raises(ResumeError, match="file"):
+    with raises(ResumeError):
         run_tables(recipe.model_copy(update={"tables": {"other": file}}), encoders)
 
 
 def test_a_released_table_that_is_missing_is_named(recipe: Recipe, tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match=r"tables.one: .*none.pt: there is no such file"):
+    with raises(RecipeError):
         run_tables(recipe.model_copy(update={"tables": {"one": tmp_path / "none.pt"}}), load_recipe_encoders(recipe))
 
 
 def test_a_released_table_that_does_not_fit_is_refused(recipe: Recipe, tmp_path: Path) -> None:
     file = tmp_path / "web.emb_bag.pt"
     torch.save(torch.zeros(5, 6), file)
-    with pytest.raises(ModelError, match=r"a table of shape \(5, 6\), but the model has 7 token ids and vectors of 6"):
+    with raises(ModelError):
         load_embedding_bag(file, 7, 6)
     torch.save({"a": torch.zeros(5, 6)}, file)
-    with pytest.raises(ModelError, match="no table, but a dict"):
+    with raises(ModelError):
         load_embedding_bag(file, 5, 6)
     for damaged in (b"PK broken", b"junk", b"", b"\x80\x02."):
         file.write_bytes(damaged)
-        with pytest.raises(ModelError, match=r"no table: .*Give the release's emb_bag\.pt"):
+        with raises(ModelError):
             load_embedding_bag(file, 5, 6)
 
 
 def test_a_table_of_an_unknown_task_is_refused(recipe: Recipe) -> None:
-    with pytest.raises(ValidationError, match="tables names \\['nobody'\\]"):
+    with raises(ValidationError):
         Recipe.model_validate(recipe.model_dump() | {"tables": {"nobody": "table.pt"}})

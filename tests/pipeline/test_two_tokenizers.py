@@ -38,6 +38,7 @@ from tests.support.recipes import write_recipe
 from tests.support.sparse_model import save_sparse_model
 from tests.support.tampering import copy_of, edit_manifest, resign
 from tests.support.tiny import tiny_documents
+from tests.support.wordings import raises
 
 COUNT = 60
 TEXTS = [document.full_text for document in tiny_documents(COUNT)]
@@ -264,7 +265,7 @@ def test_an_index_needs_the_section_that_the_impacts_were_made_with(built: Built
     recipe = yaml.safe_load((built.bundle.path.parent / "recipe.yaml").read_text())
     del recipe["sparse"]
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe | {"encode": {"top_k": None}}))
-    with pytest.raises(ResumeError, match="a model for the sparse leg: True when it was made, False now"):
+    with raises(ResumeError):
         run("index", tmp_path / "recipe.yaml", "--output", tmp_path / "bundle")
 
 
@@ -279,5 +280,5 @@ def test_verify_finds_a_swapped_tokenizer(built: Built, tmp_path: Path) -> None:
     edit_manifest(damaged, lambda record: record["sparse"]["tokenizer"].update(sha256=right))
     (problem,) = verify_bundle(damaged)
     assert (problem.file, problem.message) == ("sparse_tokenizer.json", "wrong number of token ids")
-    with pytest.raises(BundleError, match=r"sparse_tokenizer\.json: wrong number of token ids"):
+    with raises(BundleError):
         SearchEngine.open(Bundle.open(damaged))

@@ -33,6 +33,7 @@ _NAMED = (
     (re.compile(rf"{_TMP}pytest-of-[^/]+/pytest-[^/]+/(popen-gw\d+/)?[^/\s'\":;,]+"), "TMP"),
     (re.compile(re.escape(sys.executable)), "PYTHON"),
     (re.compile(r"(?<=127\.0\.0\.1:|localhost:)\d+"), "PORT"),
+    (re.compile(r"(?<=\w@)[0-9a-f]{4,8}\b"), "ADDRESS"),
     (re.compile(r"\b(?=\d*[a-f])(?=[a-f]*\d)[0-9a-f]{8,64}\b"), "HASH"),
     (re.compile(r" \[type=.*?, input_type=\w+\]"), ""),
     (re.compile(rf"(?<=-){os.getpid()}\b"), "PID"),

@@ -26,6 +26,7 @@ from lightretriever.artifacts.training.types import Batch, Example, StepContext,
 from tests.support.models import load
 from tests.support.states import padded_weights, token_states_naive
 from tests.support.tiny import tiny_documents
+from tests.support.wordings import raises
 
 DATA = DataRecipe(sets=[SetRecipe(path=Path("set"), instruction="find")], max_query_length=12, max_document_length=60)
 CONTEXT = StepContext(step=2, steps=9, seed=5, batch=2)
@@ -132,7 +133,7 @@ def test_gradient_caching_equals_the_plain_step_in_half_precision(
 
 
 def test_more_dimensions_than_the_model_has_are_refused(backbone: Backbone) -> None:
-    with pytest.raises(RecipeError, match="matryoshka asks for 33 dimensions"):
+    with raises(RecipeError):
         Contrastive(Engine(), backbone, stage().model_copy(update={"matryoshka": [8, 33]}), DATA, TokenWeights())
 
 
@@ -229,5 +230,5 @@ def test_full_queries_are_the_model_read_whole(backbone: Backbone, batch: Batch)
 
 def test_a_query_without_tokens_is_named(backbone: Backbone, batch: Batch) -> None:
     empty = replace(batch, examples=[replace(batch.examples[0], query="", query_id="blank"), *batch.examples[1:]])
-    with pytest.raises(CorpusError, match='query "blank" has no tokens'):
+    with raises(CorpusError):
         gradients(backbone, empty, stage())

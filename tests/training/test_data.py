@@ -15,6 +15,8 @@ from lightretriever.artifacts.training.recipe import NegativesRecipe, TrainRecip
 from lightretriever.artifacts.training.types import Example
 from rich.console import Console
 
+from tests.support.wordings import raises
+
 prepare = data.prepare
 INSTRUMENTS = ("violin", "trumpet", "piano", "drum", "flute", "harp", "guitar", "cello", "oboe", "organ")
 MAKERS = ("Amati", "Bach", "Cavaille", "Dowd", "Erard", "Fazioli", "Gagliano", "Hemsch", "Ibach", "Jacquot")
@@ -205,15 +207,15 @@ def test_a_second_call_reuses_and_a_changed_setting_is_refused(music: Path, tmp_
     stamp = examples.stat().st_mtime_ns
     assert prepare(recipe(work, {"path": music, "weight": 7}, seed=9, negatives=BM25))[0].examples == first[0].examples
     assert examples.stat().st_mtime_ns == stamp
-    for changed, message in (
-        (recipe(work, {"path": music}, negatives=BM25 | {"margin": 0.5}), r"negatives\.margin: 0\.95 there, 0\.5 now"),
-        (recipe(work, {"path": music, "limit": 5}, negatives=BM25), r"limit: None there, 5 now; seed: None there, 0"),
-        (recipe(work, {"path": music}, negatives=BM25, decontaminate={"against": [music]}), "against: None there"),
+    for changed in (
+        recipe(work, {"path": music}, negatives=BM25 | {"margin": 0.5}),
+        recipe(work, {"path": music, "limit": 5}, negatives=BM25),
+        recipe(work, {"path": music}, negatives=BM25, decontaminate={"against": [music]}),
     ):
-        with pytest.raises(ResumeError, match=message):
+        with raises(ResumeError):
             prepare(changed)
     write_set(tmp_path / "music", QUERIES | {"new": "a new query"}, train=QRELS)
-    with pytest.raises(ResumeError, match="queries: '"):
+    with raises(ResumeError):
         prepare(recipe(work, {"path": music}, negatives=BM25))
 
 
@@ -229,7 +231,7 @@ def test_a_damaged_cache_is_noticed(tmp_path: Path) -> None:
     prepare(settings)
     examples = tmp_path / "work" / "data" / "music" / "examples.json"
     examples.write_text(examples.read_text()[:-1])
-    with pytest.raises(ResumeError, match="can't be read"):
+    with raises(ResumeError):
         prepare(settings)
 
 
@@ -241,14 +243,14 @@ def test_signs_that_end_lines_elsewhere_survive(tmp_path: Path) -> None:
 
 
 def test_bad_inputs_are_named(music: Path, tmp_path: Path) -> None:
-    cases: list[tuple[dict[str, Any], dict[str, Any], type[Exception], str]] = [
-        ({"path": music, "split": "dev"}, {}, CorpusError, r"dev\.tsv: the qrels are missing"),
-        ({"path": tmp_path / "nowhere"}, {}, CorpusError, r"no corpus\.jsonl"),
-        ({"path": music}, {"decontaminate": {"against": [tmp_path]}}, CorpusError, r"no queries\.jsonl"),
-        ({"path": music, "name": "../up"}, {}, RecipeError, r"the name '\.\./up' can't be"),
+    cases: list[tuple[dict[str, Any], dict[str, Any], type[Exception]]] = [
+        ({"path": music, "split": "dev"}, {}, CorpusError),
+        ({"path": tmp_path / "nowhere"}, {}, CorpusError),
+        ({"path": music}, {"decontaminate": {"against": [tmp_path]}}, CorpusError),
+        ({"path": music, "name": "../up"}, {}, RecipeError),
     ]
-    for one, settings, error, message in cases:
-        with pytest.raises(error, match=message):
+    for one, settings, error in cases:
+        with raises(error):
             prepare(recipe(tmp_path / "work", one, **settings))
-    with pytest.raises(ResumeError, match=r"report\.json: can't be read"):
+    with raises(ResumeError):
         data_report(recipe(tmp_path / "none", {"path": music}))

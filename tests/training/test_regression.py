@@ -35,6 +35,7 @@ from tests.support.recipes import save, training
 from tests.support.tiny import tiny_documents
 from tests.support.toy import save_toy_model, write_toy_set
 from tests.support.waiting import wait_until
+from tests.support.wordings import raises
 
 train = loop.train
 
@@ -157,7 +158,7 @@ def test_a_changed_corpus_is_refused(toy: Path, tmp_path: Path) -> None:
     assert not train(recipe, minutes=0)
     with (tmp_path / "texts" / "corpus.jsonl").open("a") as file:
         file.write('{"_id": "new", "title": "", "text": "say1 and say2"}\n')
-    with pytest.raises(ResumeError, match=r"begun with other inputs \(corpora\.texts: "):
+    with raises(ResumeError):
         train(recipe, minutes=0)
     assert len(losses(tmp_path)) == 1
 
@@ -178,7 +179,7 @@ def test_rows_are_fitted_again_for_a_stage_with_other_settings_and_refused_for_o
     content["stages"].append(again)
     queries = tmp_path / "texts" / "queries.jsonl"
     queries.write_text(queries.read_text().replace('"text": "', '"text": "with '))
-    with pytest.raises(ResumeError, match=r"rows/.*/plan\.json: .* \(texts: "):
+    with raises(ResumeError):
         train(TrainRecipe.model_validate(content))
 
 
@@ -206,7 +207,7 @@ def test_a_regression_stage_can_be_added_and_taken_back(toy: Path, tmp_path: Pat
     assert (tmp_path / "adapter" / "projection.safetensors").is_file()
     assert "those of the last step" in (tmp_path / "adapter" / "README.md").read_text()
     plan = (tmp_path / "work" / "plan.json").read_bytes()
-    with pytest.raises(ResumeError, match="stages: 1 now, but 2 have begun") as refused:
+    with raises(ResumeError) as refused:
         train(recipe)
     assert refused.value.remedy == "Name them all; only a stage that has not begun can be taken back."
     assert (tmp_path / "work" / "plan.json").read_bytes() == plan
@@ -218,16 +219,15 @@ def test_a_contrastive_stage_before_the_first_regression_has_to_end_first(toy: P
     contrastive = {"kind": "contrastive", "steps": 2, "batch_size": 8, "negatives": 0}
     alone = TrainRecipe.model_validate(content | {"stages": [contrastive]})
     both = TrainRecipe.model_validate(content | {"stages": [contrastive, *content["stages"]]})
-    refused = r"stages: 0, of kind contrastive, has not ended, and 1 is the first of kind regression"
-    with pytest.raises(RecipeError, match=refused):
+    with raises(RecipeError):
         train(both)
     assert not train(alone, minutes=0)
-    with pytest.raises(RecipeError, match=refused) as error:
+    with raises(RecipeError) as error:
         train(both)
     assert error.value.remedy == "Put a regression first; or train without stages from 1 on, and then add them."
     assert train(alone)
     twice = TrainRecipe.model_validate(content | {"stages": [contrastive, contrastive, *content["stages"]]})
-    with pytest.raises(RecipeError, match=r"stages: 1, of kind contrastive, has not ended, and 2 is the first"):
+    with raises(RecipeError):
         train(twice)
     assert not train(both, minutes=0)
 
@@ -277,7 +277,7 @@ def test_a_set_whose_texts_are_all_held_out_of_another_is_refused(toy: Path, tmp
     corpus = write_toy_set(tmp_path / "few", "train", 2, seed=1) / "corpus.jsonl"
     corpus.write_text(json.dumps({"_id": "d0", "title": "", "text": held_out[0]}) + "\n")
     sets = [{"path": str(path), "instruction": "find"} for path in (toy / "texts", tmp_path / "few")]
-    with pytest.raises(RecipeError, match=r"data\.sets: all texts of the set few are held out of others"):
+    with raises(RecipeError):
         taught(toy, recipe_of(toy, tmp_path / "second", data={"sets": sets}))
 
 
@@ -317,7 +317,7 @@ def test_rows_are_fitted_to_the_tokens_that_the_service_looks_up(toy: Path, back
     (table,) = tmp_path.glob("*/table.npy")
     plan = table.with_name("plan.json")
     plan.write_text(json.dumps({key: value for key, value in read_json(plan).items() if key != "query_tokens"}))
-    with pytest.raises(ResumeError, match=r"\(query_tokens: None there, 'those that the service looks up' now\)"):
+    with raises(ResumeError):
         fit_rows(backbone, teacher, [block], queries, settings, tmp_path)
 
 
@@ -344,7 +344,7 @@ def test_row_loss_is_of_direction_and_of_length() -> None:
 
 
 def test_a_regression_stage_needs_a_teacher(toy: Path, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="a stage of kind regression needs a teacher"):
+    with raises(ValueError):
         TrainRecipe.model_validate(recipe_of(toy, tmp_path, teacher=None))
 
 
@@ -353,7 +353,7 @@ def test_the_first_layers_alone_are_kept(toy: Path, tmp_path: Path) -> None:
     whole = load(toy / "model", tmp_path)
     assert cast(PreTrainedModel, backbone.decoder).config.num_hidden_layers == 1
     assert backbone.fingerprint != whole.fingerprint
-    with pytest.raises(ModelError, match="layers is 3, but"):
+    with raises(ModelError):
         load(toy / "model", tmp_path, layers=3)
 
 
@@ -367,8 +367,8 @@ def test_an_adapter_remembers_how_many_layers_it_was_trained_on(toy: Path, tmp_p
 def test_sets_of_too_few_texts_are_refused(toy: Path, tmp_path: Path) -> None:
     write_toy_set(tmp_path / "few", "train", 12, seed=1)
     recipe = recipe_of(toy, tmp_path, data={"sets": [{"path": str(tmp_path / "few"), "instruction": "find"}]})
-    with pytest.raises(RecipeError, match=r"data\.sets: 1 texts can be held out, .*; 2 are needed"):
+    with raises(RecipeError):
         train(TrainRecipe.model_validate(recipe))
     (tmp_path / "few" / "corpus.jsonl").write_text("\n")
-    with pytest.raises(RecipeError, match=r"data\.sets: no document of the set few has a text"):
+    with raises(RecipeError):
         train(TrainRecipe.model_validate({**recipe, "work": str(tmp_path / "other")}))

