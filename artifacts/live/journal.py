@@ -170,8 +170,8 @@ class Journal:
         first = self._one(f"SELECT coalesce(min(sequence), {last + 1}) FROM changes")
         if not first - 1 <= self.sequence <= last:
             raise JournalError(
-                f"{self.folder}: the journal has the changes {first} to {last}, and the bundle those up to "
-                f"{self.sequence}.",
+                f"{self.folder}: the journal begins behind change {first - 1} and ends with change {last}, the bundle "
+                f"has those up to {self.sequence}.",
                 remedy="Serve the bundle that `lightretriever compact` made of them, or give an empty folder.",
             )
 

@@ -226,7 +226,8 @@ class LiveStore:
         try:
             self._overlay.apply(records, self._journal.sequence)
         except Exception as error:
-            self.problem = f"Changes are on the disk, but not searched: {error} Start the service again."
+            reason = f"{error}".removesuffix(".")
+            self.problem = f"Changes are on the disk, but not searched: {reason}. Start the service again."
             raise JournalError(self.problem) from error
         self._follower.tell(self._journal.sequence)
 

@@ -99,7 +99,7 @@ def _ecj(*arguments: str) -> str:
     done = subprocess.run([found, *arguments], capture_output=True, text=True, check=False)
     printed = (done.stdout + done.stderr).strip()
     if done.returncode != 0:
-        raise JavaError(f"ecj failed: {printed}", remedy="Mend the source.")
+        raise JavaError(f"ecj failed: {printed}.", remedy="Mend the source.")
     return printed
 
 

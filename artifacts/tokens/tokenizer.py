@@ -104,7 +104,8 @@ class TextTokenizer:
         except BaseException as error:
             if not is_of_library(error):
                 raise
-            raise BundleError(f"{name}: not a tokenizer.json: {error}.", remedy=_REMEDY) from error
+            reason = getattr(error, "message", f"{error}").removesuffix(".")
+            raise BundleError(f"{name}: not a tokenizer.json: {reason}.", remedy=_REMEDY) from error
         if not tokenizer.vocab_size:
             raise BundleError(f"{name}: the vocabulary is empty.", remedy=_REMEDY)
         return tokenizer

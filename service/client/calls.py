@@ -303,7 +303,7 @@ def _request(model: type[M], name: str, value: object, fields: Mapping[str, Any]
 
 def _both(model: str, fields: Mapping[str, Any]) -> ClientError:
     return ClientError(
-        f"There is a {model}, and fields beside it: {', '.join(fields)}.",
+        f"{model} is given, and fields beside it: {', '.join(fields)}.",
         remedy=f"Name them in the {model}, or give the text in its place.",
     )
 

@@ -101,7 +101,7 @@ def test_writes_during_a_compaction_and_a_swap_are_neither_lost_nor_double(bundl
         assert writing.result() > 10
         with holder.lease() as engine:
             write(engine, [mirror.change()])
-        gone = f"has the changes {contained.position + 1} to "  # those before are
+        gone = f"begins behind change {contained.position} and"  # those before are gone
         with pytest.raises(JournalError, match=gone):
             Journal(tmp_path / "live", bundle.manifest)
         answers = found(holder.engine)
