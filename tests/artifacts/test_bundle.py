@@ -207,10 +207,7 @@ def with_document(content: bytes) -> Callable[[EncodedBatch], dict[str, Any]]:
     ],
 )
 def test_a_document_that_could_not_be_served_is_an_error(
-    write: Write,
-    batches: list[EncodedBatch],
-    tmp_path: Path,
-    change: Callable[[EncodedBatch], dict[str, Any]],
+    write: Write, batches: list[EncodedBatch], tmp_path: Path, change: Callable[[EncodedBatch], dict[str, Any]]
 ) -> None:
     with raises(CorpusError):
         write(tmp_path / "b", documents=changed(batches, 1, change(batches[1])))

@@ -125,10 +125,7 @@ def test_a_service_with_a_model_encodes_what_is_added(tmp_path: Path, monkeypatc
     monkeypatch.setenv(VARIABLE, KEY)
     place = Place(tmp_path, "expand")
     own = {"live": tmp_path / "live", "api_keys_file": keys_file(tmp_path, *ENTRIES), "recipe": place.recipe}
-    with (
-        live_bundles(place.bundle.path, **own) as url,
-        SearchClient(url, api_key=KEY, timeout_s=120) as client,
-    ):
+    with live_bundles(place.bundle.path, **own) as url, SearchClient(url, api_key=KEY, timeout_s=120) as client:
         for library in ("langchain", "llama_index", "haystack"):
             add, delete = opened(library, client, url)
             add([("new", "A zebra crosses the road.", {"title": "Zebra"})])

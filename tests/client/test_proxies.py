@@ -57,10 +57,7 @@ def test_a_dead_proxy_is_named_without_its_password(
 def test_a_proxy_that_refuses_is_named(make: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
     with Scripted(answer({}, 403)) as proxy:
         monkeypatch.setenv("HTTPS_PROXY", proxy.url)
-        with (
-            make("https://search.invalid", retries=ONCE) as client,
-            raises(UnreachableError),
-        ):
+        with make("https://search.invalid", retries=ONCE) as client, raises(UnreachableError):
             client.search("music")
 
 

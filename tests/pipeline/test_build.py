@@ -257,12 +257,7 @@ def test_a_mistake_is_found_before_anything_is_encoded(
 
 
 @pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("tasks.web", "Another instruction"),
-        ("encode.top_k", 20),
-        ("encode.lowercase", False),
-    ],
+    ("key", "value"), [("tasks.web", "Another instruction"), ("encode.top_k", 20), ("encode.lowercase", False)]
 )
 def test_index_refuses_stages_that_were_run_with_another_recipe(built: Path, key: str, value: object) -> None:
     change(built, {key: value})

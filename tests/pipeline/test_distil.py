@@ -214,13 +214,7 @@ def test_ids_in_another_order_are_refused(recipe: Path, tmp_path: Path, vectors:
     ids = [document.id for document in tiny_documents(COUNT)]
     change(recipe, {"distil.vectors": str(tmp_path / "vectors.npy"), "distil.ids": str(tmp_path / "vectors.ids")})
     swapped = [ids[1], ids[0], *ids[2:]]
-    for wrong in (
-        swapped,
-        ids[:-1],
-        [*ids, "one more"],
-        [*ids[:2], "x" * 600],
-        [],
-    ):
+    for wrong in (swapped, ids[:-1], [*ids, "one more"], [*ids[:2], "x" * 600], []):
         (tmp_path / "vectors.ids").write_text("".join(f"{one}\n" for one in wrong))
         with raises(LightRetrieverError):
             run("encode", recipe)
@@ -255,13 +249,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory, encoder_folder: Path) -> 
     return recipe
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("tasks.search", "find: "),
-        ("encode.top_k", 3),
-    ],
-)
+@pytest.mark.parametrize(("key", "value"), [("tasks.search", "find: "), ("encode.top_k", 3)])
 def test_a_work_directory_of_another_recipe_is_refused(finished: Path, tmp_path: Path, key: str, value: object) -> None:
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(finished.read_text())

@@ -198,15 +198,7 @@ def test_a_log_is_counted(tmp_path: Path) -> None:
     assert most_frequent(tmp_path / "log", 9, lowercase=False)[:3] == ["a text editor", "play music", "Play Music"]
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        None,
-        b" \n\n",
-        b"one\n\xff\n",
-        b'one\n{"_id": "1", "text": "two"}\n',
-    ],
-)
+@pytest.mark.parametrize("content", [None, b" \n\n", b"one\n\xff\n", b'one\n{"_id": "1", "text": "two"}\n'])
 def test_a_bad_log_is_named_before_the_model_reads(content: bytes | None, model_folder: Path, tmp_path: Path) -> None:
     recipe = write_recipe(tmp_path, model_folder)
     if content is not None:

@@ -73,12 +73,7 @@ def test_each_collection_answers_below_its_path_and_the_first_above(client: Test
 
 
 def test_paths_that_are_none(client: TestClient) -> None:
-    for path in (
-        "/collections/nix/search",
-        "/collections/nix/",
-        "/collections/nix",
-        "/collections/https:evil.example",
-    ):
+    for path in ("/collections/nix/search", "/collections/nix/", "/collections/nix", "/collections/https:evil.example"):
         problem = client.request("POST" if path.endswith("search") else "GET", path, json={"query": "music"}).json()
         assert (problem["status"], problem["kind"]) == (404, "collection_not_found")
         assert "there are: notes, shop" in problem["detail"]
