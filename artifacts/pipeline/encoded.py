@@ -189,7 +189,8 @@ class _Texts:
     @classmethod
     def open(cls, file: Path, count: int) -> Self:
         """Map so many texts. Raises ResumeError where the file, or that of their ends, is missing or damaged."""
-        texts = cls(_mapped(file, "u1"), _mapped(ends := file.with_name(f"{file.name}.at"), "<i8"))
+        ends = file.with_name(f"{file.name}.at")
+        texts = cls(_mapped(file, "u1"), _mapped(ends, "<i8"))
         _check_length(ends, len(texts.at), count + 1)
         _check_length(file, len(texts.content), int(texts.at[-1]))
         return texts
@@ -223,9 +224,9 @@ class EncodedCorpus:
             with _new_folder(folder / key) as new:
                 _write(corpus, facts, new, _former(folder, facts))
         for other in () if shared else [*folder.iterdir(), *(folder / key).glob("*.partial")]:
-            trial = corpus.limit is not None and (other / _FACTS).is_file()
-            if other.name != key and other.is_dir() and not (trial and read_json(other / _FACTS)["limit"] is None):
-                shutil.rmtree(other)  # another corpus, or what a killed process left
+            trial = corpus.limit is not None and _is_of_all(other)
+            if other.name != key and other.is_dir() and not trial:  # another corpus, or what a killed process left
+                shutil.rmtree(other)
         return cls.open(folder / key)
 
     @classmethod
@@ -290,7 +291,8 @@ class EncodedCorpus:
             origin = _mapped(self.folder / "origin", "<i8")
             column.begin(old)
         with _new_folder(folder) as new, (new / "at").open("wb") as at, (new / "values").open("wb") as values:
-            at.write(np.int64(end := 0).tobytes())
+            end = 0
+            at.write(np.int64(end).tobytes())
             for start in tracked(range(0, len(self), _BATCH), name.partition("-")[0], total=None, unit="batches"):
                 places = origin[start : start + _BATCH]
                 raws = self.raws(start, start + len(places))
@@ -733,10 +735,15 @@ def _former(folder: Path, facts: dict[str, Any]) -> _Former | None:
     whole = [file for file in folder.glob(f"*/{_FACTS}") if not file.parent.suffix]  # the others are being written
     alike = [
         (found["documents"], file.stat().st_mtime_ns, file.parent)
-        for file in whole
-        if all((found := read_json(file)).get(name) == facts[name] for name in ("format", "kinds"))
+        for file, found in ((file, read_json(file)) for file in whole)
+        if all(found.get(name) == facts[name] for name in ("format", "kinds"))
     ]
     return _Former(max(alike)[2]) if alike else None
+
+
+def _is_of_all(folder: Path) -> bool:
+    """Whether a folder has a corpus that was read without a limit."""
+    return (folder / _FACTS).is_file() and read_json(folder / _FACTS)["limit"] is None
 
 
 class _TextWriter:
