@@ -6,7 +6,6 @@ BENCH = $(PYTHON_IN_VENV) -m research.servers
 # Two processes more than there are cores: many tests wait for a server.
 PROCESSES = $(shell cores=$$(nproc); echo $$((cores < 4 ? cores + 2 : 4)))
 PYTEST = .venv/bin/pytest --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder --durations 15 --durations-min 5
-TYPES := build/types/lightretriever
 SHELL := /bin/bash
 
 # Without bytecode every process compiles what it imports, and pytest rewrites the modules of its plugins each time.
@@ -48,11 +47,7 @@ format: ## Apply the formatting
 	.venv/bin/ruff check --fix
 	.venv/bin/ruff format
 
-# mypy does not follow an editable installation, so it gets a folder that looks as an installed package does.
 typecheck: ## Check the types
-	@mkdir -p $(TYPES)
-	@ln -sfn ../../../service/lightretriever/__init__.py $(TYPES)/__init__.py
-	@for room in artifacts loadtest service; do ln -sfn ../../../$$room $(TYPES)/$$room; done
 	.venv/bin/mypy --num-workers 2
 
 java: ## Check that the committed Java classes are those of the committed source

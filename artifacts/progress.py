@@ -7,9 +7,10 @@ from contextlib import contextmanager
 from threading import Event, Thread
 from typing import ClassVar, Self, TypeVar
 
-from lightretriever.artifacts.signals import check_stopped
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from lightretriever.artifacts.signals import check_stopped
 
 __all__ = ["ProgressBar", "duration", "reporting", "tracked"]
 

@@ -4,9 +4,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
 from lightretriever.artifacts.errors import readable
 from lightretriever.artifacts.progress import duration
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 __all__ = ["Part", "Summary", "Text", "encoded_line", "folder_size", "left_out", "megabytes"]
 

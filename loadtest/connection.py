@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 import httptools
 import orjson
+
 from lightretriever.artifacts.errors import LightRetrieverError
 
 __all__ = ["Connection", "LoadError", "Owner", "Target", "Ticket", "search_requests"]

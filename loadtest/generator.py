@@ -22,6 +22,7 @@ from time import perf_counter, process_time
 from typing import Any, Final
 
 import uvloop
+
 from lightretriever.artifacts.corpus.beir import find_file, read_queries
 from lightretriever.loadtest.connection import Connection, LoadError, Target, Ticket, search_requests
 from lightretriever.loadtest.counters import Counters

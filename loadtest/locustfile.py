@@ -13,9 +13,10 @@ from pathlib import Path
 from time import sleep
 from typing import Any, ClassVar
 
-from lightretriever.loadtest.generator import read_texts
 from locust import FastHttpUser, constant, events, task
 from locust.env import Environment
+
+from lightretriever.loadtest.generator import read_texts
 
 __all__ = ["Searcher"]
 

@@ -23,6 +23,7 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import ModelError
 from lightretriever.artifacts.pipeline.recipe import EncodeRecipe, ModelRecipe, is_of_sentence_transformers

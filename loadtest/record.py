@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+
 from lightretriever.artifacts.evaluation.report import environment
 from lightretriever.artifacts.files.workdir import write_atomically
 

@@ -9,9 +9,10 @@ from importlib import import_module, metadata
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
-from lightretriever.artifacts.cli.console import run_console
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
+
+from lightretriever.artifacts.cli.console import run_console
 
 if TYPE_CHECKING:
     from lightretriever.artifacts.bundle.reader import Bundle

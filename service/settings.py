@@ -11,12 +11,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from lightretriever.artifacts.files.reading import read_yaml
-from lightretriever.service.errors import SettingsError
-from lightretriever.service.granted import processors
 from pydantic import AfterValidator, Field, ValidationError
 from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
 from pydantic_settings.exceptions import SettingsError as SourceError
+
+from lightretriever.artifacts.files.reading import read_yaml
+from lightretriever.service.errors import SettingsError
+from lightretriever.service.granted import processors
 
 __all__ = ["CONFIG_VARIABLE", "ENV_PREFIX", "Settings", "load_settings"]
 

@@ -5,6 +5,7 @@ import sys
 from typing import Annotated, Any, Final
 
 import typer
+
 from lightretriever.artifacts.errors import importing
 from lightretriever.service.schemas import Mode, SearchResponse
 
@@ -56,8 +57,9 @@ def search(
 
 
 def _show(response: SearchResponse) -> None:
-    from lightretriever.service.client.render import show
     from rich.console import Console
+
+    from lightretriever.service.client.render import show
 
     # Print text verbatim: no markup, no emoji codes, no colours for numbers.
     show(Console(highlight=False, markup=False, emoji=False), response)

@@ -17,7 +17,6 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.sparse.jvm import start_jvm
-
 from tests.support import wordings
 from tests.support.cluster import shared_cluster
 from tests.support.java import QUICK_JAVA

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import orjson
+
 from lightretriever.artifacts.documents.bounds import check_document, new_names
 from lightretriever.artifacts.dtypes import Float32Array, FloatArray, Int64Array, IntegerArray
 from lightretriever.artifacts.errors import CorpusError

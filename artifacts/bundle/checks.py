@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from pydantic.dataclasses import dataclass
+
 from lightretriever.artifacts.bundle.hashes import file_hashes
 from lightretriever.artifacts.bundle.manifest import MANIFEST_FILE, Manifest, TokenizerInfo, head_files
 from lightretriever.artifacts.dense.index import DenseIndex
@@ -15,7 +17,6 @@ from lightretriever.artifacts.tokens.head_queries import HeadQueries
 from lightretriever.artifacts.tokens.idf import load_idf
 from lightretriever.artifacts.tokens.table import TokenTable
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
-from pydantic.dataclasses import dataclass
 
 __all__ = [
     "Problem",

@@ -5,8 +5,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from lightretriever.artifacts.bundle.manifest import FileInfo
 from xxhash import xxh3_128
+
+from lightretriever.artifacts.bundle.manifest import FileInfo
 
 __all__ = ["IdsHash", "file_hashes", "list_files"]
 

@@ -10,13 +10,14 @@ from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Final, Literal, Self
 
 import orjson
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+
 from lightretriever.artifacts.documents.bounds import MAX_DIMENSION, MAX_FIELD_CHARS, MAX_FIELDS, MAX_TERM
 from lightretriever.artifacts.documents.fields import FieldKind, FieldName
 from lightretriever.artifacts.errors import BundleError
 from lightretriever.artifacts.files.reading import read_bounded
 from lightretriever.artifacts.sparse.vocabulary import Language, VocabularyKind
 from lightretriever.artifacts.tokens.table import TableDtype, scale_path
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 __all__ = [
     "FORMAT_VERSION",

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 import numpy as np
+
 from lightretriever.artifacts import kernels
 from lightretriever.artifacts.bundle.batches import EncodedBatch
 from lightretriever.artifacts.dtypes import Float32Array, Int32Array

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
+
 from lightretriever.artifacts.bundle.manifest import DenseInfo, MatchThresholds, TaskInfo
 from lightretriever.artifacts.bundle.query_sample import query_vectors
 from lightretriever.artifacts.dense.index import DenseIndex

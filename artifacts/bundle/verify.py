@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import orjson
+
 from lightretriever.artifacts.bundle.checks import (
     Problem,
     check_dense,

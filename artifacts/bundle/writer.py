@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from lightretriever.artifacts.bundle.batches import (
     EncodedBatch,
     check_batch,

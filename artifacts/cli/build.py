@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import typer
+
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.cli.options import OverwriteOption, RecipeArgument, overridden, replacing
 from lightretriever.artifacts.cli.runner import JsonOption, running

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
 from lightretriever.artifacts.errors import importing
 
 if TYPE_CHECKING:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
+
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.cli.options import BundleArgument, OverwriteOption
 from lightretriever.artifacts.cli.runner import JsonOption, running

@@ -7,6 +7,7 @@ import sys
 from typing import Any, Final, TextIO
 
 import typer
+
 from lightretriever.artifacts.errors import LightRetrieverError, OutputError
 
 __all__ = ["run_console"]

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import typer
+
 from lightretriever.artifacts.bundle.manifest import check_outside
 from lightretriever.artifacts.cli.runner import JsonOption, next_command, report_skipped, running
 from lightretriever.artifacts.corpus.beir import Skipped

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
+
 from lightretriever.artifacts.cli.cluster import CaFileOption, MaybeIndexOption, MaybeToOption, UserOption
 from lightretriever.artifacts.cli.live import LiveOption, opened_place
 from lightretriever.artifacts.cli.runner import JsonOption, running

@@ -1,6 +1,7 @@
 """The command `distil-table`: the token table of a bi-encoder."""
 
 import typer
+
 from lightretriever.artifacts.cli.options import RecipeArgument, overridden, replacing
 from lightretriever.artifacts.cli.runner import JsonOption, next_command, running
 from lightretriever.artifacts.cli.stages import make_tables, next_stage

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
 from lightretriever.artifacts.cli.options import RecipeArgument, overridden, replacing
 from lightretriever.artifacts.cli.runner import JsonOption, next_command, report_skipped, running
 from lightretriever.artifacts.cli.stages import next_stage, torch_stages

@@ -5,13 +5,14 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
+from pydantic import ValidationError
+from rich.console import Console
+
 from lightretriever.artifacts.bundle.manifest import LegWeights
 from lightretriever.artifacts.cli.options import BundleArgument, TaskOption
 from lightretriever.artifacts.cli.runner import JsonOption, next_command, running
 from lightretriever.artifacts.errors import RecipeError, importing
 from lightretriever.artifacts.summary import Summary, Text
-from pydantic import ValidationError
-from rich.console import Console
 
 __all__ = ["EvaluateSummary", "evaluate"]
 

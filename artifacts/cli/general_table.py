@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+
 from lightretriever.artifacts.cli.options import DeviceOption, RecipeArgument, WorkOption, overridden
 from lightretriever.artifacts.cli.runner import JsonOption, running
 from lightretriever.artifacts.errors import importing

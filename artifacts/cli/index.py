@@ -1,6 +1,7 @@
 """The command `index`: the indexes and the bundle."""
 
 import typer
+
 from lightretriever.artifacts.cli.options import OverwriteOption, RecipeArgument, overridden, replacing
 from lightretriever.artifacts.cli.runner import JsonOption, running
 from lightretriever.artifacts.cli.stages import write_recipe_bundle

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.cli.cluster import connected
 from lightretriever.artifacts.errors import RecipeError

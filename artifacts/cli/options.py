@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
+
 from lightretriever.artifacts.pipeline.recipe import AnyRecipe, read_recipe
 
 __all__ = [

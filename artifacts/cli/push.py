@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+
 from lightretriever.artifacts.bundle.manifest import MANIFEST_FILE, check_outside
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.writer import write_query_bundle

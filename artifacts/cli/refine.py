@@ -1,6 +1,7 @@
 """The command `refine`: token tables fitted to the encoded corpus."""
 
 import typer
+
 from lightretriever.artifacts.cli.options import RecipeArgument, overridden, replacing
 from lightretriever.artifacts.cli.runner import JsonOption, next_command, running
 from lightretriever.artifacts.cli.stages import next_stage, torch_stages

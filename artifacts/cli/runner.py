@@ -14,6 +14,7 @@ from time import monotonic
 from typing import Annotated, Any, Final, NoReturn
 
 import typer
+
 from lightretriever.artifacts.corpus.beir import Skipped
 from lightretriever.artifacts.errors import DiskError, LightRetrieverError, readable
 from lightretriever.artifacts.progress import ProgressBar, reporting

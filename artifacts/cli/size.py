@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Annotated, Final, Literal
 
 import typer
+
 from lightretriever.artifacts.bundle.manifest import read_manifest
 from lightretriever.artifacts.bundle.size import PartSize, part_sizes
 from lightretriever.artifacts.cli.runner import JsonOption, running

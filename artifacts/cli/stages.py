@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
+
 from lightretriever.artifacts.cli.runner import next_command, report_skipped
 from lightretriever.artifacts.errors import importing
 from lightretriever.artifacts.files.workdir import read_json, work_lock

@@ -1,6 +1,7 @@
 """The command `table`: the token tables of a language model."""
 
 import typer
+
 from lightretriever.artifacts.cli.options import RecipeArgument, overridden, replacing
 from lightretriever.artifacts.cli.runner import JsonOption, next_command, running
 from lightretriever.artifacts.cli.stages import make_tables, next_stage

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
+
 from lightretriever.artifacts.cli.options import DeviceOption, ModelOption, overridden
 from lightretriever.artifacts.cli.runner import JsonOption, next_command, running
 from lightretriever.artifacts.errors import RecipeError, importing

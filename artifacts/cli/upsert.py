@@ -6,6 +6,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+
 from lightretriever.artifacts.bundle.manifest import Manifest, read_manifest
 from lightretriever.artifacts.cli.cluster import CaFileOption, MaybeIndexOption, MaybeToOption, UserOption
 from lightretriever.artifacts.cli.live import LiveOption, Place, opened_place

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
+
 from lightretriever.artifacts.bundle.manifest import Manifest, read_manifest
 from lightretriever.artifacts.bundle.verify import Problem, verify_bundle
 from lightretriever.artifacts.cli.options import BundleArgument

@@ -3,11 +3,12 @@
 import re
 from typing import Any, Final
 
+from opensearchpy.exceptions import NotFoundError
+from pydantic import ValidationError
+
 from lightretriever.artifacts.cluster.client import Cluster
 from lightretriever.artifacts.cluster.schema import IndexMeta
 from lightretriever.artifacts.errors import ClusterError
-from opensearchpy.exceptions import NotFoundError
-from pydantic import ValidationError
 
 __all__ = ["check_name", "indexes_of", "only_index", "read_meta", "switch"]
 

@@ -3,9 +3,10 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
+from opensearchpy.helpers import streaming_bulk
+
 from lightretriever.artifacts.cluster.client import Cluster
 from lightretriever.artifacts.errors import ClusterError, ConflictError
-from opensearchpy.helpers import streaming_bulk
 
 __all__ = ["BATCH", "refusal", "send"]
 

@@ -14,9 +14,10 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 import orjson
-from lightretriever.artifacts.errors import ClusterError, ClusterTimeoutError
 from opensearchpy import OpenSearch, Transport, exceptions
 from opensearchpy.serializer import JSONSerializer
+
+from lightretriever.artifacts.errors import ClusterError, ClusterTimeoutError
 
 __all__ = ["Cluster", "ClusterAddress", "connect"]
 

@@ -10,6 +10,7 @@ from typing import Any, Final, Literal
 
 import numpy as np
 import orjson
+
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.cluster.aliases import check_name, indexes_of, read_meta, switch
 from lightretriever.artifacts.cluster.bulk import refusal, send

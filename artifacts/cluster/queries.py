@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
+
 from lightretriever.artifacts.cluster.schema import MOST_FOUND, feature, filter_field
 from lightretriever.artifacts.documents.fields import Order
 from lightretriever.artifacts.dtypes import Float32Array, Int64Array, IntegerArray

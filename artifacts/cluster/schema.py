@@ -19,12 +19,13 @@ from typing import Any, Final, Literal
 from urllib.parse import quote
 
 import orjson
+from pydantic import BaseModel, ConfigDict
+
 from lightretriever.artifacts.bundle.manifest import Manifest
 from lightretriever.artifacts.documents.fields import FieldKind, indexed_values
 from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.sparse.vocabulary import VocabularyKind
 from lightretriever.artifacts.tokens.tokenizer import text_of
-from pydantic import BaseModel, ConfigDict
 
 __all__ = [
     "FIRST_LIVE",

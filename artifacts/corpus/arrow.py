@@ -8,6 +8,7 @@ from typing import IO, Any, Final
 from uuid import UUID
 
 import numpy as np
+
 from lightretriever.artifacts.errors import importing
 
 __all__ = ["arrow_table", "parquet_table", "zstd_stream"]

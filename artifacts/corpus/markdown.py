@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from itertools import accumulate
 from typing import Any, Final, NamedTuple
 
-from lightretriever.artifacts.files.reading import parse_yaml
 from markdown_it import MarkdownIt
+
+from lightretriever.artifacts.files.reading import parse_yaml
 
 __all__ = ["Heading", "markdown_headings", "markdown_title"]
 

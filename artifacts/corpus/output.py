@@ -7,11 +7,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Literal
 
+from pydantic import Field
+
 from lightretriever.artifacts.corpus.beir import Skipped
 from lightretriever.artifacts.errors import CorpusError
 from lightretriever.artifacts.files.atomic_file import new_file
 from lightretriever.artifacts.summary import Summary, Text, megabytes
-from pydantic import Field
 
 __all__ = ["CorpusSummary", "check_output", "new_corpus"]
 

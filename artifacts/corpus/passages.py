@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from tokenizers import Tokenizer
+
 from lightretriever.artifacts.corpus.markdown import Heading
 from lightretriever.artifacts.errors import BundleError, ModelError, importing
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
-from tokenizers import Tokenizer
 
 __all__ = ["Limit", "Passage", "TokenLimit", "WordLimit", "passages"]
 

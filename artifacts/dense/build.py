@@ -6,6 +6,7 @@ from typing import Final
 
 import faiss
 import numpy as np
+
 from lightretriever.artifacts.dense.index import DenseIndex, FaissIndex, faiss_reason, innermost, use_threads
 from lightretriever.artifacts.dense.query_aware import (
     LEAST_DIMENSION,

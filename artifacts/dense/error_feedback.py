@@ -14,6 +14,7 @@ j. (GPTQ does the same to the weights of a model, arXiv:2210.17323.)
 from typing import Final
 
 import numpy as np
+
 from lightretriever.artifacts.dtypes import Float32Array, Float64Array, UInt8Array
 
 __all__ = ["error_feedback_codes"]

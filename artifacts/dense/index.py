@@ -13,6 +13,7 @@ from typing import Any, Final, TypeAlias
 
 import faiss
 import numpy as np
+
 from lightretriever.artifacts import kernels
 from lightretriever.artifacts.dtypes import Float32Array, Int64Array, IntegerArray, UInt8Array
 from lightretriever.artifacts.errors import BundleError

@@ -11,6 +11,7 @@ from typing import Final
 import faiss
 import numpy as np
 import numpy.typing as npt
+
 from lightretriever.artifacts import kernels
 from lightretriever.artifacts.dense.build import product_parts
 from lightretriever.artifacts.dense.index import DenseIndex, FaissIndex, inner_products, use_threads

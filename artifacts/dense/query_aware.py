@@ -21,6 +21,7 @@ from typing import Any, Final
 
 import faiss
 import numpy as np
+
 from lightretriever.artifacts.dense.error_feedback import error_feedback_codes
 from lightretriever.artifacts.dtypes import Float32Array, Float64Array
 from lightretriever.artifacts.errors import RecipeError

@@ -14,6 +14,7 @@ from functools import cache, partial
 from typing import Final
 
 import faiss
+
 from lightretriever.artifacts.dense.index import DenseIndex, FaissIndex, innermost
 from lightretriever.artifacts.dtypes import Float32Array
 

@@ -13,8 +13,9 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
-from lightretriever.artifacts.documents.bounds import MAX_FIELD_CHARS, MAX_KEYWORD_BYTES
 from pydantic import Field
+
+from lightretriever.artifacts.documents.bounds import MAX_FIELD_CHARS, MAX_KEYWORD_BYTES
 
 __all__ = ["FieldKind", "FieldName", "Order", "indexed_values", "keyword", "last_millisecond", "milliseconds", "number"]
 

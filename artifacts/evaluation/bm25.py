@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
+
 from lightretriever.artifacts.sparse.arguments import check_k
 from lightretriever.artifacts.sparse.index import pack_query
 from lightretriever.artifacts.sparse.java_bytes import from_java, pack_texts, unpack_hits, utf8

@@ -6,6 +6,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
+
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.errors import ModelError

@@ -6,12 +6,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.bundle.software import generator, package_version
-from lightretriever.artifacts.evaluation.runs import MEASURES
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.bundle.software import generator, package_version
+from lightretriever.artifacts.evaluation.runs import MEASURES
 
 __all__ = ["describe_bundle", "environment", "print_report"]
 

@@ -10,6 +10,7 @@ from urllib.parse import quote
 import ir_measures
 import numpy as np
 from ir_measures import RR, R, nDCG
+
 from lightretriever.artifacts.corpus.beir import find_file, read_qrels, read_queries
 from lightretriever.artifacts.errors import CorpusError
 from lightretriever.artifacts.files.workdir import write_atomically

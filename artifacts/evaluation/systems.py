@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 import numpy as np
+
 from lightretriever.artifacts.bundle.manifest import LegWeights
 from lightretriever.artifacts.errors import RecipeError
 from lightretriever.artifacts.evaluation.bm25 import BM25_B, BM25_K1, WordIndex, build_word_index

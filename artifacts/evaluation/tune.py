@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
 import numpy as np
+
 from lightretriever.artifacts.bundle.manifest import LegWeights
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.dtypes import Float64Array

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+
 from lightretriever.artifacts.errors import BundleError, ResumeError
 from lightretriever.artifacts.files.workdir import writing_atomically
 

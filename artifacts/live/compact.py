@@ -7,6 +7,7 @@ from typing import Final
 
 import numpy as np
 import orjson
+
 from lightretriever.artifacts.bundle.batches import EncodedBatch
 from lightretriever.artifacts.bundle.manifest import DenseInfo, LiveInfo, Manifest
 from lightretriever.artifacts.bundle.reader import Bundle

@@ -7,6 +7,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 import numpy.typing as npt
 import orjson
+
 from lightretriever.artifacts.bundle.manifest import Manifest
 from lightretriever.artifacts.documents.document import Document, read_document
 from lightretriever.artifacts.errors import ConflictError, DocumentError, LightRetrieverError, UnencodedError

@@ -19,10 +19,11 @@ from uuid import uuid4
 import numpy as np
 import numpy.typing as npt
 import orjson
+from pydantic import TypeAdapter
+
 from lightretriever.artifacts.bundle.manifest import Manifest, check_outside
 from lightretriever.artifacts.errors import DiskError, JournalError
 from lightretriever.artifacts.files.atomic_file import writing
-from pydantic import TypeAdapter
 
 __all__ = ["Journal", "Record"]
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
+
 from lightretriever.artifacts.bundle.manifest import Manifest
 from lightretriever.artifacts.dense.index import DenseIndex
 from lightretriever.artifacts.dense.later import LaterIndex

@@ -15,6 +15,7 @@ from typing import Final
 
 import numpy as np
 import orjson
+
 from lightretriever.artifacts.bundle.manifest import Manifest
 from lightretriever.artifacts.dense.index import DenseIndex
 from lightretriever.artifacts.documents.bounds import MAX_IMPACT

@@ -9,12 +9,13 @@ from typing import Any
 
 import torch
 from huggingface_hub import snapshot_download
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+
 from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.errors import ModelError
 from lightretriever.artifacts.files.workdir import write_atomically
 from lightretriever.artifacts.pipeline.loading import loading
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
 
 __all__ = [
     "ADAPTER_SETTINGS",

@@ -18,6 +18,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Normalize, StaticEmbedding
+from tokenizers import Tokenizer
+
 from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.errors import ModelError
 from lightretriever.artifacts.pipeline.encoder import Encoded, Encoder, StatesOf
@@ -36,9 +40,6 @@ from lightretriever.artifacts.pipeline.model import choose_device, choose_dtype
 from lightretriever.artifacts.pipeline.recipe import BESIDE, ModelDtype, name_of
 from lightretriever.artifacts.pipeline.weights import fingerprint, hashes, local_folder
 from lightretriever.artifacts.progress import ProgressBar
-from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import Normalize, StaticEmbedding
-from tokenizers import Tokenizer
 
 __all__ = ["BiEncoder", "JointEncoder", "StaticTable", "load_biencoder", "load_biencoders"]
 

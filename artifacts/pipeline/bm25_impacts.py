@@ -15,6 +15,7 @@ from itertools import pairwise
 from typing import Any, Final, Self
 
 import numpy as np
+
 from lightretriever.artifacts.documents.bounds import MAX_IMPACT
 from lightretriever.artifacts.dtypes import Float64Array, FloatArray, Int32Array, Int64Array, IntegerArray
 from lightretriever.artifacts.errors import CorpusError

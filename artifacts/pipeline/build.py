@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, Self
 
 import numpy as np
+
 from lightretriever.artifacts.bundle.manifest import (
     MANIFEST_FILE,
     CorpusInfo,

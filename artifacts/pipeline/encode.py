@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, Self
 
 import numpy as np
+
 from lightretriever.artifacts.dtypes import Int64Array, UInt8Array
 from lightretriever.artifacts.errors import ModelError
 from lightretriever.artifacts.pipeline.encoded import EncodedCorpus, ModelRows, Part, TextStore, first_rows

@@ -43,6 +43,7 @@ from uuid import uuid4
 import numpy as np
 import numpy.typing as npt
 import orjson
+
 from lightretriever.artifacts.corpus.beir import Corpus, Known, Skipped
 from lightretriever.artifacts.documents.document import Document
 from lightretriever.artifacts.dtypes import BoolArray, Float16Array, Int32Array, Int64Array, UInt8Array, UInt16Array

@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import torch
+
 from lightretriever.artifacts.dtypes import Float32Array, Int32Array
 from lightretriever.artifacts.errors import ModelError
 from lightretriever.artifacts.files.arrays import read_array, write_array

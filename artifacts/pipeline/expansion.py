@@ -29,6 +29,7 @@ from typing import Any, Final, Self
 import faiss
 import numpy as np
 import numpy.typing as npt
+
 from lightretriever.artifacts.bundle.manifest import ExpansionInfo
 from lightretriever.artifacts.errors import ResumeError
 from lightretriever.artifacts.files.arrays import read_array, write_array

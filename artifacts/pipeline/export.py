@@ -8,6 +8,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules import Router
+from sentence_transformers.sentence_transformer.modules import Dense, Normalize, StaticEmbedding
+
 from lightretriever.artifacts.bundle.manifest import check_outside
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import ModelError
@@ -16,9 +20,6 @@ from lightretriever.artifacts.pipeline.biencoder import BiEncoder, load_biencode
 from lightretriever.artifacts.pipeline.loading import loading, route
 from lightretriever.artifacts.pipeline.recipe import BESIDE, MODULES_FILE
 from lightretriever.artifacts.tokens.portable import PortableTokenizer
-from sentence_transformers import SentenceTransformer
-from sentence_transformers.base.modules import Router
-from sentence_transformers.sentence_transformer.modules import Dense, Normalize, StaticEmbedding
 
 __all__ = ["export_sentence_transformer"]
 

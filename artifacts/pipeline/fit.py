@@ -14,6 +14,8 @@ from typing import Self
 
 import numpy as np
 import torch
+from torch.nn.functional import cross_entropy, embedding_bag, kl_div, log_softmax, normalize, softmax
+
 from lightretriever.artifacts.dtypes import Float32Array, FloatArray, IntegerArray
 from lightretriever.artifacts.errors import RecipeError
 from lightretriever.artifacts.pipeline.encoded import Rows
@@ -21,7 +23,6 @@ from lightretriever.artifacts.pipeline.recipe import TableTraining
 from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.summary import Part
 from lightretriever.artifacts.tokens.idf import TokenStatistics
-from torch.nn.functional import cross_entropy, embedding_bag, kl_div, log_softmax, normalize, softmax
 
 __all__ = [
     "Agreement",

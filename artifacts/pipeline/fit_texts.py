@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import numpy as np
+
 from lightretriever.artifacts.corpus.beir import read_queries
 from lightretriever.artifacts.documents.document import Document
 from lightretriever.artifacts.dtypes import Float16Array, Int32Array, Int64Array

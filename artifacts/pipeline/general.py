@@ -14,6 +14,8 @@ from typing import Final, Literal, Self
 
 import numpy as np
 import torch
+from pydantic import ValidationError
+
 from lightretriever.artifacts.bundle.manifest import ManifestPart
 from lightretriever.artifacts.corpus.beir import Corpus, has_file, read_queries
 from lightretriever.artifacts.documents.document import Document
@@ -37,7 +39,6 @@ from lightretriever.artifacts.pipeline.recipe import GeneralTableRecipe
 from lightretriever.artifacts.summary import Summary, folder_size, megabytes
 from lightretriever.artifacts.tokens.idf import count_tokens
 from lightretriever.artifacts.tokens.table import TokenTable, write_table
-from pydantic import ValidationError
 
 __all__ = [
     "GeneralTable",

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Self
 
 import numpy as np
+
 from lightretriever.artifacts.corpus.beir import read_ids
 from lightretriever.artifacts.dtypes import Float32Array, FloatArray, UInt8Array
 from lightretriever.artifacts.errors import CorpusError, RecipeError

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+
 from lightretriever.artifacts.bundle.manifest import ImpactKind
 from lightretriever.artifacts.corpus.lines import read_lines
 from lightretriever.artifacts.documents.document import read_text

@@ -13,6 +13,8 @@ from typing import Any, Final, Self
 
 import numpy as np
 import torch
+from torch.nn.functional import normalize
+
 from lightretriever.artifacts.pipeline.encoded import ImpactRow
 from lightretriever.artifacts.pipeline.encoder import Encoded, Encoder, SparseEncoder, StatesOf
 from lightretriever.artifacts.pipeline.model import CHARS_PER_TOKEN, Backbone
@@ -20,7 +22,6 @@ from lightretriever.artifacts.pipeline.recipe import EncodeRecipe
 from lightretriever.artifacts.pipeline.states import PackedStates, packed_states, token_states
 from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.tokens.head_queries import FULL_QUERY_TERMS
-from torch.nn.functional import normalize
 
 __all__ = [
     "QUANTIZATION",

@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 import torch
+from safetensors import safe_open
+from tokenizers import Tokenizer
+
 from lightretriever.artifacts.errors import BundleError, LightRetrieverError, ModelError
 from lightretriever.artifacts.pipeline.recipe import MODULES_FILE
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer, is_of_library
-from safetensors import safe_open
-from tokenizers import Tokenizer
 
 __all__ = [
     "check_vocabulary",

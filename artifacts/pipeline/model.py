@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 import torch
+from transformers import AutoTokenizer, PreTrainedModel
+
 from lightretriever.artifacts.errors import ModelError
 from lightretriever.artifacts.pipeline.adapter_files import (
     PROJECTION_FILE,
@@ -24,7 +26,6 @@ from lightretriever.artifacts.pipeline.weights import (
     merge_adapter,
 )
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
-from transformers import AutoTokenizer, PreTrainedModel
 
 __all__ = ["CHARS_PER_TOKEN", "Backbone", "choose_device", "choose_dtype", "load_model"]
 

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import ray
+
 from lightretriever.artifacts import errors
 from lightretriever.artifacts.errors import LightRetrieverError, RecipeError, ResumeError
 from lightretriever.artifacts.files.workdir import work_lock

@@ -5,6 +5,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal, Self, TypeVar, get_args
 
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
 from lightretriever.artifacts.bundle.manifest import (
     MAX_TEXT_CHARS,
     ExampleQuery,
@@ -21,7 +23,6 @@ from lightretriever.artifacts.files.reading import read_yaml
 from lightretriever.artifacts.sparse.vocabulary import Language, VocabularyKind
 from lightretriever.artifacts.tokens.head_queries import MOST_QUERIES
 from lightretriever.artifacts.tokens.table import TableDtype
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 __all__ = [
     "BESIDE",

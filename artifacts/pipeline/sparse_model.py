@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import sentence_transformers
 import torch
+from sentence_transformers.sparse_encoder.modules import SparseStaticEmbedding
+
 from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.errors import ModelError
 from lightretriever.artifacts.pipeline.encoded import ImpactRow
@@ -31,7 +33,6 @@ from lightretriever.artifacts.pipeline.loading import (
 from lightretriever.artifacts.pipeline.model import choose_device, choose_dtype
 from lightretriever.artifacts.pipeline.recipe import EncodeRecipe, ModelRecipe, name_of
 from lightretriever.artifacts.pipeline.weights import fingerprint, local_folder
-from sentence_transformers.sparse_encoder.modules import SparseStaticEmbedding
 
 __all__ = ["SparseModel", "load_sparse_model"]
 

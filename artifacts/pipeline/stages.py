@@ -27,6 +27,8 @@ from typing import Any, Final, Literal, Self
 
 import numpy as np
 import torch
+from rich.console import Console
+
 from lightretriever.artifacts.dense.build import check_factory
 from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.errors import BundleError, ModelError, RecipeError
@@ -53,7 +55,6 @@ from lightretriever.artifacts.summary import Part as SummaryPart
 from lightretriever.artifacts.summary import Summary, Text, megabytes
 from lightretriever.artifacts.tokens.idf import IDF_FILE, count_tokens, idf_sha256, load_idf
 from lightretriever.artifacts.tokens.tokenizer import sentences_of
-from rich.console import Console
 
 __all__ = ["TableInfo", "TablesSummary", "load_recipe_encoders", "run_encode", "run_refine", "run_tables"]
 

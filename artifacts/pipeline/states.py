@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+
 from lightretriever.artifacts.errors import ModelError
 from lightretriever.artifacts.pipeline.model import Backbone
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final, Self, TypeAlias
 
 import numpy as np
+
 from lightretriever.artifacts.bundle.batches import EncodedBatch, dense_prefix
 from lightretriever.artifacts.bundle.manifest import ExpansionInfo
 from lightretriever.artifacts.dtypes import Float32Array

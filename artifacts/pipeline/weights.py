@@ -15,11 +15,12 @@ from typing import Any, cast
 
 import torch
 from huggingface_hub import snapshot_download
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers.utils.logging import disable_progress_bar
+
 from lightretriever.artifacts.errors import ModelError, importing
 from lightretriever.artifacts.files.reading import file_sha256
 from lightretriever.artifacts.pipeline.loading import loading
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
-from transformers.utils.logging import disable_progress_bar
 
 __all__ = [
     "ADAPTER_CONFIG",

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+
 from lightretriever.artifacts import kernels
 from lightretriever.artifacts.documents.bounds import MAX_IMPACT
 from lightretriever.artifacts.dtypes import Float32Array, FloatArray, Int32Array, IntegerArray

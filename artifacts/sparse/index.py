@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
+
 from lightretriever.artifacts.documents.bounds import MAX_COUNTED
 from lightretriever.artifacts.documents.fields import Order
 from lightretriever.artifacts.dtypes import Float32Array, FloatArray, Int32Array, Int64Array, IntegerArray, UInt8Array

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
 from lightretriever.artifacts.dtypes import Float32Array, Int64Array
 from lightretriever.artifacts.sparse.jvm import JavaObject
 

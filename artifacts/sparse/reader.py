@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Final, Self
 
 import numpy as np
+
 from lightretriever.artifacts.dtypes import Int32Array
 from lightretriever.artifacts.errors import BundleError, JavaError
 from lightretriever.artifacts.sparse.java_bytes import from_java, pack_texts, unpack_texts, utf8

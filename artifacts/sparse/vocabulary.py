@@ -17,6 +17,7 @@ from functools import cache
 from typing import Final, Literal, NamedTuple
 
 import numpy as np
+
 from lightretriever.artifacts.sparse.java_bytes import from_java, pack_text, pack_texts, unpack_texts, utf8
 from lightretriever.artifacts.sparse.jvm import JavaObject, java_call, java_class, lucene_version
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer

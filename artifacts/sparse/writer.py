@@ -14,6 +14,7 @@ from weakref import finalize
 
 import numpy as np
 import orjson
+
 from lightretriever.artifacts.documents.bounds import MAX_DOCUMENT_BYTES, MAX_ID_BYTES, MAX_TERM
 from lightretriever.artifacts.documents.fields import FieldKind, indexed_values
 from lightretriever.artifacts.dtypes import Int64Array, IntegerArray

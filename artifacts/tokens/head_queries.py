@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
+
 from lightretriever.artifacts.dtypes import Float32Array, Int32Array
 from lightretriever.artifacts.errors import BundleError
 from lightretriever.artifacts.files.arrays import UNREADABLE, load_npy, write_array

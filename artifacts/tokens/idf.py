@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
+
 from lightretriever.artifacts.dtypes import Float32Array, Float64Array, Int32Array, Int64Array
 from lightretriever.artifacts.errors import BundleError, CorpusError
 from lightretriever.artifacts.files.arrays import load_part, write_array

@@ -11,9 +11,10 @@ from typing import Any, Final
 
 import numpy as np
 import orjson
+from tokenizers import Tokenizer
+
 from lightretriever.artifacts.errors import BundleError
 from lightretriever.artifacts.tokens.tokenizer import INVISIBLE, TextTokenizer
-from tokenizers import Tokenizer
 
 __all__ = ["PortableTokenizer"]
 

@@ -9,6 +9,7 @@ from typing import Final, Literal, TypeVar, cast, get_args
 
 import numpy as np
 import numpy.typing as npt
+
 from lightretriever.artifacts import kernels
 from lightretriever.artifacts.dtypes import Float32Array, IntegerArray
 from lightretriever.artifacts.errors import BundleError

@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 import orjson
 import tokenizers
-from lightretriever.artifacts.dtypes import BoolArray, Int32Array, Int64Array
-from lightretriever.artifacts.errors import BundleError, TokenizerError
 from tokenizers import Tokenizer
 from tokenizers.models import BPE
+
+from lightretriever.artifacts.dtypes import BoolArray, Int32Array, Int64Array
+from lightretriever.artifacts.errors import BundleError, TokenizerError
 
 __all__ = ["INVISIBLE", "TextTokenizer", "document_text", "is_of_library", "sentences_of", "text_of"]
 

@@ -7,6 +7,17 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from peft.tuners.tuners_utils import BaseTunerLayer
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+)
+from transformers import PreTrainedModel
+
 from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.errors import ModelError, RecipeError
 from lightretriever.artifacts.files.atomic_dir import new_folder
@@ -23,16 +34,6 @@ from lightretriever.artifacts.training.recipe import (
     TrainRecipe,
 )
 from lightretriever.artifacts.training.types import Progress, Tensors, TrainingSet
-from peft import LoraConfig, PeftModel, get_peft_model
-from peft.tuners.tuners_utils import BaseTunerLayer
-from torch.distributed.checkpoint.state_dict import (
-    StateDictOptions,
-    get_model_state_dict,
-    get_optimizer_state_dict,
-    set_model_state_dict,
-    set_optimizer_state_dict,
-)
-from transformers import PreTrainedModel
 
 __all__ = ["Adapter", "load_for_training", "model_card"]
 

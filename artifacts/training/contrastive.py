@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 import torch
+
 from lightretriever.artifacts.errors import CorpusError, RecipeError
 from lightretriever.artifacts.pipeline.language_model import instruction_prefix, sparse_weights
 from lightretriever.artifacts.pipeline.model import Backbone

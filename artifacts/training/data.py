@@ -20,6 +20,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from pydantic import TypeAdapter
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
 from lightretriever.artifacts.corpus.beir import Corpus, find_file, read_qrels, read_queries
 from lightretriever.artifacts.errors import RecipeError, ResumeError
 from lightretriever.artifacts.evaluation.runs import qrels_file
@@ -30,10 +35,6 @@ from lightretriever.artifacts.tokens.tokenizer import document_text
 from lightretriever.artifacts.training.negatives import SCRATCH, mine
 from lightretriever.artifacts.training.recipe import SetRecipe, TrainRecipe
 from lightretriever.artifacts.training.types import Example, TrainingSet, same_text
-from pydantic import TypeAdapter
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 __all__ = ["MOST_POSITIVES", "content", "corpus_hashes", "data_report", "prepare", "print_data_report", "train_queries"]
 

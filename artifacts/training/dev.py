@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+
 from lightretriever.artifacts.corpus.beir import Corpus
 from lightretriever.artifacts.documents.document import Document
 from lightretriever.artifacts.dtypes import Float32Array, FloatArray, Int64Array

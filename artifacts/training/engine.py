@@ -30,13 +30,14 @@ from accelerate.utils import (
     InitProcessGroupKwargs,
     broadcast_object_list,
 )
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+
 from lightretriever.artifacts.errors import RecipeError
 from lightretriever.artifacts.pipeline.model import choose_device, choose_dtype
 from lightretriever.artifacts.training.adapter import Adapter
 from lightretriever.artifacts.training.recipe import TrainRecipe
 from lightretriever.artifacts.training.types import StepContext, Tensors
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
 
 __all__ = ["Chunk", "Engine"]
 

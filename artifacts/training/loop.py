@@ -7,6 +7,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 from accelerate.utils import broadcast_object_list
+from torch.distributed.tensor import DTensor
+from torch.optim.lr_scheduler import LambdaLR
+
 from lightretriever.artifacts.errors import ModelError
 from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.training.contrastive import Contrastive
@@ -19,8 +22,6 @@ from lightretriever.artifacts.training.run import Run
 from lightretriever.artifacts.training.texts import TaughtTexts
 from lightretriever.artifacts.training.token_rows import fit_rows
 from lightretriever.artifacts.training.types import Batch, StepContext
-from torch.distributed.tensor import DTensor
-from torch.optim.lr_scheduler import LambdaLR
 
 __all__ = ["train"]
 

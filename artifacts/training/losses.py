@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from torch.nn import functional
+
 from lightretriever.artifacts.training.recipe import ContrastiveStage, FlopsRecipe
 from lightretriever.artifacts.training.types import Batch, StepContext, Tensors, same_text
-from torch.nn import functional
 
 __all__ = [
     "BatchLayout",

@@ -7,6 +7,7 @@ negative of the other: see `artifacts.training.losses.BatchLayout`.
 from collections.abc import Sequence
 
 import numpy as np
+
 from lightretriever.artifacts.errors import RecipeError
 from lightretriever.artifacts.training.types import Batch, TrainingSet
 

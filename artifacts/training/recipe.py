@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, Self
 
+from pydantic import Field, model_validator
+
 from lightretriever.artifacts.pipeline.recipe import (
     Attention,
     ModelRecipe,
@@ -15,7 +17,6 @@ from lightretriever.artifacts.pipeline.recipe import (
     TableTraining,
     name_of,
 )
-from pydantic import Field, model_validator
 
 __all__ = [
     "ContrastiveStage",

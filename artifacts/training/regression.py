@@ -14,6 +14,8 @@ from dataclasses import replace
 
 import numpy as np
 import torch
+from torch.nn import functional
+
 from lightretriever.artifacts.dtypes import FloatArray
 from lightretriever.artifacts.pipeline.language_model import instruction_prefix
 from lightretriever.artifacts.pipeline.model import Backbone
@@ -26,7 +28,6 @@ from lightretriever.artifacts.training.recipe import RegressionStage
 from lightretriever.artifacts.training.texts import TaughtTexts
 from lightretriever.artifacts.training.token_rows import TokenRows
 from lightretriever.artifacts.training.types import StepContext, Tensors, TextBatch
-from torch.nn import functional
 
 __all__ = ["Regression", "fit_projection"]
 

@@ -18,6 +18,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from rich.console import Console
+from safetensors.torch import load_file, save
+
 from lightretriever.artifacts.errors import RecipeError, ResumeError
 from lightretriever.artifacts.files.atomic_dir import check_target
 from lightretriever.artifacts.files.atomic_file import writing
@@ -33,8 +36,6 @@ from lightretriever.artifacts.training.engine import Engine
 from lightretriever.artifacts.training.losses import TokenWeights
 from lightretriever.artifacts.training.recipe import ContrastiveStage, RegressionStage, TrainRecipe
 from lightretriever.artifacts.training.types import QUERY_TOKENS, Progress
-from rich.console import Console
-from safetensors.torch import load_file, save
 
 __all__ = ["CHECKPOINT", "Run", "read_progress"]
 

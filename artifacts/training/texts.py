@@ -10,6 +10,7 @@ from typing import Final
 
 import numpy as np
 from accelerate import Accelerator
+
 from lightretriever.artifacts.dtypes import Float16Array
 from lightretriever.artifacts.errors import RecipeError
 from lightretriever.artifacts.pipeline.encoder import Encoder

@@ -18,6 +18,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from tokenizers import Tokenizer
+
 from lightretriever.artifacts.dtypes import Float16Array, Float64Array
 from lightretriever.artifacts.files.arrays import read_array, write_array
 from lightretriever.artifacts.files.workdir import check_plan
@@ -29,7 +31,6 @@ from lightretriever.artifacts.pipeline.model import Backbone
 from lightretriever.artifacts.tokens.idf import count_tokens
 from lightretriever.artifacts.training.recipe import TokenRegression
 from lightretriever.artifacts.training.types import QUERY_TOKENS
-from tokenizers import Tokenizer
 
 __all__ = ["TokenRows", "fit_rows", "token_texts"]
 

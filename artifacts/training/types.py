@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import torch
+
 from lightretriever.artifacts.dtypes import Float32Array
 
 __all__ = [

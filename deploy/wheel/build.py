@@ -14,7 +14,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import tomllib
 import zipfile
 from pathlib import Path
 from typing import Final
@@ -24,6 +23,7 @@ from lightretriever.artifacts.sparse.jvm import CLASSES, JAR, anserini_jar
 __all__ = ["build_wheel", "main", "write_jar"]
 
 ROOT: Final = Path(__file__).resolve().parents[2]
+PACKAGE: Final = "lightretriever"
 LUCENE: Final = "org/apache/lucene/"
 LEFT_OUT: Final = tuple(
     LUCENE + part
@@ -74,18 +74,16 @@ def _is_kept(name: str) -> bool:
 
 def build_wheel(folder: Path, *, repair: bool = True) -> Path:
     """Write the wheel to a folder, and give its path; unless `repair`, with the tag of this machine alone."""
-    folders = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["setuptools"]["package-dir"]
     with tempfile.TemporaryDirectory() as scratch:
         copy, made = Path(scratch) / "source", Path(scratch) / "made"
         copy.mkdir()
         for name in ("pyproject.toml", "README.md", "LICENSE", "NOTICE"):
             shutil.copy(ROOT / name, copy)
-        for room in {Path(name).parts[0] for name in folders.values()}:
-            shutil.copytree(ROOT / room, copy / room, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+        shutil.copytree(ROOT / PACKAGE, copy / PACKAGE, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
         for apart in ("java", "classes"):  # the jar has them
-            shutil.rmtree(copy / "artifacts" / "sparse" / apart)
-        write_jar(copy / "artifacts" / "sparse" / JAR.name)
-        demo = copy / folders["lightretriever"] / "demo"
+            shutil.rmtree(copy / PACKAGE / "artifacts" / "sparse" / apart)
+        write_jar(copy / PACKAGE / "artifacts" / "sparse" / JAR.name)
+        demo = copy / PACKAGE / "demo"
         demo.mkdir()
         for name in ("bundle.tar.xz", "rules.yaml"):
             shutil.copy(ROOT / "demo" / name, demo)

@@ -20,6 +20,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.evaluation.runs import read_judged
 from lightretriever.loadtest.connection import LoadError
@@ -27,7 +28,6 @@ from lightretriever.loadtest.generator import read_texts
 from lightretriever.loadtest.process import python
 from lightretriever.loadtest.program import BUNDLE, QUERIES, SPEED, option, program
 from lightretriever.loadtest.record import four_digits, latency, write_json
-
 from research.harness.rows import record
 from research.harness.turns import Turns, Worker, in_turns
 from research.libraries.library import Query, Row, Source, encode

@@ -6,10 +6,10 @@ from typing import Any, Final
 
 import faiss
 import numpy as np
+
 from lightretriever.artifacts.dense.build import build_dense_index, lists_by_size, product_parts, write_dense_index
 from lightretriever.artifacts.dense.index import innermost
 from lightretriever.artifacts.dense.query_aware import query_aware_factory
-
 from research.libraries.library import DEPTH, Index, Library, Row, Source, encode
 
 __all__ = ["DENSE"]

@@ -7,10 +7,10 @@ from typing import Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
+
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.errors import NoDirectionError, NoTokensError
 from lightretriever.service.observability.metrics import StageClock
-
 from research.servers.bundle_documents import built, query_encoder
 
 __all__ = ["DEPTH", "Index", "Library", "Query", "Source", "encode"]

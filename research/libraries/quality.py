@@ -7,8 +7,8 @@ from typing import Any, Final
 import faiss
 import numpy as np
 import numpy.typing as npt
-from lightretriever.artifacts.evaluation.runs import ndcg_per_query
 
+from lightretriever.artifacts.evaluation.runs import ndcg_per_query
 from research.libraries.library import DEPTH, Query, Source
 
 __all__ = ["LEAST_RECALL", "NDCG_LOSS", "Exact", "Judged", "choose", "front", "ratio"]

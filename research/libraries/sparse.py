@@ -3,7 +3,6 @@
 from typing import Final
 
 from lightretriever.artifacts.evaluation.bm25 import WordIndex
-
 from research.libraries.library import DEPTH, Index, Library, Row, Source
 from research.servers.bundle_documents import word_index
 

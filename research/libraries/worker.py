@@ -19,7 +19,6 @@ from typing import Final
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import LightRetrieverError
 from lightretriever.loadtest.generator import read_texts
-
 from research.libraries.dense import DENSE
 from research.libraries.library import Index, Query, Row, Source
 from research.libraries.sparse import SPARSE

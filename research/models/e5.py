@@ -25,11 +25,11 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
+
 from lightretriever.artifacts.corpus.beir import Corpus
 from lightretriever.artifacts.errors import ModelError
 from lightretriever.loadtest.program import option, program
-from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
-
 from research.models.unpacked import save_unpacked
 
 __all__ = ["PROMPTS", "main", "save_e5"]

@@ -20,10 +20,10 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-from lightretriever.artifacts.errors import ModelError
-from lightretriever.loadtest.program import option, program
 from tokenizers import Tokenizer
 
+from lightretriever.artifacts.errors import ModelError
+from lightretriever.loadtest.program import option, program
 from research.models.unpacked import save_unpacked
 
 __all__ = ["main", "save_granite"]

@@ -13,12 +13,12 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 import torch
-from lightretriever.artifacts.errors import ModelError
-from lightretriever.loadtest.program import option, program
 from onnxruntime.quantization import QuantType, quantize_dynamic
 from sentence_transformers import SentenceTransformer
 from tokenizers import Tokenizer
 
+from lightretriever.artifacts.errors import ModelError
+from lightretriever.loadtest.program import option, program
 from research.servers.onnx import INPUTS, MODEL, TOKENIZER
 
 __all__ = ["main", "save_onnx"]

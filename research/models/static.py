@@ -15,15 +15,16 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from lightretriever.artifacts.bundle.manifest import MANIFEST_FILE
-from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.errors import ModelError
-from lightretriever.loadtest.program import option, program
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from tokenizers import Tokenizer, normalizers
+
+from lightretriever.artifacts.bundle.manifest import MANIFEST_FILE
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.errors import ModelError
+from lightretriever.loadtest.program import option, program
 
 __all__ = ["main", "save_static"]
 

@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from lightretriever.loadtest.report import markdown_table
-
 from research.pages.generated import of_file
 
 __all__ = ["build_table", "predict", "scale_tables", "scaling_tables", "tables"]

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-from lightretriever.loadtest.record import machine_name
-from lightretriever.loadtest.report import markdown_table
 from scipy import stats
 
+from lightretriever.loadtest.record import machine_name
+from lightretriever.loadtest.report import markdown_table
 from research.pages.generated import of_file
 from research.quality.recorded import MEASURE, PerQuery, Row
 

@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 import typer
-from lightretriever.service import schemas
-from lightretriever.service.cli import app
-from lightretriever.service.http.app import create_app
-from lightretriever.service.settings import Settings
 from pydantic import BaseModel
 from pydantic.json_schema import JsonSchemaMode, models_json_schema
 from typer.main import get_command
 
+from lightretriever.service import schemas
+from lightretriever.service.cli import app
+from lightretriever.service.http.app import create_app
+from lightretriever.service.settings import Settings
 from research.pages.generated import Part, wants_check, write_or_check
 
 __all__ = ["api_reference", "command_reference", "main"]

@@ -6,7 +6,6 @@ from typing import Any, Final
 from lightretriever.loadtest.counters import median_of
 from lightretriever.loadtest.record import four_digits
 from lightretriever.loadtest.report import markdown_table
-
 from research.pages.generated import of_file
 
 __all__ = ["FIGURES", "fairness_table", "live_table", "load_table", "medians", "users_table", "versions_tables"]

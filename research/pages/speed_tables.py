@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from lightretriever.loadtest.report import markdown_table
-
 from research.harness.rows import GOALS, Goals
 from research.pages.generated import of_file
 

@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+
 from lightretriever.loadtest.connection import LoadError
 from lightretriever.loadtest.process import python
 from lightretriever.loadtest.program import REST, option, program
 from lightretriever.loadtest.record import ROOT
-
 from research.quality import evaluate
 from research.quality.recorded import RESULTS
 

@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import yaml
+
 from lightretriever.artifacts.bundle.manifest import MANIFEST_FILE, read_manifest
 from lightretriever.artifacts.corpus.beir import read_qrels, read_queries
 from lightretriever.artifacts.errors import RecipeError
@@ -36,7 +37,6 @@ from lightretriever.artifacts.pipeline.recipe import is_of_sentence_transformers
 from lightretriever.artifacts.sparse.vocabulary import VocabularyKind
 from lightretriever.loadtest.connection import LoadError
 from lightretriever.loadtest.program import REST, option, program, typed_command
-
 from research.quality.judged_part import write_judged_part
 from research.quality.recorded import RESULTS, evaluate_and_record, read_rows, run
 

@@ -33,6 +33,8 @@ from unittest.mock import patch
 
 import numpy as np
 import numpy.typing as npt
+from tokenizers import Tokenizer
+
 from lightretriever.artifacts.bundle.manifest import ExpansionInfo
 from lightretriever.artifacts.bundle.query_sample import query_vectors
 from lightretriever.artifacts.bundle.reader import Bundle
@@ -52,8 +54,6 @@ from lightretriever.artifacts.sparse.writer import ImpactIndexWriter
 from lightretriever.loadtest.program import option, program
 from lightretriever.loadtest.record import write_json
 from lightretriever.service.search.fusion import align, fuse_linear
-from tokenizers import Tokenizer
-
 from research.quality import evaluate
 from research.quality.evaluate import Collection
 from research.quality.recorded import RESULTS

@@ -16,6 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import yaml
+
 from lightretriever.artifacts.errors import RecipeError
 from lightretriever.loadtest.program import option, program
 from lightretriever.loadtest.record import median, origin, write_json

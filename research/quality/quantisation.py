@@ -15,6 +15,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import numpy as np
+
 from lightretriever.artifacts.corpus.beir import Corpus
 from lightretriever.artifacts.evaluation.bm25 import BM25_B, BM25_K1, WordIndex, build_word_index
 from lightretriever.artifacts.evaluation.report import environment
@@ -26,7 +27,6 @@ from lightretriever.artifacts.sparse.vocabulary import Vocabulary
 from lightretriever.artifacts.sparse.writer import ImpactIndexWriter
 from lightretriever.loadtest.program import option, program
 from lightretriever.loadtest.record import write_json
-
 from research.quality.evaluate import COLLECTIONS, Collection
 from research.quality.judged_part import write_judged_part
 

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import ir_measures
+
 from lightretriever.artifacts.errors import RecipeError
 from lightretriever.artifacts.evaluation.evaluate import REPORT_FILE
 from lightretriever.artifacts.evaluation.runs import ndcg_per_query, read_judged, trec_field

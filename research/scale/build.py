@@ -33,6 +33,7 @@ from typing import Any, Final
 
 import numpy as np
 import yaml
+
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.loadtest.connection import LoadError
 from lightretriever.loadtest.program import option, program

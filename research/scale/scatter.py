@@ -20,10 +20,10 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+
 from lightretriever.loadtest.connection import LoadError
 from lightretriever.loadtest.program import option, program
 from lightretriever.loadtest.record import four_digits, latency, write_json
-
 from research.scale.shard import TRIPS, read_times
 
 __all__ = ["CAPACITY", "DOCUMENTS", "SHARDS", "capacity", "main", "scatter", "slowest"]

@@ -21,6 +21,7 @@ from time import perf_counter
 from typing import Any, Final
 
 import numpy as np
+
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.size import PartSize, part_sizes
 from lightretriever.artifacts.cluster.aliases import only_index

@@ -23,7 +23,6 @@ from lightretriever.loadtest.process import Server, serve_command
 from lightretriever.loadtest.program import option, program
 from lightretriever.loadtest.record import four_digits
 from lightretriever.loadtest.systems import LLM, OURS, PROCESSES, Given, systems
-
 from research.harness.rows import record
 from research.servers.systems import PEERS, others
 

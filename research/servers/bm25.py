@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.evaluation.bm25 import WordIndex
 from lightretriever.service.search.documents import Documents
-
 from research.servers.bundle_documents import word_index
 from research.servers.minimal_server import Hits, Search, serve_system
 

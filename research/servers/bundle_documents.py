@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 import orjson
+
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.evaluation.bm25 import build_word_index
 from lightretriever.artifacts.evaluation.systems import document_texts

@@ -17,7 +17,6 @@ from lightretriever.loadtest.program import program
 from lightretriever.service.collections.collections import DEFAULT
 from lightretriever.service.serving.command import run
 from lightretriever.service.settings import load_settings
-
 from research.servers.bundle_documents import index_of
 from research.servers.minimal_server import SYSTEM
 from research.servers.opensearch import running_nodes

@@ -7,12 +7,12 @@ import sys
 from argparse import Namespace
 from collections.abc import Callable
 
-from lightretriever.loadtest.program import ADDRESS, program
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from lightretriever.loadtest.program import ADDRESS, program
 from research.servers.minimal_server import lifespan_of, serve
 
 __all__ = ["application", "main"]

@@ -20,9 +20,9 @@ import pyarrow as pa
 from lancedb.index import FTS, HnswSq
 from lancedb.query import MatchQuery
 from lancedb.rerankers import RRFReranker
+
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.tokens.tokenizer import text_of
-
 from research.servers.bundle_documents import RANK_CONSTANT, Row, hit, index_of, read_rows, vectors_of
 from research.servers.minimal_server import Hits, Search, serve_system
 

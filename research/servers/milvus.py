@@ -13,10 +13,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from lightretriever.artifacts.bundle.reader import Bundle
 from milvus_lite.server_manager import server_manager_instance
 from pymilvus import AnnSearchRequest, DataType, MilvusClient, RRFRanker
 
+from lightretriever.artifacts.bundle.reader import Bundle
 from research.servers.bundle_documents import (
     CANDIDATES,
     RANK_CONSTANT,

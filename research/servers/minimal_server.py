@@ -15,13 +15,14 @@ from typing import Any, Final
 
 import orjson
 import uvicorn
-from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.loadtest.program import ADDRESS, BUNDLE, Main, option, program
-from lightretriever.service.execution.memory import freeze_gc
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.loadtest.program import ADDRESS, BUNDLE, Main, option, program
+from lightretriever.service.execution.memory import freeze_gc
 
 __all__ = ["SYSTEM", "Hits", "Search", "application", "lifespan_of", "serve", "serve_system"]
 

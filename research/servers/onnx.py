@@ -13,13 +13,14 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+from onnxruntime import InferenceSession, SessionOptions
+from tokenizers import Tokenizer
+
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.loadtest.model_server import OPTIONS, Encode, joined, serve_model
 from lightretriever.loadtest.program import option, program
 from lightretriever.service.backends.base import EncodedQuery
 from lightretriever.service.search.encoder import QueryEncoder
-from onnxruntime import InferenceSession, SessionOptions
-from tokenizers import Tokenizer
 
 __all__ = ["INPUTS", "MODEL", "TOKENIZER", "OnnxEncoder", "main", "onnx_encoder"]
 

@@ -19,8 +19,8 @@ from typing import Any, Final
 import orjson
 import pylibseekdb
 import pymysql
-from lightretriever.artifacts.bundle.reader import Bundle
 
+from lightretriever.artifacts.bundle.reader import Bundle
 from research.servers.bundle_documents import (
     CANDIDATES,
     RANK_CONSTANT,

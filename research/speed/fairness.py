@@ -37,6 +37,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 import numpy as np
+
 from lightretriever.loadtest.process import Server, serve_command
 from lightretriever.loadtest.program import BUNDLE, option, program
 from lightretriever.loadtest.record import four_digits, origin, write_json

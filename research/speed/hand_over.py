@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import faiss
 import numpy as np
+
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.dense.index import DenseIndex
 from lightretriever.loadtest.generator import read_texts
@@ -30,7 +31,6 @@ from lightretriever.service.execution.executor import Executor, call_here
 from lightretriever.service.granted import processors
 from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.search.engine import SearchEngine
-
 from research.harness.rows import record
 
 __all__ = ["main", "measure"]

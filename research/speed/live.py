@@ -34,6 +34,7 @@ from typing import Any, Final
 
 import numpy as np
 import orjson
+
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.live.compact import compact
 from lightretriever.artifacts.live.documents import Change, read_fields

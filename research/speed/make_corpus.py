@@ -29,6 +29,7 @@ import faiss
 import numpy as np
 import numpy.typing as npt
 import orjson
+
 from lightretriever.artifacts.bundle.batches import EncodedBatch, dense_prefix, keep_top_terms
 from lightretriever.artifacts.bundle.manifest import CorpusInfo
 from lightretriever.artifacts.bundle.reader import Bundle

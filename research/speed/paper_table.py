@@ -41,7 +41,6 @@ from lightretriever.service.execution.executor import Executor
 from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.search.fusion import align, fuse_linear
 from lightretriever.service.settings import Settings
-
 from research.harness.rows import record
 from research.servers.bundle_documents import query_encoder
 

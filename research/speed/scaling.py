@@ -19,6 +19,7 @@ from typing import Any, Final
 from urllib.request import Request, urlopen
 
 import numpy as np
+
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.loadtest.generator import read_texts
 from lightretriever.loadtest.overlap import dense_info
@@ -29,7 +30,6 @@ from lightretriever.service.execution.memory import freeze_gc
 from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
-
 from research.harness.rows import record
 from research.servers.__main__ import processes
 from research.speed.stages import measure

@@ -23,7 +23,6 @@ from lightretriever.loadtest.process import Server, serve_command
 from lightretriever.loadtest.program import BUNDLE, QUERIES, SPEED, option, program
 from lightretriever.loadtest.record import median
 from lightretriever.service.settings import ENV_PREFIX, Settings
-
 from research.harness.rows import GOALS, record
 
 __all__ = ["main", "measure"]

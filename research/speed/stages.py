@@ -23,6 +23,8 @@ from time import perf_counter
 from typing import Any, Final, TypeVar
 
 import numpy as np
+from tokenizers import Tokenizer
+
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.loadtest.connection import search_requests
 from lightretriever.loadtest.generator import closed_loop, read_texts, run_loop
@@ -37,8 +39,6 @@ from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.search.fusion import CandidateTable, align, fuse_linear
-from tokenizers import Tokenizer
-
 from research.harness.rows import record
 
 __all__ = ["STAGES", "main", "measure", "over_http", "rows_of"]

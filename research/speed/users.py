@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.loadtest.connection import LoadError
 from lightretriever.loadtest.measure import Running, start

@@ -31,7 +31,6 @@ from lightretriever.loadtest.generator import closed_loop, read_texts, run_loop
 from lightretriever.loadtest.process import Server
 from lightretriever.loadtest.program import QUERIES, option, program
 from lightretriever.loadtest.record import commit, four_digits, latency, median, origin, write_json
-
 from research.harness.turns import Turns, Worker, in_turns
 from research.pages.run_tables import versions_tables
 

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
+
 from lightretriever.artifacts.documents.fields import Order
 from lightretriever.artifacts.live.documents import LiveDocuments
 from lightretriever.service.execution.executor import Outcome

@@ -9,6 +9,7 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.live.documents import LiveDocuments
 from lightretriever.artifacts.sparse.index import ImpactIndex

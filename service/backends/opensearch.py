@@ -12,6 +12,7 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.cluster.aliases import only_index, read_meta
 from lightretriever.artifacts.cluster.client import ClusterAddress, connect

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+
 from lightretriever.artifacts.cluster.queries import Query, filter_query, listing, matching, of_ordinals
 from lightretriever.artifacts.cluster.schema import MOST_FOUND, filter_field, read_features
 from lightretriever.artifacts.documents.bounds import MAX_COUNTED

@@ -8,6 +8,7 @@ from time import perf_counter
 from typing import Final, TypeVar
 
 import numpy as np
+
 from lightretriever.artifacts.cluster.aliases import indexes_of
 from lightretriever.artifacts.cluster.client import Cluster
 from lightretriever.artifacts.cluster.live import LiveIndex

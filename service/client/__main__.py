@@ -1,6 +1,7 @@
 """`python -m lightretriever.service.client "play music"`: the command `search` with only the client installed."""
 
 import typer
+
 from lightretriever.artifacts.cli.console import run_console
 from lightretriever.service.terminal import search
 

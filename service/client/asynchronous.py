@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import httpx2
+
 from lightretriever.service.client.calls import (
     BatchSize,
     Call,

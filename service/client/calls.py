@@ -7,6 +7,8 @@ from itertools import islice
 from typing import Any, Generic, TypeVar
 from urllib.parse import quote
 
+from pydantic import BaseModel, ValidationError
+
 from lightretriever.service.client.errors import AnswerError, ClientError, document_place
 from lightretriever.service.errors import BodyTooLargeError, DeadlineError, TooCostlyError
 from lightretriever.service.schemas import (
@@ -29,7 +31,6 @@ from lightretriever.service.schemas import (
     SearchResponse,
     Status,
 )
-from pydantic import BaseModel, ValidationError
 
 __all__ = [
     "BatchSize",

@@ -6,6 +6,7 @@ from ssl import SSLContext
 from typing import Final, TypedDict
 
 import httpx2
+
 from lightretriever.service.client.errors import AnswerError, ClientError, UnreachableError
 from lightretriever.service.client.proxies import EnvironmentProxy
 from lightretriever.service.client.retries import Attempts, Retries

@@ -13,6 +13,8 @@ from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from typing import Final, Self
 
+from pydantic import ValidationError
+
 from lightretriever.artifacts.errors import LightRetrieverError
 from lightretriever.service.errors import (
     BodyTooLargeError,
@@ -23,7 +25,6 @@ from lightretriever.service.errors import (
 )
 from lightretriever.service.http.problems import field_errors
 from lightretriever.service.schemas import FieldProblem, Problem
-from pydantic import ValidationError
 
 __all__ = ["AnswerError", "ClientError", "UnreachableError", "document_place"]
 

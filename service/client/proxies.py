@@ -7,6 +7,7 @@ from typing import Final, Self
 from urllib.request import getproxies, proxy_bypass
 
 import httpx2
+
 from lightretriever.service.client.errors import ClientError
 
 __all__ = ["EnvironmentProxy"]

@@ -4,11 +4,12 @@ import unicodedata
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from lightretriever.service.schemas import Explanation, Hit, LegScore, SearchResponse, Timings, WordShares
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
+
+from lightretriever.service.schemas import Explanation, Hit, LegScore, SearchResponse, Timings, WordShares
 
 __all__ = ["show"]
 

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+
 from lightretriever.service.serving.demo import serve_demo, unpack_demo
 
 __all__ = ["demo"]

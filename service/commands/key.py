@@ -3,9 +3,10 @@
 from typing import Annotated
 
 import typer
+from pydantic import ValidationError
+
 from lightretriever.service.errors import SettingsError
 from lightretriever.service.http.api_keys import new_key
-from pydantic import ValidationError
 
 __all__ = ["key"]
 

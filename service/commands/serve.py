@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Annotated, Final, Literal
 
 import typer
+
 from lightretriever.service.collections.collections import parse_folders
 from lightretriever.service.errors import SettingsError
 from lightretriever.service.serving.command import run

@@ -9,9 +9,10 @@ from pathlib import Path
 from time import monotonic
 from typing import Annotated, Final, Literal
 
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
 from lightretriever.artifacts.files.reading import read_yaml
 from lightretriever.service.errors import ForbiddenError, SettingsError, UnauthorizedError
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 __all__ = ["ApiKeys", "KeyEntry", "KeyScope", "new_key"]
 

@@ -10,6 +10,14 @@ from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any, Final
 
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.routing import Match, Route, Router
+from starlette.types import ASGIApp, Receive, Scope, Send
+
 from lightretriever.service.collections.collections import DEFAULT, Collections
 from lightretriever.service.collections.swap import EngineHolder
 from lightretriever.service.errors import (
@@ -28,13 +36,6 @@ from lightretriever.service.http.routes import router, served
 from lightretriever.service.http.state import AppState
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
-from starlette.exceptions import HTTPException
-from starlette.middleware.cors import CORSMiddleware
-from starlette.middleware.gzip import GZipMiddleware
-from starlette.requests import Request
-from starlette.responses import JSONResponse, RedirectResponse, Response
-from starlette.routing import Match, Route, Router
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 if TYPE_CHECKING:
     from lightretriever.service.http.tracing import Tracing

@@ -4,6 +4,8 @@ import re
 from typing import Any, Final
 
 from fastapi import APIRouter, Request, Response
+from starlette.convertors import StringConvertor, register_url_convertor
+
 from lightretriever.artifacts.errors import UnencodedError
 from lightretriever.service.errors import FieldError, InvalidRequestError, shortened
 from lightretriever.service.http.handling import (
@@ -31,7 +33,6 @@ from lightretriever.service.schemas import (
 from lightretriever.service.search.encoder import ENCODE_DOCUMENT
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.search.live import REFRESH_S, DocumentPut, change_documents, delete_document, get_document
-from starlette.convertors import StringConvertor, register_url_convertor
 
 __all__ = ["router"]
 

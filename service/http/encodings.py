@@ -4,9 +4,10 @@ import re
 import zlib
 from typing import Final
 
-from lightretriever.service.errors import BodyTooLargeError, InvalidJsonError, MediaTypeError
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
+
+from lightretriever.service.errors import BodyTooLargeError, InvalidJsonError, MediaTypeError
 
 __all__ = ["GZIP", "IDENTITY", "AcceptedEncoding", "accepts_gzip", "content_encoding", "too_large", "unpacked"]
 

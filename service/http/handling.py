@@ -6,6 +6,9 @@ from functools import partial
 from time import perf_counter
 from typing import Final, TypeVar
 
+from starlette.requests import Request
+from starlette.responses import Response
+
 from lightretriever.service.collections.swap import EngineHolder
 from lightretriever.service.errors import DeadlineError
 from lightretriever.service.http.api_keys import KeyScope
@@ -16,8 +19,6 @@ from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.schemas import EmbeddingsRequest, EncodeRequest, SearchRequest
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.search.parts import HEAVY, REQUESTS
-from starlette.requests import Request
-from starlette.responses import Response
 
 __all__ = [
     "COLLECTION",

@@ -6,6 +6,11 @@ from collections.abc import Mapping
 from typing import Any, Final, TypeVar
 
 import orjson
+from pydantic import BaseModel, ValidationError
+from starlette.datastructures import QueryParams
+from starlette.requests import Request
+from starlette.responses import Response
+
 from lightretriever.artifacts.documents.bounds import nesting
 from lightretriever.service.errors import (
     BodyTimeoutError,
@@ -19,10 +24,6 @@ from lightretriever.service.errors import (
 from lightretriever.service.http.encodings import IDENTITY, content_encoding, too_large, unpacked
 from lightretriever.service.http.problems import PROBLEM_JSON, field_errors, problem
 from lightretriever.service.schemas import BatchRequest, SearchRequest
-from pydantic import BaseModel, ValidationError
-from starlette.datastructures import QueryParams
-from starlette.requests import Request
-from starlette.responses import Response
 
 __all__ = [
     "ADDRESS_FIELDS",

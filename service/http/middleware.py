@@ -8,14 +8,15 @@ from collections.abc import Callable, Mapping
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
-from lightretriever.service.errors import InternalError, ServiceError, shortened
-from lightretriever.service.http.access import client_address
-from lightretriever.service.http.json import problem_response
-from lightretriever.service.observability.metrics import Metrics, StageClock
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from lightretriever.service.errors import InternalError, ServiceError, shortened
+from lightretriever.service.http.access import client_address
+from lightretriever.service.http.json import problem_response
+from lightretriever.service.observability.metrics import Metrics, StageClock
 
 if TYPE_CHECKING:
     from lightretriever.service.http.tracing import Tracing

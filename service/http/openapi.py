@@ -9,14 +9,15 @@ from typing import Any, Final
 
 import yaml
 from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
+from pydantic.json_schema import JsonSchemaMode, models_json_schema
+from starlette.routing import BaseRoute
+
 from lightretriever.artifacts.bundle.software import package_version
 from lightretriever.service import errors, schemas
 from lightretriever.service.http.json import JSON, JSON_LINES
 from lightretriever.service.http.problems import PROBLEM_JSON, problem
 from lightretriever.service.settings import Settings
-from pydantic import BaseModel
-from pydantic.json_schema import JsonSchemaMode, models_json_schema
-from starlette.routing import BaseRoute
 
 __all__ = [
     "ADDRESS_ERRORS",

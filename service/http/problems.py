@@ -5,9 +5,10 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, Final
 
+from pydantic import ValidationError
+
 from lightretriever.service.errors import MOST_FIELD_ERRORS, FieldError, ServiceError, shortened
 from lightretriever.service.schemas.filters import TAGS
-from pydantic import ValidationError
 
 __all__ = ["PROBLEM_JSON", "field_errors", "problem"]
 

@@ -11,6 +11,8 @@ from typing import Final
 
 from fastapi import APIRouter, Request, Response
 from fastapi.routing import APIRoute
+from starlette.routing import Route
+
 from lightretriever.service.http import documents
 from lightretriever.service.http.cost import LIGHT, cost_of_batch, cost_of_embeddings, cost_of_encode, cost_of_search
 from lightretriever.service.http.handling import (
@@ -56,7 +58,6 @@ from lightretriever.service.schemas import (
 )
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.search.parts import HEAVY, REQUESTS
-from starlette.routing import Route
 
 __all__ = ["router", "served"]
 

@@ -7,8 +7,6 @@ recorded, so the search itself only appends to a list.
 from time import perf_counter, time_ns
 from typing import Final, Self
 
-from lightretriever.artifacts.bundle.software import package_version
-from lightretriever.service.observability.metrics import Mark
 from opentelemetry import trace
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, Resource
@@ -17,6 +15,9 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from starlette.datastructures import Headers
 from starlette.types import Scope
+
+from lightretriever.artifacts.bundle.software import package_version
+from lightretriever.service.observability.metrics import Mark
 
 __all__ = ["Trace", "Tracing"]
 

@@ -1,6 +1,7 @@
 """`python -m lightretriever.service.mcp URL`: the command `mcp` with only the list mcp.txt installed."""
 
 import typer
+
 from lightretriever.artifacts.cli.console import run_console
 from lightretriever.service.mcp.command import mcp
 

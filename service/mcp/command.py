@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import typer
+
 from lightretriever.artifacts.errors import importing
 from lightretriever.service.errors import SettingsError
 

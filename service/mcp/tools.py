@@ -7,17 +7,18 @@ from socket import socket
 from typing import Annotated, Any, Final
 
 import uvicorn
-from lightretriever.artifacts.bundle.software import package_version
-from lightretriever.service.client.asynchronous import AsyncSearchClient
-from lightretriever.service.client.calls import document_call, info_call, search_call
-from lightretriever.service.client.errors import ClientError
-from lightretriever.service.schemas import CollectionList, Document, Info, Matched, Mode, SearchResponse
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.mcpserver.tools import Tool
 from mcp.server.mcpserver.utilities.func_metadata import ArgModelBase
 from mcp.types import CallToolResult, TextContent, ToolAnnotations
 from pydantic import BaseModel, Field, create_model, model_validator
+
+from lightretriever.artifacts.bundle.software import package_version
+from lightretriever.service.client.asynchronous import AsyncSearchClient
+from lightretriever.service.client.calls import document_call, info_call, search_call
+from lightretriever.service.client.errors import ClientError
+from lightretriever.service.schemas import CollectionList, Document, Info, Matched, Mode, SearchResponse
 
 __all__ = ["FoundDocument", "FoundDocuments", "make_server", "serve_http", "serve_stdio"]
 

@@ -8,12 +8,13 @@ from pathlib import Path
 from time import perf_counter
 from typing import Final, Literal, NamedTuple, get_args
 
-from lightretriever.artifacts.bundle.manifest import Manifest
-from lightretriever.service.execution.executor import Lane
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
+
+from lightretriever.artifacts.bundle.manifest import Manifest
+from lightretriever.service.execution.executor import Lane
 
 __all__ = ["METRICS_FOLDER", "Mark", "Metrics", "Stage", "StageClock"]
 

@@ -2,8 +2,9 @@
 
 from typing import Any, Literal
 
-from lightretriever.service.schemas.base import LegName, Matched, Mode, Model
 from pydantic import Field
+
+from lightretriever.service.schemas.base import LegName, Matched, Mode, Model
 
 __all__ = [
     "AddedSynonym",

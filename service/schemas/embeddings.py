@@ -2,8 +2,9 @@
 
 from typing import Annotated, Final, Literal
 
-from lightretriever.service.schemas.base import Model
 from pydantic import BeforeValidator, Field, WithJsonSchema, field_validator
+
+from lightretriever.service.schemas.base import Model
 
 __all__ = [
     "Embedding",

@@ -1,8 +1,9 @@
 """Models of the answer of `/encode`."""
 
+from pydantic import Field
+
 from lightretriever.service.schemas.answers import TermCount, TokenCount
 from lightretriever.service.schemas.base import Model
-from pydantic import Field
 
 __all__ = ["EncodeResponse", "EncodeTimings"]
 

@@ -2,10 +2,11 @@
 
 from typing import Literal
 
+from pydantic import Field
+
 from lightretriever.artifacts.documents.fields import FieldKind
 from lightretriever.service.schemas.base import LegName, Mode, Model
 from lightretriever.service.schemas.requests import Weights
-from pydantic import Field
 
 __all__ = [
     "BundleFacts",

@@ -7,8 +7,9 @@
 from datetime import date
 from typing import Annotated, Any, Final, Self
 
-from lightretriever.service.schemas.base import Model
 from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
+
+from lightretriever.service.schemas.base import Model
 
 __all__ = ["TAGS", "And", "Condition", "Filter", "Not", "Or", "Value"]
 

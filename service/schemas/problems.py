@@ -1,7 +1,8 @@
 """Models of errors."""
 
-from lightretriever.service.schemas.base import Model
 from pydantic import Field
+
+from lightretriever.service.schemas.base import Model
 
 __all__ = ["FieldProblem", "OpenAIError", "Problem"]
 

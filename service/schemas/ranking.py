@@ -2,8 +2,9 @@
 
 from typing import Literal, Self
 
-from lightretriever.service.schemas.base import Model
 from pydantic import Field, field_validator, model_validator
+
+from lightretriever.service.schemas.base import Model
 
 __all__ = ["Boost", "Sort"]
 

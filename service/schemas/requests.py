@@ -2,10 +2,11 @@
 
 from typing import Annotated, Any, Final, Literal, Self
 
+from pydantic import Field, field_validator, model_validator
+
 from lightretriever.service.schemas.base import Mode, Model, Normalization
 from lightretriever.service.schemas.filters import Filter, Value
 from lightretriever.service.schemas.ranking import Boost, Sort
-from pydantic import Field, field_validator, model_validator
 
 __all__ = [
     "BatchRequest",

@@ -13,6 +13,7 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+
 from lightretriever.artifacts.errors import TooManyValuesError
 from lightretriever.artifacts.tokens.tokenizer import document_text
 from lightretriever.service.backends.base import NO_TOKENS, DocumentFilter, EncodedQuery, Ordinals

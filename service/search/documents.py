@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import orjson
+
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
 from lightretriever.artifacts.tokens.tokenizer import document_text
 from lightretriever.service.backends.base import DocumentFilter, DocumentsGoneError, DocumentStore, UnavailableError

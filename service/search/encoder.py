@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 import numpy as np
 import numpy.typing as npt
+
 from lightretriever.artifacts import kernels
 from lightretriever.artifacts.bundle.manifest import Manifest
 from lightretriever.artifacts.documents.document import Document

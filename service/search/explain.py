@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+
 from lightretriever.service.backends.base import EncodedQuery
 from lightretriever.service.errors import FieldError, InvalidRequestError
 from lightretriever.service.schemas import LegName, Plain, SearchRequest

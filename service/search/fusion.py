@@ -33,6 +33,7 @@ from math import isfinite
 
 import numpy as np
 import numpy.typing as npt
+
 from lightretriever.artifacts import kernels
 from lightretriever.service.schemas import Normalization
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal, Self, cast
 
 import orjson
+
 from lightretriever.artifacts.documents.bounds import check_id
 from lightretriever.artifacts.documents.document import Document as CorpusDocument
 from lightretriever.artifacts.errors import (

@@ -15,6 +15,7 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+
 from lightretriever.artifacts.bundle.manifest import MatchThresholds
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 from lightretriever.service.schemas import LegName, Matched, Plain

@@ -8,6 +8,7 @@ from typing import Any, Final, Literal, NoReturn
 
 import numpy as np
 import numpy.typing as npt
+
 from lightretriever.artifacts.errors import TokenizerError
 from lightretriever.artifacts.sparse.arguments import scores_of
 from lightretriever.service.backends.base import (

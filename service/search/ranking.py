@@ -25,6 +25,7 @@ from urllib.request import HTTPRedirectHandler, ProxyHandler, Request, build_ope
 import numpy as np
 import numpy.typing as npt
 import orjson
+
 from lightretriever.artifacts.documents.fields import FieldKind, milliseconds, number
 from lightretriever.artifacts.tokens.tokenizer import document_text
 from lightretriever.service.schemas import Boost, SearchRequest, Sort

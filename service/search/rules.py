@@ -21,11 +21,12 @@ from threading import Lock, Thread
 from time import monotonic
 from typing import Annotated, Final, Self, TypeVar
 
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
 from lightretriever.artifacts.files.reading import MAX_YAML_BYTES, line_of, parse_yaml, read_bounded
 from lightretriever.service.errors import SettingsError
 from lightretriever.service.schemas import Plain
 from lightretriever.service.search.words import WORD
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 __all__ = ["AppliedRules", "RulesFile"]
 

@@ -30,6 +30,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+
 from lightretriever.artifacts.errors import TokenizerError
 from lightretriever.artifacts.sparse.spelling import LEAST_WORD
 from lightretriever.artifacts.sparse.vocabulary import words_of

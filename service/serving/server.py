@@ -17,6 +17,7 @@ from types import FrameType
 from typing import Final
 
 import uvicorn
+
 from lightretriever.artifacts.errors import OutputError
 from lightretriever.service.collections.collections import Collections
 from lightretriever.service.errors import SettingsError

@@ -17,6 +17,8 @@ from threading import Thread
 from time import monotonic, sleep
 from typing import Final
 
+from prometheus_client.multiprocess import mark_process_dead
+
 from lightretriever.artifacts.errors import LightRetrieverError
 from lightretriever.service.collections.collections import Collections, Folders
 from lightretriever.service.errors import SettingsError
@@ -25,7 +27,6 @@ from lightretriever.service.observability.logging import configure_logging
 from lightretriever.service.observability.metrics import METRICS_FOLDER
 from lightretriever.service.serving.server import announce, ready_line, serve
 from lightretriever.service.settings import Settings
-from prometheus_client.multiprocess import mark_process_dead
 
 __all__ = ["Silence", "automatic_workers", "run_workers"]
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from lightretriever.artifacts.errors import BundleError, ResumeError
 from lightretriever.artifacts.files.arrays import load_npy, read_array
 from lightretriever.artifacts.tokens.head_queries import HeadQueries
 from lightretriever.artifacts.tokens.idf import load_idf
 from lightretriever.artifacts.tokens.table import TokenTable
-
 from tests.support.wordings import raises
 
 GOOD = b"{'descr': '<f4', 'fortran_order': False, 'shape': (3, 2), }"

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+
 from lightretriever.artifacts.errors import BundleError
 from lightretriever.artifacts.files.atomic_dir import check_target, new_folder
-
 from tests.support.wordings import raises
 
 CHECKOUT = Path(__file__).parents[2]

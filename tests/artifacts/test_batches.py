@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from lightretriever.artifacts.bundle.batches import EncodedBatch, check_batch, dense_prefix, keep_top_terms
 from lightretriever.artifacts.errors import CorpusError
-
 from tests.support import tiny
 from tests.support.wordings import raises
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from lightretriever.artifacts.bundle.batches import check_documents
 from lightretriever.artifacts.bundle.verify import verify_bundle
 from lightretriever.artifacts.corpus.beir import Corpus
 from lightretriever.artifacts.documents import bounds, document
 from lightretriever.artifacts.errors import CorpusError
-
 from tests.support.tampering import copy_of, edit_manifest, rewrite_lucene
 from tests.support.tiny import batch_of, tiny_documents
 from tests.support.wordings import raises

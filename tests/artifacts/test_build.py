@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import pytest
+
 from lightretriever.artifacts.errors import BundleError, CorpusError
 from lightretriever.artifacts.pipeline.build import check_before_build
 from lightretriever.artifacts.pipeline.recipe import Recipe, read_recipe
-
 from tests.support.recipes import write_recipe
 from tests.support.wordings import raises
 

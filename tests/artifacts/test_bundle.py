@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from xxhash import xxh3_128
+
 from lightretriever.artifacts.bundle import hashes
 from lightretriever.artifacts.bundle.batches import EncodedBatch
 from lightretriever.artifacts.bundle.manifest import CorpusInfo, ModelInfo, SparseInfo
@@ -17,8 +19,6 @@ from lightretriever.artifacts.bundle.verify import verify_bundle
 from lightretriever.artifacts.bundle.writer import BundleContent, DenseSettings, TableInput, write_bundle
 from lightretriever.artifacts.errors import BundleError, CorpusError, LightRetrieverError, RecipeError
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
-from xxhash import xxh3_128
-
 from tests.support.tampering import copy_of, edit_manifest, flip_bit, resign
 from tests.support.tiny import make_tiny_bundle, tiny_batches, tiny_documents, train_tokenizer
 from tests.support.wordings import raises

@@ -5,9 +5,9 @@ import lzma
 from pathlib import Path
 
 import pytest
+
 from lightretriever.artifacts.corpus.beir import Corpus, read_ids, read_qrels, read_queries
 from lightretriever.artifacts.errors import CorpusError
-
 from tests.support.wordings import raises
 
 GOOD = {"_id": "a", "title": "T", "text": "x"}

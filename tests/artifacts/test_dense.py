@@ -9,11 +9,11 @@ import faiss
 import numpy as np
 import numpy.typing as npt
 import pytest
+
 from lightretriever.artifacts.dense.build import build_dense_index, choose_factory, write_dense_index
 from lightretriever.artifacts.dense.index import DenseIndex
 from lightretriever.artifacts.dense.tuning import choose_parameters
 from lightretriever.artifacts.errors import BundleError, CorpusError, RecipeError
-
 from tests.support.memory import mapped_bytes
 from tests.support.vectors import random_unit, recall
 from tests.support.wordings import raises

@@ -3,9 +3,9 @@
 import faiss
 import numpy as np
 import numpy.typing as npt
+
 from lightretriever.artifacts.dense.index import DenseIndex
 from lightretriever.artifacts.dense.later import LEAST_CODED, LaterIndex, LaterIndexWriter
-
 from tests.support.vectors import random_unit, unit
 from tests.support.wordings import raises
 

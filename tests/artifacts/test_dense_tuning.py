@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
+
 from lightretriever.artifacts.bundle.batches import EncodedBatch
 from lightretriever.artifacts.bundle.query_sample import QuerySample
 from lightretriever.artifacts.dense.build import build_dense_index, write_dense_index
@@ -14,8 +16,6 @@ from lightretriever.artifacts.dense.index import DenseIndex
 from lightretriever.artifacts.dense.tuning import LEAST_RECALL, choose_parameters
 from lightretriever.artifacts.tokens.table import TokenTable, write_table
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
-from tokenizers import Tokenizer, models, pre_tokenizers
-
 from tests.support.vectors import recall, unit
 
 Vectors = npt.NDArray[np.float32]

@@ -13,6 +13,8 @@ import ir_measures
 import numpy as np
 import numpy.typing as npt
 import pytest
+from rich.console import Console
+
 from lightretriever.artifacts.bundle.manifest import LegWeights
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.cli.evaluate import EvaluateSummary, leg_weights
@@ -25,8 +27,6 @@ from lightretriever.artifacts.evaluation.systems import postings_per_query
 from lightretriever.artifacts.files.reading import file_sha256
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 from lightretriever.service.schemas import LinearFusion, RrfFusion, Weights
-from rich.console import Console
-
 from tests.artifacts.signals import signal_after
 from tests.support.commands import run_command
 from tests.support.judged import write_judged

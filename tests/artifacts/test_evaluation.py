@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from lightretriever.artifacts.errors import CorpusError
 from lightretriever.artifacts.evaluation.runs import (
     JudgedQueries,
@@ -17,7 +18,6 @@ from lightretriever.artifacts.evaluation.runs import (
     without_own,
     write_run,
 )
-
 from tests.support.judged import write_judged
 from tests.support.wordings import raises
 

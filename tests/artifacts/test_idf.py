@@ -10,11 +10,11 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
 from lightretriever.artifacts.errors import BundleError, CorpusError
 from lightretriever.artifacts.tokens.idf import idf_weights, load_idf, save_idf
-
 from tests.support.tampering import copy_of, edit_manifest, resign
 from tests.support.tiny import make_tiny_bundle, tiny_batches, tiny_documents, tiny_idf
 from tests.support.wordings import raises

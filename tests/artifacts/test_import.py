@@ -18,13 +18,13 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from lightretriever.artifacts.cli.runner import ErrorObject
 from lightretriever.artifacts.corpus.beir import Corpus
 from lightretriever.artifacts.corpus.columns import Columns, write_row_corpus
 from lightretriever.artifacts.corpus.output import CorpusSummary
 from lightretriever.artifacts.corpus.rows import table_files
 from lightretriever.artifacts.errors import CorpusError
-
 from tests.support.commands import Done, run_command
 from tests.support.wordings import raises
 

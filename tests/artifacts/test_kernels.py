@@ -9,9 +9,9 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from lightretriever.artifacts import kernels
 from lightretriever.artifacts.tokens.table import TableDtype, TokenTable, write_table
-
 from tests.support.wordings import raises
 
 V, D = 300, 43  # no multiple of any register's size

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from lightretriever.artifacts.bundle.hashes import IdsHash
 from lightretriever.artifacts.bundle.manifest import FORMAT_VERSION, Manifest, parse_manifest, read_manifest, table_file
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import BundleError
-
 from tests.support.tampering import sign
 from tests.support.wordings import raises
 

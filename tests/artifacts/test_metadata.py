@@ -1,6 +1,7 @@
 """Values of declared fields: what is taken, what is refused, and in which form the index gets it."""
 
 import pytest
+
 from lightretriever.artifacts.documents.fields import FieldKind, indexed_values, milliseconds
 
 FIELDS: dict[str, FieldKind] = {"source": "keyword", "year": "number", "published": "date"}

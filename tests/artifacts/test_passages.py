@@ -6,13 +6,13 @@ from pathlib import Path, PurePosixPath
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from lightretriever.artifacts.corpus.folder import title_and_text, write_text_corpus
 from lightretriever.artifacts.corpus.markdown import Heading, markdown_headings
 from lightretriever.artifacts.corpus.passages import TokenLimit, WordLimit
 from lightretriever.artifacts.corpus.passages import passages as passages_of
 from lightretriever.artifacts.errors import ModelError
 from lightretriever.artifacts.pipeline.biencoder import load_biencoder
-
 from tests.support.biencoder import save_biencoder
 from tests.support.commands import run_command
 from tests.support.wordings import raises

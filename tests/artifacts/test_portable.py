@@ -4,11 +4,11 @@ from collections.abc import Callable
 from random import Random
 
 import pytest
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+
 from lightretriever.artifacts.errors import BundleError
 from lightretriever.artifacts.tokens.portable import PortableTokenizer
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
-
 from tests.support.tiny import english_tokenizer, tiny_documents
 from tests.support.wordings import raises
 

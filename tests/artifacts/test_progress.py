@@ -4,6 +4,7 @@ from collections.abc import Callable
 from threading import Event
 
 import pytest
+
 from lightretriever.artifacts.progress import ProgressBar, reporting
 
 

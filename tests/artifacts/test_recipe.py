@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 import yaml
+
 from lightretriever.artifacts.errors import RecipeError
 from lightretriever.artifacts.pipeline.recipe import GeneralTableRecipe, Recipe, read_recipe
 from lightretriever.artifacts.training.recipe import TrainRecipe
 from lightretriever.service.errors import SettingsError
 from lightretriever.service.settings import load_settings
-
 from tests.support.wordings import raises
 
 CONTENT = {

@@ -11,9 +11,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+
 from lightretriever.artifacts.files.workdir import write_atomically
 from lightretriever.artifacts.signals import Stopped, check_stopped, commit_point, stoppable, until_stopped
-
 from tests.support.wordings import raises
 
 ROOT = Path(__file__).parents[2]

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import faiss
 import pytest
+
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.size import part_sizes
 from lightretriever.artifacts.dense.build import build_dense_index
 from lightretriever.artifacts.pipeline.build import BundleSummary
-
 from tests.support.commands import invoke, run, summary_of
 from tests.support.tiny import make_tiny_bundle
 from tests.support.vectors import random_unit

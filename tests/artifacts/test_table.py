@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
+
 from lightretriever.artifacts.errors import BundleError
 from lightretriever.artifacts.tokens.table import TableDtype, TokenTable, scale_path, write_table
-
 from tests.support.memory import mapped_bytes
 from tests.support.wordings import raises
 

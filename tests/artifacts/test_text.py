@@ -3,10 +3,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from lightretriever.artifacts.errors import BundleError
-from lightretriever.artifacts.tokens.tokenizer import TextTokenizer, document_text
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
+from lightretriever.artifacts.errors import BundleError
+from lightretriever.artifacts.tokens.tokenizer import TextTokenizer, document_text
 from tests.support.tiny import tiny_documents, train_tokenizer
 from tests.support.wordings import raises
 

@@ -9,6 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
+
 from lightretriever.artifacts.cli.runner import ErrorObject
 from lightretriever.artifacts.corpus.beir import Corpus
 from lightretriever.artifacts.corpus.folder import title_and_text, write_text_corpus
@@ -16,7 +17,6 @@ from lightretriever.artifacts.corpus.output import CorpusSummary
 from lightretriever.artifacts.corpus.passages import WordLimit
 from lightretriever.artifacts.documents.bounds import MAX_DOCUMENT_BYTES
 from lightretriever.artifacts.errors import CorpusError, DiskError, readable
-
 from tests.artifacts.signals import signal_after
 from tests.support.commands import Done, run_command
 from tests.support.wordings import raises

@@ -3,10 +3,10 @@
 from typing import Any
 
 import pytest
-from lightretriever.artifacts.errors import BundleError, TokenizerError
-from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 
+from lightretriever.artifacts.errors import BundleError, TokenizerError
+from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 from tests.support.wordings import raises
 
 

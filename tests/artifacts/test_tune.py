@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from lightretriever.artifacts.bundle.manifest import LegWeights
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import CorpusError, RecipeError
@@ -22,7 +23,6 @@ from lightretriever.artifacts.evaluation.tune import (
 from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder
 from lightretriever.artifacts.pipeline.encoded import TermCounts
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
-
 from tests.support.commands import run, summary_of
 from tests.support.judged import write_judged
 from tests.support.searching import evaluate_bundle, open_searcher

@@ -10,12 +10,12 @@ import faiss
 import numpy as np
 import numpy.typing as npt
 import pytest
+
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import Problem, verify_bundle
 from lightretriever.artifacts.errors import BundleError
 from lightretriever.artifacts.sparse.vocabulary import VocabularyKind
 from lightretriever.artifacts.sparse.writer import ImpactIndexWriter
-
 from tests.support.tampering import copy_of, edit_manifest, flip_bit, resign, rewrite_lucene
 from tests.support.tiny import make_tiny_bundle, tiny_documents, train_tokenizer
 from tests.support.wordings import raises

@@ -13,9 +13,9 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
-
 from tests.live.mirror import WORDS, Row
 
 __all__ = ["FIELDS", "BruteForce", "Expected", "random_request"]

@@ -8,6 +8,7 @@ from typing import Any
 
 import faiss
 import pytest
+
 from lightretriever.artifacts.bundle.archive import unpack
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.sparse.jvm import java_call

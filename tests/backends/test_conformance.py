@@ -14,6 +14,7 @@ from typing import get_args
 import numpy as np
 import numpy.typing as npt
 import pytest
+
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.cluster.push import push
 from lightretriever.artifacts.documents.fields import FieldKind
@@ -26,7 +27,6 @@ from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.schemas import LegName
 from lightretriever.service.search.encoder import QueryEncoder
 from lightretriever.service.settings import Settings
-
 from tests.service.reference import Corpus
 from tests.support.cluster import connected, remove_indexes
 from tests.support.tiny import make_tiny_bundle, tiny_batches

@@ -6,6 +6,7 @@ from time import perf_counter
 
 import numpy as np
 import pytest
+
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.backends.local import HAND_OVER_BYTES, LocalBackends, hands_over, open_local
 from lightretriever.service.execution.executor import Executor
@@ -14,7 +15,6 @@ from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.search.encoder import QueryEncoder
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
-
 from research.speed.calls import count_calls
 from tests.service.live import warm
 from tests.support.tiny import make_tiny_bundle

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from lightretriever.artifacts.sparse import index as index_module
 from lightretriever.artifacts.sparse import jvm, vocabulary
 from lightretriever.artifacts.sparse.vocabulary import VocabularyKind
 from lightretriever.service.schemas import QueryTerm, SearchRequest
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
-
 from tests.support.meaning import make_meaningful_bundle
 from tests.support.tiny import make_tiny_bundle
 

@@ -4,13 +4,13 @@ import os
 from pathlib import Path
 
 import pytest
+
 from lightretriever.artifacts.cluster.push import push
 from lightretriever.artifacts.documents.bounds import MAX_COUNTED
 from lightretriever.service.errors import InvalidRequestError
 from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
-
 from tests.support.cluster import connected, remove_indexes
 from tests.support.tiny import TinyDocument, make_tiny_bundle
 from tests.support.wordings import raises

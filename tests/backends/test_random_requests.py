@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from lightretriever.artifacts.bundle.manifest import LegWeights
 from lightretriever.artifacts.cluster.push import push
 from lightretriever.artifacts.errors import LightRetrieverError
@@ -16,7 +17,6 @@ from lightretriever.artifacts.sparse.vocabulary import VocabularyKind
 from lightretriever.service.schemas import SearchRequest, SearchResponse
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
-
 from tests.backends.brute_force import FIELDS, TAGS, BruteForce, Expected, random_request
 from tests.live.mirror import Mirror
 from tests.support.cluster import connected, remove_indexes

@@ -8,6 +8,7 @@ from typing import Any, get_args
 
 import orjson
 import pytest
+
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
 from lightretriever.artifacts.cluster.aliases import read_meta
@@ -22,7 +23,6 @@ from lightretriever.service.errors import InvalidRequestError
 from lightretriever.service.schemas import EmbeddingsRequest, EncodeRequest, SearchRequest
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
-
 from tests.service.live import warm
 from tests.support.cluster import connected, remove_indexes
 from tests.support.tampering import copy_of, edit_manifest

@@ -9,7 +9,6 @@ import pytest
 os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "false"
 
 from lightretriever.artifacts.bundle.reader import Bundle
-
 from tests.client.both import BOTH, Client, Maker
 from tests.service.live import live_bundles
 

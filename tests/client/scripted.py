@@ -10,8 +10,8 @@ from time import monotonic, sleep
 from typing import Any, Self, TypeVar
 
 import pytest
-from lightretriever.service.client import ClientError
 
+from lightretriever.service.client import ClientError
 from tests.client.both import Maker
 
 E = TypeVar("E", bound=ClientError)

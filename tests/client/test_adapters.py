@@ -16,12 +16,12 @@ from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.documents import Document
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.runnables import RunnableLambda
+from llama_index.core.schema import MetadataMode, QueryBundle, TextNode
+
 from lightretriever.service.client import AnswerError, AsyncSearchClient, Retries, SearchClient, UnreachableError
 from lightretriever.service.client.adapters import haystack, langchain, llama_index
 from lightretriever.service.client.hits import SCORES, hit_metadata
 from lightretriever.service.schemas import SearchResponse
-from llama_index.core.schema import MetadataMode, QueryBundle, TextNode
-
 from tests.client.scripted import FOUND, Scripted, answer, problem
 from tests.service.process import ROOT
 from tests.support.wordings import raises

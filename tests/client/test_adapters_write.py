@@ -12,12 +12,12 @@ from haystack.components.writers import DocumentWriter
 from haystack.document_stores.types import DuplicatePolicy
 from haystack.utils import Secret
 from langchain_core.documents import Document
+from llama_index.core.schema import TextNode
+
 from lightretriever.service.client import AnswerError, ClientError, SearchClient
 from lightretriever.service.client.adapters import haystack, langchain, llama_index
 from lightretriever.service.client.hits import SCORES
 from lightretriever.service.client.writes import document_of
-from llama_index.core.schema import TextNode
-
 from tests.live.test_upsert import Place
 from tests.service.live import live_bundles
 from tests.support.keys import keys_file

@@ -2,9 +2,9 @@
 
 import httpx2
 import pytest
+
 from lightretriever.service.client import AnswerError, ClientError
 from lightretriever.service.schemas import BatchRequest, EncodeRequest, Problem, SearchRequest
-
 from tests.client.both import Client, Maker
 from tests.client.scripted import Scripted, Step, answer, failure, problem
 from tests.support.wordings import raises

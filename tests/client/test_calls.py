@@ -5,6 +5,7 @@ from pathlib import Path
 
 import httpx2
 import pytest
+
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.client import AnswerError, ClientError
 from lightretriever.service.schemas import (
@@ -17,7 +18,6 @@ from lightretriever.service.schemas import (
     SearchResponse,
     Weights,
 )
-
 from tests.client.both import Client, Maker
 from tests.client.scripted import FOUND, Scripted, answer, problem
 from tests.service.live import live_bundles

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import httpx2
 import pytest
+from rich.console import Console
+
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.client.render import show
 from lightretriever.service.schemas import SearchResponse
-from rich.console import Console
-
 from tests.client.scripted import FOUND, Scripted, answer, hang_up, problem
 from tests.service.live import live_bundles
 from tests.support.commands import Done, run_command

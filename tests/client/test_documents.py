@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.client import AnswerError, AsyncSearchClient, ClientError, Retries
 from lightretriever.service.client.calls import Line
 from lightretriever.service.schemas import DocumentLine
-
 from tests.client.both import Client, Maker
 from tests.client.scripted import Scripted, Step, answer, problem
 from tests.service.live import live_bundles

@@ -5,10 +5,10 @@ from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.client import AnswerError, Retries, SearchClient, UnreachableError
 from lightretriever.service.http.app import create_app
-
 from tests.client.both import Maker
 from tests.service.live import live, live_bundles, warm
 from tests.service.process import Server

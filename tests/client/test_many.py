@@ -12,9 +12,9 @@ from http.server import BaseHTTPRequestHandler
 from time import sleep
 
 import pytest
+
 from lightretriever.service.client import AnswerError, AsyncSearchClient, ClientError, SearchClient, UnreachableError
 from lightretriever.service.schemas import SearchRequest
-
 from tests.client.both import Client, Maker, Query
 from tests.client.scripted import FOUND, Scripted, answer, in_time, problem, stall_until
 from tests.service.process import ROOT

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.service.client import AsyncSearchClient, SearchClient
-from lightretriever.service.mcp.tools import FoundDocuments, make_server
-from lightretriever.service.schemas import CollectionList, Document, Info, SearchResponse
 from mcp import StdioServerParameters
 from mcp.client.client import Client
 from mcp.client.stdio import stdio_client
 
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.service.client import AsyncSearchClient, SearchClient
+from lightretriever.service.mcp.tools import FoundDocuments, make_server
+from lightretriever.service.schemas import CollectionList, Document, Info, SearchResponse
 from tests.client.scripted import Scripted, hang_up, problem
 from tests.client.test_import import ALONE, allowed
 from tests.service.live import live_bundles

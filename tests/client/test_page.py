@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+
 from lightretriever.service.client import AnswerError, AsyncSearchClient, SearchClient
 from lightretriever.service.client.hits import SCORES
 

@@ -1,8 +1,8 @@
 """Proxies that the environment names, for both clients and the commands."""
 
 import pytest
-from lightretriever.service.client import ClientError, Retries, UnreachableError
 
+from lightretriever.service.client import ClientError, Retries, UnreachableError
 from tests.client.both import Maker
 from tests.client.scripted import Scripted, answer
 from tests.support.commands import run_command

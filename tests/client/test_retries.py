@@ -8,9 +8,9 @@ from email.utils import format_datetime
 from time import monotonic
 
 import pytest
+
 from lightretriever.service.client import AnswerError, AsyncSearchClient, ClientError, Retries, UnreachableError
 from lightretriever.service.client.retries import Attempts
-
 from tests.client.both import Maker
 from tests.client.scripted import Scripted, Step, answer, break_off, drip_until, failure, hang_up, problem, stall_until
 from tests.support.waiting import free_port

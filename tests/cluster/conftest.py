@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 import pytest
-from lightretriever.artifacts.cluster.client import Cluster
 
+from lightretriever.artifacts.cluster.client import Cluster
 from tests.live.conftest import bundle, client, url
 from tests.support.cluster import connected, remove_indexes
 

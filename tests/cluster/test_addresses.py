@@ -12,9 +12,9 @@ from time import sleep
 from traceback import format_exception
 
 import pytest
+
 from lightretriever.artifacts.cluster.client import ClusterAddress, connect
 from lightretriever.artifacts.errors import ClusterError, ClusterTimeoutError
-
 from tests.support.certificates import self_signed
 from tests.support.threads import in_a_thread
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from lightretriever.artifacts.cluster.client import Cluster
 from lightretriever.artifacts.errors import ResumeError
 from lightretriever.service.client import AnswerError, Retries, SearchClient
@@ -18,7 +19,6 @@ from lightretriever.service.http.app import create_app
 from lightretriever.service.search.encoder import ENCODE_DOCUMENT
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings, load_settings
-
 from tests.cluster.test_upsert import NAME, Place
 from tests.service.live import live, warm
 from tests.support.cluster import served_by

@@ -7,6 +7,7 @@ from time import perf_counter
 
 import numpy as np
 import pytest
+
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.cluster.client import Cluster
 from lightretriever.artifacts.cluster.live import LiveIndex
@@ -21,7 +22,6 @@ from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.search.live import get_document
 from lightretriever.service.settings import Settings
-
 from tests.service.live import live
 from tests.support.cluster import proxied, served_by
 from tests.support.keys import keys_file

@@ -8,6 +8,7 @@ from time import perf_counter
 
 import numpy as np
 import pytest
+
 from lightretriever.artifacts.bundle.archive import unpack
 from lightretriever.artifacts.bundle.batches import EncodedBatch
 from lightretriever.artifacts.bundle.manifest import LiveInfo
@@ -20,7 +21,6 @@ from lightretriever.service.schemas import LegName, SearchRequest
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.serving.demo import ARCHIVE
 from lightretriever.service.settings import Settings
-
 from tests.support.cluster import served_by
 
 NAME = f"parity-{os.getpid()}"

@@ -15,6 +15,8 @@ from time import perf_counter, sleep
 import httpx2
 import numpy as np
 import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
+
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
 from lightretriever.artifacts.cluster.aliases import indexes_of, only_index, read_meta
@@ -28,8 +30,6 @@ from lightretriever.service.backends.opensearch import open_cluster
 from lightretriever.service.errors import SettingsError
 from lightretriever.service.execution.executor import Executor
 from lightretriever.service.settings import load_settings
-from tokenizers import Tokenizer, models, pre_tokenizers
-
 from tests.support.cluster import remove_indexes, served_by
 from tests.support.tiny import TinyDocument, make_tiny_bundle, tiny_documents
 from tests.support.wordings import raises

@@ -13,6 +13,7 @@ from typing import Any
 
 import httpx2
 import pytest
+
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.writer import write_query_bundle
 from lightretriever.artifacts.cluster.client import Cluster
@@ -31,7 +32,6 @@ from lightretriever.service.http.app import create_app
 from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
-
 from tests.service.live import live, warm
 from tests.service.process import ROOT
 from tests.support.asking import agree, without_times

@@ -8,12 +8,12 @@ from time import perf_counter
 from typing import Any
 
 import pytest
+
 from lightretriever.artifacts.cluster.aliases import only_index, read_meta
 from lightretriever.artifacts.cluster.client import Cluster
 from lightretriever.artifacts.cluster.live import LiveIndex
 from lightretriever.artifacts.cluster.push import push
 from lightretriever.artifacts.errors import BundleError, ClusterError, CorpusError, DocumentError, ResumeError
-
 from tests.support.cluster import remove_indexes
 from tests.support.commands import run, summary_of
 from tests.support.upserted import COUNT, NEW, Upserted, counts

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import yaml
 from compose_spec import PyCompose
-from lightretriever.service.settings import Settings
 
+from lightretriever.service.settings import Settings
 from tests.deploy.image import ROOT, VERSION
 
 FOLDER = ROOT / "deploy"

@@ -8,9 +8,9 @@ from typing import Any
 import kubernetes_validate
 import pytest
 import yaml
-from lightretriever.service.settings import Settings
 
 from deploy.install.install_helm import find_helm
+from lightretriever.service.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "deploy" / "helm" / "lightretriever"

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from lightretriever.artifacts.bundle.reader import Bundle
 
 from deploy.image import slim
+from lightretriever.artifacts.bundle.reader import Bundle
 from tests.deploy import image
 from tests.deploy.conftest import Image
 from tests.deploy.container import Container

@@ -14,10 +14,10 @@ from typing import Any
 import httpx2
 import pytest
 import yaml
-from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.service.observability.metrics import Metrics
 from prometheus_client.parser import text_string_to_metric_families
 
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.service.observability.metrics import Metrics
 from tests.deploy.image import ROOT
 from tests.service.process import Server
 from tests.support.waiting import free_port

@@ -14,10 +14,10 @@ from typing import Any
 from urllib.request import urlopen
 
 import pytest
-from lightretriever.artifacts.bundle.reader import Bundle
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
+from lightretriever.artifacts.bundle.reader import Bundle
 from tests.docs.pages import ROOT, blocks
 from tests.docs.terminal import Terminal, form_differences
 from tests.support.biencoder import save_biencoder

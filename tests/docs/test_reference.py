@@ -5,11 +5,11 @@ from typing import Annotated, Any
 
 import pytest
 import typer
-from lightretriever.service import schemas
-from lightretriever.service.cli import app
 from typer.core import TyperGroup
 from typer.main import get_command
 
+from lightretriever.service import schemas
+from lightretriever.service.cli import app
 from research.pages import reference
 from tests.support.wordings import raises
 

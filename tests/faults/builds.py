@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
-
 from tests.support import recipes
 from tests.support.biencoder import save_biencoder
 from tests.support.models import save_model

@@ -21,7 +21,6 @@ from lightretriever.service.errors import ServiceError
 from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
-
 from tests.support.tiny import tiny_documents
 
 __all__ = ["QUERIES", "SETTINGS"]

@@ -22,7 +22,6 @@ from lightretriever.service.schemas import BatchRequest, DocumentLine, EncodeReq
 from lightretriever.service.search.request import RequestReader
 from lightretriever.service.search.rules import RulesFile
 from lightretriever.service.settings import Settings
-
 from tests.support.tampering import sign
 
 __all__ = ["CORPUS", "TARGETS", "FindingError", "corpus"]

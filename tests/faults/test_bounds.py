@@ -8,8 +8,8 @@ from time import perf_counter, sleep
 
 import httpx2
 import pytest
-from lightretriever.artifacts.bundle.reader import Bundle
 
+from lightretriever.artifacts.bundle.reader import Bundle
 from tests.service.process import Server
 from tests.support.wire import dial
 

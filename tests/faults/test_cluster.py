@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx2
 import pytest
+
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.cluster.aliases import only_index
 from lightretriever.artifacts.cluster.client import Cluster
@@ -17,7 +18,6 @@ from lightretriever.artifacts.cluster.push import push
 from lightretriever.service.http.api_keys import new_key
 from lightretriever.service.http.app import create_app
 from lightretriever.service.settings import Settings
-
 from tests.faults.conftest import Figure
 from tests.service.live import live, warm
 from tests.support.cluster import Proxy, connected, own_cluster, proxied, remove_indexes

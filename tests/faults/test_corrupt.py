@@ -12,11 +12,11 @@ from typing import NamedTuple, Self
 import httpx2
 import numpy as np
 import pytest
+
 from lightretriever.artifacts.bundle.manifest import MANIFEST_FILE
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
 from lightretriever.artifacts.errors import BundleError
-
 from tests.faults.conftest import Figure
 from tests.faults.damage import KINDS, damage
 from tests.service.place import Place

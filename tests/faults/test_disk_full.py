@@ -16,9 +16,9 @@ from pathlib import Path
 
 import httpx2
 import pytest
+
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
-
 from tests.faults.builds import files, write_recipe, write_train_recipe
 from tests.faults.commands import Command, Commands, Done
 from tests.faults.conftest import Figure

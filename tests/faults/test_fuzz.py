@@ -12,10 +12,10 @@ from typing import Any, Final
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, seed, settings
-from lightretriever.service.http.app import create_app
-from lightretriever.service.settings import Settings
 from schemathesis import GenerationMode
 
+from lightretriever.service.http.app import create_app
+from lightretriever.service.settings import Settings
 from tests.faults.conftest import Figure
 from tests.faults.shallow import shallow
 from tests.faults.targets import TARGETS, corpus

@@ -6,9 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx2
 import numpy as np
 import pytest
+
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.errors import KINDS
-
 from tests.faults.conftest import Figure
 from tests.faults.hostile import GOOD, ask, hostile_requests, request
 from tests.service.process import Server

@@ -1,8 +1,8 @@
 """Large answers for a long time: the process stays within what docs/sizing.md says."""
 
 import pytest
-from lightretriever.artifacts.sparse.jvm import SEARCH_HEAP_MB
 
+from lightretriever.artifacts.sparse.jvm import SEARCH_HEAP_MB
 from tests.faults.conftest import Figure
 from tests.faults.mix import searches
 from tests.faults.traffic import ask, clients, elsewhere

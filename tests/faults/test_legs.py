@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx2
 import pytest
+
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.loadtest.process import ROOT, python
 from lightretriever.service.backends.base import Leg
@@ -18,7 +19,6 @@ from lightretriever.service.http.app import create_app
 from lightretriever.service.schemas import LegName
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
-
 from tests.faults.broken_legs import EndlessRecursion, Hanging, OutOfMemory, closed_reader
 from tests.faults.traffic import bare
 from tests.service.live import live, warm

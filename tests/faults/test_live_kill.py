@@ -13,10 +13,10 @@ from time import perf_counter, sleep
 
 import numpy as np
 import pytest
+
 from lightretriever.artifacts.bundle.manifest import read_manifest
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.live.journal import Journal, Record
-
 from tests.faults.conftest import Figure
 
 pytestmark = pytest.mark.slow

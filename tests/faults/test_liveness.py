@@ -19,9 +19,9 @@ import httpx2
 import numpy as np
 import orjson
 import pytest
+
 from lightretriever.artifacts.bundle.archive import unpack
 from lightretriever.service.settings import Settings
-
 from tests.faults.conftest import Figure
 from tests.faults.traffic import Ask, ask
 from tests.service.place import Place

@@ -13,13 +13,13 @@ from time import monotonic
 
 import numpy as np
 import pytest
+
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.collections.collections import Collections
 from lightretriever.service.collections.swap import EngineHolder
 from lightretriever.service.http.api_keys import new_key
 from lightretriever.service.serving.server import serve
 from lightretriever.service.settings import Settings
-
 from tests.faults.conftest import Figure
 from tests.faults.mix import searches
 from tests.faults.traffic import Answer, Ask, ask, clients, constant_rate, elsewhere

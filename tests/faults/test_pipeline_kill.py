@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from lightretriever.artifacts.bundle.verify import verify_bundle
 
+from lightretriever.artifacts.bundle.verify import verify_bundle
 from tests.faults.builds import (
     adapter_files,
     assert_whole_or_absent,

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping
 
 import pytest
+
 from lightretriever.artifacts.bundle.reader import Bundle
 
 

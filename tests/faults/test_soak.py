@@ -8,8 +8,8 @@ from time import monotonic, sleep
 
 import numpy as np
 import pytest
-from lightretriever.artifacts.sparse.jvm import SEARCH_HEAP_MB
 
+from lightretriever.artifacts.sparse.jvm import SEARCH_HEAP_MB
 from tests.faults.conftest import Figure
 from tests.faults.mix import mix
 from tests.faults.traffic import Answer, Ask, clients, elsewhere

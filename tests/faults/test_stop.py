@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from lightretriever.artifacts.bundle.verify import verify_bundle
 
+from lightretriever.artifacts.bundle.verify import verify_bundle
 from tests.faults.builds import (
     adapter_files,
     assert_whole_or_absent,

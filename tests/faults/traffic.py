@@ -17,6 +17,7 @@ from time import perf_counter
 from typing import Any, Final, NamedTuple
 
 import orjson
+
 from lightretriever.loadtest.connection import Connection, Target, Ticket
 
 __all__ = ["Answer", "Ask", "ask", "bare", "clients", "constant_rate", "elsewhere"]

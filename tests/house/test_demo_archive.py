@@ -7,10 +7,10 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from lightretriever.artifacts.bundle.archive import unpack
-from lightretriever.artifacts.errors import BundleError
 
 from demo.pack import pack
+from lightretriever.artifacts.bundle.archive import unpack
+from lightretriever.artifacts.errors import BundleError
 from tests.support.wordings import raises
 
 

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
 from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.serving.demo import ARCHIVE, EXAMPLE, unpack_demo
 from lightretriever.service.settings import Settings
-
 from research.quality import demo_queries
 
 ROOT = Path(__file__).resolve().parents[2]

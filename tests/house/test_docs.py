@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 import pytest
-from lightretriever.artifacts.pipeline.recipe import Recipe
-from lightretriever.artifacts.training.recipe import TrainRecipe
-from lightretriever.service.cli import app
 from pydantic import BaseModel
 from typer.core import TyperGroup
 from typer.main import get_command
 
+from lightretriever.artifacts.pipeline.recipe import Recipe
+from lightretriever.artifacts.training.recipe import TrainRecipe
+from lightretriever.service.cli import app
 from tests.docs.pages import ROOT, page_name
 
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])

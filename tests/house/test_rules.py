@@ -10,18 +10,16 @@ from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
-from lightretriever.service.settings import ENV_PREFIX, Settings
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from tests.house.test_wheel import OWN as OWN_FOLDER
-from tests.house.test_wheel import ROOMS, SETUPTOOLS
+from lightretriever.service.settings import ENV_PREFIX, Settings
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("artifacts", "service", "loadtest", "research")
 OWN = {"lightretriever", "demo", "deploy", "research", "tests"}
 TOP_LEVEL = {
-    *("artifacts", "service", "loadtest", "deploy", "demo", "docs", "recipes", "research", "tests"),
+    *("lightretriever", "artifacts", "service", "loadtest", "deploy", "demo", "docs", "recipes", "research", "tests"),
     *("Dockerfile", "Makefile", "pyproject.toml"),
     *("README.md", "LICENSE", "NOTICE", "CHANGELOG.md", "CONTRIBUTING.md"),
 }
@@ -110,21 +108,13 @@ def test_the_architecture_lists_every_room() -> None:
         for package in ("artifacts", "service")
         for path in (ROOT / package).glob("*/__init__.py")
     }
-    assert set(floors()) == (rooms - {"service/lightretriever"}) | {"loadtest", "research"}
+    assert set(floors()) == rooms | {"loadtest", "research"}
 
 
-def packages_in(root: Path) -> set[str]:
-    """The names of the packages that the folders of a checkout hold."""
-    found = {"lightretriever"}
-    for name, folder in ROOMS.items():
-        for init in (root / folder).rglob("__init__.py"):
-            if init.parent != root / OWN_FOLDER:
-                found.add(".".join([name, *init.parent.relative_to(root / folder).parts]))
-    return found
-
-
-def test_every_package_is_listed() -> None:
-    assert packages_in(ROOT) == set(SETUPTOOLS["packages"])
+def test_the_package_leads_to_its_rooms() -> None:
+    """So that editors, mypy, setuptools and pytest find a module where its import says."""
+    links = {path.name: path.readlink().as_posix() for path in (ROOT / "lightretriever").iterdir() if path.is_symlink()}
+    assert links == {room: f"../{room}" for room in ("artifacts", "loadtest", "service")}
 
 
 def test_imports_only_point_down(modules: Modules) -> None:

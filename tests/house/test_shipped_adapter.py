@@ -5,10 +5,11 @@ import json
 from pathlib import Path
 
 import pytest
-from lightretriever.artifacts.pipeline.recipe import read_recipe
-from lightretriever.artifacts.training.recipe import RegressionStage, SetRecipe, TrainRecipe
 from peft import LoraConfig
 from safetensors.torch import load_file
+
+from lightretriever.artifacts.pipeline.recipe import read_recipe
+from lightretriever.artifacts.training.recipe import RegressionStage, SetRecipe, TrainRecipe
 
 ROOT = Path(__file__).resolve().parents[2]
 ADAPTER = ROOT / "recipes" / "adapters" / "smollm2-135m"

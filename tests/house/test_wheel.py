@@ -4,22 +4,16 @@ import os
 import re
 import subprocess
 import sys
-import tomllib
 import venv
 import zipfile
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from deploy.wheel.build import build_wheel
 
 ROOT = Path(__file__).resolve().parents[2]
-SETUPTOOLS: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
-FOLDERS: dict[str, str] = SETUPTOOLS["package-dir"]
-# The package's own file lies in a folder of one of its rooms.
-OWN = Path(FOLDERS["lightretriever"])
-ROOMS = {name: folder for name, folder in FOLDERS.items() if name != "lightretriever"}
+PACKAGE = ROOT / "lightretriever"
 
 pytestmark = pytest.mark.slow
 
@@ -38,15 +32,13 @@ def members(wheel: Path) -> dict[str, bytes]:
 
 def test_every_file_of_the_packages_is_in_it(members: dict[str, bytes]) -> None:
     """But the Java sources and classes, in whose place there is a jar."""
-    expected = {f"lightretriever/{file.name}" for file in (ROOT / OWN).iterdir() if file.is_file()}
-    expected |= {
+    expected = {
         f"lightretriever/{name}" for name in ("demo/bundle.tar.xz", "demo/rules.yaml", "artifacts/sparse/search.jar")
     }
-    apart = (ROOT / OWN, ROOT / "artifacts" / "sparse" / "java", ROOT / "artifacts" / "sparse" / "classes")
-    for name, folder in ROOMS.items():
-        for path in (ROOT / folder).rglob("*"):
-            if path.is_file() and "__pycache__" not in path.parts and not any(map(path.is_relative_to, apart)):
-                expected.add(f"{name.replace('.', '/')}/{path.relative_to(ROOT / folder).as_posix()}")
+    apart = (PACKAGE / "artifacts" / "sparse" / "java", PACKAGE / "artifacts" / "sparse" / "classes")
+    for folder, folders, files in os.walk(PACKAGE, followlinks=True):
+        folders[:] = [name for name in folders if name != "__pycache__" and Path(folder, name) not in apart]
+        expected |= {Path(folder, name).relative_to(ROOT).as_posix() for name in files}
     assert {name for name in members if ".dist-info/" not in name} == expected
 
 
@@ -143,7 +135,7 @@ def test_an_installation_has_the_command(installed: Path, tmp_path: Path) -> Non
     assert {"serve", "build", "search"} <= set(done.stdout.split())
 
 
-@pytest.mark.parametrize("name", ROOMS.values())
+@pytest.mark.parametrize("name", ["artifacts", "loadtest", "service"])
 def test_an_installation_owns_no_other_name(name: str, installed: Path, tmp_path: Path) -> None:
     done = run(installed / "python", "-c", f"import {name}", place=tmp_path)
     assert f"ModuleNotFoundError: No module named '{name}'" in done.stderr

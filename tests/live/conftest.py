@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 
 import pytest
+
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.client import SearchClient
 from lightretriever.service.http.app import create_app
 from lightretriever.service.search.engine import SearchEngine
-
 from tests.service.live import live
 from tests.support.tiny import make_tiny_bundle
 from tests.support.written import KEY

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
 from lightretriever.artifacts.bundle.batches import EncodedBatch
 from lightretriever.artifacts.bundle.manifest import LiveInfo
 from lightretriever.artifacts.bundle.reader import Bundle

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import LightRetrieverError
 from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
-
 from tests.live.mirror import Mirror
 from tests.support.asking import agree, without_times
 from tests.support.tiny import make_tiny_bundle

@@ -7,13 +7,13 @@ from time import perf_counter
 
 import numpy as np
 import pytest
+
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.live.documents import Change, read_fields
 from lightretriever.artifacts.live.store import LiveStore
 from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
-
 from tests.support.tiny import make_tiny_bundle
 from tests.support.waiting import wait_until
 

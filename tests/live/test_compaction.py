@@ -9,6 +9,7 @@ from time import perf_counter
 
 import numpy as np
 import pytest
+
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
 from lightretriever.artifacts.errors import JournalError
@@ -19,7 +20,6 @@ from lightretriever.service.collections.swap import EngineHolder
 from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
-
 from tests.live.mirror import Mirror
 from tests.service.test_swap import flip
 from tests.support.commands import summary_of

@@ -7,12 +7,12 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.cluster.push import push
 from lightretriever.service.client import AnswerError, SearchClient
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
-
 from tests.support.cluster import connected, remove_indexes
 from tests.support.keys import keys_file
 from tests.support.written import ENTRIES, NEW, OTHER, READER, VECTOR, ask, found, impacts_of

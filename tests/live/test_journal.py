@@ -9,10 +9,10 @@ from time import perf_counter
 
 import numpy as np
 import pytest
+
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import BundleError, DiskError, JournalError
 from lightretriever.artifacts.live.journal import Journal, Record
-
 from tests.support.tiny import make_tiny_bundle
 from tests.support.wordings import raises
 

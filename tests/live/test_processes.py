@@ -14,11 +14,11 @@ from typing import Any
 
 import httpx2
 import pytest
+
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.client import AnswerError, SearchClient, UnreachableError
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
-
 from tests.service.process import Server
 from tests.support.keys import keys_file
 from tests.support.tiny import make_tiny_bundle

@@ -9,6 +9,7 @@ from typing import Any
 import httpx2
 import numpy as np
 import pytest
+
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.live.documents import Change, read_fields
 from lightretriever.artifacts.live.journal import Journal, Record
@@ -19,7 +20,6 @@ from lightretriever.service.http.app import create_app
 from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings, load_settings
-
 from tests.service.live import live
 from tests.support.keys import keys_file
 from tests.support.tiny import make_tiny_bundle

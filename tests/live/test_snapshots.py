@@ -4,12 +4,12 @@ from pathlib import Path
 from time import perf_counter
 
 import numpy as np
+
 from lightretriever.artifacts.documents.fields import FieldKind, Order
 from lightretriever.artifacts.live.documents import Change, read_fields
 from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
-
 from tests.support.tiny import make_tiny_bundle
 from tests.support.written import changeable
 

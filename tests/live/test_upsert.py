@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import pytest
+
 from lightretriever.artifacts.errors import RecipeError
 from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
-
 from tests.support.commands import run, summary_of
 from tests.support.keys import keys_file
 from tests.support.upserted import COUNT, NEW, Upserted, counts

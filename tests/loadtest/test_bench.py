@@ -7,10 +7,10 @@ from pathlib import Path
 
 import orjson
 import pytest
+
 from lightretriever.loadtest import bench
 from lightretriever.loadtest.counters import COUNTS
 from lightretriever.loadtest.measure import Plan, _from, saturated
-
 from tests.loadtest.server import answer, serving
 from tests.support.waiting import wait_until
 

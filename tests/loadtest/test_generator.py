@@ -9,10 +9,10 @@ from pathlib import Path
 
 import orjson
 import pytest
+
 from lightretriever.loadtest.connection import LoadError, Ticket, search_requests
 from lightretriever.loadtest.counters import Counters, median_of
 from lightretriever.loadtest.generator import closed_loop, main, open_loop, run_loop
-
 from tests.loadtest.server import answer, serving
 from tests.support.wordings import raises
 

@@ -2,8 +2,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from lightretriever.artifacts.sparse.index import ImpactIndex
 
+from lightretriever.artifacts.sparse.index import ImpactIndex
 from tests.lucene.support import Collection, Numbered, random_collection
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
 from lightretriever.artifacts.sparse.index import DocumentSet, ImpactIndex
 from lightretriever.artifacts.sparse.writer import ImpactIndexWriter
 

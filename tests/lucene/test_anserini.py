@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from lightretriever.artifacts.errors import BundleError, JavaError
 from lightretriever.artifacts.evaluation.bm25 import WordIndex, build_word_index
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.sparse.jvm import JavaObject, java_class
-
 from tests.lucene.support import Collection, named_query
 from tests.support.wordings import raises
 

@@ -3,10 +3,10 @@
 import shutil
 from pathlib import Path
 
-import lightretriever.artifacts.sparse.compile as compiling
 import pytest
-from lightretriever.artifacts.errors import JavaError
 
+import lightretriever.artifacts.sparse.compile as compiling
+from lightretriever.artifacts.errors import JavaError
 from tests.support.wordings import raises
 
 

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+
 from lightretriever.artifacts.documents.bounds import MAX_DOCUMENT_BYTES, MAX_ID_BYTES
 from lightretriever.artifacts.errors import BundleError, JavaError
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.sparse.writer import ImpactIndexWriter
-
 from tests.lucene.support import Collection, named_query, rows
 from tests.support.disk import full_disk
 from tests.support.tampering import flip_bit

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import JavaError
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.sparse.jvm import DEFAULT_HEAP_MB, SEARCH_HEAP_MB, detach_thread, java_call, java_class
-
 from tests.lucene.support import named_query
 from tests.support.memory import held
 from tests.support.wordings import raises

@@ -3,9 +3,9 @@
 from typing import Final, get_args
 
 import pytest
+
 from lightretriever.artifacts.errors import JavaError
 from lightretriever.artifacts.sparse.vocabulary import Language, words_of
-
 from tests.support.wordings import raises
 
 LANGUAGES: Final[tuple[Language, ...]] = get_args(Language)

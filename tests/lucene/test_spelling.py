@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import orjson
 import pytest
+
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.sparse.spelling import Spelling
 from lightretriever.artifacts.sparse.vocabulary import words_of
 from lightretriever.artifacts.sparse.writer import ImpactIndexWriter
-
 from tests.support.wordings import raises
 
 TEXTS = (

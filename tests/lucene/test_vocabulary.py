@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, models, pre_tokenizers
+
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.sparse.vocabulary import Language, Place, Vocabulary, term_problem
 from lightretriever.artifacts.sparse.writer import ImpactIndexWriter
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
-from tokenizers import Tokenizer, models, pre_tokenizers
-
 from tests.support.tiny import tiny_documents, train_tokenizer
 from tests.support.wordings import raises
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from lightretriever.artifacts.documents.fields import FieldKind, Order
 from lightretriever.artifacts.errors import JavaError
 from lightretriever.artifacts.sparse.index import DocumentSet, ImpactIndex
 from lightretriever.artifacts.sparse.writer import ImpactIndexWriter
-
 from tests.lucene.support import Collection, named, query, random_collection
 from tests.support.wordings import raises
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from lightretriever.artifacts.evaluation.bm25 import WordIndex, build_word_index
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary, words_of
 

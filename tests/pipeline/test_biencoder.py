@@ -6,15 +6,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from lightretriever.artifacts.errors import ModelError
-from lightretriever.artifacts.pipeline.biencoder import BiEncoder, load_biencoder
-from lightretriever.artifacts.pipeline.encoder import token_rows
-from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from tokenizers import AddedToken, Tokenizer, normalizers
 from transformers import AutoTokenizer
 
+from lightretriever.artifacts.errors import ModelError
+from lightretriever.artifacts.pipeline.biencoder import BiEncoder, load_biencoder
+from lightretriever.artifacts.pipeline.encoder import token_rows
+from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 from tests.support.biencoder import save_biencoder
 from tests.support.tampering import edit_json
 from tests.support.tiny import tiny_documents

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, models, pre_tokenizers
+
 from lightretriever.artifacts.documents.bounds import MAX_IMPACT
 from lightretriever.artifacts.errors import CorpusError
 from lightretriever.artifacts.evaluation.bm25 import WordIndex, build_word_index
@@ -17,8 +19,6 @@ from lightretriever.artifacts.sparse.jvm import java_call, java_class
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
 from lightretriever.artifacts.sparse.writer import ImpactIndexWriter
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
-from tokenizers import Tokenizer, models, pre_tokenizers
-
 from tests.support.tiny import train_tokenizer
 from tests.support.wordings import raises
 

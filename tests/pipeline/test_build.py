@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pytest
 import torch
 import yaml
+
 from lightretriever.artifacts.bundle.manifest import LegWeights
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
@@ -26,7 +27,6 @@ from lightretriever.service.cli import app
 from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
-
 from tests.support.commands import invoke, run
 from tests.support.judged import write_judged
 from tests.support.models import load, save_model

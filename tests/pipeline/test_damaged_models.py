@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lightretriever.artifacts.errors import ModelError
-from lightretriever.artifacts.pipeline.biencoder import load_biencoder
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
+from lightretriever.artifacts.errors import ModelError
+from lightretriever.artifacts.pipeline.biencoder import load_biencoder
 from tests.support import models
 from tests.support.biencoder import save_biencoder
 from tests.support.models import save_model

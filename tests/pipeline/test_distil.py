@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
 from lightretriever.artifacts.corpus.beir import Corpus
@@ -39,7 +40,6 @@ from lightretriever.artifacts.tokens.idf import count_tokens
 from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
-
 from tests.faults.builds import files
 from tests.service.live import warm
 from tests.support import recipes

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+
 from lightretriever.artifacts.corpus.beir import Corpus
 from lightretriever.artifacts.pipeline.encode import encode_corpus
 from lightretriever.artifacts.pipeline.encoded import EncodedCorpus, TextStore
@@ -18,7 +19,6 @@ from lightretriever.artifacts.pipeline.encoders import Encoders, resolved
 from lightretriever.artifacts.pipeline.language_model import LanguageModel
 from lightretriever.artifacts.pipeline.model import Backbone
 from lightretriever.artifacts.pipeline.recipe import EncodeRecipe
-
 from tests.faults.builds import files
 from tests.support.commands import run
 from tests.support.models import write_corpus

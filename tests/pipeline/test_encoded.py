@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+
 from lightretriever.artifacts.corpus.beir import Corpus, Known
 from lightretriever.artifacts.documents.document import Document
 from lightretriever.artifacts.errors import CorpusError, DiskError, ResumeError
@@ -33,7 +34,6 @@ from lightretriever.artifacts.pipeline.encoded import (
 )
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
-
 from tests.faults.builds import files
 from tests.support.disk import full_disk
 from tests.support.tiny import tiny_documents, train_tokenizer

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
+
 from lightretriever.artifacts.bundle.manifest import ExpansionInfo
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
@@ -25,8 +27,6 @@ from lightretriever.artifacts.pipeline.recipe import Recipe, read_recipe
 from lightretriever.artifacts.pipeline.terms import SparseLeg, encoded_batches
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
-from tokenizers import Tokenizer, models, pre_tokenizers
-
 from tests.pipeline.test_encoded import write
 from tests.pipeline.test_growing import write_recipe
 from tests.support.commands import run

@@ -5,13 +5,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sentence_transformers import SentenceTransformer
+
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import BundleError, ModelError
 from lightretriever.artifacts.pipeline.biencoder import load_biencoder
 from lightretriever.artifacts.tokens.table import TableDtype
 from lightretriever.service.search.encoder import QueryEncoder
-from sentence_transformers import SentenceTransformer
-
 from tests.support import recipes
 from tests.support.biencoder import save_biencoder
 from tests.support.commands import run, summary_of

@@ -6,6 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Dense, Normalize
+from tokenizers import Tokenizer
+
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import ModelError
 from lightretriever.artifacts.pipeline.biencoder import load_biencoder
@@ -14,10 +18,6 @@ from lightretriever.artifacts.pipeline.encoder import token_rows
 from lightretriever.artifacts.pipeline.language_model import LanguageModel
 from lightretriever.artifacts.pipeline.model import Backbone
 from lightretriever.artifacts.pipeline.recipe import ModelRecipe, Recipe, read_recipe
-from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import Dense, Normalize
-from tokenizers import Tokenizer
-
 from tests.artifacts.test_evaluate import QRELS, QUERIES, runs_in, write_dataset
 from tests.support.biencoder import save_biencoder, save_static
 from tests.support.commands import run

@@ -4,13 +4,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import RecipeError
 from lightretriever.artifacts.pipeline.biencoder import BiEncoder, load_biencoder
 from lightretriever.artifacts.pipeline.general import GeneralTable, find_general_table, shipped_tables
 from lightretriever.artifacts.pipeline.recipe import Recipe, read_recipe
 from lightretriever.artifacts.tokens.table import TokenTable
-
 from tests.pipeline.test_distil import COUNT, QUERIES, write_recipe
 from tests.support.biencoder import save_biencoder
 from tests.support.commands import run

@@ -4,10 +4,10 @@ from pathlib import Path
 import gguf
 import numpy as np
 import torch
-from lightretriever.artifacts.pipeline.weights import convert_gguf
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM
 
+from lightretriever.artifacts.pipeline.weights import convert_gguf
 from tests.support.models import SHAPE, load
 
 QUANTISATION = gguf.GGMLQuantizationType.Q8_0

@@ -11,6 +11,8 @@ import pytest
 import torch
 import yaml
 from fastapi.testclient import TestClient
+from safetensors.torch import load_file, save_file
+
 from lightretriever.artifacts.corpus.beir import Corpus
 from lightretriever.artifacts.errors import RecipeError, ResumeError
 from lightretriever.artifacts.files.workdir import work_lock
@@ -23,8 +25,6 @@ from lightretriever.artifacts.pipeline.recipe import EncodeRecipe
 from lightretriever.service.collections.swap import EngineHolder
 from lightretriever.service.http.app import create_app
 from lightretriever.service.settings import Settings
-from safetensors.torch import load_file, save_file
-
 from tests.faults.builds import content, files
 from tests.support import recipes
 from tests.support.biencoder import save_biencoder

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fastapi.testclient import TestClient
+
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
 from lightretriever.artifacts.errors import BundleError, CorpusError, RecipeError, ResumeError
@@ -21,7 +22,6 @@ from lightretriever.service.commands.evaluation import EngineSearcher
 from lightretriever.service.http.app import create_app
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
-
 from tests.support import recipes
 from tests.support.biencoder import save_biencoder
 from tests.support.commands import run

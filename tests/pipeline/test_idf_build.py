@@ -9,6 +9,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pytest
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForCausalLM
+
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
 from lightretriever.artifacts.errors import RecipeError, ResumeError
@@ -19,9 +22,6 @@ from lightretriever.artifacts.pipeline.recipe import Recipe, read_recipe
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.tokens.idf import save_idf
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
-from peft import LoraConfig, get_peft_model
-from transformers import AutoModelForCausalLM
-
 from tests.support.commands import run, summary_of
 from tests.support.models import load
 from tests.support.recipes import change, write_recipe

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 import torch
+
 from lightretriever.artifacts.errors import ModelError
 from lightretriever.artifacts.pipeline.biencoder import JointEncoder, load_biencoder, load_biencoders
-
 from tests.support.biencoder import save_biencoder
 from tests.support.tiny import tiny_documents
 from tests.support.wordings import raises

@@ -12,18 +12,6 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import torch
-from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.bundle.verify import verify_bundle
-from lightretriever.artifacts.errors import ModelError
-from lightretriever.artifacts.pipeline.biencoder import load_biencoder
-from lightretriever.artifacts.pipeline.encoder import token_rows
-from lightretriever.artifacts.pipeline.language_model import LanguageModel
-from lightretriever.artifacts.pipeline.loading import cut_at_longest, positions
-from lightretriever.artifacts.pipeline.model import Backbone
-from lightretriever.artifacts.pipeline.recipe import ModelDtype
-from lightretriever.service.schemas import SearchRequest
-from lightretriever.service.search.engine import SearchEngine
-from lightretriever.service.settings import Settings
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
@@ -44,6 +32,18 @@ from transformers import (
 )
 from transformers.models.bert.modeling_bert import BertEmbeddings
 
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.bundle.verify import verify_bundle
+from lightretriever.artifacts.errors import ModelError
+from lightretriever.artifacts.pipeline.biencoder import load_biencoder
+from lightretriever.artifacts.pipeline.encoder import token_rows
+from lightretriever.artifacts.pipeline.language_model import LanguageModel
+from lightretriever.artifacts.pipeline.loading import cut_at_longest, positions
+from lightretriever.artifacts.pipeline.model import Backbone
+from lightretriever.artifacts.pipeline.recipe import ModelDtype
+from lightretriever.service.schemas import SearchRequest
+from lightretriever.service.search.engine import SearchEngine
+from lightretriever.service.settings import Settings
 from tests.support.biencoder import save_biencoder
 from tests.support.commands import run
 from tests.support.models import load, save_model

@@ -10,8 +10,8 @@ from time import sleep
 from typing import Any
 
 import pytest
-from lightretriever.artifacts.errors import RecipeError, ResumeError
 
+from lightretriever.artifacts.errors import RecipeError, ResumeError
 from tests.faults.builds import files
 from tests.pipeline.test_growing import COUNT, counts, write_recipe
 from tests.support.commands import invoke, summary_of

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
 from lightretriever.artifacts.errors import RecipeError, ResumeError
@@ -13,7 +14,6 @@ from lightretriever.artifacts.pipeline.biencoder import load_biencoder
 from lightretriever.artifacts.pipeline.encoded import TextStore
 from lightretriever.artifacts.pipeline.fit_texts import corpus_sentences
 from lightretriever.artifacts.pipeline.recipe import Recipe, read_recipe
-
 from tests.support.biencoder import save_biencoder
 from tests.support.commands import invoke, run
 from tests.support.models import SHAPE, write_corpus

@@ -6,10 +6,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lightretriever.artifacts.pipeline import language_model
-from lightretriever.artifacts.pipeline.language_model import quantise_top_k
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from lightretriever.artifacts.pipeline import language_model
+from lightretriever.artifacts.pipeline.language_model import quantise_top_k
 from tests.support.states import padded_weights
 
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sentence_transformers import SentenceTransformer, SparseEncoder
+
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
 from lightretriever.artifacts.errors import ModelError
@@ -19,8 +21,6 @@ from lightretriever.artifacts.pipeline.sparse_model import SparseModel
 from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
-from sentence_transformers import SentenceTransformer, SparseEncoder
-
 from tests.support import recipes
 from tests.support.biencoder import save_biencoder
 from tests.support.commands import run

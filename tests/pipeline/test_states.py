@@ -3,10 +3,10 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from lightretriever.artifacts.pipeline.language_model import instruction_prefix
 from lightretriever.artifacts.pipeline.model import Backbone
 from lightretriever.artifacts.pipeline.states import SHARED, packed_states, token_states, visible
-
 from tests.support.models import load
 from tests.support.states import token_states_naive
 from tests.support.wordings import raises

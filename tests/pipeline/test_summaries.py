@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.cli.runner import AGAIN, ErrorInfo, ErrorObject
 from lightretriever.artifacts.cli.train import TrainSummary
@@ -16,7 +17,6 @@ from lightretriever.artifacts.errors import LightRetrieverError
 from lightretriever.artifacts.signals import Stopped
 from lightretriever.artifacts.summary import Summary
 from lightretriever.service.cli import COMMANDS
-
 from tests.support.biencoder import save_biencoder
 from tests.support.commands import invoke
 from tests.support.judged import write_judged

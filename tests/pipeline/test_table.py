@@ -5,6 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from pydantic import ValidationError
+
 from lightretriever.artifacts.errors import ModelError, RecipeError, ResumeError
 from lightretriever.artifacts.pipeline import encoder as encoder_module
 from lightretriever.artifacts.pipeline.adapter_files import load_embedding_bag
@@ -13,8 +15,6 @@ from lightretriever.artifacts.pipeline.language_model import LanguageModel, inst
 from lightretriever.artifacts.pipeline.model import Backbone
 from lightretriever.artifacts.pipeline.recipe import Recipe, read_recipe
 from lightretriever.artifacts.pipeline.stages import load_recipe_encoders, run_tables
-from pydantic import ValidationError
-
 from tests.support.recipes import write_recipe
 from tests.support.states import token_states_naive
 from tests.support.wordings import raises

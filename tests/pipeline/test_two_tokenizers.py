@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pytest
 import yaml
 from fastapi.testclient import TestClient
+
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
 from lightretriever.artifacts.errors import BundleError, ResumeError
@@ -30,7 +31,6 @@ from lightretriever.service.http.app import create_app
 from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
-
 from tests.support.biencoder import save_biencoder
 from tests.support.commands import run
 from tests.support.models import save_model

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-from lightretriever.artifacts.bundle.reader import Bundle
 
+from lightretriever.artifacts.bundle.reader import Bundle
 from tests.loadtest.conftest import few_warm_up_queries, queries
 from tests.support.commands import run
 from tests.support.models import save_model

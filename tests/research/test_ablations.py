@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lightretriever.artifacts.training.recipe import TrainRecipe
 
+from lightretriever.artifacts.training.recipe import TrainRecipe
 from research.quality import ablations, evaluate
 from research.quality.recorded import read_rows
 from tests.support.recipes import save, training

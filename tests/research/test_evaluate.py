@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 import yaml
+
 from lightretriever.artifacts.bundle.manifest import HeadInfo
 from lightretriever.artifacts.bundle.reader import Bundle
-
 from research.quality import evaluate, judged_part
 from research.quality.recorded import read_rows
 from tests.support.judged import write_judged

@@ -4,11 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
+
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.http.cost import LIGHT, cost_of_batch, cost_of_embeddings, cost_of_search
 from lightretriever.service.schemas import BatchRequest, EmbeddingsRequest, SearchRequest
 from lightretriever.service.settings import Settings
-
 from research.pages.run_tables import fairness_table
 from research.speed import fairness
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from lightretriever.artifacts.bundle.reader import Bundle
 
+from lightretriever.artifacts.bundle.reader import Bundle
 from research.libraries.__main__ import main
 from research.libraries.library import DEPTH, Query, Source, encode
 from research.libraries.quality import Exact, Judged, choose, front, ratio

@@ -5,8 +5,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from lightretriever.artifacts.bundle.reader import Bundle
 
+from lightretriever.artifacts.bundle.reader import Bundle
 from research.pages.run_tables import live_table
 from research.speed import live
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
-
 from research.speed.make_corpus import main
 from tests.support.commands import run
 from tests.support.judged import write_queries

@@ -7,8 +7,8 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from lightretriever.artifacts.bundle.reader import Bundle
 
+from lightretriever.artifacts.bundle.reader import Bundle
 from research.pages.charts import Bar, bar_chart
 from research.pages.quality_tables import Results, Table, kept_table, paired_test, paired_tests
 from research.pages.speed_tables import speed_table

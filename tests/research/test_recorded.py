@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import RecipeError
 from lightretriever.loadtest.program import typed_command
-
 from research.quality.recorded import (
     check_recording,
     main,

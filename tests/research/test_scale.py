@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.cluster.push import push
-
 from research.pages.growth_tables import scale_tables
 from research.scale import scatter, shard
 from tests.support.cluster import connected, remove_indexes

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lightretriever.artifacts.bundle.reader import Bundle
 
+from lightretriever.artifacts.bundle.reader import Bundle
 from research.pages.growth_tables import predict, scaling_tables, tables
 from research.speed import scaling
 from tests.support.tiny import make_tiny_bundle

@@ -13,6 +13,8 @@ from urllib.request import Request, urlopen
 
 import numpy as np
 import pytest
+from sentence_transformers import SentenceTransformer
+
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import ModelError
 from lightretriever.artifacts.evaluation.bm25 import WordIndex
@@ -26,8 +28,6 @@ from lightretriever.loadtest.systems import NAMES, Given, System, systems
 from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
-from sentence_transformers import SentenceTransformer
-
 from research.servers.bundle_documents import by_number, read_rows, term_numbers, vectors_of, word_index
 from research.servers.onnx import OnnxEncoder
 from research.servers.systems import others

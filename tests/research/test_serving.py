@@ -4,10 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
+
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.backends.local import HAND_OVER_BYTES
 from lightretriever.service.settings import Settings
-
 from research.harness.rows import GOALS
 from research.pages.speed_tables import speed_tables
 from research.speed import hand_over, serving

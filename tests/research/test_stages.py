@@ -4,10 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
+
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.loadtest.record import latency
 from lightretriever.service.settings import Settings
-
 from research.harness.rows import GOALS, record
 from research.pages.speed_tables import goal_table
 from research.speed import stages

@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from lightretriever.artifacts.bundle.reader import Bundle
 from safetensors.torch import save_file
 from sentence_transformers import SentenceTransformer
 from tokenizers import Tokenizer
 
+from lightretriever.artifacts.bundle.reader import Bundle
 from research.models import static
 from tests.support.tiny import tiny_documents, train_tokenizer
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from lightretriever.artifacts.bundle.batches import EncodedBatch, check_batch
 
+from lightretriever.artifacts.bundle.batches import EncodedBatch, check_batch
 from research.speed.make_corpus import Sample, SyntheticCorpus
 from tests.support.wordings import raises
 

@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
+
 from lightretriever.artifacts.evaluation.runs import JudgedQueries
 from lightretriever.loadtest.overlap import ndcg
-
 from research.pages.run_tables import users_table
 from research.speed import users
 from tests.loadtest.server import answer, serving

@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from lightretriever.loadtest.connection import LoadError
 
+from lightretriever.loadtest.connection import LoadError
 from research.harness.turns import in_turns
 from research.pages.run_tables import FIGURES
 from research.speed import versions

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 import pytest
 from fastapi.testclient import TestClient
 from hypothesis import settings
+from playwright.sync_api import Browser, ConsoleMessage, Page
+
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.http.app import create_app
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
-from playwright.sync_api import Browser, ConsoleMessage, Page
-
 from tests.service.browsing import ATTACK, browsing
 from tests.service.live import live, live_bundles, warm
 from tests.service.reference import Corpus

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Self
 
 import httpx2
-from lightretriever.service.http.api_keys import new_key
 
+from lightretriever.service.http.api_keys import new_key
 from tests.service.process import Server
 from tests.service.test_swap import flip
 from tests.support.keys import keys_file

@@ -2,8 +2,8 @@
 
 import numpy as np
 import numpy.typing as npt
-from lightretriever.artifacts.bundle.reader import Bundle
 
+from lightretriever.artifacts.bundle.reader import Bundle
 from tests.support.tiny import tiny_batches, tiny_documents
 
 Scores = npt.NDArray[np.float64]

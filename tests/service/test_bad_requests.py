@@ -9,6 +9,7 @@ from fastapi.testclient import TestClient
 from httpx2 import Response
 from hypothesis import given
 from hypothesis import strategies as st
+
 from lightretriever.artifacts.tokens.tokenizer import INVISIBLE
 from lightretriever.service.errors import KINDS
 

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
+from pydantic import ValidationError
+
 from lightretriever.artifacts.bundle.manifest import MANIFEST_FILE, LegWeights, read_manifest
 from lightretriever.artifacts.bundle.verify import verify_bundle
 from lightretriever.artifacts.errors import BundleError
@@ -11,8 +13,6 @@ from lightretriever.artifacts.pipeline.recipe import IndexRecipe
 from lightretriever.service.http.app import create_app
 from lightretriever.service.schemas import LinearFusion, SearchRequest, Weights
 from lightretriever.service.search.engine import SearchEngine
-from pydantic import ValidationError
-
 from tests.service.conftest import SETTINGS
 from tests.support.tiny import make_tiny_bundle
 from tests.support.wordings import raises

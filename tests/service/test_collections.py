@@ -8,6 +8,7 @@ from urllib.parse import urljoin
 import httpx2
 import pytest
 from fastapi.testclient import TestClient
+
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.client import AnswerError, SearchClient
 from lightretriever.service.collections.collections import Collections, parse_folders
@@ -15,7 +16,6 @@ from lightretriever.service.errors import SettingsError
 from lightretriever.service.http.api_keys import new_key
 from lightretriever.service.http.app import create_app
 from lightretriever.service.serving.command import EXIT_ERROR, run
-
 from tests.service.conftest import SETTINGS
 from tests.service.process import Server
 from tests.service.test_swap import flip

@@ -11,11 +11,11 @@ from typing import Any
 
 import httpx2
 import pytest
-from lightretriever.service.cli import COMMANDS, app
-from lightretriever.service.serving.demo import EXAMPLE
 from typer.main import get_command
 from typer.testing import CliRunner
 
+from lightretriever.service.cli import COMMANDS, app
+from lightretriever.service.serving.demo import EXAMPLE
 from tests.service.process import ROOT
 
 HEAVY = {"faiss", "jnius", "numpy", "pydantic", "torch", "transformers"}

@@ -13,8 +13,8 @@ from time import sleep
 from urllib.parse import urlsplit
 
 import pytest
-from lightretriever.service.settings import Settings
 
+from lightretriever.service.settings import Settings
 from tests.service.live import live_bundles
 from tests.service.process import Server
 from tests.support.waiting import wait_until

@@ -7,6 +7,7 @@ from typing import Any
 
 import httpx2
 import pytest
+
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.client import SearchClient
 from lightretriever.service.errors import OverloadedError, TooCostlyError
@@ -16,7 +17,6 @@ from lightretriever.service.http.cost import LIGHT, cost_of_batch, cost_of_embed
 from lightretriever.service.schemas import EmbeddingsRequest, EncodeRequest, SearchRequest
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
-
 from tests.service.live import live, warm
 from tests.support.legs import GatedLeg
 from tests.support.waiting import wait_until

@@ -6,10 +6,10 @@ from pathlib import Path
 import faiss
 import numpy as np
 import pytest
+
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
 from lightretriever.artifacts.errors import BundleError
-
 from tests.service.conftest import SETTINGS
 from tests.service.live import client_of
 from tests.support.tampering import copy_of, edit_manifest, resign

@@ -4,8 +4,8 @@ import json
 from dataclasses import dataclass
 
 import pytest
-from lightretriever.artifacts.documents.bounds import MAX_NESTING
 
+from lightretriever.artifacts.documents.bounds import MAX_NESTING
 from tests.service.conftest import SETTINGS
 from tests.service.live import client_of
 from tests.support.tiny import TinyDocument, make_tiny_bundle

@@ -6,8 +6,8 @@ import numpy as np
 import openai
 import pytest
 from fastapi.testclient import TestClient
-from lightretriever.artifacts.bundle.reader import Bundle
 
+from lightretriever.artifacts.bundle.reader import Bundle
 from tests.service.live import live_bundles
 from tests.support.wordings import raises
 

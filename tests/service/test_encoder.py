@@ -4,14 +4,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
+
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
 from lightretriever.artifacts.tokens.table import TokenTable, write_table
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 from lightretriever.service.errors import NoDirectionError, NoTokensError
 from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.search.encoder import QueryEncoder
-from tokenizers import Tokenizer, models, pre_tokenizers
-
 from tests.support.wordings import raises
 
 ROWS = np.array([[3, 4], [0, 2], [0, -2], [1, 0]], np.float32)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.sparse.writer import ImpactIndexWriter
@@ -17,7 +18,6 @@ from lightretriever.service.schemas import EncodeRequest, LinearFusion, Mode, Se
 from lightretriever.service.search.documents import Documents
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
-
 from tests.service.reference import Corpus
 from tests.support.wordings import raises
 

@@ -6,6 +6,7 @@ from contextlib import closing
 from time import perf_counter
 
 import pytest
+
 from lightretriever.service.execution.executor import Executor
 
 

@@ -10,6 +10,7 @@ import pytest
 from fastapi.testclient import TestClient
 from hypothesis import example, given, reject, settings
 from hypothesis import strategies as st
+
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary, VocabularyKind
 from lightretriever.artifacts.tokens.head_queries import HeadQueries, SparseRow, padded
@@ -36,7 +37,6 @@ from lightretriever.service.schemas import (
 from lightretriever.service.search.encoder import QueryEncoder
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.search.explain import explanations, query_words
-
 from tests.service.conftest import SETTINGS
 from tests.service.live import client_of
 from tests.service.reference import Corpus

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from fastapi.testclient import TestClient
+
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.service.backends.base import Leg
@@ -23,7 +24,6 @@ from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.schemas import EncodeRequest, LegName, LinearFusion, SearchRequest, Weights
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
-
 from tests.service.live import warm
 from tests.support.legs import FailingLeg
 from tests.support.waiting import wait_until

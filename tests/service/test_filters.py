@@ -11,13 +11,13 @@ import pytest
 from fastapi.testclient import TestClient
 from hypothesis import given
 from hypothesis import strategies as st
+
 from lightretriever.artifacts.documents.fields import FieldKind
 from lightretriever.artifacts.sparse.index import DocumentSet, ImpactIndex
 from lightretriever.service.backends.base import DocumentFilter
 from lightretriever.service.schemas import Mode, SearchRequest
 from lightretriever.service.search.documents import Documents
 from lightretriever.service.search.engine import SearchEngine
-
 from tests.service.conftest import SETTINGS
 from tests.service.live import warm
 from tests.support.tiny import TinyDocument, make_tiny_bundle, tiny_documents

@@ -11,8 +11,8 @@ from pathlib import Path
 from time import sleep
 
 import pytest
-from lightretriever.artifacts.bundle.reader import Bundle
 
+from lightretriever.artifacts.bundle.reader import Bundle
 from tests.service.process import Server
 from tests.support.wire import POST as HEAD
 from tests.support.wire import dial, received

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+
 from lightretriever.service.schemas import Normalization
 from lightretriever.service.search.fusion import FLOOR, CandidateTable, Fused, align, fuse_linear, fuse_rrf
-
 from tests.support.wordings import raises
 
 Leg = tuple[np.ndarray, np.ndarray]

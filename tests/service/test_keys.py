@@ -9,6 +9,7 @@ from pathlib import Path
 import httpx2
 import pytest
 from fastapi.testclient import TestClient
+
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.errors import SettingsError, UnauthorizedError
 from lightretriever.service.http.api_keys import ApiKeys, new_key
@@ -16,7 +17,6 @@ from lightretriever.service.http.app import create_app
 from lightretriever.service.observability.logging import configure_logging
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
-
 from tests.service.live import live
 from tests.support.commands import invoke
 from tests.support.keys import keys_file

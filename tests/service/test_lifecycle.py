@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
+
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import BundleError
 from lightretriever.service.errors import DeadlineError, NotReadyError, SearchFailedError
@@ -14,7 +15,6 @@ from lightretriever.service.schemas import Plain
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.search.pipeline import Search
 from lightretriever.service.settings import Settings
-
 from tests.support.wordings import raises
 
 SETTINGS = Settings(deadline_ms=60_000, warm_up_queries=1)

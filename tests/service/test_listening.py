@@ -8,9 +8,9 @@ from pathlib import Path
 
 import httpx2
 import pytest
+
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.serving.listening import address_of, listening
-
 from tests.service.process import ROOT, Server
 from tests.support.wordings import raises
 

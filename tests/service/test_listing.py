@@ -8,13 +8,13 @@ from time import perf_counter
 
 import pytest
 from fastapi.testclient import TestClient
+
 from lightretriever.artifacts.documents.fields import FieldKind
 from lightretriever.artifacts.sparse.index import DocumentSet, ImpactIndex
 from lightretriever.service.errors import DeadlineError
 from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
-
 from tests.service.conftest import SETTINGS
 from tests.service.live import client_of, warm
 from tests.support.asking import ask, ids

@@ -7,6 +7,7 @@ from io import StringIO
 from typing import Any
 
 import pytest
+
 from lightretriever.service.observability.logging import configure_logging
 
 LOG = logging.getLogger("a.test")

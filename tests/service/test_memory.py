@@ -9,13 +9,13 @@ from contextlib import closing
 from socket import create_server
 
 import pytest
+
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.collections.collections import Collections
 from lightretriever.service.collections.swap import EngineHolder
 from lightretriever.service.execution.memory import freeze_gc, trim_heap
 from lightretriever.service.serving.server import serve
 from lightretriever.service.settings import Settings
-
 from tests.support.memory import resident_bytes
 
 PIECES = 10_000

@@ -11,13 +11,13 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from lightretriever.artifacts.dense.build import build_dense_index
 from lightretriever.artifacts.dense.index import DenseIndex
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.sparse.writer import ImpactIndexWriter
 from lightretriever.service.schemas import Normalization
 from lightretriever.service.search.fusion import align, fuse_linear, fuse_rrf
-
 from tests.support.vectors import unit
 
 Found = tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 from fastapi.testclient import TestClient
+
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.http.app import create_app
 from lightretriever.service.settings import Settings
-
 from tests.support.asking import samples
 from tests.support.waiting import wait_until
 

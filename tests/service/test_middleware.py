@@ -9,12 +9,13 @@ import httpx2
 import orjson
 import pytest
 from fastapi.testclient import TestClient
+from starlette.types import Message, Receive, Scope, Send
+
 from lightretriever.service.http.app import create_app
 from lightretriever.service.http.middleware import Envelope
 from lightretriever.service.observability.metrics import Metrics
 from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine
-from starlette.types import Message, Receive, Scope, Send
 
 
 def http_scope(path: str, method: str = "GET") -> Scope:

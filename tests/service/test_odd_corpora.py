@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 import pytest
 from fastapi.testclient import TestClient
+
 from lightretriever.artifacts.bundle.query_sample import query_vectors
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.sparse.vocabulary import VocabularyKind
@@ -20,7 +21,6 @@ from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.encoder import QueryEncoder
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
-
 from tests.service.live import warm
 from tests.service.test_swap import flip
 from tests.support.tiny import TinyDocument, english_tokenizer, make_tiny_bundle

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 from fastapi.testclient import TestClient
+
 from lightretriever.artifacts.sparse.vocabulary import VocabularyKind
 from lightretriever.service.http.app import create_app
-
 from tests.service.conftest import SETTINGS
 from tests.service.live import warm
 from tests.support.asking import ask

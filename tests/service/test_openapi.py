@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from fastapi.routing import APIRoute
 from fastapi.testclient import TestClient
+from pydantic import BaseModel
+
 from lightretriever.service import schemas
 from lightretriever.service.errors import KINDS
 from lightretriever.service.http.openapi import EXAMPLES
 from lightretriever.service.http.routes import router
-from pydantic import BaseModel
-
 from tests.service.conftest import SETTINGS
 from tests.service.live import client_of
 from tests.support.keys import keys_file

@@ -7,13 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import httpx2
 import pytest
+
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.errors import OverloadedError
 from lightretriever.service.http.admission import Admission
 from lightretriever.service.http.app import create_app
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
-
 from tests.service.live import live, warm
 from tests.support.legs import GatedLeg
 from tests.support.waiting import wait_until

@@ -5,9 +5,9 @@ import re
 from pathlib import Path
 
 import pytest
-from lightretriever.service.http.routes import router
 from playwright.sync_api import Browser, Page, Route, expect
 
+from lightretriever.service.http.routes import router
 from tests.service.browsing import ATTACK, page_of, search_for
 from tests.service.live import live_bundles
 from tests.support.keys import keys_file

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from lightretriever.artifacts.bundle.manifest import LegWeights
 from playwright.sync_api import Browser, Page, expect
 
+from lightretriever.artifacts.bundle.manifest import LegWeights
 from tests.service.browsing import page_of, search_for, shown_ids
 from tests.service.live import live_bundles
 from tests.support.keys import keys_file

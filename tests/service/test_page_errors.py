@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import Browser, Locator, Page, expect
+
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.http.app import create_app
 from lightretriever.service.settings import Settings
-from playwright.sync_api import Browser, Locator, Page, expect
-
 from tests.service.browsing import page_of, search_for
 from tests.service.live import live, live_bundles, warm
 from tests.service.process import Server

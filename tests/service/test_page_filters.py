@@ -9,9 +9,9 @@ from typing import Any
 
 import httpx2
 import pytest
-from lightretriever.artifacts.documents.fields import FieldKind
 from playwright.sync_api import Browser, Locator, Page, expect
 
+from lightretriever.artifacts.documents.fields import FieldKind
 from tests.service.browsing import ATTACK, answer_of, asked, page_of, search_for, serious, shown_ids
 from tests.service.live import live_bundles
 from tests.service.test_swap import flip

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from lightretriever.artifacts.bundle.reader import Bundle
 from playwright.sync_api import Page, expect
 
+from lightretriever.artifacts.bundle.reader import Bundle
 from tests.service.browsing import answer_of, asked, search_for
 from tests.service.live import live_bundles
 from tests.support.tiny import TinyDocument, make_tiny_bundle, tiny_documents

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from lightretriever.artifacts.bundle.reader import Bundle
 from playwright.sync_api import Browser, Locator, Page, expect
 
+from lightretriever.artifacts.bundle.reader import Bundle
 from tests.service.browsing import answer_of, asked, page_of, search_for, serious
 from tests.service.live import live_bundles
 from tests.support.asking import ids

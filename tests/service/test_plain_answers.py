@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
-from lightretriever.service.schemas import BatchResponse, SearchRequest, SearchResponse
-from lightretriever.service.search.engine import SearchEngine
 from pydantic import BaseModel
 
+from lightretriever.service.schemas import BatchResponse, SearchRequest, SearchResponse
+from lightretriever.service.search.engine import SearchEngine
 from tests.support.asking import without_times
 
 REQUESTS: list[dict[str, Any]] = [

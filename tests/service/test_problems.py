@@ -13,9 +13,9 @@ from typing import Any
 import orjson
 import pytest
 from fastapi.testclient import TestClient
+
 from lightretriever.artifacts.documents.fields import FieldKind
 from lightretriever.service.errors import KINDS
-
 from tests.service.conftest import SETTINGS
 from tests.service.live import client_of
 from tests.support.meaning import make_meaningful_bundle

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 from fastapi.testclient import TestClient
+
 from lightretriever.service.http.app import create_app
 from lightretriever.service.schemas import EncodeRequest
 from lightretriever.service.search.engine import SearchEngine
-
 from tests.service.conftest import SETTINGS
 from tests.service.live import warm
 from tests.support.tiny import make_tiny_bundle, tiny_idf

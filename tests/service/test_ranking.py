@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
+
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.documents.fields import FieldKind
 from lightretriever.service.schemas import Hit, SearchRequest
 from lightretriever.service.search.engine import SearchEngine
-
 from tests.service.conftest import SETTINGS
 from tests.support.tampering import copy_of, edit_manifest
 from tests.support.tiny import make_tiny_bundle, tiny_documents

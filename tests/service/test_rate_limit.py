@@ -6,13 +6,13 @@ from pathlib import Path
 import httpx2
 import pytest
 from fastapi.testclient import TestClient
+
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.errors import RateLimitedError
 from lightretriever.service.http.access import Caller, RateLimit
 from lightretriever.service.http.api_keys import new_key
 from lightretriever.service.http.app import create_app
 from lightretriever.service.settings import Settings
-
 from tests.service.process import Server
 from tests.service.test_keys import bearer
 from tests.support.keys import keys_file

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
+
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.errors import DeadlineError, InvalidRequestError, SearchFailedError, SettingsError
 from lightretriever.service.http.app import create_app
@@ -22,7 +23,6 @@ from lightretriever.service.search import ranking
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.search.ranking import Turns
 from lightretriever.service.settings import load_settings
-
 from tests.client.scripted import Scripted, answer
 from tests.service.conftest import SETTINGS
 from tests.service.test_swap import flip, reload

@@ -7,6 +7,7 @@ from time import process_time
 
 import pytest
 from fastapi.testclient import TestClient
+
 from lightretriever.artifacts.documents.fields import FieldKind
 from lightretriever.service.collections.collections import Collections
 from lightretriever.service.errors import SettingsError
@@ -14,7 +15,6 @@ from lightretriever.service.http.app import create_app
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.search.rules import RulesFile
 from lightretriever.service.settings import Settings
-
 from tests.service.conftest import SETTINGS
 from tests.service.live import client_of, warm
 from tests.support.asking import ask, ids, without_times

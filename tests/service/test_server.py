@@ -16,10 +16,10 @@ from typing import Any
 
 import httpx2
 import pytest
+
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.serving.command import EXIT_ERROR, run
 from lightretriever.service.settings import Settings
-
 from tests.service.live import live_bundles
 from tests.service.process import ROOT, Server
 from tests.support.asking import samples

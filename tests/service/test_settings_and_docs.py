@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 from fastapi.routing import APIRoute
+from pydantic.fields import FieldInfo
+
 from lightretriever.service.errors import KINDS, SettingsError
 from lightretriever.service.http.routes import router
 from lightretriever.service.observability.metrics import Metrics
 from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.settings import CONFIG_VARIABLE, ENV_PREFIX, Settings, load_settings
-from pydantic.fields import FieldInfo
-
 from tests.support.wordings import raises
 
 DOCUMENTATION = (Path(__file__).parents[2] / "docs" / "service.md").read_text("utf-8")

@@ -10,6 +10,7 @@ import pytest
 from fastapi.testclient import TestClient
 from hypothesis import example, given
 from hypothesis import strategies as st
+
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
 from lightretriever.service.errors import DeadlineError
@@ -19,7 +20,6 @@ from lightretriever.service.search.encoder import QueryEncoder
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.search.snippets import LONGEST_READ, Snippets
 from lightretriever.service.search.words import WORD
-
 from tests.support.wordings import raises
 
 WORDS = ["music", "player", "terminal", "search", "a", "the", "plays", "Übergröße", "日本", "x", "İ", "🎵"]

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
+
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import BundleError, JavaError
 from lightretriever.service.collections.swap import EngineHolder
@@ -21,7 +22,6 @@ from lightretriever.service.execution.memory import freeze_gc
 from lightretriever.service.http.app import create_app
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
-
 from tests.support.legs import GatedLeg
 from tests.support.tampering import edit_manifest, flip_bit
 from tests.support.tiny import TinyDocument, make_tiny_bundle

@@ -11,12 +11,12 @@ from threading import Event
 
 import httpx2
 import pytest
+
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.errors import SettingsError
 from lightretriever.service.serving.command import EXIT_ERROR, run
 from lightretriever.service.serving.server import check_tls
 from lightretriever.service.settings import Settings
-
 from tests.service.process import Server
 from tests.service.test_swap import flip
 from tests.support.certificates import openssl, self_signed

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
-from lightretriever.service.schemas import Info, SearchResponse
 
+from lightretriever.service.schemas import Info, SearchResponse
 from tests.service.conftest import SETTINGS
 from tests.service.live import client_of
 from tests.support.asking import ask

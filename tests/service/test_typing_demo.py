@@ -5,11 +5,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+
 from lightretriever import Bundle, SearchEngine
 from lightretriever.service.schemas import SearchRequest, SearchResponse
 from lightretriever.service.serving.demo import unpack_demo
 from lightretriever.service.settings import Settings
-
 from tests.service.process import ROOT
 
 pytestmark = pytest.mark.slow

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
+from tokenizers import Tokenizer, models, pre_tokenizers
+
 from lightretriever.service.http.app import create_app
 from lightretriever.service.schemas import Mode, SearchRequest
 from lightretriever.service.search.engine import SearchEngine
-from tokenizers import Tokenizer, models, pre_tokenizers
-
 from tests.service.conftest import SETTINGS
 from tests.support.tiny import TinyDocument, make_tiny_bundle
 

@@ -4,13 +4,13 @@ from collections.abc import Callable
 
 import pytest
 from fastapi.testclient import TestClient
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
+
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.schemas import QueryTerm, SearchRequest
 from lightretriever.service.search.encoder import QueryEncoder
 from lightretriever.service.search.engine import SearchEngine
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
-
 from tests.support.tiny import tiny_documents
 
 

@@ -17,11 +17,11 @@ from urllib.parse import urlsplit
 
 import httpx2
 import pytest
+
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.serving.command import EXIT_ERROR
 from lightretriever.service.serving.workers import Silence, automatic_workers
 from lightretriever.service.settings import Settings
-
 from tests.service.place import Place
 from tests.service.process import ROOT, Server
 from tests.service.test_swap import named

@@ -17,12 +17,12 @@ os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "false"
 from haystack.components.embedders import OpenAITextEmbedder
 from haystack.utils import Secret
 from langchain_openai import OpenAIEmbeddings
-from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.service.client import SearchClient
-from lightretriever.service.http.api_keys import new_key
 from llama_index.embeddings.openai import OpenAIEmbedding
 from pydantic import SecretStr
 
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.service.client import SearchClient
+from lightretriever.service.http.api_keys import new_key
 from tests.service.process import serving
 from tests.support.keys import keys_file
 

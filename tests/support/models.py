@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightretriever.artifacts.pipeline.model import Backbone, load_model
-from lightretriever.artifacts.pipeline.recipe import ModelRecipe
 from tokenizers import Tokenizer, processors
 from transformers import (
     AutoModelForCausalLM,
@@ -19,6 +17,8 @@ from transformers import (
     Qwen2Config,
 )
 
+from lightretriever.artifacts.pipeline.model import Backbone, load_model
+from lightretriever.artifacts.pipeline.recipe import ModelRecipe
 from tests.support.tiny import tiny_documents, train_tokenizer
 
 SHAPE: dict[str, int] = {

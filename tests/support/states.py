@@ -1,6 +1,7 @@
 """What the fast ways to the states and weights of a language model are compared with."""
 
 import torch
+
 from lightretriever.artifacts.pipeline.language_model import sparse_weights
 from lightretriever.artifacts.pipeline.model import Backbone
 

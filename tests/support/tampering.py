@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from lightretriever.artifacts.sparse.writer import ImpactIndexWriter
 from xxhash import xxh3_128
+
+from lightretriever.artifacts.sparse.writer import ImpactIndexWriter
 
 __all__ = ["copy_of", "edit_json", "edit_manifest", "flip_bit", "resign", "rewrite_lucene", "sign"]
 

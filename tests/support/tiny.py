@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+
 from lightretriever.artifacts.bundle.batches import EncodedBatch
 from lightretriever.artifacts.bundle.manifest import CorpusInfo, LegWeights, ModelInfo, SparseInfo
 from lightretriever.artifacts.bundle.reader import Bundle
@@ -19,8 +21,6 @@ from lightretriever.artifacts.sparse.vocabulary import Language, Vocabulary, Voc
 from lightretriever.artifacts.tokens.idf import idf_weights
 from lightretriever.artifacts.tokens.table import TableDtype
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer, document_text
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
-
 from tests.support.vectors import unit
 
 __all__ = [

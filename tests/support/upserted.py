@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 from lightretriever.artifacts.bundle.reader import Bundle
-
 from tests.pipeline.test_growing import COUNT, NEW, write_recipe
 from tests.support.commands import run
 

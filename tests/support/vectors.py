@@ -2,6 +2,7 @@
 
 import numpy as np
 import numpy.typing as npt
+
 from lightretriever.artifacts.dense.index import DenseIndex
 
 __all__ = ["random_unit", "recall", "unit"]

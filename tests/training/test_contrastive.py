@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+
 from lightretriever.artifacts.documents.document import Document
 from lightretriever.artifacts.errors import CorpusError, RecipeError
 from lightretriever.artifacts.evaluation.runs import measure, ranking
@@ -22,7 +23,6 @@ from lightretriever.artifacts.training.engine import Engine
 from lightretriever.artifacts.training.losses import TokenWeights, contrastive_loss, cosine_scores, flops, sparse_scores
 from lightretriever.artifacts.training.recipe import ContrastiveStage, DataRecipe, FlopsRecipe, LoraRecipe, SetRecipe
 from lightretriever.artifacts.training.types import Batch, Example, StepContext, TrainingSet
-
 from tests.support.models import load
 from tests.support.states import padded_weights, token_states_naive
 from tests.support.tiny import tiny_documents

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
+
 from lightretriever.artifacts.errors import CorpusError, RecipeError, ResumeError
 from lightretriever.artifacts.training import data
 from lightretriever.artifacts.training.data import MOST_POSITIVES, data_report, print_data_report
 from lightretriever.artifacts.training.negatives import pick_negatives
 from lightretriever.artifacts.training.recipe import NegativesRecipe, TrainRecipe
 from lightretriever.artifacts.training.types import Example
-from rich.console import Console
-
 from tests.support.wordings import raises
 
 prepare = data.prepare

@@ -4,6 +4,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from lightretriever.artifacts.training.losses import distillation_loss
 
 NAN = math.nan

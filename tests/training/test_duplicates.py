@@ -1,6 +1,7 @@
 """Near-duplicate queries against planted ones."""
 
 import pytest
+
 from lightretriever.artifacts.training.data import content
 
 QUERIES = [

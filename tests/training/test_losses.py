@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+
 from lightretriever.artifacts.training.losses import (
     BatchLayout,
     contrastive_loss,

@@ -3,10 +3,10 @@
 from collections import Counter
 
 import pytest
+
 from lightretriever.artifacts.errors import RecipeError
 from lightretriever.artifacts.training.mixture import Mixture
 from lightretriever.artifacts.training.types import Batch, Example, TrainingSet
-
 from tests.support.wordings import raises
 
 STEPS = 1000

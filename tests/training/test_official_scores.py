@@ -12,13 +12,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
 from lightretriever.artifacts.pipeline.encoder import token_rows
 from lightretriever.artifacts.pipeline.language_model import LanguageModel, instruction_prefix
 from lightretriever.artifacts.pipeline.model import Backbone
 from lightretriever.artifacts.pipeline.recipe import EncodeRecipe
 from lightretriever.artifacts.training.losses import contrastive_loss, distillation_loss, matryoshka_scores
-from transformers import AutoModelForCausalLM, AutoTokenizer
-
 from tests.support.models import load, save_model
 from tests.support.tiny import tiny_documents
 

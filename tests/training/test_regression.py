@@ -13,6 +13,9 @@ import numpy as np
 import pytest
 import torch
 from accelerate import Accelerator
+from safetensors.torch import load_file
+from transformers import PreTrainedModel
+
 from lightretriever.artifacts.errors import ModelError, RecipeError, ResumeError
 from lightretriever.artifacts.files.workdir import check_plan, read_json
 from lightretriever.artifacts.pipeline.biencoder import load_biencoder
@@ -26,9 +29,6 @@ from lightretriever.artifacts.training.losses import row_loss, similarity_loss
 from lightretriever.artifacts.training.recipe import TokenRegression, TrainRecipe
 from lightretriever.artifacts.training.texts import TaughtTexts, cut
 from lightretriever.artifacts.training.token_rows import fit_rows, token_texts
-from safetensors.torch import load_file
-from transformers import PreTrainedModel
-
 from tests.support.biencoder import save_biencoder
 from tests.support.models import load
 from tests.support.recipes import save, training

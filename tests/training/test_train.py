@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
+
 from lightretriever.artifacts.cli.train import TrainSummary
 from lightretriever.artifacts.errors import BundleError, RecipeError, ResumeError
 from lightretriever.artifacts.files.workdir import read_json
@@ -18,8 +20,6 @@ from lightretriever.artifacts.pipeline.recipe import read_recipe
 from lightretriever.artifacts.training import loop
 from lightretriever.artifacts.training.adapter import Adapter
 from lightretriever.artifacts.training.recipe import LoraRecipe, TrainRecipe
-from safetensors.torch import load_file
-
 from tests.support.biencoder import save_biencoder
 from tests.support.commands import run, summary_of
 from tests.support.judged import write_judged

@@ -6,6 +6,7 @@ from typing import Any
 from haystack import Document, component, default_from_dict, default_to_dict
 from haystack.document_stores.types import DuplicatePolicy
 from haystack.utils import Secret
+
 from lightretriever.service.client.asynchronous import AsyncSearchClient
 from lightretriever.service.client.errors import ClientError
 from lightretriever.service.client.hits import hit_metadata, hit_text

@@ -8,13 +8,14 @@ from uuid import uuid4
 from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun, CallbackManagerForRetrieverRun
 from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
+from pydantic import Field
+
 from lightretriever.service.client.asynchronous import AsyncSearchClient
 from lightretriever.service.client.errors import ClientError
 from lightretriever.service.client.hits import hit_metadata, hit_text
 from lightretriever.service.client.sync import SearchClient
 from lightretriever.service.client.writes import add, delete, document_of
 from lightretriever.service.schemas import SearchResponse
-from pydantic import Field
 
 __all__ = ["SearchRetriever"]
 

@@ -4,13 +4,14 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from llama_index.core.retrievers import BaseRetriever
+from llama_index.core.schema import BaseNode, MetadataMode, NodeWithScore, QueryBundle, TextNode
+
 from lightretriever.service.client.asynchronous import AsyncSearchClient
 from lightretriever.service.client.hits import SCORES, hit_metadata, hit_text
 from lightretriever.service.client.sync import SearchClient
 from lightretriever.service.client.writes import add, delete, document_of
 from lightretriever.service.schemas import SearchResponse
-from llama_index.core.retrievers import BaseRetriever
-from llama_index.core.schema import BaseNode, MetadataMode, NodeWithScore, QueryBundle, TextNode
 
 __all__ = ["SearchRetriever"]
 
