@@ -23,7 +23,7 @@ from lightretriever.artifacts.training.texts import TaughtTexts
 from lightretriever.artifacts.training.token_rows import fit_rows
 from lightretriever.artifacts.training.types import Batch, StepContext
 
-__all__ = ["train"]
+__all__ = ["schedule", "train"]
 
 Objective: TypeAlias = Contrastive | Regression
 
@@ -54,7 +54,7 @@ def _run_stage(run: Run, stage: Stage, minutes: float | None) -> bool:
     optimizer = run.adapter.optimizer(stage)
     run.resume(optimizer)
     first = run.progress.step
-    scheduler = LambdaLR(optimizer, lambda done: _schedule(first + done, stage))
+    scheduler = LambdaLR(optimizer, lambda done: schedule(first + done, stage))
     run.accelerator.gradient_accumulation_steps, run.accelerator.step = stage.accumulate, 0
     objective, batch_of = _objective(run, stage)
     dev = run.recipe.dev
@@ -157,7 +157,7 @@ def _regression(run: Run, stage: RegressionStage) -> Regression:
     return Regression(run.engine, adapter, stage, texts, first, rows, list(dict.fromkeys(instructions)))
 
 
-def _schedule(step: int, stage: Stage) -> float:
+def schedule(step: int, stage: Stage) -> float:
     """Share of the learning rate: linearly up over the warm-up, level, then linearly down to 0 at the end."""
     rise = max(1, round(stage.warmup * stage.steps))
     fall = max(1, stage.steps - rise) if stage.decay is None else max(1, round(stage.decay * stage.steps))
