@@ -17,7 +17,6 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.sparse.jvm import start_jvm
-from tests.support import wordings
 from tests.support.cluster import shared_cluster
 from tests.support.java import QUICK_JAVA
 from tests.support.tiny import make_tiny_bundle
@@ -30,22 +29,11 @@ SLOW_FILES = ("client/test_adapters.py", "client/test_adapters_write.py", "sides
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Options of the fault tests, see tests/faults, of the slow ones, and of `tests.support.wordings`."""
+    """Options of the fault tests, see tests/faults, and of the slow ones."""
     parser.addoption("--slow", action="store_true", help="run the slow tests, too")
-    parser.addoption("--wordings", action="store_true", help="write what errors say to tests/wordings.txt")
     group = parser.getgroup("faults")
     group.addoption("--full-faults", action="store_true", help="run the fault tests at their full length")
     group.addoption("--record-faults", type=Path, metavar="FILE", help="write the figures of the fault tests to FILE")
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """See `tests.support.wordings`."""
-    wordings.begin(config)
-
-
-def pytest_sessionfinish() -> None:
-    """See `tests.support.wordings`."""
-    wordings.end()
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

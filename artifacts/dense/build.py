@@ -111,7 +111,10 @@ def build_dense_index(
     that Faiss refuses, that needs more vectors, or whose scores can't be computed again.
     """
     if vectors.ndim != 2 or 0 in vectors.shape:
-        raise CorpusError(f"document vectors have shape (N, D) with N and D above 0, found {vectors.shape}.")
+        raise CorpusError(
+            f"document vectors have shape {vectors.shape}, expected (N, D) with N and D above 0.",
+            remedy="Give one vector for each document.",
+        )
     _check_vectors(vectors)
     factory = factory or factory_for(vectors, queries)
     check_factory(factory, vectors.shape[1], len(vectors))

@@ -226,7 +226,7 @@ def test_a_failure_within_the_swap_puts_the_old_folder_back(tmp_path: Path, monk
         return rename(self, target)
 
     monkeypatch.setattr(Path, "rename", failing)
-    with raises(BundleError):
+    with raises(BundleError, naming="13"):
         write(tmp_path / "t", "new", overwrite=True)
     assert names(tmp_path) == before
     assert (tmp_path / "t" / "marker").read_text(encoding="utf-8") == "old"
@@ -275,6 +275,6 @@ def test_links_in_place_of_left_overs_are_not_followed(tmp_path: Path) -> None:
     (tmp_path / ".t.old").symlink_to(tmp_path / "real")
     write(tmp_path / "t", "x")
     (tmp_path / ".t.new").symlink_to(tmp_path / "real")
-    with raises(BundleError):
+    with raises(BundleError, naming="20"):
         write(tmp_path / "t", "x", overwrite=True)
     assert (tmp_path / "real" / "marker").read_text(encoding="utf-8") == "precious"

@@ -58,7 +58,7 @@ def test_half_precision_vectors_are_normalised_in_single_precision() -> None:
 def test_vectors_without_a_direction_are_refused(value: float) -> None:
     batch = batch_of([{1: 1}] * 5)
     batch.dense[3, :4] = value
-    with raises(CorpusError):
+    with raises(CorpusError, naming="d3"):
         dense_prefix(batch, 4, first=100)
 
 

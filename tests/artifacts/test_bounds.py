@@ -88,7 +88,7 @@ def test_a_line_that_is_too_long_is_a_bad_line_like_others(tmp_path: Path) -> No
     good = '{"_id": "%s", "text": "x"}\n'
     large = json.dumps({"_id": "b", "text": "x" * 300_000}) + "\n"
     (tmp_path / "corpus.jsonl").write_text(good % "a" + large + good % "c")
-    with raises(CorpusError):
+    with raises(CorpusError, naming="corpus.jsonl, line 2"):
         list(Corpus(tmp_path))
     corpus = Corpus(tmp_path, skip_bad=True)
     assert [document.id for document in corpus] == ["a", "c"]

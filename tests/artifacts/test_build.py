@@ -21,7 +21,7 @@ def test_a_folder_in_the_way_is_replaced_when_it_is_a_bundle(recipe: Recipe) -> 
     recipe.output.mkdir()
     with raises(BundleError):
         check_before_build(recipe)
-    with raises(BundleError):
+    with raises(BundleError, naming="manifest.json"):
         check_before_build(recipe, overwrite=True)
     (recipe.output / "manifest.json").touch()
     check_before_build(recipe, overwrite=True)
@@ -30,7 +30,7 @@ def test_a_folder_in_the_way_is_replaced_when_it_is_a_bundle(recipe: Recipe) -> 
 def test_missing_queries_are_found_before_the_model_starts(recipe: Recipe, tmp_path: Path) -> None:
     file = tmp_path / "queries.jsonl"
     asked = recipe.model_copy(update={"index": recipe.index.model_copy(update={"queries": file})})
-    with raises(CorpusError):
+    with raises(CorpusError, naming="queries.jsonl"):
         check_before_build(asked)
     file.write_text('{"_id":"1","text":"who plays it?"}\n')
     check_before_build(asked)

@@ -95,7 +95,7 @@ def test_several_tasks_have_their_own_tables(tiny_bundle: Bundle) -> None:
     ids = np.arange(5)
     assert not np.allclose(tiny_bundle.table("default").rows(ids), tiny_bundle.table("fact").rows(ids))
     assert tiny_bundle.manifest.tasks["fact"].instruction.startswith("Given a scientific claim")
-    with raises(BundleError):
+    with raises(BundleError, naming="other"):
         tiny_bundle.table("other")
 
 
@@ -129,7 +129,7 @@ def test_queries_lay_out_the_index_and_choose_its_parameters(tmp_path: Path) -> 
     assert dense.recall >= 0.95
     assert verify_bundle(bundle.path) == []
     assert len(bundle.dense().search(np.ones(16, dtype=np.float32), 5)[0]) == 5
-    with raises(RecipeError):
+    with raises(RecipeError, naming="index.queries"):
         make_tiny_bundle(tmp_path / "none", documents=90, factory=factory)
 
 
@@ -146,7 +146,7 @@ def test_an_existing_target_is_not_touched(write: Write, tmp_path: Path) -> None
     (target / "thesis.txt").write_text("years of work", encoding="utf-8")
     with raises(BundleError):
         write(target)
-    with raises(BundleError):
+    with raises(BundleError, naming="manifest.json"):
         write(target, overwrite=True)
     assert [path.name for path in tmp_path.rglob("*")] == ["b", "thesis.txt"]
 
@@ -225,7 +225,7 @@ def test_a_factory_that_faiss_refuses_is_named_before_the_documents_are_read(wri
     def unread() -> Iterator[EncodedBatch]:
         yield pytest.fail("documents were read")
 
-    with raises(RecipeError):
+    with raises(RecipeError, naming="Bogus"):
         write(tmp_path / "b", documents=unread(), dense=DenseSettings("Bogus"))
 
 
@@ -249,7 +249,7 @@ def test_settings_that_do_not_fit_are_errors(
 
 
 def test_a_table_of_another_tokenizer_is_an_error(write: Write, rows: Rows, tmp_path: Path) -> None:
-    with raises(BundleError):
+    with raises(BundleError, naming="default"):
         write(tmp_path / "b", tables={"default": TableInput("", rows[:-1])})
 
 
@@ -276,7 +276,7 @@ def test_damage_is_found_by_the_fast_hash(
     }
     Bundle.open(path).check_hashes()
     flip_bit(path / "dense.faiss")
-    with raises(BundleError):
+    with raises(BundleError, naming="dense.faiss"):
         Bundle.open(path).check_hashes()
 
 
@@ -285,10 +285,10 @@ def test_the_tokenizer_of_another_model_is_refused(tiny_path: Path, tmp_path: Pa
     file = path / "tokenizer.json"
     train_tokenizer(file, [document.full_text for document in tiny_documents()], vocab_size=380)
     edit_manifest(path, lambda record: record["files"]["tokenizer.json"].update(bytes=file.stat().st_size))
-    with raises(BundleError):
+    with raises(BundleError, naming="tokenizer.json"):
         Bundle.open(path).tokenizer()
     resign(path)
-    with raises(BundleError):
+    with raises(BundleError, naming="default.npy"):
         Bundle.open(path).tokenizer()
 
 

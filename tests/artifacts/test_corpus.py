@@ -73,7 +73,7 @@ def test_limit_counts_good_documents(tmp_path: Path) -> None:
 def test_a_truncated_gzip_file_is_never_silently_short(tmp_path: Path) -> None:
     content = gzip.compress(b"".join(json.dumps({"_id": str(i), "text": "x"}).encode() + b"\n" for i in range(999)))
     (tmp_path / "corpus.jsonl.gz").write_bytes(content[:-20])
-    with raises(CorpusError):
+    with raises(CorpusError, naming="corpus.jsonl.gz"):
         list(Corpus(tmp_path, skip_bad=True))
 
 
@@ -93,7 +93,7 @@ def test_queries_and_qrels(tmp_path: Path) -> None:
 @pytest.mark.parametrize("line", [{"_id": "q1", "text": "again"}, {"_id": "q2", "text": " "}, {"_id": "q2"}])
 def test_bad_queries_are_named(tmp_path: Path, line: object) -> None:
     path = write(tmp_path / "queries.jsonl", {"_id": "q1", "text": "one"}, line)
-    with raises(CorpusError):
+    with raises(CorpusError, naming="queries.jsonl, line 2"):
         read_queries(path)
 
 
@@ -102,7 +102,7 @@ def test_bad_queries_are_named(tmp_path: Path, line: object) -> None:
 )
 def test_bad_qrels_are_named(tmp_path: Path, line: str) -> None:
     (tmp_path / "test.tsv").write_text(f"query-id\tcorpus-id\tscore\n{line}\n")
-    with raises(CorpusError):
+    with raises(CorpusError, naming="test.tsv"):
         read_qrels(tmp_path / "test.tsv")
 
 
@@ -151,13 +151,13 @@ KINDS = {
 def test_a_file_of_another_kind_is_named(tmp_path: Path, content: bytes, skip_bad: bool) -> None:
     path = tmp_path / "corpus.jsonl"
     path.write_bytes(content)
-    with raises(CorpusError):
+    with raises(CorpusError, naming="corpus.jsonl"):
         list(Corpus(path, skip_bad=skip_bad))
 
 
 def test_a_table_is_told_how_it_becomes_a_corpus(tmp_path: Path) -> None:
     (tmp_path / "corpus.jsonl").write_text("id,text\n1,a\n")
-    with raises(CorpusError):
+    with raises(CorpusError, naming="corpus.jsonl, line 1"):
         list(Corpus(tmp_path))
 
 

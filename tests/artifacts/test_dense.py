@@ -216,9 +216,9 @@ def test_parameters_are_applied_when_opening(vectors: Vectors, tmp_path: Path) -
     narrow = DenseIndex.open(tmp_path / "i", {"nprobe": 1}).search(query, COUNT)[0]
     wide = DenseIndex.open(tmp_path / "i", {"nprobe": 16, "k_factor_rf": 2}).search(query, COUNT)[0]
     assert len(narrow) < len(wide) == COUNT
-    with raises(BundleError):
+    with raises(BundleError, naming="dense.parameters"):
         DenseIndex.open(tmp_path / "i", {"nprobe": 17})
-    with raises(BundleError):
+    with raises(BundleError, naming="dense.parameters"):
         DenseIndex.open(tmp_path / "i", {"efSearch": 64})
 
 
@@ -246,9 +246,9 @@ def test_a_factory_that_does_not_work_is_named(vectors: Vectors, factory: str) -
 
 
 def test_too_few_documents_for_the_clusters_are_an_error(vectors: Vectors) -> None:
-    with raises(RecipeError):
+    with raises(RecipeError, naming="IVF64,Flat"):
         build_dense_index(vectors, "IVF64,Flat")
-    with raises(RecipeError):
+    with raises(RecipeError, naming="IVF4,PQ8,RFlat"):
         build_dense_index(vectors, "IVF4,PQ8,RFlat")
 
 
@@ -273,14 +273,14 @@ def test_what_is_no_matrix_is_refused(shape: tuple[int, ...]) -> None:
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with raises(BundleError):
+    with raises(BundleError, naming="none.faiss"):
         DenseIndex.open(tmp_path / "none.faiss")
 
 
 @pytest.mark.parametrize("content", [b"", b"IxF", b"not an index, but long enough to be read as one" * 10])
 def test_a_file_that_is_no_index_is_named(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "dense.faiss").write_bytes(content)
-    with raises(BundleError):
+    with raises(BundleError, naming="dense.faiss"):
         DenseIndex.open(tmp_path / "dense.faiss")
 
 
@@ -292,7 +292,7 @@ def test_a_truncated_index_is_an_error(written: Path, tmp_path: Path) -> None:
 
 
 def test_a_place_that_can_not_be_written_is_named(vectors: Vectors, tmp_path: Path) -> None:
-    with raises(BundleError):
+    with raises(BundleError, naming="dense.faiss"):
         write_dense_index(build_dense_index(vectors, "Flat"), tmp_path / "no" / "dense.faiss")
 
 

@@ -202,7 +202,7 @@ def test_a_fusion_is_that_of_a_request(
 
 
 def test_an_unknown_fusion_is_an_error(tiny_bundle: Bundle) -> None:
-    with raises(RecipeError):
+    with raises(RecipeError, naming="best"):
         evaluate_bundle(tiny_bundle.path, tiny_bundle.path, tiny_bundle.path, method="best")
 
 
@@ -211,7 +211,7 @@ def test_an_unknown_fusion_is_an_error(tiny_bundle: Bundle) -> None:
     ["", "dense", "dense=0,sparse=0", "dense=-1,sparse=1", "dense=nan", "dense=1001", "bm25=1", "dense=1,dense=2"],
 )
 def test_fusion_weights_that_the_service_does_not_take(text: str) -> None:
-    with raises(RecipeError):
+    with raises(RecipeError, naming="1000"):
         leg_weights(text)
 
 
@@ -239,9 +239,9 @@ def test_a_bundle_without_a_dense_leg_is_evaluated_by_the_other(dataset: Path, t
     assert list(found["metrics"]) == ["sparse", "bm25"]
     assert found["settings"]["fusion"]["hybrid"]["weights"] == {"dense": 0.0, "sparse": 1.0}
     assert found["bundle"]["dense"] is None
-    with raises(RecipeError):
+    with raises(RecipeError, naming="query-model"):
         evaluate_bundle(bundle.path, dataset, tmp_path / "none", only=["hybrid", "sparse"])
-    with raises(RecipeError):
+    with raises(RecipeError, naming="index.dense"):
         fusion_of("linear", leg_weights("dense=1"), bundle.manifest)
 
 
@@ -288,7 +288,7 @@ def test_another_task_gives_another_dense_ranking(
     found = evaluate_bundle(tiny_bundle.path, dataset, tmp_path / "out", task="fact")
     assert found["metrics"]["dense"] != evaluated[0]["metrics"]["dense"]
     assert found["metrics"]["sparse"] == evaluated[0]["metrics"]["sparse"]
-    with raises(BundleError):
+    with raises(BundleError, naming="other"):
         evaluate_bundle(tiny_bundle.path, dataset, tmp_path / "out", task="other")
 
 
@@ -329,14 +329,14 @@ def test_an_output_that_is_no_folder_is_an_error(tiny_bundle: Bundle, dataset: P
 
 def test_results_inside_a_bundle_are_refused(tiny_bundle: Bundle, dataset: Path, tmp_path: Path) -> None:
     for output in (tiny_bundle.path, tiny_bundle.path / "evaluation"):
-        with raises(BundleError):
+        with raises(BundleError, naming="evaluation.json"):
             evaluate_bundle(tiny_bundle.path, dataset, output)
     Bundle.open(tiny_bundle.path)
 
 
 @pytest.mark.parametrize("candidates", [99, 0])
 def test_too_few_candidates_to_be_measured_are_an_error(tiny_bundle: Bundle, tmp_path: Path, candidates: int) -> None:
-    with raises(RecipeError):
+    with raises(RecipeError, naming="100"):
         evaluate_bundle(tiny_bundle.path, tmp_path, tmp_path / "out", candidates=candidates)
 
 
@@ -393,7 +393,7 @@ def test_an_unknown_system_is_refused_before_anything_is_searched(
     tiny_bundle: Bundle, dataset: Path, tmp_path: Path
 ) -> None:
     for name in ("full-dense", "best"):
-        with raises(RecipeError):
+        with raises(RecipeError, naming="hybrid-paper"):
             evaluate_bundle(tiny_bundle.path, dataset, tmp_path / "out", only=["dense", name])
     assert not (tmp_path / "out").exists()
 

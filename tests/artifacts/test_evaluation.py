@@ -113,7 +113,7 @@ def test_an_empty_query_is_an_error_where_it_is_judged(tmp_path: Path) -> None:
     judged = read_judged(dataset, "test")
     assert (judged.queries, judged.unjudged) == ({"a": "b"}, 2)
     (dataset / "qrels" / "test.tsv").write_text("a\td\t1\ne\td\t1\n")
-    with raises(CorpusError):
+    with raises(CorpusError, naming="queries.jsonl, line 3"):
         read_judged(dataset, "test")
 
 
@@ -128,7 +128,7 @@ def test_qrels_that_are_missing_or_of_other_queries_are_an_error(
 def test_relevant_documents_that_the_bundle_lacks_are_named_once() -> None:
     judged = JudgedQueries({}, {"q": {"a": 1, "b": 2, "c": 0}, "r": {"b": 1, "d": 1}}, [])
     assert relevant_but_missing(judged, {"a"}) == ["b", "d"]
-    with raises(CorpusError):
+    with raises(CorpusError, naming="a"):
         relevant_but_missing(judged, {"c"})
     with raises(CorpusError):
         relevant_but_missing(JudgedQueries({}, {"q": {"a": 0}}, []), {"a"})

@@ -55,7 +55,7 @@ def test_bad_documents() -> None:
 
 
 def test_saved_and_loaded(tmp_path: Path) -> None:
-    with raises(BundleError):
+    with raises(BundleError, naming="idf.npy"):
         load_idf(tmp_path / "idf.npy", 5)
     idf = idf_weights([ids(0, 1), ids(1)], 5)
     save_idf(tmp_path / "idf.npy", idf)
@@ -76,12 +76,12 @@ def test_saved_and_loaded(tmp_path: Path) -> None:
 )
 def test_files_that_are_refused(tmp_path: Path, content: npt.NDArray[np.float32]) -> None:
     np.save(tmp_path / "idf.npy", content)
-    with raises(BundleError):
+    with raises(BundleError, naming="idf.npy"):
         load_idf(tmp_path / "idf.npy", 5)
 
 
 def test_what_can_not_be_loaded_is_not_saved(tmp_path: Path) -> None:
-    with raises(BundleError):
+    with raises(BundleError, naming="idf.npy"):
         save_idf(tmp_path / "idf.npy", np.array([1, np.nan], np.float32))
     assert not (tmp_path / "idf.npy").exists()
 
@@ -147,7 +147,7 @@ def test_a_manifest_that_contradicts_itself_is_refused(
 
 def test_weights_of_another_tokenizer_are_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.support.tiny.tiny_idf", lambda tokenizer: np.ones(399, np.float32))
-    with raises(BundleError):
+    with raises(BundleError, naming="399"):
         make_tiny_bundle(tmp_path / "b", documents=12, idf=True)
     assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == []
 

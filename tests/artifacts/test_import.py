@@ -400,7 +400,7 @@ def test_whole_numbers_of_19_digits_are_kept(path: Path) -> None:
 
 def test_a_saved_dataset_whose_state_names_no_file_gets_one_line(tmp_path: Path) -> None:
     (tmp_path / "state.json").write_text('{"_data_files": ["x.arrow"]}')
-    with raises(CorpusError):
+    with raises(CorpusError, naming="state.json"):
         table_files(tmp_path)
 
 

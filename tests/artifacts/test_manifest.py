@@ -85,10 +85,10 @@ def test_a_change_that_could_be_right_is_found_by_the_hash(tiny_bundle: Bundle) 
 @pytest.mark.parametrize("found", [None, 3, "", "0" * 64])
 def test_a_manifest_without_its_hash_is_refused(tiny_bundle: Bundle, found: object) -> None:
     record = record_of(tiny_bundle) | {"manifest_sha256": found}
-    with raises(BundleError):
+    with raises(BundleError, naming="manifest_sha256"):
         parse(record)
     del record["manifest_sha256"]
-    with raises(BundleError):
+    with raises(BundleError, naming="manifest_sha256"):
         parse(record)
 
 
@@ -108,7 +108,7 @@ def test_a_flipped_bit_in_any_byte_is_refused_or_changes_nothing(tiny_bundle: Bu
 
 
 def test_a_manifest_can_not_be_changed(tiny_bundle: Bundle) -> None:
-    with raises(ValueError):
+    with raises(ValueError, naming="frozen_instance"):
         tiny_bundle.manifest.documents = 3
 
 
@@ -130,19 +130,19 @@ def test_an_older_format_is_refused_with_the_command_that_builds_it_again(versio
 
 @pytest.mark.parametrize("found", [None, 0, -1, "1", 1.5, True])
 def test_a_format_version_that_is_none_is_refused(found: object) -> None:
-    with raises(BundleError):
+    with raises(BundleError, naming="format_version"):
         parse({"format": "lightretriever-bundle", "format_version": found})
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"[" * 100_000])
 def test_what_is_not_json_is_refused(content: bytes) -> None:
-    with raises(BundleError):
+    with raises(BundleError, naming="m.json"):
         parse_manifest(content, Path("m.json"))
 
 
 @pytest.mark.parametrize("record", [[], {}, 3, {"format": "other"}])
 def test_what_is_no_manifest_is_refused(record: object) -> None:
-    with raises(BundleError):
+    with raises(BundleError, naming="lightretriever-bundle"):
         parse(record)
 
 
@@ -195,13 +195,13 @@ def without_lucene(record: dict[str, Any]) -> None:
 def test_what_can_not_be_right_is_named(tiny_bundle: Bundle, edit: Callable[[dict[str, Any]], object]) -> None:
     record = record_of(tiny_bundle)
     edit(record)
-    with raises(BundleError):
+    with raises(BundleError, naming="manifest.json"):
         parse(record)
 
 
 @pytest.mark.parametrize("task", ["", "a/b", "..", "a.scale", "-x", "x y", "ü", "a" * 65])
 def test_names_that_can_not_be_files_are_no_tasks(task: str) -> None:
-    with raises(ValueError):
+    with raises(ValueError, naming="64"):
         table_file(task)
 
 

@@ -203,16 +203,16 @@ def test_a_model_that_can_not_say_how_much_it_reads_is_named(model: Path, tmp_pa
     path = Path(shutil.copytree(model, tmp_path / "model"))
     for name in ("config.json", "tokenizer_config.json", "sentence_bert_config.json"):
         (path / name).unlink()
-    with raises(ModelError):
+    with raises(ModelError, naming="256"):
         TokenLimit.of_model(str(path))
     assert TokenLimit.of_model(str(path), 300).tokens == 300
     (path / "config.json").write_text("{")
-    with raises(ModelError):
+    with raises(ModelError, naming="config.json"):
         TokenLimit.of_model(str(path))
     (path / "tokenizer.json").unlink()
-    with raises(ModelError):
+    with raises(ModelError, naming="tokenizer.json"):
         TokenLimit.of_model(str(path))
-    with raises(ModelError):
+    with raises(ModelError, naming="tiny-bi"):
         TokenLimit.of_model(str(model), 65)
 
 

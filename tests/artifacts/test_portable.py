@@ -96,7 +96,7 @@ def test_the_kinds_leave_tokens_out_by_where_they_stand() -> None:
 def test_one_that_would_read_other_tokens_is_refused() -> None:
     lines = byte_level()
     lines.add_tokens([AddedToken("\n\n", normalized=False)])
-    with raises(BundleError):
+    with raises(BundleError, naming="305"):
         both(lines)
     pieces = models.Unigram([("<unk>", 0.0), ("a", -1.0), (" ", -1.0), (" a", -0.5)], unk_id=0)
     with raises(BundleError) as error:

@@ -143,7 +143,7 @@ def test_fewer_codes_than_documents(vectors: Vectors, queries: Vectors) -> None:
     index = build_dense_index(vectors, FACTORY, queries[::2])
     short: Any = faiss.downcast_index(index.refine_index)
     short.remove_ids(np.arange(5))
-    with raises(BundleError):
+    with raises(BundleError, naming="6000"):
         DenseIndex(index)
 
 

@@ -62,7 +62,7 @@ def test_options_override_the_file_and_none_does_not(path: Path) -> None:
     ],
 )
 def test_a_wrong_setting_names_key_value_and_remedy(path: Path, key: str, value: object) -> None:
-    with raises(RecipeError):
+    with raises(RecipeError, naming="recipe.yaml"):
         read_recipe(path, Recipe, {key: value})
 
 
@@ -70,14 +70,14 @@ def test_a_wrong_setting_names_key_value_and_remedy(path: Path, key: str, value:
 def test_a_section_with_nothing_in_it_is_named(path: Path, key: str) -> None:
     content = yaml.safe_dump({name: value for name, value in CONTENT.items() if name != key})
     path.write_text(f"{content}{key}:\n")
-    with raises(RecipeError):
+    with raises(RecipeError, naming="recipe.yaml"):
         read_recipe(path, Recipe)
 
 
 @pytest.mark.parametrize("content", [b"- 1", b"a: [", b"\xff"])
 def test_a_file_that_is_no_recipe(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "r.yaml").write_bytes(content)
-    with raises(RecipeError):
+    with raises(RecipeError, naming="r.yaml"):
         read_recipe(tmp_path / "r.yaml", Recipe)
 
 
@@ -98,9 +98,9 @@ BOMB = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9
 )
 def test_a_recipe_that_costs_or_loses_something_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / "r.yaml").write_text(content)
-    with raises(RecipeError):
+    with raises(RecipeError, naming="r.yaml"):
         read_recipe(tmp_path / "r.yaml", Recipe)
-    with raises(SettingsError):
+    with raises(SettingsError, naming="r.yaml"):
         load_settings(tmp_path / "r.yaml")
 
 
@@ -115,7 +115,7 @@ def test_a_pipe_or_folder_is_no_recipe(tmp_path: Path) -> None:
 
 
 def test_a_missing_recipe_is_named(tmp_path: Path) -> None:
-    with raises(RecipeError):
+    with raises(RecipeError, naming="none.yaml"):
         read_recipe(tmp_path / "none.yaml", Recipe)
 
 
@@ -142,7 +142,7 @@ def test_a_tilde_is_the_home_directory_in_every_path(path: Path, monkeypatch: py
 
 @pytest.mark.parametrize("work", ["o", "o/work", "./x/../o/work"])
 def test_a_work_directory_inside_the_output_is_refused(path: Path, work: str) -> None:
-    with raises(RecipeError):
+    with raises(RecipeError, naming="recipe.yaml"):
         read_recipe(path, Recipe, {"work": work})
     assert read_recipe(path, Recipe, {"work": "w", "output": "w/o"}).output == Path("w/o")
 
@@ -156,7 +156,7 @@ def test_a_folder_has_its_name_however_it_is_written(tmp_path: Path, monkeypatch
 
 
 def test_an_error_names_the_page_of_its_recipe_and_not_all_of_it(path: Path) -> None:
-    with raises(RecipeError):
+    with raises(RecipeError, naming="recipe.yaml"):
         read_recipe(path, Recipe, {"output": "w"})
-    with raises(RecipeError):
+    with raises(RecipeError, naming="default_task"):
         read_recipe(path, TrainRecipe)

@@ -67,7 +67,7 @@ def test_a_table_larger_than_a_chunk_is_written_whole(tmp_path: Path) -> None:
 @pytest.mark.parametrize("token_id", [-1, 300, 2**31 - 1])
 def test_ids_outside_the_table_are_an_error(tmp_path: Path, token_id: int) -> None:
     write_table(tmp_path / "t.npy", rows_of(), "float16")
-    with raises(ValueError):
+    with raises(ValueError, naming="0..299"):
         TokenTable.open(tmp_path / "t.npy").rows(np.array([3, token_id]))
 
 
@@ -98,21 +98,21 @@ def test_a_mapped_table_is_read_only(tmp_path: Path) -> None:
 def test_values_that_are_not_finite_are_refused(tmp_path: Path, dtype: TableDtype, value: float) -> None:
     rows = rows_of()
     rows[7, 3] = value
-    with raises(BundleError):
+    with raises(BundleError, naming="t.npy"):
         write_table(tmp_path / "t.npy", rows, dtype)
 
 
 def test_a_value_too_large_for_float16_is_refused(tmp_path: Path) -> None:
     rows = rows_of()
     rows[299, 0] = 70_000
-    with raises(BundleError):
+    with raises(BundleError, naming="t.npy"):
         write_table(tmp_path / "t.npy", rows, "float16")
     write_table(tmp_path / "t.npy", rows, "float32")
 
 
 @pytest.mark.parametrize("shape", [(5,), (0, 4), (4, 0), (2, 2, 2)])
 def test_what_is_no_table_is_refused(tmp_path: Path, shape: tuple[int, ...]) -> None:
-    with raises(BundleError):
+    with raises(BundleError, naming="t.npy"):
         write_table(tmp_path / "t.npy", np.ones(shape, dtype=np.float32), "float32")
     np.save(tmp_path / "t.npy", np.ones(shape, dtype=np.float32))
     with pytest.raises(BundleError):
@@ -120,11 +120,11 @@ def test_what_is_no_table_is_refused(tmp_path: Path, shape: tuple[int, ...]) -> 
 
 
 def test_opening_names_the_file_that_is_missing(tmp_path: Path) -> None:
-    with raises(BundleError):
+    with raises(BundleError, naming="t.npy"):
         TokenTable.open(tmp_path / "t.npy")
     write_table(tmp_path / "t.npy", rows_of(), "int8")
     scale_path(tmp_path / "t.npy").unlink()
-    with raises(BundleError):
+    with raises(BundleError, naming="scale.npy"):
         TokenTable.open(tmp_path / "t.npy")
 
 
@@ -133,7 +133,7 @@ def test_a_truncated_table_is_refused(tmp_path: Path) -> None:
     content = (tmp_path / "t.npy").read_bytes()
     for kept in (6, -100):
         (tmp_path / "t.npy").write_bytes(content[:kept])
-        with raises(BundleError):
+        with raises(BundleError, naming="t.npy"):
             TokenTable.open(tmp_path / "t.npy")
 
 
@@ -144,12 +144,12 @@ def test_a_truncated_table_is_refused(tmp_path: Path) -> None:
 )
 def test_a_table_laid_out_in_another_way_is_refused(tmp_path: Path, rows: npt.NDArray[np.floating]) -> None:
     np.save(tmp_path / "t.npy", rows)
-    with raises(BundleError):
+    with raises(BundleError, naming="t.npy"):
         TokenTable.open(tmp_path / "t.npy")
 
 
 def test_scales_of_another_length_are_refused(tmp_path: Path) -> None:
     write_table(tmp_path / "t.npy", rows_of(), "int8")
     np.save(scale_path(tmp_path / "t.npy"), np.ones(299, dtype=np.float32))
-    with raises(BundleError):
+    with raises(BundleError, naming="scale.npy"):
         TokenTable.open(tmp_path / "t.npy")

@@ -170,13 +170,13 @@ def test_vocabulary_facts(file: Path) -> None:
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with raises(BundleError):
+    with raises(BundleError, naming="tokenizer.json"):
         TextTokenizer.from_file(tmp_path / "tokenizer.json")
 
 
 def test_an_empty_vocabulary_is_refused() -> None:
     content = Tokenizer(models.BPE()).to_str().encode()
-    with raises(BundleError):
+    with raises(BundleError, naming="tokenizer.json"):
         TextTokenizer.from_bytes(content, name="here")
 
 

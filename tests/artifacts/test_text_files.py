@@ -204,7 +204,7 @@ def test_links_to_what_is_not_of_the_corpus_are_not_read(
     name = "link.txt"
     (folder / name).symlink_to(target.format(tmp=tmp_path))
     output = tmp_path / "corpus.jsonl"
-    with raises(CorpusError):
+    with raises(CorpusError, naming="link.txt"):
         write_text_corpus(folder, output, limit=WordLimit(14))
     assert not output.exists()
     done = run(folder, output, "--words", "14", "--skip-bad", "--json")
@@ -248,10 +248,10 @@ def test_what_is_no_text_is_escaped(text: str, found: str) -> None:
 def test_what_is_there_is_replaced_on_request_alone(folder: Path, tmp_path: Path) -> None:
     output = tmp_path / "corpus.jsonl"
     output.write_text("old")
-    with raises(CorpusError):
+    with raises(CorpusError, naming="corpus.jsonl"):
         write_text_corpus(folder, output, limit=WordLimit(5))
     (folder / "empty.md").write_text("")
-    with raises(CorpusError):
+    with raises(CorpusError, naming="empty.md"):
         write_text_corpus(folder, output, limit=WordLimit(5), overwrite=True)
     assert output.read_text() == "old"
     write_text_corpus(folder, output, limit=WordLimit(5), overwrite=True, skip_bad=True)
@@ -316,7 +316,7 @@ def test_what_may_not_be_looked_at_is_bad(folder: Path, tmp_path: Path) -> None:
         with pytest.raises(CorpusError) as caught:
             write_text_corpus(folder, tmp_path / "corpus.jsonl", limit=WordLimit(5))
         written = write_text_corpus(folder, tmp_path / "corpus.jsonl", limit=WordLimit(14), skip_bad=True)
-        with raises(DiskError):
+        with raises(DiskError, naming="corpus.jsonl"):
             write_text_corpus(folder, folder / "closed" / "corpus.jsonl", limit=WordLimit(5))
     finally:
         os.seteuid(user)

@@ -24,7 +24,7 @@ def opened(tokenizer: Tokenizer) -> TextTokenizer:
 def test_what_makes_the_library_panic_is_refused_when_it_is_opened(part: Any) -> None:
     tokenizer = words()
     tokenizer.pre_tokenizer = part
-    with raises(BundleError):
+    with raises(BundleError, naming="tokenizer.json"):
         opened(tokenizer)
 
 
@@ -43,7 +43,7 @@ def test_a_text_that_the_tokenizer_fails_on_is_an_error_of_that_text(unknown: st
 def test_too_large_a_file_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     content = words().to_str().encode()
     monkeypatch.setattr("lightretriever.artifacts.tokens.tokenizer._MOST_BYTES", len(content) - 1)
-    with raises(BundleError):
+    with raises(BundleError, naming="tokenizer.json"):
         TextTokenizer.from_bytes(content, name="made")
 
 
@@ -59,5 +59,5 @@ def test_what_is_no_tokenizer_is_refused() -> None:
     model = '{"type": "WordLevel", "unk_token": "u", "vocab": {"u": 0}}'
     panics = f'{{"added_tokens": [], "normalizer": {normalizer}, "model": {model}}}'.encode()
     for content in (b"", b"[]", b"{}", b'{"model": 1}', b'{"model": {"vocab": 1}}', b"\xff" * 100, panics):
-        with raises(BundleError):
+        with raises(BundleError, naming="tokenizer.json"):
             TextTokenizer.from_bytes(content, name="made")

@@ -78,7 +78,7 @@ def test_divisions_of_the_weights() -> None:
     assert len(many) == 11
     assert all(one.dense + one.sparse == pytest.approx(1) for one in many)
     for step in (0.3, 0.0, -0.1, 2.0, 0.001):
-        with raises(RecipeError):
+        with raises(RecipeError, naming="0.1"):
             weight_grid(step)
 
 
@@ -134,18 +134,18 @@ def test_a_gain_is_little_or_uncertain() -> None:
 def test_one_leg_has_no_weights(tmp_path: Path) -> None:
     bundle = make_tiny_bundle(tmp_path / "tiny", vocabulary="words", dense=False)
     dev = write_dev(tmp_path / "dev", lambda _: ["music"])
-    with raises(RecipeError):
+    with raises(RecipeError, naming="index.dense"):
         tuned(bundle.path, dev)
 
 
 def test_queries_are_drawn_and_have_to_be_enough(tmp_path: Path, tiny_bundle: Bundle) -> None:
     few = write_dev(tmp_path / "few", lambda _: ["music"], count=19)
-    with raises(RecipeError):
+    with raises(RecipeError, naming="19"):
         tuned(tiny_bundle.path, few)
     many = write_dev(tmp_path / "many", lambda _: ["music"])
     assert tuned(tiny_bundle.path, many, most=25, step=1.0).queries == 25
     strange = write_dev(tmp_path / "strange", lambda _: ["nothing of the kind"])
-    with raises(CorpusError):
+    with raises(CorpusError, naming="nothing of the kind"):
         tuned(tiny_bundle.path, strange)
 
 

@@ -87,7 +87,7 @@ def test_both_hashes_of_a_file_must_be_right(damaged: Path) -> None:
     (problem,) = found_in(damaged)
     assert (problem.file, problem.expected) == ("dense.faiss", "0" * 32)
     assert problem.message == "wrong XXH3, the content was changed"
-    with raises(BundleError):
+    with raises(BundleError, naming="dense.faiss"):
         Bundle.open(damaged).check_hashes()
 
 
@@ -183,7 +183,7 @@ def test_a_commit_of_lucene_that_is_not_listed_is_a_problem(damaged: Path) -> No
     """Lucene would open it in place of the listed one."""
     (damaged / "lucene" / "segments_2").write_bytes(b"newer")
     assert [problem.file for problem in found_in(damaged)] == ["lucene/segments_2", "lucene"]
-    with raises(BundleError):
+    with raises(BundleError, naming="segments_2"):
         Bundle.open(damaged)
 
 
@@ -313,7 +313,7 @@ def test_a_manifest_with_another_number_of_documents(damaged: Path) -> None:
     assert {(problem.expected, problem.found) for problem in problems} == {("7", "120")}
     bundle = Bundle.open(damaged)
     for opened in (bundle.dense, bundle.sparse):
-        with raises(BundleError):
+        with raises(BundleError, naming="120"):
             opened()
 
 

@@ -45,5 +45,5 @@ def test_more_than_ten_thousand_values_are_refused(
         answer = engine.search(asked(len(documents) - 1))
         assert answer.facets is not None
         assert (len(answer.facets["tags"]), answer.total) == (MAX_COUNTED, len(documents) - 1)
-        with raises(InvalidRequestError):
+        with raises(InvalidRequestError, naming="tags"):
             engine.search(asked(len(documents)))

@@ -85,7 +85,7 @@ def test_both_modes_give_the_ranking_of_the_sparse_leg(bundle: Bundle, engine: S
 
 
 def test_embeddings_are_refused_and_terms_are_given(engine: SearchEngine) -> None:
-    with raises(InvalidRequestError):
+    with raises(InvalidRequestError, naming="index.dense"):
         engine.embeddings(EmbeddingsRequest(model="default", input=[QUERY]))
     encoded = engine.encode(EncodeRequest(text=QUERY)).model_dump()
     assert (encoded["dense"], encoded["dimension"]) == ([], 0)
@@ -110,7 +110,7 @@ def test_a_cluster_has_no_vectors(bundle: Bundle, engine: SearchEngine, opensear
             with SearchEngine.open(bundle, SETTINGS.model_copy(update=there)) as remote:
                 for request in (asked(), asked(mode="sparse"), asked(filter={"field": "year", "gte": 2010})):
                     assert ids(remote.search(request)) == ids(engine.search(request))
-                with raises(InvalidRequestError):
+                with raises(InvalidRequestError, naming="index.dense"):
                     remote.search(asked(mode="dense"))
             index = LiveIndex(cluster, NAME, done.index, meta)
             term = index_term(bundle)

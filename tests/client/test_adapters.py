@@ -65,7 +65,7 @@ def test_langchain(client: SearchClient) -> None:
     ):
         got = [(document.id, document.page_content, document.metadata) for document in found]
         assert got == expected(client, **fields)
-    with raises(AnswerError):
+    with raises(AnswerError, naming="invalid_request"):
         retriever.invoke(QUERY, nope=1)
 
 
@@ -178,7 +178,7 @@ def test_errors_come_through() -> None:
             llama_index.SearchRetriever(client).retrieve,
             component.run,
         ):
-            with raises(AnswerError):
+            with raises(AnswerError, naming="401"):
                 ask(QUERY)
         component.close()
     with SearchClient(server.url, retries=ONCE) as client, pytest.raises(UnreachableError):

@@ -116,7 +116,7 @@ def test_a_key_for_reading_is_told_what_it_lacks(library: str, url: str, monkeyp
             lambda: delete(["music"]),
         ]
         for call in calls:
-            with raises(AnswerError) as error:
+            with raises(AnswerError, naming="reader") as error:
                 call()
             assert (error.value.status, error.value.kind) == (403, "forbidden")
 
@@ -177,6 +177,6 @@ def test_a_haystack_pipeline_writes_and_can_be_saved(
     assert again.run({"write": {"documents": documents}}) == {"write": {"documents_written": 1}}
     assert asyncio.run(again.run_async({"write": {"documents": documents}})) == {"write": {"documents_written": 1}}
     assert client.document("new").fields["text"] == TEXT
-    with raises(ClientError):
+    with raises(ClientError, naming="SKIP"):
         store_of(url).write_documents(documents, DuplicatePolicy.SKIP)
     store_of(url).delete_documents(["new"])

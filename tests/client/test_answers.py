@@ -75,7 +75,7 @@ def test_lone_surrogates_are_named_and_can_be_printed(client: Client, text: str)
 
 
 def test_a_pair_of_surrogates_that_json_would_join_is_refused_as_well(client: Client) -> None:
-    with raises(AnswerError):
+    with raises(AnswerError, naming="invalid_request"):
         client.search("\ud83c\udfb5")
     assert client.search("🎵").hits
 
@@ -88,18 +88,18 @@ def test_a_model_and_fields_are_too_much(client: Client) -> None:
         client.search_batch(BatchRequest(searches=[request]), k=3)
     with raises(ClientError):
         client.encode(EncodeRequest(text="music"), task="fact")
-    with raises(ClientError):
+    with raises(ClientError, naming="query"):
         client.search("music", query="play")
 
 
 def test_a_batch_names_the_bad_search(client: Client) -> None:
-    with raises(AnswerError) as error:
+    with raises(AnswerError, naming="searches.1.query") as error:
         client.search_batch(["music", ""])
     assert [item.field for item in error.value.errors] == ["searches.1.query"]
     with pytest.raises(AnswerError) as error:  # by the service, which knows its tasks
         client.search_batch(["music", SearchRequest(query="music", task="nope")])
     assert [item.field for item in error.value.errors] == ["searches.1.task"]
-    with raises(AnswerError):
+    with raises(AnswerError, naming="invalid_request"):
         client.search_batch(["music"] * 65)
 
 

@@ -182,7 +182,7 @@ def test_a_base_url_may_have_a_path(make: Maker) -> None:
     "base_url", ["", "localhost:8080", "ftp://h", "http://", "http://h:x", "http://h?a=b", "http://[::1"]
 )
 def test_what_is_no_address_is_named(make: Maker, base_url: str) -> None:
-    with raises(ClientError):
+    with raises(ClientError, naming="URL"):
         make(base_url)
 
 
@@ -195,5 +195,5 @@ def test_what_is_no_key_is_refused_and_not_told(make: Maker, key: str) -> None:
 
 @pytest.mark.parametrize("timeout_s", [0, -1, float("nan")])
 def test_a_time_that_is_none_is_refused(make: Maker, timeout_s: float) -> None:
-    with raises(ClientError):
+    with raises(ClientError, naming="timeout_s"):
         make("http://127.0.0.1:1", timeout_s=timeout_s)

@@ -93,7 +93,7 @@ def test_an_error_names_the_document(writer: Client, bad: dict[str, Any]) -> Non
         writer.put_documents([*given, {"id": "bad", **WHOLE, **bad}])
     assert all(item.field.startswith("documents.") for item in error.value.errors)
     assert {one.result for one in writer.put_documents([{"id": "line-0", "delete": True}])} == {"deleted"}
-    with raises(AnswerError):
+    with raises(AnswerError, naming="document_not_found"):
         writer.document("bad")
     writer.put_documents([{"id": f"line-{number}", "delete": True} for number in range(70)])
 
@@ -125,7 +125,7 @@ def test_requests_that_are_too_late_are_made_smaller(make: Maker) -> None:
     assert counts == [32, 16, 8, *[4] * 10]
     assert {request["path"] for request in server.seen} == {"/documents?refresh=wait_for"}
     assert {request["headers"]["content-type"] for request in server.seen} == {"application/x-ndjson"}
-    with Scripted(in_time(0)) as server, make(server.url) as client, raises(AnswerError):
+    with Scripted(in_time(0)) as server, make(server.url) as client, raises(AnswerError, naming="documents.line-0"):
         client.put_documents(lines(2))
 
 
@@ -144,7 +144,7 @@ def test_what_names_a_version_is_sent_once(make: Maker) -> None:
 
 
 def test_a_size_that_makes_no_sense_is_refused(writer: Client) -> None:
-    with raises(ClientError):
+    with raises(ClientError, naming="batch_size"):
         writer.put_documents(lines(1), batch_size=0)
 
 

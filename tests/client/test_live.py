@@ -39,7 +39,7 @@ def test_an_overloaded_service_is_asked_again_until_it_answers(
             asked = [pool.submit(ask, url) for _ in range(callers)]
             wait_until(lambda: refused() >= 5)
             with make(url, retries=Retries(attempts=1)) as client:
-                with raises(AnswerError) as error:
+                with raises(AnswerError, naming="max_waiting") as error:
                     client.search("music")
                 assert (error.value.status, error.value.kind) == (503, "overloaded")
                 assert error.value.retry_after_s == 1

@@ -107,7 +107,7 @@ def test_an_error_comes_where_its_answers_would(client: Client) -> None:
         answers = client.search_many(queries, batch_size=2)
         for _ in range(4):
             assert next(answers).hits
-        with raises(AnswerError) as error:
+        with raises(AnswerError, naming="invalid_request") as error:
             next(answers)
         assert [item.field for item in error.value.errors] == [f"searches.4.{field}"]
         assert next(answers, None) is None
@@ -140,7 +140,7 @@ def test_a_search_that_is_too_late_alone_is_an_error_in_its_place(make: Maker) -
     with Scripted(in_time(2), in_time(2), in_time(0)) as server, make(server.url) as client:
         answers = client.search_many(["music"] * 5, batch_size=2, concurrency=1)
         assert [next(answers).hits[0].id for _ in range(4)] == ["music"] * 4
-        with raises(AnswerError):
+        with raises(AnswerError, naming="searches.4"):
             next(answers)
         assert next(answers, None) is None
 

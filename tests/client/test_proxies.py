@@ -57,7 +57,7 @@ def test_a_dead_proxy_is_named_without_its_password(
 def test_a_proxy_that_refuses_is_named(make: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
     with Scripted(answer({}, 403)) as proxy:
         monkeypatch.setenv("HTTPS_PROXY", proxy.url)
-        with make("https://search.invalid", retries=ONCE) as client, raises(UnreachableError):
+        with make("https://search.invalid", retries=ONCE) as client, raises(UnreachableError, naming="search.invalid"):
             client.search("music")
 
 
@@ -75,7 +75,7 @@ def test_a_proxy_by_socks_needs_its_package(make: Maker, monkeypatch: pytest.Mon
 @pytest.mark.parametrize("proxy", ["ftp://127.0.0.1:1", "http://", "http://a:b:c", "socks4://127.0.0.1:1"])
 def test_what_is_no_proxy(make: Maker, monkeypatch: pytest.MonkeyPatch, proxy: str) -> None:
     monkeypatch.setenv("HTTP_PROXY", proxy)
-    with raises(ClientError):
+    with raises(ClientError, naming="HTTP_PROXY"):
         make("http://search.invalid")
 
 

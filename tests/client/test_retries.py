@@ -62,7 +62,7 @@ def test_attempts_end(make: Maker) -> None:
 
 def test_a_server_that_always_breaks_off_is_unreachable(make: Maker) -> None:
     with Scripted(break_off) as server, make(server.url, retries=QUICK) as client:
-        with raises(UnreachableError) as error:
+        with raises(UnreachableError, naming="10") as error:
             client.search("music")
         assert server.url in str(error.value)
         assert len(server.seen) == QUICK.attempts
@@ -94,7 +94,7 @@ def test_a_server_that_does_not_end_its_answer_is_left(
     make: Maker, gate: threading.Event, silent: Callable[[threading.Event], Step]
 ) -> None:
     with Scripted(silent(gate)) as server, make(server.url, timeout_s=1) as client:
-        with raises(UnreachableError):
+        with raises(UnreachableError, naming="127.0.0.1"):
             client.search("music")
         assert len(server.seen) == 1
         gate.set()
@@ -102,7 +102,7 @@ def test_a_server_that_does_not_end_its_answer_is_left(
 
 def test_nobody_listens(make: Maker) -> None:
     with make(f"http://127.0.0.1:{free_port()}", retries=QUICK) as client:
-        with raises(UnreachableError):
+        with raises(UnreachableError, naming="127.0.0.1"):
             client.search("music")
         assert not client.ready()
 
@@ -113,7 +113,7 @@ def test_readiness_is_asked_for_once(make: Maker) -> None:
         assert len(server.seen) == 1
         assert client.ready()
     other = Scripted(problem(404, "route_not_found"))
-    with other as server, make(server.url) as client, raises(AnswerError):
+    with other as server, make(server.url) as client, raises(AnswerError, naming="route_not_found"):
         client.ready()
 
 

@@ -71,7 +71,7 @@ def test_a_document_gets_the_vector_and_the_impacts_that_upsert_gives(place: Pla
 def test_what_is_not_fields_alone_is_not_encoded(place: Place, engine: SearchEngine, client: SearchClient) -> None:
     vector = [1.0] * place.bundle.manifest.dimension
     for given in ({"vector": vector}, {"impacts": {"300": 5}}):
-        with raises(AnswerError):
+        with raises(AnswerError, naming="invalid_request"):
             client.put_document("part", FIELDS, **given)
     written = client.put_document("part", FIELDS, vector=vector, impacts={"300": 5})
     assert not written.encoded
@@ -128,13 +128,13 @@ def test_a_service_without_a_model_says_what_is_missing(place: Place, settings: 
 
 
 def test_a_recipe_that_can_not_be_used_ends_the_start(place: Place, settings: Settings) -> None:
-    with raises(SettingsError):
+    with raises(SettingsError, naming="recipe.yaml"):
         load_settings(given={"recipe": place.recipe})
     backbone = place.recipe.with_name("work") / "backbone.json"
     begun = backbone.read_text()
     backbone.write_text(begun.replace('"fingerprint": "', '"fingerprint": "other '))
     try:
-        with raises(ResumeError):
+        with raises(ResumeError, naming="backbone.json"):
             SearchEngine.open(place.bundle, settings)
     finally:
         backbone.write_text(begun)

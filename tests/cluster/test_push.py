@@ -185,7 +185,7 @@ def test_what_has_the_name_already_is_left_alone(tiny_bundle: Bundle, cluster: C
 
 @pytest.mark.parametrize("name", ["", "Upper", "_below", "a b", "a" * 201, "ä"])
 def test_a_name_that_no_index_can_have(tiny_bundle: Bundle, cluster: Cluster, name: str) -> None:
-    with raises(ClusterError):
+    with raises(ClusterError, naming="200"):
         push(tiny_bundle, cluster, name, skipped=int, written=int)
 
 
@@ -203,9 +203,9 @@ def test_a_service_wants_the_index_of_its_bundle(tiny_bundle: Bundle, cluster: C
         open_cluster(other, settings(cluster), EXECUTOR)
     assert tiny_bundle.manifest.digest[:12] in str(error.value)
     assert other.manifest.digest[:12] in str(error.value)
-    with raises(SettingsError):
+    with raises(SettingsError, naming="max_candidates"):
         open_cluster(tiny_bundle, settings(cluster, max_candidates=20_000), EXECUTOR)
-    with raises(SettingsError):
+    with raises(SettingsError, naming="opensearch_url"):
         load_settings(None, {"backend": "opensearch", "opensearch_url": cluster.name})
 
 

@@ -201,7 +201,7 @@ def test_a_switched_alias_is_followed(bundle: Bundle, settings: Settings, cluste
         assert holder.ask().result(60) is False
         other = make_tiny_bundle(tmp_path / "other", seed=8, vocabulary="both", fields=FIELDS)
         push(other, cluster, NAME, replicas=0, skipped=int, written=int)
-        with raises(BundleRefusedError):
+        with raises(BundleRefusedError, naming="tiny"):
             holder.ask().result(60)
         assert holder.engine.search(SearchRequest(query="music")).hits
     push(bundle, cluster, NAME, shards=2, replicas=0, skipped=int, written=int)
@@ -215,12 +215,12 @@ def test_an_index_that_is_gone(bundle: Bundle, settings: Settings, cluster: Clus
         cluster.client.indices.delete(index=index)
         with raises(NotReadyError):
             engine.search(SearchRequest(query="music"))
-        with raises(NotReadyError):
+        with raises(NotReadyError, naming="index_not_found_exception"):
             engine.require_ready()
         here = engine.parts.backends.cluster
         assert here is not None
         assert here.present_index() == other  # the cluster answers, but the index is no less lost
-        with raises(NotReadyError):
+        with raises(NotReadyError, naming="index_not_found_exception"):
             engine.require_ready()
 
 

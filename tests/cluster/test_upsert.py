@@ -75,9 +75,9 @@ def test_only_what_changed_is_encoded_and_written(kind: str, tmp_path: Path, clu
     done = place.delete(f"new\n{lines[0]['_id']}\nnobody\n")
     assert (done["deleted"], done["missing"]) == (2, 1)
     assert place.cluster.client.count(index=NAME)["count"] == COUNT
-    with raises(ClusterError):
+    with raises(ClusterError, naming="127.0.0.1"):
         push(place.bundle, place.cluster, NAME, replicas=0, skipped=int, written=int)
-    with raises(ClusterError):
+    with raises(ClusterError, naming="delete-old"):
         push(place.bundle, place.cluster, NAME, shards=2, replicas=0, delete_old=True, skipped=int, written=int)
     pushed = push(place.bundle, place.cluster, NAME, shards=2, replicas=0, skipped=int, written=int)
     assert pushed.before == pushed.changed == [place.live.index]

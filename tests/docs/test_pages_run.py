@@ -140,7 +140,7 @@ def wait_for_documents(terminal: Terminal, count: int) -> None:
 
 
 def test_a_command_that_fails_is_seen(terminal: Terminal) -> None:
-    with raises(AssertionError):
+    with raises(AssertionError, naming="corpus.jsonl.gz"):
         terminal.run(". .venv/bin/activate\nlightretriever corpus nowhere corpus.jsonl.gz\necho done\n")
 
 

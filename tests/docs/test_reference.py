@@ -76,5 +76,5 @@ def test_check_names_page_and_remedy(
     assert reference.main(["--check"]) == 0
     assert (tmp_path / "docs" / "api.md").read_text().startswith(f"before\n{reference.PART.begin}\n## Routes\n")
     (tmp_path / "docs" / "cli.md").write_text("no markers")
-    with raises(ValueError):
+    with raises(ValueError, naming="reference.py"):
         reference.main([])

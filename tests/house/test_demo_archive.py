@@ -83,7 +83,7 @@ def test_a_truncated_archive_leaves_nothing(bundle: Path, tmp_path: Path) -> Non
     pack(bundle, archive)
     archive.write_bytes(archive.read_bytes()[:60_000])
     before = {path.name for path in tmp_path.iterdir()}
-    with raises(BundleError):
+    with raises(BundleError, naming="bundle.tar.xz"):
         unpack(archive, tmp_path / "bundle")
     assert {path.name for path in tmp_path.iterdir()} == before
 
@@ -93,6 +93,6 @@ def test_an_archive_without_a_file_leaves_the_folder(bundle: Path, tmp_path: Pat
     pack(bundle, archive)
     unpack(archive, target)
     tarfile.open(archive, "w:xz").close()
-    with raises(BundleError):
+    with raises(BundleError, naming="bundle.tar.xz"):
         unpack(archive, target)
     assert contents(target) == contents(bundle)

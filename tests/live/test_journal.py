@@ -141,7 +141,7 @@ def test_changes_of_others_are_refused(tiny_bundle: Bundle, tmp_path: Path, chan
             other.execute(change)
         other.close()
         journal.sequence = 0
-        with raises(JournalError), journal.writing(perf_counter() + SOON):
+        with raises(JournalError, naming="journal.sqlite"), journal.writing(perf_counter() + SOON):
             pass
 
 
@@ -149,7 +149,7 @@ def test_a_journal_of_another_model_is_refused(tiny_bundle: Bundle, tmp_path: Pa
     other = make_tiny_bundle(tmp_path / "other", documents=20, dimension=8)
     with opened(tmp_path / "live", tiny_bundle):
         pass
-    with raises(JournalError):
+    with raises(JournalError, naming="16"):
         replayed(tmp_path / "live", other)
 
 
@@ -180,6 +180,6 @@ def test_a_journal_inside_a_bundle_is_refused(tiny_bundle: Bundle, tmp_path: Pat
     """A bundle with other files can't be opened, so the service would not start again."""
     shutil.copytree(tiny_bundle.path, tmp_path / "bundle")
     for folder in (tmp_path / "bundle", tmp_path / "bundle" / "live", tmp_path / "bundle" / "a" / "b"):
-        with raises(BundleError):
+        with raises(BundleError, naming="journal.sqlite"):
             Journal(folder, tiny_bundle.manifest)
     Bundle.open(tmp_path / "bundle")

@@ -145,7 +145,7 @@ def test_many_documents_are_told_and_too_many_refused(
                 client.put_document("same", NEW, vector=VECTOR, impacts=impacts)
             assert warning is not None
             assert "2 documents are written beside the bundle, of at most 3. Make a bundle of all" in warning
-            with raises(AnswerError) as error:
+            with raises(AnswerError, naming="no_room") as error:
                 client.put_document("same", NEW, vector=VECTOR, impacts=impacts)
             assert (error.value.status, error.value.kind) == (507, "no_room")
             client.delete_document("same")
@@ -163,7 +163,7 @@ def test_a_journal_that_can_not_be_followed_is_told(
             with Journal(tmp_path / "live", bundle.manifest) as other, other.writing(perf_counter() + 60):
                 other.append([Record("other", b"{}", np.ones(16, np.float32), {"no word": 0})])  # nobody checked it
             wait_until(lambda: httpx2.get(f"{url}/readyz", timeout=60).status_code != 200)
-            with raises(AnswerError) as error:
+            with raises(AnswerError, naming="write_failed") as error:
                 client.delete_document("kept")
             assert (error.value.status, error.value.kind) == (503, "write_failed")
             assert found(client, "zebra", mode="sparse")[0] == "kept"
@@ -194,8 +194,8 @@ def test_nothing_is_shown_of_a_deleted_document(bundle: Bundle, tmp_path: Path, 
 
 
 def test_one_collection_has_a_journal(bundle: Bundle, tmp_path: Path) -> None:
-    with raises(SettingsError):
+    with raises(SettingsError, naming="live"):
         Collections.open({"one": bundle.path, "two": bundle.path}, Settings(live=tmp_path))
     cluster = {"backend": "opensearch", "opensearch_url": "http://x", "opensearch_index": "y"}
-    with raises(SettingsError):
+    with raises(SettingsError, naming="live"):
         load_settings(None, {"live": tmp_path, **cluster})

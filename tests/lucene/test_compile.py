@@ -53,7 +53,7 @@ def test_a_change_is_named(copy: Path, name: str, state: str, capsys: pytest.Cap
 
 def test_a_missing_class_is_named(copy: Path) -> None:
     (copy / "classes/lightretriever/Packed.class").unlink()
-    with raises(JavaError):
+    with raises(JavaError, naming="lightretriever.artifacts.sparse.compile"):
         compiling.check_sums()
 
 
@@ -61,7 +61,7 @@ def test_a_missing_class_is_named(copy: Path) -> None:
 def test_compiling_brings_all_into_order(copy: Path) -> None:
     source = copy / "java/lightretriever/Packed.java"
     source.write_text(source.read_text("utf-8").replace("is not valid UTF-8", "is not UTF-8"), "utf-8")
-    with raises(JavaError):
+    with raises(JavaError, naming="lightretriever.artifacts.sparse.compile"):
         compiling.check_classes()
     assert compiling.main([]) == 0
     assert compiling.main(["--check"]) == 0
@@ -77,7 +77,7 @@ def test_a_source_that_does_not_compile_changes_nothing(copy: Path, capsys: pyte
 
 def test_without_ecj_the_remedy_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with raises(JavaError):
+    with raises(JavaError, naming="apt-get"):
         compiling.check_classes()
     install(tmp_path, "echo found it\nexit 3")
     with raises(JavaError):
@@ -95,7 +95,7 @@ def test_another_version_need_not_write_the_same_bytes(
     install(folder, 'if [ "$1" = -version ]; then echo "Eclipse Compiler 3.1.4"; else exec "$ECJ" "$@"; fi')
     monkeypatch.setenv("ECJ", str(shutil.which("ecj")))
     monkeypatch.setenv("PATH", str(folder), prepend=":")
-    with raises(JavaError):
+    with raises(JavaError, naming="lightretriever.artifacts.sparse.compile"):
         compiling.check_classes()
 
 

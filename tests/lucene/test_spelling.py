@@ -137,7 +137,7 @@ def test_a_word_that_is_no_unicode_is_refused(index: ImpactIndex) -> None:
 )
 def test_a_document_without_a_text_is_refused_where_spellings_are_indexed(tmp_path: Path, document: bytes) -> None:
     rows = (np.array([0, 0]), np.empty(0, np.int32), np.empty(0, np.int32))
-    with raises(ValueError), ImpactIndexWriter(tmp_path / "bad", spellings=True) as writer:
+    with raises(ValueError, naming="a"), ImpactIndexWriter(tmp_path / "bad", spellings=True) as writer:
         writer.add(["a"], [document], *rows)
     assert not (tmp_path / "bad").exists()
 

@@ -191,7 +191,7 @@ def test_values_are_counted_over_all_documents(index: ImpactIndex, name: str | N
 
 
 def test_a_value_of_another_kind_names_document_and_field(tmp_path: Path, collection: Collection) -> None:
-    with raises(ValueError), ImpactIndexWriter(tmp_path / "bad", FIELDS) as writer:
+    with raises(ValueError, naming="doc-00000"), ImpactIndexWriter(tmp_path / "bad", FIELDS) as writer:
         writer.add(["doc-00000"], [b'{"_id": "doc-00000", "year": "x"}'], *collection.rows(0, 1))
     assert not (tmp_path / "bad").exists()
 

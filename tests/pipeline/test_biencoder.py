@@ -85,7 +85,7 @@ def test_code_of_a_model_is_not_run_and_no_advice_is_given_to_run_it(
     else:
         own = {"AutoConfig": "own.Config", "AutoModel": "own.Model"}
         edit_json(path / "config.json", model_type="own", auto_map=own)
-    with raises(ModelError) as caught:
+    with raises(ModelError, naming="bi-encoder") as caught:
         load_biencoder(str(path), device="cpu")
     assert "trust_remote_code" not in str(caught.value)
     assert not ran.exists()
@@ -102,7 +102,7 @@ def test_another_tokenizer_is_noticed(encoder: BiEncoder) -> None:
     other = Tokenizer.from_buffer(encoder.tokenizer_json)
     other.normalizer = normalizers.Lowercase()  # keeps accents, which the encoder's own takes off
     strange = replace(encoder, tokenizer=TextTokenizer(other, content=other.to_str().encode()))
-    with raises(ModelError):
+    with raises(ModelError, naming="tiny-bi"):
         strange.check_tokens(["music", "music façade"])
 
 
@@ -149,7 +149,7 @@ def test_a_vocabulary_is_compared_with_the_embedding(encoder_folder: Path, tmp_p
             fast.add_tokens([AddedToken("zyx", special=special), AddedToken("zyz", special=special)])
             fast.save_pretrained(place)
         if not special:
-            with raises(ModelError):
+            with raises(ModelError, naming="400"):
                 load_biencoder(str(place), device="cpu")
             continue
         encoder = load_biencoder(str(place), device="cpu")
@@ -165,11 +165,11 @@ def test_a_frame_beyond_the_embedding_is_refused(encoder_folder: Path, tmp_path:
     fast = AutoTokenizer.from_pretrained(place)
     fast.add_special_tokens({"pad_token": "<padding>"})
     fast.save_pretrained(place)
-    with raises(ModelError):
+    with raises(ModelError, naming="400"):
         load_biencoder(str(place), device="cpu")
 
 
 def test_what_is_no_bi_encoder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    with raises(ModelError):
+    with raises(ModelError, naming="bi-encoder"):
         load_biencoder(str(tmp_path / "empty"))

@@ -138,7 +138,7 @@ def test_dimension_table_dtype_and_limit_come_from_recipe_and_options(recipe: Pa
 def test_a_bad_line_stops_the_build_or_is_counted(recipe: Path, tmp_path: Path) -> None:
     with (tmp_path / "corpus.jsonl").open("a") as file:
         file.write('{"_id": "broken"\n{"_id": "music", "text": "again"}\n')
-    with raises(CorpusError):
+    with raises(CorpusError, naming="corpus.jsonl, line 31"):
         run("build", recipe)
     assert "2 bad corpus lines were skipped" in run("encode", recipe, "--skip-bad", "--work", tmp_path / "work2")
     output = run("build", recipe, "--skip-bad", "--work", tmp_path / "work2")
@@ -163,7 +163,7 @@ def test_declared_fields_and_examples_come_from_the_recipe(built: Path, tmp_path
     assert len(found) == sum(year > 2000 for year in years)
     with (tmp_path / "corpus.jsonl").open("a") as file:
         file.write('{"_id": "odd", "text": "odd", "year": "last"}\n')
-    with raises(CorpusError):
+    with raises(CorpusError, naming="corpus.jsonl, line 31"):
         run("build", built, "--overwrite")
 
 
@@ -217,10 +217,10 @@ def test_a_recipe_without_a_dense_leg(recipe: Path, tmp_path: Path) -> None:
 
 
 def test_index_says_which_stage_is_missing(built: Path, tmp_path: Path) -> None:
-    with raises(ResumeError):
+    with raises(ResumeError, naming="backbone.json"):
         run("index", built, "--work", tmp_path / "nothing", "--overwrite")
     (tmp_path / "corpus.jsonl").write_text('{"_id": "1", "text": "other"}\n')
-    with raises(ResumeError):
+    with raises(ResumeError, naming="corpus_sha256"):
         run("index", built, "--overwrite")
 
 
@@ -268,7 +268,7 @@ def test_index_refuses_stages_that_were_run_with_another_recipe(built: Path, key
 def test_a_refused_model_leaves_the_work_directory_as_it_was(built: Path, tmp_path: Path) -> None:
     before = {path: path.read_bytes() for path in (tmp_path / "work").rglob("*") if path.is_file()}
     other = save_model(tmp_path / "other", "qwen2")
-    with raises(ResumeError):
+    with raises(ResumeError, naming="backbone.json"):
         run("encode", built, "--model", other)
     assert {path: path.read_bytes() for path in (tmp_path / "work").rglob("*") if path.is_file()} == before
 

@@ -158,7 +158,7 @@ def test_given_vectors_are_used_as_they_are(recipe: Path, tmp_path: Path, vector
     np.testing.assert_array_equal(dense[7], dense[8])
     vectors[7] = vectors[9]
     np.save(tmp_path / "vectors.npy", vectors)
-    with raises(ResumeError):
+    with raises(ResumeError, naming="vectors_sha256"):
         run("index", recipe)
     run("encode", recipe)
     dense = TextStore(tmp_path / "work" / "encode").whole().dense
@@ -192,7 +192,7 @@ def test_vectors_that_do_not_fit_are_refused(
 ) -> None:
     write(tmp_path / "vectors.npy", vectors)
     change(recipe, {"distil.vectors": str(tmp_path / "vectors.npy")})
-    with raises(LightRetrieverError) as raised:
+    with raises(LightRetrieverError, naming="distil.vectors") as raised:
         run("encode", recipe)
     assert "allow_pickle" not in str(raised.value)
 
@@ -216,7 +216,7 @@ def test_ids_in_another_order_are_refused(recipe: Path, tmp_path: Path, vectors:
     swapped = [ids[1], ids[0], *ids[2:]]
     for wrong in (swapped, ids[:-1], [*ids, "one more"], [*ids[:2], "x" * 600], []):
         (tmp_path / "vectors.ids").write_text("".join(f"{one}\n" for one in wrong))
-        with raises(LightRetrieverError):
+        with raises(LightRetrieverError, naming="vectors.ids"):
             run("encode", recipe)
 
 
@@ -254,7 +254,7 @@ def test_a_work_directory_of_another_recipe_is_refused(finished: Path, tmp_path:
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(finished.read_text())
     change(recipe, {key: value})
-    with raises(ResumeError):
+    with raises(ResumeError, naming="plan.json"):
         run("table", recipe)
 
 
@@ -268,7 +268,7 @@ def test_other_settings_of_the_fit_fit_the_table_again_and_nothing_is_encoded(
     copied = Path(shutil.copytree(finished.parent, tmp_path / "copied"))
     recipe = copied / "recipe.yaml"
     change(recipe, {"work": str(copied / "work"), "output": str(copied / "bundle"), key: value})
-    with raises(ResumeError):
+    with raises(ResumeError, naming="distil-table"):
         run("index", recipe)
     encoded = {file: file.stat().st_mtime_ns for file in (copied / "work" / "encode").glob("run-*/*")}
     table = copied / "work" / "tables" / "search" / "table.npy"
@@ -297,7 +297,7 @@ def test_mistakes_in_a_recipe_are_named(recipe: Path, key: str, value: object) -
 
 def test_distil_table_needs_a_bi_encoder(recipe: Path, tmp_path: Path) -> None:
     change(recipe, {"model.path": str(tmp_path)}, without="distil")
-    with raises(RecipeError):
+    with raises(RecipeError, naming="model.path"):
         run("distil-table", recipe)
 
 
@@ -383,7 +383,7 @@ def test_a_corpus_of_nothing_else_can_not_be_fitted_to(recipe: Path, tmp_path: P
     lines = [json.dumps({"_id": f"k{number}", "title": "ខ្មែរ", "text": "漢" * number}) for number in range(3)]
     (tmp_path / "corpus.jsonl").write_text("\n".join(lines) + "\n")
     run_encode(loaded, alone(encoder))
-    with raises(RecipeError):
+    with raises(RecipeError, naming="tiny-bi"):
         DistilTexts.of(loaded, settings, encoder)
     with_queries = settings.model_copy(update={"queries": [tmp_path / "queries.jsonl"]})
     given = DistilTexts.of(loaded, with_queries, encoder)
@@ -467,7 +467,7 @@ def test_teacher_vectors_are_kept_and_checked(encoder: BiEncoder, tmp_path: Path
     os.truncate(file, 100)
     with raises(ResumeError):
         teacher_vectors(encoder, QUERIES, "", tmp_path / "teacher")
-    with raises(ResumeError):
+    with raises(ResumeError, naming="plan.json"):
         teacher_vectors(encoder, QUERIES, "find", tmp_path / "teacher")
 
 

@@ -183,7 +183,7 @@ def test_where_files_have_one_name_each_columns_are_copied(
 
 def test_bad_lines_and_empty_corpora_leave_nothing(tmp_path: Path) -> None:
     for lines in ([*LINES, LINES[3]], []):
-        with raises(CorpusError):
+        with raises(CorpusError, naming="corpus.jsonl"):
             EncodedCorpus.of(write(tmp_path, lines), tmp_path / "encoded")
         assert list((tmp_path / "encoded").iterdir()) == []
 
@@ -300,7 +300,7 @@ def test_a_store_keeps_its_own_plan_whatever_another_has_begun(tmp_path: Path) -
     store = TextStore.begin(tmp_path, PLAN)
     (tmp_path / "plan.json").write_text('{"dimension": 5}')
     assert store.plan == {"format": STORE_FORMAT, **PLAN}
-    with raises(ResumeError):
+    with raises(ResumeError, naming="shard_size"):
         TextStore.begin(tmp_path, PLAN)
 
 
@@ -330,7 +330,7 @@ class Growing(Corpus):
 
 def test_a_corpus_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> None:
     growing = Growing(write(tmp_path, LINES).path)
-    with raises(CorpusError):
+    with raises(CorpusError, naming="corpus.jsonl"):
         EncodedCorpus.of(growing, tmp_path / "encoded")
     assert list((tmp_path / "encoded").iterdir()) == []
     assert len(EncodedCorpus.of(Corpus(growing.path), tmp_path / "encoded")) == len(LINES) + 1

@@ -160,9 +160,9 @@ def test_what_was_measured_is_kept_for_documents_that_come_later(tmp_path: Path)
     new = [(np.array([3, W + 2], np.int32), np.array([50, 60], np.uint16))] * N  # a word that the corpus lacks
     for terms, impacts in later.impacts(vectors, new):
         assert impacts[terms == W + 2].tolist() == [60]
-    with raises(ResumeError):
+    with raises(ResumeError, naming="expansion.json"):
         Expansion.read(ExpansionInfo(terms=5), table, bm25, tmp_path, "corpus two")
-    with raises(ResumeError):
+    with raises(ResumeError, naming="expansion.json"):
         Expansion.read(ExpansionInfo(terms=5), table + 1, bm25, tmp_path, "corpus one")
 
 
@@ -284,5 +284,5 @@ def test_documents_that_come_later_need_the_sparse_leg_and_the_counts_of_the_bun
 
 
 def test_tokens_are_not_expanded(tmp_path: Path) -> None:
-    with raises(RecipeError):
+    with raises(RecipeError, naming="index.vocabulary"):
         run("build", change(write_recipe(tmp_path, "expand"), {"index": {"vocabulary": "tokens"}}))

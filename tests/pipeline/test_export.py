@@ -74,7 +74,7 @@ def test_without_a_known_token_a_query_is_zero_and_without_an_encoder_a_document
     model = SentenceTransformer(str(tmp_path / "model"), device="cpu")
     vectors = model.encode_query(["", "unheard-of 🎉", "music"])
     assert np.linalg.norm(vectors, axis=1).tolist() == pytest.approx([0, 0, 1])
-    with raises(ValueError):
+    with raises(ValueError, naming="document"):
         model.encode_document("music")
 
 
@@ -119,14 +119,14 @@ def test_another_encoder_is_told(built: Path, tmp_path: Path) -> None:
 
 def test_bad_input_is_refused(built: Path, encoder: Path, tmp_path: Path) -> None:
     small = save_biencoder(tmp_path / "small", hidden_size=16)
-    with raises(ModelError):
+    with raises(ModelError, naming="16"):
         export(built, tmp_path / "model", "--model", small)
-    with raises(ModelError):
+    with raises(ModelError, naming="sentence-transformers"):
         export(built, tmp_path / "model", "--model", f"{encoder} + {encoder}")
-    with raises(BundleError):
+    with raises(BundleError, naming="web"):
         export(built, tmp_path / "model", "--task", "web")
     sparse = make_tiny_bundle(tmp_path / "sparse", dense=False)
-    with raises(BundleError) as error:
+    with raises(BundleError, naming="index.dense") as error:
         export(sparse.path, tmp_path / "model")
     assert error.value.remedy == "Build one with index.dense: true."
     assert not (tmp_path / "model").exists()
@@ -139,5 +139,5 @@ def test_people_read_what_it_encodes_and_a_target_is_replaced_only_if_that_is_as
     with raises(BundleError):
         export(bundle.path, tmp_path / "model")
     assert export(bundle.path, tmp_path / "model", "--overwrite")["path"] == str(tmp_path / "model")
-    with raises(BundleError):
+    with raises(BundleError, naming="modules.json"):
         export(bundle.path, bundle.path, "--overwrite")

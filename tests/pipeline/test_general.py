@@ -106,10 +106,10 @@ def test_a_named_table_of_another_encoder_is_refused(table: Path, recipe: Path, 
     shutil.copytree(table, other)
     np.save(other / "table.npy", -np.load(other / "table.npy"))
     change(recipe, {"tables": {"search": str(other)}})
-    with raises(RecipeError):
+    with raises(RecipeError, naming="tables.search"):
         run("build", recipe)
     change(recipe, {"tables": {"search": str(tmp_path / "nowhere")}})
-    with raises(RecipeError):
+    with raises(RecipeError, naming="table.json"):
         run("build", recipe)
 
 
@@ -124,7 +124,7 @@ def test_texts_that_are_not_there_are_named(table: Path) -> None:
     content = yaml.safe_load((table.parent / "recipe.yaml").read_text())
     content["texts"][0]["path"] = "nowhere"
     other = save(table.parent / "other.yaml", content)
-    with raises(RecipeError):
+    with raises(RecipeError, naming="queries.jsonl"):
         run("general-table", other, "--data", table.parent, "--output", table.parent / "other")
 
 

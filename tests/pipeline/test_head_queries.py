@@ -179,14 +179,14 @@ def test_verify_and_the_service_find_damage(place: Path, tmp_path: Path) -> None
 @pytest.mark.parametrize("vector", [[0.0, 0.0, 1.0], [np.nan, 1.0, 1.0]])
 def test_a_vector_without_direction_is_refused(vector: list[float], tmp_path: Path) -> None:
     made = HeadQueries(["one"], np.array([vector], np.float32), None, lowercase=True)
-    with raises(BundleError):
+    with raises(BundleError, naming="model.dtype"):
         made.save([tmp_path / "texts.json", tmp_path / "vectors.npy"], 2)
 
 
 def test_a_manifest_lists_the_files_it_uses(place: Path, tmp_path: Path) -> None:
     damaged = copy_of(place / "with", tmp_path)
     edit_manifest(damaged, lambda record: record["files"].pop("heads/fact.sparse.npy"))
-    with raises(BundleError):
+    with raises(BundleError, naming="sparse.npy"):
         Bundle.open(damaged)
 
 
@@ -210,9 +210,9 @@ def test_a_bad_log_is_named_before_the_model_reads(content: bytes | None, model_
 
 
 def test_options_are_checked(place: Path) -> None:
-    with raises(RecipeError):
+    with raises(RecipeError, naming="head.top"):
         run("table", place / "recipe.yaml", "--head-queries", place / "queries.log", "--top", "0")
-    with raises(RecipeError):
+    with raises(RecipeError, naming="head.queries"):
         run("table", place / "recipe.yaml", "--top", "5")
 
 
@@ -227,7 +227,7 @@ def test_a_stopped_run_goes_on_and_another_log_is_read_anew(
     def stopped(encoder: LanguageModel, texts: list[str], *rest: Any, **options: Any) -> Any:
         read.extend(texts)
         if read[-1] == "rare one" and read.count("rare one") == 1:
-            raise ResumeError("stopped")
+            raise ResumeError("stopped", remedy="Run it again.")
         return encode(encoder, texts, *rest, **options)
 
     monkeypatch.setattr(LanguageModel, "encode_queries", stopped)
@@ -246,10 +246,10 @@ def test_a_stopped_run_goes_on_and_another_log_is_read_anew(
     vectors = tmp_path / "work" / "tables" / "web" / "head" / "vectors.npy"
     content = vectors.read_bytes()
     vectors.write_bytes(content[:-1])
-    with raises(ResumeError):
+    with raises(ResumeError, naming="texts.json"):
         run("index", recipe)
     vectors.unlink()
-    with raises(ResumeError):
+    with raises(ResumeError, naming="vectors.npy"):
         run("index", recipe)
     vectors.write_bytes(content)
     run("index", recipe)

@@ -172,7 +172,7 @@ def test_an_adapter_can_say_that_its_weights_are_not_for_the_query(
 def test_changed_weights_are_noticed(built: Path, tmp_path: Path, idf: npt.NDArray[np.float32]) -> None:
     save_idf(tmp_path / "other.npy", idf * 2)
     change(built, {"model.idf": str(tmp_path / "other.npy")})
-    with raises(ResumeError):
+    with raises(ResumeError, naming="other.npy"):
         run("index", built, "--overwrite")
     run("encode", built)
     run("index", built, "--overwrite")
@@ -182,7 +182,7 @@ def test_changed_weights_are_noticed(built: Path, tmp_path: Path, idf: npt.NDArr
     assert not (tmp_path / "work" / "idf.npy").exists()
     run("encode", change(built, {"model.idf": "auto"}))
     save_idf(tmp_path / "work" / "idf.npy", idf * 2)
-    with raises(ResumeError):
+    with raises(ResumeError, naming="idf.npy"):
         run("index", built, "--overwrite")
 
 
@@ -190,12 +190,12 @@ def test_changed_weights_are_noticed(built: Path, tmp_path: Path, idf: npt.NDArr
 def test_unusable_weights_are_refused_before_anything_is_written(recipe: Path, tmp_path: Path, file: str) -> None:
     save_idf(tmp_path / "short.npy", np.ones(5, np.float32))
     change(recipe, {"model.idf": str(tmp_path / file)})
-    with raises(RecipeError):
+    with raises(RecipeError, naming="idf.npy"):
         run("build", recipe)
     assert not (tmp_path / "work" / "backbone.json").exists()
 
 
 def test_index_can_not_keep_more_than_was_encoded(recipe: Path) -> None:
-    with raises(RecipeError):
+    with raises(RecipeError, naming="index.top_k"):
         read_recipe(recipe, Recipe, {"index.top_k": 41})
     assert read_recipe(recipe, Recipe, {"index.top_k": 40}).index.top_k == 40

@@ -107,7 +107,7 @@ def test_a_tokenizer_larger_than_the_model_is_refused(model_folder: Path, tmp_pa
     model.save_pretrained(tmp_path / "small")
     for file in ("tokenizer.json", "tokenizer_config.json"):
         (tmp_path / "small" / file).write_bytes((model_folder / file).read_bytes())
-    with raises(ModelError):
+    with raises(ModelError, naming="300"):
         load(tmp_path / "small", tmp_path)
 
 
@@ -158,7 +158,7 @@ def test_an_adapter_of_another_model_is_refused(model_folder: Path, tmp_path: Pa
     with rewritten(adapter / "adapter_model.safetensors") as weights:
         for name in list(weights):
             weights[name.replace("layers", "blocks")] = weights.pop(name)
-    with raises(ModelError):
+    with raises(ModelError, naming="adapter_config.json"):
         load(model_folder, tmp_path / "w", adapter=str(adapter))
 
 
@@ -245,7 +245,7 @@ def test_no_code_of_the_model_is_run(model_folder: Path, tmp_path: Path) -> None
     own = {"AutoConfig": "evil.EvilConfig", "AutoModelForCausalLM": "evil.EvilModel"}
     edit_json(folder / "config.json", model_type="evil", auto_map=own)
     (folder / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
-    with raises(ModelError):
+    with raises(ModelError, naming="sentence-transformers"):
         load(folder, tmp_path)
     assert not (tmp_path / "ran").exists()
 
@@ -263,7 +263,7 @@ def test_truncated_weights_are_named(model_folder: Path, tmp_path: Path) -> None
     folder = Path(shutil.copytree(model_folder, tmp_path / "short"))
     content = (folder / "model.safetensors").read_bytes()
     (folder / "model.safetensors").write_bytes(content[: len(content) // 2])
-    with raises(ModelError):
+    with raises(ModelError, naming="model.safetensors"):
         load(folder, tmp_path)
 
 
@@ -380,5 +380,5 @@ def test_a_model_that_fails_on_its_longest_text_is_refused_when_it_is_loaded(tmp
     model = SentenceTransformer(str(save(tmp_path / "model", ENCODERS["bert"][0])), device="cpu")
     (inner,) = (module for module in model.modules() if isinstance(module, BertEmbeddings))
     inner.register_buffer("position_ids", torch.arange(10)[None])
-    with raises(ModelError):
+    with raises(ModelError, naming="sentence_bert_config.json"):
         cut_at_longest("model", model[0])

@@ -153,5 +153,5 @@ def test_a_corpus_that_is_too_small_is_refused(recipe: Path, tmp_path: Path) -> 
 
 
 def test_a_bi_encoders_table_is_distilled_already(recipe: Path) -> None:
-    with raises(RecipeError):
+    with raises(RecipeError, naming="other.yaml"):
         read_recipe(changed(recipe, distil={}, model={"path": "x"}, encode={}), Recipe)

@@ -178,7 +178,7 @@ def test_a_changed_prompt_is_another_sparse_model(folders: dict[str, Path], tmp_
 
 
 def test_a_swapped_path_is_named(folders: dict[str, Path], tmp_path: Path) -> None:
-    with raises(ModelError):
+    with raises(ModelError, naming="tiny-doc-v3"):
         load_biencoder(str(folders["sparse"]), device="cpu")
-    with raises(ModelError):
+    with raises(ModelError, naming="tiny-bi"):
         load_sparse_encoder(ModelRecipe(path=str(folders["dense"])), EncodeRecipe(), tmp_path)

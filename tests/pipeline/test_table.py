@@ -78,7 +78,7 @@ def test_another_instruction_needs_another_directory(recipe: Recipe) -> None:
     encoders = load_recipe_encoders(recipe)
     run_tables(recipe, encoders)
     other = recipe.model_copy(update={"tasks": {"one": "Other"}})
-    with raises(ResumeError):
+    with raises(ResumeError, naming="plan.json"):
         run_tables(other, encoders)
 
 
@@ -90,12 +90,12 @@ def test_a_released_table_is_taken_as_it_is(recipe: Recipe, tmp_path: Path) -> N
     np.testing.assert_array_equal(np.load(made["other"].path), weight.float().numpy())
     assert not np.array_equal(np.load(made["one"].path), np.load(made["other"].path))
     torch.save(2 * weight, file)
-    with raises(ResumeError):
+    with raises(ResumeError, naming="plan.json"):
         run_tables(recipe.model_copy(update={"tables": {"other": file}}), encoders)
 
 
 def test_a_released_table_that_is_missing_is_named(recipe: Recipe, tmp_path: Path) -> None:
-    with raises(RecipeError):
+    with raises(RecipeError, naming="tables.one"):
         run_tables(recipe.model_copy(update={"tables": {"one": tmp_path / "none.pt"}}), load_recipe_encoders(recipe))
 
 
@@ -114,5 +114,5 @@ def test_a_released_table_that_does_not_fit_is_refused(recipe: Recipe, tmp_path:
 
 
 def test_a_table_of_an_unknown_task_is_refused(recipe: Recipe) -> None:
-    with raises(ValidationError):
+    with raises(ValidationError, naming="value_error"):
         Recipe.model_validate(recipe.model_dump() | {"tables": {"nobody": "table.pt"}})

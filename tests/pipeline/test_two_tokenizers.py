@@ -265,7 +265,7 @@ def test_an_index_needs_the_section_that_the_impacts_were_made_with(built: Built
     recipe = yaml.safe_load((built.bundle.path.parent / "recipe.yaml").read_text())
     del recipe["sparse"]
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe | {"encode": {"top_k": None}}))
-    with raises(ResumeError):
+    with raises(ResumeError, naming="encode.max_length"):
         run("index", tmp_path / "recipe.yaml", "--output", tmp_path / "bundle")
 
 
@@ -280,5 +280,5 @@ def test_verify_finds_a_swapped_tokenizer(built: Built, tmp_path: Path) -> None:
     edit_manifest(damaged, lambda record: record["sparse"]["tokenizer"].update(sha256=right))
     (problem,) = verify_bundle(damaged)
     assert (problem.file, problem.message) == ("sparse_tokenizer.json", "wrong number of token ids")
-    with raises(BundleError):
+    with raises(BundleError, naming="sparse_tokenizer.json"):
         SearchEngine.open(Bundle.open(damaged))

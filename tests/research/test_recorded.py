@@ -114,7 +114,7 @@ def test_other_queries_are_refused_and_nothing_is_written(tmp_path: Path) -> Non
     file = tmp_path / "quality.json"
     record(file, [row("a", "toy", 0.5)], {"a": {"q1": 0.5}})
     before = file.read_bytes(), queries_file(file).read_bytes()
-    with raises(RecipeError):
+    with raises(RecipeError, naming="queries.json.gz"):
         record(file, [row("b", "toy", 0.5)], {"b": {"q1": 0.5, "q2": 0.5}})
     assert (file.read_bytes(), queries_file(file).read_bytes()) == before
 
@@ -136,7 +136,7 @@ def test_writers_at_the_same_time_lose_nothing(tmp_path: Path) -> None:
 def test_a_file_of_something_else_is_left_alone(tmp_path: Path, content: str) -> None:
     file = tmp_path / "quality.json"
     file.write_text(content)
-    with raises(RecipeError):
+    with raises(RecipeError, naming="quality.json"):
         record(file, [row("a", "toy", 0.5)], {})
     assert file.read_text() == content
 
@@ -144,7 +144,7 @@ def test_a_file_of_something_else_is_left_alone(tmp_path: Path, content: str) ->
 def test_damaged_values_of_single_queries_are_an_error(tmp_path: Path) -> None:
     file = tmp_path / "quality.json"
     queries_file(file).write_bytes(b"\x1f\x8bnot gzip")
-    with raises(RecipeError):
+    with raises(RecipeError, naming="queries.json.gz"):
         check_recording(file, "a")
 
 

@@ -36,7 +36,7 @@ def test_a_table() -> None:
 
 def test_only_what_is_between_the_markers_changes() -> None:
     readme = f"before\n{results.PART.begin}\nold\n{results.PART.end}\nafter\n"
-    with raises(ValueError):
+    with raises(ValueError, naming="results.py"):
         results.PART.replaced("no markers", "new")
     assert results.PART.replaced(readme, "new\n") == f"before\n{results.PART.begin}\nnew\n{results.PART.end}\nafter\n"
 

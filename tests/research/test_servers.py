@@ -193,11 +193,11 @@ def test_overlap_is_the_share_of_exact_answers_found(tiny_bundle: Bundle) -> Non
 
 def test_a_server_that_ends_says_why(tmp_path: Path) -> None:
     ends = [sys.executable, "-c", "import sys; print('nowhere: there is no such folder', file=sys.stderr); sys.exit(2)"]
-    with raises(LoadError):
+    with raises(LoadError, naming="sys.exit"):
         Server(ends)
-    with raises(LoadError):
+    with raises(LoadError, naming="sys.exit"):
         finish(ends)
-    with raises(LoadError):
+    with raises(LoadError, naming="no-program"):
         Server([str(tmp_path / "no-program")])
 
 

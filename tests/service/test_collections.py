@@ -125,10 +125,10 @@ def test_each_is_swapped_alone_and_keys_are_bound(folders: dict[str, Path], tmp_
             assert notes.info().bundle.documents == 40
             assert notes.search("music").hits
             assert [one.name for one in notes.collections().collections] == ["notes", "shop"]
-            with raises(AnswerError):
+            with raises(AnswerError, naming="notes-only"):
                 notes.reload()
         with SearchClient(f"{url}/collections/shop", api_key=KEY, timeout_s=90) as shop:
-            with raises(AnswerError) as refused:
+            with raises(AnswerError, naming="notes-only") as refused:
                 shop.search("music")
             assert (refused.value.status, refused.value.kind) == (403, "forbidden")
         make_tiny_bundle(tmp_path / "shop-2", documents=tiny_documents(70, seed=3))
@@ -162,7 +162,7 @@ def test_arguments_of_serve(tmp_path: Path) -> None:
 
 def test_a_cluster_serves_one_collection(folders: dict[str, Path]) -> None:
     settings = SETTINGS.model_copy(update={"backend": "opensearch"})
-    with raises(SettingsError):
+    with raises(SettingsError, naming="backend"):
         Collections.open(folders, settings)
 
 

@@ -74,9 +74,9 @@ def test_texts_cost_their_length() -> None:
 def test_heavy_requests_share_what_they_may_cost() -> None:
     admission = Admission(2, 8, 20)
     with admission.enter_heavy(12), admission.enter_heavy(8):
-        with raises(OverloadedError), admission.enter_heavy(9):
+        with raises(OverloadedError, naming="max_cost"), admission.enter_heavy(9):
             pass
-        with raises(TooCostlyError), admission.enter_heavy(21):
+        with raises(TooCostlyError, naming="max_cost"), admission.enter_heavy(21):
             pass
         admission.check()  # others have their own places
     assert admission.heavy == admission.taken == 0

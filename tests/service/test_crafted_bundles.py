@@ -68,7 +68,7 @@ def test_long_texts_of_a_manifest_are_refused(
 ) -> None:
     bundle = copy_of(tiny_bundle.path, tmp_path)
     edit_manifest(bundle, edit)
-    with raises(BundleError) as caught:
+    with raises(BundleError, naming="manifest.json") as caught:
         Bundle.open(bundle)
     assert len(str(caught.value)) < 1_000
     assert verify_bundle(bundle)

@@ -68,5 +68,5 @@ def test_openais_client_shows_the_reason_of_a_collection_too(openai_client: open
         of_collection = openai.OpenAI(base_url=f"{url}/collections/shop/v1", api_key="none", max_retries=0)
         assert of_collection.embeddings.create(model="default", input="music").data
         for client in (openai_client, of_collection):
-            with raises(openai.UnprocessableEntityError):
+            with raises(openai.UnprocessableEntityError, naming="422"):
                 client.embeddings.create(model="ada", input="music", dimensions=7)

@@ -84,7 +84,7 @@ def test_who_needs_a_late_leg_gets_an_error(fresh_engine: SearchEngine, leg: Leg
     with stuck(fresh_engine, leg):
         late = SearchRequest(query="a", allow_partial=False, deadline_ms=HURRY_MS)
         for request in (late, late.model_copy(update={"mode": leg, "allow_partial": True})):
-            with raises(DeadlineError):
+            with raises(DeadlineError, naming="2400"):
                 fresh_engine.search(request)
 
 
@@ -168,7 +168,7 @@ def test_impatient_clients_do_not_make_a_leg_stuck(fresh_engine: SearchEngine) -
 
 def test_an_error_in_a_batch_says_which_search(fresh_engine: SearchEngine) -> None:
     fresh_engine.parts.backends.legs["sparse"] = FailingLeg(fresh_engine.parts.backends.legs["sparse"])
-    with raises(SearchFailedError):
+    with raises(SearchFailedError, naming="searches.1"):
         fresh_engine.search_batch([SearchRequest(query="a"), SearchRequest(query="a", mode="sparse")])
 
 
@@ -188,7 +188,7 @@ def test_a_failing_batch_leaves_no_call_unattended(fresh_engine: SearchEngine) -
 
     fresh_engine.parts.backends.legs["dense"] = Entered(fresh_engine.parts.backends.legs["dense"], gate)
     fresh_engine.parts.backends.legs["sparse"] = FailingAfterwards(fresh_engine.parts.backends.legs["sparse"])
-    with raises(SearchFailedError):
+    with raises(SearchFailedError, naming="searches.0"):
         fresh_engine.search_batch([SearchRequest(query="a", mode=mode, deadline_ms=HURRY_MS) for mode in MODES])
     # The second one goes on until its deadline, and has nobody to tell then.
     wait_until(lambda: metric(fresh_engine, "lightretriever_search_seconds_count") == 2)
@@ -239,9 +239,9 @@ def test_documents_that_hang_hold_their_requests_only(hasty_engine: SearchEngine
 def test_a_request_that_waited_too_long_is_not_begun(fresh_engine: SearchEngine) -> None:
     with pytest.raises(DeadlineError, match="had not begun"):
         fresh_engine.search(SearchRequest(query="a", deadline_ms=5), StageClock(0.0))
-    with raises(DeadlineError):
+    with raises(DeadlineError, naming="60000"):
         fresh_engine.encode(EncodeRequest(text="a"), StageClock(0.0))
-    with raises(DeadlineError):
+    with raises(DeadlineError, naming="60000"):
         fresh_engine.document("music", StageClock(0.0))
 
 

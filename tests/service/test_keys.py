@@ -205,7 +205,7 @@ def test_no_key_is_ever_told(
 def test_a_wrong_file_is_told_what_and_not_the_value(tmp_path: Path, content: str) -> None:
     file = tmp_path / "keys.yaml"
     file.write_text(content.replace("HASH", "ab" * 32))
-    with raises(SettingsError) as caught:
+    with raises(SettingsError, naming="keys.yaml") as caught:
         ApiKeys(file)
     assert "lr_secret" not in str(caught.value)
     assert caught.value.__cause__ is None or isinstance(caught.value.__cause__, OSError)

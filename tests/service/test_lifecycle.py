@@ -161,5 +161,5 @@ def test_an_engine_stays_its_owners(engine: SearchEngine) -> None:
 
 
 def test_a_bad_bundle_does_not_start(tiny_bundle: Bundle) -> None:
-    with raises(BundleError), TestClient(create_app(tiny_bundle.path / "nix", SETTINGS)):
+    with raises(BundleError, naming="manifest.json"), TestClient(create_app(tiny_bundle.path / "nix", SETTINGS)):
         pass

@@ -190,7 +190,7 @@ def test_spelling_leaves_what_it_does_not_know(of_words: SearchEngine) -> None:
 def test_a_corpus_without_spellings_says_so(tmp_path: Path) -> None:
     with SearchEngine.open(odd_bundle(tmp_path / "bundle", CORPORA["all unknown"])) as engine:
         assert engine.parts.backends.spellings is None
-        with raises(InvalidRequestError):
+        with raises(InvalidRequestError, naming="index.vocabulary"):
             engine.search(SearchRequest(query="musik", spelling="auto"))
 
 

@@ -123,14 +123,19 @@ def test_the_count_goes_down_whatever_happens() -> None:
 def test_a_request_has_as_many_places_as_it_costs() -> None:
     admission = Admission(2, 8, 10)
     with admission.enter(), admission.enter(6, inside=1):
-        with admission.enter(), raises(OverloadedError), admission.enter(5, inside=1):
+        with admission.enter(), raises(OverloadedError, naming="max_waiting"), admission.enter(5, inside=1):
             pass
-        with admission.enter(), admission.enter(4, inside=1), raises(OverloadedError), admission.enter():
+        with (
+            admission.enter(),
+            admission.enter(4, inside=1),
+            raises(OverloadedError, naming="max_waiting"),
+            admission.enter(),
+        ):
             pass
     # One that costs more has all places of those that wait: it can be answered beside some that are worked on.
     with admission.enter(), admission.enter(), admission.enter(1_000, inside=1):
         assert admission.taken == 9
-        with raises(OverloadedError), admission.enter(1_000, inside=1):
+        with raises(OverloadedError, naming="max_waiting"), admission.enter(1_000, inside=1):
             pass
     nobody_waits = Admission(2, 0, 10)
     with nobody_waits.enter(), nobody_waits.enter(1_000, inside=1):

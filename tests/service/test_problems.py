@@ -1,8 +1,9 @@
-"""The words in which the service refuses requests, all in one file, problems.txt. Other tests check kinds and fields.
+"""How the service refuses wrong requests, all in one file, problems.txt: status, kind and fields, not words.
 
-python -m tests.service.test_problems    write the file anew, after a change of a text; look at the difference
+python -m tests.service.test_problems    write the file again, after a change; look at the difference
 """
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -21,7 +22,8 @@ from tests.service.live import client_of
 from tests.support.meaning import make_meaningful_bundle
 from tests.support.tiny import make_tiny_bundle, tiny_documents
 
-HEAD = "# What the service answers to wrong requests; written by tests/service/test_problems.py"
+HEAD = "# Wrong requests after the status, kind and fields of their answers; written by tests/service/test_problems.py"
+REQUEST = re.compile(r"(?:POST|GET|PUT|DELETE|PATCH) /.*")
 FILE = Path(__file__).with_name("problems.txt")
 FIELDS: dict[str, FieldKind] = {"source": "keyword", "year": "number", "day": "date"}
 SERVICES = {
@@ -58,8 +60,8 @@ def expanded(value: Any) -> Any:
     return {name: expanded(one) for name, one in value.items()}
 
 
-def answered(client: TestClient, request: str) -> list[str]:
-    """The request, and below it status, kind and each field with its message, or else the detail."""
+def answered(client: TestClient, request: str) -> str:
+    """Return the request after status, kind and wrong fields of its answer."""
     method, path, *body = request.split(" ", 2)
     content = expanded(orjson.loads(body[0])) if body else None
     answer = client.request(method, path, **({} if content is None else {"json": content}))
@@ -68,20 +70,20 @@ def answered(client: TestClient, request: str) -> list[str]:
     fields = [f"{error['field']}: {error['message']}" for error in problem["errors"]]
     if fields:
         assert problem["detail"] == fields[0] + (f" ({len(fields) - 1} more)" if len(fields) > 1 else "")
-    lines = [f"{problem['status']} {problem['kind']}", *(fields or [problem["detail"]])]
-    return [request, *(f"    {line}" for line in lines)]
+    names = ", ".join(error["field"] for error in problem["errors"])
+    return f"{problem['status']} {problem['kind']} [{names}] {request}"
 
 
 def parts() -> dict[str, list[str]]:
-    """The lines of each part of the file."""
+    """Return the lines of each part of the file."""
     sections = FILE.read_text("utf-8").split("\n## ")[1:]
     return {name: lines for name, *lines in (section.rstrip("\n").split("\n") for section in sections)}
 
 
-def told(service: str, lines: list[str], folder: Path) -> list[str]:
-    """The lines of a part with the answers of the service."""
+def answers(service: str, lines: list[str], folder: Path) -> list[str]:
+    """Return the lines of a part, with the service's answers to the requests at their ends."""
     with serving(service, folder) as client:
-        return [one for line in lines if line[:1] not in ("", " ") for one in answered(client, line)]
+        return [answered(client, request[0]) for line in lines if (request := REQUEST.search(line))]
 
 
 def titles() -> list[str]:
@@ -89,8 +91,8 @@ def titles() -> list[str]:
 
 
 @pytest.mark.parametrize("service", SERVICES)
-def test_wrong_requests_are_answered_in_these_words(tmp_path: Path, service: str) -> None:
-    assert told(service, parts()[service], tmp_path) == parts()[service]
+def test_wrong_requests_are_refused_by_kind_and_field(tmp_path: Path, service: str) -> None:
+    assert answers(service, parts()[service], tmp_path) == parts()[service]
 
 
 def test_every_kind_has_its_title() -> None:
@@ -101,7 +103,7 @@ def test_every_kind_has_its_title() -> None:
 def write() -> None:
     """Ask the file's questions again, and write the answers."""
     with TemporaryDirectory() as folder:
-        made = {name: told(name, lines, Path(folder)) for name, lines in parts().items() if name in SERVICES}
+        made = {name: answers(name, lines, Path(folder)) for name, lines in parts().items() if name in SERVICES}
     sections = ["\n".join([f"## {name}", *lines]) for name, lines in ({"titles": titles()} | made).items()]
     FILE.write_text("\n".join([HEAD, *sections, ""]), "utf-8")
 

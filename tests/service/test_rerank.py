@@ -231,7 +231,7 @@ def test_a_redirect_is_not_followed_with_the_key(engine_with_model: SearchEngine
 @pytest.mark.parametrize("url", ["http://user:s3cret@host/rerank", "ftp://host/rerank", "http://", "http:///rerank"])
 def test_an_address_without_secrets_is_needed(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LIGHTRETRIEVER_RERANK_URL", url)
-    with raises(SettingsError) as refused:
+    with raises(SettingsError, naming="rerank_url") as refused:
         load_settings()
     assert "s3cret" not in str(refused.value)
 

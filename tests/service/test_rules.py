@@ -170,7 +170,7 @@ def test_a_file_that_can_not_be_used_names_what_is_wrong(tmp_path: Path, text: s
 
 def test_a_missing_file_ends_the_start(tmp_path: Path) -> None:
     bundle = make_tiny_bundle(tmp_path / "bundle")
-    with raises(SettingsError):
+    with raises(SettingsError, naming="rules.yaml"):
         SearchEngine.open(bundle, Settings(rules=tmp_path / "rules.yaml"))
 
 

@@ -69,7 +69,7 @@ def test_variables_of_clients_and_of_kubernetes_are_no_settings(name: str, monke
 @pytest.mark.parametrize("variable", ["LIGHTRETRIEVER_DEADLINE", "LIGHTRETRIEVER_HOST", "lightretriever_max_batches"])
 def test_unknown_variables_are_refused(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(variable, "5")
-    with raises(SettingsError):
+    with raises(SettingsError, naming="deadline_ms"):
         load_settings()
 
 
@@ -143,12 +143,12 @@ def test_lists_in_the_environment_are_json(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("LIGHTRETRIEVER_CORS_ORIGINS", '["https://example.org"]')
     assert load_settings().cors_origins == ["https://example.org"]
     monkeypatch.setenv("LIGHTRETRIEVER_CORS_ORIGINS", "https://example.org")
-    with raises(SettingsError):
+    with raises(SettingsError, naming="cors_origins"):
         load_settings()
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with raises(SettingsError):
+    with raises(SettingsError, naming="none.yaml"):
         load_settings(tmp_path / "none.yaml")
 
 

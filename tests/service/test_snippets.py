@@ -259,6 +259,6 @@ def test_no_further_hits_are_begun_after_the_deadline(engine: SearchEngine, monk
         "lightretriever.service.search.answer.perf_counter", lambda: perf_counter() + 86_400 * len(texts)
     )
     asked = {"query": "music", "k": 20, "snippets": {"fields": ["title", "text"]}}
-    with raises(DeadlineError):
+    with raises(DeadlineError, naming="60000"):
         engine.search(SearchRequest.model_validate(asked))
     assert len(texts) == 20

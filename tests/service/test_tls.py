@@ -52,7 +52,7 @@ def test_the_service_speaks_https(certificates: Path, tiny_bundle: Bundle, worke
         with httpx2.Client(base_url=url, verify=trusting, timeout=60) as client:
             assert client.get("/readyz").status_code == 200
             assert client.post("/search", json={"query": "music"}).json()["hits"]
-        with raises(httpx2.ConnectError):
+        with raises(httpx2.ConnectError, naming="CERTIFICATE_VERIFY_FAILED"):
             httpx2.get(f"{url}/readyz", timeout=60)
         with pytest.raises(httpx2.HTTPError):
             httpx2.get(url.replace("https", "http"), timeout=60)

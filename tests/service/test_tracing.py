@@ -165,5 +165,5 @@ def test_a_collector_that_is_not_there_harms_nothing(tiny_path: Path) -> None:
 def test_missing_packages_are_named(engine: SearchEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "lightretriever.service.http.tracing")
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
-    with raises(SettingsError):
+    with raises(SettingsError, naming="otlp_endpoint"):
         create_app(Path("none"), Settings(otlp_endpoint="http://127.0.0.1:4318/v1/traces"))

@@ -133,7 +133,7 @@ def test_gradient_caching_equals_the_plain_step_in_half_precision(
 
 
 def test_more_dimensions_than_the_model_has_are_refused(backbone: Backbone) -> None:
-    with raises(RecipeError):
+    with raises(RecipeError, naming="33"):
         Contrastive(Engine(), backbone, stage().model_copy(update={"matryoshka": [8, 33]}), DATA, TokenWeights())
 
 
@@ -230,5 +230,5 @@ def test_full_queries_are_the_model_read_whole(backbone: Backbone, batch: Batch)
 
 def test_a_query_without_tokens_is_named(backbone: Backbone, batch: Batch) -> None:
     empty = replace(batch, examples=[replace(batch.examples[0], query="", query_id="blank"), *batch.examples[1:]])
-    with raises(CorpusError):
+    with raises(CorpusError, naming="blank"):
         gradients(backbone, empty, stage())

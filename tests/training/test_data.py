@@ -231,7 +231,7 @@ def test_a_damaged_cache_is_noticed(tmp_path: Path) -> None:
     prepare(settings)
     examples = tmp_path / "work" / "data" / "music" / "examples.json"
     examples.write_text(examples.read_text()[:-1])
-    with raises(ResumeError):
+    with raises(ResumeError, naming="examples.json"):
         prepare(settings)
 
 

@@ -87,5 +87,5 @@ def test_negatives_are_drawn_of_the_own_ones_best_first() -> None:
 
 
 def test_sets_too_small_are_refused() -> None:
-    with raises(RecipeError):
+    with raises(RecipeError, naming="stages.batch_size"):
         Mixture([make_set(count=5)], batch_size=6, negatives=0, batches=STEPS, seed=0)

@@ -158,7 +158,7 @@ def test_a_changed_corpus_is_refused(toy: Path, tmp_path: Path) -> None:
     assert not train(recipe, minutes=0)
     with (tmp_path / "texts" / "corpus.jsonl").open("a") as file:
         file.write('{"_id": "new", "title": "", "text": "say1 and say2"}\n')
-    with raises(ResumeError):
+    with raises(ResumeError, naming="corpora.texts"):
         train(recipe, minutes=0)
     assert len(losses(tmp_path)) == 1
 
@@ -179,7 +179,7 @@ def test_rows_are_fitted_again_for_a_stage_with_other_settings_and_refused_for_o
     content["stages"].append(again)
     queries = tmp_path / "texts" / "queries.jsonl"
     queries.write_text(queries.read_text().replace('"text": "', '"text": "with '))
-    with raises(ResumeError):
+    with raises(ResumeError, naming="plan.json"):
         train(TrainRecipe.model_validate(content))
 
 
@@ -277,7 +277,7 @@ def test_a_set_whose_texts_are_all_held_out_of_another_is_refused(toy: Path, tmp
     corpus = write_toy_set(tmp_path / "few", "train", 2, seed=1) / "corpus.jsonl"
     corpus.write_text(json.dumps({"_id": "d0", "title": "", "text": held_out[0]}) + "\n")
     sets = [{"path": str(path), "instruction": "find"} for path in (toy / "texts", tmp_path / "few")]
-    with raises(RecipeError):
+    with raises(RecipeError, naming="data.sets"):
         taught(toy, recipe_of(toy, tmp_path / "second", data={"sets": sets}))
 
 
@@ -317,7 +317,7 @@ def test_rows_are_fitted_to_the_tokens_that_the_service_looks_up(toy: Path, back
     (table,) = tmp_path.glob("*/table.npy")
     plan = table.with_name("plan.json")
     plan.write_text(json.dumps({key: value for key, value in read_json(plan).items() if key != "query_tokens"}))
-    with raises(ResumeError):
+    with raises(ResumeError, naming="query_tokens"):
         fit_rows(backbone, teacher, [block], queries, settings, tmp_path)
 
 
@@ -344,7 +344,7 @@ def test_row_loss_is_of_direction_and_of_length() -> None:
 
 
 def test_a_regression_stage_needs_a_teacher(toy: Path, tmp_path: Path) -> None:
-    with raises(ValueError):
+    with raises(ValueError, naming="value_error"):
         TrainRecipe.model_validate(recipe_of(toy, tmp_path, teacher=None))
 
 
@@ -367,8 +367,8 @@ def test_an_adapter_remembers_how_many_layers_it_was_trained_on(toy: Path, tmp_p
 def test_sets_of_too_few_texts_are_refused(toy: Path, tmp_path: Path) -> None:
     write_toy_set(tmp_path / "few", "train", 12, seed=1)
     recipe = recipe_of(toy, tmp_path, data={"sets": [{"path": str(tmp_path / "few"), "instruction": "find"}]})
-    with raises(RecipeError):
+    with raises(RecipeError, naming="data.sets"):
         train(TrainRecipe.model_validate(recipe))
     (tmp_path / "few" / "corpus.jsonl").write_text("\n")
-    with raises(RecipeError):
+    with raises(RecipeError, naming="data.sets"):
         train(TrainRecipe.model_validate({**recipe, "work": str(tmp_path / "other")}))

@@ -123,7 +123,7 @@ def test_a_stage_added_to_a_finished_run_trains_as_if_it_had_been_there(
     first, second = recipe["stages"]
     assert train(TrainRecipe.model_validate(recipe | {"stages": [first]}))
     assert len(losses(tmp_path)) == 3
-    with raises(ResumeError) as refused:
+    with raises(ResumeError, naming="stages.0.steps") as refused:
         train(TrainRecipe.model_validate(recipe | {"stages": [{**first, "steps": 5}]}))
     assert refused.value.remedy == "Set it to 3; to train on, add a stage."
     assert train(TrainRecipe.model_validate(recipe))
@@ -287,7 +287,7 @@ def test_a_checkpoint_has_the_trained_weights_alone(toy: Path, tmp_path: Path) -
     adapters[1].load(kept)
     assert all(torch.equal(tensor, adapters[1].trained()[name]) for name, tensor in kept.items())
     fewer = {name: tensor for name, tensor in kept.items() if "layers.0.self_attn.k_proj.lora_A" not in name}
-    with raises(KeyError):
+    with raises(KeyError, naming="peft.base_model.model.model.layers.0.self_attn.k_proj.lora_A.default.weight"):
         adapters[1].load(fewer)
 
 
@@ -313,7 +313,7 @@ def test_the_next_command_has_the_options_that_mean_the_same(toy: Path, tmp_path
 
 def test_another_recipe_is_refused(toy: Path, uninterrupted: Path) -> None:
     changed = recipe_of(toy, uninterrupted, seed=5)
-    with raises(ResumeError):
+    with raises(ResumeError, naming="plan.json"):
         train(TrainRecipe.model_validate(changed))
 
 
@@ -321,7 +321,7 @@ def test_a_run_that_took_other_tokens_of_queries_is_refused(toy: Path, uninterru
     work = shutil.copytree(uninterrupted, tmp_path / "earlier")
     plan = work / "work" / "plan.json"
     plan.write_text(json.dumps({key: value for key, value in read_json(plan).items() if key != "query_tokens"}))
-    with raises(ResumeError):
+    with raises(ResumeError, naming="query_tokens"):
         train(TrainRecipe.model_validate(recipe_of(toy, work)))
 
 
@@ -350,7 +350,7 @@ def test_an_adapter_appears_whole(
 def test_what_is_no_adapter_is_not_replaced(toy: Path, tmp_path: Path) -> None:
     (tmp_path / "adapter").mkdir()
     (tmp_path / "adapter" / "thesis.tex").touch()
-    with raises(BundleError):
+    with raises(BundleError, naming="adapter_config.json"):
         train(TrainRecipe.model_validate(recipe_of(toy, tmp_path)))
     assert not (tmp_path / "work" / "log.jsonl").exists()
 
@@ -375,7 +375,7 @@ def test_impossible_settings_are_named(toy: Path, tmp_path: Path, change: dict[s
 def test_recipe_errors_name_the_key(toy: Path, tmp_path: Path) -> None:
     bad = recipe_of(toy, tmp_path)
     bad["stages"][1]["negatives"] = 3
-    with raises(RecipeError):
+    with raises(RecipeError, naming="data.negatives"):
         read_recipe(save(tmp_path / "recipe.yaml", bad), TrainRecipe)
 
 
