@@ -64,7 +64,7 @@ class Access:
 
     def __init__(self, settings: Settings) -> None:
         """SettingsError if the file of keys can't be used."""
-        self._keys = None if settings.api_keys_file is None else ApiKeys(settings.api_keys_file)
+        self.keys = None if settings.api_keys_file is None else ApiKeys(settings.api_keys_file)
         rate = settings.rate_limit_per_s
         self._limit = RateLimit(rate, settings.rate_limit_burst) if rate else None
 
@@ -78,9 +78,9 @@ class Access:
         Without keys, searching is open to all and the scope `admin` gives RouteNotFoundError.
         """
         caller: Caller = ("address", _network(address))
-        if self._keys is not None:
+        if self.keys is not None:
             try:
-                about["key"] = self._keys.name(authorization, scope, collection)
+                about["key"] = self.keys.name(authorization, scope, collection)
             except UnauthorizedError:
                 self._take(caller)  # guessing is limited too
                 raise

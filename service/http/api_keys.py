@@ -2,28 +2,25 @@
 
 import hashlib
 import hmac
-import logging
 import secrets
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from time import monotonic
 from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from lightretriever.artifacts.files.reading import read_yaml
+from lightretriever.artifacts.files.reading import MAX_YAML_BYTES, parse_yaml, read_bounded
 from lightretriever.service.errors import ForbiddenError, SettingsError, UnauthorizedError
+from lightretriever.service.execution.watching import WatchedFile
 
 __all__ = ["ApiKeys", "KeyEntry", "KeyScope", "new_key"]
-
-_log = logging.getLogger(__name__)
 
 KeyScope = Literal["search", "admin"]
 CollectionName = Annotated[str, Field(pattern="^[A-Za-z0-9._-]{1,64}$")]
 
 _PREFIX: Final = "lr_"
 _BYTES: Final = 32
-_LOOK_S: Final = 1.0
 _REMEDY: Final = "Make an entry with `lightretriever key NAME --scope search`."
 
 
@@ -50,30 +47,21 @@ def new_key(name: str, scopes: Sequence[str], collections: Sequence[str] = ()) -
     return key, KeyEntry.model_validate(entry)
 
 
-class ApiKeys:
-    """The keys in a file, read again when it changes. Use it in the event loop alone: it has no lock."""
+class ApiKeys(WatchedFile[list[KeyEntry]]):
+    """The keys in a file."""
 
     def __init__(self, path: Path) -> None:
         """SettingsError if the file can't be used."""
-        self._path = path
-        self._signature = _signature(path)
-        self._entries = _read(path)
-        self._looked = monotonic()
+        super().__init__("API keys", partial(_read, path), partial(_parse, path))
 
     def name(self, authorization: str, scope: KeyScope, collection: str) -> str:
-        """Give the name of the key in the header `Authorization` of a request to a collection. UnauthorizedError,
-        ForbiddenError.
-
-        The keys are at most a second old; if the file can't be used, the previous keys stay in force. The key is
-        compared with every known key, each in constant time.
-        """
+        """Return the name of the key in the header `Authorization` of a request to a collection. UnauthorizedError,
+        ForbiddenError. The key is compared with every known key, each in constant time."""
         kind, _, key = authorization.partition(" ")
         if kind.lower() != "bearer" or not key:
             raise UnauthorizedError("Send your API key in the header: Authorization: Bearer KEY.")
-        if monotonic() - self._looked >= _LOOK_S:
-            self._look()
         digest, found = _digest(key.strip()), None
-        for entry in self._entries:
+        for entry in self.value:
             if hmac.compare_digest(entry.sha256, digest):
                 found = entry
         if found is None:
@@ -89,29 +77,22 @@ class ApiKeys:
             )
         return found.name
 
-    def _look(self) -> None:
-        self._looked = monotonic()
-        signature = _signature(self._path)
-        if signature != self._signature:
-            self._signature = signature
-            try:
-                self._entries = _read(self._path)
-            except SettingsError as error:
-                _log.error("API keys stay as they were", extra={"reason": str(error)})
-            else:
-                _log.info("API keys read again")
 
-
-def _read(path: Path) -> list[KeyEntry]:
-    """Read a file of keys, YAML or JSON. SettingsError, which never repeats a value from the file."""
+def _read(path: Path) -> bytes:
     try:
-        content = read_yaml(path)
+        return read_bounded(path, MAX_YAML_BYTES)
     except OSError as error:
         raise SettingsError(f"{path}: the API keys can't be read: {error.strerror}.") from error
-    except ValueError:
-        raise SettingsError(f"{path}: not YAML, or too large or nested too deep.", remedy=_REMEDY) from None
+
+
+def _parse(path: Path, content: bytes) -> list[KeyEntry]:
+    """Parse keys, YAML or JSON. SettingsError, which never repeats a value from the file."""
     try:
-        entries = _ENTRIES.validate_python(content)
+        values = parse_yaml(content)
+    except ValueError:
+        raise SettingsError(f"{path}: not YAML, or nested too deep.", remedy=_REMEDY) from None
+    try:
+        entries = _ENTRIES.validate_python(values)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(map(str, first["loc"])) or "the file"
@@ -124,15 +105,6 @@ def _read(path: Path) -> list[KeyEntry]:
     if not entries:
         raise SettingsError(f"{path}: there is no key in the file.", remedy=_REMEDY)
     return entries
-
-
-def _signature(path: Path) -> tuple[int, int, int] | None:
-    """A file's inode, size and time, which change with its content; None if there is no file."""
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _digest(key: str) -> str:

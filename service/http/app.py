@@ -27,6 +27,7 @@ from lightretriever.service.errors import (
     ServiceError,
     SettingsError,
 )
+from lightretriever.service.execution.watching import keep_reading
 from lightretriever.service.http.encodings import AcceptedEncoding
 from lightretriever.service.http.handling import COLLECTION, engine_of
 from lightretriever.service.http.info import info_of
@@ -156,14 +157,17 @@ async def _lifespan(
     app.state.collections = collections
     stop = Event()
     collections.start()
-    warm_up = asyncio.create_task(_warm_up(app.state, stop, on_ready))
+    rules = (holder.engine.parts.rules for holder in collections)
+    watched = [*app.state.watched, *(file for file in rules if file is not None)]
+    tasks = [asyncio.create_task(keep_reading(watched)), asyncio.create_task(_warm_up(app.state, stop, on_ready))]
     try:
         yield
     finally:
         stop.set()
-        warm_up.cancel()
-        with suppress(asyncio.CancelledError):
-            await warm_up
+        for task in tasks:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
         collections.stop()
         if isinstance(source, Path):
             collections.close()

@@ -238,10 +238,8 @@ def _warnings(engine: SearchEngine) -> Iterator[str]:
     live, rules = engine.parts.backends.live, engine.parts.rules
     if live is not None and live.warning is not None:
         yield live.warning
-    if rules is not None:
-        rules.look()
-        if rules.problem is not None:
-            yield rules.problem
+    if rules is not None and rules.problem is not None:
+        yield rules.problem
 
 
 def served() -> list[Route]:

@@ -1,9 +1,10 @@
 """The application's state."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lightretriever.service.collections.collections import Collections
 from lightretriever.service.collections.swap import EngineHolder
+from lightretriever.service.execution.watching import WatchedFile
 from lightretriever.service.http.access import Access
 from lightretriever.service.http.admission import Admission
 from lightretriever.service.settings import Settings
@@ -25,6 +26,8 @@ class AppState:
         self.access = Access(settings)
         self.admission = Admission(settings.threads(), settings.max_waiting, settings.max_cost)
         self.tracing = tracing
+        self.watched: list[WatchedFile[Any]] = [] if self.access.keys is None else [self.access.keys]
+        """Files that are read again when they change, beside the rules of collections."""
 
     @property
     def holder(self) -> EngineHolder:

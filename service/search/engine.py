@@ -342,10 +342,7 @@ class SearchEngine:
     def _rules_refused(self) -> float:
         """Give 1 while the file of rules can't be used, else 0."""
         rules = self.parts.rules
-        if rules is None:
-            return 0.0
-        rules.look()
-        return float(rules.problem is not None)
+        return float(rules is not None and rules.problem is not None)
 
     def _require_time(self, clock: StageClock) -> None:
         if perf_counter() >= clock.arrived + self.settings.deadline_ms / 1e3:

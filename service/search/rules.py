@@ -12,33 +12,29 @@ again when it changes.
 A query's words are compared as they are spelt, in lower case. A rule with `collections` is for these alone.
 """
 
-import logging
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from threading import Lock, Thread
-from time import monotonic
 from typing import Annotated, Final, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from lightretriever.artifacts.files.reading import MAX_YAML_BYTES, line_of, parse_yaml, read_bounded
 from lightretriever.service.errors import SettingsError
+from lightretriever.service.execution.watching import WatchedFile
 from lightretriever.service.schemas import Plain
 from lightretriever.service.search.words import WORD
 
 __all__ = ["AppliedRules", "RulesFile"]
 
-_log = logging.getLogger(__name__)
-_LOOK_S: Final = 1.0
 _MOST_ADDED: Final = 50  # words that synonyms add to a query
 _REMEDY: Final = "Correct the file; a running service reads it again by itself."
 
 _Words = tuple[str, ...]
 _Text = Annotated[str, Field(min_length=1, max_length=200)]
 _DocumentId = Annotated[str, Field(min_length=1, max_length=1000)]
-_Signature = tuple[int, int, int] | None
 R = TypeVar("R", bound="_Rule")
 
 
@@ -147,64 +143,34 @@ class _Rules:
         return list(added.items())[:_MOST_ADDED]
 
 
-class RulesFile:
-    """The rules in a file, for one collection. Thread-safe.
-
-    A changed file is read by a thread of its own, and no sooner than a second after the last look. If it can't be used,
-    the rules before stay in force, and `problem` says why.
-    """
+class RulesFile(WatchedFile[_Rules]):
+    """The rules in a file, for one collection."""
 
     def __init__(self, path: Path, collection: str = "default") -> None:
         """SettingsError if the file can't be used."""
-        self._path, self._collection = path, collection
-        self._lock = Lock()
-        self._signature = _signature(path)
-        self._rules = _Rules(_read(path), collection)
-        self._looked = monotonic()
-        self.problem: str | None = None
-        """Why the file can't be used as it is now; None if it can be."""
+        parse = partial(_parse, path, collection)
+        super().__init__("rules", partial(_read, path), parse, collection=collection)
 
     def apply(self, text: str) -> AppliedRules | None:
-        """Give what the rules make of a query; None if no rule is for it."""
-        self.look()
-        return self._rules.apply(text)
-
-    def look(self) -> None:
-        """Have the file read again, if it has changed, at most once a second."""
-        if monotonic() - self._looked < _LOOK_S or not self._lock.acquire(blocking=False):
-            return
-        self._looked = monotonic()
-        signature = _signature(self._path)
-        if signature == self._signature:
-            self._lock.release()
-            return
-        self._signature = signature
-        Thread(target=self._read_again, name="rules", daemon=True).start()
-
-    def _read_again(self) -> None:
-        try:
-            self._rules = _Rules(_read(self._path), self._collection)
-        except SettingsError as error:
-            self.problem = f"{error} The rules before stay in force."
-            _log.error("rules stay as they were", extra={"collection": self._collection, "reason": str(error)})
-        else:
-            self.problem = None
-            _log.info("rules read again", extra={"collection": self._collection})
-        finally:
-            self._lock.release()
+        """Return what the rules make of a query; None if no rule is for it."""
+        return self.value.apply(text)
 
 
-def _read(path: Path) -> _RulesModel:
-    """Read a file of rules, YAML or JSON. SettingsError names line, key, value and remedy."""
+def _read(path: Path) -> bytes:
     try:
-        content = read_bounded(path, MAX_YAML_BYTES)
-        values = parse_yaml(content)
+        return read_bounded(path, MAX_YAML_BYTES)
     except OSError as error:
         raise SettingsError(f"{path}: the rules can't be read: {error.strerror}.", remedy=_REMEDY) from error
+
+
+def _parse(path: Path, collection: str, content: bytes) -> _Rules:
+    """Parse rules, YAML or JSON. SettingsError names line, key, value and remedy."""
+    try:
+        values = parse_yaml(content)
     except ValueError as error:
         raise SettingsError(f"{path}: not YAML: {error}.", remedy=_REMEDY) from error
     try:
-        return _RulesModel.model_validate({} if values is None else values)
+        return _Rules(_RulesModel.model_validate({} if values is None else values), collection)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         key = ".".join(map(str, first["loc"])) or "the file"
@@ -245,12 +211,3 @@ def _with_word(text: str) -> str:
     if not _words(text):
         raise ValueError(f"there is no word in {text!r:.80}")
     return text
-
-
-def _signature(path: Path) -> _Signature:
-    """A file's inode, size and time, which change with its content; None if there is no file."""
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_ino, status.st_size, status.st_mtime_ns

@@ -19,9 +19,11 @@ from typing import Final
 import uvicorn
 
 from lightretriever.artifacts.errors import OutputError
+from lightretriever.artifacts.files.reading import read_bounded
 from lightretriever.service.collections.collections import Collections
 from lightretriever.service.errors import SettingsError
 from lightretriever.service.execution.memory import freeze_gc
+from lightretriever.service.execution.watching import WatchedFile
 from lightretriever.service.http.app import Application, create_app
 from lightretriever.service.serving.connection import Connections, connection_class
 from lightretriever.service.serving.listening import BACKLOG
@@ -40,6 +42,7 @@ EXIT_ERROR: Final = 2
 _HANDSHAKE_STEPS: Final = 4
 _OF_DATES: Final = (9, 10)  # X509_V_ERR_CERT_NOT_YET_VALID, X509_V_ERR_CERT_HAS_EXPIRED
 _REFRESH_S: Final = 1
+_MOST_PEM_BYTES: Final = 1 << 20
 _MOST_CONNECTIONS: Final = 10_000
 _LAST_CALL_S: Final = 0.25
 _LAST_READS: Final = 3
@@ -70,8 +73,7 @@ def serve(
     """Answer requests until SIGTERM or SIGINT. `on_ready` is called after the warm-up; `shared` tells whether other
     processes have the same listeners. Errors as in `create_app`.
 
-    SIGHUP reads the certificate anew and has the folders of bundles looked into; from a terminal that closes, it ends
-    the process as any other.
+    SIGHUP has the folders of bundles looked into; from a terminal that closes, it ends the process as any other.
     Ends the process at once if a call into a backend hangs then, since Python would wait for its thread.
     """
 
@@ -84,7 +86,7 @@ def serve(
     server = make_server(app, listeners, shared=shared)
     handled: dict[int, Callable[..., object] | int] = {signal.SIGTERM: signal.SIG_IGN, signal.SIGINT: signal.SIG_IGN}
     if not os.isatty(0) and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-        handled[signal.SIGHUP] = lambda *_: _hang_up(collections, server.config, app.state.settings)
+        handled[signal.SIGHUP] = lambda *_: [holder.ask() for holder in collections]
     sys.setswitchinterval(_SWITCH_S)  # the event loop waits so long for each thread that computes
     # uvicorn stops gracefully and then raises the signal again for the previous handler; ignore it.
     before = {number: signal.signal(number, handler) for number, handler in handled.items()}
@@ -99,20 +101,25 @@ def serve(
         os._exit(0)
 
 
-def _hang_up(collections: Collections, config: uvicorn.Config, settings: Settings) -> None:
-    """Take a new certificate for the connections that follow, and look for new bundles."""
-    for holder in collections:
-        holder.ask()
-    if config.ssl is None or settings.tls_certificate_file is None:
-        return
-    try:
+def _certificates(settings: Settings, config: uvicorn.Config) -> WatchedFile[None]:
+    """Return the files of the certificate, which have new connections use it when they change."""
+    files = [file for file in (settings.tls_certificate_file, settings.tls_key_file) if file is not None]
+
+    def read() -> bytes:
+        try:
+            return b"\n".join(read_bounded(file, _MOST_PEM_BYTES) for file in files)
+        except OSError as error:
+            raise SettingsError(f"{error.filename} can't be read: {error.strerror}.") from error
+
+    def use(content: bytes) -> None:
         check_tls(settings)
+        if not config.loaded:
+            config.load()
         password = settings.tls_key_password or ""
-        config.ssl.load_cert_chain(settings.tls_certificate_file, settings.tls_key_file, lambda: password)
-    except (SettingsError, OSError) as error:
-        _log.error("the certificate is kept", extra={"reason": str(error)})
-    else:
-        _log.info("certificate read", extra={"file": str(settings.tls_certificate_file)})
+        if config.ssl is not None:
+            config.ssl.load_cert_chain(files[0], settings.tls_key_file, lambda: password)
+
+    return WatchedFile("certificates", read, use)
 
 
 class _Server(uvicorn.Server):
@@ -228,6 +235,8 @@ def make_server(app: Application, listeners: Sequence[socket.socket], *, shared:
         ssl_keyfile=settings.tls_key_file,
         ssl_keyfile_password=settings.tls_key_password,
     )
+    if settings.tls_certificate_file is not None:
+        app.state.watched.append(_certificates(settings, config))
     return _Server(config, connections, shared=shared)
 
 

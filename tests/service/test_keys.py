@@ -1,8 +1,10 @@
 """API keys: who may do what, what a wrong file is told, and that no key ever shows up anywhere."""
 
 import hashlib
+import os
 import re
-from collections.abc import Iterator
+import resource
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 
@@ -11,7 +13,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.service.errors import SettingsError, UnauthorizedError
+from lightretriever.service.errors import SettingsError
 from lightretriever.service.http.api_keys import ApiKeys, new_key
 from lightretriever.service.http.app import create_app
 from lightretriever.service.observability.logging import configure_logging
@@ -214,45 +216,84 @@ def test_a_wrong_file_is_told_what_and_not_the_value(tmp_path: Path, content: st
 def test_keys_come_and_go_with_the_file(
     engine: SearchEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("lightretriever.service.http.api_keys._LOOK_S", 0.0)
     file = keys_file(tmp_path / "keys.json", _SEARCH_ENTRY)
-    settings = engine.settings.model_copy(update={"api_keys_file": file})
-    monkeypatch.setattr(engine, "settings", settings)
+    monkeypatch.setattr(engine, "settings", engine.settings.model_copy(update={"api_keys_file": file}))
 
     def status(key: str) -> int:
         return client.post("/search", json={"query": "music"}, headers=bearer(key)).status_code
 
     with TestClient(create_app(engine)) as client:
-        assert [status(key) for key in (SEARCHER, BOTH)] == [200, 401]
+        wait_until(lambda: [status(key) for key in (SEARCHER, BOTH)] == [200, 401])
         keys_file(file, _SEARCH_ENTRY, _BOTH_ENTRY)
-        assert [status(key) for key in (SEARCHER, BOTH)] == [200, 200]
+        wait_until(lambda: [status(key) for key in (SEARCHER, BOTH)] == [200, 200])
         keys_file(tmp_path / "next", _BOTH_ENTRY).replace(file)
-        assert [status(key) for key in (SEARCHER, BOTH)] == [401, 200]
-        caplog.clear()
+        wait_until(lambda: [status(key) for key in (SEARCHER, BOTH)] == [401, 200])
         file.write_text("[")
+        wait_until(lambda: "not YAML" in caplog.text or "API keys stay as they were" in caplog.text)
         assert [status(key) for key in (SEARCHER, BOTH)] == [401, 200]
-        file.unlink()
-        assert [status(key) for key in (SEARCHER, BOTH)] == [401, 200]
-        assert [
-            record.message for record in caplog.records if record.name == "lightretriever.service.http.api_keys"
-        ] == ["API keys stay as they were", "API keys stay as they were"]
         keys_file(file, _SEARCH_ENTRY)
-        assert [status(key) for key in (SEARCHER, BOTH)] == [200, 401]
+        wait_until(lambda: [status(key) for key in (SEARCHER, BOTH)] == [200, 401])
 
 
-def test_the_file_is_looked_at_once_a_second(tmp_path: Path) -> None:
-    file = keys_file(tmp_path / "keys.json", _SEARCH_ENTRY)
-    keys = ApiKeys(file)
-    keys_file(file, _BOTH_ENTRY)
-    assert keys.name(f"Bearer {SEARCHER}", "search", "default") == "searcher"
+def names(keys: ApiKeys) -> list[str]:
+    keys.look()
+    return [entry.name for entry in keys.value]
 
-    def known() -> bool:
+
+def test_whatever_keeps_a_file_from_being_read_it_is_read_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Too many open files, a folder or nothing in its place, a pipe, a link to itself, too many bytes: all may pass."""
+    file = keys_file(tmp_path / "keys.json", _SEARCH_ENTRY, _BOTH_ENTRY)
+    keys, revoked = ApiKeys(file), keys_file(tmp_path / "revoked.json", _BOTH_ENTRY)
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    hindered: list[tuple[Callable[[], object], Callable[[], object]]] = [
+        (lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (0, limit[1])), lambda: None),
+        (file.mkdir, file.rmdir),
+        (lambda: os.mkfifo(file), file.unlink),
+        (lambda: file.symlink_to(file), file.unlink),
+        (lambda: file.write_bytes(b" " * (1 << 20) + b"x"), file.unlink),
+        (lambda: None, lambda: None),
+    ]
+    for hinder, free in hindered:
+        keys_file(file, _SEARCH_ENTRY, _BOTH_ENTRY)
+        assert names(keys) == ["searcher", "both"]
+        assert keys.problem is None
+        changed = revoked.read_bytes()
+        file.unlink()
+        caplog.clear()
         try:
-            return keys.name(f"Bearer {BOTH}", "search", "default") == "both"
-        except UnauthorizedError:
-            return False
+            hinder()
+            assert [names(keys), names(keys)] == [["searcher", "both"]] * 2
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limit)
+        assert keys.problem is not None
+        assert [record.getMessage() for record in caplog.records] == ["API keys stay as they were"]  # told once
+        free()
+        file.write_bytes(changed)
+        assert names(keys) == ["both"]
 
-    wait_until(known)
+
+def test_a_change_that_keeps_size_and_time_is_seen(tmp_path: Path) -> None:
+    file = keys_file(tmp_path / "keys.json", _SEARCH_ENTRY)
+    keys, before = ApiKeys(file), file.stat()
+    other = _SEARCH_ENTRY.model_copy(update={"name": "somebody"[: len(_SEARCH_ENTRY.name)]})
+    keys_file(file, other)
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert file.stat().st_size == before.st_size
+    assert names(keys) == [other.name]
+
+
+def test_a_content_that_can_not_be_used_is_parsed_once_and_the_former_one_is_good_again(tmp_path: Path) -> None:
+    good = (file := keys_file(tmp_path / "keys.json", _SEARCH_ENTRY)).read_bytes()
+    keys = ApiKeys(file)
+    for bad in (b"[", b"", b"[]", b"\xff", BOMB.encode()):
+        file.write_bytes(bad)
+        assert names(keys) == ["searcher"]
+        assert keys.problem is not None
+        file.write_bytes(good)
+        assert names(keys) == ["searcher"]
+        assert keys.problem is None
 
 
 def test_the_command_makes_a_key_that_works(tmp_path: Path) -> None:

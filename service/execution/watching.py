@@ -1,0 +1,71 @@
+"""Files that are read again when their content changes: API keys, rules, certificates."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from threading import Lock
+from typing import Final, Generic, TypeVar
+
+from lightretriever.service.errors import SettingsError
+
+__all__ = ["WatchedFile", "keep_reading"]
+
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
+_EVERY_S: Final = 1.0
+
+
+class WatchedFile(Generic[T]):
+    """What a file says, by its content as last read. Thread-safe.
+
+    The content itself is compared, not the file's time or size, so that no change can be missed. A file that can't be
+    read is read again at the next `look`, whatever the reason; a content that can't be used is parsed once. Until the
+    file can be used, its former value stays in force and `problem` says why.
+    """
+
+    def __init__(self, name: str, read: Callable[[], bytes], parse: Callable[[bytes], T], **fields: str) -> None:
+        """Read the file; `name`, a plural, and `fields` are for the log. SettingsError if it can't be used."""
+        self._name, self._read, self._parse, self._fields = name, read, parse, fields
+        self._lock = Lock()
+        self._content = read()
+        self._refused: bytes | None = None
+        self.value = parse(self._content)
+        """The value in force."""
+        self.problem: str | None = None
+        """Why the file can't be used as it is now; None if it can be."""
+
+    def look(self) -> None:
+        """Read the file, and take its value if its content is another one."""
+        with self._lock:
+            content = None
+            try:
+                content = self._read()
+                if content not in (self._content, self._refused):
+                    self.value, self._content = self._parse(content), content
+                    _log.info("%s read again", self._name, extra=self._fields)
+            except SettingsError as error:
+                self._refused = content
+                self._report(str(error))
+            except (MemoryError, OSError) as error:
+                self._report(f"{type(error).__name__}: {error}.")
+            else:
+                if content == self._content:
+                    self._refused = self.problem = None
+
+    def _report(self, reason: str) -> None:
+        problem = f"{reason} The {self._name} before stay in force."
+        if problem != self.problem:
+            self.problem = problem
+            _log.error("%s stay as they were", self._name, extra={**self._fields, "reason": reason})
+
+
+async def keep_reading(files: Iterable[WatchedFile[object]]) -> None:
+    """Look at files every second, in a thread, until cancelled."""
+    files = list(files)
+    while files:
+        await asyncio.sleep(_EVERY_S)
+        for file in files:
+            try:
+                await asyncio.to_thread(file.look)
+            except Exception:  # keep watching
+                _log.exception("a file can't be watched")
