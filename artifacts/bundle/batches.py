@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import orjson
 
-from lightretriever.artifacts.documents.bounds import check_document, new_names
+from lightretriever.artifacts.documents.bounds import new_names
+from lightretriever.artifacts.documents.document import stored_object
 from lightretriever.artifacts.dtypes import Float32Array, FloatArray, Int64Array, IntegerArray
 from lightretriever.artifacts.errors import CorpusError
 from lightretriever.artifacts.sparse.arguments import check_rows
@@ -64,7 +64,7 @@ def check_documents(batch: EncodedBatch, names: set[str], *, first: int) -> None
     id than the batch says. `names` are those of the fields of all documents before, and grow."""
     for number, (document_id, raw) in enumerate(zip(batch.ids, batch.documents, strict=True), start=first):
         try:
-            record = check_document(orjson.loads(raw), len(raw))
+            record = stored_object(raw)
             names |= new_names(record, names)
             if record["_id"] != document_id:
                 raise ValueError(f'"_id" is "{record["_id"]}" in it')

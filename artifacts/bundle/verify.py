@@ -5,7 +5,6 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-import orjson
 
 from lightretriever.artifacts.bundle.checks import (
     Problem,
@@ -31,7 +30,8 @@ from lightretriever.artifacts.bundle.manifest import (
 )
 from lightretriever.artifacts.bundle.reader import Bundle, index_files
 from lightretriever.artifacts.dense.index import DenseIndex
-from lightretriever.artifacts.documents.bounds import check_document, new_names
+from lightretriever.artifacts.documents.bounds import new_names
+from lightretriever.artifacts.documents.document import stored_object
 from lightretriever.artifacts.errors import BundleError, LightRetrieverError
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.sparse.jvm import start_jvm
@@ -179,7 +179,7 @@ def _documents(manifest: Manifest, index: ImpactIndex, ids: list[str]) -> Iterat
         ordinals = np.arange(start, min(start + _CHUNK, len(ids)))
         for ordinal, raw in zip(ordinals, index.documents(ordinals), strict=True):
             try:
-                record = check_document(orjson.loads(raw), len(raw))
+                record = stored_object(raw)
                 names |= new_names(record, names)
             except ValueError as error:
                 yield Problem(folder, f"document {ordinal} can't be served", ids[ordinal], str(error), _REBUILD)

@@ -25,7 +25,7 @@ from urllib.parse import unquote
 from lightretriever.artifacts.corpus.arrow import arrow_table, parquet_table, zstd_stream
 from lightretriever.artifacts.corpus.lines import HEAD, kind_of, lines_of
 from lightretriever.artifacts.documents.bounds import MAX_DOCUMENT_BYTES
-from lightretriever.artifacts.documents.document import read_object, read_text
+from lightretriever.artifacts.documents.strict_json import read_object, read_text
 from lightretriever.artifacts.errors import CorpusError, readable
 from lightretriever.artifacts.files.reading import open_regular, read_bounded
 

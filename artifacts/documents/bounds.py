@@ -3,7 +3,7 @@ nothing is refused late, and nothing is read that can't be served."""
 
 from collections.abc import Mapping, Set
 from math import inf
-from typing import Any, Final
+from typing import Final
 
 __all__ = [
     "MAX_COUNTED",
@@ -16,9 +16,7 @@ __all__ = [
     "MAX_KEYWORD_BYTES",
     "MAX_NESTING",
     "MAX_TERM",
-    "check_document",
     "check_id",
-    "check_nesting",
     "nesting",
     "new_names",
 ]
@@ -75,23 +73,6 @@ def nesting(value: object, deepest: int, most: float = inf) -> tuple[int, int]:
         depth, count = depth + 1, count + sum(map(len, parts))
         level = [inner for part in parts for inner in (part.values() if isinstance(part, dict) else part)]
     return depth, count
-
-
-def check_nesting(value: object) -> None:
-    """Raise ValueError for a JSON value with more than MAX_NESTING objects and lists in each other."""
-    if nesting(value, MAX_NESTING)[0] > MAX_NESTING:
-        raise ValueError(f"more than {MAX_NESTING} objects and lists stand in each other; nest it less")
-
-
-def check_document(record: object, size: int) -> dict[str, Any]:
-    """The document, read from JSON of `size` bytes. Raises ValueError for one that no bundle may hold."""
-    if size > MAX_DOCUMENT_BYTES:
-        raise ValueError(f"a document has at most {MAX_DOCUMENT_BYTES:,} bytes, this one has {size:,}; cut it up")
-    if not isinstance(record, dict):
-        raise ValueError(f"expected a JSON object, found {type(record).__name__}")
-    check_id(record.get("_id"))
-    check_nesting(record)
-    return record
 
 
 def new_names(record: Mapping[str, object], known: Set[str]) -> Set[str]:

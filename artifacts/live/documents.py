@@ -6,10 +6,9 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
-import orjson
 
 from lightretriever.artifacts.bundle.manifest import Manifest
-from lightretriever.artifacts.documents.document import Document, read_document
+from lightretriever.artifacts.documents.document import Document, document_of
 from lightretriever.artifacts.errors import ConflictError, DocumentError, LightRetrieverError, UnencodedError
 from lightretriever.artifacts.sparse.vocabulary import term_problem
 
@@ -133,11 +132,12 @@ class LiveDocuments(Protocol):
 
 
 def read_fields(document_id: str, fields: Mapping[str, Any], manifest: Manifest) -> Document:
-    """Make a document of its fields, as a line of the bundle's corpus is read. Raises DocumentError."""
-    line = {"_id": document_id} | dict(fields) | {"_id": document_id}
+    """Return the document of the `fields` that `read_object` read. Raise DocumentError for one that a corpus of the
+    bundle cannot have."""
+    record = {"_id": document_id} | dict(fields) | {"_id": document_id}
     try:
-        document = read_document(orjson.dumps(line), manifest.fields, set(manifest.field_names))
-    except (ValueError, TypeError) as error:  # TypeError: orjson's, for a text that is no Unicode
+        document = document_of(record, manifest.fields, set(manifest.field_names))
+    except ValueError as error:
         raise DocumentError("fields", f"{error}.", remedy="Mend the document.") from error
     check_names(document.names, manifest.field_names)
     return document

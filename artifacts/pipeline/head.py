@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from lightretriever.artifacts.bundle.manifest import ImpactKind
 from lightretriever.artifacts.corpus.lines import read_lines
-from lightretriever.artifacts.documents.document import read_text
+from lightretriever.artifacts.documents.strict_json import read_text
 from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.errors import BundleError, CorpusError, ResumeError
 from lightretriever.artifacts.files.arrays import read_array, write_array

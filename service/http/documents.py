@@ -19,7 +19,7 @@ from lightretriever.service.http.handling import (
     state_of,
     tell_legs,
 )
-from lightretriever.service.http.json import JSON_LINES, MOST_DOCUMENT_VALUES, json_response, parse, parse_lines
+from lightretriever.service.http.json import JSON_LINES, json_response, parse_document, parse_documents
 from lightretriever.service.http.openapi import DELETE_ERRORS, DOCUMENT_ERRORS, PUT_ERRORS, describe
 from lightretriever.service.schemas import (
     Document,
@@ -102,7 +102,7 @@ async def put(request: Request) -> Response:
     clock, extra_s = clock_of(request), REFRESH_S if wait else 0.0
 
     def read(engine: SearchEngine) -> DocumentPut:
-        asked = parse(body, DocumentWrite, most=MOST_DOCUMENT_VALUES)
+        asked = parse_document(body, DocumentWrite)
         return DocumentPut.read(engine, _id(request), asked, clock, version=version, wait=wait)
 
     with state_of(request).admission.enter(), holder_of(request).lease() as engine:
@@ -143,7 +143,7 @@ async def change(request: Request) -> Response:
         raise InvalidRequestError.of(FieldError("if-match", message, shortened(version)))
 
     def work(engine: SearchEngine) -> Response:
-        lines = parse_lines(body, DocumentLine, most=MOST_DOCUMENT_VALUES)
+        lines = parse_documents(body, DocumentLine)
         charge(request, -(-len(lines) // engine.settings.max_batch))
         return json_response(change_documents(engine, lines, clock_of(request), wait=wait))
 

@@ -11,7 +11,8 @@ from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import Response
 
-from lightretriever.artifacts.documents.bounds import nesting
+from lightretriever.artifacts.documents.bounds import MAX_NESTING, nesting
+from lightretriever.artifacts.documents.strict_json import read_object
 from lightretriever.service.errors import (
     BodyTimeoutError,
     FieldError,
@@ -29,14 +30,14 @@ __all__ = [
     "ADDRESS_FIELDS",
     "JSON",
     "JSON_LINES",
-    "MOST_DOCUMENT_VALUES",
     "MOST_NESTED",
     "MOST_VALUES",
     "json_response",
     "parse",
     "parse_address",
     "parse_batch",
-    "parse_lines",
+    "parse_document",
+    "parse_documents",
     "problem_response",
     "read_body",
 ]
@@ -85,13 +86,14 @@ async def read_body(request: Request, *, max_body_bytes: int, deadline_ms: float
     return body if encoding == IDENTITY else await asyncio.to_thread(unpacked, body, max_body_bytes)
 
 
-def parse(body: bytes, model: type[M], *, most: int = MOST_VALUES) -> M:
-    """Read JSON of at most `most` values into a model. Don't call it in an event loop: a large body takes milliseconds.
+def parse(body: bytes, model: type[M]) -> M:
+    """Read JSON of at most MOST_VALUES values into a model. Don't call it in an event loop: a large body takes
+    milliseconds. Of a key that stands twice, the last value counts.
 
     InvalidJsonError for invalid JSON (including bad UTF-8, NaN, lone surrogates and nesting beyond 1,024),
     InvalidRequestError if it is too deep or too large, or does not fit the model.
     """
-    return _validated(_loaded(body, most), model, most)
+    return _validated(_loaded(body, MOST_VALUES), model)
 
 
 def parse_address(parameters: QueryParams) -> SearchRequest:
@@ -132,13 +134,23 @@ def parse_batch(body: bytes, most: int) -> BatchRequest:
     return _validated({**content, "searches": read}, BatchRequest)
 
 
-def parse_lines(body: bytes, model: type[M], *, most: int) -> list[M]:
-    """Read a JSON object of at most `most` values from each line that is not blank. Errors as in `parse`, for the first
-    bad line, counted from 0."""
+def parse_document(body: bytes, model: type[M]) -> M:
+    """Read a request with one document, as `read_object` reads a line of a corpus. Errors as in `parse`."""
+    _check_commas(body, MOST_DOCUMENT_VALUES)
+    try:
+        content = read_object(body, around=1)
+    except ValueError as error:
+        raise InvalidJsonError(f"The document can't be read: {error}.") from error
+    return _validated(content, model, MOST_DOCUMENT_VALUES, MAX_NESTING + 1)
+
+
+def parse_documents(body: bytes, model: type[M]) -> list[M]:
+    """Read a request with a document on each line that is not blank. Errors as in `parse`, for the first bad line,
+    counted from 0."""
     read = []
     for number, line in enumerate(filter(bytes.strip, body.split(b"\n"))):
         try:
-            read.append(parse(line, model, most=most))
+            read.append(parse_document(line, model))
         except ServiceError as error:
             raise error.within(f"lines.{number}") from error
     if not read:
@@ -159,32 +171,36 @@ def json_response(answer: BaseModel | Mapping[str, Any]) -> Response:
     return Response(orjson.dumps(answer, default=BaseModel.model_dump), media_type=JSON)
 
 
-def _loaded(body: bytes, most: int) -> Any:
+def _check_commas(body: bytes, most: int) -> None:
     if body.count(b",") > _COMMAS * most:
         message = f"there are more than {_COMMAS * most:,} commas in it; send fewer values"
         raise InvalidRequestError.of(FieldError("body", message))
+
+
+def _loaded(body: bytes, most: int) -> Any:
+    _check_commas(body, most)
     try:
         return orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise InvalidJsonError(f"The body is not JSON: {error}.") from error
 
 
-def _validated(content: Any, model: type[M], most: int = MOST_VALUES) -> M:
-    _check_size(content, most)
+def _validated(content: Any, model: type[M], most: int = MOST_VALUES, deepest: int = MOST_NESTED) -> M:
+    _check_size(content, most, deepest)
     try:
         return model.model_validate(content)
     except ValidationError as error:
         raise InvalidRequestError.of(*field_errors(error), count=error.error_count()) from error
 
 
-def _check_size(content: Any, most: int) -> None:
+def _check_size(content: Any, most: int, deepest: int) -> None:
     """Raise InvalidRequestError for too many or too deep values."""
-    depth, values = nesting(content, MOST_NESTED, most)
+    depth, values = nesting(content, deepest, most)
     if values > most:
         message = f"there are more than {most} values in it; send fewer"
         raise InvalidRequestError.of(FieldError("body", message))
-    if depth > MOST_NESTED:
-        message = f"more than {MOST_NESTED} objects and lists stand around a value; nest it less"
+    if depth > deepest:
+        message = f"more than {deepest} objects and lists stand around a value; nest it less"
         raise InvalidRequestError.of(FieldError("body", message))
 
 

@@ -305,7 +305,7 @@ def test_bad_rows_are_named(path: Path, rows: list[dict[str, Any]], says: str, k
 
 
 def test_a_row_beyond_the_bounds_is_named(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lightretriever.artifacts.documents.document.MAX_DOCUMENT_BYTES", 80)
+    monkeypatch.setattr("lightretriever.artifacts.documents.strict_json.MAX_DOCUMENT_BYTES", 80)
     parquet(path, [{"text": "short"}, {"text": "x" * 80}])
     assert "table, row 2: a line has at most 80 bytes" in refused(path, Columns())
     assert imported(path, Columns(), skip_bad=True)[1].documents == 1
@@ -340,7 +340,7 @@ def test_columns_that_no_table_has_are_named(path: Path) -> None:
         (b'[{"text": "a", "n": 1}] x', "something stands behind the end of the array"),
         (b'[{"text": "a", "n": 1, "n": 2}]', 'row 1: the key "n" stands twice'),
         (b'{"text": "a", "n": 1}\n\n{"text": NaN}', "line 3: not JSON: NaN"),
-        (b'{"text": "a\\ud800", "n": 1}', "line 1: not JSON"),
+        (b'{"text": "a\\ud800", "n": 1}', "line 1: a lone surrogate"),
         (b"PAR1\x15\x04" + b"x" * 100, "can't be read: Parquet magic bytes not found"),
         (b"ARROW1\0\0" + b"x" * 100, "can't be read: "),
         (b"\xff\xff\xff\xff\x08\x01\0\0" + b"x" * 100, "can't be read: "),

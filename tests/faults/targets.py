@@ -17,7 +17,7 @@ from lightretriever.artifacts.live.documents import read_fields, read_impacts, r
 from lightretriever.artifacts.live.journal import Journal, Record
 from lightretriever.service.errors import ServiceError, SettingsError
 from lightretriever.service.http.cost import cost_of_batch, cost_of_encode, cost_of_search
-from lightretriever.service.http.json import MOST_DOCUMENT_VALUES, parse, parse_batch, parse_lines, problem_response
+from lightretriever.service.http.json import parse, parse_batch, parse_documents, problem_response
 from lightretriever.service.schemas import BatchRequest, DocumentLine, EncodeRequest, Mode, SearchRequest, Weights
 from lightretriever.service.search.request import RequestReader
 from lightretriever.service.search.rules import RulesFile
@@ -111,7 +111,7 @@ def _parse(data: bytes) -> None:
 def lines(data: bytes) -> None:
     """Lines of documents to write, from HTTP to what a journal or a cluster would be given."""
     try:
-        for line in parse_lines(data, DocumentLine, most=MOST_DOCUMENT_VALUES):
+        for line in parse_documents(data, DocumentLine):
             if not line.delete:
                 _check_document(line)
     except ServiceError as error:
