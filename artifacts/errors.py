@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 __all__ = [
     "BundleError",
@@ -36,6 +37,11 @@ class LightRetrieverError(Exception):
         super().__init__(f"{message} {remedy}" if remedy else message)
         self.message = message
         self.remedy = remedy
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle by text and attributes: the arguments of subclasses differ, and a pool of processes hangs on an error
+        that it can't restore."""
+        return Exception.__new__, (type(self), *self.args), vars(self)
 
 
 class BundleError(LightRetrieverError):

@@ -29,7 +29,7 @@ from lightretriever.service.client.calls import (
     reload_call,
     search_call,
 )
-from lightretriever.service.client.connection import Connection
+from lightretriever.service.client.connection import Connection, PerProcess
 from lightretriever.service.client.errors import AnswerError, ClientError, UnreachableError
 from lightretriever.service.client.retries import Retries
 from lightretriever.service.schemas import (
@@ -70,7 +70,7 @@ class AsyncSearchClient:
         retries: Retries | None = None,
     ) -> None:
         self._connection = Connection(base_url, api_key=api_key, timeout_s=timeout_s, retries=retries)
-        self._http = httpx2.AsyncClient(**self._connection.http_options(), timeout=None)
+        self._http = PerProcess(self._opened)
 
     async def search(self, request: Query | None = None, /, **fields: Any) -> SearchResponse:
         """Search for a SearchRequest, or for a text with the fields of a SearchRequest as keywords. Without a text,
@@ -184,7 +184,8 @@ class AsyncSearchClient:
 
     async def aclose(self) -> None:
         """Close all connections."""
-        await self._http.aclose()
+        if (http := self._http.pop()) is not None:
+            await http.aclose()
 
     async def __aenter__(self) -> Self:
         """Give the client itself."""
@@ -196,10 +197,15 @@ class AsyncSearchClient:
         """Close all connections."""
         await self.aclose()
 
+    def _opened(self) -> httpx2.AsyncClient:
+        return httpx2.AsyncClient(**self._connection.http_options(), timeout=None)
+
     async def _attempt(self, call: Call[T], left_s: float) -> T:
         try:
             async with asyncio.timeout(left_s):
-                response = await self._http.request(call.method, call.path, content=call.body, headers=call.headers)
+                response = await self._http.get().request(
+                    call.method, call.path, content=call.body, headers=call.headers
+                )
         except TimeoutError as error:
             raise self._connection.late() from error
         except httpx2.HTTPError as error:

@@ -1,9 +1,11 @@
 """The connection settings that both clients share."""
 
+import os
 import re
+from collections.abc import Callable
 from functools import cache
 from ssl import SSLContext
-from typing import Final, TypedDict
+from typing import Final, Generic, TypedDict, TypeVar
 
 import httpx2
 
@@ -11,7 +13,9 @@ from lightretriever.service.client.errors import AnswerError, ClientError, Unrea
 from lightretriever.service.client.proxies import EnvironmentProxy
 from lightretriever.service.client.retries import Attempts, Retries
 
-__all__ = ["Connection", "HttpOptions"]
+__all__ = ["Connection", "HttpOptions", "PerProcess", "check_process"]
+
+T = TypeVar("T")
 
 _KEY: Final = re.compile(r"[!-~]+")
 
@@ -75,6 +79,39 @@ class Connection:
         if self._proxy is None:
             return self.address
         return f"{self.address} by the proxy {self._proxy} ({self._proxy.variable})"
+
+
+class PerProcess(Generic[T]):
+    """A resource with sockets and locks, opened anew in each process that uses it.
+
+    After a fork, parent and child would otherwise read each other's answers from the same sockets, and a lock that
+    another thread of the parent held would stay held in the child.
+    """
+
+    def __init__(self, open_resource: Callable[[], T]) -> None:
+        self._open = open_resource
+        self._opened: tuple[int, T] | None = (os.getpid(), open_resource())
+
+    def get(self) -> T:
+        """Return this process's resource. ClientError after `pop`."""
+        opened = self._opened
+        if opened is None:
+            raise ClientError("The client is closed.", remedy="Make a new one, or close it later.")
+        if opened[0] != os.getpid():
+            # The parent's is dropped, not closed: its locks may be held, and its sockets are the parent's.
+            self._opened = opened = (os.getpid(), self._open())
+        return opened[1]
+
+    def pop(self) -> T | None:
+        """Return this process's resource, to be closed; None if it has none."""
+        opened, self._opened = self._opened, None
+        return opened[1] if opened is not None and opened[0] == os.getpid() else None
+
+
+def check_process(process: int) -> None:
+    """Raise ClientError in another process than the one with this id, where a stream's threads don't exist."""
+    if os.getpid() != process:
+        raise ClientError("The stream was begun in another process.", remedy="Begin one in each process.")
 
 
 @cache

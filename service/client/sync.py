@@ -1,5 +1,6 @@
 """The synchronous client."""
 
+import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -30,7 +31,7 @@ from lightretriever.service.client.calls import (
     reload_call,
     search_call,
 )
-from lightretriever.service.client.connection import Connection
+from lightretriever.service.client.connection import Connection, PerProcess, check_process
 from lightretriever.service.client.errors import AnswerError, ClientError, UnreachableError
 from lightretriever.service.client.retries import Retries
 from lightretriever.service.schemas import (
@@ -75,7 +76,7 @@ class SearchClient:
         retries: Retries | None = None,
     ) -> None:
         self._connection = Connection(base_url, api_key=api_key, timeout_s=timeout_s, retries=retries)
-        self._http = httpx2.Client(**self._connection.http_options())
+        self._http = PerProcess(self._opened)
 
     def search(self, request: Query | None = None, /, **fields: Any) -> SearchResponse:
         """Search for a SearchRequest, or for a text with the fields of a SearchRequest as keywords. Without a text,
@@ -194,7 +195,8 @@ class SearchClient:
 
     def close(self) -> None:
         """Close all connections."""
-        self._http.close()
+        if (http := self._http.pop()) is not None:
+            http.close()
 
     def __enter__(self) -> Self:
         """Give the client itself."""
@@ -206,11 +208,14 @@ class SearchClient:
         """Close all connections."""
         self.close()
 
+    def _opened(self) -> httpx2.Client:
+        return httpx2.Client(**self._connection.http_options())
+
     def _attempt(self, call: Call[T], left_s: float) -> T:
         """Make one attempt. Each wait is at most `left_s`, and so is the total time, checked after every chunk."""
         until, body = monotonic() + left_s, bytearray()
         try:
-            with self._http.stream(
+            with self._http.get().stream(
                 call.method, call.path, content=call.body, headers=call.headers, timeout=left_s
             ) as response:
                 for piece in response.iter_bytes():
@@ -225,6 +230,7 @@ class SearchClient:
         self, batches: Iterable[Numbered[Query]], size: BatchSize, concurrency: int, fields: dict[str, Any]
     ) -> Generator[SearchResponse]:
         pending: deque[Future[list[SearchResponse]]] = deque()
+        process = os.getpid()
         with ThreadPoolExecutor(concurrency, thread_name_prefix="search-many") as pool:
             try:
                 for batch in batches:
@@ -232,8 +238,10 @@ class SearchClient:
                     # One more than run at a time, so that the threads stay busy while the caller takes answers.
                     if len(pending) > concurrency:
                         yield from pending.popleft().result()
+                        check_process(process)
                 while pending:
                     yield from pending.popleft().result()
+                    check_process(process)
             finally:
                 for future in pending:
                     future.cancel()
