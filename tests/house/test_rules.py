@@ -21,7 +21,7 @@ OWN = {"lightretriever", "demo", "deploy", "research", "tests"}
 TOP_LEVEL = {
     *("lightretriever", "artifacts", "service", "loadtest", "deploy", "demo", "docs", "recipes", "research", "tests"),
     *("Dockerfile", "Makefile", "pyproject.toml"),
-    *("README.md", "LICENSE", "NOTICE", "CHANGELOG.md", "CONTRIBUTING.md"),
+    *("README.md", "LICENSE", "NOTICE", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "CITATION.cff"),
 }
 """The only entries of the repository's top level, besides those whose names begin with a dot."""
 VARIABLES_OF_OTHERS = {
