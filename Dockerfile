@@ -3,10 +3,9 @@
 #   docker build --tag lightretriever-search .
 #   docker run --rm --read-only --tmpfs /tmp --volume "$PWD/out/bundle:/bundle:ro" --publish 127.0.0.1:8080:8080 lightretriever-search
 #
-# BASE is any Linux with glibc, libstdc++ and Python 3.11 or newer. BUILD_BASE is the same with a C++ compiler, Python's
-# headers and `venv`. Pass a pip.conf (mirror, proxy) with --secret id=pip.conf,src=FILE; the image does not keep it.
+# BASE is any Linux with glibc, libstdc++ and Python 3.11 or newer. BUILD_BASE is the same with `venv`. Pass a pip.conf (mirror, proxy) with --secret id=pip.conf,src=FILE; the image does not keep it.
 ARG BASE=docker.io/library/python:3.11-slim-bookworm
-ARG BUILD_BASE=docker.io/library/python:3.11-bookworm
+ARG BUILD_BASE=docker.io/library/python:3.11-slim-bookworm
 
 FROM ${BUILD_BASE} AS build
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_NO_INPUT=1 PIP_ROOT_USER_ACTION=ignore
@@ -24,7 +23,7 @@ RUN --mount=type=secret,id=pip.conf,target=/etc/pip.conf \
 COPY . .
 # The wheel of `make wheel`, whose one jar takes the place of pyserini's.
 RUN /opt/lightretriever/bin/pip install --quiet --no-compile --no-deps --no-build-isolation . \
-    && /opt/lightretriever/bin/python deploy/wheel/build.py --no-repair --output /dist \
+    && /opt/lightretriever/bin/python deploy/wheel/build.py --output /dist \
     && /opt/lightretriever/bin/pip install --quiet --no-compile --no-deps --force-reinstall --no-index /dist/*.whl \
     && /opt/lightretriever/bin/python deploy/image/slim.py /opt/lightretriever \
     && /opt/lightretriever/bin/python -m compileall -q -j 0 --invalidation-mode unchecked-hash /opt/lightretriever/lib

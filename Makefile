@@ -25,7 +25,7 @@ demo: install ## Serve the demo bundle on 127.0.0.1:8080 (PORT=8081 make demo fo
 	@.venv/bin/lightretriever demo --folder demo/bundle --port $(PORT)
 
 wheel: ## Build dist/lightretriever_search-….whl, which works by itself: pip install it, then lightretriever demo
-	@deploy/install/install wheel
+	@deploy/install/install runtime
 	@$(PYTHON_IN_VENV) deploy/wheel/build.py
 
 test: ## Install everything the tests need, then run all checks and tests; prints how long each part took
@@ -91,4 +91,4 @@ lock: ## Pin the newest versions that pyproject.toml allows, in deploy/requireme
 	$(PYTHON_IN_VENV) deploy/install/lock.py
 
 clean: ## Remove .venv, caches and the unpacked demo bundle
-	rm -rf .venv artifacts/kernels/*.so build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis demo/bundle demo/.bundle.sha256
+	rm -rf .venv build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis demo/bundle demo/.bundle.sha256

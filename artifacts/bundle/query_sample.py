@@ -5,10 +5,9 @@ from typing import Final
 
 import numpy as np
 
-from lightretriever.artifacts import kernels
 from lightretriever.artifacts.bundle.batches import EncodedBatch
 from lightretriever.artifacts.dtypes import Float32Array, Int32Array
-from lightretriever.artifacts.tokens.table import TokenTable
+from lightretriever.artifacts.tokens.table import TokenTable, count_each
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 
 __all__ = ["QuerySample", "query_vectors"]
@@ -55,6 +54,6 @@ def query_vectors(table: TokenTable, queries: Bags) -> Float32Array:
     """
     ids = list(queries)
     lengths = np.array([query.size for query in ids], dtype=np.int64)
-    bounds, terms, counts = kernels.count_each(np.concatenate([np.empty(0, np.int32), *ids]), lengths)
-    vectors, norms = table.sums.directions(bounds, terms, counts.astype(np.float32))
+    bounds, terms, counts = count_each(np.concatenate([np.empty(0, np.int32), *ids]), lengths)
+    vectors, norms = table.directions(bounds, terms, counts.astype(np.float32))
     return vectors[norms > 0]

@@ -6,7 +6,7 @@ Document vectors are L2-normalised, so the inner product with a normalised query
 
 import math
 from collections.abc import Callable, Mapping
-from math import inf, isfinite
+from math import inf
 from pathlib import Path
 from threading import local
 from typing import Any, Final, TypeAlias
@@ -14,11 +14,10 @@ from typing import Any, Final, TypeAlias
 import faiss
 import numpy as np
 
-from lightretriever.artifacts import kernels
 from lightretriever.artifacts.dtypes import Float32Array, Int64Array, IntegerArray, UInt8Array
 from lightretriever.artifacts.errors import BundleError
 
-__all__ = ["DenseIndex", "FaissIndex", "faiss_reason", "inner_products", "innermost", "use_threads"]
+__all__ = ["DenseIndex", "FaissIndex", "best_first", "faiss_reason", "inner_products", "innermost", "use_threads"]
 
 FaissIndex: TypeAlias = Any  # faiss is wrapped by SWIG and has no types
 
@@ -172,7 +171,7 @@ class DenseIndex:
 
     def _best(self, query: Float32Array, ordinals: Int64Array, wanted: int) -> tuple[Int64Array, Float32Array]:
         """The best `wanted` of given documents (n,) and their scores."""
-        return kernels.best_first(ordinals, inner_products(self.vectors, query, ordinals), wanted)
+        return best_first(ordinals, inner_products(self.vectors, query, ordinals), wanted)
 
     def vectors(self, ordinals: IntegerArray) -> Float32Array:
         """The vectors of given documents as the index holds them, quantised or not, float32 (m, D).
@@ -196,9 +195,21 @@ class DenseIndex:
         if query.shape != (self.dimension,):
             raise ValueError(f"the query vector must have shape ({self.dimension},), found {query.shape}")
         query = np.ascontiguousarray(query, dtype=np.float32)
-        if not isfinite(kernels.magnitude(query)):
+        if not np.isfinite(query).all():
             raise ValueError("the query vector holds a value that is not finite")
         return query
+
+
+def best_first(ordinals: Int64Array, scores: Float32Array, count: int) -> tuple[Int64Array, Float32Array]:
+    """The best `count` of documents (m,) and their scores, by score, ties by ordinal. ValueError for a NaN score."""
+    if np.isnan(scores).any():
+        raise ValueError(f"document {ordinals[np.isnan(scores)][0]} has a score that is no number")
+    if count < len(scores):  # all with the score of the last place, too, as the ordinal decides between them
+        least = np.partition(scores, len(scores) - count)[len(scores) - count] if count else inf
+        kept = scores >= least
+        ordinals, scores = ordinals[kept], scores[kept]
+    order = np.lexsort((ordinals, -scores))[:count]
+    return ordinals[order], scores[order]
 
 
 def inner_products(

@@ -12,9 +12,8 @@ import faiss
 import numpy as np
 import numpy.typing as npt
 
-from lightretriever.artifacts import kernels
 from lightretriever.artifacts.dense.build import product_parts
-from lightretriever.artifacts.dense.index import DenseIndex, FaissIndex, inner_products, use_threads
+from lightretriever.artifacts.dense.index import DenseIndex, FaissIndex, best_first, inner_products, use_threads
 
 __all__ = ["LaterIndex", "LaterIndexWriter"]
 
@@ -50,7 +49,7 @@ class LaterIndex:
         chosen = self._of_alive if among is None or among is self._alive else self._parted(among)
         found = [part.search(query, max(k, _FEWEST), bits) for part, bits in zip(self._parts, chosen, strict=True)]
         ordinals = np.concatenate([one + start for (one, _), start in zip(found, self._starts, strict=True)])
-        return kernels.best_first(ordinals, np.concatenate([scores for _, scores in found]), k)
+        return best_first(ordinals, np.concatenate([scores for _, scores in found]), k)
 
     def scores(self, query: Vectors, ordinals: Ordinals) -> Scores:
         """The scores (m,) float32 of given documents (m,). ValueError for an unknown ordinal or a bad query."""

@@ -1,5 +1,6 @@
 """Checks of arguments: of the impacts that are written, and of those that all searches share."""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -7,7 +8,6 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from lightretriever.artifacts import kernels
 from lightretriever.artifacts.documents.bounds import MAX_IMPACT
 from lightretriever.artifacts.dtypes import Float32Array, FloatArray, Int32Array, IntegerArray
 
@@ -33,20 +33,27 @@ def weighted_ids(terms: IntegerArray, weights: FloatArray) -> tuple[Int32Array, 
     """The different terms (u,) int32 of a query (t,), ascending, and the sums (u,) float32 of their weights, none 0.
 
     Weights are cut to multiples of a power of two, so that sums in double of the products of weight and impact are
-    exact in any order, see `kernels.weighted_terms`. Raises ValueError for terms that are no integers from 0 to
-    2^31 - 1, and for weights that are no floats, not finite, or too large for a float32 score.
+    exact in any order: u products of a weight below 2^e with an impact below 2^16 add up to less than 2^(e + 16 + b),
+    where u <= 2^b, and a double has 53 bits. A weight of at least 2^(b - 13) of the largest one keeps all of its bits.
+    Raises ValueError for terms that are no integers from 0 to 2^31 - 1, and for weights that are no floats, not finite,
+    or too large for a float32 score.
     """
     _check_range("terms", terms, _MAX_TERM)
     if weights.shape != terms.shape or weights.dtype.kind != "f":
         raise ValueError(
             f"weights must be floats of the terms' shape {terms.shape}; got {weights.dtype} of shape {weights.shape}."
         )
-    narrow = weights.dtype == np.float32
-    total = kernels.magnitude(np.ascontiguousarray(weights)) if narrow else float(np.abs(weights).sum(dtype=np.float64))
-    if not total * MAX_IMPACT < _MAX_SCORE:  # a not-a-number fails this, too
+    if not np.abs(weights).sum(dtype=np.float64) * MAX_IMPACT < _MAX_SCORE:  # a not-a-number fails this, too
         worst = weights[np.abs(weights).argmax()]
         raise ValueError(f"weights must be finite, and small enough for a float32 score; the largest is {worst}.")
-    return kernels.weighted_terms(np.ascontiguousarray(terms, np.int32), np.ascontiguousarray(weights, np.float32))
+    ids, places = np.unique(terms, return_inverse=True)
+    sums = np.bincount(places, weights, len(ids)).astype(np.float32).astype(np.float64)
+    exponent = math.frexp(float(np.abs(sums).max(initial=0.0)))[1]
+    bits = max(0, int(np.count_nonzero(sums)) - 1).bit_length()
+    unit = math.ldexp(1.0, exponent + 16 + bits - 53)
+    cut = (np.trunc(sums / unit) * unit).astype(np.float32)
+    kept = cut != 0
+    return ids[kept].astype(np.int32), cut[kept]
 
 
 def scores_of(shares: Float32Array) -> Float32Array:
@@ -103,8 +110,7 @@ def _check_range(name: str, values: npt.NDArray[Any], largest: int, path: Path |
     """Raise ValueError unless values are integers of shape (n,) from 0 to `largest`, of the index in `path`."""
     _check_integers(name, values)
     if len(values):
-        fast = values.dtype in (np.int32, np.int64) and values.flags.c_contiguous
-        least, most = kernels.extremes(values) if fast else (int(values.min()), int(values.max()))
+        least, most = int(values.min()), int(values.max())
         if least < 0 or most > largest:
             where = "" if path is None else f" in {path}"
             raise ValueError(f"{name} must be 0 to {largest}{where}; got {least} to {most}.")

@@ -10,18 +10,18 @@ from typing import Final, Literal, TypeVar, cast, get_args
 import numpy as np
 import numpy.typing as npt
 
-from lightretriever.artifacts import kernels
-from lightretriever.artifacts.dtypes import Float32Array, IntegerArray
+from lightretriever.artifacts.dtypes import Float32Array, Float64Array, Int32Array, Int64Array, IntegerArray
 from lightretriever.artifacts.errors import BundleError
 from lightretriever.artifacts.files.arrays import load_part
 from lightretriever.artifacts.files.atomic_file import writing
 
-__all__ = ["TableDtype", "TokenTable", "scale_path", "write_table"]
+__all__ = ["TableDtype", "TokenTable", "count_each", "scale_path", "write_table"]
 
 TableDtype = Literal["float16", "float32", "int8"]
 AnyPath = TypeVar("AnyPath", bound=PurePath)
 
 _CHUNK_ROWS: Final = 8192  # rows converted at a time, so that a table larger than the memory can be written
+_CHUNK_QUERIES: Final = 1_024  # whose rows are in memory at a time
 _INT8_LIMIT: Final = 127
 _AGAIN: Final = "Fetch or build the bundle or the table again."
 
@@ -68,8 +68,6 @@ class TokenTable:
     def __init__(self, rows: npt.NDArray[np.generic], scales: Float32Array | None) -> None:
         self._rows = np.asarray(rows)  # a view of the map; indexing a memmap itself costs several times as much
         self._scales = None if scales is None else np.asarray(scales)
-        self.sums = kernels.Table(self._rows, self._scales)
-        """The compiled table that encodes queries: normalised weighted sums of rows."""
         self.shape: tuple[int, int] = (rows.shape[0], rows.shape[1])
         self.dtype = cast(TableDtype, rows.dtype.name)
 
@@ -111,6 +109,45 @@ class TokenTable:
         if self._scales is not None:
             rows *= self._scales[ids][:, None]
         return rows
+
+    def direction(self, ids: IntegerArray, weights: Float32Array) -> tuple[Float32Array, float]:
+        """Return `sum_t weight_t E[t]` over t token ids (t,), divided by its Euclidean norm, (D,), and that norm.
+
+        A sum of norm 0 is returned as it is. Raises ValueError for an id outside 0..V-1.
+        """
+        vectors, norms = self.directions(np.array([0, ids.size]), ids, weights)
+        return vectors[0], float(norms[0])
+
+    def directions(
+        self, bounds: Int64Array, ids: IntegerArray, weights: Float32Array
+    ) -> tuple[Float32Array, Float64Array]:
+        """Return the `direction` of each of q queries, (q, D), and the norms (q,), to the same bits. The tokens of
+        query i are those from bounds[i] to bounds[i + 1], as `count_each` returns them; without tokens, the norm is 0.
+        """
+        sums = np.zeros((len(bounds) - 1, self.shape[1]), np.float32)
+        starts = bounds.tolist()
+        with np.errstate(over="ignore", invalid="ignore"):  # a norm that is not finite says so
+            for first in range(0, len(sums), _CHUNK_QUERIES):
+                last = min(first + _CHUNK_QUERIES, len(sums))
+                part = slice(starts[first], starts[last])
+                rows = self.rows(ids[part]) * weights[part, None]
+                for query in range(first, last):  # `reduceat` takes several times as long
+                    own = rows[starts[query] - part.start : starts[query + 1] - part.start]
+                    np.add.reduce(own, axis=0, out=sums[query])
+            wide = sums.astype(np.float64)
+            norms = np.sqrt(np.einsum("qd,qd->q", wide, wide))
+            return (wide / np.where(norms > 0, norms, 1.0)[:, None]).astype(np.float32), norms
+
+
+def count_each(ids: Int32Array, lengths: Int64Array) -> tuple[Int64Array, Int32Array, Int64Array]:
+    """Return bounds (q + 1,), the distinct token ids (t,) and their counts (t,) of q queries, whose ids stand one query
+    after the other in `ids` (n,), `lengths` (q,) of each. Those of query i, ascending, stand from bounds[i] to
+    bounds[i + 1]."""
+    size = int(ids.max()) + 1 if ids.size else 1
+    queries = np.repeat(np.arange(len(lengths), dtype=np.int64), lengths)
+    distinct, counts = np.unique(queries * size + ids, return_counts=True)
+    bounds = np.searchsorted(distinct, np.arange(len(lengths) + 1, dtype=np.int64) * size)
+    return bounds, (distinct % size).astype(np.int32), counts
 
 
 def _check_values(path: Path, values: Float32Array, dtype: TableDtype, start: int) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 __all__ = ["REMOVED", "UNINSTALLED", "main", "used_bytes"]
 
 # tokenizers asks for huggingface-hub to download tokenizers, which the service doesn't do; the others come with it.
-# opensearch-py asks for gRPC and its messages, which it doesn't use for HTTP. pyserini, pip, setuptools and pybind11
+# opensearch-py asks for gRPC and its messages, which it doesn't use for HTTP. pyserini, pip and setuptools
 # have done their work.
 UNINSTALLED = (
     "huggingface-hub",
@@ -28,7 +28,6 @@ UNINSTALLED = (
     "grpcio",
     "opensearch-protobufs",
     "pip",
-    "pybind11",
     "pyserini",
     "setuptools",
 )
@@ -47,7 +46,6 @@ REMOVED = {
     ),
     "tests and type stubs": ("**/tests/", "**/testing/tests/", "**/*.pyi"),
     "sources, the demo bundle and the load test": (
-        "lightretriever/artifacts/kernels/cpp/",
         "lightretriever/demo/",
         "lightretriever/loadtest/",
     ),

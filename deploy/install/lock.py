@@ -3,7 +3,7 @@
     python deploy/install/lock.py
 
 `deploy/requirements/runtime.txt` pins what `lightretriever serve` needs; `tracing.txt`, `cluster.txt`, `import.txt`,
-`pipeline.txt`, `loadtest.txt`, `wheel.txt`, `dev.txt`, `ray.txt` and `sides.txt` pin what the extra of that name adds
+`pipeline.txt`, `loadtest.txt`, `dev.txt`, `ray.txt` and `sides.txt` pin what the extra of that name adds
 to the lists that `deploy/install/install` takes with it (`LISTS`). `client.txt`, `mcp.txt` and `docs.txt` each stand
 alone: they pin all that calling the service, giving it to language models, and building the documentation need, on a
 machine that has nothing else. All come from one resolution, so they never contradict each other. pip resolves without
@@ -35,7 +35,6 @@ LISTS = {
     "import": ("runtime",),
     "pipeline": ("runtime", "tracing"),
     "loadtest": ("runtime", "tracing"),
-    "wheel": ("runtime",),
     "dev": ("runtime", "tracing", "cluster", "pipeline", "loadtest"),
     "ray": ("runtime", "tracing", "pipeline"),
     "sides": ("runtime", "tracing", "cluster", "pipeline", "loadtest", "dev"),
@@ -46,7 +45,7 @@ LISTS = {
 CLIENT = ("pydantic", "rich", "typer")
 
 # Build this project and, from its source archive, pyserini.
-BUILD = ("pybind11", "setuptools")
+BUILD = ("setuptools",)
 
 # The service uses only pyserini's Lucene jar, so the lists leave out what pyserini itself requires. It also asks for
 # Python 3.12, which the jar does not need: install with --no-deps and --ignore-requires-python.

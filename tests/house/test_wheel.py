@@ -1,7 +1,6 @@
 """The distribution: one name, every file of its packages, and it works where there is no checkout."""
 
 import os
-import re
 import subprocess
 import sys
 import venv
@@ -43,7 +42,7 @@ def test_every_file_of_the_packages_is_in_it(members: dict[str, bytes]) -> None:
 
 
 def test_it_says_on_which_systems_it_runs(wheel: Path) -> None:
-    assert re.search(r"-manylinux_2_\d+_\w+\.whl$", wheel.name)
+    assert wheel.name.endswith("-py3-none-any.whl")
 
 
 def test_its_jar_has_every_language_and_writes_and_searches(installed: Path, tmp_path: Path) -> None:
