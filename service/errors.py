@@ -33,12 +33,10 @@ __all__ = [
     "NoTokensError",
     "NotReadyError",
     "OverloadedError",
-    "RateLimitedError",
     "RouteNotFoundError",
     "SearchFailedError",
     "ServiceError",
     "SettingsError",
-    "TooCostlyError",
     "UnauthorizedError",
     "VersionConflictError",
     "WriteFailedError",
@@ -166,10 +164,6 @@ class InvalidRequestError(ServiceError, kind="invalid_request", status=422, titl
     """A field is missing, unknown, malformed or out of range."""
 
 
-class TooCostlyError(ServiceError, kind="too_costly", status=422, title="The request asks for too much at once"):
-    """The request costs more than `max_cost`."""
-
-
 class NoTokensError(ServiceError, kind="query_without_tokens", status=422, title="The query has no tokens"):
     """The tokenizer finds no token in the query."""
 
@@ -180,14 +174,6 @@ class NoDirectionError(ServiceError, kind="query_without_direction", status=422,
 
 UNSEARCHABLE: Final = (NoTokensError, NoDirectionError)
 """The errors of `QueryEncoder.encode` for a text that nothing can be searched by: one without terms or direction."""
-
-
-class RateLimitedError(ServiceError, kind="rate_limited", status=429, title="Too many requests"):
-    """The caller exceeded its rate limit."""
-
-    def __init__(self, detail: str, errors: Sequence[FieldError] = (), *, retry_after_s: int = 1) -> None:
-        super().__init__(detail, errors)
-        self.headers = {"retry-after": str(retry_after_s)}
 
 
 class SearchFailedError(ServiceError, kind="search_failed", status=500, title="The search failed"):

@@ -88,13 +88,7 @@ class Settings(BaseSettings):
         default=128,
         ge=0,
         le=1_000_000,
-        description="Requests that may wait; more are refused at once. A small batch counts as its searches.",
-    )
-    max_cost: int = Field(
-        default=200,
-        ge=10,
-        le=1_000_000,
-        description="Highest cost of a request, in usual searches, and of all heavy requests that run and wait.",
+        description="Requests that may wait; more are refused at once.",
     )
     warm_up_queries: int = Field(
         default=2000,
@@ -132,16 +126,6 @@ class Settings(BaseSettings):
     api_keys_file: Path | None = Field(
         default=None,
         description="YAML or JSON file of API keys. Without it, searching is open to all, and admin routes are off.",
-    )
-    rate_limit_per_s: float = Field(
-        default=0.0,
-        ge=0,
-        le=1_000_000,
-        description="Requests a second of one API key, or of one address without keys. A request counts as its cost, "
-        "in usual searches. 0: any number.",
-    )
-    rate_limit_burst: int = Field(
-        default=20, ge=1, le=1_000_000, description="Requests allowed in a burst before `rate_limit_per_s` applies."
     )
     trusted_proxies: Annotated[str, AfterValidator(_checked_networks)] = Field(
         default="127.0.0.1",

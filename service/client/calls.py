@@ -10,7 +10,7 @@ from urllib.parse import quote
 from pydantic import BaseModel, ValidationError
 
 from lightretriever.service.client.errors import AnswerError, ClientError, document_place
-from lightretriever.service.errors import BodyTooLargeError, DeadlineError, TooCostlyError
+from lightretriever.service.errors import BodyTooLargeError, DeadlineError
 from lightretriever.service.schemas import (
     BatchRequest,
     BatchResponse,
@@ -283,7 +283,7 @@ class BatchSize:
     def halve(self, items: Sequence[object], call: Call[Any], error: AnswerError) -> None:
         """Halve the size after a call with these items failed. Raises the error if its size was not the cause, if it
         has one item alone, or if it was too late and may not be repeated."""
-        too_much = {BodyTooLargeError.kind, TooCostlyError.kind} | (set() if call.once else {DeadlineError.kind})
+        too_much = {BodyTooLargeError.kind} | (set() if call.once else {DeadlineError.kind})
         if error.kind not in too_much or len(items) == 1:
             raise error
         self._most = min(self._most, -(-len(items) // 2))

@@ -9,15 +9,12 @@ from starlette.convertors import StringConvertor, register_url_convertor
 from lightretriever.artifacts.errors import UnencodedError
 from lightretriever.service.errors import FieldError, InvalidRequestError, shortened
 from lightretriever.service.http.handling import (
+    admitted,
     answered,
     begin,
-    charge,
     clock_of,
     enter,
-    holder_of,
     in_thread,
-    state_of,
-    tell_legs,
 )
 from lightretriever.service.http.json import JSON_LINES, json_response, parse_document, parse_documents
 from lightretriever.service.http.openapi import DELETE_ERRORS, DOCUMENT_ERRORS, PUT_ERRORS, describe
@@ -105,8 +102,7 @@ async def put(request: Request) -> Response:
         asked = parse_document(body, DocumentWrite)
         return DocumentPut.read(engine, _id(request), asked, clock, version=version, wait=wait)
 
-    with state_of(request).admission.enter(), holder_of(request).lease() as engine:
-        tell_legs(request, engine)
+    async with admitted(request) as engine:
         put = await in_thread(engine, clock, lambda: read(engine))
         try:
             written = await in_thread(engine, clock, put.write, extra_s)
@@ -144,7 +140,6 @@ async def change(request: Request) -> Response:
 
     def work(engine: SearchEngine) -> Response:
         lines = parse_documents(body, DocumentLine)
-        charge(request, -(-len(lines) // engine.settings.max_batch))
         return json_response(change_documents(engine, lines, clock_of(request), wait=wait))
 
     return await answered(request, work, extra_s=REFRESH_S if wait else 0.0)

@@ -35,8 +35,8 @@ __all__ = [
     "fitted",
 ]
 
-# With API keys or a rate limit.
-GATE_ERRORS: Final = (errors.UnauthorizedError, errors.ForbiddenError, errors.RateLimitedError)
+# With API keys.
+GATE_ERRORS: Final = (errors.UnauthorizedError, errors.ForbiddenError)
 ENCODE_ERRORS: Final = (
     *GATE_ERRORS,
     errors.InvalidJsonError,
@@ -44,7 +44,6 @@ ENCODE_ERRORS: Final = (
     errors.BodyTooLargeError,
     errors.MediaTypeError,
     errors.InvalidRequestError,
-    errors.TooCostlyError,
     errors.NoTokensError,
     errors.NoDirectionError,
     errors.OverloadedError,

@@ -14,22 +14,22 @@ from fastapi.routing import APIRoute
 from starlette.routing import Route
 
 from lightretriever.service.http import documents
-from lightretriever.service.http.cost import LIGHT, cost_of_batch, cost_of_embeddings, cost_of_encode, cost_of_search
 from lightretriever.service.http.handling import (
     COLLECTION,
+    admitted,
+    answered,
     begin,
-    charge,
     clock_of,
     engine_of,
     enter,
     holder_of,
     in_thread,
+    search_answered,
     state_of,
-    tell_legs,
-    weighed,
 )
 from lightretriever.service.http.info import bundle_facts, info_of, list_collections, models_of
 from lightretriever.service.http.json import ADDRESS_FIELDS, json_response, parse, parse_address, parse_batch
+from lightretriever.service.http.lanes import MAX_LIGHT_BYTES
 from lightretriever.service.http.openapi import (
     ADDRESS_ERRORS,
     ADMIN_ERRORS,
@@ -57,7 +57,6 @@ from lightretriever.service.schemas import (
     Status,
 )
 from lightretriever.service.search.engine import SearchEngine
-from lightretriever.service.search.parts import HEAVY, REQUESTS
 
 __all__ = ["router", "served"]
 
@@ -74,7 +73,8 @@ _DOCS: Final = Page.read(Path(__file__).parents[1] / "static" / "docs.html")
 async def search(request: Request) -> Response:
     """Find documents for one query. The two legs run in parallel where that pays, under one deadline."""
     body = await begin(request)
-    return await _search(request, lambda: parse(body, SearchRequest))
+    small = len(body) <= MAX_LIGHT_BYTES
+    return await search_answered(request, lambda: parse(body, SearchRequest), small=small)
 
 
 @router.get(
@@ -87,7 +87,7 @@ async def search(request: Request) -> Response:
 async def search_by_address(request: Request) -> Response:
     """Find documents for the text `q`. `POST /search` takes the other fields of a search."""
     enter(request, "search")
-    return await _search(request, lambda: parse_address(request.query_params))
+    return await search_answered(request, lambda: parse_address(request.query_params))
 
 
 @router.post(
@@ -97,29 +97,21 @@ async def search_by_address(request: Request) -> Response:
 )
 async def search_batch(request: Request) -> Response:
     """Find documents for several queries. The batch is answered as a whole: an error of one search fails all."""
-    body, clock, admission = await begin(request), clock_of(request), state_of(request).admission
-    with admission.enter(), holder_of(request).lease() as engine:
-        tell_legs(request, engine)
+    body, clock = await begin(request), clock_of(request)
+    async with admitted(request) as engine:
 
-        def read() -> tuple[int, list[Callable[[], Plain]]]:
-            asked = parse_batch(body, engine.settings.max_batch).searches
-            return cost_of_batch(asked, engine.settings), engine.batch(asked, clock)
+        def read() -> list[Callable[[], Plain]]:
+            return engine.batch(parse_batch(body, engine.settings.max_batch).searches, clock)
 
-        # Not in the engine's threads: while these are busy, a batch for which there is no room is refused at once.
-        cost, searches = await asyncio.to_thread(read)
-        request.scope["state"]["about"]["cost"] = cost
-        heavy = cost > LIGHT
-        with admission.enter_heavy(cost) if heavy else admission.enter(cost, inside=1):
-            charge(request, cost)
-            lane = HEAVY if heavy else REQUESTS
-            tasks = [asyncio.ensure_future(in_thread(engine, clock, answer, lane=lane)) for answer in searches]
-            try:
-                results = [await task for task in tasks]
-            finally:
-                for task in tasks:
-                    task.cancel()
-            # Not in the engine's threads either: it has waited for them once.
-            return await asyncio.to_thread(json_response, {"results": results})
+        searches = await in_thread(engine, clock, read)
+        tasks = [asyncio.ensure_future(in_thread(engine, clock, answer)) for answer in searches]
+        try:
+            results = [await task for task in tasks]
+        finally:
+            for task in tasks:
+                task.cancel()
+        # Not in the engine's threads: it has waited for them.
+        return await asyncio.to_thread(json_response, {"results": results})
 
 
 @router.post(
@@ -128,11 +120,8 @@ async def search_batch(request: Request) -> Response:
 async def encode(request: Request) -> Response:
     """Encode a text as a query: its dense vector, and its tokens with their counts and weights."""
     body = await begin(request)
-    return await weighed(
-        request,
-        lambda: parse(body, EncodeRequest),
-        cost_of_encode,
-        lambda engine, asked: json_response(engine.encode(asked, clock_of(request))),
+    return await answered(
+        request, lambda engine: json_response(engine.encode(parse(body, EncodeRequest), clock_of(request)))
     )
 
 
@@ -142,13 +131,10 @@ async def encode(request: Request) -> Response:
     tags=["search"],
 )
 async def embeddings(request: Request) -> Response:
-    """Encode texts as queries, for clients of OpenAI's API. A large request costs as much as several searches."""
-    body, settings = await begin(request), state_of(request).settings
-    return await weighed(
-        request,
-        lambda: parse(body, EmbeddingsRequest),
-        lambda asked: cost_of_embeddings(asked, settings),
-        lambda engine, asked: json_response(engine.embeddings(asked, clock_of(request))),
+    """Encode texts as queries, for clients of OpenAI's API."""
+    body = await begin(request)
+    return await answered(
+        request, lambda engine: json_response(engine.embeddings(parse(body, EmbeddingsRequest), clock_of(request)))
     )
 
 
@@ -246,13 +232,3 @@ def served() -> list[Route]:
     """Give the routes for Starlette."""
     described = (route for route in router.routes if isinstance(route, APIRoute))
     return [Route(route.path, route.endpoint, methods=list(route.methods or ())) for route in described]
-
-
-async def _search(request: Request, read: Callable[[], SearchRequest]) -> Response:
-    settings = state_of(request).settings
-    return await weighed(
-        request,
-        read,
-        lambda asked: cost_of_search(asked, settings),
-        lambda engine, asked: json_response(engine.answer(asked, clock_of(request))),
-    )

@@ -7,6 +7,7 @@ from lightretriever.service.collections.swap import EngineHolder
 from lightretriever.service.execution.watching import WatchedFile
 from lightretriever.service.http.access import Access
 from lightretriever.service.http.admission import Admission
+from lightretriever.service.http.lanes import Recent
 from lightretriever.service.settings import Settings
 
 if TYPE_CHECKING:
@@ -24,10 +25,16 @@ class AppState:
         """SettingsError if the file of API keys can't be used."""
         self.settings = settings
         self.access = Access(settings)
-        self.admission = Admission(settings.threads(), settings.max_waiting, settings.max_cost)
+        self.admission = Admission(settings.threads(), settings.max_waiting)
         self.tracing = tracing
         self.watched: list[WatchedFile[Any]] = [] if self.access.keys is None else [self.access.keys]
         """Files that are read again when they change, beside the rules of collections."""
+
+        self._recent: dict[str, Recent] = {}
+
+    def recent(self, collection: str) -> Recent:
+        """Return how long the light searches of a collection took lately."""
+        return self._recent.setdefault(collection, Recent())
 
     @property
     def holder(self) -> EngineHolder:

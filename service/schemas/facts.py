@@ -103,7 +103,6 @@ class Limits(Model):
     max_batch_hits: int = Field(description="Most hits of a batch: the sum of its `k`.")
     max_explained: int = Field(description="Most `k` times different tokens and terms of a request with `explain`.")
     max_body_bytes: int
-    max_cost: int = Field(description="Most that a request may cost, in usual searches.")
 
 
 class MatchLimits(Model):

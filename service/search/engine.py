@@ -40,7 +40,7 @@ from lightretriever.service.schemas import (
 )
 from lightretriever.service.search.encoder import ENCODE_DOCUMENT, require_terms
 from lightretriever.service.search.explain import list_terms_of, list_tokens
-from lightretriever.service.search.parts import HEAVY, REQUESTS, Parts
+from lightretriever.service.search.parts import REQUESTS, Parts
 from lightretriever.service.search.pipeline import Search
 from lightretriever.service.search.ranking import RERANK
 from lightretriever.service.search.request import Plan, RequestReader
@@ -56,7 +56,7 @@ _EXAMPLES: Final = 3
 _PROBES: Final = 500  # different searches to warm up with
 _WARM_UP_DEADLINE_MS: Final = 5_000.0
 _LATE: Final = 3
-_NOT_NEEDED: Final = (HEAVY, RERANK, ENCODE_DOCUMENT)  # lanes that searches can do without
+_NOT_NEEDED: Final = (RERANK, ENCODE_DOCUMENT)  # lanes that searches can do without
 T = TypeVar("T")
 
 
@@ -152,15 +152,6 @@ class SearchEngine:
         """Answer one search with plain dictionaries that have the keys of `SearchResponse`."""
         self._require_open()
         return self._answer(self._reader.read_search(request), clock or StageClock())
-
-    def check(self, request: SearchRequest | EncodeRequest | EmbeddingsRequest) -> None:
-        """Raise InvalidRequestError unless the bundle can answer a request."""
-        if isinstance(request, SearchRequest):
-            self._reader.read_search(request)
-        elif isinstance(request, EncodeRequest):
-            self._reader.check_encode(request)
-        else:
-            self._reader.check_embeddings(request, self.bundle.manifest.dimension)
 
     def search_batch(self, requests: Sequence[SearchRequest], clock: StageClock | None = None) -> list[SearchResponse]:
         """Answer several searches, in their order. An error of one search, which it names, fails the whole batch."""

@@ -17,14 +17,10 @@ from lightretriever.service.search.ranking import RERANK, Reranker
 from lightretriever.service.search.rules import RulesFile
 from lightretriever.service.settings import Settings
 
-__all__ = ["HEAVY", "REQUESTS", "Parts"]
+__all__ = ["REQUESTS", "Parts"]
 
 REQUESTS: Final = "requests"
-"""The lane for whole requests, but for those of `HEAVY`. The others are for calls that can't be interrupted, or that
-wait."""
-
-HEAVY: Final = "heavy"
-"""The lane for whole requests that cost so much that others would wait for them; it has half as many threads."""
+"""The lane for whole requests. The others are for calls that can't be interrupted, or that wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +46,6 @@ class Parts:
         reranker, patience_s = Reranker.of(settings), settings.deadline_ms / 1e3
         lanes = [REQUESTS, *([] if reranker is None else [RERANK])]
         executor = Executor(lanes, settings.threads(), patience_s=patience_s)
-        executor.add(HEAVY, max(1, settings.threads() // 2), patience_s=patience_s)
         with ThreadPoolExecutor(1) as thread:  # reads the vocabulary while the indexes open
             encoder = thread.submit(_encoder, bundle)
             backends = _backends(bundle, settings, executor, hashed=hashed)

@@ -45,14 +45,12 @@ def automatic_workers(
     """Give the number of processes to serve with, and the reason for less than one for each processor, if there is one.
 
     One for each of the `granted` processors, None: those that the system and the cgroup grant; at most 4, and one for
-    each 512 MiB of `memory`, in bytes. One process alone where a limit, a model or written documents are each process's
+    each 512 MiB of `memory`, in bytes. One process alone where a model or written documents are each process's
     own, and where no folder takes the metrics that processes share.
     """
     wanted = min(_MOST_WORKERS, processors() if granted is None else granted)
     if wanted == 1:
         return 1, None
-    if settings.rate_limit_per_s:
-        return 1, "rate_limit_per_s holds for each process"
     if settings.recipe is not None:
         return 1, "each process would load the model of the recipe"
     if settings.live is not None:

@@ -1,7 +1,6 @@
 """The real service in bad times: too much to do, a limit on the rate, killed and started again."""
 
 import threading
-from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -10,7 +9,7 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.client import AnswerError, Retries, SearchClient, UnreachableError
 from lightretriever.service.http.app import create_app
 from tests.client.both import Maker
-from tests.service.live import live, live_bundles, warm
+from tests.service.live import live, warm
 from tests.service.process import Server
 from tests.service.test_overload import SETTINGS, WAITING, WORKING
 from tests.support.legs import GatedLeg
@@ -46,17 +45,6 @@ def test_an_overloaded_service_is_asked_again_until_it_answers(
                 assert client.ready()
             gate.set()
             assert [future.result() for future in asked] == [10] * callers
-
-
-def test_a_limit_on_the_rate_is_kept_to(make: Maker, tiny_bundle: Bundle) -> None:
-    limited = live_bundles(tiny_bundle.path, rate_limit_per_s=2, rate_limit_burst=1)
-    with limited as url, make(url, timeout_s=120, retries=PATIENT) as client:
-        answers = list(client.search_many(["music"] * 6, batch_size=2, concurrency=3))
-        assert len(answers) == 6
-        hasty = make(url, retries=Retries(attempts=1))
-        with hasty, pytest.raises(AnswerError) as error:
-            deque(map(hasty.search, ["music"] * 100))
-        assert (error.value.status, error.value.kind) == (429, "rate_limited")
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ QUICK = Retries(first_wait_s=0.01, longest_wait_s=0.05)
 
 
 @pytest.mark.parametrize(
-    ("status", "kind", "seconds"), [(503, "overloaded", 1), (503, "not_ready", 0), (429, "rate_limited", 0)]
+    ("status", "kind", "seconds"), [(503, "overloaded", 1), (503, "not_ready", 0), (429, "limited", 0)]
 )
 def test_retry_after_is_waited_for(make: Maker, status: int, kind: str, seconds: int) -> None:
     with Scripted(problem(status, kind, retry_after=str(seconds)), answer()) as server, make(server.url) as client:

@@ -16,7 +16,6 @@ from lightretriever.artifacts.errors import BundleError, DiskError, JournalError
 from lightretriever.artifacts.live.documents import read_fields, read_impacts, read_vector
 from lightretriever.artifacts.live.journal import Journal, Record
 from lightretriever.service.errors import ServiceError, SettingsError
-from lightretriever.service.http.cost import cost_of_batch, cost_of_encode, cost_of_search
 from lightretriever.service.http.json import parse, parse_batch, parse_documents, problem_response
 from lightretriever.service.schemas import BatchRequest, DocumentLine, EncodeRequest, Mode, SearchRequest, Weights
 from lightretriever.service.search.request import RequestReader
@@ -63,16 +62,11 @@ def _read(data: bytes, model: type[Any]) -> Any:
 
 def _check(request: Any) -> None:
     if isinstance(request, SearchRequest):
-        cost = cost_of_search(request, _SETTINGS)
         _READER.read_search(request)
     elif isinstance(request, BatchRequest):
-        cost = cost_of_batch(request.searches, _SETTINGS)
         _READER.read_batch(request.searches)
     else:
-        cost = cost_of_encode(request)
         _READER.check_encode(request)
-    if cost < 1:
-        raise FindingError("a request costs nothing")
 
 
 def _check_problem(error: ServiceError) -> None:

@@ -49,7 +49,7 @@ def joined(answers: Sequence[bytes]) -> list[bytes]:
 
 def test_the_same_answers_one_by_one_and_all_at_once(full: bool, figure: Figure, place: Place) -> None:
     bodies, asks = requests(place, 2000 if full else 100)
-    with place.served(deadline_ms=60_000, max_waiting=CLIENTS * BATCH, max_cost=100_000) as (_, url):
+    with place.served(deadline_ms=60_000, max_waiting=CLIENTS * BATCH) as (_, url):
         serial = bodies_of(url, asks, 1)
         assert len(set(serial)) > len(serial) / 2
         rounds = 10 if full else 1

@@ -134,27 +134,28 @@ def test_a_closed_index_under_everything(engine: SearchEngine) -> None:
 
 
 def test_a_leg_that_hangs_in_java(hasty: SearchEngine) -> None:
+    """In a thread: a light search would stop the event loop with it."""
     with live(create_app(hasty)) as url:
-        before = search(url)
+        before = search(url, snippets={})
         healthy = hasty.parts.backends.legs["sparse"]
         hasty.parts.backends.legs["sparse"] = hanging = Hanging(hasty.bundle.sparse())
         try:
-            assert problem(search(url)) == (504, "deadline_exceeded")
+            assert problem(search(url, snippets={})) == (504, "deadline_exceeded")
             assert search(url, mode="dense").json()["degraded"] == []
             while not hasty.parts.executor.lanes["requests"].stuck:
-                assert search(url).status_code in (503, 504)
+                assert search(url, snippets={}).status_code in (503, 504)
             unready = httpx2.get(f"{url}/readyz", timeout=90)
             assert problem(unready) == (503, "not_ready")
             assert "requests" in unready.json()["detail"]
             # No time is lost any more with what can't be answered.
-            assert problem(search(url)) == (503, "not_ready")
+            assert problem(search(url, snippets={})) == (503, "not_ready")
             assert status(url, "livez") == 200
         finally:
             hasty.parts.backends.legs["sparse"] = healthy
             hanging.release()
         wait_until(lambda: not hasty.parts.executor.lanes["requests"].stuck)
         assert status(url, "readyz") == 200
-        while (after := search(url)).json()["degraded"]:  # on a busy machine, once more
+        while (after := search(url, snippets={})).json()["degraded"]:  # on a busy machine, once more
             sleep(0.01)
         assert bare(after.content) == bare(before.content)
 

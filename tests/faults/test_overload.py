@@ -4,10 +4,8 @@ import asyncio
 import os
 import signal
 import socket
-from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from threading import Event, Thread
 from time import monotonic
 
@@ -17,14 +15,12 @@ import pytest
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.collections.collections import Collections
 from lightretriever.service.collections.swap import EngineHolder
-from lightretriever.service.http.api_keys import new_key
 from lightretriever.service.serving.server import serve
 from lightretriever.service.settings import Settings
 from tests.faults.conftest import Figure
 from tests.faults.mix import searches
 from tests.faults.traffic import Answer, Ask, ask, clients, constant_rate, elsewhere
 from tests.service.place import Place
-from tests.support.keys import keys_file
 
 pytestmark = pytest.mark.slow
 
@@ -83,29 +79,6 @@ def test_five_times_the_capacity(full: bool, figure: Figure, place: Place) -> No
 
 def p99(answers: Sequence[Answer]) -> float:
     return float(np.percentile([answer.ended - answer.sent for answer in answers], 99))
-
-
-def test_a_greedy_caller_takes_nothing_from_a_modest_one(full: bool, place: Place, tmp_path: Path) -> None:
-    """Each within the limit or not: 429 is for the one who asks too often, and comes with the time to wait."""
-    keys = {name: new_key(name, ["search"]) for name in ("greedy", "modest")}
-    file = keys_file(tmp_path / "two.json", *(entry for _, entry in keys.values()))
-    asked = {name: [ask("POST", "/search", body, key=key) for body in searches(20)] for name, (key, _) in keys.items()}
-    per_s, burst, seconds = 10, 5, 30 if full else 4
-    with (
-        place.served(deadline_ms=60_000, rate_limit_per_s=per_s, rate_limit_burst=burst, api_keys_file=file) as (
-            _,
-            url,
-        ),
-        elsewhere(constant_rate, url, asked["greedy"], 5 * per_s, seconds) as greedy,
-        elsewhere(constant_rate, url, asked["modest"], per_s / 5, seconds) as modest,
-    ):
-        found = {"greedy": greedy.result(), "modest": modest.result()}
-    assert Counter(one.status for one in found["modest"]) == {200: round(per_s / 5 * seconds)}
-    statuses = Counter(one.status for one in found["greedy"])
-    assert set(statuses) == {200, 429}
-    assert burst <= statuses[200] <= burst + per_s * max(one.ended for one in found["greedy"]) + 1
-    refused = {(one.kind, one.retry_after) for one in found["greedy"] if one.status == 429}
-    assert refused == {("rate_limited", "1")}
 
 
 def test_new_connections_are_taken_many_at_a_time(tiny_bundle: Bundle) -> None:

@@ -49,7 +49,7 @@ def test_gauges_tell_the_state_and_requests_and_errors_count(fresh_client: TestC
     assert before["ready",] == 1
     assert before["requests_in_flight",] == 1
     assert before["documents",] == 120
-    assert {key[1] for key in before if key[0] == "abandoned_calls"} == {"requests", "heavy", "dense"}
+    assert {key[1] for key in before if key[0] == "abandoned_calls"} == {"requests", "dense"}
     (labels,) = (key[1:] for key in before if key[0] == "bundle_info")
     assert tiny_bundle.manifest.digest in labels
     assert before["process_open_fds",] > 0

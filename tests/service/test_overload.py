@@ -1,5 +1,6 @@
 """More requests than there is room for, on a real server: refused at once and cleanly, and over when it is over."""
 
+import asyncio
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -9,9 +10,12 @@ import httpx2
 import pytest
 
 from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.service.collections.collections import Collections
+from lightretriever.service.collections.swap import EngineHolder
 from lightretriever.service.errors import OverloadedError
 from lightretriever.service.http.admission import Admission
 from lightretriever.service.http.app import create_app
+from lightretriever.service.http.lanes import LIGHT_S
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 from tests.service.live import live, warm
@@ -110,57 +114,29 @@ def test_accepted_requests_keep_their_deadline_when_both_legs_hang(tiny_bundle: 
 
 
 def test_the_count_goes_down_whatever_happens() -> None:
-    admission = Admission(1, 1, 10)
+    admission = Admission(1, 1)
     with admission.enter():
         with pytest.raises(ZeroDivisionError), admission.enter():
             raise ZeroDivisionError
         with admission.enter(), pytest.raises(OverloadedError), admission.enter():
             pass
-    with admission.enter(), admission.enter():
-        pass
+    with admission.enter(), admission.enter(), raises(OverloadedError, naming="max_waiting"):
+        admission.check()
+    assert admission.admitted == 0
 
 
-def test_a_request_has_as_many_places_as_it_costs() -> None:
-    admission = Admission(2, 8, 10)
-    with admission.enter(), admission.enter(6, inside=1):
-        with admission.enter(), raises(OverloadedError, naming="max_waiting"), admission.enter(5, inside=1):
-            pass
-        with (
-            admission.enter(),
-            admission.enter(4, inside=1),
-            raises(OverloadedError, naming="max_waiting"),
-            admission.enter(),
-        ):
-            pass
-    # One that costs more has all places of those that wait: it can be answered beside some that are worked on.
-    with admission.enter(), admission.enter(), admission.enter(1_000, inside=1):
-        assert admission.taken == 9
-        with raises(OverloadedError, naming="max_waiting"), admission.enter(1_000, inside=1):
-            pass
-    nobody_waits = Admission(2, 0, 10)
-    with nobody_waits.enter(), nobody_waits.enter(1_000, inside=1):
-        nobody_waits.check()
-    assert admission.taken == 0
+def test_of_those_that_come_in_one_turn_as_many_are_answered_as_may_wait(narrow: SearchEngine) -> None:
+    """Light searches are answered in the event loop, where one that is answered keeps the others from coming."""
 
+    async def turn() -> list[int]:
+        transport = httpx2.ASGITransport(app)
+        async with httpx2.AsyncClient(transport=transport, base_url="http://test") as client:
+            asked = [client.post("/search", json={"query": "music"}) for _ in range(CLIENTS)]
+            return [answer.status_code for answer in await asyncio.gather(*asked)]
 
-def test_a_batch_counts_as_its_searches(narrow: SearchEngine, gate: threading.Event) -> None:
-    """Of five places a batch of four has the three of those that wait; one that can't have its places is told."""
-    leg = narrow.parts.backends.legs["dense"] = GatedLeg(narrow.parts.backends.legs["dense"], gate)
     app = create_app(narrow)
-    usual: dict[str, object] = {"query": "music"}
-    wide = usual | {"candidates": narrow.settings.candidates + 1}  # counts as two
-    with live(app) as url, ThreadPoolExecutor(CLIENTS) as pool:
-
-        def batch(*searches: dict[str, object]) -> httpx2.Response:
-            return httpx2.post(f"{url}/search/batch", json={"searches": searches}, timeout=90)
-
-        busy = pool.submit(batch, usual, wide, usual)
-        assert leg.entered.acquire(timeout=60)
-        assert app.state.admission.taken == 3
-        for refused in (batch(usual, usual, usual), batch(usual, wide)):
-            assert (refused.status_code, refused.json()["kind"]) == (503, "overloaded")
-            assert "counts as 3, and too few places are free" in refused.json()["detail"]
-        gate.set()
-        assert busy.result().status_code == 200
-        assert app.state.admission.taken == 0
-        assert batch(*[usual] * 9).status_code == 200  # all places, when nobody else is there
+    app.state.collections = Collections({"default": EngineHolder(narrow)})
+    app.state.recent("default").seconds = 0.0
+    assert Counter(asyncio.run(turn())) == {200: WORKING + WAITING, 503: CLIENTS - WORKING - WAITING}
+    assert 0 < app.state.recent("default").seconds < LIGHT_S
+    assert app.state.admission.admitted == 0

@@ -9,7 +9,7 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.http.app import create_app
 from lightretriever.service.settings import Settings
 from tests.service.browsing import page_of, search_for
-from tests.service.live import live, live_bundles, warm
+from tests.service.live import live, warm
 from tests.service.process import Server
 from tests.support.legs import FailingLeg
 
@@ -43,15 +43,6 @@ def test_a_lost_connection_and_another_try(page: Page) -> None:
     again(page).click()
     expect(page.locator("li.hit")).to_have_count(10)
     expect(again(page)).to_be_hidden()
-
-
-def test_too_many_requests(browser: Browser, tiny_path: Path) -> None:
-    with live_bundles(tiny_path, rate_limit_per_s=0.001, rate_limit_burst=1) as url, page_of(browser, url) as page:
-        search_for(page, "music")
-        page.get_by_role("searchbox").fill("player")
-        expect(status(page)).to_contain_text("0.001 requests a second are allowed, and 1 at once. Try again in")
-        expect(again(page)).to_be_visible()
-        expect(page.locator("li.hit")).to_have_count(0)
 
 
 def test_a_busy_service_and_another_try(browser: Browser, tiny_bundle: Bundle) -> None:

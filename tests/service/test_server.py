@@ -51,9 +51,7 @@ def in_flight(url: str) -> int:
 def test_requests_in_flight_are_answered_before_it_stops(tiny_path: Path) -> None:
     batch = {"searches": [{"query": f"play music {number}", "k": 50} for number in range(64)]}
     answers: list[httpx2.Response] = []
-    with Server(
-        tiny_path, environment={"LIGHTRETRIEVER_MAX_COST": "1000", "LIGHTRETRIEVER_MAX_WAITING": "1000"}
-    ) as server:
+    with Server(tiny_path, environment={"LIGHTRETRIEVER_MAX_WAITING": "1000"}) as server:
         url = server.url
         threads = [
             threading.Thread(target=lambda: answers.append(httpx2.post(f"{url}/search/batch", json=batch, timeout=60)))

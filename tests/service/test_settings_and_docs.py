@@ -18,7 +18,6 @@ DOCUMENTATION = (Path(__file__).parents[2] / "docs" / "service.md").read_text("u
 UNITS = {
     "keep_alive_s",
     "encode_timeout_s",
-    "rate_limit_per_s",
     "watch_s",
     "write_timeout_s",
     "warm_up_s",
@@ -93,7 +92,6 @@ def test_an_empty_variable_is_to_be_unset(name: str, value: str, monkeypatch: py
         ("log_level: loud", ["'log_level'", "'loud'"]),
         ("cors_origins: [example.org]", ["'cors_origins.0'", "'example.org'"]),
         ("cors_origins: https://example.org", ["'cors_origins'", "list"]),
-        ("rate_limit_per_s: -1", ["'rate_limit_per_s'", "greater than or equal to 0"]),
         ("trusted_proxies: 10.0.0.0/8x", ["'trusted_proxies'", "'10.0.0.0/8x'", "such as 10.0.0.0/8, or *"]),
         ("trusted_proxies: 127.0.0.1, 10.0.0.1/8", ["'trusted_proxies'", "host bits"]),
         ("- candidates", ["name: value", "list"]),

@@ -92,7 +92,6 @@ def test_two_workers_answer_count_together_and_stop(tiny_path: Path, tiny_bundle
             wait_until(lambda: samples(url)["requests_in_flight",] == 1)  # this one; the last may not be over quite yet
             assert {key[1]: value for key, value in found.items() if key[0] == "abandoned_calls"} == {
                 "dense": 0,
-                "heavy": 0,
                 "requests": 0,
             }
             (bundle,) = [key for key in found if key[0] == "bundle_info"]
@@ -244,7 +243,6 @@ def test_a_reload_reaches_a_worker_that_is_still_opening_the_version_before(plac
         (64, 8.0, {}, 4, None),
         (4, 1.7, {}, 3, "each needs 512 MiB of memory"),
         (4, 0.25, {}, 1, "each needs 512 MiB of memory"),
-        (4, 8.0, {"rate_limit_per_s": 5.0}, 1, "rate_limit_per_s holds for each process"),
         (4, 8.0, {"recipe": Path("recipe.yaml")}, 1, "each process would load the model of the recipe"),
         (4, 8.0, {"live": Path("live")}, 1, "each process keeps what was written in its own memory"),
     ],
