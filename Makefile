@@ -2,7 +2,6 @@
 PORT ?= 8080
 RESULTS ?= docs/results
 PYTHON_IN_VENV := .venv/bin/python
-BENCH = $(PYTHON_IN_VENV) -m research.servers
 # Two processes more than there are cores: many tests wait for a server.
 PROCESSES = $(shell cores=$$(nproc); echo $$((cores < 4 ? cores + 2 : 4)))
 PYTEST = .venv/bin/pytest --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder --durations 15 --durations-min 5
@@ -13,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help install demo wheel test lint format typecheck java pytest slow faults docs bench bench-cluster lock clean
+.PHONY: help install demo wheel test lint format typecheck java pytest slow faults docs bench lock clean
 
 help: ## This list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS='	' read -r name what; do printf '  make %-12s %s\n' "$$name" "$$what"; done
@@ -71,21 +70,11 @@ docs: ## Make a site of the documentation in build/docs
 	$(PYTHON_IN_VENV) -m sphinx --quiet --fail-on-warning --keep-going --jobs auto -c docs . build/docs
 	@echo "The site begins at build/docs/index.html"
 
-bench: ## Measure speed: BUNDLE=… QUERIES=… LAYOUT=… [MODEL=… ADAPTER=… OPTIONS=…], see docs/speed.md
-	$(if $(and $(BUNDLE),$(QUERIES),$(LAYOUT)),,$(error Give BUNDLE, QUERIES and LAYOUT, see docs/speed.md))
+bench: ## Compare the service with other systems under load: BUNDLE=… QUERIES=… OUTPUT=… [OPTIONS=…], see docs/lab/method.md
+	$(if $(and $(BUNDLE),$(QUERIES),$(OUTPUT)),,$(error Give BUNDLE, QUERIES and OUTPUT, see docs/lab/method.md))
 	@deploy/install/install pipeline
 	@deploy/install/install loadtest
-	$(PYTHON_IN_VENV) -m research.speed.stages $(BUNDLE) --queries $(QUERIES) --results $(RESULTS)/speed.json
-	$(PYTHON_IN_VENV) -m research.libraries $(BUNDLE) --queries $(QUERIES) --layout $(LAYOUT) --work runs/libraries --results $(RESULTS)/speed.json
-	$(BENCH) $(BUNDLE) --queries $(QUERIES) --output $(RESULTS) \
-		$(if $(MODEL),--model $(MODEL)) $(if $(ADAPTER),--adapter $(ADAPTER)) $(OPTIONS)
-
-bench-cluster: ## Measure the service on three OpenSearch nodes beside its own indexes: BUNDLE=… QUERIES=… OPENSEARCH_HOME=… [OPTIONS=…]
-	$(if $(and $(BUNDLE),$(QUERIES),$(OPENSEARCH_HOME)),,$(error Give BUNDLE, QUERIES and OPENSEARCH_HOME, see docs/lab/measuring.md))
-	@deploy/install/install dev
-	OPENSEARCH_HOME=$(OPENSEARCH_HOME) $(BENCH) $(BUNDLE) --queries $(QUERIES) --systems lightretriever,cluster \
-		--output $(RESULTS)/cluster --speed runs/cluster/speed.json $(OPTIONS)
-	$(PYTHON_IN_VENV) -m research.pages.results
+	$(PYTHON_IN_VENV) -m research.servers $(BUNDLE) --queries $(QUERIES) --output $(OUTPUT) $(OPTIONS)
 
 lock: ## Pin the newest versions that pyproject.toml allows, in deploy/requirements/
 	$(PYTHON_IN_VENV) deploy/install/lock.py

@@ -1,152 +1,103 @@
-"""A minimal HTTP/1.1 client: one request at a time on a kept-alive connection.
-
-Load generators built on a general client cost more per request than the service under load. Here a request is bytes
-prepared in advance, and its answer is a status and a body, passed to a function. No task is started for it.
-"""
+"""A kept-alive HTTP/1.1 connection that sends prepared bytes, which costs less than the service that is measured."""
 
 import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass
-from time import perf_counter
-from typing import Protocol, cast
+from typing import Self
 from urllib.parse import urlsplit
 
-import httptools
 import orjson
 
 from lightretriever.artifacts.errors import LightRetrieverError
 
-__all__ = ["Connection", "LoadError", "Owner", "Target", "Ticket", "search_requests"]
+__all__ = ["Connection", "LoadError", "Response", "address", "search_requests"]
+
+_MAX_HEAD = 1 << 16
 
 
 class LoadError(LightRetrieverError):
     """A load test can't be made as asked."""
 
 
-@dataclass(slots=True)
-class Ticket:
-    """One request: when it was due and when it was written to a connection, in `perf_counter` seconds."""
-
-    number: int
-    due: float
-    sent: float = 0.0
-    repeated: bool = False
-
-
-@dataclass(frozen=True)
-class Target:
-    """The address that requests go to: `http://HOST:PORT`, without a path."""
-
-    host: str
-    port: int
-
-    @classmethod
-    def of(cls, url: str) -> "Target":
-        """Parse an address. Raises LoadError for anything but http:// with a host and an optional port."""
-        try:
-            parts = urlsplit(url)
-            port = parts.port or 80
-        except ValueError as error:
-            raise LoadError(f"The address {url!r} can't be used: {error}.") from error
-        if parts.scheme != "http" or not parts.hostname:
-            raise LoadError(f"The address {url!r} can't be used.", remedy="Give one like http://127.0.0.1:8080.")
-        return cls(parts.hostname, port)
+def address(url: str) -> tuple[str, int]:
+    """Return host and port of `http://HOST:PORT`. Raise LoadError for anything else."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port or 80
+    except ValueError as error:
+        raise LoadError(f"The address {url!r} can't be used: {error}.") from error
+    if parts.scheme != "http" or not parts.hostname:
+        raise LoadError(f"The address {url!r} can't be used.", remedy="Give one like http://127.0.0.1:8080.")
+    return parts.hostname, port
 
 
 def search_requests(url: str, queries: Iterable[str], k: int = 10) -> list[bytes]:
-    """Make a `POST /search` with a JSON body for every query, for the service and the servers in `research.servers`.
-    Raises LoadError for a bad address."""
-    target = Target.of(url)
-    head = f"POST /search HTTP/1.1\r\nHost: {target.host}:{target.port}\r\nContent-Type: application/json\r\n"
+    """Return a `POST /search` with a JSON body for every query. Raise LoadError for a bad address."""
+    host, port = address(url)
+    head = f"POST /search HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Type: application/json\r\n"
     bodies = [orjson.dumps({"query": query, "k": k}) for query in queries]
     return [f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body for body in bodies]
 
 
-class Owner(Protocol):
-    """Receives the events of connections and requests."""
+@dataclass(frozen=True, slots=True)
+class Response:
+    """An answer; header names are in lower case."""
 
-    def idle(self, connection: "Connection") -> None:
-        """The connection is open and idle."""
-
-    def answered(self, ticket: Ticket, status: int, body: bytes) -> None:
-        """An answer is complete."""
-
-    def lost(self, connection: "Connection", ticket: Ticket | None) -> None:
-        """The connection is closed, with its waiting request, if any."""
+    status: int
+    headers: dict[bytes, bytes]
+    body: bytes
 
 
-class Connection(asyncio.Protocol):
-    """A connection that stays open until the server closes it."""
+class Connection:
+    """A connection for one request at a time. `answers` counts them; `idle_since` is for its owner."""
 
-    def __init__(self, owner: Owner) -> None:
-        self._owner = owner
-        self._transport: asyncio.Transport | None = None
-        self._parser = httptools.HttpResponseParser(self)
-        self._body: list[bytes] = []
-        self._complete = False
-        self._keep = True
-        self.ticket: Ticket | None = None
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
         self.answers = 0
+        self.idle_since = 0.0
+        self.is_open = True
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Report the connection as idle."""
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's are not declared as such
-        self._owner.idle(self)
+    @classmethod
+    async def open(cls, host: str, port: int) -> Self:
+        """Connect. Raise OSError."""
+        return cls(*await asyncio.open_connection(host, port, limit=_MAX_HEAD))
 
-    def send(self, ticket: Ticket, request: bytes) -> None:
-        """Write a request; the connection must be idle."""
-        if self._transport is None:
-            raise RuntimeError("the connection is not open")
-        self.ticket = ticket
-        ticket.sent = perf_counter()
-        self._transport.write(request)
+    async def send(self, request: bytes) -> Response:
+        """Send a request and return its answer. Raise OSError or EOFError if the connection breaks, ValueError if the
+        answer is not HTTP/1.1; the connection is closed then."""
+        answered = False
+        try:
+            self._writer.write(request)
+            head = await self._reader.readuntil(b"\r\n\r\n")
+            first, *lines = head[:-4].split(b"\r\n")
+            if not first.startswith(b"HTTP/1."):
+                raise ValueError(f"no answer of HTTP/1.1: {first[:80]!r}")
+            pairs = (line.partition(b":") for line in lines)
+            headers = {name.lower(): value.strip() for name, _, value in pairs}
+            body = await self._body(headers)
+            answered = headers.get(b"connection", b"").lower() != b"close"
+            self.answers += 1
+            return Response(int(first.split(b" ", 2)[1]), headers, body)
+        except asyncio.LimitOverrunError as error:
+            raise ValueError("the head of the answer is too long") from error
+        finally:
+            if not answered:
+                self.close()
+
+    async def _body(self, headers: dict[bytes, bytes]) -> bytes:
+        if headers.get(b"transfer-encoding") != b"chunked":
+            return await self._reader.readexactly(int(headers.get(b"content-length", 0)))
+        parts = list[bytes]()
+        while size := int(await self._reader.readuntil(b"\r\n"), 16):
+            parts.append((await self._reader.readexactly(size + 2))[:-2])
+        await self._reader.readexactly(2)
+        return b"".join(parts)
+
+    def at_eof(self) -> bool:
+        """True if the server has closed the idle connection."""
+        return self._reader.at_eof()
 
     def close(self) -> None:
-        """Abort the connection without telling the owner of its request."""
-        self.ticket = None
-        if self._transport is not None:
-            self._transport.abort()
-
-    def data_received(self, data: bytes) -> None:
-        """Parse a part of an answer."""
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserError:
-            if self.ticket is not None:
-                self.ticket.repeated = True  # repeating would not help
-            if self._transport is not None:
-                self._transport.abort()
-            return
-        if self._complete:
-            self._finish()
-
-    def on_headers_complete(self) -> None:
-        """Note whether the server keeps the connection; the parser forgets it later."""
-        self._keep = self._parser.should_keep_alive()
-
-    def on_body(self, body: bytes) -> None:
-        """Keep a part of the body."""
-        self._body.append(body)
-
-    def on_message_complete(self) -> None:
-        """Note that the answer is complete."""
-        self._complete = True
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Tell the owner."""
-        ticket, self.ticket, self._transport = self.ticket, None, None
-        self._owner.lost(self, ticket)
-
-    def _finish(self) -> None:
-        ticket, body, status = self.ticket, b"".join(self._body), self._parser.get_status_code()
-        self._parser = httptools.HttpResponseParser(self)
-        self._body, self._complete, self.ticket = [], False, None
-        self.answers += 1
-        if ticket is not None:
-            self._owner.answered(ticket, status, body)
-        if self._transport is None:
-            return
-        if self._keep:
-            self._owner.idle(self)
-        else:
-            self._transport.close()
+        """Abort the connection. Idempotent."""
+        self.is_open = False
+        self._writer.transport.abort()

@@ -4,9 +4,9 @@
     python -m lightretriever.loadtest.generator http://127.0.0.1:8080 --queries FOLDER --connections 16 --seconds 10
 
 Open loop: request i is due i/rate seconds after the start, whether or not earlier ones were answered, and its latency
-counts from then. If a server stops for a second, all requests due meanwhile show it; a client that waits for answers
-would never have sent them (coordinated omission). Closed loop: every connection sends its next request as soon as it
-has the last answer, which gives the highest throughput at that concurrency.
+counts from then. If a server stops for a second, all requests due meanwhile show it; locust's users, who wait for their
+answers, would not have sent them (coordinated omission). Closed loop: every connection sends its next request as soon
+as it has the last answer, which gives the highest throughput at that concurrency.
 """
 
 import asyncio
@@ -15,187 +15,156 @@ import random
 import selectors
 import sys
 from argparse import Namespace
-from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter, process_time
 from typing import Any, Final
 
+import numpy as np
 import uvloop
 
 from lightretriever.artifacts.corpus.beir import find_file, read_queries
-from lightretriever.loadtest.connection import Connection, LoadError, Target, Ticket, search_requests
-from lightretriever.loadtest.counters import Counters
+from lightretriever.loadtest.connection import Connection, LoadError, address, search_requests
 from lightretriever.loadtest.program import QUERIES, option, program
 
-__all__ = ["closed_loop", "main", "open_loop", "read_texts", "run_loop"]
+__all__ = ["COUNTS", "closed_loop", "main", "open_loop", "read_texts", "run_loop"]
 
-MOST_CONNECTIONS: Final = 512
+COUNTS: Final = ("answered", "degraded", "refused", "failed", "late")
+"""Outcomes of requests.
+
+answered  status 200
+degraded  status 200, but a leg is missing in the answer; also counted as answered
+refused   status 429, 503 or 504, or no connection
+failed    any other status, a broken connection, malformed HTTP
+late      not answered within the time limit, sent or not
+"""
+MAX_CONNECTIONS: Final = 512
 """The limit of select(2), which can wait for less than a millisecond, unlike epoll in Python."""
-_CHECK_S: Final = 0.02
+_REFUSALS: Final = frozenset({429, 503, 504})
 
 
+@dataclass
 class _Run:
-    """The requests of a run: waiting requests, connections, and counters. Calls `ended` when a request ends."""
+    """One run: its requests, free connections, counts, latencies and lags in seconds.
 
-    def __init__(
-        self, target: Target, requests: Sequence[bytes], connections: int, limit_s: float, ended: Callable[[], None]
-    ) -> None:
-        if not requests:
+    A lag is the time from when a request was due to when it was written, with the wait for a free connection.
+    """
+
+    url: str
+    requests: Sequence[bytes]
+    connections: int
+    limit_s: float
+    sent: int = 0
+    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTS, 0))
+    seconds: list[float] = field(default_factory=list)
+    lags: list[float] = field(default_factory=list)
+    free: list[Connection] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if not self.requests:
             raise LoadError("There is no request to send.", remedy="Give queries.")
-        if not 1 <= connections <= MOST_CONNECTIONS:
-            raise LoadError(f"connections is {connections}.", remedy=f"Give 1 to {MOST_CONNECTIONS}.")
-        self.counters = Counters()
-        self.begun = 0
-        self.finished = 0.0
-        self._ended = ended
-        self._target = target
-        self._requests = requests
-        self._limit = connections
-        self._limit_s = limit_s
-        self._checked = perf_counter()
-        self._free: list[Connection] = []
-        self._open: set[Connection] = set()
-        self._opening: set[asyncio.Task[None]] = set()
-        self._waiting: deque[Ticket] = deque()
+        if not 1 <= self.connections <= MAX_CONNECTIONS:
+            raise LoadError(f"connections is {self.connections}.", remedy=f"Give 1 to {MAX_CONNECTIONS}.")
+        self.host, self.port = address(self.url)
+        self.slots = asyncio.Semaphore(self.connections)
 
-    def begin(self, due: float) -> None:
-        """Send the next request, due at this `perf_counter` time, on a free connection, or queue it."""
-        self._place(Ticket(self.begun, due))
-        self.begun += 1
-
-    def idle(self, connection: Connection) -> None:
-        """Send the longest-waiting request on the connection."""
-        self._open.add(connection)
-        if self._waiting:
-            self._send(connection, self._waiting.popleft())
-        else:
-            self._free.append(connection)
-
-    def answered(self, ticket: Ticket, status: int, body: bytes) -> None:
-        """Count an answer."""
-        self.finished = perf_counter()
-        self.counters.answer(ticket, status, body)
-        self._ended()
-
-    def lost(self, connection: Connection, ticket: Ticket | None) -> None:
-        """Remove a connection. Send its request once more if the server may have closed the connection as idle."""
-        self._open.discard(connection)
-        if connection in self._free:
-            self._free.remove(connection)
-        self._connect_if_needed()
-        if ticket is None:
-            return
-        if connection.answers and not ticket.repeated:
-            ticket.repeated = True
-            self._place(ticket)
-        else:
-            self._end("failed")
-
-    def drop_late(self) -> None:
-        """Abandon overdue requests, at most every 20 ms."""
-        now = perf_counter()
-        if now - self._checked < _CHECK_S:
-            return
-        self._checked, before = now, now - self._limit_s
-        while self._waiting and self._waiting[0].due < before:
-            self._waiting.popleft()
-            self._end("late")
-        for connection in [one for one in self._open if one.ticket is not None and one.ticket.due < before]:
-            connection.close()
-            self._end("late")
-
-    def close(self) -> None:
-        """Abort all connections."""
-        for connection in self._open:
-            connection.close()
-
-    def result(self, wall_s: float, used_s: float) -> dict[str, Any]:
-        """Give the common result of both loops."""
-        cost = {"sent": self.begun, "wall_s": round(wall_s, 3), "client_us": round(used_s / self.begun * 1e6, 1)}
-        return {**self.counters.summary(wall_s), **cost}
-
-    def _place(self, ticket: Ticket) -> None:
-        if self._free:
-            self._send(self._free.pop(), ticket)
-            return
-        self._waiting.append(ticket)
-        self._connect_if_needed()
-
-    def _connect_if_needed(self) -> None:
-        if len(self._opening) < len(self._waiting) and len(self._open) + len(self._opening) < self._limit:
-            task = asyncio.get_running_loop().create_task(self._connect())
-            self._opening.add(task)
-            task.add_done_callback(self._opening.discard)
-
-    def _send(self, connection: Connection, ticket: Ticket) -> None:
-        connection.send(ticket, self._requests[ticket.number % len(self._requests)])
-
-    def _end(self, kind: str) -> None:
-        self.counters.count(kind)
-        self._ended()
-
-    async def _connect(self) -> None:
-        loop = asyncio.get_running_loop()
+    async def send(self, due: float) -> None:
+        """Send the next request, due at this `perf_counter` time, and count its outcome."""
+        request = self.requests[self.sent % len(self.requests)]
+        self.sent += 1
         try:
-            await loop.create_connection(lambda: Connection(self), self._target.host, self._target.port)
+            async with asyncio.timeout_at(asyncio.get_running_loop().time() + due + self.limit_s - perf_counter()):
+                async with self.slots:
+                    kind = await self._answer(request, due)
+        except TimeoutError:
+            kind = "late"
+        self.counts[kind] += 1
+
+    async def _answer(self, request: bytes, due: float) -> str:
+        try:
+            while self.free and self.free[-1].at_eof():
+                self.free.pop().close()
+            connection = self.free.pop() if self.free else await Connection.open(self.host, self.port)
         except OSError:
-            if self._waiting:
-                self._waiting.popleft()
-                self._end("refused")
+            return "refused"
+        self.lags.append(perf_counter() - due)
+        try:
+            response = await connection.send(request)
+        except (OSError, EOFError, ValueError):
+            return "failed"
+        if connection.is_open:
+            self.free.append(connection)
+        if response.status != 200:
+            return "refused" if response.status in _REFUSALS else "failed"
+        self.seconds.append(perf_counter() - due)
+        self.counts["degraded"] += b'"degraded":["' in response.body
+        return "answered"
+
+    def result(self, start: float, used_s: float, seconds: float) -> dict[str, Any]:
+        """Return counts, `qps` (complete answers a second), latencies, lag, and the client's own cost of a request."""
+        for connection in self.free:
+            connection.close()
+        wall_s = max(perf_counter() - start, seconds)
+        whole = self.counts["answered"] - self.counts["degraded"]
+        times = _percentiles_ms(self.seconds)
+        return {
+            **self.counts,
+            "qps": round(whole / wall_s, 2),
+            **times,
+            "lag_p99_ms": _percentiles_ms(self.lags).get("p99_ms"),
+            "sent": self.sent,
+            "wall_s": round(wall_s, 3),
+            "client_us": round((process_time() - used_s) / self.sent * 1e6, 1),
+        }
+
+
+def _percentiles_ms(seconds: Sequence[float]) -> dict[str, float]:
+    """Return p50, p95 and p99 in milliseconds, to four digits; nothing of no values."""
+    if not seconds:
+        return {}
+    values = np.percentile(seconds, [50, 95, 99]) * 1e3
+    return {name: float(f"{value:.4g}") for name, value in zip(("p50_ms", "p95_ms", "p99_ms"), values, strict=True)}
 
 
 async def open_loop(
-    url: str,
-    requests: Sequence[bytes],
-    *,
-    rate: float,
-    seconds: float,
-    connections: int = 256,
-    limit_s: float = 10.0,
+    url: str, requests: Sequence[bytes], *, rate: float, seconds: float, connections: int = 256, limit_s: float = 10.0
 ) -> dict[str, Any]:
-    """Send `rate` requests a second for `seconds`, and wait for each answer until `limit_s` after its request was due.
-    Takes requests in order, and repeats them if there are too few.
-
-    Gives `rate`, `Counters.summary`, `sent`, `wall_s`, and `client_us`, the generator's own processor time per request.
-    """
+    """Send `rate` requests a second for `seconds`, in order and again from the first; wait for each answer until
+    `limit_s` after its request was due. Return `rate` and `_Run.result`."""
     if not (rate > 0 and seconds > 0):
         raise LoadError(f"rate is {rate} and seconds is {seconds}; both must be above 0.")
-    run = _Run(Target.of(url), requests, connections, limit_s, lambda: None)
-    total, used, start = max(1, round(rate * seconds)), process_time(), perf_counter()
-    while run.counters.ended < total:
-        while run.begun < total and start + run.begun / rate <= perf_counter():
-            run.begin(start + run.begun / rate)
-        run.drop_late()
-        pause = start + run.begun / rate - perf_counter() if run.begun < total else _CHECK_S
-        await asyncio.sleep(min(max(pause, 0), _CHECK_S))
-    run.close()
-    return {"rate": rate, **run.result(max(run.finished - start, seconds), process_time() - used)}
+    run = _Run(url, requests, connections, limit_s)
+    used, start = process_time(), perf_counter()
+    async with asyncio.TaskGroup() as group:
+        for number in range(max(1, round(rate * seconds))):
+            due = start + number / rate
+            if (pause := due - perf_counter()) > 0:
+                await asyncio.sleep(pause)
+            group.create_task(run.send(due))
+            if not number % 8:
+                await asyncio.sleep(0)  # a generator that is behind still lets its tasks run
+    return {"rate": rate, **run.result(start, used, seconds)}
 
 
 async def closed_loop(
     url: str, requests: Sequence[bytes], *, connections: int, seconds: float, limit_s: float = 10.0
 ) -> dict[str, Any]:
-    """Keep `connections` requests in flight for `seconds`; latency counts from the previous answer.
-
-    Gives `connections`, and the rest as `open_loop` does.
-    """
+    """Keep `connections` requests under way for `seconds`; latency counts from the previous answer. Return
+    `connections` and `_Run.result`."""
     if not seconds > 0:
         raise LoadError(f"seconds is {seconds}; it must be above 0.")
+    run = _Run(url, requests, connections, limit_s)
     used, start = process_time(), perf_counter()
 
-    def next_one() -> None:
-        if perf_counter() - start < seconds:
-            run.begin(perf_counter())
+    async def user() -> None:
+        while perf_counter() - start < seconds:
+            await run.send(perf_counter())
 
-    run = _Run(Target.of(url), requests, connections, limit_s, next_one)
-    for _ in range(connections):
-        run.begin(perf_counter())
-    while run.counters.ended < run.begun:
-        run.drop_late()
-        await asyncio.sleep(_CHECK_S)
-    run.close()
-    return {"connections": connections, **run.result(max(run.finished, start + seconds) - start, process_time() - used)}
+    async with asyncio.TaskGroup() as group:
+        for _ in range(connections):
+            group.create_task(user())
+    return {"connections": connections, **run.result(start, used, seconds)}
 
 
 def run_loop(work: Coroutine[Any, Any, dict[str, Any]], *, on_time: bool = True) -> dict[str, Any]:
@@ -210,7 +179,7 @@ def run_loop(work: Coroutine[Any, Any, dict[str, Any]], *, on_time: bool = True)
 
 
 def read_texts(folder: Path, seed: int) -> list[str]:
-    """The queries of a folder in BEIR layout, shuffled. Raises CorpusError."""
+    """Return the queries of a folder in BEIR layout, shuffled. Raise CorpusError."""
     texts = list(read_queries(find_file(folder, "queries")).values())
     random.Random(seed).shuffle(texts)
     return texts

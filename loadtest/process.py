@@ -14,7 +14,7 @@ from weakref import finalize
 
 from lightretriever.loadtest.connection import LoadError
 
-__all__ = ["ROOT", "Server", "finish", "python", "serve_command"]
+__all__ = ["ROOT", "Server", "finish", "python"]
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 _STOP_S: Final = 30
@@ -23,13 +23,8 @@ T = TypeVar("T")
 
 
 def python(module: str, *arguments: str) -> list[str]:
-    """Give the command that runs a module of this checkout."""
+    """Return the command that runs a module of this checkout."""
     return [sys.executable, "-m", module, *arguments]
-
-
-def serve_command(bundle: Path, *options: str) -> list[str]:
-    """Give the command that starts one process of the service on a free port."""
-    return python("lightretriever.service.cli", "serve", str(bundle), "--port", "0", "--workers", "1", *options)
 
 
 class Server:
@@ -75,23 +70,14 @@ class Server:
         return self._process.pid
 
     def cpu_s(self) -> float:
-        """Give the processor time so far of the process and its children, over all threads, in seconds; LoadError if
-        one ended."""
+        """Return the processor time so far of the process and its children, over all threads, in seconds. Raise
+        LoadError if one ended."""
         return sum(self._of_each(lambda pid: time.clock_gettime((~pid << 3) | 2)))  # clock_getcpuclockid(3) of Linux
 
-    def switches(self) -> int:
-        """Give the context switches so far of the threads that the process and its children have now, voluntary or not;
-        LoadError if one ended."""
-        return sum(self._of_each(_switches))
-
-    def memory_mb(self) -> dict[str, float]:
-        """Give the memory of the process and its children as Linux accounts it, in MiB; LoadError if one ended.
-
-        `rss`: pages in memory. `private`: pages that no other process maps. `pss`: private pages and 1/n of each page
-        that n processes map, so that the sum over processes is their total memory.
-        """
-        each = self._of_each(_memory_mb)
-        return {name: round(sum(one[name] for one in each), 1) for name in each[0]}
+    def memory_mb(self) -> float:
+        """Return the memory of the process and its children in MiB: private pages, and 1/n of each page that n
+        processes map (Linux's Pss). Raise LoadError if one ended."""
+        return round(sum(self._of_each(_memory_mb)), 1)
 
     def _of_each(self, read: Callable[[int], T]) -> list[T]:
         """Call `read` with the ids of the process and its children."""
@@ -143,17 +129,6 @@ def finish(command: Sequence[str]) -> None:
         raise LoadError(f"{' '.join(command)} ended with {run.returncode}: {run.stderr.strip()[-_LAST:]}")
 
 
-def _switches(pid: int) -> int:
-    lines = [
-        line
-        for thread in Path(f"/proc/{pid}/task").iterdir()
-        for line in (thread / "status").read_text(encoding="ascii", errors="replace").splitlines()
-    ]
-    return sum(int(line.split()[-1]) for line in lines if "voluntary_ctxt_switches" in line)
-
-
-def _memory_mb(pid: int) -> dict[str, float]:
-    lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines()[1:]
-    kib = {name: float(value.split()[0]) for name, _, value in (line.partition(":") for line in lines)}
-    kib["Private"] = kib["Private_Clean"] + kib["Private_Dirty"]
-    return {name: kib[name.capitalize()] / 1024 for name in ("rss", "pss", "private")}
+def _memory_mb(pid: int) -> float:
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines()
+    return next(float(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024

@@ -17,7 +17,6 @@ __all__ = [
     "MODEL",
     "QUERIES",
     "REST",
-    "SPEED",
     "Main",
     "Option",
     "option",
@@ -50,7 +49,6 @@ def option(name: str, default: Any = None, what: str | None = None, **settings: 
 
 BUNDLE: Final = option("bundle", Path)
 QUERIES: Final = option("--queries", Path, "folder with queries.jsonl(.gz)")
-SPEED: Final = option("--results", None, "file of speeds to record in, such as docs/results/speed.json", type=Path)
 MODEL: Final = (
     option("--model", None, "the language model that read the documents"),
     option("--adapter", None, "its adapter"),

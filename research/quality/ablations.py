@@ -26,9 +26,9 @@ import yaml
 from lightretriever.loadtest.connection import LoadError
 from lightretriever.loadtest.process import python
 from lightretriever.loadtest.program import REST, option, program
-from lightretriever.loadtest.record import ROOT
 from research.quality import evaluate
 from research.quality.recorded import RESULTS
+from research.record import ROOT
 
 __all__ = ["VARIANTS", "main", "variant_of"]
 

@@ -18,11 +18,11 @@ from typing import Any, Final
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.evaluation.report import environment
 from lightretriever.loadtest.program import option, program
-from lightretriever.loadtest.record import write_json
 from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.serving.demo import RULES
 from lightretriever.service.settings import Settings
+from research.record import write_json
 
 __all__ = ["QUERIES", "main", "measure", "read_queries"]
 

@@ -1,40 +1,34 @@
-"""Build and evaluate one system on every English test collection, or those that are named, for the table of results.
+"""Build and evaluate one system on every test collection, or those that are named, for the table of results.
 
     python -m research.quality.evaluate RECIPE --data DIR --work runs/quality --system NAME [-- OPTIONS OF evaluate]
 
 RECIPE is a recipe of a bundle, of which model, encoding and index are taken; name, corpus, tasks and paths are filled
 in for each collection. A bi-encoder's recipe has a section `distil`. One build gives the rows of `dense`, `sparse`,
 `hybrid` and `bm25`. What stands after `--` is handed to `lightretriever evaluate`, as in `-- --only hybrid --weights
-dense=0.3,sparse=0.7`, which measures the same bundle again under another name. `--vocabulary` and `--no-expand` make
-another bundle of the same encoded corpus. With `--head-share`, the model reads that share of the test queries, drawn by
-a fixed seed, as the bundle's head queries.
+dense=0.3,sparse=0.7`, which measures the same bundle again under another name. `--no-expand` makes another bundle of
+the same encoded corpus.
 
     WORK/DATASET/work/              intermediate files, shared by all variants of one encoding
-    WORK/DATASET/VARIANT.yaml       the recipe, VARIANT being bundle or such as bundle-d256-k64
+    WORK/DATASET/VARIANT.yaml       the recipe, VARIANT being bundle or such as bundle-plain
     WORK/DATASET/VARIANT/           the bundle
-    WORK/DATASET/head-SHARE.txt     head queries
     WORK/DATASET/NAME-evaluation/   report and runs
     WORK/DATASET-test/DATASET-test/ of a collection made for training: what its test split judges (judged_part.py)
 
 Stopped and started again, it goes on: bundles that are there are kept, results that are recorded are skipped.
 """
 
-import math
-import random
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import yaml
 
 from lightretriever.artifacts.bundle.manifest import MANIFEST_FILE, read_manifest
-from lightretriever.artifacts.corpus.beir import read_qrels, read_queries
 from lightretriever.artifacts.errors import RecipeError
 from lightretriever.artifacts.pipeline.recipe import is_of_sentence_transformers
-from lightretriever.artifacts.sparse.vocabulary import VocabularyKind
 from lightretriever.loadtest.connection import LoadError
 from lightretriever.loadtest.program import REST, option, program, typed_command
 from research.quality.judged_part import write_judged_part
@@ -49,15 +43,13 @@ TASK = "search"
 class Collection:
     """A collection in BEIR layout: its folder below --data, and what a query asks for.
 
-    With `part`, only the documents that its `split` judges are searched. One that is not `usual` is measured where
-    `--datasets` names it.
+    With `part`, only the documents that its `split` judges are searched.
     """
 
     folder: str
     instruction: str
     skip_bad: bool = False
     part: bool = False
-    usual: bool = True
     split: str = "test"
 
     @property
@@ -81,9 +73,6 @@ COLLECTIONS = (
     Collection("eval/trecqa", "Given a question, retrieve sentences that answer the question"),
     # 27,931 passages of 350 tokens, of which the test split judges 1,130.
     Collection("train/race-qa", "Given a question or a statement on a passage, retrieve the passage", part=True),
-    # Chinese, simplified and traditional: for encoders that read it.
-    Collection("eval/cmrc2018-zh", "Given a question, retrieve the paragraph that answers it", usual=False),
-    Collection("eval/drcd-zh", "Given a question, retrieve the paragraph that answers it", usual=False),
 )
 
 
@@ -122,61 +111,35 @@ def build(given: Namespace, collection: Collection) -> dict[str, Any]:
 
 
 def bundle_recipe(given: Namespace, collection: Collection) -> dict[str, Any]:
-    """The recipe for one collection."""
+    """Return the recipe for one collection."""
     content: dict[str, Any] = yaml.safe_load(given.recipe.read_text(encoding="utf-8"))
     biencoder = "distil" in content or is_of_sentence_transformers(given.model or content["model"]["path"])
     options = {
         "model": {"path": given.model, "adapter": given.adapter, "idf": given.idf},
         "encode": {"max_length": given.max_length},
-        "index": {"dimension": given.dimension, "top_k": given.top_k, "vocabulary": given.vocabulary},
     }
     for section, values in options.items():
         chosen = {key: value for key, value in values.items() if value is not None}
         if chosen:
             content[section] = {**(content.get(section) or {}), **chosen}
-    cuts = {"d": given.dimension, "k": given.top_k}
-    variant = "".join(f"-{letter}{size}" for letter, size in cuts.items() if size is not None)
     if given.no_refine:
         content.pop("refine", None)
     if given.no_expand:
         content["expand"] = False
     if content["model"].get("idf") == "auto":
         del content["model"]["idf"]  # the default
-    variant += "-refined" * (content.get("refine") is not None) + "-idf" * (content["model"].get("idf") == "corpus")
-    variant += f"-{given.vocabulary}" * (given.vocabulary is not None) + "-plain" * given.no_expand
+    variant = "-refined" * (content.get("refine") is not None) + "-idf" * (content["model"].get("idf") == "corpus")
+    variant += "-plain" * given.no_expand
     folder = given.work / collection.name
-    if given.head_share is not None:
-        variant += f"-head{given.head_share:g}"
-        log = folder / f"head-{given.head_share:g}.txt"
-        content["head"] = {"queries": str(log), "top": write_head_log(log, collection.path(given), given.head_share)}
     return content | {
         "name": f"{collection.name}{variant}",
-        "corpus": {
-            "path": str(collection.path(given)),
-            "name": collection.name,
-            "skip_bad": collection.skip_bad,
-        },
+        "corpus": {"path": str(collection.path(given)), "name": collection.name, "skip_bad": collection.skip_bad},
         # A bi-encoder was trained without such an instruction, or brings its own prompt.
         "tasks": {TASK: "" if biencoder else collection.instruction},
         "default_task": TASK,
         "work": str(folder / "work"),
         "output": str(folder / f"bundle{variant}"),
     }
-
-
-def write_head_log(log: Path, collection: Path, share: float) -> int:
-    """Write a drawn share of a collection's test queries as a log, and return how many there are.
-
-    Raises RecipeError for a share that is not above 0 and at most 1.
-    """
-    if not 0 < share <= 1:
-        raise RecipeError(f"--head-share is {share:g}.", remedy="Give a share above 0 and at most 1.")
-    queries = read_queries(collection)
-    texts = [" ".join(queries[name].split()) for name in read_qrels(collection / "qrels" / "test.tsv")]
-    drawn = random.Random(0).sample(texts, math.ceil(share * len(texts)))
-    log.parent.mkdir(parents=True, exist_ok=True)
-    log.write_text("".join(f"{text}\n" for text in drawn), encoding="utf-8")
-    return len(drawn)
 
 
 def write_recipe(file: Path, content: dict[str, Any]) -> None:
@@ -214,12 +177,8 @@ OPTIONS = (
     option("--model", None, "in place of the recipe's model.path"),
     option("--adapter", None, "in place of the recipe's model.adapter"),
     option("--max-length", None, "in place of the recipe's encode.max_length", type=int),
-    option("--top-k", None, "in place of the recipe's index.top_k", type=int),
-    option("--dimension", None, "in place of the recipe's index.dimension", type=int),
     option("--no-refine", False, "without the recipe's section refine"),
-    option("--vocabulary", None, "in place of index.vocabulary", choices=get_args(VocabularyKind)),
     option("--no-expand", False, "documents have the terms of their texts alone"),
-    option("--head-share", None, "share of the test queries that the model reads", type=float),
     option("--idf", None, "in place of the recipe's model.idf"),
     option("--device", None, "cpu, cuda, …, for building"),
 )
@@ -233,7 +192,7 @@ def main(given: Namespace) -> None:
     if unknown := sorted(set(given.datasets or ()) - set(names)):
         raise LoadError(f"--datasets: {', '.join(unknown)}: no such set.", remedy=f"The sets are {', '.join(names)}.")
     for collection in COLLECTIONS:
-        if collection.usual if given.datasets is None else collection.name in given.datasets:
+        if given.datasets is None or collection.name in given.datasets:
             measure(given, collection, given.rest)
 
 

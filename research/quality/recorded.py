@@ -29,8 +29,8 @@ from lightretriever.artifacts.evaluation.runs import ndcg_per_query, read_judged
 from lightretriever.artifacts.files.atomic_file import writing
 from lightretriever.artifacts.files.workdir import read_json, write_atomically
 from lightretriever.loadtest.program import BUNDLE, REST, option, program, typed_command
-from lightretriever.loadtest.record import ROOT, machine_name
 from lightretriever.service.cli import app
+from research.record import ROOT, machine_name
 
 __all__ = [
     "MEASURE",
@@ -66,6 +66,7 @@ _KEYS: Final = {
     "recall@50": "R@50",
 }
 _DIGITS: Final = 5
+BASELINE: Final = "bm25"
 _MADE_BY: Final = "It is written by research.quality.recorded alone; restore it, or move it away."
 
 
@@ -115,61 +116,33 @@ def system_name(name: str, system: str) -> str:
 
 
 def result_rows(report: Mapping[str, Any], name: str, command: str, note: str = "") -> list[Row]:
-    """The rows of one evaluation (its `evaluation.json`), recorded as `name`.
-
-    Measures, what was searched and where, and `command`; facts that a system does not depend on are left out. The
-    dataset of another split than `test` is called DATASET/SPLIT.
-    """
-    dataset = report["dataset"]
+    """Return the rows of one evaluation (its `evaluation.json`), recorded as `name`: measures, what was searched, how,
+    and where. The dataset of another split than `test` is called DATASET/SPLIT."""
+    dataset, bundle, settings = report["dataset"], report["bundle"], report["settings"]
     split = dataset["split"]
     common = {
+        "dataset": dataset["name"] if split == "test" else f"{dataset['name']}/{split}",
         "split": split,
         "queries": dataset["queries"],
-        "documents": report["bundle"]["documents"],
-    } | ({"relevant_documents_missing": gone} if (gone := dataset["relevant_documents_missing_in_bundle"]) else {})
-    made = {
+        "documents": bundle["documents"],
+        "relevant_documents_missing": dataset["relevant_documents_missing_in_bundle"],
         "command": command,
         "machine": machine_name(report["environment"]["machine"]),
         "date": report["environment"]["date"],
     } | ({"note": note} if note else {})
-    return [
-        {
-            "system": system_name(name, system),
-            "dataset": dataset["name"] if split == "test" else f"{dataset['name']}/{split}",
-        }
-        | {key: round(measures[measure], _DIGITS) for key, measure in _KEYS.items()}
-        | common
-        | _facts(report, system)
-        | made
-        for system, measures in report["metrics"].items()
-    ]
-
-
-def _facts(report: Mapping[str, Any], system: str) -> Row:
-    """The settings that decide the rank of a document under `system`."""
-    if system == "bm25":
-        return {"bm25": report["settings"]["bm25"]}
-    bundle, settings = report["bundle"], report["settings"]
-    facts = {"model": bundle["model"]["name"], "adapter": bundle["model"]["adapter"], "bundle": bundle["digest"]}
-    leg = system.removeprefix("full-")
-    if leg != "sparse":
-        facts |= {"dimension": bundle["dimension"], "table": bundle["tables"][settings["task"]]}
-    if leg != "dense":
-        sparse = bundle["sparse"]
-        facts |= {"vocabulary": sparse["vocabulary"], "impacts": sparse["impacts"]}
-        facts |= {key: sparse[key] for key in ("language", "k1", "b", "token_factor") if sparse.get(key) is not None}
-        facts |= {"expansion": sparse.get("expansion"), "top_k": sparse["top_k"]}
-        facts |= {"query_weights": sparse["query_weights"]}
-        facts |= {"postings_per_query": round(report["postings_per_query"][system], 1)}
-    if leg.startswith("hybrid"):
-        facts |= {"fusion": settings["fusion"][leg], "candidates": settings["candidates"]}
-    if system.startswith("full-"):
-        facts |= {"query_model": settings["query_model"]}
-    elif heads := bundle.get("head_queries"):
-        facts |= {"head_queries": heads[settings["task"]]}
-    if unanswered := report["queries_without_answer"].get(system):
-        facts |= {"queries_without_answer": len(unanswered)}
-    return facts
+    rows = []
+    for system, measures in report["metrics"].items():
+        row = {"system": system_name(name, system), **common}
+        row |= {key: round(measures[measure], _DIGITS) for key, measure in _KEYS.items()}
+        if system == BASELINE:
+            row["bm25"] = settings["bm25"]
+        else:
+            row |= {"bundle": bundle["digest"], "model": bundle["model"]["name"], "adapter": bundle["model"]["adapter"]}
+            row |= {"dimension": bundle["dimension"], "sparse": bundle["sparse"], "settings": settings}
+        if unanswered := report["queries_without_answer"].get(system):
+            row["queries_without_answer"] = len(unanswered)
+        rows.append(row)
+    return rows
 
 
 def queries_file(file: Path) -> Path:

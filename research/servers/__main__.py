@@ -1,125 +1,199 @@
-"""Compare the service with other systems under load: measure, record, report (`make bench`).
+"""Compare the service with models in its query path and other engines under load, in turns.
 
-    python -m research.servers BUNDLE --queries FOLDER --output docs/results [--model MODEL] […]
+    python -m research.servers BUNDLE --queries FOLDER --output docs/results/judged [--judged test] [--model MODEL] […]
 
-As `lightretriever.loadtest.bench`, whose options these are, with more systems. Also records the service's rows in
-OUTPUT/speed.json: highest throughput, ratios to peers, start, and memory of one and of two processes.
+Every system is a server process on this machine, started by one command, and gets the same queries over the same
+documents; the load generator shares the machine. Runs alternate between the systems, round after round. Closed loops
+find the highest throughput, open loops at a half of it the latencies. Writes OUTPUT/load.json with every run; lists a
+system that can't be measured with the reason.
 """
 
+import json
+import re
 import sys
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from statistics import median
+from typing import Any, Final
+from urllib.request import Request, urlopen
 
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.loadtest.bench import OPTIONS, compare, write
-from lightretriever.loadtest.connection import search_requests
-from lightretriever.loadtest.counters import median_of
-from lightretriever.loadtest.generator import closed_loop, read_texts, run_loop
-from lightretriever.loadtest.process import Server, serve_command
-from lightretriever.loadtest.program import option, program
-from lightretriever.loadtest.record import four_digits
-from lightretriever.loadtest.systems import LLM, OURS, PROCESSES, Given, systems
-from research.harness.rows import record
-from research.servers.systems import PEERS, others
+from lightretriever.artifacts.evaluation.runs import JudgedQueries, ndcg_per_query, read_judged
+from lightretriever.loadtest.connection import LoadError, search_requests
+from lightretriever.loadtest.generator import closed_loop, open_loop, read_texts, run_loop
+from lightretriever.loadtest.process import Server, finish
+from lightretriever.loadtest.program import QUERIES, option, program, typed_command
+from research.record import origin, write_json
+from research.servers.systems import INPUTS, System, systems
 
-__all__ = ["goal_rows", "main", "processes"]
+__all__ = ["compare", "load_table", "main", "saturated"]
 
 Row = dict[str, Any]
+HALF: Final = 0.5
+"""The rate of the open loops, as a part of a system's own highest throughput."""
+_HITS: Final = 10
+_LEAST_ANSWERS: Final = {"p95_ms": 20, "p99_ms": 100}
 
 
-def goal_rows(load: Row) -> list[Row]:
-    """Derive the rows of `speed.json` from the measurements."""
-    facts: Row = {"documents": load["bundle"]["documents"], "queries": load["queries"]["count"]}
-    rows: list[Row] = []
-    highest = load["saturated"]
-    ours = {name: highest[name] for name in (OURS, PROCESSES) if name in highest}
-    if ours:
-        best = max(ours, key=lambda name: ours[name])
-        qps = facts | {"processes": 2 if best == PROCESSES else 1}
-        rows.append({"key": "qps_http_hybrid", "unit": "queries/s", "value": round(ours[best], 1), **qps})
-        if highest.get(LLM):
-            ratio = {"value": round(ours[best] / highest[LLM], 1), "llm_qps": round(highest[LLM], 2)}
-            rows.append({"key": "qps_vs_llm", "unit": "times", **ratio, "model": load["model"], **qps})
-    rows += peer_rows(load, facts)
-    if own := load.get("own"):
-        times = [{"s": seconds} for seconds in own["ready_s"]]
-        rows.append({"key": "ready_s", "unit": "s", "value": median_of(times, "s"), "runs": own["ready_s"], **facts})
-        second = own["processes"][1]
-        rows.append({"key": "second_process_mb", "unit": "MiB", "value": second["added_pss"], **second, **facts})
-    return rows
-
-
-def peer_rows(load: Row, facts: Row) -> list[Row]:
-    """Derive a row for each peer: requests/s of the service divided by the peer's, p99 at half load of the peer divided
-    by the service's, each one's overlap with exact answers, and nDCG@10 if it was measured."""
-    highest, rows = load["saturated"], []
-    half = {
-        name: median_of([row for row in load["open"] if (row["system"], row["of"]) == (name, 0.5)], "p99_ms")
-        for name in highest
-    }
-    for name in (name for name in PEERS if highest.get(name) and OURS in highest):
-        label = next(one["label"] for one in load["systems"] if one["name"] == name)
-        corpus = f"{load['bundle']['corpus']}, {load['bundle']['documents']:,} documents"
-        row: Row = {"key": "peers", "setting": f"{label} ({corpus})", "system": name, "unit": "times"}
-        row["value"] = four_digits(highest[OURS] / highest[name])
-        if (own := half[OURS]) and (theirs := half[name]):
-            row["p99"] = four_digits(theirs / own)
-        quality = {"overlap": load["overlap"][name], "our_overlap": load["overlap"][OURS]}
-        if judged := load.get("ndcg"):
-            quality |= {"ndcg": judged[name], "our_ndcg": judged[OURS]}
-        rows.append({**row, **quality, "peer_qps": four_digits(highest[name]), **facts})
-    return rows
-
-
-def start_times(bundle: Path, rounds: int) -> list[float]:
-    """Measure the seconds from a process's start to its readiness, `rounds` times, with the page cache as it is."""
-    times = []
-    for _ in range(rounds):
-        with Server(serve_command(bundle)) as server:
-            times.append(round(server.ready_s, 3))
-    return times
-
-
-def processes(bundle: Path, queries: Sequence[str], seconds: float, count: int = 2) -> list[dict[str, float]]:
-    """Measure memory in MiB with 1 to `count` service processes on the same bundle, each after `seconds` of searches.
-
-    One entry per number of processes: `total_pss` of all, `added_pss` by the last, and the last one's `private`.
-    """
-    found: list[dict[str, float]] = []
+def compare(given: Namespace) -> Row:
+    """Start all systems that are asked for and can start, measure them in turn, and return the content of `load.json`.
+    Raise LoadError for an unknown name, and if no system can start."""
+    offered = list(systems(given))
+    names = [system.name for system in offered]
+    only = names if given.systems is None else given.systems.split(",")
+    if unknown := sorted(set(only) - set(names)):
+        raise LoadError(f"{', '.join(unknown)}: no such system.", remedy=f"The systems are {', '.join(names)}.")
+    queries, manifest = read_texts(given.queries, given.seed), Bundle.open(given.bundle).manifest
+    judged = None if given.judged is None else read_judged(given.queries, given.judged)
+    described, servers = list[Row](), dict[str, Server]()
     with ExitStack() as stack:
-        servers: list[Server] = []
-        for _ in range(count):
-            servers.append(server := stack.enter_context(Server(serve_command(bundle))))
-            requests = search_requests(server.url, queries)
-            run_loop(closed_loop(server.url, requests, connections=8, seconds=seconds), on_time=False)
-            sizes = [one.memory_mb() for one in servers]
-            total = round(sum(size["pss"] for size in sizes), 1)
-            added = round(total - (found[-1]["total_pss"] if found else 0), 1)
-            found.append({"total_pss": total, "added_pss": added, "private": sizes[-1]["private"]})
-    return found
+        for system in offered:
+            row: Row = {"name": system.name, "label": system.label}
+            started = _start(system, given.limit_s, stack) if system.name in only else "not asked for (--systems)"
+            if isinstance(started, Server):
+                servers[system.name] = started
+                command = typed_command(["python", *system.command[1:]])
+                row |= {"what": system.what, "command": command, "ready_s": round(started.ready_s, 2)}
+            else:
+                row["left_out"] = started
+            described.append(row)
+        if not servers:
+            raise LoadError("No system could be started.", remedy="; ".join(row["left_out"] for row in described))
+        measured = _measure(servers, queries, given, judged)
+    bundle = {"name": manifest.name, "corpus": manifest.corpus.name, "documents": manifest.documents}
+    plan = ("warm_up_s", "seconds", "rounds", "concurrencies", "limit_s")
+    return origin() | {
+        "command": given.command,
+        "bundle": bundle,
+        "queries": {"name": given.queries.name, "count": len(queries)},
+        "plan": {name: getattr(given, name) for name in plan},
+        "systems": described,
+        **measured,
+    }
+
+
+def _start(system: System, limit_s: float, stack: ExitStack) -> Server | str:
+    """Build a system's index and start its server, which ends with the `stack`; return the reason if it can't start."""
+    if system.missing is not None:
+        return system.missing
+    print(f"starting {system.name}", file=sys.stderr)
+    # Every connection of the generator may wait, so that slow systems are measured, not refused.
+    settings = {"LIGHTRETRIEVER_DEADLINE_MS": f"{limit_s * 1e3:.0f}", "LIGHTRETRIEVER_MAX_WAITING": "256"}
+    settings["LANCEDB_LOG"] = "error"  # else it writes two warnings a query
+    try:
+        if system.prepare:
+            finish(system.prepare)
+        return stack.enter_context(Server([*system.command, "--port", "0"], environment=settings))
+    except LoadError as error:
+        # Paths of this machine's folders don't belong in a result.
+        return f"it did not start: {re.sub(r'/[^ ]*/', '', error.message)}"
+
+
+def _measure(
+    servers: Mapping[str, Server], queries: Sequence[str], given: Namespace, judged: JudgedQueries | None
+) -> Row:
+    """Return rows of `closed` and `open` loops, `saturated` (answers a second by system), `memory_mb` at the end, and
+    `ndcg`, nDCG@10 of the answers, if there are judgments."""
+    quality = {name: round(_ndcg(server.url, judged), 4) for name, server in servers.items()} if judged else {}
+    requests = {name: search_requests(server.url, queries, _HITS) for name, server in servers.items()}
+
+    def run(name: str, turn: int, **load: Any) -> Row:
+        """Run a loop from another query in each turn. `server_us`: the server's processor time of a request."""
+        server, first = servers[name], len(queries) * turn // given.rounds
+        loop = open_loop if "rate" in load else closed_loop
+        rotated = requests[name][first:] + requests[name][:first]
+        work = loop(server.url, rotated, limit_s=given.limit_s, **load)
+        used = server.cpu_s()
+        result = run_loop(work, on_time="rate" in load)
+        result["server_us"] = round((server.cpu_s() - used) / result["sent"] * 1e6, 1)
+        print(f"{name}: {json.dumps(result)}", file=sys.stderr)
+        return {"system": name, "round": turn, **result}
+
+    for name in servers:  # Java compiles what it runs often
+        run(name, 0, connections=max(given.concurrencies), seconds=given.warm_up_s)
+    turns = range(given.rounds)
+    closed = [
+        run(name, turn, connections=count, seconds=given.seconds)
+        for turn in turns
+        for count in given.concurrencies
+        for name in servers
+    ]
+    highest = saturated(closed)
+    opened = [
+        run(name, turn, rate=round(HALF * highest[name], 3), seconds=given.seconds) | {"of": HALF}
+        for turn in turns
+        for name in servers
+        if highest[name]
+    ]
+    memory = {name: server.memory_mb() for name, server in servers.items()}
+    rows = {"closed": closed, "open": opened, "saturated": highest, "memory_mb": memory}
+    return rows | ({"ndcg": quality} if judged else {})
+
+
+def saturated(closed: Sequence[Row]) -> dict[str, float]:
+    """Return each system's highest answers a second: the median over the rounds, at its best concurrency."""
+    found = dict[str, dict[int, list[float]]]()
+    for row in closed:
+        found.setdefault(row["system"], {}).setdefault(row["connections"], []).append(row["qps"])
+    return {system: max(map(median, by_count.values())) for system, by_count in found.items()}
+
+
+def _ndcg(url: str, judged: JudgedQueries) -> float:
+    """Return the mean nDCG@10 of a server's answers to judged queries."""
+    run = {}
+    for number, text in judged.queries.items():
+        body = json.dumps({"query": text, "k": _HITS}).encode()
+        with urlopen(Request(f"{url}/search", body, {"content-type": "application/json"})) as answer:
+            hits = json.load(answer)["hits"]
+        run[number] = [(hit["id"], float(-rank)) for rank, hit in enumerate(hits)]
+    values = ndcg_per_query(judged.qrels, run).values()
+    return sum(values) / len(values)
+
+
+def load_table(load: Row) -> list[str]:
+    """Return a `load.json` as lines of a Markdown table, fastest system first: medians over the rounds.
+
+    A p95 or p99 of fewer than 20 or 100 answers is left out: it is the slowest answer's time, which is not
+    reproducible.
+    """
+    heads = ["under load", "queries/s", "p50 ms at half of them", "p99 ms at half of them"]
+    lines = [f"| {' | '.join(heads)} |{' nDCG@10 |' * ('ndcg' in load)}", f"|---|{'---:|' * (3 + ('ndcg' in load))}"]
+    labels = {row["name"]: row["label"] for row in load["systems"]}
+    for name, highest in sorted(load["saturated"].items(), key=lambda item: -item[1]):
+        half = [row for row in load["open"] if (row["system"], row["of"]) == (name, HALF)]
+        cells: list[float | None] = [highest, _median(half, "p50_ms"), _median(half, "p99_ms")]
+        cells += [load["ndcg"][name]] if "ndcg" in load else []
+        values = ("–" if cell is None else f"{cell:,.4g}" for cell in cells)
+        lines.append(f"| {labels[name]} | {' | '.join(values)} |")
+    return lines
+
+
+def _median(rows: Sequence[Row], key: str) -> float | None:
+    values = [row[key] for row in rows if row["answered"] >= _LEAST_ANSWERS.get(key, 1) and key in row]
+    return median(values) if values else None
 
 
 @program(
-    *OPTIONS,
-    option("--speed", None, "file of the service's rows (OUTPUT/speed.json)", type=Path),
-    option("--work", Path("runs/loadtest"), "indexes of other systems"),
-    option("--peers", False, "record ratios to peers alone, no costs of the service"),
+    *INPUTS,
+    QUERIES,
+    option("--output", Path, "folder of the results"),
+    option("--systems", None, "which systems, separated by commas (all)"),
+    option("--warm-up-s", 15.0, "seconds of searches in every system before it is measured"),
+    option("--seconds", 10.0, "length of every run"),
+    option("--rounds", 3, "how often everything is measured"),
+    option("--concurrencies", [1, 4, 16, 64], "requests under way in closed loops"),
+    option("--judged", None, "split of the folder's judgments of the corpus: measure nDCG@10, too"),
+    option("--limit-s", 30.0, "longest wait for an answer"),
+    option("--seed", 7, "order of the queries"),
 )
 def main(given: Namespace) -> None:
-    """Measure, record and report."""
-    inputs = Given(**{field.name: getattr(given, field.name) for field in fields(Given)})
-    load = compare(given, [*systems(inputs), *others(inputs, given.work)])
-    if OURS in load["saturated"] and not given.peers:
-        bundle, queries = Bundle.open(given.bundle).path, read_texts(given.queries, given.seed)
-        memory = processes(bundle, queries, given.seconds)
-        load["own"] = {"ready_s": start_times(bundle, given.rounds), "processes": memory}
-    write(given.output, load)
-    rows = [row for row in goal_rows(load) if row["key"] == "peers" or not given.peers]
-    record(given.speed or given.output / "speed.json", rows, given.command)
+    """Measure and write."""
+    load = compare(given)
+    given.output.mkdir(parents=True, exist_ok=True)
+    write_json(given.output / "load.json", load)
+    print("\n".join(load_table(load)))
 
 
 if __name__ == "__main__":

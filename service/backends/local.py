@@ -47,8 +47,8 @@ DENSE_LANE: Final = "dense"
 """The lane in which Faiss searches."""
 
 HAND_OVER_BYTES: Final = 4 << 20
-"""A search that reads fewer bytes of the dense index ends about as soon as another thread has taken it over, as
-`research.speed.hand_over` measures."""
+"""A search that reads fewer bytes of the dense index ends about as soon as another thread has taken it over
+(docs/lab/results.md#speed)."""
 
 
 def hands_over(search_bytes: int, running: int, free: int) -> bool:

@@ -34,7 +34,7 @@ Levels = npt.NDArray[np.int8]
 Shares = Callable[[], npt.NDArray[np.float32] | None]
 """Gives each term's share of the sparse score of the candidates (u,): (u, t) float32; None if it can't."""
 
-_STRONG: Final = 0.7  # chosen by the ten visible queries of the demo and by research/quality/matched.py
+_STRONG: Final = 0.7  # chosen by the ten visible queries of the demo and by seven collections (docs/lab/results.md)
 
 
 def judges_words(

@@ -15,7 +15,7 @@ from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.search.encoder import QueryEncoder
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
-from research.speed.calls import count_calls
+from research.floor.calls import count_calls
 from tests.service.live import warm
 from tests.support.tiny import make_tiny_bundle
 
@@ -72,7 +72,7 @@ def test_both_legs_are_late_when_there_is_no_time(tiny_bundle: Bundle) -> None:
 
 
 def test_a_plain_search_is_a_short_line(engine: SearchEngine) -> None:
-    """Without the comprehensions, which Python 3.11 counts as calls; see docs/lab/performance.md for the bounds."""
+    """Without the comprehensions, which Python 3.11 counts as calls; see docs/lab/results.md for the bounds."""
     calls = count_calls(engine, b'{"query": "play music from the terminal"}')
     comprehensions = sum(count for name, count in calls.functions.items() if name.endswith("comp>"))
     assert calls.java <= 4

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from research.harness.rows import OBJECTIVES, record
+from research.pages.objectives import OBJECTIVES, record
 from tests.faults.commands import Commands
 from tests.service.place import DOCUMENTS, Place
 from tests.support.tiny import make_tiny_bundle
@@ -39,14 +39,14 @@ def figure(request: pytest.FixtureRequest) -> Iterator[Figure]:
 
     def take(key: str, value: float, unit: str, **more: object) -> None:
         if key not in OBJECTIVES:
-            raise KeyError(f"{key}: put it into research/pages/slo_table.py")
+            raise KeyError(f"{key}: put it into research/pages/objectives.py")
         rows.append({"key": key, "value": value, "unit": unit, **more})
 
     failed = request.session.testsfailed
     yield take
     file: Path | None = request.config.getoption("record_faults")
     if file is not None and rows and request.session.testsfailed == failed:
-        record(file, rows, COMMAND, OBJECTIVES)
+        record(file, rows, COMMAND)
 
 
 @pytest.fixture(scope="session")

@@ -5,13 +5,18 @@ from pathlib import Path
 import pytest
 
 from lightretriever.artifacts.bundle.reader import Bundle
-from tests.loadtest.conftest import few_warm_up_queries, queries
 from tests.support.commands import run
 from tests.support.models import save_model
 from tests.support.recipes import write_recipe
 from tests.support.tiny import make_tiny_bundle
 
-__all__ = ["few_warm_up_queries", "queries", "real_bundle", "word_bundle"]
+__all__ = ["real_bundle", "word_bundle"]
+
+
+@pytest.fixture(autouse=True)
+def few_warm_up_queries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of every server that is started."""
+    monkeypatch.setenv("LIGHTRETRIEVER_WARM_UP_QUERIES", "3")
 
 
 @pytest.fixture(scope="session")

@@ -6,8 +6,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from lightretriever.artifacts.bundle.manifest import HeadInfo
-from lightretriever.artifacts.bundle.reader import Bundle
 from research.quality import evaluate, judged_part
 from research.quality.recorded import read_rows
 from tests.support.judged import write_judged
@@ -39,38 +37,38 @@ def arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_one_command_builds_evaluates_and_records(arguments: list[str], tmp_path: Path) -> None:
-    command = [*arguments, "--system", "tiny-d16", "--dimension", "16", "--max-length", "40", "--full"]
+    command = [*arguments, "--system", "tiny", "--max-length", "40", "--full"]
     command += ["--", "--only", "full-dense", "--only", "bm25"]
     assert evaluate.main(command) == 0
-    recipe = yaml.safe_load((tmp_path / "work" / "toy" / "bundle-d16.yaml").read_text())
+    recipe = yaml.safe_load((tmp_path / "work" / "toy" / "bundle.yaml").read_text())
     assert recipe["encode"] == {"top_k": 50, "max_length": 40}
     assert recipe["tasks"] == {"search": "Given a text, retrieve its like"}
     rows = read_rows(tmp_path / "quality.json")
-    assert [row["system"] for row in rows] == ["bm25", "tiny-d16 full-dense"]
+    assert [row["system"] for row in rows] == ["bm25", "tiny full-dense"]
     assert {(row["dataset"], row["documents"]) for row in rows} == {("toy", 20)}
-    assert rows[1]["dimension"] == 16
-    assert rows[1]["query_model"] == {"name": "model", "adapter": None, "bos_token": "<|im_start|>"}
+    assert rows[1]["settings"]["query_model"] == {"name": "model", "adapter": None, "bos_token": "<|im_start|>"}
     assert rows[0]["note"] == "documents cut to 40 tokens"
     assert str(tmp_path) not in json.dumps(rows)
-    report = json.loads((tmp_path / "work" / "toy" / "tiny-d16-evaluation" / "evaluation.json").read_text())
+    report = json.loads((tmp_path / "work" / "toy" / "tiny-evaluation" / "evaluation.json").read_text())
     assert report["warnings"] == []
 
-    made = [tmp_path / name for name in ("quality.json", "work/toy/bundle-d16/manifest.json")]
+    made = [tmp_path / name for name in ("quality.json", "work/toy/bundle/manifest.json")]
     before = [file.stat().st_mtime_ns for file in made]
     assert evaluate.main(command) == 0
     assert [file.stat().st_mtime_ns for file in made] == before
 
 
-def test_one_encoding_serves_several_vocabularies(arguments: list[str], tmp_path: Path) -> None:
+def test_one_encoding_serves_bundles_with_and_without_expansion(arguments: list[str], tmp_path: Path) -> None:
+    index = {"factory": "Flat", "vocabulary": "words"}
+    Path(arguments[0]).write_text(yaml.safe_dump({**RECIPE, "index": index}))
     for name, options in (("words", []), ("plain", ["--no-expand"])):
-        assert evaluate.main([*arguments, "--system", name, "--vocabulary", "words", *options]) == 0
+        assert evaluate.main([*arguments, "--system", name, *options]) == 0
     found = {row["system"]: row for row in read_rows(tmp_path / "quality.json")}
     assert set(found) == {"bm25", *(f"{name} {leg}" for name in ("words", "plain") for leg in LEGS)}
-    assert found["words sparse"]["expansion"] == {"terms": 16, "weight": 0.25}
-    assert found["plain sparse"]["expansion"] is None
-    assert found["plain hybrid"]["fusion"]["weights"] == {"dense": 0.5, "sparse": 0.5}
+    assert found["words sparse"]["sparse"]["expansion"] == {"terms": 16, "weight": 0.25}
+    assert found["plain sparse"]["sparse"].get("expansion") is None
     folder = tmp_path / "work" / "toy"
-    assert {path.name for path in folder.glob("bundle*/")} == {"bundle-words", "bundle-words-plain"}
+    assert {path.name for path in folder.glob("bundle*/")} == {"bundle", "bundle-plain"}
 
 
 def test_a_bundle_of_other_settings_is_not_taken(
@@ -128,27 +126,3 @@ def test_what_fails_is_said(arguments: list[str], tmp_path: Path, capsys: pytest
     assert evaluate.main([*arguments, "--system", "tiny", "--datasets", "toys"]) == 2
     assert "toys: no such set" in capsys.readouterr().err
     assert not (tmp_path / "quality.json").exists()
-
-
-def test_a_collection_that_is_not_usual_is_measured_where_it_is_named(
-    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    toy = evaluate.Collection("eval/toy", "Given a text, retrieve its like", skip_bad=True, usual=False)
-    monkeypatch.setattr(evaluate, "COLLECTIONS", (toy,))
-    assert evaluate.main([*arguments, "--system", "tiny"]) == 0
-    assert not (tmp_path / "quality.json").exists()
-    assert evaluate.main([*arguments, "--system", "tiny", "--datasets", "toy", "--", "--only", "bm25"]) == 0
-    assert [row["dataset"] for row in read_rows(tmp_path / "quality.json")] == ["toy"]
-
-
-def test_a_share_of_the_test_queries_may_be_head_queries(arguments: list[str], tmp_path: Path) -> None:
-    command = [*arguments, "--system", "tiny-head1", "--head-share", "1", "--full"]
-    assert evaluate.main([*command, "--", "--only", "hybrid", "--only", "full-hybrid"]) == 0
-    assert (tmp_path / "work" / "toy" / "head-1.txt").read_text() == "playlists and a small library\n"
-    bundle = Bundle.open(tmp_path / "work" / "toy" / "bundle-head1")
-    assert bundle.manifest.tasks["search"].head == HeadInfo(queries=1, sparse=True)
-    full, head = read_rows(tmp_path / "quality.json")
-    assert (head["system"], full["system"]) == ("tiny-head1 hybrid", "tiny-head1 full-hybrid")
-    assert (head["head_queries"], full.get("head_queries")) == (1, None)
-    assert head["ndcg@10"] == full["ndcg@10"]
-    assert evaluate.main([*arguments, "--system", "tiny", "--head-share", "2"]) == 2

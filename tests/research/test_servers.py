@@ -2,12 +2,13 @@
 
 import json
 import sys
+from argparse import Namespace
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
-from typing import Literal
+from typing import Any, Literal
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
@@ -20,19 +21,18 @@ from lightretriever.artifacts.errors import ModelError
 from lightretriever.artifacts.evaluation.bm25 import WordIndex
 from lightretriever.artifacts.pipeline.recipe import ModelRecipe
 from lightretriever.loadtest.connection import LoadError, search_requests
-from lightretriever.loadtest.generator import open_loop, run_loop
+from lightretriever.loadtest.generator import COUNTS, open_loop, run_loop
 from lightretriever.loadtest.model_server import model_encoder, open_engine
-from lightretriever.loadtest.overlap import ExactAnswers, overlap
 from lightretriever.loadtest.process import Server, finish
-from lightretriever.loadtest.systems import NAMES, Given, System, systems
 from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
+from research.servers import __main__ as servers
 from research.servers.bundle_documents import by_number, read_rows, term_numbers, vectors_of, word_index
 from research.servers.onnx import OnnxEncoder
-from research.servers.systems import others
-from tests.service.live import live_bundles
+from research.servers.systems import System, systems
 from tests.support.biencoder import save_biencoder
+from tests.support.judged import write_judged
 from tests.support.tiny import make_tiny_bundle
 from tests.support.wordings import raises
 
@@ -53,35 +53,33 @@ def found(real_bundle: tuple[Path, Path], tmp_path_factory: pytest.TempPathFacto
     folder, work = tmp_path_factory.mktemp("given"), Path(mkdtemp(prefix="loadtest-"))
     work.chmod(0o755)  # the user of a node can't enter pytest's own folders
     same = make_tiny_bundle(folder / "same", documents=Bundle.open(real_bundle[0]).manifest.documents).path
-    given = Given(
-        bundle=real_bundle[0],
-        model=str(real_bundle[1]),
-        device="cpu",
-        biencoder=str(save_biencoder(folder / "encoder")),
-        biencoder_bundle=same,
-        static_bundle=same,
-    )
-    yield {one.name: one for one in (*systems(given), *others(given, work)) if one.missing is None}
+    given = {"bundle": real_bundle[0], "model": str(real_bundle[1]), "device": "cpu", "work": work}
+    given |= {"biencoder": str(save_biencoder(folder / "encoder")), "biencoder_bundle": same}
+    yield {one.name: one for one in systems(inputs(**given)) if one.missing is None}
     rmtree(work)
+
+
+def inputs(**given: Any) -> Namespace:
+    """The inputs of a comparison; what is not given is None."""
+    names = ("model", "adapter", "bos_token", "biencoder", "biencoder_bundle")
+    return Namespace(**{**dict.fromkeys(names), "device": "cpu", **given})
 
 
 def needed(name: str, found: dict[str, System]) -> System:
     """The system; the test is skipped without its package or, for OpenSearch, its folder."""
     if name not in found:
-        assert name in ("cluster", "opensearch", "seekdb", "milvus", "lancedb")
+        assert name in ("opensearch", "seekdb", "milvus", "lancedb")
         pytest.skip(f"{name} is not installed, or OPENSEARCH_HOME not set")
     if found[name].prepare:
         finish(found[name].prepare)
     return found[name]
 
 
-OTHERS = ("cluster", "bm25", "opensearch", "seekdb", "milvus", "lancedb", "onnx")
-SLOW = ("processes", "cluster", "llm", "biencoder", "static", "opensearch", "seekdb", "milvus", "lancedb", "onnx")
+NAMES = ("lightretriever", "bm25")
+SLOW = ("processes", "llm", "biencoder", "onnx", "opensearch", "seekdb", "milvus", "lancedb")
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in (*NAMES, *OTHERS)]
-)
+@pytest.mark.parametrize("name", [*NAMES, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
 def test_a_system_starts_and_answers(name: str, found: dict[str, System]) -> None:
     with Server([*needed(name, found).command, "--port", "0"], environment=FAST) as server:
         assert server.ready_s > 0
@@ -91,8 +89,7 @@ def test_a_system_starts_and_answers(name: str, found: dict[str, System]) -> Non
         assert result["answered"] == result["sent"] == 10
         assert result["degraded"] == 0
         assert server.cpu_s() > before
-        memory = server.memory_mb()
-        assert 10 < memory["private"] <= memory["pss"] <= memory["rss"]
+        assert server.memory_mb() > 10
         hits = ask(server.url, {"query": "music player", "k": 2})["hits"]
         assert isinstance(hits, list)
         assert [hit["rank"] for hit in hits] == [1, 2]
@@ -168,7 +165,7 @@ def test_an_engine_fuses_the_same_rankings(
 ) -> None:
     bundle = Bundle.open(real_bundle[0]) if vocabulary == "tokens" else word_bundle
     work = Path(found["bm25"].command[found["bm25"].command.index("--work") + 1])
-    there = {one.name: one for one in others(Given(bundle.path), work) if one.missing is None}
+    there = {one.name: one for one in systems(inputs(bundle=bundle.path, work=work)) if one.missing is None}
     with Server([*needed(name, there).command, "--port", "0"]) as server, SearchEngine.open(bundle, SETTINGS) as engine:
         for text in ("music player", "text editor with plugins", "terminal"):
             hits = ask(server.url, {"query": text, "k": 40})["hits"]
@@ -182,15 +179,6 @@ def test_an_engine_fuses_the_same_rankings(
             assert max((lowest[one] for one in left_out), default=0.0) <= hits[-1]["score"] + 1e-6
 
 
-def test_overlap_is_the_share_of_exact_answers_found(tiny_bundle: Bundle) -> None:
-    texts = ["music player", "terminal"]
-    exact = ExactAnswers.of(tiny_bundle, texts, 5)
-    assert [len(ids) for ids in (*exact.default, *exact.rrf)] == [5] * 4
-    with live_bundles(tiny_bundle.path) as url:
-        assert overlap(url, texts, exact.default) == 1.0
-        assert overlap(url, texts, [[*ids[:4], "none"] for ids in exact.default]) == pytest.approx(0.8)
-
-
 def test_a_server_that_ends_says_why(tmp_path: Path) -> None:
     ends = [sys.executable, "-c", "import sys; print('nowhere: there is no such folder', file=sys.stderr); sys.exit(2)"]
     with raises(LoadError, naming="sys.exit"):
@@ -201,24 +189,72 @@ def test_a_server_that_ends_says_why(tmp_path: Path) -> None:
         Server([str(tmp_path / "no-program")])
 
 
-def missing(given: Given, more: Iterable[System] = ()) -> dict[str, str]:
-    return {one.name: one.missing for one in (*systems(given), *more) if one.missing is not None}
-
-
 def test_what_is_missing_is_named(tiny_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENSEARCH_HOME", raising=False)
-    left = missing(Given(tiny_path), others(Given(tiny_path), tmp_path))
-    needed = {"llm", "biencoder", "onnx", "static", "opensearch", "cluster"}
-    assert set(left) - {"seekdb", "milvus", "lancedb"} == needed
-    assert left["opensearch"] == "OPENSEARCH_HOME names no folder with bin/cluster"
-    assert left["llm"] == "no --model was given"
+
+    def missing(**given: Any) -> dict[str, str]:
+        offered = systems(inputs(bundle=tiny_path, work=tmp_path, **given))
+        return {one.name: one.missing for one in offered if one.missing is not None}
+
+    left = missing()
+    assert set(left) - {"seekdb", "milvus", "lancedb"} == {"llm", "biencoder", "onnx", "opensearch"}
+    assert "OPENSEARCH_HOME" in left["opensearch"]
+    assert "--model" in left["llm"]
     assert "--biencoder" in left["biencoder"]
-    assert "--static-bundle" in left["static"]
-    encoder = save_biencoder(tmp_path / "encoder")
-    assert "bi-encoder" in missing(Given(tiny_path, model=str(encoder)))["llm"]
+    encoder = str(save_biencoder(tmp_path / "encoder"))
+    assert "bi-encoder" in missing(model=encoder)["llm"]
     other = make_tiny_bundle(tmp_path / "other", documents=50).path
-    left = missing(Given(tiny_path, biencoder=str(encoder), biencoder_bundle=other, static_bundle=other))
-    assert left["biencoder"] == left["static"] == "its bundle has 50 documents, not 120"
+    assert missing(biencoder=encoder, biencoder_bundle=other)["biencoder"] == "its bundle has 50 documents, not 120"
+
+
+@pytest.mark.slow
+def test_one_command_compares_in_turns(tiny_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_judged(tmp_path / "set", {"q1": "music player", "q2": "terminal"}, {"q1": {"doc-00000": 1}, "q2": {}})
+    command = [
+        str(tiny_path),
+        "--queries",
+        str(tmp_path / "set"),
+        "--output",
+        str(tmp_path / "out"),
+        "--judged",
+        "test",
+    ]
+    command += ["--warm-up-s", "0.1", "--seconds", "0.3", "--rounds", "2", "--concurrencies", "1", "4"]
+    command += ["--work", str(tmp_path / "work"), "--limit-s", "60", "--systems"]
+    assert servers.main([*command, "none"]) == 2
+    assert "none: no such system" in capsys.readouterr().err
+    assert servers.main([*command, "lightretriever,bm25,llm"]) == 0
+    load = json.loads((tmp_path / "out" / "load.json").read_text())
+    left = {one["name"]: one["left_out"] for one in load["systems"] if "left_out" in one}
+    assert (left["llm"], left["processes"]) == ("no --model was given", "not asked for (--systems)")
+    turns = [(name, count) for count in (1, 4) for name in ("lightretriever", "bm25")]
+    assert [(row["system"], row["connections"]) for row in load["closed"]] == turns * 2
+    for row in load["open"]:
+        assert sum(row[kind] for kind in COUNTS) - row["degraded"] == row["sent"]
+        assert row["rate"] == pytest.approx(0.5 * load["saturated"][row["system"]], abs=1e-3)
+        assert row["server_us"] > 0
+    assert str(tmp_path) not in json.dumps(load)
+    assert set(load["ndcg"]) == set(load["memory_mb"]) == {"lightretriever", "bm25"}
+    assert capsys.readouterr().out.count("| BM25 (Lucene) |") == 1
+
+
+def test_the_highest_throughput_is_the_best_median() -> None:
+    rows = [("a", 1, 5.0), ("a", 1, 7.0), ("a", 1, 100.0), ("a", 4, 8.0), ("a", 4, 9.0), ("a", 4, 6.0), ("b", 1, 3.0)]
+    closed = [{"system": name, "connections": count, "qps": qps} for name, count, qps in rows]
+    assert servers.saturated(closed) == {"a": 8.0, "b": 3.0}
+
+
+def test_a_table_leaves_out_percentiles_of_few_answers() -> None:
+    rows = [("a", 99, 1.0, 9.0), ("a", 100, 3.0, 4.0), ("b", 50, 2.0, 5.0)]
+    load = {
+        "systems": [{"name": name, "label": name.upper()} for name in "ab"],
+        "saturated": {"b": 1234.5, "a": 20.0},
+        "open": [
+            {"system": name, "of": 0.5, "answered": count, "p50_ms": p50, "p99_ms": p99}
+            for name, count, p50, p99 in rows
+        ],
+    }
+    assert servers.load_table(load)[2:] == ["| B | 1,234 | 2 | – |", "| A | 20 | 2 | 4 |"]
 
 
 def opened(bundle: Bundle, model: Path) -> SearchEngine:

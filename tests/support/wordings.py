@@ -24,6 +24,6 @@ def raises(kind: type[E] | tuple[type[E], ...], *, naming: str = "") -> Iterator
         yield caught
     error = caught.value
     assert naming in str(error), f"{str(error)!r} doesn't name {naming!r}"
-    own = isinstance(error, errors.LightRetrieverError) and type(error).__module__ == errors.__name__
-    if own and not isinstance(error, errors.JavaError):
+    own = type(error).__module__ == errors.__name__ and not isinstance(error, errors.JavaError)
+    if own and isinstance(error, errors.LightRetrieverError):
         assert error.remedy.endswith("."), f"{str(error)!r} has no remedy"

@@ -1,1 +1,0 @@
-"""Measures the speed of the service, and its growth; makes corpora of any size for it."""
