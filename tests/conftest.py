@@ -8,6 +8,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
+from hypothesis import settings
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # read when the hub's library is first imported, below
 
@@ -20,6 +21,11 @@ from lightretriever.artifacts.sparse.jvm import start_jvm
 from tests.support.cluster import shared_cluster
 from tests.support.java import QUICK_JAVA
 from tests.support.tiny import make_tiny_bundle
+
+# No deadline per example: a busy machine would fail the test, not the code. Half as many examples as usual, new ones
+# each time.
+settings.register_profile("tests", deadline=None, max_examples=50)
+settings.load_profile("tests")
 
 #: Folders whose files take longest. They come first: no process is left with a long file at the end.
 FIRST = ("training", "docs", "cluster", "pipeline", "faults")

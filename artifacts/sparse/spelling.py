@@ -47,7 +47,8 @@ class Spelling:
 
     def corrections(self, words: Sequence[str]) -> list[str]:
         """For each word, in lower case, the word of the corpus that is most like it; "" where the corpus has the word
-        in any form, and where no word is near.
+        in any form, and where no word is near. A word that the corpus has counts as a misspelling where one letter
+        makes it a word of 200 times as many documents, unless it is the id of a document.
 
         Words of 4 and 5 letters may differ in one letter, longer ones in two, but not in the first. Two neighbours that
         are swapped count as one. Among equals, the word of most documents is taken. A word of three letters is

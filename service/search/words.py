@@ -5,12 +5,13 @@ c# and .net keep their signs. Python's `\\w` excludes combining marks, and would
 decomposed accents, at each. Atomic groups stand where possessive quantifiers would be shorter: those fail over
 alternatives before Python 3.11.5.
 
-**Corrections.** A word is corrected if the corpus lacks it in every form, a word of the corpus is spelt much like it,
-and the tokenizer has no token for it: a word that is one token is no mistake, and the dense leg may find it by its
-meaning. What looks like a code, an address or a name stays: a word that signs join to another (covid-19, e-mail), and
-one with capitals behind its first letter. A better word keeps the case of the first letter.
+**Corrections.** A word is corrected if the corpus lacks it in every form or has it in few documents, a word of the
+corpus is spelt much like it, and the tokenizer has no token for it: a word that is one token is no mistake, and the
+dense leg may find it by its meaning. What looks like a code, an address or a name stays: a word that signs join to
+another (covid-19, e-mail), and one with capitals behind its first letter. A better word keeps the case of the first
+letter.
 
-**Completions** of the last word are words of the corpus that begin with it.
+**Completions** of the last word, or of what is behind its last hyphen, are words of the corpus that begin with it.
 
     score(w) = sqrt(documents(w)) * exp(8 * cos(rest, w))
 
@@ -116,6 +117,8 @@ _WHOLE: Final = 4.0  # factor of a beginning that is a word
 _LEAST_SHARE: Final = 0.05  # of the best score; what has less is not suggested
 _LEAST_WEIGHT: Final = 0.1
 _CHUNK: Final = re.compile(r"\S+")
+_LAST: Final = re.compile(rf"(?:(?<!\S)|(?<=\w\w[-\u2010\u2011]))(?:[^\W\d_](?>{_MARK}*))+$")
+"""The last word of a query, where only blanks, or a hyphen behind two letters, are before it."""
 
 
 class Completion(NamedTuple):
@@ -148,8 +151,8 @@ def read_typed(query: str, request: SearchRequest, words: Spellings, encoder: Qu
     """
     found = list(_words_alone(query))
     completions, better = list[Completion](), dict[tuple[int, int], str]()
-    if request.prefix and found and found[-1].end() == len(query):
-        start, end = found[-1].span()
+    if request.prefix and (last := _LAST.search(query)) and WORD.fullmatch(last.group()):
+        start, end = last.span()
         completions = completions_of(query[start:end].lower(), query[:start], words, encoder, task)
         if completions:
             better[start, end] = completions[0].word

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
@@ -36,7 +36,6 @@ def test_rows_come_back(tmp_path: Path, dtype: TableDtype, tolerance: float) -> 
     np.testing.assert_allclose(found, rows[ids], atol=tolerance)
 
 
-@settings(deadline=None)
 @given(
     arrays(
         np.float32,

@@ -84,7 +84,6 @@ def make_cases(operation: Any, mode: GenerationMode, count: int, ask: Callable[[
     @seed(SEED)
     @settings(
         max_examples=count,
-        deadline=None,
         database=None,
         phases=(Phase.generate,),
         suppress_health_check=list(HealthCheck),

@@ -28,7 +28,7 @@ def install(checkout: Path, *arguments: str, **environment: str) -> subprocess.C
     return subprocess.run(command, env={**os.environ, **offline}, capture_output=True, text=True)
 
 
-@pytest.mark.parametrize("arguments", [(), ("everything",)])
+@pytest.mark.parametrize("arguments", [(), ("everything",), ("pipeline", "docs")])
 def test_an_unknown_use_is_refused(checkout: Path, arguments: tuple[str, ...]) -> None:
     run = install(checkout, *arguments)
     assert run.returncode == 2

@@ -171,14 +171,14 @@ def test_filters(tmp_path: Path, share: float) -> None:
                 exactly_best(index, within, *query(weights), k, among)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(counts=st.dictionaries(st.integers(0, 250), st.integers(1, 20), max_size=40), k=st.integers(1, 1600))
 def test_any_counts_and_any_k(numbered: Numbered, collection: Collection, counts: dict[int, int], k: int) -> None:
     """Terms from 200 on are in no document."""
     exactly_best(numbered, collection, *query({term: float(count) for term, count in counts.items()}), k)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     weights=st.dictionaries(st.integers(0, 199), st.floats(2**-20, 40, width=32), min_size=1, max_size=40),
     k=st.integers(1, 1600),
@@ -193,7 +193,7 @@ def test_fractional_weights(numbered: Numbered, collection: Collection, weights:
     np.testing.assert_allclose(scores, true_scores, rtol=2**-23, atol=2**-25 * 40 * 301)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     weights=st.dictionaries(
         st.integers(0, 199), st.floats(-40, 40, width=32).filter(lambda w: abs(w) > 2**-10), min_size=1, max_size=40

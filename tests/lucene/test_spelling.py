@@ -21,14 +21,14 @@ TEXTS = (
 )
 
 
-def write(path: Path, texts: Sequence[str], *, spellings: bool = True) -> Path:
-    """The words of texts, each with impact 1."""
+def write(path: Path, texts: Sequence[str], *, spellings: bool = True, first: str = "0") -> Path:
+    """The words of texts, each with impact 1. The ids are numbers, but that of the `first` document."""
     rows = [sorted(set(words)) for words in words_of(texts)]
     names = sorted({word for row in rows for word in row})
     with ImpactIndexWriter(path, spellings=spellings) as writer:
         documents = [orjson.dumps({"_id": str(i), "title": "", "text": text}) for i, text in enumerate(texts)]
         terms = np.array([names.index(word) for row in rows for word in row])
-        ids = [str(number) for number in range(len(texts))]
+        ids = [first, *(str(number) for number in range(1, len(texts)))]
         writer.add(ids, documents, np.cumsum([0, *map(len, rows)]), terms, np.ones_like(terms), names)
     return path
 
@@ -70,6 +70,7 @@ def test_of_words_alike_the_most_frequent_is_taken(index: ImpactIndex) -> None:
 def frequent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ImpactIndex]:
     """An index of 1,000 documents, of which so many have each word of three or four letters."""
     numbers = {"dns": 50, "file": 60, "fly": 6, "map": 40, "ham": 30, "hum": 3, "cat": 4, "tool": 20, "toil": 5}
+    numbers |= {"manager": 450, "manger": 2, "folder": 390, "folded": 2, "mangel": 3, "managers": 1}
     texts = [" ".join(["all", *(word for word, number in numbers.items() if i < number)]) for i in range(1000)]
     with ImpactIndex.open(write(tmp_path_factory.mktemp("frequent") / "index", texts)) as index:
         yield index
@@ -89,10 +90,21 @@ def frequent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ImpactIndex]:
         ("tol", ""),  # tool or toil
         ("dnss", "dns"),  # four letters
         ("hum", ""),  # the corpus has it
+        ("manger", "manager"),  # a misspelling in the corpus: 225 times as many documents have the other word
+        ("folded", ""),  # 195 times as many
+        ("managers", ""),  # another form of a frequent word
+        ("mangel", ""),  # two letters
     ],
 )
 def test_three_letters_are_corrected_where_there_is_no_doubt(frequent: ImpactIndex, word: str, correction: str) -> None:
     assert Spelling(frequent).corrections([word]) == [correction]
+
+
+def test_the_id_of_a_document_is_no_misspelling(tmp_path: Path) -> None:
+    texts = ["moca", *["moka"] * 999]
+    for first, correction in (("0", "moka"), ("moca", "")):
+        with ImpactIndex.open(write(tmp_path / f"index-{first}", texts, first=first)) as index:
+            assert Spelling(index).corrections(["moca"]) == [correction]
 
 
 @pytest.mark.parametrize(

@@ -123,7 +123,7 @@ def test_places_of_both_are_by_place(few: TextTokenizer) -> None:
     assert found == [Place("🎵", 0, 1), Place("fox", 2, 5), Place("#3", 2, 5), Place("wi", 6, 8), Place("#1", 6, 8)]
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(texts=st.lists(TEXTS, max_size=4))
 def test_places_are_those_of_the_terms(tokenizer: TextTokenizer, few: TextTokenizer, texts: list[str]) -> None:
     for one in (tokenizer, few):
@@ -137,7 +137,7 @@ def test_places_are_those_of_the_terms(tokenizer: TextTokenizer, few: TextTokeni
                 assert found == sorted(found, key=lambda place: place[1:])
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(text=TEXTS)
 def test_what_a_text_has_is_a_term(tokenizer: TextTokenizer, text: str) -> None:
     for vocabulary in each(tokenizer):

@@ -166,7 +166,7 @@ def test_a_word_of_all_documents_finds_them() -> None:
     assert all(row["fox"] == 1 for row in rows_of(encoder, texts))
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(TEXTS)
 def test_impacts_are_a_valid_sparse_vector(texts: list[str]) -> None:
     for text, (terms, impacts) in zip(texts, counted(texts).impacts(texts), strict=True):

@@ -59,7 +59,7 @@ def test_no_tensor_of_all_positions_and_terms_is_built() -> None:
     assert 0 < largest <= language_model.SLICE_ELEMENTS < hidden.shape[0] * hidden.shape[1] * head.shape[0]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.integers(0, 2**31), st.integers(1, 40), st.sampled_from([None, 1, 5, 40]))
 def test_top_k_equals_sorting_by_impact_then_id(seed: int, vocabulary: int, top_k: int | None) -> None:
     generator = np.random.default_rng(seed)

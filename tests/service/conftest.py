@@ -5,7 +5,6 @@ from collections.abc import Iterator
 
 import pytest
 from fastapi.testclient import TestClient
-from hypothesis import settings
 from playwright.sync_api import Browser, ConsoleMessage, Page
 
 from lightretriever.artifacts.bundle.reader import Bundle
@@ -17,11 +16,6 @@ from tests.service.live import live, live_bundles, warm
 from tests.service.reference import Corpus
 from tests.support.meaning import make_meaningful_bundle
 from tests.support.tiny import TinyDocument, make_tiny_bundle, tiny_documents
-
-# No deadline per example: a busy machine would fail the test, not the code. Half as many examples as usual, new ones
-# each time.
-settings.register_profile("service", deadline=None, max_examples=50)
-settings.load_profile("service")
 
 # Generous: no test of this folder is about being fast.
 SETTINGS = Settings(deadline_ms=60_000, warm_up_queries=3)

@@ -50,7 +50,13 @@ def test_words_that_are_known_or_no_beginning_stay(meaning: TestClient, query: s
 
 @pytest.mark.parametrize(
     ("query", "searched"),
-    [("punct", "punctured"), ("the com", "the compass"), ("Mountain", "Mountains"), ("RENN", "Rennet")],
+    [
+        ("punct", "punctured"),
+        ("the com", "the compass"),
+        ("Mountain", "Mountains"),
+        ("RENN", "Rennet"),
+        ("high-moun", "high-mountains"),
+    ],
 )
 def test_the_last_word_is_completed(meaning: TestClient, query: str, searched: str) -> None:
     answer = ask(meaning, query, prefix=True)

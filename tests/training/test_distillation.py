@@ -46,7 +46,7 @@ def test_half_precision_students_are_compared_in_float32() -> None:
     assert torch.isfinite(loss)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.floats(-1e4, 1e4, width=32), min_size=4, max_size=4))
 def test_the_loss_is_finite_and_not_below_zero(target: list[float]) -> None:
     loss = distillation_loss(torch.zeros(1, 4), torch.tensor([target]))

@@ -31,6 +31,9 @@ public final class Spellings {
 
   private static final int SAME_BEGINNING = 1;
 
+  /** A word of the corpus is taken for a misspelling where one letter makes it a word of so many times as many documents. */
+  private static final int MISSPELT_TIMES = 200;
+
   private Spellings() {}
 
   /** Whether the index has spellings: older ones have none. */
@@ -40,7 +43,7 @@ public final class Spellings {
 
   /**
    * For each word, the word of the corpus that is spelt most like it, packed by Packed.parts. It is empty where nothing is
-   * near, and where the corpus has the word, in whatever form.
+   * near, and where the corpus has the word, in whatever form, unless it is a misspelling there.
    */
   public static byte[] corrections(OpenIndex index, Analyzer analyzer, byte[] words, byte[] ends) throws IOException {
     Strings given = new Strings(words, ends);
@@ -88,10 +91,14 @@ public final class Spellings {
   /** The word that is most alike; among such, that of most documents. */
   private static String correction(OpenIndex index, Analyzer analyzer, String word) throws IOException {
     Terms words = index.terms(IndexBuilder.SPELLINGS);
-    if (words == null || isKnown(index, analyzer, word)) {
+    if (words == null) {
       return "";
     }
     int length = word.codePointCount(0, word.length());
+    int documents = documents(index, analyzer, word);
+    if (documents > 0) {
+      return length > SHORT ? misspelt(index, words, word, documents) : "";
+    }
     TermsEnum near =
         new FuzzyTermsEnum(
             words, new Term(IndexBuilder.SPELLINGS, word), length < LONG ? 1 : 2, SAME_BEGINNING, true);
@@ -144,18 +151,38 @@ public final class Spellings {
     return new String(sorted, 0, sorted.length);
   }
 
-  /** Whether the corpus has the word, or all terms that the analyzer makes of it; of a stop word it makes none. */
-  private static boolean isKnown(OpenIndex index, Analyzer analyzer, String word) throws IOException {
-    boolean known = true;
+  /** The word that a word of few documents is a misspelling of; none for an id of a document, which is a name. */
+  private static String misspelt(OpenIndex index, Terms words, String word, int documents) throws IOException {
+    if (documents > OpenIndex.count(index) / MISSPELT_TIMES || index.frequency(new Term(IndexBuilder.ID, word)) > 0) {
+      return "";
+    }
+    TermsEnum near = new FuzzyTermsEnum(words, new Term(IndexBuilder.SPELLINGS, word), 1, SAME_BEGINNING, true);
+    String best = "";
+    int most = MISSPELT_TIMES * documents - 1;
+    while (near.next() != null) {
+      if (near.docFreq() > most) {
+        best = near.term().utf8ToString();
+        most = near.docFreq();
+      }
+    }
+    return best;
+  }
+
+  /**
+   * The number of documents that have the word in some form: that of the rarest term that the analyzer makes of it, or of its
+   * spelling where that is more. All documents for a stop word, of which the analyzer makes no term.
+   */
+  private static int documents(OpenIndex index, Analyzer analyzer, String word) throws IOException {
+    int least = OpenIndex.count(index);
     try (TokenStream stems = analyzer.tokenStream(IndexBuilder.CONTENTS, word)) {
       CharTermAttribute stem = stems.addAttribute(CharTermAttribute.class);
       stems.reset();
       while (stems.incrementToken()) {
-        known &= index.frequency(new Term(IndexBuilder.CONTENTS, stem.toString())) > 0;
+        least = Math.min(least, index.frequency(new Term(IndexBuilder.CONTENTS, stem.toString())));
       }
       stems.end();
     }
-    return known || index.frequency(new Term(IndexBuilder.SPELLINGS, word)) > 0;
+    return Math.max(least, index.frequency(new Term(IndexBuilder.SPELLINGS, word)));
   }
 
   /** A word, and the number of documents that have it. */
