@@ -58,6 +58,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "upsert": Command("Operate", f"{_OFFLINE}.upsert", "Write documents to a journal or a cluster."),
     "delete": Command("Operate", f"{_OFFLINE}.delete", "Delete documents from a journal or a cluster."),
     "compact": Command("Operate", f"{_OFFLINE}.compact", "Make a new bundle of a bundle and its journal."),
+    "restore": Command("Operate", f"{_OFFLINE}.restore", "Put a copy of a journal in its place."),
     "export": Command("Operate", f"{_OFFLINE}.export", "Write the query encoder for another vector store."),
     "key": Command("Operate", f"{_ONLINE}.key", "Make an API key."),
     "evaluate": Command("Research", f"{_OFFLINE}.evaluate", "Measure a bundle on a test collection."),

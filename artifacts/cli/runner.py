@@ -51,6 +51,7 @@ AGAIN: Final = {
     "upsert": "The same command goes on with the documents that are missing.",
     "delete": "The same command goes on with the documents that are left.",
     "compact": "The same command begins again; nothing of it is left, and the journal is as it was.",
+    "restore": "The same command begins again; the journal is as it was.",
     "export": "The same command begins again; nothing of it is left.",
     "evaluate": "The same command begins again; no result was changed.",
     "tune": "The same command begins again; nothing was changed.",

@@ -44,7 +44,7 @@ def compact(
         for record in journal.read():
             changed.pop(record.id, None)
             changed[record.id] = record
-        live = LiveInfo(journal=journal.name, position=journal.sequence)
+        live = LiveInfo(journal=journal.identity(), position=journal.sequence)
     sparse = bundle.sparse()
     try:
         dense = None if bundle.manifest.dense is None else bundle.dense()

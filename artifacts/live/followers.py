@@ -4,9 +4,9 @@ A process has a folder NAME.follower beside the journal, with its index and a fi
 journal searchable. The file is locked as long as the process lives; what dead ones left is removed.
 
 A checkpoint is the index of all changes up to one, so that a start indexes only what came later: a folder
-SEQUENCE.NAME.checkpoint, whose name stands for the bundle and the journal. It is no state: without it, or where it is
-damaged, a start indexes all changes. Nothing is forced to the disk therefore; Lucene compares the checksums of the
-files when it opens them.
+SEQUENCE.NAME.checkpoint, whose name stands for the bundle and the writer of the change. It is no state: without it, or
+where it is damaged, a start indexes all changes. Nothing is forced to the disk therefore; Lucene compares the checksums
+of the files when it opens them.
 """
 
 import fcntl
@@ -14,14 +14,14 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import perf_counter, sleep
 from typing import Final
 
 from lightretriever.artifacts.files.atomic_file import writing
 
-__all__ = ["Follower"]
+__all__ = ["Follower", "in_use"]
 
 _log = logging.getLogger(__name__)
 _FOLLOWER: Final = ".follower"
@@ -34,12 +34,11 @@ _POLL_S: Final = 0.01
 class Follower:
     """This process as one that follows the journal of a folder."""
 
-    def __init__(self, folder: Path, name: str) -> None:
-        """`name` is that of the checkpoints to read and write. Raises DiskError."""
-        self._folder, self._name = folder, name
+    def __init__(self, folder: Path, name_of: Callable[[int], str]) -> None:
+        """`name_of` gives the name of a checkpoint up to a change. Raises DiskError."""
+        self._folder, self._name_of = folder, name_of
         with writing(folder):
-            for path in folder.glob(f"*{_FOLLOWER}"):
-                _behind(path, _NEVER)
+            in_use(folder)  # removes what dead ones left
             self._path = Path(tempfile.mkdtemp("", "", folder))
             self._file = os.open(self._path / _TOLD, os.O_RDWR | os.O_CREAT)
             fcntl.flock(self._file, fcntl.LOCK_EX)
@@ -62,8 +61,9 @@ class Follower:
 
     def saved(self) -> int:
         """Give the number of the last change in the newest checkpoint; 0 for none."""
-        found = self._folder.glob(f"*.{self._name}{_CHECKPOINT}")
-        return max((int(path.name.partition(".")[0]) for path in found), default=0)
+        numbers = [path.name.partition(".")[0] for path in self._folder.glob(f"*{_CHECKPOINT}")]
+        found = (int(number) for number in numbers if number.isdecimal())
+        return max((sequence for sequence in found if self._checkpoint(sequence).exists()), default=0)
 
     def save(self, sequence: int, files: Sequence[Path]) -> None:
         """Write a checkpoint in place of those before it. `files` are those of the index. OSError."""
@@ -105,13 +105,22 @@ class Follower:
             os.close(self._file)
 
     def _checkpoint(self, sequence: int) -> Path:
-        return self._folder / f"{sequence:020d}.{self._name}{_CHECKPOINT}"
+        return self._folder / f"{sequence:020d}.{self._name_of(sequence)}{_CHECKPOINT}"
+
+
+def in_use(folder: Path) -> bool:
+    """True if a process follows the journal of a folder."""
+    return sum(_behind(path, _NEVER) for path in folder.glob(f"*{_FOLLOWER}")) > 0
+
+
+def _opened(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)  # what is no file, such as a pipe, makes nobody wait
 
 
 def _behind(path: Path, sequence: int) -> bool:
     """Tell whether the process of a folder lives and does not see the change; remove what a dead one left."""
     try:
-        with (path / _TOLD).open("rb") as file:
+        with open(path / _TOLD, "rb", opener=_opened) as file:
             told = file.read(8)
             if len(told) == 8 and int.from_bytes(told, "little") >= sequence:
                 return False

@@ -2,50 +2,63 @@
 
 Changes are numbered from 1 for ever, each with a checksum, because SQLite has none for its pages. The database has a
 write-ahead log, so readers wait for nobody, and what a killed writer left is as if it had not begun. The one writer
-of all processes holds a lock on a file of its own.
+of all processes has locked the folder.
+
+Each opening that writes has a random name, which the database keeps with the number of the last change before. A
+change is known by its number and its writer's name, so that a change after a restore is never taken for one before.
 """
 
 import fcntl
+import logging
+import os
 import sqlite3
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from math import inf
 from pathlib import Path
 from time import perf_counter, sleep
-from typing import Any, Final, NamedTuple, Self
+from typing import Annotated, Any, Final, NamedTuple, Self
 from uuid import uuid4
 
 import numpy as np
 import numpy.typing as npt
 import orjson
-from pydantic import TypeAdapter
+from pydantic import Field, TypeAdapter
 
 from lightretriever.artifacts.bundle.manifest import Manifest, check_outside
+from lightretriever.artifacts.documents.bounds import MAX_IMPACT
+from lightretriever.artifacts.documents.document import stored_object
 from lightretriever.artifacts.errors import DiskError, JournalError
 from lightretriever.artifacts.files.atomic_file import writing
+from lightretriever.artifacts.live.stamp import DATABASE, LOGS, Stamp, check_files
 
 __all__ = ["Journal", "Record"]
 
-_FILE: Final = "journal.sqlite"
+_log = logging.getLogger(__name__)
 _TABLES: Final = (
-    "CREATE TABLE IF NOT EXISTS header (facts TEXT NOT NULL)",
+    "CREATE TABLE header (facts TEXT NOT NULL)",
     # AUTOINCREMENT notes the last number, also of changes that were dropped.
-    """CREATE TABLE IF NOT EXISTS changes (
+    """CREATE TABLE changes (
         sequence INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL, raw BLOB, vector BLOB, impacts BLOB NOT NULL,
         checksum INTEGER NOT NULL
     )""",
 )
+_WRITERS: Final = "CREATE TABLE IF NOT EXISTS writers (position INTEGER PRIMARY KEY, name TEXT NOT NULL)"
 _OF_THE_DISK: Final = frozenset(
     {
         *(sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY),
         *(sqlite3.SQLITE_PERM, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_PROTOCOL),
     }
 )
-_IMPACTS: Final = TypeAdapter(dict[str, int])
+_IMPACTS: Final = TypeAdapter(dict[str, Annotated[int, Field(ge=1, le=MAX_IMPACT)]])
+_LONGEST: Final = 2.0  # of a vector: its length is 1, but for what the codes of an index made of it
 _POLL_S: Final = 0.002
+_CLOSE_S: Final = 1.0  # to wait for another writer before the database is closed
+_LOG_BYTES: Final = 4 << 20  # of the log from which on it is written back to the database
 _RESTORE: Final = (
-    "Restore the folder from a copy, or move it away: the bundle is then served without the changes in it."
+    "`lightretriever restore COPY --live DIR` puts a copy in its place. Or give an empty folder: the bundle is then "
+    "served without the changes."
 )
 
 
@@ -68,25 +81,40 @@ class Journal:
     name: str
     """A random name, which tells a journal from one that another folder has."""
 
-    def __init__(self, folder: Path, manifest: Manifest, *, begin: bool = True) -> None:
-        """Open the journal of a folder, or `begin` one for a bundle. JournalError for a damaged one, for one of another
-        model, for one without the changes after those that the bundle has, and for none; BundleError for a folder
-        inside a bundle; DiskError."""
+    dimension: int | None
+    """Number of values in a vector; None without a dense leg."""
+
+    def __init__(self, folder: Path, manifest: Manifest | None, *, begin: bool = True) -> None:
+        """Open the journal of a folder, or `begin` one for a bundle; without a manifest, whatever bundle it is for.
+        JournalError for a damaged one, for one of another model, for one without the changes after those that the
+        bundle has, for files that don't belong together, and for none; BundleError for a folder inside a bundle;
+        DiskError."""
         self.folder = folder
-        self._path = folder / _FILE
+        self._path = folder / DATABASE
+        self._own = uuid4().hex[:12]  # name as a writer
+        self._named = False  # whether the database has it
+        self._writers: Mapping[int, str] = {}  # each by the number of the last change before
         check_outside(self._path)
-        if not begin and not self._path.is_file():
+        if not begin and not self._path.exists():
             raise JournalError(f"{folder}: there is no journal.", remedy="Give the folder that `serve --live` names.")
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
-            self._lock = (folder / "lock").open("ab")
+            self._lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             with self._locked(inf), self._translated():
-                self._database = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
+                if not check_files(folder) and manifest is not None:
+                    self._begin(manifest)
+                self._stamp = Stamp(folder)
+                with self._stamp.changing():
+                    self._database = self._connected(self._path)
                 self._opened(manifest)
         except BaseException:
             self.close()
             raise
+
+    def origin(self, sequence: int) -> str:
+        """Return the random name of the writer of a change; the journal's name where no writer is known."""
+        return self._writers[max((position for position in self._writers if position < sequence), default=-1)]
 
     def read(self, most: int = -1) -> list[Record]:
         """Give the changes since the last one read or appended, up to `most` if that is not negative. JournalError."""
@@ -100,12 +128,14 @@ class Journal:
         for number, (sequence, *parts, checksum) in enumerate(rows, start=self.sequence + 1):
             try:
                 whole = sequence == number and _checksum(sequence, *parts) == checksum
-                record = _record(*parts)
+                record = _record(self.dimension, *parts)
             except (TypeError, ValueError):  # a column has another kind of value
                 whole = False
             if not whole:
                 raise self._damaged(f"behind change {number - 1}")
             found.append(record)
+        if found:
+            self._read_writers()
         self.sequence += len(found)
         return found
 
@@ -114,23 +144,38 @@ class Journal:
         """Be the one writer of all processes in the block; yields the changes since the last one read or appended.
         TimeoutError if another is the writer until the `perf_counter` time `until`, JournalError."""
         with self._locked(until):
+            self._stamp.check()
             missed = self.read()
             if self.sequence != self._last():
                 raise self._damaged(f"behind change {self.sequence}")
+            if not self._named:
+                self._read_writers()
+                self._writers = {**self._writers, self.sequence: self._own}
             yield missed
+            if _size(self.folder / LOGS[0]) > _LOG_BYTES:
+                self._write_back()
 
-    def append(self, records: Sequence[Record]) -> None:
-        """Write changes, and return when they are on the disk. To be called in the block of `writing`. DiskError, after
-        which the journal is as it was."""
+    @contextmanager
+    def appending(self, records: Sequence[Record]) -> Iterator[None]:
+        """Append changes, which are on the disk after the block; an exception in it leaves the journal as it was. To be
+        called in the block of `writing`. DiskError."""
         rows = [(number, *_row(number, one)) for number, one in enumerate(records, start=self.sequence + 1)]
         with self._changing():
             self._database.executemany("INSERT INTO changes VALUES (?, ?, ?, ?, ?, ?)", rows)
+            if not self._named:
+                self._database.execute("INSERT OR REPLACE INTO writers VALUES (?, ?)", (self.sequence, self._own))
+            yield
         self.sequence += len(records)
+        self._named = True
 
     def drop(self, position: int) -> None:
         """Remove the changes numbered up to `position`. To be called in the block of `writing`. DiskError."""
         with self._changing():
             self._database.execute("DELETE FROM changes WHERE sequence <= ?", (position,))
+            first = (
+                "SELECT max(position) FROM writers WHERE position < ?"  # whose last change was the one at `position`
+            )
+            self._database.execute(f"DELETE FROM writers WHERE position < ({first})", (position,))
 
     def __enter__(self) -> Self:
         return self
@@ -140,41 +185,92 @@ class Journal:
 
     def close(self) -> None:
         """Close the files. Idempotent."""
+        if self._lock < 0:
+            return
         if hasattr(self, "_database"):
+            late = perf_counter() + _CLOSE_S
+            with suppress(TimeoutError, DiskError, JournalError), self._locked(late), self._stamp.changing():
+                self._database.close()  # the last one to close writes back the log
             self._database.close()
-        self._lock.close()
+        if hasattr(self, "_stamp"):
+            self._stamp.close()
+        os.close(self._lock)
+        self._lock = -1
 
-    def _opened(self, manifest: Manifest) -> None:
-        """Make the tables if they are not there, and compare the header and the numbers with the bundle's."""
-        self._database.execute("PRAGMA journal_mode = WAL")
-        self._database.execute("PRAGMA synchronous = FULL")  # a change is on the disk when it is acknowledged
-        dimension = None if manifest.dense is None else manifest.dimension
-        facts = {"dimension": dimension, "vocabulary": manifest.sparse.vocabulary, "model": manifest.model.sha256}
-        begun = orjson.dumps({"journal": uuid4().hex[:12], "bundle": manifest.digest} | facts).decode()
-        with self._changing():
-            for table in _TABLES:
-                self._database.execute(table)
-            self._database.execute("INSERT INTO header SELECT ? WHERE NOT EXISTS (SELECT * FROM header)", (begun,))
+    def _begin(self, manifest: Manifest) -> None:
+        """Make a journal without changes, which has its name when it is whole."""
+        new = self._path.with_suffix(".new")
+        for suffix in ("", "-wal", "-shm", "-journal"):
+            new.with_name(new.name + suffix).unlink(missing_ok=True)
+        facts = orjson.dumps({"journal": uuid4().hex[:12], "bundle": manifest.digest} | _facts(manifest)).decode()
+        with closing(self._connected(new)) as database:
+            for table in (*_TABLES, _WRITERS):
+                database.execute(table)
+            database.execute("INSERT INTO header VALUES (?)", (facts,))
+        with writing(self._path):
+            new.rename(self._path)
+            os.fsync(self._lock)
+
+    def _connected(self, path: Path) -> sqlite3.Connection:
+        database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        for setting in (
+            "journal_mode = WAL",
+            "synchronous = FULL",  # a change is on the disk when it is acknowledged
+            "wal_autocheckpoint = 0",  # see `_write_back`
+        ):
+            database.execute(f"PRAGMA {setting}")
+        return database
+
+    def _write_back(self) -> None:
+        """Write the log back to the database, as far as nobody reads older pages of it."""
+        try:
+            with self._translated(), self._stamp.changing():
+                self._database.execute("PRAGMA wal_checkpoint(PASSIVE)")
+        except DiskError as error:  # the changes are in the log
+            _log.warning("the log of the journal was not written back", extra={"reason": str(error)})
+
+    def _read_writers(self) -> None:
+        with self._translated():
+            rows = self._database.execute("SELECT position, name FROM writers").fetchall()
+        self._writers = {-1: self.name, **dict(rows)}
+
+    def _opened(self, manifest: Manifest | None) -> None:
+        """Compare the header and the numbers with the bundle's."""
+        self._database.execute(_WRITERS)  # older journals have none
+        facts = None if manifest is None else _facts(manifest)
         try:
             header = orjson.loads(self._one("SELECT facts FROM header"))
-            self.name, found = header["journal"], {name: header[name] for name in facts}
+            self.name, self.dimension = header["journal"], header["dimension"]
+            found = {name: header[name] for name in facts or {}}
         except (ValueError, TypeError, KeyError) as error:
             raise self._damaged("in its header") from error
-        for name, wanted in facts.items():
+        self._read_writers()
+        for name, wanted in (facts or {}).items():
             if found[name] != wanted:
                 raise JournalError(
                     f"{self.folder}: the journal's {name} is {found[name]}, the bundle's {wanted}.",
                     remedy="Serve a bundle of the same model, or give an empty folder.",
                 )
-        live, last = manifest.live, self._last()
-        self.sequence = live.position if live is not None and live.journal == self.name else 0
+        live, last = None if manifest is None else manifest.live, self._last()
         first = self._one(f"SELECT coalesce(min(sequence), {last + 1}) FROM changes")
+        self.sequence = first - 1 if manifest is None else 0
+        if live is not None and live.journal.partition(".")[0] == self.name:
+            self.sequence = live.position
         if not first - 1 <= self.sequence <= last:
             raise JournalError(
                 f"{self.folder}: the journal begins behind change {first - 1} and ends with change {last}, the bundle "
                 f"has those up to {self.sequence}.",
                 remedy="Serve the bundle that `lightretriever compact` made of them, or give an empty folder.",
             )
+        if live is not None and self.sequence and live.journal not in (self.name, self.identity()):
+            raise JournalError(
+                f"{self.folder}: the journal was restored, and the bundle has changes that are not in it.",
+                remedy="Serve a bundle that is older than the copy, or give an empty folder.",
+            )
+
+    def identity(self) -> str:
+        """Return the journal's name, and that of the writer of the last change, for the manifest of a bundle."""
+        return f"{self.name}.{self.origin(self.sequence)}"
 
     def _last(self) -> int:
         """Give the number of the last change that was ever appended."""
@@ -233,16 +329,34 @@ class Journal:
         return JournalError(f"{self._path}: the journal is damaged {where}.", remedy=_RESTORE)
 
 
+def _facts(manifest: Manifest) -> dict[str, Any]:
+    """Return what a journal and its bundles have in common."""
+    dimension = None if manifest.dense is None else manifest.dimension
+    return {"dimension": dimension, "vocabulary": manifest.sparse.vocabulary, "model": manifest.model.sha256}
+
+
+def _size(path: Path) -> int:
+    """Return the size of a file in bytes; 0 for none."""
+    return path.stat().st_size if path.exists() else 0
+
+
 def _row(sequence: int, record: Record) -> tuple[str, bytes | None, bytes | None, bytes, int]:
     vector = None if record.vector is None else record.vector.astype("<f4").tobytes()
     parts = (record.id, record.raw, vector, orjson.dumps(dict(record.impacts)))
     return *parts, _checksum(sequence, *parts)
 
 
-def _record(document_id: str, raw: bytes | None, vector: bytes | None, impacts: bytes) -> Record:
-    """Read the columns of a change. TypeError and ValueError for other ones than `_row` gives."""
-    values = None if vector is None else np.frombuffer(vector, "<f4")
-    return Record(document_id, raw, values, _IMPACTS.validate_json(impacts))
+def _record(dimension: int | None, document_id: str, raw: bytes | None, vector: bytes | None, impacts: bytes) -> Record:
+    """Read the columns of a change. TypeError and ValueError for others than `_row` gives."""
+    record = Record(document_id, raw, None if vector is None else np.frombuffer(vector, "<f4"))
+    if raw is not None:
+        if (own := stored_object(raw)["_id"]) != document_id:
+            raise ValueError(f"the document's id is {own!r:.80}")
+        if (None if record.vector is None else record.vector.size) != dimension:
+            raise ValueError("the vector has another size")
+        if record.vector is not None and not 0 < float(np.linalg.norm(record.vector)) < _LONGEST:
+            raise ValueError("the vector has no direction")
+    return record._replace(impacts=_IMPACTS.validate_json(impacts))
 
 
 def _checksum(sequence: int, document_id: str, *parts: bytes | None) -> int:

@@ -80,7 +80,7 @@ class LiveStore:
             self._journal = opened.enter_context(Journal(folder, manifest))
             position = self._journal.sequence
             self._to_drop: int | None = position
-            self._follower = Follower(folder, f"{self._digest}.{self._journal.name}")
+            self._follower = Follower(folder, lambda sequence: f"{self._digest}.{self._journal.origin(sequence)}")
             opened.callback(self._follower.close)
             self._saved = self._follower.restore()
             overlay = partial(Overlay, manifest, index, dense, self._follower.index)
@@ -118,7 +118,7 @@ class LiveStore:
 
     def version(self, sequence: int) -> str:
         """Give the version of the document that a change made; 0: that of a document of the bundle."""
-        return f"{sequence}.{self._journal.name if sequence else self._digest}"
+        return f"{sequence}.{self._journal.origin(sequence) if sequence else self._digest}"
 
     def get(self, document_id: str, until: float = inf) -> Stored | None:
         """Read a document as it is now, whatever process wrote it; None if there is none with this id. TimeoutError at
@@ -211,7 +211,8 @@ class LiveStore:
                             f"most {_MOST:,}.",
                             remedy=_COMPACT,
                         )
-                    self._journal.append(staged.records)
+                    with self._journal.appending(staged.records):
+                        pass
                     self._apply(staged.records)
             except Exception as error:
                 for _, results in calls:

@@ -11,6 +11,8 @@ from math import inf
 from pathlib import Path
 from typing import Any, Final, get_args
 
+import numpy as np
+
 from lightretriever.artifacts.bundle.manifest import Manifest, parse_manifest
 from lightretriever.artifacts.errors import BundleError, DiskError, JournalError, LightRetrieverError
 from lightretriever.artifacts.live.documents import read_fields, read_impacts, read_vector
@@ -143,7 +145,9 @@ def journal(data: bytes) -> None:
     begun = _folder() / "begun"
     if not begun.exists():
         with Journal(begun, _served()) as opened, opened.writing(inf):
-            opened.append([Record("a", b"{}", None, {"word": 1})])
+            vector = np.eye(1, opened.dimension, dtype=np.float32)[0]
+            with opened.appending([Record("a", b'{"_id": "a", "text": "word"}', vector, {"word": 1})]):
+                pass
     content = (begun / _JOURNAL).read_bytes()
     place = int.from_bytes(data[:2], "little") % len(content)
     _read_journal(content[:place] + data[2:] + content[place + len(data[2:]) :])

@@ -20,7 +20,8 @@ SOON = 60.0
 
 
 def record(number: int) -> Record:
-    vector = np.random.default_rng(number).standard_normal(16).astype(np.float32)
+    drawn = np.random.default_rng(number).standard_normal(16).astype(np.float32)
+    vector = drawn / np.linalg.norm(drawn)
     return Record(
         f"id-{number}", f'{{"_id": "id-{number}", "text": "ü{number}"}}'.encode(), vector, {"word": number + 1}
     )
@@ -41,7 +42,8 @@ def append(journal: Journal, *groups: list[int]) -> list[Record]:
     """Append records, each group at once; give what others had appended before."""
     with journal.writing(perf_counter() + SOON) as missed:
         for group in groups:
-            journal.append([record(number) for number in group])
+            with journal.appending([record(number) for number in group]):
+                pass
         return missed
 
 
@@ -58,8 +60,8 @@ def test_what_was_appended_is_read_again(tiny_bundle: Bundle, tmp_path: Path) ->
     with opened(tmp_path, tiny_bundle) as journal:
         append(journal, [0], [1, 2, 3], [4])
         assert journal.sequence == 5
-        with journal.writing(perf_counter() + SOON):
-            journal.append([Record("id-2")])
+        with journal.writing(perf_counter() + SOON), journal.appending([Record("id-2")]):
+            pass
     found = replayed(tmp_path, tiny_bundle)
     assert same(found[:5], range(5))
     assert found[5:] == [Record("id-2", None, None, {})]

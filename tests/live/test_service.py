@@ -161,7 +161,9 @@ def test_a_journal_that_can_not_be_followed_is_told(
         with SearchClient(url, api_key=KEY, timeout_s=60) as client:
             client.put_document("kept", NEW, vector=VECTOR, impacts=impacts_of(engine, "zebra"))
             with Journal(tmp_path / "live", bundle.manifest) as other, other.writing(perf_counter() + 60):
-                other.append([Record("other", b"{}", np.ones(16, np.float32), {"no word": 0})])  # nobody checked it
+                record = Record("other", b"{}", np.ones(16, np.float32), {"no word": 0})  # nobody checked it
+                with other.appending([record]):
+                    pass
             wait_until(lambda: httpx2.get(f"{url}/readyz", timeout=60).status_code != 200)
             with raises(AnswerError, naming="write_failed") as error:
                 client.delete_document("kept")

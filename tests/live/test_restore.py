@@ -1,0 +1,216 @@
+"""Copies of a journal: what doesn't belong together is refused, `restore` puts a copy in place, versions are new."""
+
+import os
+import shutil
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.errors import JournalError
+from lightretriever.artifacts.live import journal as journals
+from lightretriever.artifacts.live.compact import compact
+from lightretriever.artifacts.live.journal import Journal
+from lightretriever.artifacts.live.restore import restore
+from lightretriever.service.client import AnswerError
+from lightretriever.service.search.engine import SearchEngine
+from lightretriever.service.settings import Settings
+from tests.live.test_journal import append, file_of, opened, replayed, same
+from tests.support.commands import run, summary_of
+from tests.support.keys import keys_file
+from tests.support.tiny import make_tiny_bundle
+from tests.support.written import ENTRIES, NEW, VECTOR, impacts_of
+from tests.support.written import opened as served
+
+
+def backup(database: Path, copy: Path) -> None:
+    with closing(sqlite3.connect(database)) as one, closing(sqlite3.connect(copy)) as other:
+        one.backup(other)
+
+
+def vacuum(database: Path, copy: Path) -> None:
+    with closing(sqlite3.connect(database)) as one:
+        one.execute("VACUUM INTO ?", (str(copy),))
+
+
+def closed(database: Path, copy: Path) -> None:
+    """Copy the file as it is when no process has it open."""
+    shutil.copytree(database.parent, copy.parent / "open")
+    with closing(sqlite3.connect(copy.parent / "open" / database.name)) as last:
+        last.execute("SELECT count(*) FROM changes").fetchall()
+    (copy.parent / "open" / database.name).rename(copy)
+
+
+def overwrite(copy: Path, database: Path) -> None:
+    database.write_bytes(copy.read_bytes())
+
+
+def replace(copy: Path, database: Path) -> None:
+    shutil.copy2(copy, database.with_suffix(".tmp"))
+    database.with_suffix(".tmp").replace(database)
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write the log back after a few changes."""
+    monkeypatch.setattr(journals, "_LOG_BYTES", 40_000)
+
+
+@pytest.mark.parametrize("copied", [backup, vacuum, closed])
+@pytest.mark.parametrize(("before", "after"), [(0, 1), (0, 40), (20, 1), (20, 40)])
+def test_a_copy_beside_the_log_of_another_is_refused_and_restored_by_the_command(
+    tiny_bundle: Bundle, tmp_path: Path, copied: Callable[[Path, Path], None], before: int, after: int
+) -> None:
+    with opened(tmp_path / "live", tiny_bundle) as journal:
+        append(journal, [0, 1], *([number] for number in range(2, 2 + before)))
+        copied(file_of(tmp_path / "live"), tmp_path / "copy")
+        append(journal, *([number] for number in range(100, 100 + after)))
+        shutil.copytree(tmp_path / "live", tmp_path / "killed")
+    shutil.copytree(tmp_path / "killed", tmp_path / "whole")
+    assert len(replayed(tmp_path / "whole", tiny_bundle)) == 2 + before + after
+    overwrite(tmp_path / "copy", file_of(tmp_path / "killed"))
+    with pytest.raises(JournalError, match=r"it was replaced, but journal.sqlite-wal and journal.sqlite-shm beside it"):
+        opened(tmp_path / "killed", tiny_bundle)
+    summary = summary_of("restore", tmp_path / "copy", "--live", tmp_path / "killed")
+    assert summary["position"] == 2 + before
+    assert sorted(path.name for path in Path(summary["kept"]).iterdir()) == [
+        *("journal.sqlite", "journal.sqlite-shm", "journal.sqlite-wal", "journal.sqlite.stamp")
+    ]
+    assert same(replayed(tmp_path / "killed", tiny_bundle), range(2 + before))
+
+
+def test_a_folder_that_was_copied_without_its_times_is_restored_from_itself(
+    tiny_bundle: Bundle, tmp_path: Path
+) -> None:
+    with opened(tmp_path / "live", tiny_bundle) as journal:
+        append(journal, *([number] for number in range(30)))
+        shutil.copytree(tmp_path / "live", tmp_path / "copied")
+    os.utime(file_of(tmp_path / "copied"))
+    with pytest.raises(JournalError):
+        opened(tmp_path / "copied", tiny_bundle)
+    assert restore(file_of(tmp_path / "copied"), tmp_path / "copied")[0] == 30
+    assert same(replayed(tmp_path / "copied", tiny_bundle), range(30))
+
+
+@pytest.mark.parametrize("lay", [overwrite, replace])
+def test_a_copy_laid_over_a_journal_in_use_is_noticed(
+    tiny_bundle: Bundle, tmp_path: Path, lay: Callable[[Path, Path], None]
+) -> None:
+    folder = tmp_path / "live"
+    with opened(folder, tiny_bundle) as journal:
+        append(journal, [0])
+        backup(file_of(folder), tmp_path / "copy")
+        append(journal, [1])
+        lay(tmp_path / "copy", file_of(folder))
+        with pytest.raises(JournalError, match="replaced while in use"):
+            append(journal, [2])
+    with pytest.raises(JournalError, match="replaced"):
+        opened(folder, tiny_bundle)
+    restore(tmp_path / "copy", folder)
+    assert same(replayed(folder, tiny_bundle), [0])
+    with opened(folder, tiny_bundle) as journal:
+        shutil.rmtree(folder)
+        with pytest.raises(JournalError, match="removed while in use"):
+            append(journal, [2])
+
+
+@pytest.mark.parametrize("size", [0, 1, 511, None])
+@pytest.mark.parametrize("sign", ["journal.sqlite.stamp", "lock", "journal.sqlite-wal", "7.x.checkpoint", "x.follower"])
+def test_a_lost_journal_is_not_begun_anew(tiny_bundle: Bundle, tmp_path: Path, sign: str, size: int | None) -> None:
+    """Also where one file alone says that there was one; an empty folder gets one."""
+    (tmp_path / sign).write_bytes(b"")
+    if size is not None:
+        file_of(tmp_path).write_bytes(bytes(size))
+    with pytest.raises(JournalError, match=r"its changes are lost. `lightretriever restore COPY --live DIR`"):
+        opened(tmp_path, tiny_bundle)
+    assert {path.name for path in tmp_path.iterdir()} == {sign, *(() if size is None else ("journal.sqlite",))}
+
+
+@pytest.mark.parametrize("name", ["journal.sqlite", "journal.sqlite.stamp", "journal.sqlite-wal", "journal.sqlite-shm"])
+def test_a_pipe_in_the_folder_is_told(tiny_bundle: Bundle, tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(JournalError, match=f"{name}: it is no regular file"):
+        opened(tmp_path, tiny_bundle)
+
+
+def test_what_can_not_be_restored_leaves_the_folder_as_it_is(tiny_bundle: Bundle, tmp_path: Path) -> None:
+    folder = tmp_path / "live"
+    with opened(folder, tiny_bundle) as journal:
+        append(journal, *([number] for number in range(20)))
+        backup(file_of(folder), tmp_path / "copy")
+    content = (tmp_path / "copy").read_bytes()
+    other = sqlite3.connect(tmp_path / "other")
+    other.executescript("CREATE TABLE a (b); INSERT INTO a VALUES (1)")
+    other.close()
+    damaged = bytearray(content)
+    damaged[content.index(b"id-7")] ^= 1
+    for name, bad in (("empty", b""), ("tiny", b"x"), ("text", 999 * b"x"), ("cut", content[:9000]), ("bit", damaged)):
+        (tmp_path / name).write_bytes(bad)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    for name in ("none", "live", "empty", "tiny", "text", "cut", "bit", "other"):
+        with pytest.raises(JournalError):
+            run("restore", tmp_path / name, "--live", folder)
+        assert {path.name: path.read_bytes() for path in folder.iterdir()} == before, name
+    settings, used = Settings(live=folder, deadline_ms=60_000, warm_up_queries=1), "a process has the journal open"
+    with SearchEngine.open(tiny_bundle, settings), pytest.raises(JournalError, match=used):
+        run("restore", tmp_path / "copy", "--live", folder)
+
+
+def test_versions_never_come_again_after_a_restore(tmp_path: Path) -> None:
+    bundle = make_tiny_bundle(tmp_path / "tiny", vocabulary="words", fields={"year": "number"})
+    live, copy = tmp_path / "live", tmp_path / "copy"
+    settings = Settings(live=live, api_keys_file=keys_file(tmp_path, *ENTRIES), deadline_ms=60_000, warm_up_queries=1)
+    with SearchEngine.open(bundle, settings.model_copy(update={"live": None})) as engine:
+        encoded: dict[str, Any] = {"vector": VECTOR, "impacts": impacts_of(engine, "zebra")}
+
+    with served(bundle, settings) as client:
+        first = client.put_document("d", NEW, **encoded)
+        backup(live / "journal.sqlite", copy)
+        old = client.put_document("d", {**NEW, "year": 2}, **encoded)
+    compacted, _ = compact(bundle, live, tmp_path / "compacted")
+    with served(bundle, settings) as client:
+        assert client.document("d").version == old.version  # a start alone changes none
+    for _ in range(2):  # the second time from the same copy
+        restore(copy, live)
+        with served(bundle, settings) as client:
+            assert client.document("d").version == first.version
+            new = client.put_document("d", {**NEW, "year": 2}, **encoded)  # the same change, and the same number
+            assert new.version != old.version
+            assert new.version.partition(".")[0] == old.version.partition(".")[0]
+            for version in (first.version, old.version):
+                with pytest.raises(AnswerError) as error:
+                    client.put_document("d", {**NEW, "year": 4}, version=version)
+                assert (error.value.status, error.value.kind) == (412, "version_conflict")
+            assert client.document("d").version == new.version
+        old = new
+    with pytest.raises(JournalError, match="the journal was restored, and the bundle has changes that are not in it"):
+        SearchEngine.open(compacted, settings)
+
+
+def test_a_checkpoint_of_other_changes_with_the_same_numbers_is_not_read(
+    tiny_bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lightretriever.artifacts.live.store._LEAST_SAVED", 2)
+    settings = Settings(deadline_ms=60_000, warm_up_queries=1)
+
+    def write(folder: Path, numbers: range) -> dict[str, int | None]:
+        """Write documents, leave a checkpoint, and give what a search finds."""
+        with Journal(folder, tiny_bundle.manifest) as journal:
+            append(journal, [*numbers])
+        with SearchEngine.open(tiny_bundle, settings.model_copy(update={"live": folder})) as engine:
+            store = engine.parts.backends.documents
+            return {f"id-{number}": store.ordinal(f"id-{number}") for number in range(30)}
+
+    write(tmp_path / "one", range(3))
+    backup(file_of(tmp_path / "one"), tmp_path / "copy")
+    restore(tmp_path / "copy", tmp_path / "two")
+    write(tmp_path / "one", range(10, 20))
+    expected = write(tmp_path / "two", range(20, 30))
+    backup(file_of(tmp_path / "two"), file_of(tmp_path / "one"))  # beside the checkpoint of the former
+    assert list((tmp_path / "one").glob("*.checkpoint"))
+    assert write(tmp_path / "one", range(0)) == expected
+    assert same(replayed(tmp_path / "one", tiny_bundle), [*range(3), *range(20, 30)])
