@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Literal, Self
 import orjson
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from lightretriever.artifacts.documents.bounds import MAX_DIMENSION, MAX_FIELD_CHARS, MAX_FIELDS, MAX_TERM
+from lightretriever.artifacts.documents.bounds import MAX_DIMENSION, MAX_FEEDBACK, MAX_FIELD_CHARS, MAX_FIELDS, MAX_TERM
 from lightretriever.artifacts.documents.fields import FieldKind, FieldName
 from lightretriever.artifacts.errors import BundleError
 from lightretriever.artifacts.files.reading import read_bounded
@@ -20,6 +20,7 @@ from lightretriever.artifacts.sparse.vocabulary import Language, VocabularyKind
 from lightretriever.artifacts.tokens.table import TableDtype, scale_path
 
 __all__ = [
+    "FEEDBACK",
     "FORMAT_VERSION",
     "MANIFEST_FILE",
     "MAX_TEXT_CHARS",
@@ -28,6 +29,7 @@ __all__ = [
     "ExampleQuery",
     "ExpansionInfo",
     "FileInfo",
+    "FusionInfo",
     "HeadInfo",
     "ImpactKind",
     "InsidePath",
@@ -51,6 +53,9 @@ __all__ = [
 ]
 
 MANIFEST_FILE: Final = "manifest.json"
+FEEDBACK: Final = 0.5
+"""The weight of the first document's vector in the feedback of a bundle that names no other; see
+`service.search.fusion`."""
 _TASK_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
 
@@ -237,6 +242,14 @@ class LegWeights(ManifestPart):
         return self
 
 
+class FusionInfo(LegWeights):
+    """How hybrid search joins the legs: their weights, and the weight of the first document's vector in a feedback."""
+
+    feedback: Annotated[float, Field(ge=0, le=MAX_FEEDBACK, allow_inf_nan=False)] = Field(
+        default=FEEDBACK, exclude_if=lambda feedback: feedback == FEEDBACK
+    )
+
+
 class LiveInfo(ManifestPart):
     """The journal whose changes, up to the one numbered `position`, are in the bundle."""
 
@@ -281,7 +294,7 @@ class Manifest(ManifestPart):
     tasks: dict[TaskName, TaskInfo]
     dense: DenseInfo | None
     sparse: SparseInfo
-    fusion: LegWeights | None = Field(default=None, exclude_if=lambda fusion: fusion is None)
+    fusion: FusionInfo | None = Field(default=None, exclude_if=lambda fusion: fusion is None)
     fields: dict[FieldName, FieldKind] = Field(default_factory=dict, exclude_if=lambda fields: not fields)
     field_names: FieldNames
     examples: list[ExampleQuery] = Field(default_factory=list, max_length=5, exclude_if=lambda examples: not examples)

@@ -9,6 +9,7 @@ __all__ = [
     "MAX_COUNTED",
     "MAX_DIMENSION",
     "MAX_DOCUMENT_BYTES",
+    "MAX_FEEDBACK",
     "MAX_FIELDS",
     "MAX_FIELD_CHARS",
     "MAX_ID_BYTES",
@@ -51,6 +52,9 @@ MAX_IMPACT: Final = 65_535
 
 MAX_DIMENSION: Final = 65_536
 """Most values of a vector."""
+
+MAX_FEEDBACK: Final = 10.0
+"""Largest weight of the first document's vector in the feedback of a fusion; the query's vector weighs 1."""
 
 
 def check_id(value: object) -> str:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from lightretriever.artifacts.bundle.manifest import LegWeights, Manifest, check_outside
+from lightretriever.artifacts.bundle.manifest import FusionInfo, LegWeights, Manifest, check_outside
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.corpus.beir import find_file
 from lightretriever.artifacts.errors import CorpusError, RecipeError
@@ -127,8 +127,8 @@ def _write_files(output: Path, name: str, runs: Mapping[str, Run], report: dict[
 def fusion_of(method: str, weights: LegWeights | None, manifest: Manifest) -> Fusion:
     """The service's fusion `method` ("linear" or "rrf") with weights of the legs.
 
-    Without `weights`, those that the service uses: for "linear" the bundle's, or else the paper's; for "rrf" 1 and 1. A
-    bundle without a dense leg has the sparse leg's weight alone.
+    Without `weights`, those that the service uses: for "linear" the bundle's, or else the paper's; for "rrf" 1 and 1.
+    Linear fusion has the bundle's feedback. A bundle without a dense leg has the sparse leg's weight alone.
     Raises RecipeError for a weight of the dense leg in a bundle without one.
     """
     if weights is not None and weights.dense and manifest.dense is None:
@@ -140,7 +140,9 @@ def fusion_of(method: str, weights: LegWeights | None, manifest: Manifest) -> Fu
         weights = weights or LegWeights(sparse=1.0)
     if method == "rrf":
         return Fusion(weights or LegWeights(dense=1.0, sparse=1.0), "rrf")
-    return Fusion(weights or manifest.fusion or PAPER_FUSION.weights)
+    own = manifest.fusion or FusionInfo(**PAPER_FUSION.weights.model_dump())
+    weights = weights or LegWeights(dense=own.dense, sparse=own.sparse)
+    return Fusion(weights, feedback=0.0 if manifest.dense is None else own.feedback)
 
 
 def _describe_settings(searches: Searches, model: ModelRecipe | None) -> dict[str, Any]:

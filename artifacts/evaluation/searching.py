@@ -29,13 +29,14 @@ class Fusion:
     weights: LegWeights
     method: Literal["linear", "rrf"] = "linear"
     normalization: Literal["range", "paper"] = "range"
+    feedback: float = 0.0
     rank_constant: float = 60.0
 
     def request(self) -> dict[str, Any]:
         """The `fusion` of a search request; results are recorded with it."""
         fusion: dict[str, Any] = {"method": self.method, "weights": self.weights.model_dump()}
         if self.method == "linear":
-            return fusion | {"normalization": self.normalization}
+            return fusion | {"normalization": self.normalization, "feedback": self.feedback}
         return fusion | {"rank_constant": self.rank_constant}
 
 

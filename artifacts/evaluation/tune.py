@@ -8,7 +8,7 @@ the other queries choose: the queries are split into folds, and a fold gets the 
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
@@ -169,7 +169,8 @@ def tune_weights(
         )
     task = task or bundle.manifest.default_task
     bundle.task(task)
-    own = fusion_of("linear", None, bundle.manifest).weights
+    fusion = fusion_of("linear", None, bundle.manifest)
+    own = fusion.weights
     grid = weight_grid(step)
     judged = _drawn(read_judged(dev, split), most)
     if len(judged.queries) < 2 * _FOLDS:
@@ -184,7 +185,8 @@ def tune_weights(
         ProgressBar("tune", total=(len(grid) + 1) * len(judged.queries), unit="searches") as progress,
     ):
         values = np.array(
-            [_ndcg(searcher, judged, task, weights, progress) for weights in [*grid, own]], dtype=np.float64
+            [_ndcg(searcher, judged, task, replace(fusion, weights=one), progress) for one in [*grid, own]],
+            dtype=np.float64,
         )
     tried, means, chosen = values[:-1], values[:-1].mean(axis=1), _out_of_fold(values[:-1])
     order = np.argsort(-means, kind="stable").tolist()
@@ -234,11 +236,9 @@ def _drawn(judged: JudgedQueries, most: int) -> JudgedQueries:
     return JudgedQueries({name: judged.queries[name] for name in ids}, {name: judged.qrels[name] for name in ids}, [])
 
 
-def _ndcg(
-    searcher: Searcher, judged: JudgedQueries, task: str, weights: LegWeights, progress: ProgressBar
-) -> list[float]:
-    """nDCG@10 of every query with these weights."""
-    run, fusion = {}, Fusion(weights)
+def _ndcg(searcher: Searcher, judged: JudgedQueries, task: str, fusion: Fusion, progress: ProgressBar) -> list[float]:
+    """nDCG@10 of every query with this fusion."""
+    run = {}
     for query_id, text in judged.queries.items():
         hits = searcher.search(text, task=task, mode="hybrid", k=_K, candidates=DEPTH, fusion=fusion)
         run[query_id] = ranking([(hit.id, hit.score) for hit in hits or []])

@@ -244,7 +244,7 @@ class Backends(Protocol):
         """Score given documents in each leg as `Leg.scores` does. Every leg gets an outcome."""
 
     def vectors(self, ordinals: Ordinals) -> npt.NDArray[np.float32]:
-        """Give the vectors of documents (m,), as the index has them: (m, D) float32 of length 1."""
+        """Return the vectors of documents (m,) as the index has them, quantised or not: (m, D) float32."""
 
     def within(self, until: float) -> AbstractContextManager[None]:
         """End by `until` what this thread asks of the documents in the block, where that can be ended."""

@@ -45,10 +45,8 @@ class FaissDense:
         return query.dense_shares(self._index.vectors(ordinals))
 
     def vectors(self, ordinals: Ordinals) -> npt.NDArray[np.float32]:
-        """Give the vectors of documents (m, D), of length 1."""
-        rows = self._index.vectors(ordinals)
-        unit: npt.NDArray[np.float32] = rows / np.linalg.norm(rows, axis=1, keepdims=True)
-        return unit
+        """Return the vectors of documents (m, D), as the index has them."""
+        return self._index.vectors(ordinals)
 
 
 def _vector(query: EncodedQuery) -> npt.NDArray[np.float32]:

@@ -108,7 +108,7 @@ class LocalBackends:
         }
 
     def vectors(self, ordinals: Ordinals) -> npt.NDArray[np.float32]:
-        """Give the vectors of documents (m,), of length 1. ValueError without a dense leg."""
+        """Return the vectors of documents (m, D), as the index has them. ValueError without a dense leg."""
         if self._dense is None:
             raise ValueError("the bundle has no dense leg")
         return self._dense.vectors(ordinals)

@@ -66,7 +66,7 @@ class ClusterLeg:
     def shares(self, query: EncodedQuery, ordinals: Ordinals) -> npt.NDArray[np.float32]:
         """Give the share of each token or term, from the documents' vectors or impacts."""
         if self.name == "dense":
-            return query.dense_shares(self._vectors(ordinals))
+            return query.dense_shares(self.vectors(ordinals))
         found = [read_features(source) for source in self._documents.sources(ordinals, "impacts")]
         impacts = [[row.get(term, 0) for term in query.terms] for row in found]
         rows = np.array(impacts, np.int32).reshape(ordinals.size, -1)
@@ -74,13 +74,7 @@ class ClusterLeg:
         return shares
 
     def vectors(self, ordinals: Ordinals) -> npt.NDArray[np.float32]:
-        """Give the vectors of documents (m,): (m, D) float32 of length 1."""
-        rows = self._vectors(ordinals)
-        unit: npt.NDArray[np.float32] = rows / np.linalg.norm(rows, axis=1, keepdims=True)
-        return unit
-
-    def _vectors(self, ordinals: Ordinals) -> npt.NDArray[np.float32]:
-        """Give the vectors of documents as the bundle has them, quantised or not."""
+        """Return the vectors of documents (m,) as the bundle has them, quantised or not: (m, D) float32."""
         rows = np.array(self._documents.sources(ordinals, "vector"), np.float32)
         return rows.reshape(-1, self._group.meta.dimension or 1)
 
@@ -115,7 +109,7 @@ class ClusterBackends:
         return split(self._executor.gather({CLUSTER_LANE: trip}, until)[CLUSTER_LANE], wanted)
 
     def vectors(self, ordinals: Ordinals) -> npt.NDArray[np.float32]:
-        """Give the vectors of documents (m,), of length 1."""
+        """Return the vectors of documents (m, D), as the bundle has them."""
         return self._by_name["dense"].vectors(ordinals)
 
     def within(self, until: float) -> AbstractContextManager[None]:

@@ -51,6 +51,7 @@ def bundle_facts(engine: SearchEngine) -> BundleFacts:
         expanded=manifest.sparse.expansion is not None,
         query_weights=manifest.sparse.query_weights,
         fusion_weights=engine.fusion_weights,
+        feedback=engine.feedback,
         mapped_bytes=_mapped_bytes(engine),
     )
 

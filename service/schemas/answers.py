@@ -106,6 +106,11 @@ class FusionShares(Model):
 
     dense: float | None = None
     sparse: float | None = None
+    feedback: float | None = Field(
+        default=None,
+        exclude_if=_absent,
+        description="What it adds that the document is like the first one of the first fusion; present with feedback.",
+    )
 
 
 class Explanation(Model):

@@ -79,6 +79,7 @@ class BundleFacts(Model):
         description="A query token's weight in the sparse leg: its count, or its count times its IDF."
     )
     fusion_weights: Weights = Field(description="Default weights of linear fusion.")
+    feedback: float = Field(description="Default of `fusion.feedback`; 0 for a bundle without a dense leg.")
     mapped_bytes: int | None = Field(
         default=None,
         description="Size of its files, which are mapped into memory; processes share them. Null on a cluster.",

@@ -4,6 +4,7 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from lightretriever.artifacts.documents.bounds import MAX_FEEDBACK
 from lightretriever.service.schemas.base import Mode, Model, Normalization
 from lightretriever.service.schemas.filters import Filter, Value
 from lightretriever.service.schemas.ranking import Boost, Sort
@@ -51,6 +52,15 @@ class LinearFusion(Model):
         "own candidates onto 0 and 1; 0.5 if all are equal, 0 for documents that the leg did not propose. `paper`: "
         "plain min-max over the leg's own candidates, 0 for the last, for a single one and for documents that the leg "
         "did not propose.",
+    )
+    feedback: float | None = Field(
+        default=None,
+        ge=0,
+        le=MAX_FEEDBACK,
+        allow_inf_nan=False,
+        description="After a first fusion, the query's vector moves towards that of the first document, by so much of "
+        "it at most, and the dense leg scores the same candidates again. It moves less the fewer of the query's words "
+        "this document has. 0: no feedback. Null: the bundle's, see `/info`; none with `paper`.",
     )
 
 

@@ -248,6 +248,9 @@ def _explained(
     require_time = partial(running.require_time, "explain the hits")
     fusion = found.fused.shares[:, columns]
     explained = explanations(query, words, parts.encoder, fusion, found.legs, of_legs, texts, require_time)
+    if found.fused.feedback is not None:
+        for explanation, feedback in zip(explained, found.fused.feedback[columns].tolist(), strict=True):
+            explanation["fusion"]["feedback"] = feedback
     for explanation, document_id, boosts in zip(
         explained, ids, found.ranking.boosts[:, columns].T.tolist(), strict=True
     ):

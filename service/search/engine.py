@@ -14,7 +14,7 @@ from threading import Event
 from time import perf_counter
 from typing import Final, Self, TypeVar, get_args
 
-from lightretriever.artifacts.bundle.manifest import Manifest
+from lightretriever.artifacts.bundle.manifest import FusionInfo, Manifest
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.errors import (
     DeadlineError,
@@ -79,6 +79,8 @@ class SearchEngine:
         """Search modes that the bundle supports."""
         self.fusion_weights = _default_weights(manifest)
         """Default weights of linear fusion."""
+        self.feedback = 0.0 if manifest.dense is None else (manifest.fusion or FusionInfo(sparse=1.0)).feedback
+        """Default of the feedback of the first document."""
         self._reader = RequestReader(
             settings,
             tasks={name: task.match for name, task in manifest.tasks.items()},
@@ -87,6 +89,7 @@ class SearchEngine:
             fields=parts.documents.fields,
             modes=self.modes,
             weights=self.fusion_weights,
+            feedback=self.feedback,
             spells=parts.backends.spellings is not None,
             reranks=parts.reranker is not None,
         )
@@ -356,4 +359,6 @@ class SearchEngine:
 def _default_weights(manifest: Manifest) -> Weights:
     if manifest.dense is None:
         return _SPARSE_ALONE
-    return _PAPER_WEIGHTS if manifest.fusion is None else Weights(**manifest.fusion.model_dump())
+    if manifest.fusion is None:
+        return _PAPER_WEIGHTS
+    return Weights(dense=manifest.fusion.dense, sparse=manifest.fusion.sparse)

@@ -18,6 +18,14 @@ Linear (weighted sum of normalised scores; w the weights, s_l(d) the score of do
              are equal (the divisor is at least 1e-9, as in ranx and the official code). The paper's own fusion, for
              parity in evaluation. It ignores filled scores.
 
+Feedback (of linear fusion): the query's vector q moves towards the vector v of the first document, and the dense leg
+scores the same candidates, of vectors x_d, again. Only fusion sees these scores.
+
+    q' = normalise(q + a g v / |v|),   s'(d) = q' . x_d
+
+a is the weight of the feedback, and g the share of the query's words that the first document has (`word_share`), so a
+first document that only the vectors found moves nothing.
+
 Reciprocal rank fusion (ranks from 1, c the rank constant, 60 in the paper):
 
     fused(d) = sum_l w_l / (c + rank_l(d)),   over the legs that proposed d
@@ -37,15 +45,28 @@ import numpy.typing as npt
 
 from lightretriever.service.schemas import Normalization
 
-__all__ = ["FLOOR", "CandidateTable", "Fused", "align", "fuse_linear", "fuse_rrf", "with_documents"]
+__all__ = [
+    "FLOOR",
+    "CandidateTable",
+    "Fused",
+    "align",
+    "fuse_linear",
+    "fuse_rrf",
+    "moved_query",
+    "with_documents",
+    "with_feedback",
+    "word_share",
+]
 
 Ordinals = npt.NDArray[np.int64]
 Scores = npt.NDArray[np.float64]
+Vector = npt.NDArray[np.float32]
 
 FLOOR: Final = 0.001
 """Value of a leg's lowest known score after "range" normalisation."""
 
 _SMALLEST_RANGE: Final = 1e-9
+_HEAVIEST: Final = 4  # terms of a query
 
 
 @dataclass(slots=True)
@@ -76,11 +97,13 @@ class CandidateTable:
 @dataclass(frozen=True, slots=True)
 class Fused:
     """A fused ranking. order: (m,) columns of the table, best first, m <= u; shares: (legs, u) float64, each leg's
-    share of each column's score; scores: (u,) float64, the sums."""
+    share of each column's score; scores: (u,) float64, the sums; feedback: (u,) float64, what feedback adds to the
+    share of the dense leg, None without feedback."""
 
     order: npt.NDArray[np.intp]
     shares: Scores
     scores: Scores
+    feedback: Scores | None = None
 
 
 def align(legs: Sequence[tuple[Ordinals, npt.NDArray[np.floating]]]) -> CandidateTable:
@@ -124,6 +147,28 @@ def fuse_linear(table: CandidateTable, weights: Sequence[float], normalization: 
     """
     _check_weights(table, weights)
     return _fused(table, weights, _NORMALIZATIONS[normalization](table))
+
+
+def word_share(score: float, largest: npt.NDArray[np.float32]) -> float:
+    """Return the share of a query's words that a document of this sparse score has, 0 to 1: the score divided by the
+    sum of the four largest of `largest` (t,), the most that each term adds to the score of any candidate."""
+    most = float(np.sort(largest)[-_HEAVIEST:].sum())
+    return min(1.0, max(0.0, score / most)) if most > 0 else 0.0
+
+
+def moved_query(query: npt.NDArray[np.float32], first: npt.NDArray[np.float32], weight: float) -> Vector:
+    """Return `normalise(query + weight * first / |first|)`, float32 (D,), of two vectors (D,); `query` where one of the
+    lengths is 0."""
+    length = float(np.sqrt(np.einsum("d,d->", first, first)))
+    moved: Vector = query + np.float32(weight / length if length else 0.0) * first
+    length = float(np.sqrt(np.einsum("d,d->", moved, moved)))
+    return moved / np.float32(length) if length else query
+
+
+def with_feedback(fused: Fused, again: Fused, row: int) -> Fused:
+    """Return the ranking `again`, which was fused with other scores of the leg `row` than `fused`, with the shares of
+    `fused` and what the other scores add."""
+    return Fused(again.order, fused.shares, again.scores, again.shares[row] - fused.shares[row])
 
 
 def fuse_rrf(table: CandidateTable, weights: Sequence[float], rank_constant: float = 60.0) -> Fused:

@@ -23,7 +23,7 @@ from lightretriever.service.search.encoder import QueryEncoder
 from lightretriever.service.search.fusion import CandidateTable
 from lightretriever.service.search.words import STOP_WORDS, WORD
 
-__all__ = ["LEVELS", "Levels", "Shares", "best_match", "judges_words", "matches"]
+__all__ = ["LEVELS", "Levels", "Shares", "best_match", "matches"]
 
 LEVELS: Final[tuple[Matched, ...]] = ("none", "weak", "strong")
 """From the worst to the best."""
@@ -35,16 +35,6 @@ Shares = Callable[[], npt.NDArray[np.float32] | None]
 """Gives each term's share of the sparse score of the candidates (u,): (u, t) float32; None if it can't."""
 
 _STRONG: Final = 0.7  # chosen by the ten visible queries of the demo and by seven collections (docs/lab/results.md)
-
-
-def judges_words(
-    thresholds: MatchThresholds | None, table: CandidateTable, legs: Sequence[LegName], encoder: QueryEncoder
-) -> bool:
-    """Tell whether `matches` looks at words: where terms are words, both legs were searched, and the dense leg found a
-    document that may be a strong match."""
-    if thresholds is None or encoder.vocabulary.language is None or len(legs) < 2:
-        return False
-    return bool(np.fmax.reduce(table.scores[legs.index("dense")], initial=-1.0) >= thresholds.strong)
 
 
 def matches(

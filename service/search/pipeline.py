@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from time import perf_counter
 from typing import Any, Final, Literal, NoReturn
@@ -26,8 +27,18 @@ from lightretriever.service.search.answer import Found, Running, build_answer, b
 from lightretriever.service.search.documents import reading
 from lightretriever.service.search.encoder import require_terms
 from lightretriever.service.search.explain import check_explained
-from lightretriever.service.search.fusion import CandidateTable, Fused, align, fuse_linear, fuse_rrf, with_documents
-from lightretriever.service.search.matching import LEVELS, Levels, Shares, judges_words, matches
+from lightretriever.service.search.fusion import (
+    CandidateTable,
+    Fused,
+    align,
+    fuse_linear,
+    fuse_rrf,
+    moved_query,
+    with_documents,
+    with_feedback,
+    word_share,
+)
+from lightretriever.service.search.matching import LEVELS, Levels, Shares, matches
 from lightretriever.service.search.parts import Parts
 from lightretriever.service.search.ranking import RERANK, Ranked, fields_to_rank, ranked
 from lightretriever.service.search.request import Plan
@@ -106,7 +117,7 @@ class Search(Running):
         with self.parts.backends.within(self.until()):
             self._score(query, table, legs, shares)
             with self.clock.measure("fuse"):
-                fused = self._fused(table, legs)
+                fused = self._with_feedback(self._fused(table, legs), query, table, legs, shares)
                 levels = matches(self._thresholds, typed.searched, table, legs, self.parts.encoder, shares)
             columns = np.searchsorted(table.ordinals, list(pinned.values())).tolist() if pinned else []
             fused = _with_columns(fused, columns) if pinned else fused
@@ -226,8 +237,7 @@ class Search(Running):
         if not wanted:
             return
         started, scored, until = perf_counter(), False, self.until(_RESCORE_UNTIL)
-        judges = judges_words(self._thresholds, table, legs, self.parts.encoder)
-        if "sparse" in wanted and judges and started < until and (found := shares()) is not None:
+        if "sparse" in wanted and started < until and (found := shares()) is not None:
             row = legs.index("sparse")
             table.fill(row, scores_of(found[np.isnan(table.scores[row])]))
             del wanted["sparse"]
@@ -253,6 +263,37 @@ class Search(Running):
             return fuse_linear(table, weights, fusion.normalization)
         return fuse_rrf(table, weights, fusion.rank_constant)
 
+    def _gives_feedback(self, legs: list[LegName]) -> bool:
+        return self.plan.feedback > 0 and len(legs) == 2
+
+    def _with_feedback(
+        self, fused: Fused, query: EncodedQuery, table: CandidateTable, legs: list[LegName], shares: Shares
+    ) -> Fused:
+        """Fuse again, with the dense leg's scores for the query's vector moved towards that of the first document.
+        Without feedback where it has none of the query's words, and where a backend fails or is late."""
+        if not self._gives_feedback(legs) or not fused.order.size or query.dense is None:
+            return fused
+        first, dense = fused.order[0], legs.index("dense")
+        score = table.scores[legs.index("sparse"), first]
+        if np.isnan(table.scores).any() or score <= 0 or (found := shares()) is None:
+            return fused
+        weight = self.plan.feedback * word_share(float(score), found.max(axis=0))
+        try:
+            (vector,) = self.parts.backends.vectors(table.ordinals[[first]])
+            moved = replace(query, dense=moved_query(query.dense, vector, weight))
+            scores = self.parts.backends.legs["dense"].scores(moved, table.ordinals)
+        except DocumentsGoneError:
+            raise
+        except Exception as error:
+            late = isinstance(error, TimeoutError)
+            self.unscored["dense"] = "late" if late else "failed"
+            if not late:
+                self._log_failure("dense", error)
+            return fused
+        again = CandidateTable(table.ordinals, table.scores.copy(), table.ranks)
+        again.scores[dense] = scores
+        return with_feedback(fused, self._fused(again, legs), dense)
+
     def _shares_to_judge(self, query: EncodedQuery, ordinals: Ordinals) -> npt.NDArray[np.float32] | None:
         found = self._shares_of("sparse", query, ordinals)
         if found is None and self.plan.request.min_matched is not None:
@@ -270,7 +311,7 @@ class Search(Running):
         kept = np.isin(fused.order, pinned)
         if levels is not None:
             kept |= levels[fused.order] >= LEVELS.index(least)
-        return Fused(fused.order[kept], fused.shares, fused.scores), fused.order.size - int(kept.sum())
+        return replace(fused, order=fused.order[kept]), fused.order.size - int(kept.sum())
 
     def _ranked(self, text: str, table: CandidateTable, fused: Fused, pinned: list[int]) -> Ranked:
         """Order the candidates by what else the request asks for, but those of the columns `pinned` first."""
@@ -289,7 +330,9 @@ class Search(Running):
 
     def _vectors(self, ordinals: Ordinals) -> npt.NDArray[np.float32]:
         with reading():
-            return self.parts.backends.vectors(ordinals)
+            rows = self.parts.backends.vectors(ordinals)
+        unit: npt.NDArray[np.float32] = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+        return unit
 
     def _reranked(self, text: str, table: CandidateTable, columns: npt.NDArray[np.intp]) -> list[float]:
         """Ask the reranking model for the scores of the first columns; none if it is not to be asked, fails or is
@@ -372,7 +415,7 @@ def _with_columns(fused: Fused, columns: list[int]) -> Fused:
     known."""
     missing = np.setdiff1d(np.array(columns, np.intp), fused.order)
     order = np.concatenate([fused.order, missing])
-    return Fused(order, np.nan_to_num(fused.shares), np.nan_to_num(fused.scores))
+    return replace(fused, order=order, shares=np.nan_to_num(fused.shares), scores=np.nan_to_num(fused.scores))
 
 
 def _give_up(missing: Mapping[Any, Reason], errors: Iterable[BaseException | None], share_ms: float) -> NoReturn:

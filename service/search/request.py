@@ -12,6 +12,7 @@ from lightretriever.service.schemas import (
     EmbeddingsRequest,
     EncodeRequest,
     LegName,
+    LinearFusion,
     Mode,
     SearchRequest,
     Weights,
@@ -55,7 +56,8 @@ class Plan:
     legs: by name the weights of the legs to search. candidates: of each leg. deadline_ms: milliseconds from the
     arrival. max_explained: most hits times terms and tokens to explain. condition: the filter as the backends read it.
     ranges: those to count, by field. order: that of a listing, which has no query, None for that of writing. kinds:
-    those of the declared fields. rerank: whether the reranking model is asked. thresholds: those of a match.
+    those of the declared fields. rerank: whether the reranking model is asked. thresholds: those of a match. feedback:
+    weight of the first document's vector, 0 for no feedback.
     """
 
     request: SearchRequest
@@ -70,6 +72,7 @@ class Plan:
     kinds: Mapping[str, FieldKind]
     rerank: bool
     thresholds: MatchThresholds | None
+    feedback: float
 
 
 class RequestReader:
@@ -86,11 +89,12 @@ class RequestReader:
         fields: Collection[str],
         modes: Collection[Mode],
         weights: Weights,
+        feedback: float,
         spells: bool,
         reranks: bool,
     ) -> None:
         """`tasks`: the thresholds of a match by task. `filters`: the kinds of the declared fields. `fields`, `modes`:
-        what else a request may name. `weights`: the default ones. `spells`, `reranks`: whether there
+        what else a request may name. `weights`, `feedback`: the default ones. `spells`, `reranks`: whether there
         are spellings, and a reranking model."""
         self._settings = settings
         self._tasks = tasks
@@ -99,6 +103,7 @@ class RequestReader:
         self._filters = filters
         self._modes = modes
         self._weights = weights
+        self._feedback = feedback
         self._spells = spells
         self._reranks = reranks
 
@@ -167,6 +172,7 @@ class RequestReader:
             kinds=self._filters,
             rerank=self._reranks and reranks(request),
             thresholds=None if request.terms else self._tasks[task],
+            feedback=self._feedback_of(request),
         )
 
     def _legs(self, request: SearchRequest) -> dict[LegName, float]:
@@ -176,6 +182,14 @@ class RequestReader:
         weights = request.fusion.weights or self._weights
         given: dict[LegName, float] = {"dense": weights.dense, "sparse": weights.sparse}
         return {leg: weight for leg, weight in given.items() if weight > 0 and leg in self._modes}
+
+    def _feedback_of(self, request: SearchRequest) -> float:
+        fusion = request.fusion
+        if request.mode != "hybrid" or not isinstance(fusion, LinearFusion):
+            return 0.0
+        if fusion.feedback is None:
+            return 0.0 if fusion.normalization == "paper" else self._feedback
+        return fusion.feedback
 
     def check_encode(self, request: EncodeRequest) -> None:
         """Raise InvalidRequestError unless the text can be encoded."""

@@ -138,6 +138,7 @@ function why(hit) {
   details.append(make("summary", "", "Why this hit?"));
   if (legs.length > 1) {
     const shares = legs.map((leg) => `${number(fusion[leg])} of the ${leg} leg`);
+    if (fusion.feedback) shares.push(`${number(fusion.feedback)} for being like the first hit`);
     details.append(make("p", "", `Score ${number(hit.score)} = ${shares.join(" + ")}`));
   }
   const terms = facts.bundle.vocabulary === "words" ? "words" : "terms";

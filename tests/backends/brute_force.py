@@ -61,7 +61,8 @@ class BruteForce:
         self._idf = np.ones(bundle.manifest.vocab_size) if idf is None else idf.astype(np.float64)
         self._vectors = np.array([row.vector for row in self._rows], np.float64)
         assert bundle.manifest.fusion is not None
-        self._weights = bundle.manifest.fusion.model_dump()
+        self._weights = bundle.manifest.fusion.model_dump(exclude={"feedback"})
+        self._feedback = bundle.manifest.fusion.feedback
 
     def answer(self, asked: Asked) -> Expected:
         allowed = [place for place, row in enumerate(self._rows) if holds(asked.get("filter"), row.fields)]
@@ -72,6 +73,9 @@ class BruteForce:
         own = {name: self._proposed(name, scores[name], allowed, asked["candidates"]) for name in legs}
         union = sorted({place for places in own.values() for place in places})
         fused = self._fused(asked, legs, scores, own, union)
+        moved = self._moved(asked, fused, scores, union)
+        if moved is not None:
+            fused = self._fused(asked, legs, scores | {"dense": moved}, own, union)
         if len(legs) == 1:
             (order,) = own.values()
         else:
@@ -98,25 +102,31 @@ class BruteForce:
 
     def _scored(self, leg: str, asked: Asked) -> Scores:
         """The leg's score of every document, (N,)."""
-        texts = [(asked["query"], 1.0), *((term["text"], term["weight"]) for term in asked.get("terms", []))]
         if leg == "dense":
-            table = self._tables[asked.get("task", "default")]
-            total = np.zeros(table.shape[1])
-            for number, (text, weight) in enumerate(texts):
-                ids = self._tokenizer.query_ids(text, appended=number > 0)
-                total += weight * table[ids].sum(axis=0)
-            return np.asarray(self._vectors @ (total / np.linalg.norm(total)))
+            return np.asarray(self._vectors @ self._query(asked))
+        weights = self._term_weights(asked)
+        return np.array(
+            [sum(weight * row.impacts.get(term, 0) for term, weight in weights.items()) for row in self._rows]
+        )
+
+    def _query(self, asked: Asked) -> Scores:
+        """The query's vector, (D,)."""
+        table = self._tables[asked.get("task", "default")]
+        total = np.zeros(table.shape[1])
+        for number, (text, weight) in enumerate(_texts(asked)):
+            total += weight * table[self._tokenizer.query_ids(text, appended=number > 0)].sum(axis=0)
+        return np.asarray(total / np.linalg.norm(total))
+
+    def _term_weights(self, asked: Asked) -> dict[str, float]:
         weights = dict[str, float]()
-        for number, (text, weight) in enumerate(texts):
+        for number, (text, weight) in enumerate(_texts(asked)):
             terms = [] if self._words is None else [(term, 1.0) for term in self._words.terms_of([text])[0]]
             if self._tokens:
                 ids = self._tokenizer.query_ids(text, appended=number > 0)
                 terms += [(self._vocabulary.of_token(token), self._idf[token]) for token in ids]
             for term, factor in terms:
                 weights[term] = weights.get(term, 0.0) + weight * factor
-        return np.array(
-            [sum(weight * row.impacts.get(term, 0) for term, weight in weights.items()) for row in self._rows]
-        )
+        return weights
 
     def _proposed(self, leg: str, scores: Scores, allowed: Sequence[int], count: int) -> list[int]:
         order = sorted(allowed, key=lambda place: (-scores[place], place))
@@ -155,6 +165,24 @@ class BruteForce:
                     share = 0.0 if high == low else (score - low) / (high - low)
                 fused[place] += weight * float(share)
         return fused
+
+    def _moved(
+        self, asked: Asked, fused: dict[int, float], scores: dict[str, Scores], union: Sequence[int]
+    ) -> Scores | None:
+        """The dense scores of all documents for the query moved towards the first document; None without feedback."""
+        fusion = asked.get("fusion", {})
+        default = 0.0 if fusion.get("normalization") == "paper" else self._feedback
+        feedback = fusion.get("feedback", default)
+        if asked["mode"] != "hybrid" or fusion.get("method") == "rrf" or len(scores) < 2 or not union or not feedback:
+            return None
+        first = min(union, key=lambda place: (-fused[place], place))
+        weights = self._term_weights(asked).items()
+        added = [max(weight * self._rows[place].impacts.get(term, 0) for place in union) for term, weight in weights]
+        most = sum(sorted(added)[-4:])
+        share = min(1.0, max(0.0, float(scores["sparse"][first]) / most)) if most > 0 else 0.0
+        vector = self._vectors[first]
+        moved = self._query(asked) + feedback * share * vector / np.linalg.norm(vector)
+        return np.asarray(self._vectors @ (moved / np.linalg.norm(moved)))
 
     def _diverse(self, asked: Asked, order: list[int], fused: dict[int, float]) -> list[int]:
         """Maximal marginal relevance."""
@@ -318,6 +346,10 @@ def _words(random: np.random.Generator) -> str:
     return " ".join(words[place] for place in random.integers(len(words), size=random.integers(1, 5)))
 
 
+def _texts(asked: Asked) -> list[tuple[str, float]]:
+    return [(asked["query"], 1.0), *((term["text"], term["weight"]) for term in asked.get("terms", []))]
+
+
 def _fusion(one: Any, chance: Any) -> Asked:
     weights = one([{"dense": 0.3, "sparse": 0.7}, {"dense": 2.0, "sparse": 1.0}, {"dense": 0.0, "sparse": 1.0}])
     if chance(0.3):
@@ -325,7 +357,8 @@ def _fusion(one: Any, chance: Any) -> Asked:
             {"weights": weights} if chance(0.5) else {}
         )
     fusion = {"method": "linear", "normalization": one(["range", "zscore", "dbsf", "paper"])}
-    return fusion | ({"weights": weights} if chance(0.5) else {})
+    fusion |= {"weights": weights} if chance(0.5) else {}
+    return fusion | ({"feedback": one([0.0, 0.3, 2.0])} if chance(0.5) else {})
 
 
 def _random_filter(random: np.random.Generator, depth: int) -> Asked:

@@ -37,6 +37,7 @@ _READER: Final = RequestReader(
     filters={"year": "number"},
     modes=get_args(Mode),
     weights=Weights(dense=0.5, sparse=0.5),
+    feedback=0.5,
     spells=True,
     reranks=True,
 )

@@ -6,7 +6,7 @@ import pytest
 from fastapi.testclient import TestClient
 from pydantic import ValidationError
 
-from lightretriever.artifacts.bundle.manifest import MANIFEST_FILE, LegWeights, read_manifest
+from lightretriever.artifacts.bundle.manifest import MANIFEST_FILE, FusionInfo, LegWeights, read_manifest
 from lightretriever.artifacts.bundle.verify import verify_bundle
 from lightretriever.artifacts.errors import BundleError
 from lightretriever.artifacts.pipeline.recipe import IndexRecipe
@@ -47,7 +47,7 @@ def test_a_bundle_without_them_has_no_such_field(tmp_path: Path) -> None:
     plain = make_tiny_bundle(tmp_path / "plain")
     assert b'"fusion"' not in (plain.path / MANIFEST_FILE).read_bytes()
     weighted = make_tiny_bundle(tmp_path / "weighted", weights=LegWeights(dense=1, sparse=2))
-    assert read_manifest(weighted.path).fusion == LegWeights(dense=1, sparse=2)
+    assert read_manifest(weighted.path).fusion == FusionInfo(dense=1, sparse=2)
 
 
 def test_impossible_weights_are_refused(tmp_path: Path) -> None:

@@ -133,7 +133,9 @@ def test_shares_sum_to_the_scores(
             assert word.dense is None or word.dense == pytest.approx(sum(one.dense or 0.0 for one in word.tokens))
             assert word.sparse is None or word.sparse == pytest.approx(sum(one.sparse or 0.0 for one in word.terms))
         added = explanation(hit).fusion
-        assert (added.dense or 0.0) + (added.sparse or 0.0) == pytest.approx(hit.score, rel=1e-12)
+        assert (added.dense or 0.0) + (added.sparse or 0.0) + (added.feedback or 0.0) == pytest.approx(
+            hit.score, rel=1e-12
+        )
     plain = engines[kind].search(asked.model_copy(update={"explain": False}))
     bare = [hit.model_copy(update={"explanation": None}) for hit in answer.hits]
     assert bare == plain.hits

@@ -13,7 +13,16 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lightretriever.service.schemas import Normalization
-from lightretriever.service.search.fusion import FLOOR, CandidateTable, Fused, align, fuse_linear, fuse_rrf
+from lightretriever.service.search.fusion import (
+    FLOOR,
+    CandidateTable,
+    Fused,
+    align,
+    fuse_linear,
+    fuse_rrf,
+    moved_query,
+    word_share,
+)
 from tests.support.wordings import raises
 
 Leg = tuple[np.ndarray, np.ndarray]
@@ -237,3 +246,27 @@ def test_broken_legs_are_refused(ordinals: list[int], scores: list[float]) -> No
 def test_a_score_of_the_other_leg_is_finite() -> None:
     with raises(ValueError):
         align([ONE, (np.array([2]), np.array([1.0]))]).fill(0, np.array([np.inf]))
+
+
+@pytest.mark.parametrize(
+    ("score", "largest", "share"),
+    [
+        (6.0, [1.0, 5.0, 2.0], 0.75),
+        (6.0, [3.0] * 9, 0.5),  # the four heaviest terms
+        (20.0, [3.0] * 9, 1.0),
+        (0.0, [1.0], 0.0),
+        (-3.0, [1.0], 0.0),
+        (5.0, [-1.0, 0.0], 0.0),  # terms of negative weight
+        (5.0, [], 0.0),
+    ],
+)
+def test_the_share_of_the_words_that_a_document_has(score: float, largest: list[float], share: float) -> None:
+    assert word_share(score, np.array(largest, np.float32)) == pytest.approx(share)
+
+
+def test_a_query_moves_towards_a_document() -> None:
+    query, first = np.array([1, 0, 0], np.float32), np.array([0, 2, 0], np.float32)
+    assert moved_query(query, first, 1.0) == pytest.approx([0.5**0.5, 0.5**0.5, 0])
+    assert moved_query(query, first, 0.0) == pytest.approx(query)
+    for nowhere, weight in ((np.zeros(3, np.float32), 1.0), (-query, 1.0)):
+        assert moved_query(query, nowhere, weight) == pytest.approx(query)

@@ -49,6 +49,9 @@ class FailingLeg(WrappedLeg):
     def scores(self, query: EncodedQuery, ordinals: Ordinals) -> Scores:
         raise OSError("broken leg")
 
+    def shares(self, query: EncodedQuery, ordinals: Ordinals) -> npt.NDArray[np.float32]:
+        raise OSError("broken leg")
+
 
 class GatedLeg(WrappedLeg):
     """Lets searches for more documents than `few` wait until the gate opens, and counts them."""
