@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from functools import partial
 from time import perf_counter
 from typing import Final, TypeVar
 
@@ -113,12 +112,10 @@ async def search_answered(request: Request, read: Callable[[], SearchRequest], *
         asked = read()
         if not is_light(asked, engine):
             return await in_thread(engine, clock, lambda: answer(asked))
-        lane = engine.parts.executor.lanes[REQUESTS]
-        if recent.seconds > LIGHT_S or lane.stuck:
-            measured = partial(recent.measure, partial(answer, asked), alone=False)
-            return await in_thread(engine, clock, measured)
+        if recent.seconds > LIGHT_S:
+            return await in_thread(engine, clock, lambda: recent.measure(lambda: answer(asked)))
         await asyncio.sleep(0)  # others that came at the same time are counted, or refused, before this one is answered
-        return recent.measure(partial(answer, asked), alone=not lane.running)
+        return recent.measure(lambda: answer(asked))
 
 
 async def in_thread(

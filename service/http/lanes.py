@@ -4,7 +4,7 @@ A hand-over to a thread and back costs more than a light search gains by it, as 
 """
 
 from collections.abc import Callable
-from time import perf_counter, thread_time
+from time import thread_time
 from typing import Final, TypeVar
 
 from lightretriever.service.schemas import SearchRequest
@@ -15,7 +15,7 @@ from lightretriever.service.search.request import candidates_of
 __all__ = ["LIGHT_S", "MAX_LIGHT_BYTES", "Recent", "is_light"]
 
 LIGHT_S: Final = 0.005
-"""Light searches are answered in the event loop as long as they take less than so many seconds."""
+"""Light searches are answered in the event loop as long as they take less than so many seconds of a processor."""
 
 MAX_LIGHT_BYTES: Final = 4096
 """Largest body of a light search."""
@@ -48,20 +48,19 @@ def is_light(request: SearchRequest, engine: SearchEngine) -> bool:
 
 
 class Recent:
-    """How long the light searches of a collection took lately: a moving average over some 16, in seconds."""
+    """The processor time of a collection's light searches: a moving average over some 16, in seconds."""
 
     def __init__(self) -> None:
         self.seconds = float("inf")
         """Infinite before the first one."""
 
-    def measure(self, answer: Callable[[], T], *, alone: bool) -> T:
-        """Answer a search and count its time: all of it if this thread runs `alone`, else that of the processor, as it
-        waits for the other threads then."""
-        clock = perf_counter if alone else thread_time
-        started = clock()
+    def measure(self, answer: Callable[[], T]) -> T:
+        """Answer a search and count its processor time. Waiting for Python's lock or for a processor is no property of
+        a search."""
+        started = thread_time()
         try:
             return answer()
         finally:
-            took = clock() - started
+            took = thread_time() - started
             known = self.seconds if self.seconds < float("inf") else took
             self.seconds = known + _SHARE * (took - known)

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from time import sleep, thread_time
 from typing import Any
 
 import httpx2
@@ -62,17 +63,22 @@ def test_with_a_reranking_model_only_searches_without_it_are_light(tiny_bundle: 
 
 
 def test_the_time_of_late_searches_counts() -> None:
-    recent, gate = Recent(), threading.Event()
+    def busy(seconds: float) -> None:
+        until = thread_time() + seconds
+        while thread_time() < until:
+            pass
+
+    recent = Recent()
     assert recent.seconds > LIGHT_S  # nothing is known
-    recent.measure(lambda: None, alone=True)
+    recent.measure(lambda: None)
     assert recent.seconds < LIGHT_S
-    recent.measure(lambda: gate.wait(0.2), alone=True)
+    recent.measure(lambda: busy(0.2))
     assert recent.seconds > LIGHT_S
-    for _ in range(100):  # beside other threads only the time of the processor counts
-        recent.measure(lambda: gate.wait(0.001), alone=False)
+    for _ in range(100):
+        recent.measure(lambda: sleep(0.001))  # only the processor's time counts
     assert recent.seconds < LIGHT_S
     with pytest.raises(ZeroDivisionError):
-        recent.measure(lambda: 1 // 0, alone=True)
+        recent.measure(lambda: 1 // 0)
 
 
 @pytest.fixture
