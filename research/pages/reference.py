@@ -7,9 +7,10 @@ docs/cli.md gets every command with its arguments and options, as Typer knows th
 every model of the API, as its OpenAPI description has them.
 """
 
-import inspect
 import json
+import re
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
@@ -41,12 +42,9 @@ def _command(name: str, command: Any) -> Iterator[str]:
     arguments = [one for one in command.params if one.param_type_name == "argument"]
     options = [one for one in command.params if one.param_type_name == "option"]
     yield f"## {name}"
-    yield from ["```", " ".join(["lightretriever", name, *map(_argument, arguments)]), "```"]
-    yield f"{inspect.cleandoc(command.help)}\n"
-    if command.params:
-        yield from ["| argument or option | default | |", "|---|---|---|"]
-    yield from (_row(f"`{_metavar(one)}`", _default(one), _help(one)) for one in arguments)
-    yield from (_row(_option(one), _default(one), _help(one)) for one in options)
+    yield f"`{' '.join(['lightretriever', name, *map(_argument, arguments)])}`: {_line(command.help)}\n"
+    yield from (f"- `{_metavar(one)}`{_default(one)}: {_help(one)}" for one in arguments)
+    yield from (f"- `{_option(one)}`{_default(one)}: {_help(one)}" for one in options)
     yield ""
 
 
@@ -59,11 +57,11 @@ def _metavar(parameter: Any) -> str:
 
 
 def _option(option: Any) -> str:
-    names = ", ".join(f"`{name}`" for name in option.opts)
+    names = ", ".join(option.opts)
     if option.is_flag:
         return names
     kind = option.metavar or _values(option.type_descriptor.annotation)
-    return f"{names} `{kind}{' …' if option.multiple else ''}`"
+    return f"{names} {kind}{' …' if option.multiple else ''}"
 
 
 def _values(annotation: Any) -> str:
@@ -78,15 +76,20 @@ _NAMES = {str: "TEXT", int: "INTEGER", float: "NUMBER", Path: "PATH"}
 
 def _default(option: Any) -> str:
     if option.required:
-        return "required"
+        return ", required" if option.param_type_name == "option" else ""
     if isinstance(option.show_default, str):
-        return f"`{option.show_default}`"
-    return "" if option.default in (None, False, "", ()) or callable(option.default) else f"`{option.default}`"
+        return f" ({option.show_default})"
+    unset = option.default in (None, False, "", ()) or callable(option.default)
+    return "" if unset else f" ({option.default})"
 
 
 def _help(option: Any) -> str:
     variable = f" From the environment: `{option.envvar}`." if option.envvar else ""
-    return f"{option.help}{variable}"
+    return _line(f"{option.help}{variable}")
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())
 
 
 def api_reference(paths: Mapping[str, Any]) -> str:
@@ -97,8 +100,15 @@ def api_reference(paths: Mapping[str, Any]) -> str:
         for method, operation in methods.items()
     }
     models = _models(operations.values())
-    head = ["## Routes", "| route | request | answer | errors |", "|---|---|---|---|"]
-    routes = [_route(name, operation) for name, operation in operations.items()]
+    kinds = {name: list(_error_kinds(operation)) for name, operation in operations.items()}
+    counts = Counter(kind for names in kinds.values() for kind in names)
+    common = [kind for kind, count in counts.items() if count > len(operations) / 2]
+    head = ["## Routes", f"Most routes may answer {', '.join(f'`{kind}`' for kind in common)}.\n"]
+    head += ["| route | request | answer | other errors |", "|---|---|---|---|"]
+    routes = [
+        _route(name, operation, [kind for kind in kinds[name] if kind not in common])
+        for name, operation in operations.items()
+    ]
     tables = ["\n".join(_model(name, models[name])) for name in _in_order(paths, models)]
     return "\n".join([*head, *routes, "", "## Models", *tables])
 
@@ -115,17 +125,18 @@ def _models(operations: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
     return found
 
 
-def _route(name: str, operation: Mapping[str, Any]) -> str:
+def _error_kinds(operation: Mapping[str, Any]) -> Iterator[str]:
+    for status, answer in sorted(operation["responses"].items()):
+        if status != "200":
+            for content in answer["content"].values():
+                yield from content["examples"]
+
+
+def _route(name: str, operation: Mapping[str, Any], kinds: Iterable[str]) -> str:
     request = operation.get("requestBody", {"content": {}})["content"]
-    answers = operation["responses"]
-    kinds = [
-        f"`{kind}`"
-        for status, answer in sorted(answers.items())
-        if status != "200"
-        for content in answer["content"].values()
-        for kind in content["examples"]
-    ]
-    return _row(f"`{name}`", _bodies(request), _bodies(answers["200"]["content"]), ", ".join(kinds))
+    answers = operation["responses"]["200"]["content"]
+    errors = ", ".join(f"`{kind}`" for kind in kinds)
+    return f"| `{name}` | {_bodies(request)} | {_bodies(answers)} | {errors} |"
 
 
 def _bodies(content: Mapping[str, Any]) -> str:
@@ -152,15 +163,22 @@ def _references(part: Any) -> list[str]:
 
 
 def _model(name: str, schema: Mapping[str, Any]) -> Iterator[str]:
+    """A heading, and a line for each field: type, default, and the first sentence of its description."""
     yield f"### {name}"
     if text := schema.get("description"):
-        yield f"{inspect.cleandoc(text)}\n"
-    yield from ["| field | type | default | |", "|---|---|---|---|"]
+        yield f"{_first_sentence(text)}\n"
     required = schema.get("required", [])
     for field, value in schema.get("properties", {}).items():
-        default = "required" if field in required else _json(value.get("default"))
-        yield _row(f"`{field}`", f"{_kind(value)}{_bounds(value)}", default, value.get("description", ""))
+        default = value.get("default")
+        shown = "" if field in required or default in (None, [], {}) else f", {_json(default)}"
+        text = _first_sentence(value.get("description", ""))
+        yield f"- `{field}`: {_kind(value)}{_bounds(value)}{shown}{f'. {text}' if text else ''}"
     yield ""
+
+
+def _first_sentence(text: str) -> str:
+    sentence = re.match(r"(?s).*?[.](?=\s|$)", text)
+    return _line(sentence[0] if sentence else text)
 
 
 def _kind(schema: Mapping[str, Any]) -> str:
@@ -170,7 +188,8 @@ def _kind(schema: Mapping[str, Any]) -> str:
         return f"[{name}](#{name.lower()})"
     for key in ("anyOf", "oneOf"):
         if key in schema:
-            return " or ".join(dict.fromkeys(f"{_kind(one)}{_bounds(one)}" for one in schema[key]))
+            given = [one for one in schema[key] if one.get("type") != "null"]
+            return " or ".join(dict.fromkeys(f"{_kind(one)}{_bounds(one)}" for one in given))
     if values := schema.get("enum", [schema["const"]] if "const" in schema else None):
         return " or ".join(map(_json, values))
     kind = str(schema.get("type", "any value"))
@@ -200,11 +219,6 @@ def _bounds(schema: Mapping[str, Any]) -> str:
 
 def _json(value: Any) -> str:
     return f"`{json.dumps(value, ensure_ascii=False)}`"
-
-
-def _row(*cells: str | None) -> str:
-    inside = (" ".join((cell or "").split()).replace("|", "\\|") for cell in cells)
-    return f"| {' | '.join(inside)} |"
 
 
 def outputs(root: Path) -> dict[Path, str]:
