@@ -163,22 +163,23 @@ def _references(part: Any) -> list[str]:
 
 
 def _model(name: str, schema: Mapping[str, Any]) -> Iterator[str]:
-    """A heading, and a line for each field: type, default, and the first sentence of its description."""
+    """A heading, and a line for each field: type, default, and the first clause of its description."""
     yield f"### {name}"
     if text := schema.get("description"):
-        yield f"{_first_sentence(text)}\n"
+        yield f"{_first_clause(text)}\n"
     required = schema.get("required", [])
     for field, value in schema.get("properties", {}).items():
         default = value.get("default")
         shown = "" if field in required or default in (None, [], {}) else f", {_json(default)}"
-        text = _first_sentence(value.get("description", ""))
+        text = _first_clause(value.get("description", ""))
         yield f"- `{field}`: {_kind(value)}{_bounds(value)}{shown}{f'. {text}' if text else ''}"
     yield ""
 
 
-def _first_sentence(text: str) -> str:
-    sentence = re.match(r"(?s).*?[.](?=\s|$)", text)
-    return _line(sentence[0] if sentence else text)
+def _first_clause(text: str) -> str:
+    """The text up to its first full stop, semicolon or colon; the rest is in the service's own description."""
+    clause = re.match(r"(?s).*?[.;:](?=\s|$)", text)
+    return _line(clause[0] if clause else text).rstrip(";:")
 
 
 def _kind(schema: Mapping[str, Any]) -> str:
