@@ -71,7 +71,7 @@ def train(
         with importing("pipeline"):
             from lightretriever.artifacts.training.loop import train as run
         with work_lock(loaded.work) if first else nullcontext():
-            finished = run(loaded, minutes=minutes)
+            finished = run(loaded, minutes=minutes, open_searcher=context.obj)
             if first:
                 job.summary = _summary(loaded, finished)
                 build = next_command(context, "build", "RECIPE", "--adapter", loaded.output, shared=("model", "device"))

@@ -148,7 +148,7 @@ def load_model(recipe: ModelRecipe, work: Path, *, lowercase: bool = True, layer
     sources = [path] if adapter is None else [path, adapter]
     with loading(f"{path}: the model can't be used", *sources):
         source = str(convert_gguf(Path(path), work / "model")) if path.endswith(".gguf") else path
-        brought = {} if adapter is None else adapter_settings(adapter)
+        brought = adapter_settings(adapter or source) if adapter or Path(source).is_dir() else {}
         layers = brought.get("layers") if layers is None else layers
         model = load_causal_lm(source, weights, layers)
         folders = [local_folder(source)]
@@ -166,7 +166,7 @@ def load_model(recipe: ModelRecipe, work: Path, *, lowercase: bool = True, layer
         torch.nn.Module.to(model, device=target, dtype=weights)
         model.eval().requires_grad_(False)
         model.get_decoder()(input_ids=torch.tensor([[eos_id]], device=target))  # that it reads is seen now
-        parts = {} if adapter is None else _adapter_parts(adapter, brought, model)
+        parts = _adapter_parts(adapter or source, brought, model)
         frame = [bos_id, eos_id, weights, lowercase, brought.get("sparse_positions"), brought.get("pooling"), layers]
         frame += ["centred head"] if centred else []
         frame += [brought["attention"]] if brought.get("attention") else []

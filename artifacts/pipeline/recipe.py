@@ -119,6 +119,12 @@ class ModelRecipe(Section):
     centre_head: bool | None = None
     trained: bool = False
 
+    @property
+    def trained_here(self) -> str | None:
+        """The folder with the settings of a training: the adapter's, or that of a model trained whole."""
+        whole = (Path(self.path) / "lightretriever.json").is_file()
+        return self.adapter or (self.path if whole else None)
+
 
 class BundleModelRecipe(ModelRecipe):
     """The model of a bundle, and what the tokens of a query weigh: count times IDF, or count alone.

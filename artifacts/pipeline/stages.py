@@ -161,7 +161,7 @@ def load_recipe_encoders(recipe: Recipe, documents: int | None = None) -> Encode
 def _recipe_idf(recipe: Recipe, encoders: Encoders) -> Float32Array | None:
     """The IDF weights that the recipe asks for, or that its adapter brings; those of the corpus are left to `index`."""
     model, vocab_size = recipe.sparse or recipe.model, encoders.terms.vocab_size
-    wanted, adapter = model.idf, model.adapter
+    wanted, adapter = model.idf, model.trained_here
     if encoders.impacts == "bm25" and wanted not in ("auto", None):
         raise RecipeError(
             f"model.idf is {wanted}, but BM25 impacts have the IDF in themselves.", remedy="Leave model.idf out."
@@ -351,7 +351,7 @@ def _make(
 
 def _row_weights(recipe: Recipe, encoder: Encoder) -> Float32Array | None:
     """What rows are multiplied by: its own IDF for an adapter trained with `idf_rows`, whatever queries weigh."""
-    adapter = recipe.model.adapter
+    adapter = recipe.model.trained_here
     if adapter is None or not adapter_settings(adapter).get("idf_rows"):
         return None
     file = adapter_file(adapter, IDF_FILE)

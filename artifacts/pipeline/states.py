@@ -42,25 +42,35 @@ def token_states(backbone: Backbone, prefix: list[int], tokens: torch.Tensor, ro
     return backbone.dense(states[:, start:].reshape(rows * width, 2, -1)[: len(tokens)])
 
 
-def _states(backbone: Backbone, ids: torch.Tensor, owners: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-    """Last hidden states (R, L, H) of rows of texts: token ids, owners and position ids, (R, L) int64 each."""
+def _states(
+    backbone: Backbone,
+    ids: torch.Tensor,
+    owners: torch.Tensor,
+    positions: torch.Tensor,
+    firsts: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Last hidden states (R, L, H) of rows of texts: token ids, owners, position ids, and the first position of the row
+    that each position sees, (R, L) int64 each."""
+    seen = visible(owners, both_ways=backbone.attention == "bidirectional", firsts=firsts)
     states: torch.Tensor = backbone.decoder(
         input_ids=ids,
-        attention_mask=_masks(backbone, visible(owners, both_ways=backbone.attention == "bidirectional"), positions),
+        attention_mask=_masks(backbone, seen, positions),
         position_ids=positions,
         use_cache=False,
     )[0]
     return states
 
 
-def visible(owners: torch.Tensor, *, both_ways: bool = False) -> torch.Tensor:
+def visible(owners: torch.Tensor, *, both_ways: bool = False, firsts: torch.Tensor | None = None) -> torch.Tensor:
     """Whether a position (row) sees another (column), (R, L) → (R, L, L) bool: itself, and those of the same owner and
-    SHARED ones that stand before it or, with `both_ways`, anywhere."""
+    SHARED ones that stand before it or, with `both_ways`, anywhere; none before the first (R, L) that it sees."""
     same = owners[:, :, None] == owners[:, None, :]
     seen: torch.Tensor = same | (owners == SHARED)[:, None, :]
+    index = torch.arange(owners.shape[1], device=owners.device)
+    if firsts is not None:
+        seen = seen & (index >= firsts[:, :, None])
     if both_ways:
         return seen
-    index = torch.arange(owners.shape[1], device=owners.device)
     return seen & (index[:, None] >= index)
 
 
@@ -151,15 +161,20 @@ def pack(lengths: Sequence[int], row_tokens: int) -> list[Row]:
     return rows
 
 
-def packed_states(backbone: Backbone, sequences: Sequence[Sequence[int]], row_tokens: int) -> PackedStates:
-    """Last hidden states of framed `sequences` of token ids, in one forward pass of packed rows."""
+def packed_states(
+    backbone: Backbone, sequences: Sequence[Sequence[int]], row_tokens: int, blocks: Sequence[int] | None = None
+) -> PackedStates:
+    """Last hidden states of framed `sequences` of token ids, in one forward pass of packed rows.
+
+    With `blocks`, the positions of text i behind position `blocks[i]` see that one and those behind it alone.
+    """
     rows = pack([len(sequence) for sequence in sequences], row_tokens)
     width = max(sum(len(sequences[index]) for index in row) for row in rows)
     if len(rows) > 1:
         width = -(-width // _WIDTH_STEP) * _WIDTH_STEP
     ids = np.full((len(rows), width), backbone.eos_id)
     owners = np.full((len(rows), width), len(sequences))  # which text a position belongs to; the last is padding
-    positions = np.zeros((len(rows), width), dtype=np.int64)
+    positions, firsts = (np.zeros((len(rows), width), dtype=np.int64) for _ in range(2))
     spans: list[tuple[int, int]] = [(0, 0)] * len(sequences)
     for number, row in enumerate(rows):
         start = 0
@@ -168,7 +183,10 @@ def packed_states(backbone: Backbone, sequences: Sequence[Sequence[int]], row_to
             ids[number, start:end] = sequences[index]
             owners[number, start:end] = index
             positions[number, start:end] = np.arange(end - start)
+            if blocks is not None:
+                firsts[number, start + blocks[index] + 1 : end] = start + blocks[index]
             spans[index] = (number * width + start, number * width + end)
             start = end
-    states = _states(backbone, *(torch.from_numpy(one).to(backbone.device) for one in (ids, owners, positions)))
+    parts = (ids, owners, positions, *(() if blocks is None else (firsts,)))
+    states = _states(backbone, *(torch.from_numpy(one).to(backbone.device) for one in parts))
     return PackedStates(states.flatten(0, 1), spans)

@@ -1,10 +1,10 @@
-"""The LoRA adapter that is trained: put onto a frozen model, and saved with its model card."""
+"""What is trained: a LoRA adapter on a frozen model, or all of its weights; saved with a model card."""
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
@@ -16,18 +16,20 @@ from torch.distributed.checkpoint.state_dict import (
     set_model_state_dict,
     set_optimizer_state_dict,
 )
-from transformers import PreTrainedModel
+from transformers import AutoTokenizer, PreTrainedModel
 
 from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.errors import ModelError, RecipeError
 from lightretriever.artifacts.files.atomic_dir import new_folder
 from lightretriever.artifacts.files.workdir import write_atomically
 from lightretriever.artifacts.pipeline.adapter_files import ADAPTER_SETTINGS, PROJECTION_FILE, save_projection
+from lightretriever.artifacts.pipeline.likelihood import LIKELIHOOD, Reading
 from lightretriever.artifacts.pipeline.model import Backbone, choose_dtype, load_model
 from lightretriever.artifacts.pipeline.weights import ADAPTER_CONFIG
 from lightretriever.artifacts.tokens.idf import IDF_FILE, save_idf
 from lightretriever.artifacts.training.recipe import (
     ContrastiveStage,
+    LikelihoodStage,
     LoraRecipe,
     RegressionStage,
     StageBase,
@@ -35,7 +37,7 @@ from lightretriever.artifacts.training.recipe import (
 )
 from lightretriever.artifacts.training.types import Progress, Tensors, TrainingSet
 
-__all__ = ["Adapter", "load_for_training", "model_card"]
+__all__ = ["Adapter", "load_for_training", "marker", "model_card"]
 
 _PROJECTION_RATE = 0.05
 _PROJECTION = "projection.weight"
@@ -47,16 +49,22 @@ T = TypeVar("T")
 
 
 class Adapter(torch.nn.Module):
-    """LoRA layers inside a backbone and, with `dimension`, a linear map of dense vectors to so many values, which is
-    all zeros until `set_projection`.
+    """LoRA layers inside a backbone or, without `lora`, all of its weights. With `dimension` also a linear map of dense
+    vectors to so many values, which is all zeros until `set_projection`.
 
     `backbone` shares them, so its forward passes use and train them. They run inside this module's own forward pass,
     where several processes may have gathered the weights.
     """
 
-    def __init__(self, backbone: Backbone, lora: LoraRecipe, seed: int, dimension: int | None = None) -> None:
+    def __init__(
+        self, backbone: Backbone, lora: LoraRecipe | Literal[False], seed: int, dimension: int | None = None
+    ) -> None:
         super().__init__()
         torch.manual_seed(seed)
+        if not lora:
+            self.model, self.projection = backbone.model.requires_grad_(True), None
+            self.backbone = backbone
+            return
         depth = int(backbone.model.config.get_text_config().num_hidden_layers)
         config = LoraConfig(
             r=lora.r,
@@ -137,9 +145,12 @@ class Adapter(torch.nn.Module):
     def save(self, folder: Path, recipe: TrainRecipe, state: Tensors, idf: Float32Array | None, card: str) -> None:
         """Write weights as `state` gave them, IDF and model card to `folder`, which takes the place of an adapter that
         is there when all is written; those of LoRA in bfloat16. Raises BundleError, as `check_target` with
-        ADAPTER_CONFIG does before."""
-        with new_folder(folder, overwrite=True, marker=ADAPTER_CONFIG) as new:
-            self._write_weights(new, recipe, state)
+        `marker` does before."""
+        with new_folder(folder, overwrite=True, marker=marker(recipe)) as new:
+            if not recipe.lora:
+                self._write_model(new, recipe, state)
+            else:
+                self._write_weights(new, recipe, state)
             if idf is not None:
                 save_idf(new / IDF_FILE, idf)
             if _PROJECTION in state:
@@ -147,6 +158,18 @@ class Adapter(torch.nn.Module):
             settings = json.dumps(_settings(recipe), indent=2)
             write_atomically(new / ADAPTER_SETTINGS, settings.encode() + b"\n")
             write_atomically(new / "README.md", card.encode())
+
+    def _write_model(self, folder: Path, recipe: TrainRecipe, state: Tensors) -> None:
+        """Write the whole model in float32, and its tokenizer as it was."""
+        whole = {
+            name.removeprefix(
+                "model.",
+            ): tensor.contiguous()
+            for name, tensor in state.items()
+        }
+        self.backbone.model.save_pretrained(str(folder), state_dict=whole, safe_serialization=True)
+        source = recipe.work / "model" if recipe.model.path.endswith(".gguf") else recipe.model.path
+        AutoTokenizer.from_pretrained(source, trust_remote_code=False).save_pretrained(str(folder))
 
     def _write_weights(self, folder: Path, recipe: TrainRecipe, state: Tensors) -> None:
         lora = {name.removeprefix("peft."): tensor.bfloat16() for name, tensor in state.items() if "lora_" in name}
@@ -157,11 +180,17 @@ class Adapter(torch.nn.Module):
         write_atomically(folder / ADAPTER_CONFIG, json.dumps(config, indent=2, sort_keys=True).encode() + b"\n")
 
 
+def marker(recipe: TrainRecipe) -> str:
+    """The file by which a folder is known as one that an earlier run of this kind wrote."""
+    return ADAPTER_SETTINGS if not recipe.lora else ADAPTER_CONFIG
+
+
 def _settings(recipe: TrainRecipe) -> dict[str, Any]:
     """The settings of the training that whoever loads the adapter needs."""
     last = recipe.stages[-1]
+    read = next((one for one in recipe.stages if isinstance(one, LikelihoodStage)), None)
     weighted = isinstance(last, ContrastiveStage) and last.flops.idf
-    return {
+    settings = {
         "attention": recipe.attention,
         "bos_token": recipe.model.bos_token,
         "centre_head": bool(recipe.model.centre_head),
@@ -174,6 +203,7 @@ def _settings(recipe: TrainRecipe) -> dict[str, Any]:
         "sparse_positions": "inner",
         "query_weights": "idf_count" if weighted else "count",
     }
+    return settings | ({LIKELIHOOD: asdict(Reading(read.before, read.after, read.block))} if read else {})
 
 
 def load_for_training(
@@ -182,9 +212,10 @@ def load_for_training(
     """Load the recipe's model onto a device, frozen, with a fresh adapter on it. Raises ModelError and RecipeError.
 
     `dimension` is that of a linear map of dense vectors, None for none. A model that the device can't hold is to be
-    loaded with `shard`, into main memory, in the number type that it is to have on the device.
+    loaded with `shard`, into main memory, in the number type that it is to have on the device. Weights that are trained
+    themselves are in float32, whatever the arithmetic.
     """
-    half = choose_dtype(recipe.model.dtype, device) == torch.bfloat16
+    half = choose_dtype(recipe.model.dtype, device) == torch.bfloat16 and bool(recipe.lora)
     place = {"device": "cpu" if shard else str(device), "dtype": "bfloat16" if half else "float32"}
     model = recipe.model.model_copy(update=place)
     if model.adapter is not None:
@@ -203,6 +234,8 @@ def load_for_training(
                 remedy=f"Lower {name}.",
             )
     backbone = replace(backbone, pooling=recipe.pooling, attention=recipe.attention)
+    if recipe.gradient_checkpointing:
+        backbone.model.activation_checkpointing_enable({"use_reentrant": False})
     return Adapter(backbone, recipe.lora, recipe.seed, dimension)
 
 
@@ -217,16 +250,18 @@ def model_card(recipe: TrainRecipe, sets: list[TrainingSet], progress: Progress)
     if dev is not None and progress.best is not None:
         steps = sum(one.steps for one in recipe.stages)
         best = f"nDCG@10 on {dev.path.name} was best after step {progress.best_step} of {steps:,}: {progress.best:.3f}"
+    made = f"A LoRA adapter that makes {model}" if recipe.lora else f"{model}, trained whole to be"
+    key = "model.adapter" if recipe.lora else "model.path"
     return f"""---
 base_model: {model}
-library_name: peft
+library_name: {"peft" if recipe.lora else "transformers"}
 license: {recipe.licence or "other"}
 tags: [retrieval, lightretriever]
 ---
 # {recipe.name}
 
-A LoRA adapter that makes {model} a LightRetriever: the model reads documents, and a table of token vectors and token
-counts stand for queries. Use it as `model.adapter` in a recipe of `lightretriever build`.
+{made} a LightRetriever: the model reads documents, and a table of token vectors and token
+counts stand for queries. Use it as `{key}` in a recipe of `lightretriever build`.
 
 | set | {"pairs" if recipe.needs_pairs else "texts"} | weight | licence |
 |---|---:|---:|---|

@@ -1,6 +1,7 @@
 """Contrastive training of the dense and the sparse side together."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Final
 
 import torch
 
@@ -10,17 +11,27 @@ from lightretriever.artifacts.pipeline.model import Backbone
 from lightretriever.artifacts.pipeline.states import packed_states, token_states
 from lightretriever.artifacts.training.engine import Chunk, Engine
 from lightretriever.artifacts.training.losses import BatchLayout, TokenWeights, contrastive_objective
-from lightretriever.artifacts.training.recipe import ContrastiveStage, DataRecipe, StageBase
+from lightretriever.artifacts.training.recipe import ContrastiveStage, DataRecipe
+from lightretriever.artifacts.training.teachers import Teachers
 from lightretriever.artifacts.training.types import Batch, StepContext, Tensors
 
-__all__ = ["Contrastive", "document_outputs", "piece_sizes"]
+__all__ = ["ROW_TOKENS", "Contrastive", "document_outputs"]
+
+ROW_TOKENS: Final = 256
+"""Positions of a row of packed texts."""
 
 
 class Contrastive:
     """The objective of `ContrastiveStage`. `weights` lie on the model's device."""
 
     def __init__(
-        self, engine: Engine, backbone: Backbone, stage: ContrastiveStage, data: DataRecipe, weights: TokenWeights
+        self,
+        engine: Engine,
+        backbone: Backbone,
+        stage: ContrastiveStage,
+        data: DataRecipe,
+        weights: TokenWeights,
+        teachers: Teachers | None = None,
     ) -> None:
         longest = max(stage.matryoshka, default=0)
         if longest > backbone.vector_size:
@@ -29,36 +40,46 @@ class Contrastive:
                 remedy="Leave the dimension out.",
             )
         self._engine, self._backbone, self._stage, self._data, self._weights = engine, backbone, stage, data, weights
-        self._chunk_tokens, self._row_tokens = piece_sizes(stage, backbone.device)
+        self._teachers = teachers
 
     def backward(self, batch: Batch, context: StepContext) -> dict[str, float]:
         """Add one step's gradients; returns the parts of the loss."""
-        layout, sequences, read = _tokenise(self._backbone, batch, self._data)
-        chunks = list(self._chunks(layout, sequences, read, batch.set.instruction))
+        names = list(dict.fromkeys(name for candidates in batch.candidates for name in candidates))
+        layout, sequences, read = _tokenise(self._backbone, batch, names, self._data)
+        chunks = list(self._chunks(batch, layout, sequences, read))
+        logits = None if self._teachers is None else torch.from_numpy(self._teachers.logits(batch, names))
 
         def objective(leaves: Tensors) -> tuple[Tensors, dict[str, float]]:
-            return contrastive_objective(leaves, layout, self._stage, self._weights, context)
+            return contrastive_objective(leaves, layout, self._stage, self._weights, context, logits)
 
-        return self._engine.backward(chunks, self._chunk_tokens, context, objective)
+        return self._engine.backward(chunks, context, objective)
 
     def _chunks(
-        self, layout: BatchLayout, sequences: list[list[int]], read: list[list[int]], instruction: str
+        self, batch: Batch, layout: BatchLayout, sequences: list[list[int]], read: list[list[int]]
     ) -> Iterator[Chunk]:
         """This process' forward passes: query tokens, documents and, where wanted, whole queries."""
-        backbone, rows = self._backbone, self._row_tokens
-        prefix = instruction_prefix(backbone, instruction)
-        blocks = max(1, (rows - len(prefix)) // 2)
-
-        whole = [[*prefix, *query, backbone.eos_id] for query in read]
+        backbone, rows = self._backbone, ROW_TOKENS
+        prefixes = [instruction_prefix(backbone, instruction) for instruction in batch.set.instructions]
+        asked = torch.tensor(batch.instructions)
+        whole = [[*prefixes[n], *query, backbone.eos_id] for n, query in zip(batch.instructions, read, strict=True)]
 
         def tokens_of(part: slice) -> Tensors:
-            return {"tokens": token_states(backbone, prefix, layout.tokens[part], blocks)}
+            ids = layout.tokens[part]
+
+            def states(prefix: list[int], chosen: torch.Tensor) -> torch.Tensor:
+                return token_states(backbone, prefix, ids[chosen], max(1, (rows - len(prefix)) // 2))
+
+            return {"tokens": _by_instruction(layout.instructions[part], prefixes, states)}
 
         def documents_of(part: slice) -> Tensors:
             return document_outputs(backbone, sequences[part], rows)
 
         def queries_of(part: slice) -> Tensors:
-            return {"full_dense": packed_states(backbone, whole[part], rows).dense(backbone, len(prefix))}
+            def states(prefix: list[int], chosen: torch.Tensor) -> torch.Tensor:
+                own = [whole[part][place] for place in chosen.tolist()]
+                return packed_states(backbone, own, rows).dense(backbone, len(prefix))
+
+            return {"full_dense": _by_instruction(asked[part], prefixes, states)}
 
         kinds = [
             ("different query tokens", [2] * len(layout.tokens), tokens_of),
@@ -67,12 +88,7 @@ class Contrastive:
         if self._stage.full_kl > 0:
             kinds.append(("queries", [len(one) for one in whole], queries_of))
         for items, lengths, run in kinds:
-            yield from self._engine.chunks(lengths, self._chunk_tokens, run, items=items, setting="stages[].batch_size")
-
-
-def piece_sizes(stage: StageBase, device: torch.device) -> tuple[int, int]:
-    """Positions whose graphs are held at once, the stage's or by device, and positions of a row of packed texts."""
-    return stage.chunk_tokens or (65_536 if device.type == "cuda" else 8_192), 256
+            yield from self._engine.chunks(lengths, run, items=items, setting="stages[].batch_size")
 
 
 def document_outputs(backbone: Backbone, sequences: list[list[int]], row_tokens: int) -> Tensors:
@@ -82,14 +98,23 @@ def document_outputs(backbone: Backbone, sequences: list[list[int]], row_tokens:
     return {"dense": packed.dense(backbone), "sparse": sparse_weights(packed.hidden, backbone.head, spans)}
 
 
+def _by_instruction(
+    numbers: torch.Tensor, prefixes: list[list[int]], states: Callable[[list[int], torch.Tensor], torch.Tensor]
+) -> torch.Tensor:
+    """Rows (n, D) in order, made by one call of `states` for each instruction, with the places (m,) of its rows."""
+    places = [(numbers == number).nonzero()[:, 0] for number in numbers.unique().tolist()]
+    made = [states(prefixes[int(numbers[chosen[0]])], chosen) for chosen in places]
+    return torch.cat(made)[torch.cat(places).argsort().to(made[0].device)]
+
+
 def _tokenise(
-    backbone: Backbone, batch: Batch, data: DataRecipe
+    backbone: Backbone, batch: Batch, names: list[str], data: DataRecipe
 ) -> tuple[BatchLayout, list[list[int]], list[list[int]]]:
-    """The batch as token ids: its layout, the framed documents, and the queries' ids as the whole model reads them.
+    """The batch, whose documents are `names`, as token ids: its layout, the framed documents, and the queries' ids as
+    the whole model reads them.
 
     Raises CorpusError for a query without tokens.
     """
-    names = list(dict.fromkeys(name for candidates in batch.candidates for name in candidates))
     texts = [batch.set.documents[name] for name in names]
     asked = [example.query for example in batch.examples]
     queries, read = (

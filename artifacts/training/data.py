@@ -4,8 +4,10 @@
     work/data/NAME/examples.json    the examples, in the order of the qrels
     work/data/NAME/report.json      how many pairs each step left out; written last
 
+    work/data/NAME/documents/       the texts, see `artifacts.training.documents`
+
 The steps, in this order: read the pairs, leave out those without a text, keep the first few documents of a query,
-decontaminate, draw the limit, mine.
+decontaminate, draw the limit, take the set's own hard negatives or mine.
 """
 
 import hashlib
@@ -14,8 +16,9 @@ import re
 import shutil
 import unicodedata
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,11 +35,24 @@ from lightretriever.artifacts.files.reading import file_sha256
 from lightretriever.artifacts.files.workdir import check_plan, read_json, write_atomically
 from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.tokens.tokenizer import document_text
-from lightretriever.artifacts.training.negatives import SCRATCH, mine
+from lightretriever.artifacts.training.documents import MappedTexts, forget_texts, write_texts
+from lightretriever.artifacts.training.negatives import SCRATCH, mine, usable_negatives
+from lightretriever.artifacts.training.passages import lines_corpus, lines_judged, read_negatives
 from lightretriever.artifacts.training.recipe import SetRecipe, TrainRecipe
 from lightretriever.artifacts.training.types import Example, TrainingSet, same_text
 
-__all__ = ["MOST_POSITIVES", "content", "corpus_hashes", "data_report", "prepare", "print_data_report", "train_queries"]
+__all__ = [
+    "MOST_POSITIVES",
+    "content",
+    "corpus_hashes",
+    "data_report",
+    "prepare",
+    "print_data_report",
+    "read_examples",
+    "relevant_of",
+    "train_queries",
+    "write_examples",
+]
 
 MOST_POSITIVES: Final = 4
 """Relevant documents of one query that become examples: those of the highest grade, then the first in the qrels.
@@ -45,7 +61,7 @@ More would let a few queries with very many relevant documents fill the batches.
 """
 
 _FILE: Final = TypeAdapter(list[Example])
-_FORMAT: Final = 2  # to be raised when the same inputs give other examples
+_FORMAT: Final = 3  # to be raised when the same inputs give other examples
 _PLAN, _EXAMPLES, _REPORT = "plan.json", "examples.json", "report.json"
 
 _ENGLISH: Final = (
@@ -69,6 +85,10 @@ def prepare(recipe: TrainRecipe) -> list[TrainingSet]:
         if not (folder / _REPORT).is_file():
             (folder / _PLAN).unlink(missing_ok=True)  # nothing was finished, so nothing can be mixed up
         check_plan(folder / _PLAN, _plan(recipe, one))
+    for one in recipe.data.sets:
+        texts = _folder(recipe, one) / "documents"
+        read = {"corpus": file_sha256(find_file(one.path, "corpus")), "drop_title": one.drop_title}
+        check_plan(texts / _PLAN, read, renewed=read, renew=partial(forget_texts, texts))
     return [_prepared(recipe, one) for one in recipe.data.sets]
 
 
@@ -82,8 +102,8 @@ def train_queries(recipe: TrainRecipe, count: int) -> list[str]:
     found: list[str] = []
     each = -(-count // len(recipe.data.sets))
     for number, one in enumerate(recipe.data.sets):
-        queries = read_queries(one.path)
-        texts = [queries[name] for name in read_qrels(qrels_file(one.path, one.split)) if name in queries]
+        queries, qrels = _judged(one)
+        texts = [queries[name] for name in qrels if name in queries]
         texts = list(dict.fromkeys(texts))
         random = np.random.default_rng((recipe.seed % 2**64, number))
         found += [texts[place] for place in sorted(random.permutation(len(texts))[:each].tolist())]
@@ -94,7 +114,8 @@ def data_report(recipe: TrainRecipe) -> list[dict[str, Any]]:
     """Count the pairs that each step left out, by set, from its report.json. Raises ResumeError where a set isn't
     prepared.
 
-    Every pair is counted once: pairs = without_text + beyond_positives + near_duplicates + not_drawn + kept.
+    Every pair is counted once: pairs = without_text + beyond_positives + near_duplicates + not_drawn + inconsistent +
+    kept.
     """
     return [read_json(_folder(recipe, one) / _REPORT) for one in recipe.data.sets]
 
@@ -115,53 +136,66 @@ def _folder(recipe: TrainRecipe, one: SetRecipe) -> Path:
 
 
 def _prepared(recipe: TrainRecipe, one: SetRecipe) -> TrainingSet:
-    folder, documents = _folder(recipe, one), _documents(one)
+    folder = _folder(recipe, one)
+    documents = write_texts(folder / "documents", _documents(one))
     if not documents:
         raise RecipeError(f"data.sets: no document of the set {one.name} has a text.", remedy="Leave it out.")
     if recipe.needs_pairs and not (folder / _REPORT).is_file():
         _make(recipe, one, documents, folder)
-    examples = _read_examples(folder) if recipe.needs_pairs else []
+    examples = read_examples(folder / _EXAMPLES) if recipe.needs_pairs else []
     weight = one.weight or float(len(examples) or len(documents))
-    return TrainingSet(one.name, one.instruction, weight, examples, documents)
+    return TrainingSet(one.name, one.instructions, weight, examples, documents)
 
 
-def _make(recipe: TrainRecipe, one: SetRecipe, documents: dict[str, str], folder: Path) -> None:
+def _make(recipe: TrainRecipe, one: SetRecipe, documents: MappedTexts, folder: Path) -> None:
     for left in folder.glob(f"{SCRATCH}*"):  # by a run that was killed
         shutil.rmtree(left, ignore_errors=True)
     examples, relevant, counts = _pairs(one, documents)
     clean = _decontaminated(recipe, one, examples)
     drawn = _drawn(clean, one, recipe.seed)
     kept = [replace(example, row=row) for row, example in enumerate(drawn)]
-    if recipe.data.negatives is not None:
+    if one.is_lines or one.negatives is not None:
+        own = read_negatives(one.negatives or one.path)
+        kept = [
+            replace(example, negatives=usable_negatives(own.get(example.query_id, ()), example, documents, relevant))
+            for example in kept
+        ]
+    elif recipe.data.negatives is not None:
         kept = mine(kept, documents, relevant, recipe.data.negatives, folder)
     report: dict[str, Any] = {"set": one.name} | counts
     report |= {
         "near_duplicates": len(examples) - len(clean),
         "not_drawn": len(clean) - len(drawn),
+        "inconsistent": len(drawn) - len(kept),
         "kept": len(kept),
         "without_negatives": sum(not example.negatives for example in kept),
     }
     if not kept:
         raise RecipeError(f"data.sets: nothing is left of the set {one.name} ({report}).", remedy="Leave it out.")
-    write_atomically(folder / _EXAMPLES, _FILE.dump_json(kept))
+    write_examples(folder / _EXAMPLES, kept)
     write_atomically(folder / _REPORT, json.dumps(report, indent=1, ensure_ascii=False).encode() + b"\n")
 
 
-def _documents(one: SetRecipe) -> dict[str, str]:
-    """The text of every document that has one, by id."""
-    documents: dict[str, str] = {}
+def _documents(one: SetRecipe) -> Iterator[tuple[str, str]]:
+    """Id and text of every document that has a text."""
     with ProgressBar(f"{one.name}: read", total=None, unit="documents") as progress:
-        for document in Corpus(one.path):
+        for document in lines_corpus(one.path) if one.is_lines else Corpus(one.path):
             text = document_text("" if one.drop_title else document.title, document.text)
             if text:
-                documents[document.id] = text
+                yield document.id, text
             progress.advance(1)
-    return documents
+
+
+def _judged(one: SetRecipe) -> tuple[dict[str, str], dict[str, dict[str, int]]]:
+    """The set's queries, and its qrels."""
+    if one.is_lines:
+        return lines_judged(one.path)
+    return read_queries(one.path), read_qrels(qrels_file(one.path, one.split))
 
 
 def _pairs(one: SetRecipe, documents: Mapping[str, str]) -> tuple[list[Example], dict[str, set[str]], dict[str, int]]:
     """The pairs, the relevant documents of every query text, and the counts so far."""
-    queries, qrels = read_queries(one.path), read_qrels(qrels_file(one.path, one.split))
+    queries, qrels = _judged(one)
     examples: list[Example] = []
     relevant: dict[str, set[str]] = {}
     counts = {"pairs": 0, "without_text": 0, "beyond_positives": 0}
@@ -234,7 +268,8 @@ def _plan(recipe: TrainRecipe, one: SetRecipe) -> dict[str, Any]:
         "format": _FORMAT,
         "corpus": file_sha256(find_file(one.path, "corpus")),
         "queries": file_sha256(find_file(one.path, "queries")),
-        "qrels": file_sha256(qrels_file(one.path, one.split)),
+        "qrels": None if one.is_lines else file_sha256(qrels_file(one.path, one.split)),
+        "own_negatives": one.negatives and file_sha256(one.negatives),
         "drop_title": one.drop_title,
         "limit": one.limit,
         "seed": recipe.seed if one.limit is not None else None,
@@ -243,9 +278,19 @@ def _plan(recipe: TrainRecipe, one: SetRecipe) -> dict[str, Any]:
     }
 
 
-def _read_examples(folder: Path) -> list[Example]:
-    file = folder / _EXAMPLES
+def relevant_of(one: SetRecipe, documents: Mapping[str, str]) -> dict[str, set[str]]:
+    """All relevant documents that have a text, by what `same_text` makes of a query."""
+    return _pairs(one, documents)[1]
+
+
+def write_examples(file: Path, examples: Sequence[Example]) -> None:
+    """Write examples, numbered anew."""
+    write_atomically(file, _FILE.dump_json([replace(example, row=row) for row, example in enumerate(examples)]))
+
+
+def read_examples(file: Path) -> list[Example]:
+    """Read what `write_examples` wrote. Raises ResumeError."""
     try:
         return _FILE.validate_json(file.read_bytes())
     except (OSError, ValueError) as error:
-        raise ResumeError(f"{file}: can't be read: {error!r}.", remedy=f"Delete {folder}.") from error
+        raise ResumeError(f"{file}: can't be read: {error!r}.", remedy=f"Delete {file.parent}.") from error

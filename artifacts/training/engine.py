@@ -33,15 +33,16 @@ from accelerate.utils import (
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
-from lightretriever.artifacts.errors import RecipeError
+from lightretriever.artifacts.errors import ModelError, RecipeError
 from lightretriever.artifacts.pipeline.model import choose_device, choose_dtype
 from lightretriever.artifacts.training.adapter import Adapter
 from lightretriever.artifacts.training.recipe import TrainRecipe
 from lightretriever.artifacts.training.types import StepContext, Tensors
 
-__all__ = ["Chunk", "Engine"]
+__all__ = ["Chunk", "Engine", "out_of_memory", "too_large"]
 
 T = TypeVar("T")
+_FEWEST = 64  # positions of a chunk
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,7 @@ class Engine:
     """This process among those of the run, which torchrun or `accelerate launch` started.
 
     `device` is where the model works; `model` passes on what it is to run, and is None before `prepare`.
+    `chunk_tokens` are the positions whose graphs are held at once.
     """
 
     def __init__(
@@ -103,6 +105,8 @@ class Engine:
         local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // local))
         self.model: torch.nn.Module | None = None
+        self.chunk_tokens = 65_536 if self.device.type == "cuda" else 8_192
+        self._largest = self.chunk_tokens
 
     @classmethod
     def of(cls, recipe: TrainRecipe) -> "Engine":
@@ -110,6 +114,16 @@ class Engine:
         weights = choose_dtype(recipe.model.dtype, choose_device(recipe.model.device))
         half = weights == torch.bfloat16 or recipe.precision == "bfloat16"
         return cls(recipe.model.device, half=half, trackers=recipe.trackers, folder=recipe.work)
+
+    def halve(self, error: Exception) -> None:
+        """Halve `chunk_tokens` after memory ran out. Raise ModelError where one process can't help itself in this way:
+        where others wait for it, or the chunks are small already."""
+        fewer = min(self.chunk_tokens, self._largest) // 2
+        if self.accelerator.num_processes > 1 or fewer < _FEWEST:
+            raise too_large(error, self.device) from error
+        self.chunk_tokens = fewer
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
 
     def gather(self, rows: torch.Tensor) -> torch.Tensor:
         """The rows of all processes, in order; they may have different numbers of them, but not none."""
@@ -142,10 +156,10 @@ class Engine:
         return agreed
 
     def chunks(
-        self, lengths: list[int], most: int, run: Callable[[slice], Tensors], *, items: str, setting: str
+        self, lengths: list[int], run: Callable[[slice], Tensors], *, items: str, setting: str
     ) -> Iterator[Chunk]:
-        """Chunks of at most `most` positions of this process' share of the items, whose representations `run` makes;
-        rows are numbered over all processes' items.
+        """Chunks of at most `chunk_tokens` positions of this process' share of the items, whose representations `run`
+        makes; rows are numbered over all processes' items.
 
         A process without items would have no tensors to exchange. Raises RecipeError, on all processes alike, where
         there are fewer items than processes; it says what the `items` are, and which `setting` makes more of them.
@@ -161,7 +175,7 @@ class Engine:
         start, end = bounds[self.accelerator.process_index], bounds[self.accelerator.process_index + 1]
         while start < end:
             stop, total = start + 1, lengths[start]
-            while stop < end and total + lengths[stop] <= most:
+            while stop < end and total + lengths[stop] <= self.chunk_tokens:
                 total += lengths[stop]
                 stop += 1
             yield Chunk(slice(start, stop), run, total)
@@ -170,20 +184,19 @@ class Engine:
     def backward(
         self,
         chunks: list[Chunk],
-        most: int,
         context: StepContext,
         objective: Callable[[Tensors], tuple[Tensors, dict[str, float]]],
     ) -> dict[str, float]:
         """Add the gradients of the losses that `objective` makes of all chunks' representations; returns what is
         logged.
 
-        Chunks of at most `most` positions together are run once, more of them twice. The log has each loss, their sum,
-        and the norm of each one's gradient at the representations.
+        Chunks of at most `chunk_tokens` positions together are run once, more of them twice. The log has each loss,
+        their sum, and the norm of each one's gradient at the representations.
         """
         sizes = self.gather(torch.tensor([[len(chunks), sum(chunk.tokens for chunk in chunks)]], device=self.device))
         passes, largest = sizes.amax(dim=0).tolist()
         chunks = chunks + [replace(chunks[-1], filler=True)] * (passes - len(chunks))
-        keep = largest <= most
+        self._largest, keep = largest, largest <= self.chunk_tokens
         outputs = [self._pass(chunk, number, context, gradients=keep) for number, chunk in enumerate(chunks)]
         own = [output for chunk, output in zip(chunks, outputs, strict=True) if not chunk.filler]
         leaves = {name: self.gather(part).requires_grad_() for name, part in _joined(own).items()}
@@ -226,6 +239,21 @@ class Engine:
         weight = 0 if chunk.filler else self.accelerator.num_processes
         products = [(part.float() * gradients[name][chunk.rows].float()).sum() for name, part in output.items()]
         return weight * torch.stack(products).sum()
+
+
+def out_of_memory(error: Exception) -> bool:
+    """True if memory ran out, on a GPU or on the CPU, where torch raises a RuntimeError like any other."""
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "DefaultCPUAllocator" in str(error)
+
+
+def too_large(error: Exception, device: torch.device) -> ModelError:
+    """The error for a step that the memory of a device can't hold."""
+    reason = (str(error).splitlines() or ["no memory"])[0].removesuffix(".")
+    return ModelError(
+        f"The memory of {device} is too small for a training step: {reason}.",
+        remedy="Set gradient_checkpointing: true, or lower stages[].chunk_tokens, stages[].batch_size or "
+        "data.max_document_length; several GPUs share the weights with shard: true. The last checkpoint is kept.",
+    )
 
 
 def _joined(outputs: list[Tensors]) -> Tensors:

@@ -1,7 +1,10 @@
 """The training loop: the recipe's stages in order, in slices of time."""
 
+import math
 import time
 from collections.abc import Callable
+from functools import partial
+from itertools import chain
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -11,52 +14,68 @@ from torch.distributed.tensor import DTensor
 from torch.optim.lr_scheduler import LambdaLR
 
 from lightretriever.artifacts.errors import ModelError
+from lightretriever.artifacts.evaluation.searching import OpenSearcher
 from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.training.contrastive import Contrastive
 from lightretriever.artifacts.training.data import train_queries
-from lightretriever.artifacts.training.engine import Engine
+from lightretriever.artifacts.training.engine import Engine, out_of_memory, too_large
+from lightretriever.artifacts.training.likelihood import Likelihood
+from lightretriever.artifacts.training.mining import sets_of_stage
 from lightretriever.artifacts.training.mixture import Mixture
-from lightretriever.artifacts.training.recipe import ContrastiveStage, RegressionStage, Stage, TrainRecipe
+from lightretriever.artifacts.training.recipe import (
+    ContrastiveStage,
+    LikelihoodStage,
+    RegressionStage,
+    Stage,
+    TrainRecipe,
+)
 from lightretriever.artifacts.training.regression import Regression, fit_projection
 from lightretriever.artifacts.training.run import Run
+from lightretriever.artifacts.training.teachers import Teachers, scorer
 from lightretriever.artifacts.training.texts import TaughtTexts
 from lightretriever.artifacts.training.token_rows import fit_rows
 from lightretriever.artifacts.training.types import Batch, StepContext
 
 __all__ = ["schedule", "train"]
 
-Objective: TypeAlias = Contrastive | Regression
+Objective: TypeAlias = Contrastive | Likelihood | Regression
 
 # Stages draw from far apart places of the seeds' sequence.
 _STAGE_SEED = 1_000_003
 
 
-def train(recipe: TrainRecipe, *, minutes: float | None = None) -> bool:
+def train(recipe: TrainRecipe, *, minutes: float | None = None, open_searcher: OpenSearcher | None = None) -> bool:
     """Train the recipe's adapter, or go on with it; returns whether it is finished and written to `recipe.output`.
 
     With `minutes`, the run stops at the first step after so much wall-clock time, preparation included, with a
-    checkpoint; the next call goes on to the very same losses. Raises RecipeError, CorpusError, ModelError, and
-    ResumeError when the work directory was begun with another recipe.
+    checkpoint; the next call goes on to the very same losses. `open_searcher` is for bundles that are teachers.
+    Raises RecipeError, CorpusError, ModelError, and ResumeError when the work directory was begun with another recipe.
     """
     # cuDNN's attention plans anew for every shape, and packed rows have many; the other kernels don't.
     torch.backends.cuda.enable_cudnn_sdp(False)
     engine = Engine.of(recipe)
-    run = Run(recipe, engine)
-    finished = all(_run_stage(run, stage, minutes) for stage in recipe.stages[run.progress.stage :])
-    if finished:
-        run.export()
+    try:
+        run = Run(recipe, engine)
+        finished = all(_run_stage(run, stage, minutes, open_searcher) for stage in recipe.stages[run.progress.stage :])
+        if finished:
+            run.export()
+    except (RuntimeError, MemoryError) as error:
+        if out_of_memory(error):
+            raise too_large(error, engine.device) from error
+        raise
     engine.accelerator.end_training()
     return finished
 
 
-def _run_stage(run: Run, stage: Stage, minutes: float | None) -> bool:
+def _run_stage(run: Run, stage: Stage, minutes: float | None, open_searcher: OpenSearcher | None) -> bool:
     """Run the stage's remaining steps; False when the time was up before its end."""
     optimizer = run.adapter.optimizer(stage)
     run.resume(optimizer)
     first = run.progress.step
     scheduler = LambdaLR(optimizer, lambda done: schedule(first + done, stage))
-    run.accelerator.gradient_accumulation_steps, run.accelerator.step = stage.accumulate, 0
-    objective, batch_of = _objective(run, stage)
+    run.accelerator.gradient_accumulation_steps = stage.accumulate
+    run.engine.chunk_tokens = stage.chunk_tokens or run.progress.chunk_tokens or run.engine.chunk_tokens
+    objective, batch_of = _objective(run, stage, open_searcher)
     dev = run.recipe.dev
     with ProgressBar(stage.kind, total=stage.steps, unit="steps") as bar:
         bar.skip(run.progress.step)
@@ -92,18 +111,21 @@ def _step(
     rate: float,
 ) -> None:
     """One step: gradients of all processes, clipped, applied, logged. Raises ModelError for a loss that diverged."""
-    started, step, accelerator = time.monotonic(), run.progress.step, run.accelerator
+    started, step = time.monotonic(), run.progress.step
     run.adapter.train()
-    parts, sets = [], []
-    for number in range(step * stage.accumulate, (step + 1) * stage.accumulate):
-        context = StepContext(step, stage.steps, _stage_seed(run), number)
-        batch = batch_of(number)
-        with accelerator.accumulate(run.engine.model):
-            parts.append(objective.backward(batch, context))
-        sets += [batch.set.name] if isinstance(batch, Batch) else []
+    while True:
+        try:
+            parts, sets = _gradients(run, stage, objective, batch_of)
+            break
+        except (RuntimeError, MemoryError) as error:
+            if stage.chunk_tokens is not None or not out_of_memory(error):
+                raise
+            run.engine.halve(error)
+            run.progress.chunk_tokens = run.engine.chunk_tokens
+            optimizer.zero_grad()
     logged = {name: sum(part[name] for part in parts) / len(parts) for name in parts[0]}
     logged["tokens"] *= len(parts)
-    clipped = accelerator.clip_grad_norm_(run.adapter.trained().values(), stage.clip)
+    clipped = run.accelerator.clip_grad_norm_(run.adapter.trained().values(), stage.clip)
     norm = float(clipped.full_tensor() if isinstance(clipped, DTensor) else clipped)
     if not np.isfinite([*logged.values(), norm]).all():
         raise ModelError(
@@ -117,24 +139,44 @@ def _step(
     run.log({"step": step, **of_sets, **logged, "gradient_norm": norm, "lr": rate, "seconds": seconds})
 
 
+def _gradients(
+    run: Run, stage: Stage, objective: Objective, batch_of: Callable[[int], Any]
+) -> tuple[list[dict[str, float]], list[str]]:
+    """Add the gradients of a step's batches; returns what each of them logs, and their sets."""
+    step, run.accelerator.step = run.progress.step, 0
+    parts, sets = [], []
+    for number in range(step * stage.accumulate, (step + 1) * stage.accumulate):
+        context = StepContext(step, stage.steps, _stage_seed(run), number)
+        batch = batch_of(number)
+        with run.accelerator.accumulate(run.engine.model):
+            parts.append(objective.backward(batch, context))
+        sets += [batch.set.name] if isinstance(batch, Batch) else []
+    return parts, sets
+
+
 def _stage_seed(run: Run) -> int:
     return run.recipe.seed + _STAGE_SEED * run.progress.stage
 
 
-def _objective(run: Run, stage: Stage) -> tuple[Objective, Callable[[int], Any]]:
+def _objective(run: Run, stage: Stage, open_searcher: OpenSearcher | None) -> tuple[Objective, Callable[[int], Any]]:
     """The objective that the stage minimises, and its batches by step."""
     if isinstance(stage, RegressionStage):
         regression = _regression(run, stage)
         return regression, regression.batch
-    recipe, backbone = run.recipe, run.adapter.backbone
-    mixture = Mixture(
-        run.sets,
-        batch_size=stage.batch_size,
-        negatives=stage.negatives,
-        batches=stage.steps * stage.accumulate,
-        seed=_stage_seed(run),
+    recipe, backbone, engine = run.recipe, run.adapter.backbone, run.engine
+    mixture = partial(
+        Mixture, batch_size=stage.batch_size, batches=stage.steps * stage.accumulate, seed=_stage_seed(run)
     )
-    return Contrastive(run.engine, backbone, stage, recipe.data, run.token_weights(stage)), mixture.batch
+    if isinstance(stage, LikelihoodStage):
+        return Likelihood(engine, backbone, stage, recipe.data), mixture(run.sets, negatives=0).batch
+    sets = sets_of_stage(run)
+    teachers = None
+    if stage.distillation is not None:
+        folder, score = recipe.work / "teachers" / str(run.progress.stage), scorer(open_searcher, str(engine.device))
+        with run.accelerator.main_process_first():
+            teachers = Teachers(stage.distillation, sets, folder, score)
+    objective = Contrastive(engine, backbone, stage, recipe.data, run.token_weights(stage), teachers)
+    return objective, mixture(sets, negatives=stage.negatives).batch
 
 
 def _regression(run: Run, stage: RegressionStage) -> Regression:
@@ -147,7 +189,10 @@ def _regression(run: Run, stage: RegressionStage) -> Regression:
         blocks, folder = [texts.block(number) for number in range(tokens.blocks)], recipe.work / "rows"
         with run.accelerator.main_process_first():
             rows = fit_rows(adapter.backbone, teacher, blocks, queries, tokens, folder)
-    instructions = [*(one.instruction for one in recipe.data.sets), *(tokens.instructions if tokens else [])]
+    instructions = [
+        *chain.from_iterable(one.instructions for one in recipe.data.sets),
+        *(tokens.instructions if tokens else []),
+    ]
     earlier = [one for one in recipe.stages[: run.progress.stage] if isinstance(one, RegressionStage)]
     if not earlier and run.progress.step == 0:
         fitted, vectors = texts.block(0)
@@ -158,7 +203,11 @@ def _regression(run: Run, stage: RegressionStage) -> Regression:
 
 
 def schedule(step: int, stage: Stage) -> float:
-    """Share of the learning rate: linearly up over the warm-up, level, then linearly down to 0 at the end."""
+    """Share of the learning rate: linearly up over the warm-up, level, then down to the minimum, which comes one step
+    after the last. With `cosine` it falls as (1 + cos π·p) / 2, p being the part of the fall that is done."""
     rise = max(1, round(stage.warmup * stage.steps))
     fall = max(1, stage.steps - rise) if stage.decay is None else max(1, round(stage.decay * stage.steps))
-    return min(1.0, (step + 1) / rise, (stage.steps - step) / fall)
+    share = min(1.0, (stage.steps - step) / fall)
+    if stage.schedule == "cosine":
+        share = (1 - math.cos(math.pi * share)) / 2
+    return min((step + 1) / rise, stage.minimum_rate + (1 - stage.minimum_rate) * share)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import torch
 from torch.nn import functional
@@ -122,14 +123,17 @@ def distillation_loss(student: torch.Tensor, target: torch.Tensor) -> torch.Tens
 
 @dataclass(frozen=True)
 class BatchLayout:
-    """Where things are in a batch of B queries, M distinct documents and U distinct query tokens.
+    """Where things are in a batch of B queries, M distinct documents and U distinct query tokens, each behind one
+    instruction.
 
-    `tokens` (U,) int64 token ids; `queries[b]` (n_b,) int64 those of a query, and `places[b]` (n_b,) int64 their places
-    in `tokens`; `positives` (B,) int64 the column of each query's positive; `hidden` (B, M) bool: documents that are no
-    negatives, with the text of the query's positive or of that of the same query elsewhere in the batch.
+    `tokens` (U,) int64 token ids, and `instructions` (U,) int64 the number of each one's, ascending; `queries[b]`
+    (n_b,) int64 those of a query, and `places[b]` (n_b,) int64 their places in `tokens`; `positives` (B,) int64 the
+    column of each query's positive; `hidden` (B, M) bool: documents that are no negatives, with the text of the query's
+    positive or of that of the same query elsewhere in the batch.
     """
 
     tokens: torch.Tensor
+    instructions: torch.Tensor
     queries: list[torch.Tensor]
     places: list[torch.Tensor]
     positives: torch.Tensor
@@ -146,8 +150,13 @@ class BatchLayout:
         hidden = (asked[:, None] == asked).float() @ twins.float() > 0
         hidden[torch.arange(len(positives)), positives] = False
         ids = [torch.tensor(query) for query in queries]
-        tokens, places = torch.cat(ids).unique(return_inverse=True)
-        return cls(tokens, ids, list(places.split([len(query) for query in ids])), positives, hidden)
+        lengths = [len(query) for query in ids]
+        behind = torch.tensor(batch.instructions).repeat_interleave(torch.tensor(lengths))
+        keys, places = (behind * _IDS + torch.cat(ids)).unique(return_inverse=True)
+        return cls(keys % _IDS, keys // _IDS, ids, list(places.split(lengths)), positives, hidden)
+
+
+_IDS: Final = 2**32  # more than any vocabulary has
 
 
 def _numbered(texts: list[str]) -> torch.Tensor:
@@ -165,12 +174,19 @@ class TokenWeights:
 
 
 def contrastive_objective(
-    outputs: Tensors, layout: BatchLayout, stage: ContrastiveStage, weights: TokenWeights, context: StepContext
+    outputs: Tensors,
+    layout: BatchLayout,
+    stage: ContrastiveStage,
+    weights: TokenWeights,
+    context: StepContext,
+    teachers: torch.Tensor | None = None,
 ) -> tuple[Tensors, dict[str, float]]:
     """The losses of a step, which are to be added, and what else is logged.
 
     `outputs`: `tokens` (U, H) states e(t), `dense` (M, H) and `sparse` (M, V) of the documents and, when the full
-    model is trained along, `full_dense` (B, H) of the whole queries. Both legs follow its scores.
+    model is trained along, `full_dense` (B, H) of the whole queries. Each prefix of the dense leg follows its scores of
+    the same prefix, the sparse leg those of whole vectors. `teachers` (B, M) are an ensemble's logits, NaN where there
+    are none.
     """
     device = outputs["dense"].device
     positives, hidden = layout.positives.to(device), layout.hidden.to(device)
@@ -183,21 +199,27 @@ def contrastive_objective(
     lexical = sparse_scores(layout.queries, outputs["sparse"], idf)
 
     def prefixes(scores: list[torch.Tensor]) -> torch.Tensor:
-        return torch.stack([contrastive_loss(one, positives, hidden, tau_dense) for one in scores]).sum()
+        each = [contrastive_loss(one, positives, hidden, tau_dense) for one in scores]
+        return stage.contrastive * torch.stack(each).sum()
 
     losses = {
         "dense": prefixes(ladder),
-        "sparse": contrastive_loss(lexical, positives, hidden, tau_sparse),
+        "sparse": stage.contrastive * contrastive_loss(lexical, positives, hidden, tau_sparse),
         "flops": flops_weight(stage.flops, context) * flops(outputs["sparse"]),
     }
     if stage.full_kl > 0:
         full = matryoshka_scores(outputs["full_dense"], outputs["dense"], stage.matryoshka)
-        target = (full[-1] / tau_dense).masked_fill(hidden, torch.nan)
+        targets = [(one / tau_dense).masked_fill(hidden, torch.nan) for one in full]
+        followed = [distillation_loss(one / tau_dense, target) for one, target in zip(ladder, targets, strict=True)]
         losses |= {
             "full_dense": prefixes(full),
-            "kl_dense": stage.full_kl * distillation_loss(ladder[-1] / tau_dense, target),
-            "kl_sparse": stage.full_kl * distillation_loss(lexical / tau_sparse, target),
+            "kl_dense": stage.full_kl * torch.stack(followed).sum(),
+            "kl_sparse": stage.full_kl * distillation_loss(lexical / tau_sparse, targets[-1]),
         }
+    if stage.distillation is not None and teachers is not None:
+        logits = {"dense": ladder[-1] / tau_dense, "sparse": lexical / tau_sparse}
+        for leg in stage.distillation.legs:
+            losses[f"teachers_{leg}"] = stage.distillation.weight * distillation_loss(logits[leg], teachers.to(device))
     hits = (ladder[-1].argmax(dim=1) == positives).float().mean()
     logged = {"dense_accuracy": float(hits), "terms": float((outputs["sparse"] > 0).float().sum(dim=1).mean())}
     return losses, logged | {"sparse_accuracy": float((lexical.argmax(dim=1) == positives).float().mean())}

@@ -14,7 +14,7 @@ from lightretriever.artifacts.training.types import Batch, TrainingSet
 __all__ = ["Mixture"]
 
 # What a random number is for; with the recipe's seed this makes the streams independent.
-_SETS, _ORDER, _NEGATIVES = range(3)
+_SETS, _ORDER, _NEGATIVES, _INSTRUCTIONS = range(4)
 
 
 class Mixture:
@@ -50,7 +50,8 @@ class Mixture:
         examples = [one.examples[row] for row in rows]
         random = np.random.default_rng((self._seed, number, _NEGATIVES, turn))
         candidates = [[example.positive, *self._drawn_from(example.negatives, random)] for example in examples]
-        return Batch(one, examples, candidates)
+        random = np.random.default_rng((self._seed, number, _INSTRUCTIONS, turn))
+        return Batch(one, examples, candidates, random.integers(len(one.instructions), size=len(rows)).tolist())
 
     def _drawn_from(self, own: tuple[str, ...], random: np.random.Generator) -> list[str]:
         """So many of an example's own negatives as a step has, best first."""

@@ -1,7 +1,7 @@
-"""Hard negatives: what BM25 over the set's own documents puts high for the queries of the training pairs."""
+"""Hard negatives: what BM25 or a model puts high for the queries of the training pairs, of the set's own documents."""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +13,7 @@ from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.training.recipe import NegativesRecipe
 from lightretriever.artifacts.training.types import Example, same_text
 
-__all__ = ["SCRATCH", "mine", "pick_negatives"]
+__all__ = ["SCRATCH", "Hits", "chosen", "mine", "pick_negatives", "usable_negatives"]
 
 Hits = list[tuple[str, float]]
 
@@ -31,22 +31,48 @@ def mine(
     settings: NegativesRecipe,
     work: Path,
 ) -> list[Example]:
-    """The examples with their hard negatives; `relevant` has all relevant documents of a query (as `same_text` spells
-    it).
+    """The examples with their hard negatives by BM25; `relevant` has all relevant documents of a query (as `same_text`
+    spells it).
 
     BM25 is asked once per query. It indexes the documents in a folder below `work` that is removed again.
     """
-    waiting: dict[str, list[Example]] = {}
-    for example in examples:
-        waiting.setdefault(example.query, []).append(example)
-    mined: dict[int, Example] = {}
-    title = f"{work.name}: BM25"
+    title, queries = f"{work.name}: BM25", list(dict.fromkeys(example.query for example in examples))
     with word_index(work, SCRATCH, documents, documents.values(), title) as words:
-        for query, hits in _ranked(words, list(waiting), settings.depth, title):
-            for example in waiting[query]:
-                found = pick_negatives(hits, example, documents, relevant[same_text(query)], settings)
-                mined[example.row] = replace(example, negatives=tuple(found))
-    return [mined[example.row] for example in examples]
+        ranked = dict(_ranked(words, queries, settings.depth, title))
+    return chosen(examples, ranked, documents, relevant, settings)
+
+
+def chosen(
+    examples: Sequence[Example],
+    ranked: Mapping[str, Hits],
+    documents: Mapping[str, str],
+    relevant: Mapping[str, set[str]],
+    settings: NegativesRecipe,
+) -> list[Example]:
+    """The examples with hard negatives of the hits that a model `ranked` for their queries. With `settings.top`, those
+    whose positive is not among so many first hits are left out."""
+    kept = []
+    for example in examples:
+        hits = ranked[example.query]
+        if settings.top is None or example.positive in dict(hits[: settings.top]):
+            found = pick_negatives(hits, example, documents, relevant[same_text(example.query)], settings)
+            kept.append(replace(example, negatives=tuple(found)))
+    return kept
+
+
+def usable_negatives(
+    names: Iterable[str], example: Example, documents: Mapping[str, str], relevant: Mapping[str, set[str]]
+) -> tuple[str, ...]:
+    """Those of a query's own hard negatives that are documents with a text, and not that of a relevant one; each text
+    once."""
+    ours = relevant[same_text(example.query)]
+    texts = {same_text(documents[name]) for name in ours}
+    usable = []
+    for name in names:
+        if name in documents and (text := same_text(documents[name])) not in texts:
+            texts.add(text)
+            usable.append(name)
+    return tuple(usable)
 
 
 def pick_negatives(

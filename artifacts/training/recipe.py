@@ -23,14 +23,17 @@ __all__ = [
     "DataRecipe",
     "DecontaminateRecipe",
     "DevRecipe",
+    "DistillationRecipe",
     "EncoderRecipe",
     "FlopsRecipe",
+    "LikelihoodStage",
     "LoraRecipe",
     "NegativesRecipe",
     "RegressionStage",
     "SetRecipe",
     "Stage",
     "StageBase",
+    "TeacherRecipe",
     "TokenRegression",
     "TrainRecipe",
 ]
@@ -56,12 +59,18 @@ class LoraRecipe(Section):
 
 
 class SetRecipe(Section):
-    """One training set in BEIR layout. `weight` is its share of the batches (None: its number of pairs)."""
+    """One training set: a folder in BEIR layout, or a file of JSON lines as the papers' authors publish them, each of a
+    query with its `positive_passages` and `negative_passages`.
+
+    `weight` is its share of the batches (None: its number of pairs). Of several instructions, one is drawn for each
+    query of each batch. `negatives` is a file of hard negatives: lines of a query's and a document's id, or JSON lines.
+    """
 
     path: Place
-    name: str = Field(default="", description="the folder's name where empty")
+    name: str = Field(default="", description="the folder's or file's name where empty")
     split: str = "train"
-    instruction: str
+    instruction: str | Annotated[list[str], Field(min_length=1)]
+    negatives: Place | None = None
     weight: float | None = Field(default=None, gt=0)
     limit: int | None = Field(default=None, ge=1)
     drop_title: bool = False
@@ -71,8 +80,19 @@ class SetRecipe(Section):
     @classmethod
     def _named(cls, values: dict[str, object]) -> dict[str, object]:
         if isinstance(values, dict) and not values.get("name") and values.get("path"):
-            return {**values, "name": name_of(str(values["path"]))}
+            name = name_of(str(values["path"])).removesuffix(".gz").removesuffix(".jsonl")
+            return {**values, "name": name}
         return values
+
+    @property
+    def instructions(self) -> tuple[str, ...]:
+        """The instructions before its queries."""
+        return (self.instruction,) if isinstance(self.instruction, str) else tuple(self.instruction)
+
+    @property
+    def is_lines(self) -> bool:
+        """True if `path` names a file of JSON lines, which has hard negatives of its own."""
+        return self.path.name.endswith((".jsonl", ".jsonl.gz"))
 
 
 class DecontaminateRecipe(Section):
@@ -82,15 +102,23 @@ class DecontaminateRecipe(Section):
 
 
 class NegativesRecipe(Section):
-    """Hard negatives: documents that BM25 puts high for the query.
+    """Hard negatives: documents that BM25, or a stage's own model (`stages[].mine`), puts high for the query.
 
     Of the first `depth` documents those scoring above `margin` times the positive's score are left out, as they may
-    well be relevant; of the rest the best `count` are kept.
+    well be relevant; of the rest the best `count` are kept. With `top`, a pair is kept only if its positive is among
+    so many first documents (the consistency filter).
     """
 
     depth: int = Field(default=50, ge=1)
     count: int = Field(default=7, ge=1)
     margin: float = Field(default=0.95, gt=0)
+    top: int | None = Field(default=None, ge=1)
+
+    @model_validator(mode="after")
+    def _top_is_read(self) -> Self:
+        if self.top is not None and self.top > self.depth:
+            raise ValueError(f"top is {self.top}, but only {self.depth} documents are read (depth)")
+        return self
 
 
 class DataRecipe(Section):
@@ -122,9 +150,11 @@ class FlopsRecipe(Section):
 
 
 class StageBase(Section):
-    """`decay` is the share of the steps at whose end the learning rate falls to 0; None: all after the warm-up.
+    """The learning rate rises in the share `warmup` of the steps, and falls in the share `decay` at their end (None:
+    all after the warm-up) to `minimum_rate` times its height, linearly or by half a cosine wave.
 
-    A step adds up the gradients of `accumulate` batches, each with a loss of its own.
+    A step adds up the gradients of `accumulate` batches, each with a loss of its own. Without `chunk_tokens`, training
+    finds how many fit into the memory.
     """
 
     steps: int = Field(ge=1)
@@ -134,14 +164,56 @@ class StageBase(Section):
     learning_rate: float = Field(default=2e-4, gt=0)
     warmup: float = Field(default=0.05, ge=0, lt=1)
     decay: float | None = Field(default=None, gt=0, le=1)
+    schedule: Literal["linear", "cosine"] = "linear"
+    minimum_rate: float = Field(default=0.0, ge=0, le=1)
     weight_decay: float = Field(default=0.0, ge=0)
     clip: float = Field(default=1.0, gt=0)
 
 
+class TeacherRecipe(Section):
+    """A teacher of distillation: a `leg` of the bundle of a set's documents, a cross-encoder, or scores in a file.
+
+    A path may have `{set}` in it, which stands for a set's name. A file of scores has lines of a query's id, a
+    document's id and a number, separated by tabs. `weight` is its share of the ensemble.
+    """
+
+    bundle: Place | None = None
+    leg: Literal["dense", "sparse", "hybrid"] = "hybrid"
+    cross_encoder: PlaceOrId | None = None
+    scores: Place | None = None
+    weight: float = Field(default=1.0, gt=0)
+
+    @model_validator(mode="after")
+    def _is_one(self) -> Self:
+        if sum(part is not None for part in (self.bundle, self.cross_encoder, self.scores)) != 1:
+            raise ValueError("a teacher is one of bundle, cross_encoder and scores")
+        return self
+
+
+class DistillationRecipe(Section):
+    """The `legs` follow an ensemble of teachers over each query's own candidates, by KL times `weight`.
+
+    The ensemble's logits are `scale` times the weighted mean of the teachers' scores, each scaled to its range per
+    query (inference-free paper, equations 7 and 8; S is 10 in pre-training, 30 in fine-tuning).
+    """
+
+    teachers: list[TeacherRecipe] = Field(min_length=1)
+    scale: float = Field(default=30.0, gt=0)
+    weight: float = Field(default=1.0, gt=0)
+    legs: list[Literal["dense", "sparse"]] = Field(default=["sparse"], min_length=1)
+
+
 class ContrastiveStage(StageBase):
-    """Dense and sparse contrastive training together."""
+    """Dense and sparse training together: contrastive, by distillation, or by both.
+
+    With `mine`, the weights that the stage begins with choose the hard negatives, by that leg. `contrastive` is the
+    weight of the contrastive losses.
+    """
 
     kind: Literal["contrastive"]
+    contrastive: float = Field(default=1.0, ge=0)
+    mine: Literal["dense", "sparse"] | None = None
+    distillation: DistillationRecipe | None = None
     negatives: int = Field(default=7, ge=0)
     dense_temperature: float = Field(default=0.02, gt=0)
     sparse_temperature: float = Field(default=1.0, gt=0)
@@ -194,7 +266,21 @@ class RegressionStage(StageBase):
     every: int = Field(default=100, ge=1)
 
 
-Stage = Annotated[ContrastiveStage | RegressionStage, Field(discriminator="kind")]
+class LikelihoodStage(StageBase):
+    """Query likelihood: the model writes a document's query from the state at `<eos>` alone (the LLM-QL paper, eq. 8).
+
+    A document is read as `[bos] before d after <eos>`, a share `corruption` of its tokens masked. With `block`, the
+    tokens of the query don't see what stands before `<eos>`.
+    """
+
+    kind: Literal["query_likelihood"]
+    corruption: float = Field(default=0.6, ge=0, lt=1)
+    block: bool = True
+    before: str = "Instruct: Given a retrieved passage, summarize the passage. Passage: "
+    after: str = " Summarization: "
+
+
+Stage = Annotated[ContrastiveStage | RegressionStage | LikelihoodStage, Field(discriminator="kind")]
 
 
 class DevRecipe(Section):
@@ -209,13 +295,15 @@ class DevRecipe(Section):
 
 
 class TrainRecipe(Places):
-    """A whole training run. The adapter is written to `output`, everything else to `work`.
+    """A whole training run. The adapter is written to `output`, everything else to `work`. With `lora: false`,
+    all weights are trained, and `output` is a whole model.
 
     With `idf_rows` a dense query is mean_i IDF(t_i) · e(t_i): the table's rows are multiplied by their token's IDF.
     `layers` keeps only the model's first so many layers; `pooling` says what dense vectors are made from, the state at
     the end token, or the mean of a text's states. `attention` says whether a position sees what stands before it, as
     the model was made, or all of its text. `teacher` is for the stages of kind regression. `precision` is that of the
-    arithmetic, "auto" that of the model's weights. With `shard` each of several processes holds a part of all weights.
+    arithmetic, "auto" that of the model's weights. With `shard` each of several processes holds a part of all weights;
+    `gradient_checkpointing` keeps the states between layers alone, and computes the others again for the gradients.
     `trackers` are names that accelerate knows.
     """
 
@@ -223,7 +311,7 @@ class TrainRecipe(Places):
 
     name: str = Field(min_length=1)
     model: ModelRecipe
-    lora: LoraRecipe = LoraRecipe()
+    lora: LoraRecipe | Literal[False] = LoraRecipe()
     seed: Seed = 0
     lowercase: bool = True
     idf_rows: bool = False
@@ -237,6 +325,7 @@ class TrainRecipe(Places):
     dev: DevRecipe | None = None
     precision: Literal["auto", "bfloat16"] = "auto"
     shard: bool = False
+    gradient_checkpointing: bool = False
     trackers: list[str] = Field(default_factory=list)
     checkpoint_every: int = Field(default=50, ge=1)
 
@@ -249,8 +338,13 @@ class TrainRecipe(Places):
             raise ValueError("flops.idf is true in one stage and false in another; the adapter can't serve both")
         mined = self.data.negatives.count if self.data.negatives else 0
         most = max((stage.negatives for stage in sparse), default=0)
-        if most > mined:
+        if most > mined and not all(one.is_lines or one.negatives for one in self.data.sets):
             raise ValueError(f"a stage wants {most} negatives per query, data.negatives gives {mined}")
+        if self.data.negatives is None and any(stage.mine for stage in sparse):
+            raise ValueError("a stage mines negatives, but data.negatives is not set")
+        more = (self.layers, self.shard, self.model.centre_head, self.has(RegressionStage))
+        if not self.lora and any(more):
+            raise ValueError("without lora, layers, shard, model.centre_head and regression are not possible")
         return self
 
     def has(self, kind: type[StageBase]) -> bool:
@@ -260,12 +354,15 @@ class TrainRecipe(Places):
     @property
     def needs_pairs(self) -> bool:
         """Whether a stage trains on queries with their documents, or all on texts alone."""
-        return self.has(ContrastiveStage)
+        return self.has(ContrastiveStage) or self.has(LikelihoodStage)
 
     def below(self, folder: Path) -> Self:
         """The recipe with the relative paths of all sets taken from `folder`."""
         data = self.data
-        sets = [one.model_copy(update={"path": folder / one.path}) for one in data.sets]
+        sets = [
+            one.model_copy(update={"path": folder / one.path, "negatives": one.negatives and folder / one.negatives})
+            for one in data.sets
+        ]
         changes: dict[str, object] = {"sets": sets}
         if data.decontaminate is not None:
             against = [folder / path for path in data.decontaminate.against]

@@ -21,7 +21,7 @@ from lightretriever.artifacts.pipeline.language_model import instruction_prefix
 from lightretriever.artifacts.pipeline.model import Backbone
 from lightretriever.artifacts.pipeline.states import packed_states, token_states
 from lightretriever.artifacts.training.adapter import Adapter
-from lightretriever.artifacts.training.contrastive import piece_sizes
+from lightretriever.artifacts.training.contrastive import ROW_TOKENS
 from lightretriever.artifacts.training.engine import Chunk, Engine
 from lightretriever.artifacts.training.losses import row_loss, similarity_loss
 from lightretriever.artifacts.training.recipe import RegressionStage
@@ -56,7 +56,6 @@ class Regression:
         self._first, self._longest = first, texts.longest
         self._rows, self._instructions = rows, list(instructions)
         self.every = stage.every
-        self._chunk_tokens, self._row_tokens = piece_sizes(stage, adapter.backbone.device)
 
     def batch(self, number: int) -> TextBatch:
         """The texts of a batch, with their targets."""
@@ -64,7 +63,7 @@ class Regression:
 
     def backward(self, batch: TextBatch, context: StepContext) -> dict[str, float]:
         """Add one step's gradients; returns the parts of the loss and the norm of each one's gradient."""
-        backbone, stage, rows = self._adapter.backbone, self._stage, self._row_tokens
+        backbone, stage, rows = self._adapter.backbone, self._stage, ROW_TOKENS
         sequences = backbone.document_ids(batch.texts, self._longest)
         targets = torch.from_numpy(batch.targets).to(backbone.device)
 
@@ -72,10 +71,7 @@ class Regression:
             return {"documents": packed_states(backbone, sequences[part], rows).dense(backbone)}
 
         lengths = [len(one) for one in sequences]
-        shared = self._engine.chunks(
-            lengths, self._chunk_tokens, documents_of, items="texts", setting="stages[].batch_size"
-        )
-        chunks = list(shared)
+        chunks = list(self._engine.chunks(lengths, documents_of, items="texts", setting="stages[].batch_size"))
         drawn, tokens = None, stage.tokens
         if self._rows is not None and tokens is not None:
             drawn = self._rows.drawn(tokens.count, (context.seed % 2**64, context.batch))
@@ -94,21 +90,19 @@ class Regression:
             losses["rows"] = tokens.weight * (direction + length)
             return losses, {"row_cosine": 1 - float(direction.detach()), "row_length": float(length.detach())}
 
-        return self._engine.backward(chunks, self._chunk_tokens, context, objective)
+        return self._engine.backward(chunks, context, objective)
 
     def _token_chunks(self, drawn: torch.Tensor, context: StepContext) -> Iterator[Chunk]:
         """This process' forward passes of tokens, behind an instruction drawn for the step."""
         backbone = self._adapter.backbone
         random = np.random.default_rng((context.seed % 2**64, context.batch, 1))
         prefix = instruction_prefix(backbone, self._instructions[int(random.integers(len(self._instructions)))])
-        blocks = max(1, (self._row_tokens - len(prefix)) // 2)
+        blocks = max(1, (ROW_TOKENS - len(prefix)) // 2)
 
         def tokens_of(part: slice) -> Tensors:
             return {"tokens": token_states(backbone, prefix, drawn[part], blocks)}
 
-        return self._engine.chunks(
-            [2] * len(drawn), self._chunk_tokens, tokens_of, items="drawn tokens", setting="stages[].tokens.count"
-        )
+        return self._engine.chunks([2] * len(drawn), tokens_of, items="drawn tokens", setting="stages[].tokens.count")
 
     def held_out(self) -> dict[str, float]:
         """How well vectors of texts that are never trained on agree with the teacher's: the mean cosine, and the share

@@ -27,9 +27,9 @@ from lightretriever.artifacts.files.atomic_file import writing
 from lightretriever.artifacts.files.workdir import check_plan, read_json, write_atomically
 from lightretriever.artifacts.pipeline.encoder import Encoder
 from lightretriever.artifacts.pipeline.model import CHARS_PER_TOKEN
-from lightretriever.artifacts.pipeline.weights import ADAPTER_CONFIG, software
+from lightretriever.artifacts.pipeline.weights import software
 from lightretriever.artifacts.tokens.idf import TokenStatistics, count_tokens
-from lightretriever.artifacts.training.adapter import load_for_training, model_card
+from lightretriever.artifacts.training.adapter import load_for_training, marker, model_card
 from lightretriever.artifacts.training.data import corpus_hashes, data_report, prepare, print_data_report
 from lightretriever.artifacts.training.dev import DevSet, evaluate_dev
 from lightretriever.artifacts.training.engine import Engine
@@ -49,10 +49,11 @@ _NOT_IN_PLAN: Any = {
     "model": True,
     "checkpoint_every": True,
     "shard": True,
+    "gradient_checkpointing": True,
     "trackers": True,
     "teacher": {"path"},
     "stages": {"__all__": {"chunk_tokens", "steps", "every"}},
-    "data": {"sets": {"__all__": {"path"}}, "decontaminate": {"against"}},
+    "data": {"sets": {"__all__": {"path", "negatives"}}, "decontaminate": {"against"}},
     "dev": {"path"},
 }
 
@@ -73,7 +74,7 @@ class Run:
         self._checkpoint_file = recipe.work / CHECKPOINT
         self._log_file = recipe.work / "log.jsonl"
         if accelerator.is_main_process:
-            check_target(recipe.output, overwrite=True, marker=ADAPTER_CONFIG)
+            check_target(recipe.output, overwrite=True, marker=marker(recipe))
         self._teacher = None
         if recipe.teacher is not None:
             from lightretriever.artifacts.pipeline.biencoder import load_biencoders  # slow to import

@@ -42,7 +42,7 @@ class TrainingSet:
     """One set of the mixture, cleaned: its examples, and the text of every document by id."""
 
     name: str
-    instruction: str
+    instructions: tuple[str, ...]
     weight: float
     examples: list[Example]
     documents: Mapping[str, str]
@@ -52,12 +52,14 @@ class TrainingSet:
 class Batch:
     """One homogeneous batch of B examples of one set.
 
-    `candidates[i]` are the ids of an example's documents in this step, the positive first, then negatives.
+    `candidates[i]` are the ids of an example's documents in this step, the positive first, then negatives, and
+    `instructions[i]` is the number of its instruction in the set's.
     """
 
     set: TrainingSet
     examples: list[Example]
     candidates: list[list[str]]
+    instructions: list[int]
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,7 @@ class Progress:
     after `best_step` steps, counted over all stages.
 
     `elapsed_s` is the time spent in all slices, in seconds, `log_bytes` how long the log is, `finished` how many steps
-    each finished stage took.
+    each finished stage took. `chunk_tokens` is what was found to fit into the memory, None before anything didn't.
     """
 
     stage: int = 0
@@ -104,3 +106,4 @@ class Progress:
     elapsed_s: float = 0.0
     log_bytes: int = 0
     finished: list[int] = field(default_factory=list)
+    chunk_tokens: int | None = None

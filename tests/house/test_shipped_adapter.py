@@ -23,12 +23,13 @@ def test_it_is_small_enough_for_git() -> None:
 
 
 def test_peft_reads_it() -> None:
-    config = LoraConfig.from_pretrained(str(ADAPTER))
-    assert (config.r, config.lora_alpha) == (RECIPE.lora.r, RECIPE.lora.alpha)
+    config, lora = LoraConfig.from_pretrained(str(ADAPTER)), RECIPE.lora
+    assert lora
+    assert lora.layers is not None
+    assert (config.r, config.lora_alpha) == (lora.r, lora.alpha)
     assert config.base_model_name_or_path == RECIPE.model.name
     tensors = load_file(ADAPTER / "adapter_model.safetensors")
-    assert RECIPE.lora.layers is not None
-    assert len(tensors) == 2 * RECIPE.lora.layers * len(RECIPE.lora.targets)
+    assert len(tensors) == 2 * lora.layers * len(lora.targets)
     projection = load_file(ADAPTER / "projection.safetensors")
     assert [tuple(tensor.shape) for tensor in projection.values()] == [(DIMENSION, HIDDEN)]
     for name, tensor in (tensors | projection).items():
@@ -65,4 +66,4 @@ def test_the_model_card_names_every_set_with_a_licence_that_allows_it(one: SetRe
     assert not any(word.casefold() in one.licence.casefold() for word in NOT_FOR_SHIPPING)
     row = next(line for line in card.splitlines() if line.startswith(f"| {one.name} |"))
     assert one.licence in row
-    assert one.instruction in row
+    assert all(instruction in row for instruction in one.instructions)

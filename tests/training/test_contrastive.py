@@ -53,15 +53,16 @@ def batch() -> Batch:
     names = list(documents)
     examples = [Example(row, f"q{row}", query, name) for row, (name, query) in enumerate(pairs.items())]
     candidates = [[name, names[13 + row], "twin"] for row, name in enumerate(pairs)]
-    return Batch(TrainingSet("set", INSTRUCTION, 1.0, examples, documents), examples, candidates)
+    return Batch(
+        TrainingSet("set", (INSTRUCTION,), 1.0, examples, documents), examples, candidates, [0] * len(examples)
+    )
 
 
-def stage(chunk_tokens: int = 100_000, *, full_kl: float = 0.5) -> ContrastiveStage:
+def stage(*, full_kl: float = 0.5) -> ContrastiveStage:
     return ContrastiveStage(
         kind="contrastive",
         steps=9,
         matryoshka=[8],
-        chunk_tokens=chunk_tokens,
         flops=FlopsRecipe(weight=0.01, warmup=6),
         full_kl=full_kl,
         negatives=2,
@@ -73,12 +74,22 @@ def idf_of(backbone: Backbone, batch: Batch) -> torch.Tensor:
     return torch.from_numpy(idf_weights(backbone.tokenizer.encode_batch(texts), backbone.vocab_size))
 
 
+def engine(chunk_tokens: int) -> Engine:
+    made = Engine()
+    made.chunk_tokens = chunk_tokens
+    return made
+
+
 def gradients(
-    backbone: Backbone, batch: Batch, stage: ContrastiveStage, context: StepContext = CONTEXT
+    backbone: Backbone,
+    batch: Batch,
+    stage: ContrastiveStage,
+    context: StepContext = CONTEXT,
+    chunk_tokens: int = 100_000,
 ) -> tuple[dict[str, torch.Tensor], dict[str, float]]:
     backbone.model.zero_grad()
     weights = TokenWeights(idf_of(backbone, batch))
-    logged = Contrastive(Engine(), backbone, stage, DATA, weights).backward(batch, context)
+    logged = Contrastive(engine(chunk_tokens), backbone, stage, DATA, weights).backward(batch, context)
     named = backbone.decoder.named_parameters()
     return {name: one.grad.clone() for name, one in named if one.grad is not None}, logged
 
@@ -102,7 +113,7 @@ def test_packing_fills_rows_and_breaks_no_text() -> None:
 
 def test_gradient_caching_equals_the_plain_step(backbone: Backbone, batch: Batch) -> None:
     plain, logged = gradients(backbone, batch, stage())
-    cached, again = gradients(backbone, batch, stage(chunk_tokens=40))
+    cached, again = gradients(backbone, batch, stage(), chunk_tokens=40)
     assert_same(plain, cached)
     assert again == pytest.approx(logged, rel=1e-4)
 
@@ -121,7 +132,7 @@ def test_gradient_caching_equals_the_plain_step_in_half_precision(
         for parameter in adapter.trained().values():
             parameter.grad = None
         weights = TokenWeights(idf_of(loaded, batch))
-        objective = Contrastive(Engine(), adapter.backbone, stage(chunk_tokens), DATA, weights)
+        objective = Contrastive(engine(chunk_tokens), adapter.backbone, stage(), DATA, weights)
         with torch.autocast("cpu", torch.bfloat16, cache_enabled=False):
             objective.backward(batch, CONTEXT)
         found.append({name: parameter.grad for name, parameter in adapter.trained().items()})
@@ -143,9 +154,9 @@ def test_caching_repeats_the_dropout_of_the_first_pass(backbone: Backbone, batch
     backbone.model.train()
     attention.attention_dropout = 0.5
     try:
-        first, logged = gradients(backbone, batch, stage(chunk_tokens=40))
-        second, again = gradients(backbone, batch, stage(chunk_tokens=40))
-        other, _ = gradients(backbone, batch, stage(chunk_tokens=40), replace(CONTEXT, batch=3))
+        first, logged = gradients(backbone, batch, stage(), chunk_tokens=40)
+        second, again = gradients(backbone, batch, stage(), chunk_tokens=40)
+        other, _ = gradients(backbone, batch, stage(), replace(CONTEXT, batch=3), chunk_tokens=40)
     finally:
         attention.attention_dropout = 0.0
         backbone.model.eval()

@@ -12,6 +12,7 @@ from rich.console import Console
 from lightretriever.artifacts.errors import CorpusError, RecipeError, ResumeError
 from lightretriever.artifacts.training import data
 from lightretriever.artifacts.training.data import MOST_POSITIVES, data_report, print_data_report
+from lightretriever.artifacts.training.documents import write_texts
 from lightretriever.artifacts.training.negatives import pick_negatives
 from lightretriever.artifacts.training.recipe import NegativesRecipe, TrainRecipe
 from lightretriever.artifacts.training.types import Example
@@ -70,7 +71,7 @@ BM25 = {"depth": 30, "count": 5, "margin": 0.95}
 
 def test_a_set_is_read_with_its_negatives(music: Path, tmp_path: Path) -> None:
     [one] = prepare(recipe(tmp_path / "work", {"path": music}, negatives=BM25))
-    assert (one.name, one.instruction, one.weight) == ("music", "find it", 100.0)
+    assert (one.name, one.instructions, one.weight) == ("music", ("find it",), 100.0)
     assert [example.row for example in one.examples] == list(range(100))
     assert {example.query_id: example.positive for example in one.examples} == {
         query: next(iter(grades)) for query, grades in QRELS.items()
@@ -203,7 +204,8 @@ def test_a_second_call_reuses_and_a_changed_setting_is_refused(music: Path, tmp_
     (left / "segments_1").touch()
     first = prepare(recipe(work, {"path": music}, negatives=BM25))
     examples = work / "data" / "music" / "examples.json"
-    assert {file.name for file in examples.parent.iterdir()} == {"plan.json", "examples.json", "report.json"}
+    kept = {"plan.json", "examples.json", "report.json", "documents"}
+    assert {file.name for file in examples.parent.iterdir()} == kept
     stamp = examples.stat().st_mtime_ns
     assert prepare(recipe(work, {"path": music, "weight": 7}, seed=9, negatives=BM25))[0].examples == first[0].examples
     assert examples.stat().st_mtime_ns == stamp
@@ -254,3 +256,96 @@ def test_bad_inputs_are_named(music: Path, tmp_path: Path) -> None:
             prepare(recipe(tmp_path / "work", one, **settings))
     with raises(ResumeError):
         data_report(recipe(tmp_path / "none", {"path": music}))
+
+
+def lines_of_authors(file: Path, **more: Any) -> Path:
+    """A set as the papers' authors publish it: every fourth query, with two hard negatives, one of them relevant."""
+    lines = []
+    for number, (name, query) in enumerate(list(QUERIES.items())[::4]):
+        (positive,) = QRELS[name]
+        passages = [{"docid": key, **CORPUS[key]} for key in (positive, "9-9", "8-8")]
+        line = {"query_id": number, "query": query, "positive_passages": passages[:1], "negative_passages": passages}
+        lines.append(json.dumps(line | more) + "\n")
+    file.write_text("".join(lines))
+    return file
+
+
+def test_the_authors_own_files_are_read_as_they_are(tmp_path: Path) -> None:
+    file = lines_of_authors(tmp_path / "music.jsonl")
+    settings = recipe(tmp_path / "work", {"path": file, "instruction": ["find it", "look for it"]})
+    [one] = prepare(settings)
+    assert (one.name, one.instructions) == ("music", ("find it", "look for it"))
+    assert [example.query_id for example in one.examples] == [str(number) for number in range(25)]
+    for example, (name, query) in zip(one.examples, list(QUERIES.items())[::4], strict=True):
+        (positive,) = QRELS[name]
+        assert (example.query, example.positive) == (query, positive)
+        assert list(example.negatives) == [key for key in ("9-9", "8-8") if key != positive]
+    assert one.documents["9-9"] == "Jacquot organ Jacquot built this organ and sold the instrument by himself"
+    assert len(one.documents) == 25 + len({"9-9", "8-8"} - {example.positive for example in one.examples})
+    assert prepare(settings)[0].examples == one.examples
+    unnamed = {"query_id": "q", "query": "zither", "positive_passages": [{"text": "has strings"}]}
+    (tmp_path / "short.jsonl").write_text(json.dumps(unnamed) + "\n")
+    [short] = prepare(recipe(tmp_path / "short", {"path": tmp_path / "short.jsonl"}))
+    assert list(short.documents.values()) == ["has strings"]
+
+
+@pytest.mark.parametrize("name", ["negatives.tsv", "negatives.jsonl"])
+def test_hard_negatives_come_from_a_file(music: Path, tmp_path: Path, name: str) -> None:
+    """Without those that are relevant, have a relevant one's text, come twice or aren't there."""
+    file, wanted = tmp_path / name, ["0-0", "5-5", "nowhere", "5-5", "7-7"]
+    if name.endswith("tsv"):
+        file.write_text("".join(f"qviolin-Amati\t{key}\t0.7\n" for key in wanted))
+    else:
+        passages = [{"docid": key, "text": "not read"} for key in wanted]
+        file.write_text(json.dumps({"query_id": "qviolin-Amati", "negative_passages": passages}) + "\n")
+    settings = recipe(tmp_path / "work", {"path": music, "negatives": file})
+    [one] = prepare(settings)
+    assert {example.query_id: example.negatives for example in one.examples if example.negatives} == {
+        "qviolin-Amati": ("5-5", "7-7")
+    }
+    assert data_report(settings)[0]["without_negatives"] == 99
+
+
+def test_pairs_whose_positive_is_not_among_the_first_are_left_out(tmp_path: Path) -> None:
+    far = {"qviolin-Amati": {"5-5": 1}, "qpiano-Bach": {"2-1": 1}}
+    folder = write_set(tmp_path / "music", train=far)
+    kept = {}
+    for top in (None, 10):
+        settings = recipe(tmp_path / f"work{top}", {"path": folder}, negatives=BM25 | {"depth": 100, "top": top})
+        [one] = prepare(settings)
+        kept[top] = [(example.row, example.query_id) for example in one.examples]
+        [report] = data_report(settings)
+        assert report["inconsistent"] == 2 - len(one.examples)
+        assert report["pairs"] == report["kept"] + report["inconsistent"]
+    assert kept == {None: [(0, "qviolin-Amati"), (1, "qpiano-Bach")], 10: [(0, "qpiano-Bach")]}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"query_id": "q", "query": " ", "positive_passages": [{"docid": "d", "text": "t"}]}',
+        '{"query_id": "0", "query": "twice", "positive_passages": [{"docid": "d", "text": "t"}]}',
+        '{"query_id": "q", "query": "other text", "positive_passages": [{"docid": "9-9", "text": "another"}]}',
+        '{"query": "no id"}',
+        '{"query_id": "q", "query": "x", "positive_passages": [{"docid": "d"}]}',
+        "no JSON",
+    ],
+)
+def test_bad_lines_of_authors_are_named(tmp_path: Path, line: str) -> None:
+    file = lines_of_authors(tmp_path / "music.jsonl")
+    file.write_text(file.read_text() + line + "\n")
+    with raises(CorpusError, naming=f"{file}, line 26: "):
+        prepare(recipe(tmp_path / "work", {"path": file}))
+
+
+def test_texts_are_mapped_from_disk_and_written_once(tmp_path: Path) -> None:
+    texts = {f"doc {number}": "é" * (number % 7) + str(number) for number in range(500)} | {"": "", "ü": "naïve"}
+    written = write_texts(tmp_path / "texts", texts.items())
+    assert dict(written) == texts
+    assert list(written) == list(texts)
+    assert len(written) == len(texts)
+    assert "nobody" not in written
+    with pytest.raises(KeyError):
+        written["nobody"]
+    assert dict(write_texts(tmp_path / "texts", iter([("other", "text")]))) == texts  # not read again
+    assert dict(write_texts(tmp_path / "none", iter([]))) == {}

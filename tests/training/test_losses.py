@@ -60,7 +60,12 @@ def test_what_is_relevant_to_a_query_is_no_negative_of_it() -> None:
     examples = [Example(0, "a", "Who is it?", "d0"), Example(1, "b", " who is IT? ", "d1"), Example(2, "c", "x", "d2")]
     documents = {"d0": "first", "d1": "second", "d2": "third", "d3": "Second ", "d4": "fourth"}
     names = list(documents)
-    batch = Batch(TrainingSet("s", "i", 1.0, examples, documents), examples, [["d0", "d3"], ["d1", "d4"], ["d2", "d0"]])
+    batch = Batch(
+        TrainingSet("s", ("i",), 1.0, examples, documents),
+        examples,
+        [["d0", "d3"], ["d1", "d4"], ["d2", "d0"]],
+        [0, 0, 0],
+    )
     layout = BatchLayout.of(batch, names, list(documents.values()), [[1], [1], [2]])
     assert layout.positives.tolist() == [0, 1, 2]
     assert layout.hidden.int().tolist() == [[0, 1, 0, 1, 0], [1, 0, 0, 1, 0], [0, 0, 0, 0, 0]]

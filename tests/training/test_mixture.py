@@ -28,7 +28,7 @@ def make_set(
         positive = row % (positives or count)
         own = tuple(f"d{(positive + shift) % documents}" for shift in range(1, negatives + 1))
         examples.append(Example(row, f"q{row}", f"query {row % (queries or count)}", f"d{positive}", own))
-    return TrainingSet(name, "find it", weight, examples, {f"d{i}": f"text {i}" for i in range(documents)})
+    return TrainingSet(name, ("find it",), weight, examples, {f"d{i}": f"text {i}" for i in range(documents)})
 
 
 def content(batch: Batch) -> tuple[str, list[int], list[list[str]]]:

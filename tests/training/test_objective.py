@@ -1,5 +1,8 @@
 """All losses of a contrastive step against the papers' formulas, written down here in NumPy."""
 
+import math
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -8,6 +11,7 @@ from numpy.typing import NDArray
 from lightretriever.artifacts.training.loop import schedule
 from lightretriever.artifacts.training.losses import BatchLayout, TokenWeights, contrastive_objective
 from lightretriever.artifacts.training.recipe import ContrastiveStage, FlopsRecipe
+from lightretriever.artifacts.training.teachers import ensemble
 from lightretriever.artifacts.training.types import StepContext, Tensors
 
 Array = NDArray[np.float64]
@@ -29,7 +33,14 @@ def stage(**changes: object) -> ContrastiveStage:
 def layout() -> BatchLayout:
     places = [torch.from_numpy(np.searchsorted(TOKENS, query)) for query in QUERIES]
     queries = [torch.tensor(query) for query in QUERIES]
-    return BatchLayout(torch.from_numpy(TOKENS), queries, places, torch.from_numpy(POSITIVES), torch.from_numpy(HIDDEN))
+    return BatchLayout(
+        torch.from_numpy(TOKENS),
+        torch.zeros(len(TOKENS)),
+        queries,
+        places,
+        torch.from_numpy(POSITIVES),
+        torch.from_numpy(HIDDEN),
+    )
 
 
 def outputs() -> dict[str, Array]:
@@ -43,16 +54,15 @@ IDF = np.random.default_rng(4).uniform(0.5, 3, size=V)
 
 
 def log_softmax(scores: Array) -> Array:
-    return (
-        scores
-        - scores.max(axis=1, keepdims=True)
-        - np.log(np.exp(scores - scores.max(axis=1, keepdims=True)).sum(axis=1, keepdims=True))
-    )
+    shifted = scores - scores.max(axis=1, keepdims=True)
+    logs: Array = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    return logs
 
 
 def cosines(queries: Array, documents: Array) -> Array:
     lengths = np.linalg.norm(queries, axis=1)[:, None] * np.linalg.norm(documents, axis=1)
-    return queries @ documents.T / lengths
+    products: Array = queries @ documents.T / lengths
+    return products
 
 
 def contrastive(scores: Array, temperature: float) -> float:
@@ -85,17 +95,29 @@ def found(stage: ContrastiveStage, made: dict[str, Array]) -> tuple[dict[str, fl
     return {name: float(loss) for name, loss in losses.items()}, losses
 
 
-@pytest.mark.parametrize("changes", [{}, {"full_kl": 1.4}, {"dense_temperature": 0.3, "sparse_temperature": 2.5}])
-def test_every_loss_of_a_step_is_its_formula(changes: dict[str, float]) -> None:
-    made, settings = outputs(), {**SETTINGS, **changes}
-    light, full, sparse = scores_of(made, H)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"full_kl": 1.4, "contrastive": 0.4},
+        {"dense_temperature": 0.3, "sparse_temperature": 2.5},
+        {"matryoshka": [2, 5]},
+    ],
+)
+def test_every_loss_of_a_step_is_its_formula(changes: dict[str, Any]) -> None:
+    """Of every prefix of the dense vectors a contrastive loss, and a KL to the full model's scores of the same prefix;
+    the sparse leg follows the scores of whole vectors."""
+    made, settings = outputs(), {"contrastive": 1.0, **SETTINGS, **changes}
+    prefixes = [scores_of(made, size) for size in (*settings["matryoshka"], H)]
+    _, full, sparse = prefixes[-1]
     tau, tau_sparse, kl = (settings[name] for name in ("dense_temperature", "sparse_temperature", "full_kl"))
+    share = settings["contrastive"]
     expected = {
-        "dense": contrastive(light, tau),
-        "sparse": contrastive(sparse, tau_sparse),
+        "dense": share * sum(contrastive(light, tau) for light, _, _ in prefixes),
+        "sparse": share * contrastive(sparse, tau_sparse),
         "flops": 0.01 * (4 / 8) ** 2 * float((made["sparse"].mean(axis=0) ** 2).sum()),
-        "full_dense": contrastive(full, tau),
-        "kl_dense": kl * divergence(light / tau, full / tau),
+        "full_dense": share * sum(contrastive(whole, tau) for _, whole, _ in prefixes),
+        "kl_dense": kl * sum(divergence(light / tau, whole / tau) for light, whole, _ in prefixes),
         "kl_sparse": kl * divergence(sparse / tau_sparse, full / tau),
     }
     assert all(value > 1e-4 for value in expected.values()), expected  # each of them is seen
@@ -114,8 +136,56 @@ def test_a_stage_without_the_full_model_has_three_losses() -> None:
         ({"warmup": 0.0, "decay": 0.2}, [*[1.0] * 9, 0.5]),
         ({"warmup": 0.2, "decay": 0.3}, [0.5, *[1.0] * 7, 2 / 3, 1 / 3]),
         ({"warmup": 0.0, "decay": 1.0}, [step / 10 for step in range(10, 0, -1)]),
+        ({"warmup": 0.0, "decay": 0.4, "minimum_rate": 0.5}, [*[1.0] * 7, 0.875, 0.75, 0.625]),
+        (
+            {"warmup": 0.2, "schedule": "cosine", "minimum_rate": 0.1},
+            [0.5, 1.0, *(0.1 + 0.9 * (1 + math.cos(math.pi * done / 8)) / 2 for done in range(8))],
+        ),
     ],
 )
 def test_the_learning_rate_by_step(settings: dict[str, float | str], expected: list[float]) -> None:
     made = stage(steps=10, **settings)
     assert [schedule(step, made) for step in range(10)] == pytest.approx(expected)
+
+
+def test_the_ensemble_is_equations_7_and_8_over_each_query_s_candidates() -> None:
+    scores = np.array(
+        [
+            [[3.0, 1.0, 2.0], [5.0, 5.0, 5.0], [1.0, np.nan, 0.0]],
+            [[-10.0, 30.0, 10.0], [0.0, 1.0, 4.0], [1.0, 2.0, 3.0]],
+        ],
+        dtype=np.float32,
+    )
+    first = np.array([[1.0, 0.0, 0.5], [0.0, 0.0, 0.0], [1.0, np.nan, 0.0]])
+    second = np.array([[0.0, 1.0, 0.5], [0.0, 0.25, 1.0], [0.0, 0.5, 1.0]])
+    np.testing.assert_allclose(ensemble(scores, [3.0, 1.0], 20.0), 20 * (3 * first + second) / 4, rtol=1e-6)
+
+
+@pytest.mark.parametrize("legs", [["sparse"], ["dense"], ["dense", "sparse"]])
+def test_legs_follow_the_teachers_over_the_candidates_that_they_scored(legs: list[str]) -> None:
+    made, weight = outputs(), 0.6
+    distillation = {"teachers": [{"scores": "file.tsv"}], "weight": weight, "legs": legs}
+    logits = np.full((B, M), np.nan)
+    for row, columns in enumerate([[0, 1], [2, 3, 4], [4, 5]]):
+        logits[row, columns] = np.random.default_rng(row).uniform(0, 30, size=len(columns))
+    leaves = {name: torch.from_numpy(part).float() for name, part in made.items()}
+    losses, _ = contrastive_objective(
+        leaves,
+        layout(),
+        stage(distillation=distillation),
+        TokenWeights(torch.from_numpy(IDF).float()),
+        CONTEXT,
+        torch.from_numpy(logits).float(),
+    )
+    light, _, sparse = scores_of(made, H)
+    students = {"dense": light / 0.05, "sparse": sparse / 0.7}
+    for leg in ("dense", "sparse"):
+        rows = []
+        for row in range(B):
+            known = ~np.isnan(logits[row])
+            wanted, found = (log_softmax(one[row : row + 1, known]) for one in (logits, students[leg]))
+            rows.append(float((np.exp(wanted) * (wanted - found)).sum()))
+        if leg in legs:
+            assert float(losses[f"teachers_{leg}"]) == pytest.approx(weight * np.mean(rows), rel=1e-4)
+        else:
+            assert f"teachers_{leg}" not in losses

@@ -20,13 +20,11 @@ from lightretriever.artifacts.pipeline.recipe import read_recipe
 from lightretriever.artifacts.training import loop
 from lightretriever.artifacts.training.adapter import Adapter
 from lightretriever.artifacts.training.recipe import LoraRecipe, TrainRecipe
-from tests.support.biencoder import save_biencoder
 from tests.support.commands import run, summary_of
 from tests.support.judged import write_judged
 from tests.support.models import load
 from tests.support.recipes import save, training, write_recipe
 from tests.support.searching import evaluate_bundle
-from tests.support.toy import save_toy_model, write_toy_set
 from tests.support.wordings import raises
 
 INSTRUCTION = "find"
@@ -34,19 +32,6 @@ WITH_DROPOUT = {"r": 8, "alpha": 16, "dropout": 0.1}
 WITHOUT_DROPOUT = {"r": 8, "alpha": 16, "dropout": 0.0}
 
 train = loop.train
-
-
-@pytest.fixture(scope="module")
-def toy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a model, a bi-encoder, a training set and a test set whose documents were never seen."""
-    folder = tmp_path_factory.mktemp("toy")
-    save_toy_model(folder / "model")
-    save_toy_model(folder / "tied", tied=True)
-    save_biencoder(folder / "teacher", hidden_size=32)
-    write_toy_set(folder / "pairs", "train", 400, seed=1)
-    write_toy_set(folder / "dev", "dev", 60, seed=2)
-    write_toy_set(folder / "held-out", "test", 60, seed=3)
-    return folder
 
 
 def recipe_of(toy: Path, work: Path, **changes: Any) -> dict[str, Any]:

@@ -1,0 +1,91 @@
+"""Self-mined negatives: documents that the model itself puts high, with the weights that a stage begins with.
+
+WORK/data/NAME/mined-STAGE.json    the set's examples with these negatives
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+import torch
+
+from lightretriever.artifacts.pipeline.language_model import instruction_prefix
+from lightretriever.artifacts.pipeline.model import Backbone
+from lightretriever.artifacts.pipeline.states import token_states
+from lightretriever.artifacts.training.contrastive import ROW_TOKENS, document_outputs
+from lightretriever.artifacts.training.data import read_examples, relevant_of, write_examples
+from lightretriever.artifacts.training.losses import TokenWeights, cosine_scores, query_means, sparse_scores
+from lightretriever.artifacts.training.negatives import Hits, chosen
+from lightretriever.artifacts.training.recipe import ContrastiveStage, DataRecipe
+from lightretriever.artifacts.training.run import Run
+from lightretriever.artifacts.training.types import TrainingSet
+
+__all__ = ["ranked", "sets_of_stage"]
+
+_DOCUMENTS, _TOKENS = 64, 4096  # read at once
+
+
+def sets_of_stage(run: Run) -> list[TrainingSet]:
+    """The sets as the current stage trains on them: with the negatives of the last stage that mined, if any did.
+
+    The files are made before the first step of the stage that mines, so that a run that goes on finds them.
+    """
+    stages = list(enumerate(run.recipe.stages[: run.progress.stage + 1]))
+    mining = [(number, one) for number, one in stages if isinstance(one, ContrastiveStage) and one.mine]
+    settings = run.recipe.data.negatives
+    if not mining or settings is None:
+        return run.sets
+    number, stage = mining[-1]
+    weights, backbone, made = run.token_weights(stage), run.adapter.backbone, []
+    for recipe, one in zip(run.recipe.data.sets, run.sets, strict=True):
+        file = run.recipe.work / "data" / one.name / f"mined-{number}.json"
+        run.accelerator.wait_for_everyone()
+        if not file.is_file():
+            hits = run.engine.evaluate(partial(ranked, backbone, one, stage, run.recipe.data, weights))
+            kept = chosen(one.examples, hits, one.documents, relevant_of(recipe, one.documents), settings)
+            run.accelerator.wait_for_everyone()
+            if run.accelerator.is_main_process:
+                write_examples(file, kept)
+            run.accelerator.wait_for_everyone()
+        made.append(replace(one, examples=read_examples(file)))
+    return made
+
+
+def ranked(
+    backbone: Backbone, one: TrainingSet, stage: ContrastiveStage, data: DataRecipe, weights: TokenWeights
+) -> dict[str, Hits]:
+    """The best `depth` documents of a set for each query of its examples, by the leg that the stage mines with.
+
+    Run it by `Engine.evaluate`, without gradients. Queries have the set's first instruction.
+    """
+    names = list(one.documents)
+    queries = list(dict.fromkeys(example.query for example in one.examples))
+    ids = [torch.from_numpy(found).long() for found in backbone.tokenizer.as_queries(queries)]
+    depth = data.negatives.depth if data.negatives else 1
+    means = _means(backbone, one.instructions[0], ids, weights) if stage.mine == "dense" else None
+    best, places = torch.empty(len(queries), 0), torch.empty(len(queries), 0, dtype=torch.long)
+    for start in range(0, len(names), _DOCUMENTS):
+        part = names[start : start + _DOCUMENTS]
+        sequences = backbone.document_ids([one.documents[name] for name in part], data.max_document_length)
+        outputs = document_outputs(backbone, sequences, ROW_TOKENS)
+        if means is not None:
+            scores = cosine_scores(means, outputs["dense"])
+        else:
+            scores = sparse_scores(ids, outputs["sparse"], weights.idf)
+        numbers = torch.arange(start, start + len(part)).expand(len(queries), -1)
+        best, order = torch.cat([best, scores.cpu()], dim=1).topk(min(depth, best.shape[1] + len(part)), dim=1)
+        places = torch.cat([places, numbers], dim=1).gather(1, order)
+    rows = zip(queries, places.tolist(), best.tolist(), strict=True)
+    return {query: [(names[n], score) for n, score in zip(own, scores, strict=True)] for query, own, scores in rows}
+
+
+def _means(
+    backbone: Backbone, instruction: str, queries: Sequence[torch.Tensor], weights: TokenWeights
+) -> torch.Tensor:
+    """Dense vectors of queries (B, D), not normalised."""
+    prefix = instruction_prefix(backbone, instruction)
+    tokens, places = torch.cat(list(queries)).unique(return_inverse=True)
+    states = torch.cat([token_states(backbone, prefix, part).float() for part in tokens.split(_TOKENS)])
+    if weights.rows is not None:
+        states = states * weights.rows[tokens.to(backbone.device)][:, None]
+    return query_means(states, places.split([len(query) for query in queries]))

@@ -1,0 +1,81 @@
+"""Query likelihood against the model read one pair at a time, with a mask written down here."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from lightretriever.artifacts.pipeline.likelihood import Reading, log_likelihoods
+from lightretriever.artifacts.pipeline.model import Backbone
+from lightretriever.artifacts.pipeline.states import SHARED, visible
+from lightretriever.artifacts.training.likelihood import corrupted
+
+DOCUMENTS, QUERIES = [[40, 41, 42, 43, 44], [50, 51], [60]], [[70, 71, 72], [73], [74, 75]]
+
+
+@pytest.mark.parametrize("block", [True, False])
+def test_likelihoods_are_equation_8(model_folder: Path, backbone: Backbone, block: bool) -> None:
+    """-Σ_i ln P(q_i | I1, d, I2, [E], q_<i), where q sees [E] and itself alone; by the whole model's own head."""
+    reading = Reading("Passage: ", " Summary: ", block)
+    model = AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.float32, attn_implementation="eager")
+    expected = []
+    for document, query in zip(DOCUMENTS, QUERIES, strict=True):
+        before, after = (backbone.tokenizer.encode(text).tolist() for text in (reading.before, reading.after))
+        framed = [*backbone.prefix(), *before, *document, *after, backbone.eos_id]
+        ids, end = [*framed, *query], len(framed) - 1
+        mask = np.full((len(ids), len(ids)), np.finfo(np.float32).min, dtype=np.float32)
+        for row in range(len(ids)):
+            first = end if block and row > end else 0
+            mask[row, first : row + 1] = 0
+        with torch.inference_mode():
+            out = model(input_ids=torch.tensor([ids]), attention_mask=torch.from_numpy(mask)[None, None])
+        logits = out.logits[0, :, : backbone.embedded].double().numpy()
+        logs = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+        expected.append(sum(logs[end + place, token] for place, token in enumerate(query)))
+    for row_tokens in (8, 256):  # by themselves, and packed
+        with torch.inference_mode():
+            found = log_likelihoods(backbone, reading, DOCUMENTS, QUERIES, row_tokens)
+        np.testing.assert_allclose(found.numpy(), expected, rtol=1e-4)
+
+
+def test_the_block_changes_what_a_query_is_written_from(backbone: Backbone) -> None:
+    """With it, documents alike at their ends and unlike before are told apart by the state at [E] alone."""
+    with torch.inference_mode():
+        blocked, open_ = (log_likelihoods(backbone, Reading(block=on), DOCUMENTS, QUERIES, 256) for on in (True, False))
+    assert not torch.allclose(blocked, open_, rtol=1e-3)
+
+
+def test_a_position_sees_nothing_before_its_first() -> None:
+    owners = torch.tensor([[SHARED, 0, 0, 0, 1, 1]])
+    firsts = torch.tensor([[0, 0, 0, 2, 0, 5]])
+    seen = visible(owners, firsts=firsts)[0].int().tolist()
+    assert seen == [
+        [1, 0, 0, 0, 0, 0],
+        [1, 1, 0, 0, 0, 0],
+        [1, 1, 1, 0, 0, 0],
+        [0, 0, 1, 1, 0, 0],
+        [1, 0, 0, 0, 1, 0],
+        [0, 0, 0, 0, 0, 1],
+    ]
+
+
+def test_tokens_are_masked_with_their_probability() -> None:
+    ids = list(range(100, 20_100))
+    hidden = corrupted(ids, 0.6, 7, np.random.default_rng(1))
+    assert len(hidden) == len(ids)
+    assert {token for token, own in zip(hidden, ids, strict=True) if token != own} == {7}
+    assert np.mean(np.array(hidden) == 7) == pytest.approx(0.6, abs=0.02)
+    assert corrupted(ids, 0.0, 7, np.random.default_rng(1)) == ids
+
+
+def test_documents_leave_room_for_the_prompts(backbone: Backbone) -> None:
+    reading = Reading("Passage: ", " Summary: ")
+    text = "terminal music player with many words of a long text " * 5
+    (ids,) = reading.document_ids(backbone, [text], 20)
+    assert len(reading.frame(backbone, ids)) == 20
+    whole = backbone.tokenizer.encode(text).tolist()
+    assert ids == whole[: len(ids)]
+    (short,) = reading.document_ids(backbone, ["music"], 40)
+    assert short == backbone.tokenizer.encode("music").tolist()

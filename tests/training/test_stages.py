@@ -1,0 +1,275 @@
+"""Every stage of the papers from end to end, in one go and in slices; teachers, mining, memory, and whole models."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, BertConfig, BertForSequenceClassification, BertTokenizerFast
+
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.errors import CorpusError, ModelError, RecipeError, ResumeError
+from lightretriever.artifacts.pipeline.adapter_files import adapter_settings
+from lightretriever.artifacts.pipeline.likelihood import Reading
+from lightretriever.artifacts.training import contrastive, loop
+from lightretriever.artifacts.training.recipe import DistillationRecipe, TrainRecipe
+from lightretriever.artifacts.training.teachers import Teachers, scorer
+from lightretriever.artifacts.training.types import Batch, Example, TrainingSet
+from lightretriever.service.commands.evaluation import open_searcher
+from tests.support.commands import run
+from tests.support.models import load
+from tests.support.recipes import write_recipe
+from tests.support.wordings import raises
+from tests.training.test_train import losses, recipe_of, weights
+
+train = loop.train
+NEGATIVES = {"depth": 40, "count": 3, "margin": 2.0}
+SMALL = {"batch_size": 8, "learning_rate": 0.005}
+
+
+def data(toy: Path, **more: Any) -> dict[str, Any]:
+    one = {"path": str(toy / "pairs"), "instruction": ["find", "find some"]}
+    return {"sets": [one], "max_document_length": 24, "negatives": NEGATIVES, **more}
+
+
+def stages(scores: Path) -> list[dict[str, Any]]:
+    """Query likelihood, then contrastive training, then distillation on negatives that the model mined itself."""
+    mined = {"mine": "dense", "negatives": 2, "contrastive": 0.0, "schedule": "cosine", "minimum_rate": 0.1}
+    distillation = {"teachers": [{"scores": str(scores)}], "scale": 10.0, "legs": ["dense", "sparse"]}
+    return [
+        {"kind": "query_likelihood", "steps": 3, "before": "instruct: find ", "after": " query:", **SMALL},
+        {"kind": "contrastive", "steps": 2, "negatives": 1, **SMALL},
+        {"kind": "contrastive", "steps": 2, **mined, "distillation": distillation, **SMALL},
+    ]
+
+
+@pytest.fixture(scope="module")
+def scores(toy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Scores of a teacher that likes documents by their numbers, for every query and document."""
+    file = tmp_path_factory.mktemp("scores") / "pairs.tsv"
+    file.write_text("".join(f"q{query}\td{number}\t{number}\n" for query in range(400) for number in range(400)))
+    return file.with_name("{set}.tsv")
+
+
+@pytest.fixture(scope="module")
+def whole(toy: Path, scores: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    work = tmp_path_factory.mktemp("whole")
+    assert train(TrainRecipe.model_validate(recipe_of(toy, work, data=data(toy), stages=stages(scores))))
+    return work
+
+
+def log_of(work: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (work / "work" / "log.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.slow
+def test_all_stages_run_and_slices_of_time_end_with_the_very_same(
+    toy: Path, scores: Path, whole: Path, tmp_path: Path
+) -> None:
+    recipe = TrainRecipe.model_validate(recipe_of(toy, tmp_path, data=data(toy), stages=stages(scores)))
+    while not train(recipe, minutes=0):
+        pass
+    assert losses(tmp_path) == losses(whole)
+    torch.testing.assert_close(weights(tmp_path), weights(whole), rtol=0, atol=0)
+    parts = [set(entry) for entry in log_of(whole)]
+    assert "query_likelihood" in parts[0]
+    assert {"teachers_dense", "teachers_sparse"} <= parts[-1]
+    settings = adapter_settings(str(whole / "adapter"))
+    assert Reading.of(settings) == Reading("instruct: find ", " query:")
+
+
+@pytest.mark.slow
+def test_a_stage_mines_what_its_first_weights_put_high(toy: Path, whole: Path) -> None:
+    examples = json.loads((whole / "work" / "data" / "pairs" / "mined-2.json").read_text())
+    bm25 = json.loads((whole / "work" / "data" / "pairs" / "examples.json").read_text())
+    assert len(examples) == len(bm25)
+    assert [one["row"] for one in examples] == list(range(len(examples)))
+    mined = [(one, other) for one, other in zip(examples, bm25, strict=True) if one["negatives"]]
+    assert len(mined) > 20
+    assert any(one["negatives"] != other["negatives"] for one, other in mined)
+    assert all(one["positive"] not in one["negatives"] for one, _ in mined)
+
+
+def one_set(toy: Path, negatives: tuple[str, ...] = ("d3", "d4")) -> TrainingSet:
+    lines = (json.loads(line) for line in (toy / "pairs" / "corpus.jsonl").read_text().splitlines())
+    documents = {line["_id"]: line["text"] for line in lines}
+    examples = [Example(0, "q0", "ask1 ask2", "d0", negatives), Example(1, "q1", "ask3 ask4", "d1")]
+    return TrainingSet("pairs", ("find",), 1.0, examples, documents)
+
+
+def teachers_of(one: TrainingSet, folder: Path, *teachers: dict[str, Any], engine: Any = None) -> Teachers:
+    recipe = DistillationRecipe.model_validate({"teachers": list(teachers), "scale": 7.0})
+    return Teachers(recipe, [one], folder, scorer(engine, "cpu"))
+
+
+def test_scores_of_a_file(toy: Path, tmp_path: Path) -> None:
+    file = tmp_path / "pairs.tsv"
+    file.write_text("q0\td4\t3.5\nq0\td0\t1.5\nq0\td3\t2\nq1\td7\t1\n")
+    one = one_set(toy)
+    made = teachers_of(one, tmp_path / "teachers", {"scores": str(tmp_path / "{set}.tsv")})
+    batch = Batch(one, one.examples, [["d0", "d4", "d3"], ["d1"]], [0, 0])
+    logits = made.logits(batch, ["d1", "d3", "d0", "d4", "d9"])
+    nan = np.nan
+    np.testing.assert_allclose(logits, [[nan, 7 * 0.25, 0.0, 7.0, nan], [nan] * 5], rtol=1e-6)
+    again = teachers_of(one, tmp_path / "teachers", {"scores": str(tmp_path / "{set}.tsv"), "weight": 3.0})
+    names = ["d0", "d1", "d3", "d4"]
+    np.testing.assert_array_equal(again.logits(batch, names), made.logits(batch, names))
+    with raises(ResumeError, naming="examples"):
+        teachers_of(one_set(toy, ("d3",)), tmp_path / "teachers", {"scores": str(tmp_path / "{set}.tsv")})
+    file.write_text("q0\td4\tmuch\n")
+    with raises(CorpusError, naming="line 1"):
+        teachers_of(one, tmp_path / "others", {"scores": str(file)})
+
+
+def test_a_cross_encoder_reads_every_candidate_with_its_query(toy: Path, tmp_path: Path) -> None:
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *(f"{side}{n}" for side in ("ask", "say") for n in range(16))]
+    (tmp_path / "vocab.txt").write_text("\n".join(words))
+    tokenizer = BertTokenizerFast(str(tmp_path / "vocab.txt"))
+    torch.manual_seed(3)
+    config = BertConfig(
+        vocab_size=len(words), hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16
+    )
+    config.num_labels, config.initializer_range = 1, 0.5
+    model = BertForSequenceClassification(config).eval()
+    model.save_pretrained(tmp_path / "cross")
+    tokenizer.save_pretrained(tmp_path / "cross")
+    one = one_set(toy)
+    made = teachers_of(one, tmp_path / "teachers", {"cross_encoder": str(tmp_path / "cross")})
+    names = ["d0", "d3", "d4"]
+    with torch.inference_mode():
+        expected = [
+            float(torch.sigmoid(model(**tokenizer("ask1 ask2", one.documents[name], return_tensors="pt")).logits))
+            for name in names
+        ]
+    low, high = min(expected), max(expected)
+    logits = made.logits(Batch(one, one.examples[:1], [names], [0]), names)
+    np.testing.assert_allclose(logits[0], [7 * (score - low) / (high - low) for score in expected], atol=2e-3)
+
+
+@pytest.fixture(scope="module")
+def bundle(toy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("bundle")
+    corpus = {"path": str(toy / "pairs"), "name": "pairs"}
+    model = {"path": str(toy / "model")}
+    sections = {"corpus": corpus, "encode": {"max_length": 16}}
+    run("build", write_recipe(folder, model, documents=1, tasks={"find": "find"}, **sections))
+    return folder / "bundle"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("leg", ["dense", "sparse"])
+def test_a_leg_of_a_bundle_teaches_with_the_scores_that_the_service_gives(
+    toy: Path, bundle: Path, tmp_path: Path, leg: Any
+) -> None:
+    one = one_set(toy)
+    made = teachers_of(one, tmp_path, {"bundle": str(bundle), "leg": leg}, engine=open_searcher)
+    names = ["d0", "d3", "d4"]
+    with open_searcher(Bundle.open(bundle)) as searcher:
+        hits = searcher.search("ask1 ask2", task="find", mode=leg, k=400, candidates=400, fusion=None) or []
+    known = {hit.id: hit.score for hit in hits}
+    expected = [known.get(name, min(known.values())) for name in names]
+    low, high = min(expected), max(expected)
+    scaled = [7 * (score - low) / (high - low) if high > low else 0.0 for score in expected]
+    np.testing.assert_allclose(made.logits(Batch(one, one.examples[:1], [names], [0]), names)[0], scaled, rtol=1e-5)
+    with raises(RecipeError):
+        teachers_of(one, tmp_path / "none", {"bundle": str(bundle)})
+
+
+@pytest.fixture
+def small_memory(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A memory that holds so many positions of documents in one pass, as a GPU's would run out."""
+    limit, plain = [10**9], contrastive.document_outputs
+
+    def outputs(backbone: Any, sequences: list[list[int]], row_tokens: int) -> Any:
+        if sum(map(len, sequences)) > limit[0]:
+            raise torch.OutOfMemoryError(
+                "CUDA out of memory. Tried to allocate 2.00 GiB.\nGPU 0 has a capacity of 1 GiB"
+            )
+        return plain(backbone, sequences, row_tokens)
+
+    monkeypatch.setattr(contrastive, "document_outputs", outputs)
+    return limit
+
+
+WITHOUT_DROPOUT = {"r": 8, "alpha": 16, "dropout": 0.0}
+
+
+def test_chunks_are_halved_until_they_fit_and_the_losses_stay(
+    toy: Path, tmp_path: Path, small_memory: list[int]
+) -> None:
+    stage = {"kind": "contrastive", "steps": 3, "negatives": 0, "accumulate": 2, **SMALL, "batch_size": 24}
+    found = {}
+    for name, limit in (("large", 10**9), ("small", 100)):
+        small_memory[0], work = limit, tmp_path / name
+        assert train(TrainRecipe.model_validate(recipe_of(toy, work, lora=WITHOUT_DROPOUT, stages=[stage])))
+        found[name] = [loss for *_, loss in losses(work)]
+    assert found["small"] == pytest.approx(found["large"], rel=1e-4)
+    state = torch.load(tmp_path / "small" / "work" / "checkpoint.pt", weights_only=True)["progress"]
+    assert 64 <= state["chunk_tokens"] <= 100
+
+
+@pytest.mark.parametrize("chunk_tokens", [None, 4096])
+def test_memory_that_is_too_small_is_one_line_with_a_remedy(
+    toy: Path, tmp_path: Path, small_memory: list[int], chunk_tokens: int | None
+) -> None:
+    small_memory[0] = 1
+    stage = {"kind": "contrastive", "steps": 3, "negatives": 0, "chunk_tokens": chunk_tokens, **SMALL}
+    with raises(ModelError, naming="gradient_checkpointing") as caught:
+        train(TrainRecipe.model_validate(recipe_of(toy, tmp_path, stages=[stage])))
+    assert "\n" not in str(caught.value)
+    assert "gradient_checkpointing" in caught.value.remedy
+
+
+def test_gradient_checkpointing_changes_no_loss(toy: Path, tmp_path: Path) -> None:
+    """With dropout, whose masks must come again."""
+    stage = {"kind": "contrastive", "steps": 3, "negatives": 0, **SMALL}
+    found = {}
+    for on in (False, True):
+        changes = {"stages": [stage], "gradient_checkpointing": on}
+        assert train(TrainRecipe.model_validate(recipe_of(toy, tmp_path / str(on), **changes)))
+        found[on] = [loss for *_, loss in losses(tmp_path / str(on))]
+    assert found[True] == pytest.approx(found[False], rel=1e-6)
+
+
+def test_a_whole_model_is_trained_and_read_again(toy: Path, tmp_path: Path) -> None:
+    """Query likelihood on all weights, and then an adapter on what came of it, as the paper does."""
+    likelihood = {"kind": "query_likelihood", "steps": 3, "before": "", "after": "", **SMALL, "learning_rate": 1e-3}
+    settings = {"lora": False, "stages": [likelihood]}
+    recipe = TrainRecipe.model_validate(recipe_of(toy, tmp_path, **settings))
+    assert not train(recipe, minutes=0)
+    assert train(recipe)
+    before, after = (load_file(folder / "model.safetensors") for folder in (toy / "model", tmp_path / "adapter"))
+    assert before.keys() == after.keys()
+    assert all(not torch.equal(before[name], after[name]) for name in before if "proj" in name)
+    assert "adapter_config.json" not in {file.name for file in (tmp_path / "adapter").iterdir()}
+    AutoModelForCausalLM.from_pretrained(tmp_path / "adapter")
+    assert load(tmp_path / "adapter", tmp_path).bos_id == load(toy / "model", tmp_path).bos_id
+    contrastive = {"kind": "contrastive", "steps": 2, "negatives": 0, **SMALL}
+    second = recipe_of(toy, tmp_path / "second", stages=[contrastive])
+    second["model"]["path"] = str(tmp_path / "adapter")
+    assert train(TrainRecipe.model_validate(second))
+    assert (tmp_path / "second" / "adapter" / "adapter_config.json").is_file()
+    assert train(recipe)  # over what it wrote itself
+
+
+@pytest.mark.parametrize(
+    ("naming", "changes"),
+    [
+        ("layers", {"lora": False, "layers": 1}),
+        ("data.negatives", {"stages": [{"kind": "contrastive", "steps": 1, "negatives": 0, "mine": "dense"}]}),
+        (
+            "data.max_document_length is 16",
+            {"stages": [{"kind": "query_likelihood", "steps": 1, "before": "find " * 20, **SMALL}]},
+        ),
+        (
+            "distillation.teachers.0",
+            {"stages": [{"kind": "contrastive", "steps": 1, "distillation": {"teachers": [{"weight": 2}]}}]},
+        ),
+    ],
+)
+def test_impossible_stages_are_named(toy: Path, tmp_path: Path, naming: str, changes: dict[str, Any]) -> None:
+    with raises(Exception, naming=naming):
+        train(TrainRecipe.model_validate(recipe_of(toy, tmp_path, **changes)))
