@@ -15,6 +15,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
+from itertools import count
 from pathlib import Path
 from time import perf_counter, sleep
 from typing import Final
@@ -44,8 +45,9 @@ class Follower:
             fcntl.flock(self._file, fcntl.LOCK_EX)
             self.tell(0)
             self._path = self._path.rename(self._path.with_suffix(_FOLLOWER))  # locked, so nobody takes it for dead
+        self._made = count()
         self.index = self._path / "index"
-        """Where the process has the files of its index."""
+        """Where the process has the files of its index: another folder after each `restore`."""
 
     def tell(self, sequence: int) -> None:
         """Say that searches of this process see the change numbered `sequence`. Raises OSError."""
@@ -81,7 +83,7 @@ class Follower:
 
     def restore(self) -> int:
         """Link the files of the newest checkpoint into `index`, and give its number; 0 for none."""
-        sequence = self.saved()
+        sequence, self.index = self.saved(), self._path / f"index-{next(self._made)}"
         try:
             if sequence:
                 shutil.copytree(self._checkpoint(sequence), self.index, copy_function=os.link)
@@ -96,7 +98,7 @@ class Follower:
         _log.warning("checkpoint removed, so the whole journal is replayed", extra=about)
         for path in self._folder.glob(f"*{_CHECKPOINT}"):
             shutil.rmtree(path, ignore_errors=True)
-        shutil.rmtree(self.index)
+        shutil.rmtree(self.index, ignore_errors=True)
 
     def close(self) -> None:
         """Follow no more, and remove the folder. Idempotent."""

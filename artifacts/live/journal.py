@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from math import inf
 from pathlib import Path
+from tempfile import TemporaryFile
 from time import perf_counter, sleep
 from typing import Annotated, Any, Final, NamedTuple, Self
 from uuid import uuid4
@@ -33,7 +34,10 @@ from lightretriever.artifacts.errors import DiskError, JournalError
 from lightretriever.artifacts.files.atomic_file import writing
 from lightretriever.artifacts.live.stamp import DATABASE, LOGS, Stamp, check_files
 
-__all__ = ["Journal", "Record"]
+__all__ = ["FREE_BYTES", "Journal", "Record", "free_bytes"]
+
+FREE_BYTES: Final = 1 << 20
+"""Free space that a disk keeps: below it, nothing is written beside a bundle."""
 
 _log = logging.getLogger(__name__)
 _TABLES: Final = (
@@ -54,6 +58,8 @@ _OF_THE_DISK: Final = frozenset(
 _IMPACTS: Final = TypeAdapter(dict[str, Annotated[int, Field(ge=1, le=MAX_IMPACT)]])
 _LONGEST: Final = 2.0  # of a vector: its length is 1, but for what the codes of an index made of it
 _POLL_S: Final = 0.002
+_COPIES: Final = 4  # of a change on the disk: in the log, the database, and the index before and after a merge
+_FREE: Final = "Look at free space and permissions, and run the same command again."
 _CLOSE_S: Final = 1.0  # to wait for another writer before the database is closed
 _LOG_BYTES: Final = 4 << 20  # of the log from which on it is written back to the database
 _RESTORE: Final = (
@@ -167,6 +173,17 @@ class Journal:
             yield
         self.sequence += len(records)
         self._named = True
+
+    def check_room(self, records: Sequence[Record] = (), *, probe: bool = False) -> None:
+        """Raise DiskError where the disk has no room for changes, in the log and in the index, or on a `probe` takes no
+        file of some size."""
+        size = sum(len(one.raw or b"") + (0 if one.vector is None else one.vector.nbytes) for one in records)
+        free, needed = free_bytes(self.folder), _COPIES * size + FREE_BYTES
+        if free < needed:
+            raise DiskError(f"{self._path} can't be written: {free:,} of {needed:,} bytes are free.", remedy=_FREE)
+        if probe:
+            with writing(self._path), TemporaryFile(dir=self.folder, buffering=0) as file:
+                file.write(bytes(FREE_BYTES))
 
     def drop(self, position: int) -> None:
         """Remove the changes numbered up to `position`. To be called in the block of `writing`. DiskError."""
@@ -307,7 +324,7 @@ class Journal:
                 raise self._damaged(f"({error})") from error
             raise DiskError(
                 f"{self._path} can't be written: {error}.",
-                remedy="Look at free space and permissions, and run the same command again.",
+                remedy=_FREE,
             ) from error
 
     @contextmanager
@@ -327,6 +344,12 @@ class Journal:
 
     def _damaged(self, where: str) -> JournalError:
         return JournalError(f"{self._path}: the journal is damaged {where}.", remedy=_RESTORE)
+
+
+def free_bytes(folder: Path) -> float:
+    """Return the free space on the disk of a folder; infinity where the system doesn't say."""
+    disk = os.statvfs(folder)
+    return disk.f_bavail * disk.f_frsize if disk.f_blocks else inf
 
 
 def _facts(manifest: Manifest) -> dict[str, Any]:

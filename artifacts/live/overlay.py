@@ -5,9 +5,11 @@ new version of a document is another document, and the one before is dead. What 
 searches leave it out; so an ordinal never stands for another document.
 """
 
+from collections import ChainMap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from shutil import rmtree
 from typing import Final
 
 import numpy as np
@@ -16,7 +18,7 @@ from lightretriever.artifacts.bundle.manifest import Manifest
 from lightretriever.artifacts.dense.index import DenseIndex
 from lightretriever.artifacts.dense.later import LaterIndex
 from lightretriever.artifacts.dense.later import LaterIndexWriter as DenseWriter
-from lightretriever.artifacts.live.journal import Record
+from lightretriever.artifacts.live.journal import FREE_BYTES, Record, free_bytes
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.sparse.writer import LaterIndexWriter
 
@@ -49,12 +51,14 @@ class Overlay:
         self.changed: dict[str, tuple[int | None, int]] = {}
         """For every id that was changed, the ordinal of its document, None if it was deleted, and the number of the
         change. `snapshot` has every document in it."""
+        self._applied: dict[str, tuple[int | None, int]] = {}  # of `changed`, what searches don't see yet
         self._index = index
         self._indexed = indexed
         self._merged = 0
         self._dense = None if dense is None else DenseWriter(dense)
         self._alive = np.ones(index.count, np.bool_)
         folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
         spellings = manifest.sparse.language is not None
         self._writer = LaterIndexWriter(folder, index, manifest.fields, spellings=spellings)
 
@@ -64,8 +68,9 @@ class Overlay:
         known = self.changed.get(document_id)
         return (self._index.ordinal(document_id), 0) if known is None else known
 
-    def apply(self, records: Sequence[Record], sequence: int, *, publish: bool = True) -> None:
-        """Make changes searchable, the last of which has the number `sequence`: at once, or with the next ones."""
+    def apply(self, records: Sequence[Record], sequence: int) -> None:
+        """Index changes, the last of which has the number `sequence`; `publish` shows them to searches. After an
+        exception the overlay is of no more use, but for its snapshot."""
         first = sequence - len(records) + 1
         written = [(number, one) for number, one in enumerate(records, start=first) if one.raw is not None]
         if later := [one for number, one in written if number > self._indexed]:
@@ -73,10 +78,10 @@ class Overlay:
             self._writer.add_rows(ids, raws, impacts)
         if self._dense is not None and written:
             self._dense.add(np.array([one.vector for _, one in written], np.float32))
-        new = list(dict.fromkeys(one.id for one in records if one.id not in self.changed))
+        known = ChainMap(self._applied, self.changed)
+        new = list(dict.fromkeys(one.id for one in records if one.id not in known))
         now: dict[str, int | None] = dict(zip(new, self._index.ordinals(new).tolist(), strict=True))
-        now |= {one.id: self.changed[one.id][0] for one in records if one.id in self.changed}
-        changed: dict[str, tuple[int | None, int]] = {}
+        now |= {one.id: known[one.id][0] for one in records if one.id in known}
         ordinal = self._alive.size
         self._alive = np.pad(self._alive, (0, len(written)), constant_values=True)
         for number, record in enumerate(records, start=first):
@@ -84,18 +89,19 @@ class Overlay:
             if before is not None and before >= 0:
                 self._alive[before] = False
             now[record.id] = None if record.raw is None else ordinal
-            changed[record.id] = now[record.id], number
+            self._applied[record.id] = now[record.id], number
             ordinal += record.raw is not None
-        if publish:
-            self.publish(sequence)
-        self.changed.update(changed)
 
     def settle(self) -> bool:
-        """Make codes of vectors that have none, and one segment of documents that are in several, unless they are few.
-        Beside a thread that applies changes; tells whether `publish` shows searches anything new."""
+        """Make codes of vectors that have none, and one segment of documents that are in several, unless they are few,
+        or the disk has no room for it. Beside a thread that applies changes; return whether `publish` shows searches
+        anything new."""
         coded = self._dense is not None and self._dense.encode()
         later = self.snapshot.index.count - self._index.count
         if later - self._merged < max(_LEAST_MERGED, later // _SHARE_MERGED):
+            return coded
+        size = sum(file.stat().st_size for file in self._folder.iterdir())
+        if free_bytes(self._folder) < 2 * size + FREE_BYTES:
             return coded
         self._writer.merge()
         self._merged = later
@@ -106,14 +112,24 @@ class Overlay:
         return self._writer.checkpoint()
 
     def close(self) -> None:
-        """Forget the changes; the bundle's indexes stay open."""
-        self._writer.rollback()
+        """Forget the changes, and remove their files; the bundle's indexes stay open, and so do snapshots."""
+        try:
+            self._writer.rollback()
+        finally:
+            rmtree(self._folder, ignore_errors=True)
 
-    def publish(self, sequence: int) -> None:
-        """Let searches see the changes up to `sequence`. ValueError where a checkpoint has others."""
+    def prepare(self, sequence: int) -> Snapshot:
+        """Return what `publish` shows: all that was applied, up to the change `sequence`. ValueError where a checkpoint
+        has others, JavaError where the disk is full."""
         index = self._writer.behind()
         if index.count != self._alive.size:
             raise ValueError(f"{index.count} documents are indexed, not {self._alive.size}")
         alive = np.packbits(np.pad(self._alive, (0, -index.count % 64)), bitorder="little")
         index.alive, index.sequence = index.chosen(alive), sequence
-        self.snapshot = Snapshot(index, None if self._dense is None else self._dense.behind(alive))
+        return Snapshot(index, None if self._dense is None else self._dense.behind(alive))
+
+    def publish(self, snapshot: Snapshot) -> None:
+        """Let searches see a snapshot of all that was applied."""
+        self.snapshot = snapshot
+        self.changed.update(self._applied)
+        self._applied.clear()

@@ -2,7 +2,7 @@
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -32,6 +32,7 @@ __all__ = ["LiveStore", "Stored"]
 
 _log = logging.getLogger(__name__)
 _FOLLOW_S: Final = 0.1  # between two looks at what other processes wrote
+_AGAIN_S: Final = 1.0  # between two attempts to make an overlay on a full disk
 _AT_ONCE: Final = 4096  # changes that are replayed together
 _JOIN_S: Final = 5.0
 _MOST: Final = 200_000  # documents written later, every version of them
@@ -40,6 +41,7 @@ _SAVED_SHARE: Final = 4  # so is one for so many in it
 _SHARE: Final = 10  # of the bundle's documents, one in so many is the size from which on a compaction pays
 _FEW, _MANY = 1_000, 100_000  # bounds of that size
 _MOVE: Final = "Move the folder away: the bundle is then served without the changes in it."
+_FREE: Final = "Look at free space and permissions; writing goes on when there is room."
 _COMPACT: Final = "Make a bundle of all: `lightretriever compact BUNDLE --live DIR --output NEW`."
 
 _Call = tuple[Sequence[Change], Future[list[Result]]]
@@ -70,6 +72,7 @@ class LiveStore:
         """Most terms of a document, the strongest; None: all."""
         self.problem: str | None = None
         """Why searches can't see changes any more; None if they can."""
+        self._behind: str | None = None  # why the overlay lacks changes; `_follow` makes another one
         self._digest = manifest.digest[:12]
         self._bundled = index.count
         self._large = min(_MANY, max(_FEW, index.count // _SHARE))
@@ -78,23 +81,20 @@ class LiveStore:
         self._stop = Event()
         with ExitStack() as opened:
             self._journal = opened.enter_context(Journal(folder, manifest))
-            position = self._journal.sequence
-            self._to_drop: int | None = position
+            self._position = self._journal.sequence  # of the last change in the bundle
+            self._to_drop: int | None = self._position
             self._follower = Follower(folder, lambda sequence: f"{self._digest}.{self._journal.origin(sequence)}")
             opened.callback(self._follower.close)
-            self._saved = self._follower.restore()
-            overlay = partial(Overlay, manifest, index, dense, self._follower.index)
+            self._opened = partial(Overlay, manifest, index, dense)
+            self._saved = 0
             try:
-                self._overlay = self._replayed(overlay)
+                self._overlay = self._replayed()
             except (JavaError, ValueError) as error:
-                if not self._saved:
-                    raise JournalError(f"{folder}: the changes can't be searched: {error}", remedy=_MOVE) from error
-                self._follower.discard(str(error))
-                self._saved, self._journal.sequence = 0, position
-                self._overlay = self._replayed(overlay)
+                raise JournalError(f"{folder}: the changes can't be searched: {error}", remedy=_MOVE) from error
             opened.callback(self._overlay.close)
             with self._journal.writing(inf) as records:
                 self._apply(records)
+            self._follower.tell(self._journal.sequence)
             opened.pop_all()
         self._thread = Thread(target=self._follow, name="journal", daemon=True)
         self._thread.start()
@@ -111,7 +111,10 @@ class LiveStore:
 
     @property
     def warning(self) -> str | None:
-        """What to do if there are many of them, a tenth of the bundle's or 100,000; None if there are few."""
+        """What to do if changes can't be searched yet, or if many documents are written: a tenth of the bundle's, or
+        100,000; otherwise None."""
+        if self._behind is not None:
+            return f"{self._behind} {_FREE}"
         if self.written < self._large:
             return None
         return f"{self.written:,} documents are written beside the bundle, of at most {_MOST:,}. {_COMPACT}"
@@ -123,7 +126,7 @@ class LiveStore:
     def get(self, document_id: str, until: float = inf) -> Stored | None:
         """Read a document as it is now, whatever process wrote it; None if there is none with this id. TimeoutError at
         the `perf_counter` time `until`, JournalError for a damaged journal, DiskError."""
-        if self.problem is None:
+        if self.problem is None and self._behind is None:
             with self._held(until):
                 self._apply(self._journal.read())
         return self.seen(document_id)
@@ -192,6 +195,8 @@ class LiveStore:
         """Make the changes of all calls that wait."""
         if self.problem is not None:
             raise JournalError(self.problem)
+        if self._behind is not None:
+            self._catch_up()
         with self._journal.writing(until) as missed:
             self._apply(missed)
             if self._to_drop is not None:  # a bundle that is opened, but refused, writes nothing, and so drops nothing
@@ -211,9 +216,7 @@ class LiveStore:
                             f"most {_MOST:,}.",
                             remedy=_COMPACT,
                         )
-                    with self._journal.appending(staged.records):
-                        pass
-                    self._apply(staged.records)
+                    self._append(staged.records)
             except Exception as error:
                 for _, results in calls:
                     results.set_exception(error)
@@ -221,47 +224,99 @@ class LiveStore:
         for (_, results), found in zip(calls, made, strict=True):
             results.set_result(found)
 
+    def _append(self, records: Sequence[Record]) -> None:
+        """Write changes to the journal and make them searchable, or neither."""
+        sequence, overlay = self._journal.sequence + len(records), self._overlay
+        self._journal.check_room(records)
+        try:
+            with self._journal.appending(records):
+                overlay.apply(records, sequence)
+                snapshot = overlay.prepare(sequence)
+        except Exception as error:  # the overlay may have changes that the journal lacks
+            self._behind = str(error)
+            if isinstance(error, DiskError):
+                raise
+            raise DiskError(f"{self._journal.folder}: {self._behind}", remedy=_FREE) from error
+        overlay.publish(snapshot)
+        self._follower.tell(sequence)
+
     def _apply(self, records: Sequence[Record]) -> None:
-        """Make changes searchable that were read or appended."""
+        """Make changes searchable that others appended. DiskError if that fails, after which `_follow` tries again."""
         if not records:
             return
         try:
             self._overlay.apply(records, self._journal.sequence)
+            self._overlay.publish(self._overlay.prepare(self._journal.sequence))
         except Exception as error:
-            reason = f"{error}".removesuffix(".")
-            self.problem = f"Changes are on the disk, but not searched: {reason}. Start the service again."
-            raise JournalError(self.problem) from error
+            self._behind = f"Changes are on the disk, but not searched: {error}".removesuffix(".")
+            raise DiskError(f"{self._behind}.", remedy=_FREE) from error
         self._follower.tell(self._journal.sequence)
 
     def _follow(self) -> None:
-        while self.problem is None and not self._stop.wait(_FOLLOW_S):
+        while self.problem is None and not self._stop.wait(_FOLLOW_S if self._behind is None else _AGAIN_S):
             try:
+                if self._behind is not None:
+                    with self._lock:
+                        self._catch_up()
+                    continue
                 with suppress(TimeoutError), self._held(until=0.0):
                     self._apply(self._journal.read())
                 if self._overlay.settle():
                     with self._lock:
-                        self._overlay.publish(self.snapshot.index.sequence)
+                        self._overlay.publish(self._overlay.prepare(self.snapshot.index.sequence))
                 self._save(max(_LEAST_SAVED, self._saved // _SAVED_SHARE))
+            except DiskError:
+                _log.warning("the journal is followed again when the disk has room", extra={"reason": self._behind})
+            except JavaError as error:
+                self._behind = str(error)
             except Exception as error:
                 if self._stop.is_set():  # what it used is closed
                     return
                 self.problem = self.problem or str(error)
                 _log.exception("the journal can't be followed")
 
-    def _replayed(self, opened: Callable[[int], Overlay]) -> Overlay:
-        """Make an overlay of all changes that the bundle lacks. JavaError or ValueError if the checkpoint, which has
-        those up to `_saved`, is damaged or has others."""
-        overlay, journal = opened(self._saved), self._journal
+    def _catch_up(self) -> None:
+        """Make a new overlay of all changes, in place of one that could not take some, where the disk has room; to
+        be called with the lock. JournalError if that does not help, and DiskError if there is no room."""
+        self._journal.check_room(probe=True)
+        former, self._journal.sequence = self._overlay, self._position
+        try:
+            self._overlay = self._replayed()
+        except (JavaError, ValueError, OSError) as error:
+            self._journal.check_room(probe=True)
+            what = f"Changes are on the disk, but not searched: {error}".removesuffix(".")
+            self.problem = f"{what}. Start the service again."
+            raise JournalError(self.problem) from error
+        self._behind = None
+        with suppress(JavaError, OSError):  # what is broken
+            former.close()
+
+    def _replayed(self) -> Overlay:
+        """Make an overlay of all changes that the bundle lacks, from the newest checkpoint, or without one that is
+        damaged. JavaError, ValueError, and what the journal raises."""
+        saved = self._follower.restore()
+        try:
+            self._saved = saved
+            return self._replayed_behind(saved)
+        except (JavaError, ValueError) as error:
+            if not saved:
+                raise
+            self._follower.discard(str(error))
+            self._saved, self._journal.sequence = 0, self._position
+            return self._replayed_behind(0)
+
+    def _replayed_behind(self, saved: int) -> Overlay:
+        overlay, journal = self._opened(self._follower.index, saved), self._journal
         try:
             while records := journal.read(_AT_ONCE):
-                overlay.apply(records, journal.sequence, publish=False)
-            if journal.sequence < self._saved:
-                raise ValueError(f"the journal ends with change {journal.sequence}, before {self._saved}")
-            overlay.publish(journal.sequence)
-            self._follower.tell(journal.sequence)
+                overlay.apply(records, journal.sequence)
+            if journal.sequence < saved:
+                raise ValueError(f"the journal ends with change {journal.sequence}, before {saved}")
+            overlay.publish(overlay.prepare(journal.sequence))
         except BaseException:
             overlay.close()
             raise
+        self._follower.tell(journal.sequence)
         return overlay
 
     def _save(self, least: int) -> None:

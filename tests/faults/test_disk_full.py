@@ -23,6 +23,7 @@ from tests.faults.builds import files, write_recipe, write_train_recipe
 from tests.faults.commands import Command, Commands, Done
 from tests.faults.conftest import Figure
 from tests.service.process import ROOT, SCRIPT, is_ready
+from tests.support.disk import small_disk
 from tests.support.recipes import change
 from tests.support.tiny import make_tiny_bundle
 from tests.support.waiting import free_port, wait_until
@@ -103,20 +104,6 @@ def test_a_full_disk_stops_the_training(commands: Commands, tmp_path: Path) -> N
         assert not (tmp_path / "adapter").exists()
     done = commands.run(Command(["train", str(recipe)]))
     assert done.status == 0, done.output
-
-
-@contextmanager
-def small_disk(folder: Path, size: str) -> Iterator[bool]:
-    """A file system of its own at a folder; false where none may be mounted."""
-    folder.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)], capture_output=True, check=False
-    )
-    try:
-        yield mounted.returncode == 0
-    finally:
-        if mounted.returncode == 0:
-            subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 @pytest.mark.full_faults
