@@ -1,13 +1,10 @@
 """Users for locust: each searches, reads the answer, and searches again (closed loop).
 
-    locust -f loadtest/locustfile.py --host http://127.0.0.1:8080 --queries FOLDER --headless -u 16 -t 30s
-
-`--queries` is a folder with queries.jsonl(.gz); without it, users search for a few fixed texts.
+locust -f loadtest/locustfile.py --host http://127.0.0.1:8080 --queries FOLDER --headless -u 16 -t 30s
 """
 
 from argparse import ArgumentParser
-from collections.abc import Iterator, Sequence
-from functools import cache
+from collections.abc import Iterator
 from itertools import cycle
 from pathlib import Path
 from time import sleep
@@ -19,27 +16,6 @@ from locust.env import Environment
 from lightretriever.loadtest.generator import read_texts
 
 __all__ = ["Searcher"]
-
-_WORDS = ("music player", "text editor", "how to read a file", "network traffic", "chess game")
-
-
-def _arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("--queries", default="", help="folder with queries.jsonl(.gz)")
-    parser.add_argument("--k", type=int, default=10, help="hits asked for (10)")
-    parser.add_argument("--seed", type=int, default=7, help="order of the queries (7)")
-
-
-def _begin(environment: Environment, **_: Any) -> None:
-    options = environment.parsed_options
-    if options is None:
-        raise RuntimeError("locust was started without a command line")
-    Searcher.k = options.k
-    Searcher.queries = cycle(_texts(options.queries, options.seed))
-
-
-@cache
-def _texts(folder: str, seed: int) -> Sequence[str]:
-    return read_texts(Path(folder), seed) if folder else _WORDS
 
 
 class Searcher(FastHttpUser):
@@ -58,14 +34,19 @@ class Searcher(FastHttpUser):
                 answer.failure("a leg is missing in the answer")
 
 
-def _look_at_the_clock(environment: Environment, **_: Any) -> None:
-    """Read the queries, and update gevent's clock, which stands still meanwhile and during imports; otherwise a run
-    would end early by that time."""
+def _arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("--queries", required=True, help="folder with queries.jsonl(.gz)")
+    parser.add_argument("--k", type=int, default=10, help="hits asked for (10)")
+    parser.add_argument("--seed", type=int, default=7, help="order of the queries (7)")
+
+
+def _begin(environment: Environment, **_: Any) -> None:
+    """Read the queries, and update gevent's clock, which stands still meanwhile: a run would end early by that time."""
     if (options := environment.parsed_options) is not None:
-        _texts(options.queries, options.seed)
+        Searcher.k = options.k
+        Searcher.queries = cycle(read_texts(Path(options.queries), options.seed))
     sleep(0.001)  # locust has patched this to gevent's own
 
 
-events.init.add_listener(_look_at_the_clock)
 events.init_command_line_parser.add_listener(_arguments)
-events.test_start.add_listener(_begin)
+events.init.add_listener(_begin)

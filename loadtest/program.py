@@ -68,7 +68,7 @@ class Main(Protocol):
 
 
 def typed_command(arguments: Sequence[str]) -> str:
-    """Give a command line as it was typed, program first, with every path cut to its last name.
+    """Return a command line as it was typed, program first, with every path cut to its last name.
 
     Where somebody's folders lie says nothing about a result.
     """

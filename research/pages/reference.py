@@ -109,7 +109,9 @@ def api_reference(paths: Mapping[str, Any]) -> str:
         _route(name, operation, [kind for kind in kinds[name] if kind not in common])
         for name, operation in operations.items()
     ]
-    tables = ["\n".join(_model(name, models[name])) for name in _in_order(paths, models)]
+    order = _in_order(paths, models)
+    sent = set(_in_order([operation.get("requestBody") for operation in operations.values()], models))
+    tables = ["\n".join(_model(name, models[name], told=name in sent)) for name in order]
     return "\n".join([*head, *routes, "", "## Models", *tables])
 
 
@@ -143,10 +145,10 @@ def _bodies(content: Mapping[str, Any]) -> str:
     return ", ".join(_kind(body["schema"]) if "$ref" in body["schema"] else media for media, body in content.items())
 
 
-def _in_order(paths: Mapping[str, Any], models: Mapping[str, Any]) -> list[str]:
+def _in_order(part: Any, models: Mapping[str, Any]) -> list[str]:
     """The names of all models: those of the first route first, each before those that its fields have."""
     found: dict[str, None] = {}
-    waiting = _references(paths)
+    waiting = _references(part)
     while waiting:
         name = waiting.pop(0)
         if name not in found:
@@ -162,17 +164,23 @@ def _references(part: Any) -> list[str]:
     return [name for value in part for name in _references(value)] if isinstance(part, list) else []
 
 
-def _model(name: str, schema: Mapping[str, Any]) -> Iterator[str]:
-    """A heading, and a line for each field: type, default, and the first clause of its description."""
+def _model(name: str, schema: Mapping[str, Any], *, told: bool) -> Iterator[str]:
+    """A heading, and the fields: of a request `told` in a line each, with type, default and the first clause of the
+    description; of an answer in one line, with their types."""
     yield f"### {name}"
     if text := schema.get("description"):
         yield f"{_first_clause(text)}\n"
     required = schema.get("required", [])
+    lines = []
     for field, value in schema.get("properties", {}).items():
         default = value.get("default")
         shown = "" if field in required or default in (None, [], {}) else f", {_json(default)}"
         text = _first_clause(value.get("description", ""))
-        yield f"- `{field}`: {_kind(value)}{_bounds(value)}{shown}{f'. {text}' if text else ''}"
+        kind = _kind(value)
+        lines.append(
+            f"`{field}`: {kind}{_bounds(value)}{shown}{f'. {text}' if text else ''}" if told else f"`{field}` {kind}"
+        )
+    yield from ((f"- {line}" for line in lines) if told else [", ".join(lines)])
     yield ""
 
 

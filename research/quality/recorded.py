@@ -33,6 +33,7 @@ from lightretriever.service.cli import app
 from research.record import ROOT, machine_name
 
 __all__ = [
+    "BASELINE",
     "MEASURE",
     "RESULTS",
     "PerQuery",
@@ -58,13 +59,7 @@ PerQuery = dict[str, dict[str, Any]]
 MEASURE: Final = "ndcg@10"
 """The measure that is kept for every query."""
 _NAME: Final = re.compile(r"[A-Za-z0-9][\w.+-]*")
-_KEYS: Final = {
-    "ndcg@10": "nDCG@10",
-    "recall@100": "R@100",
-    "mrr@10": "MRR@10",
-    "recall@20": "R@20",
-    "recall@50": "R@50",
-}
+_KEYS: Final = {"ndcg@10": "nDCG@10", "recall@100": "R@100", "mrr@10": "MRR@10"}
 _DIGITS: Final = 5
 BASELINE: Final = "bm25"
 _MADE_BY: Final = "It is written by research.quality.recorded alone; restore it, or move it away."

@@ -15,11 +15,13 @@ from lightretriever.artifacts.evaluation.systems import document_texts
 from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.search.encoder import QueryEncoder
 
-__all__ = ["CANDIDATES", "RANK_CONSTANT", "Row", "built", "by_number", "folder_of"]
-__all__ += [
+__all__ = [
+    "CANDIDATES",
+    "RANK_CONSTANT",
+    "Row",
+    "by_number",
     "hit",
     "index_of",
-    "query_encoder",
     "read_rows",
     "term_numbers",
     "vectors_of",
@@ -61,19 +63,14 @@ def term_numbers(bundle: Bundle) -> dict[str, int]:
 
 
 def by_number(sparse: Mapping[str, float], numbers: Mapping[str, int]) -> dict[int, float]:
-    """Give weights by number of the term, ascending, without terms that no document has."""
+    """Return weights by number of the term, ascending, without terms that no document has."""
     return dict(sorted((numbers[term], weight) for term, weight in sparse.items() if term in numbers))
 
 
-def query_encoder(bundle: Bundle) -> QueryEncoder:
-    """Open the service's query encoder for the bundle's default task."""
-    task, tokenizer = bundle.manifest.default_task, bundle.tokenizer()
-    return QueryEncoder(tokenizer, {task: bundle.table(task)}, bundle.vocabulary(tokenizer), bundle.idf())
-
-
 def vectors_of(bundle: Bundle) -> Callable[[str], tuple[list[float], dict[str, float]]]:
-    """Give what encodes a query as the service does: its dense vector of length D, and its weights by term."""
-    task, encoder = bundle.manifest.default_task, query_encoder(bundle)
+    """Return what encodes a query as the service does: its dense vector of length D, and its weights by term."""
+    task, tokenizer = bundle.manifest.default_task, bundle.tokenizer()
+    encoder = QueryEncoder(tokenizer, {task: bundle.table(task)}, bundle.vocabulary(tokenizer), bundle.idf())
 
     def encode(query: str) -> tuple[list[float], dict[str, float]]:
         encoded = encoder.encode(query, task, StageClock())
@@ -85,19 +82,14 @@ def vectors_of(bundle: Bundle) -> Callable[[str], tuple[list[float], dict[str, f
 
 
 def hit(rank: int, score: float, raw: str | bytes) -> dict[str, Any]:
-    """Give a hit of the answer, from a document's JSON."""
+    """Return a hit of the answer, from a document's JSON."""
     fields = orjson.loads(raw)
     return {"id": fields.pop("_id"), "rank": rank, "score": score, "fields": fields}
 
 
-def folder_of(work: Path, bundle: Bundle, kind: str) -> Path:
-    """Give the folder that `built` writes."""
-    return work / f"{kind}-{bundle.manifest.digest[:12]}"
-
-
-def built(work: Path, bundle: Bundle, kind: str, build: Callable[[Path], object]) -> Path:
-    """Give the bundle's folder of this kind in `work`; if it is missing, make it atomically with `build`."""
-    folder = folder_of(work, bundle, kind)
+def _built(work: Path, bundle: Bundle, kind: str, build: Callable[[Path], object]) -> Path:
+    """Return the bundle's folder of this kind in `work`; if it is missing, make it atomically with `build`."""
+    folder = work / f"{kind}-{bundle.manifest.digest[:12]}"
     if not folder.is_dir():
         work.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{kind}-", dir=work) as scratch:
@@ -107,15 +99,15 @@ def built(work: Path, bundle: Bundle, kind: str, build: Callable[[Path], object]
 
 
 def index_of(kind: str, write: Callable[[Bundle, Path], object]) -> Callable[[Bundle, Path], Path]:
-    """Give a function that does `built` for this kind by `write`, which gets the bundle and the folder to make."""
-    return lambda bundle, work: built(work, bundle, kind, partial(write, bundle))
+    """Return a function that does `_built` for this kind by `write`, which gets the bundle and the folder to make."""
+    return lambda bundle, work: _built(work, bundle, kind, partial(write, bundle))
 
 
 def word_index(bundle: Bundle, work: Path) -> Path:
-    """Give the folder in `work` of a Lucene index of the words of a bundle's documents; build it if it is missing."""
+    """Return the folder in `work` of a Lucene index of the words of a bundle's documents; build it if it is missing."""
 
     def build(path: Path) -> None:
         with bundle.sparse() as index:
             build_word_index(path, index.ids(), document_texts(index))
 
-    return built(work, bundle, "words", build)
+    return _built(work, bundle, "words", build)

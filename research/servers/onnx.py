@@ -48,7 +48,7 @@ class OnnxEncoder:
 
 
 def onnx_encoder(encoder: OnnxEncoder, bundle: Bundle, base: QueryEncoder) -> Encode:
-    """Give the query encoder, with the instruction of the bundle's default task; `base`, the bundle's own, gives the
+    """Return the query encoder, with the instruction of the bundle's default task; `base`, the bundle's own, gives the
     sparse query. Raises ModelError for vectors that are shorter than the documents'."""
     instruction = bundle.manifest.tasks[bundle.manifest.default_task].instruction
 

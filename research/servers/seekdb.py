@@ -109,7 +109,7 @@ def opened(bundle: Bundle, path: Path) -> Iterator[Search]:
 
 @contextmanager
 def _instance(path: Path) -> Iterator[Mapping[str, Any]]:
-    """Run the engine over the folder `path` during the block; give the options of a connection."""
+    """Run the engine over the folder `path` during the block; return the options of a connection."""
     instance = pylibseekdb.open(str(path))
     try:
         yield instance.connection_options()

@@ -2,6 +2,8 @@
 
 import json
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -12,6 +14,7 @@ import pytest
 
 from lightretriever.loadtest.connection import LoadError, search_requests
 from lightretriever.loadtest.generator import COUNTS, closed_loop, main, open_loop, run_loop
+from lightretriever.loadtest.process import ROOT
 from tests.loadtest.server import answer, serving
 from tests.support.wordings import raises
 
@@ -141,3 +144,19 @@ def test_loads_that_are_none_are_refused(
 ) -> None:
     with raises(LoadError, naming=naming):
         run_loop(open_loop("http://127.0.0.1:1", requests, rate=rate, seconds=seconds, connections=connections))
+
+
+def test_users_of_locust_search_until_the_time_is_up(tmp_path: Path) -> None:
+    (tmp_path / "queries.jsonl").write_text('{"_id":"1","text":"first"}\n{"_id":"2","text":"second"}\n')
+    endings = {3: answer(503), 5: answer(body=b'{"hits":[],"degraded":["sparse"]}'), 7: answer(422)}
+    command = [sys.executable, "-m", "locust", "-f", "loadtest/locustfile.py", "--headless", "-u", "2", "-r", "2"]
+    command += ["-t", "2s", "--queries", str(tmp_path), "--k", "3", "--json"]
+    with serving(lambda number: endings.get(number, answer())) as asked:
+        run = subprocess.run([*command, "--host", asked.url], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert run.returncode == 1, run.stderr  # as locust says that requests failed
+    (searches,) = json.loads(run.stdout)
+    assert searches["num_failures"] == 3  # a refusal, an answer without a leg, and an error
+    assert searches["num_requests"] > 8
+    bodies = [orjson.loads(body) for body in asked.bodies]
+    assert {body["query"] for body in bodies} == {"first", "second"}
+    assert {body["k"] for body in bodies} == {3}
