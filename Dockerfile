@@ -23,7 +23,7 @@ RUN --mount=type=secret,id=pip.conf,target=/etc/pip.conf \
 COPY . .
 # The wheel of `make wheel`, whose one jar takes the place of pyserini's.
 RUN /opt/lightretriever/bin/pip install --quiet --no-compile --no-deps --no-build-isolation . \
-    && /opt/lightretriever/bin/python deploy/wheel/build.py --output /dist \
+    && /opt/lightretriever/bin/python deploy/wheel/build.py --no-demo --output /dist \
     && /opt/lightretriever/bin/pip install --quiet --no-compile --no-deps --force-reinstall --no-index /dist/*.whl \
     && /opt/lightretriever/bin/python deploy/image/slim.py /opt/lightretriever \
     && /opt/lightretriever/bin/python -m compileall -q -j 0 --invalidation-mode unchecked-hash /opt/lightretriever/lib

@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help install demo wheel test lint format typecheck java pytest slow faults docs bench lock clean
+.PHONY: help install demo wheel release test lint format typecheck java pytest slow faults docs bench lock clean
 
 help: ## This list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS='	' read -r name what; do printf '  make %-12s %s\n' "$$name" "$$what"; done
@@ -23,9 +23,16 @@ install: ## Install what the service needs into .venv
 demo: install ## Serve the demo bundle on 127.0.0.1:8080 (PORT=8081 make demo for another port)
 	@.venv/bin/lightretriever demo --folder demo/bundle --port $(PORT)
 
-wheel: ## Build dist/lightretriever_search-….whl, which works by itself: pip install it, then lightretriever demo
+wheel: ## Build the wheels of the program and of its demo in dist/: pip install both, then lightretriever demo
 	@deploy/install/install runtime
 	@$(PYTHON_IN_VENV) deploy/wheel/build.py
+
+release: ## Build dist/ anew: both wheels, what the program is made of as CycloneDX JSON, and checksums
+	@rm -rf dist
+	@$(MAKE) --no-print-directory wheel
+	@deploy/install/install release
+	@.venv/bin/cyclonedx-py requirements deploy/requirements/runtime.txt --pyproject pyproject.toml --of JSON --output-file dist/sbom.cdx.json
+	@cd dist && sha256sum -- * >SHA256SUMS && cat SHA256SUMS
 
 test: ## Install everything the tests need, then run all checks and tests; prints how long each part took
 	@began=$$SECONDS; took=; \

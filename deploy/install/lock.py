@@ -34,6 +34,7 @@ LISTS = {
     "cluster": ("runtime", "tracing"),
     "import": ("runtime",),
     "pipeline": ("runtime", "tracing"),
+    "release": ("runtime",),
     "loadtest": ("runtime", "tracing"),
     "dev": ("runtime", "tracing", "cluster", "pipeline", "loadtest"),
     "ray": ("runtime", "tracing", "pipeline"),

@@ -20,7 +20,6 @@ from lightretriever.artifacts.evaluation.report import environment
 from lightretriever.loadtest.program import option, program
 from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine
-from lightretriever.service.serving.demo import RULES
 from lightretriever.service.settings import Settings
 from research.record import write_json
 
@@ -42,7 +41,7 @@ def measure(bundle: Path, queries: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "kept apart": {"queries": 0, "found": 0, "strong without": 0},
     }
     answers = []
-    with SearchEngine.open(Bundle.open(bundle), Settings(deadline_ms=60_000, rules=RULES)) as engine:
+    with SearchEngine.open(Bundle.open(bundle), Settings(deadline_ms=60_000)) as engine:
         for query in queries:
             answer = engine.search(SearchRequest(query=query["query"], k=_FIRST, fields=[]))
             ids = [hit.id for hit in answer.hits]

@@ -6,18 +6,15 @@ from pathlib import Path
 from typing import Final
 
 from lightretriever.artifacts.bundle.archive import unpack
-from lightretriever.artifacts.errors import DiskError
+from lightretriever.artifacts.errors import BundleError, DiskError
 from lightretriever.service.collections.collections import DEFAULT
 from lightretriever.service.serving.command import run
 from lightretriever.service.settings import ENV_PREFIX, load_settings
 
-__all__ = ["ARCHIVE", "EXAMPLE", "RULES", "serve_demo", "unpack_demo"]
+__all__ = ["ARCHIVE", "EXAMPLE", "serve_demo", "unpack_demo"]
 
 ARCHIVE: Final = Path(__file__).resolve().parents[2] / "demo" / "bundle.tar.xz"
-"""The demo bundle: `demo/bundle.tar.xz` of the checkout, or of the installed package."""
-
-RULES: Final = ARCHIVE.with_name("rules.yaml")
-"""Its rules, which hold unless a setting names others."""
+"""The demo bundle: `demo/bundle.tar.xz` of the checkout, or of the installed demo wheel."""
 
 EXAMPLE: Final = '{"query":"merge several pdf files into one","k":5}'
 _ADVICE: Final = """
@@ -29,11 +26,16 @@ _ADVICE: Final = """
 
 def unpack_demo(folder: Path | None) -> Path:
     """Unpack the demo bundle to a folder, unless it is there; None: `lightretriever/demo` of the user's cache. Give the
-    folder. DiskError; BundleError for a damaged archive."""
+    folder. DiskError; BundleError for a damaged archive, and where the demo wheel is not installed."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     target = folder or cache / "lightretriever" / "demo"
     try:
         unpack(ARCHIVE, target)
+    except FileNotFoundError as error:
+        raise BundleError(
+            f"The demo bundle is not installed: there is no {ARCHIVE}.",
+            remedy="Install the demo wheel of the same version, lightretriever_search_demo-….whl.",
+        ) from error
     except OSError as error:
         raise DiskError(f"The demo bundle can't be unpacked to {target}: {error.strerror or error}.") from error
     return target
@@ -44,7 +46,6 @@ def serve_demo(folder: Path, host: str, port: int) -> int:
     name = f"[{host}]" if ":" in host else host
     quiet = {} if f"{ENV_PREFIX}LOG_LEVEL" in os.environ else {"log_level": "warning"}
     settings = load_settings(given=quiet)
-    settings = settings.model_copy(update={"rules": settings.rules or RULES})
     if port:
         print(_ADVICE.format(address=f"http://{name}:{port}", body=EXAMPLE), file=sys.stderr, flush=True)
     return run({DEFAULT: folder}, host=host, port=port, settings=settings)

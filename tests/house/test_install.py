@@ -32,7 +32,7 @@ def install(checkout: Path, *arguments: str, **environment: str) -> subprocess.C
 def test_an_unknown_use_is_refused(checkout: Path, arguments: tuple[str, ...]) -> None:
     run = install(checkout, *arguments)
     assert run.returncode == 2
-    assert "runtime|import|pipeline|loadtest|docs|dev" in run.stderr
+    assert "runtime|import|pipeline|loadtest|docs|release|dev" in run.stderr
     assert not (checkout / ".venv").exists()
 
 

@@ -28,6 +28,7 @@ CHAINS = {
     "client": ("client",),
     "mcp": ("mcp",),
     "docs": ("docs",),
+    "release": ("build", "runtime", "release"),
     "dev": ("build", "runtime", "tracing", "cluster", "pipeline", "loadtest", "dev"),
     "sides": ("build", "runtime", "tracing", "cluster", "pipeline", "loadtest", "dev", "sides"),
 }

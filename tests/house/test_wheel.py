@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.wheel.build import build_wheel
+from deploy.wheel.build import build_demo_wheel, build_wheel
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "lightretriever"
@@ -31,9 +31,7 @@ def members(wheel: Path) -> dict[str, bytes]:
 
 def test_every_file_of_the_packages_is_in_it(members: dict[str, bytes]) -> None:
     """But the Java sources and classes, in whose place there is a jar."""
-    expected = {
-        f"lightretriever/{name}" for name in ("demo/bundle.tar.xz", "demo/rules.yaml", "artifacts/sparse/search.jar")
-    }
+    expected = {"lightretriever/artifacts/sparse/search.jar"}
     apart = (PACKAGE / "artifacts" / "sparse" / "java", PACKAGE / "artifacts" / "sparse" / "classes")
     for folder, folders, files in os.walk(PACKAGE, followlinks=True):
         folders[:] = [name for name in folders if name != "__pycache__" and Path(folder, name) not in apart]
@@ -41,8 +39,9 @@ def test_every_file_of_the_packages_is_in_it(members: dict[str, bytes]) -> None:
     assert {name for name in members if ".dist-info/" not in name} == expected
 
 
-def test_it_says_on_which_systems_it_runs(wheel: Path) -> None:
+def test_it_runs_on_every_system_and_is_small(wheel: Path) -> None:
     assert wheel.name.endswith("-py3-none-any.whl")
+    assert wheel.stat().st_size < 20_000_000
 
 
 def test_its_jar_has_every_language_and_writes_and_searches(installed: Path, tmp_path: Path) -> None:
@@ -66,8 +65,11 @@ def test_its_jar_has_every_language_and_writes_and_searches(installed: Path, tmp
     assert int(found) > 0
 
 
-def test_an_installation_has_the_demo(installed: Path, tmp_path: Path) -> None:
-    said(installed / "lightretriever", "demo", "--unpack", "--folder", str(tmp_path / "demo"), place=tmp_path)
+def test_the_demo_is_a_wheel_of_its_own(installed: Path, tmp_path: Path) -> None:
+    unpacking = (installed / "lightretriever", "demo", "--unpack", "--folder", str(tmp_path / "demo"))
+    assert "Install the demo wheel" in run(*unpacking, place=tmp_path).stderr
+    install(build_demo_wheel(tmp_path / "wheels"), installed)
+    said(*unpacking, place=tmp_path)
     said(installed / "lightretriever", "verify", str(tmp_path / "demo"), place=tmp_path)
 
 
@@ -96,12 +98,17 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("installed") / "environment"
     venv.create(place, with_pip=False, symlinks=True)
     commands = place / "bin"
-    pip = [sys.executable, "-m", "pip", "--python", str(commands / "python"), "install", "--quiet", "--no-deps"]
-    subprocess.run([*pip, "--no-index", str(wheel)], check=True, capture_output=True)
+    install(wheel, commands)
     (packages,) = place.glob("lib/python*/site-packages")
     seen = [folder for folder in sys.path if Path(folder).name in {"site-packages", "dist-packages"}]
     (packages / "visible.pth").write_text("".join(f"{folder}\n" for folder in seen), encoding="utf-8")
     return commands
+
+
+def install(wheel: Path, commands: Path) -> None:
+    """Install a wheel into the environment with these commands."""
+    pip = [sys.executable, "-m", "pip", "--python", str(commands / "python"), "install", "--quiet", "--no-deps"]
+    subprocess.run([*pip, "--no-index", str(wheel)], check=True, capture_output=True)
 
 
 def run(*command: str | Path, place: Path) -> subprocess.CompletedProcess[str]:
