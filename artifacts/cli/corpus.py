@@ -1,5 +1,6 @@
 """The command `corpus`: a corpus of text files, or of the rows of a table."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -11,13 +12,14 @@ from lightretriever.artifacts.corpus.beir import Skipped
 from lightretriever.artifacts.corpus.columns import Columns, write_row_corpus
 from lightretriever.artifacts.corpus.folder import write_text_corpus
 from lightretriever.artifacts.corpus.passages import Limit, TokenLimit, WordLimit
-from lightretriever.artifacts.corpus.rows import table_files
+from lightretriever.artifacts.corpus.tables import DEFAULT_DIALECT, Dialect, table_files
 from lightretriever.artifacts.errors import CorpusError
 
 __all__ = ["corpus"]
 
 _WORDS: Final = 150
 _TABS: Final = {"tab": "\t", "\\t": "\t"}
+_NONE: Final = {"none": ""}
 _TABLES: Final = "Name a file, or the folder that has the Parquet files in it, such as data below a clone of a dataset."
 
 
@@ -60,14 +62,37 @@ def corpus(
         str | None,
         typer.Option(metavar="SIGN", help="What separates the cells of CSV: one sign, or `tab`.", show_default="found"),
     ] = None,
+    quote: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIGN",
+            help="What stands around cells of CSV: one sign, or `none`.",
+            show_default='", between tabs none',
+        ),
+    ] = None,
+    header: Annotated[
+        bool | None,
+        typer.Option(
+            "--header/--no-header", help="Whether the first line of CSV names the columns.", show_default="header"
+        ),
+    ] = None,
+    names: Annotated[
+        str | None,
+        typer.Option(
+            "--columns",
+            metavar="NAMES",
+            help="The columns of CSV, separated by commas.",
+            show_default="those of the header",
+        ),
+    ] = None,
     skip_bad: Annotated[
         bool, typer.Option("--skip-bad", help="Leave bad files or rows out instead of stopping.")
     ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a corpus of a folder of text files, long ones cut into passages, or of the rows of a table: Parquet, Arrow,
-    CSV, TSV, JSON, or a folder that `datasets` saved. Options name a table's columns; all others become fields."""
+    """Make a corpus of a folder of text files, long ones cut into passages, or of the rows of a table: CSV, TSV,
+    Parquet or JSON. Options name a table's columns; all others become fields."""
     with running("corpus", as_json=as_json) as job:
         columns = Columns(
             id=id_column,
@@ -75,14 +100,19 @@ def corpus(
             text=tuple(text or ()),
             number=tuple(number or ()),
             drop=tuple(drop or ()),
-            delimiter=_delimiter(delimiter),
+        )
+        dialect = Dialect(
+            _sign("--delimiter", delimiter, _TABS),
+            _sign("--quote", quote, _NONE),
+            header is not False,
+            tuple(names.split(",")) if names else (),
         )
         if not source.exists():
             raise CorpusError(f"{source}: no folder and no file.", remedy="Name a folder of texts, or a table.")
         check_outside(output)
         if (found := table_files(source)) is None:
-            if delimiter is not None:
-                raise CorpusError(f"--delimiter {delimiter!r}: {source} is no table.", remedy=_TABLES)
+            if dialect != DEFAULT_DIALECT:
+                raise CorpusError(f"{source}: no table, but an option of CSV is given.", remedy=_TABLES)
             if columns.named:
                 raise CorpusError(f'{source}: no table, but column "{columns.named[0]}" is named.', remedy=_TABLES)
             limit = _limit(words, model, tokens)
@@ -92,7 +122,7 @@ def corpus(
             for name, value in (("--words", words), ("--model", model), ("--tokens", tokens)):
                 if value is not None:
                     raise CorpusError(f"{name} {value}: rows of a table are not cut.", remedy="Leave the option out.")
-            written = write_row_corpus(source, files, output, columns, skip_bad=skip_bad, overwrite=overwrite)
+            written = write_row_corpus(source, files, output, columns, dialect, skip_bad=skip_bad, overwrite=overwrite)
             written.passed_over = passed_over
         report_skipped(Skipped(written.skipped, written.skipped_files), "files" if written.rows is None else "rows")
         written.bytes = output.stat().st_size
@@ -110,11 +140,13 @@ def _limit(words: int | None, model: str | None, tokens: int | None) -> Limit:
     return TokenLimit.of_model(model, tokens)
 
 
-def _delimiter(value: str | None) -> str | None:
-    sign = _TABS.get(value, value) if value is not None else None
-    if sign is not None and (len(sign) != 1 or sign in '"\r\n'):
+def _sign(option: str, value: str | None, named: Mapping[str, str]) -> str | None:
+    """Return the sign that an option gives, by itself or by its name. Raise CorpusError for what is none."""
+    if value is None or value in named:
+        return None if value is None else named[value]
+    if len(value.encode()) != 1 or value in "\r\n" or (option == "--delimiter" and value == '"'):
         raise CorpusError(
-            f"--delimiter {value!r}: one sign is expected, and neither a quote nor a line break.",
-            remedy="Give a sign such as `;`, or `tab`.",
+            f"{option} {value!r}: one sign of ASCII is expected, and no line break.",
+            remedy=f"Give a sign, or {' or '.join(f'`{name}`' for name in named)}.",
         )
-    return sign
+    return value

@@ -1,6 +1,5 @@
 """A corpus of the rows of tables: which column is the id, the title and the text; all others become fields."""
 
-import json
 import math
 import re
 from collections.abc import Collection, Iterator
@@ -10,8 +9,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from lightretriever.artifacts.corpus.output import CorpusSummary, check_output, new_corpus
-from lightretriever.artifacts.corpus.rows import Row, Table, open_table, partition_of
+from lightretriever.artifacts.corpus.tables import DEFAULT_DIALECT, Dialect, Row, Table, open_table, partition_of
 from lightretriever.artifacts.documents.document import read_document
+from lightretriever.artifacts.documents.strict_json import serialised
 from lightretriever.artifacts.errors import CorpusError, readable
 from lightretriever.artifacts.progress import tracked
 
@@ -29,8 +29,7 @@ class Columns:
     pandas kept without a name, else the number of the row.
 
     Several of `text` are joined by a blank line. Those of `drop` are left out. Texts of `number` become numbers. All
-    that are not named keep their names as fields, with their values; null is no value. `delimiter` separates the cells
-    of CSV; None finds it.
+    that are not named keep their names as fields, with their values; null is no value.
     """
 
     id: str | None = None
@@ -38,7 +37,6 @@ class Columns:
     text: tuple[str, ...] = ()
     drop: tuple[str, ...] = ()
     number: tuple[str, ...] = ()
-    delimiter: str | None = None
 
     @property
     def named(self) -> list[str]:
@@ -95,8 +93,7 @@ class _Reader:
                 if name in document:
                     raise ValueError(f'column "{name}" has the name of what another column becomes; --drop it')
                 document[name] = _number(name, value) if name in columns.number else value
-        line = json.dumps(document, ensure_ascii=False).encode("utf-8", "surrogatepass")
-        found = read_document(line, {}, self.names)
+        found = read_document(serialised(document), {}, self.names)
         if (first := self.ids.setdefault(found.id, place)) != place:
             raise ValueError(f'id "{found.id}" was already used in {first}')
         return found.raw
@@ -115,10 +112,17 @@ class _Reader:
 
 
 def write_row_corpus(
-    source: Path, files: list[Path], output: Path, columns: Columns, *, skip_bad: bool = False, overwrite: bool = False
+    source: Path,
+    files: list[Path],
+    output: Path,
+    columns: Columns,
+    dialect: Dialect = DEFAULT_DIALECT,
+    *,
+    skip_bad: bool = False,
+    overwrite: bool = False,
 ) -> CorpusSummary:
     """Write the rows of `files`, in their order, as a corpus in BEIR layout, whole or not at all. Folders between
-    `source` and a file whose names are `column=value` are columns, too.
+    `source` and a file whose names are `column=value` are columns, too; `dialect` is that of CSV.
 
     Raises CorpusError for an output that is there already, for a table without a named column, and for a bad row: a
     null or repeated id, no text, bytes, a value that JSON lacks, or a document beyond the bounds of a corpus. With
@@ -128,23 +132,27 @@ def write_row_corpus(
     written = CorpusSummary(path=str(output), texts=len(files), rows=0, dropped=list(columns.drop))
     reader = _Reader(columns, written)
     with new_corpus(output) as file:
-        for line in tracked(_lines(source, files, reader, skip_bad=skip_bad), "corpus", total=None, unit="rows"):
+        for line in tracked(
+            _lines(source, files, reader, dialect, skip_bad=skip_bad), "corpus", total=None, unit="rows"
+        ):
             file.write(line + b"\n")
         reader.finish(source)
     return written
 
 
-def _lines(source: Path, files: list[Path], reader: _Reader, *, skip_bad: bool) -> Iterator[bytes]:
+def _lines(source: Path, files: list[Path], reader: _Reader, dialect: Dialect, *, skip_bad: bool) -> Iterator[bytes]:
     written = reader.written
     for path in files:
         with ExitStack() as stack:
-            table = open_table(path, stack, reader.columns.drop, delimiter=reader.columns.delimiter)
+            table = open_table(path, stack, dialect, reader.columns.drop)
             partition = partition_of(path, source)
             name = path.name if path == source else str(path.relative_to(source))
             try:
                 reader.check(table, partition)
             except ValueError as error:
-                raise CorpusError(f"{readable(path)}: {error}.", remedy="See --id, --title and --text.") from error
+                raise CorpusError(
+                    f"{readable(path)}: {error}.", remedy="See --id, --title and --text, and --columns."
+                ) from error
             for place, row in table.rows:
                 written.rows = (written.rows or 0) + 1
                 try:
