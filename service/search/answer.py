@@ -4,9 +4,9 @@ document and what the request asks for besides.
 Hits are plain dictionaries in the form of `service.schemas`, so that answers are not validated on their way out.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from math import isnan
 from time import perf_counter
 from typing import Final
@@ -16,23 +16,22 @@ import numpy.typing as npt
 
 from lightretriever.artifacts.errors import TooManyValuesError
 from lightretriever.artifacts.tokens.tokenizer import document_text
-from lightretriever.service.backends.base import NO_TOKENS, DocumentFilter, EncodedQuery, Ordinals
+from lightretriever.service.backends.base import NO_TOKENS, DocumentFilter, DocumentsGoneError, EncodedQuery, Ordinals
 from lightretriever.service.errors import DeadlineError, FieldError, InvalidRequestError
-from lightretriever.service.observability.metrics import StageClock
-from lightretriever.service.schemas import LegName, Plain, SearchRequest, Snippet
+from lightretriever.service.schemas import LegName, Plain, SearchRequest
+from lightretriever.service.search.context import SearchContext
 from lightretriever.service.search.documents import reading
 from lightretriever.service.search.explain import explanations, query_words
 from lightretriever.service.search.filters import count_in_ranges
 from lightretriever.service.search.fusion import CandidateTable, Fused
 from lightretriever.service.search.matching import LEVELS, Levels, best_match
-from lightretriever.service.search.parts import Parts
-from lightretriever.service.search.ranking import Ranked
+from lightretriever.service.search.ranking import Group, Ranked
 from lightretriever.service.search.request import Plan
 from lightretriever.service.search.rules import AppliedRules
 from lightretriever.service.search.snippets import snippets_of
 from lightretriever.service.search.words import Typed
 
-__all__ = ["Found", "Running", "build_answer", "build_listing"]
+__all__ = ["Candidates", "SearchedQuery", "build_answer", "build_listing"]
 
 # Every answer has these times.
 _UNTIMED: Final = dict.fromkeys(("tokenize", "encode", "dense", "sparse", "rescore", "fuse", "fetch"))
@@ -41,132 +40,127 @@ _NO_QUERY: Final = EncodedQuery([], NO_TOKENS.counts, NO_TOKENS.weights, NO_TOKE
 Documents = Sequence[tuple[str, Plain]]
 """Documents by id and fields."""
 
-Shares = Callable[[Ordinals], Mapping[LegName, npt.NDArray[np.float32]]]
-"""Gives by leg the share of the leg's score of documents (k,): (k, t) of each term, (k, u) of each token."""
 
+@dataclass(frozen=True, slots=True)
+class SearchedQuery:
+    """A query as it was searched for. extra_terms: texts that counted beside it, with their weights."""
 
-class Running:
-    """A search under way: the parts that it uses, its request, and its clock."""
-
-    def __init__(self, parts: Parts, plan: Plan, clock: StageClock) -> None:
-        self.parts = parts
-        self.plan = plan
-        self.clock = clock
-
-    def until(self, share: float = 1.0) -> float:
-        """Give the `perf_counter` time at which a share of the deadline is over."""
-        return self.clock.arrived + share * self.plan.deadline_ms / 1e3
-
-    def require_time(self, task: str) -> None:
-        """Raise DeadlineError, which names the task, if the deadline is over."""
-        if perf_counter() >= self.until():
-            raise DeadlineError(
-                f"There was no time left to {task} within {self.plan.deadline_ms:g} ms. "
-                "Allow more time, or ask for less."
-            )
+    typed: Typed
+    encoded: EncodedQuery
+    extra_terms: Sequence[tuple[str, float]]
+    rules: AppliedRules
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """What a search found, to be answered.
+class Candidates:
+    """The candidates of a search in their order.
 
     legs: names of the table's rows. levels: how well each column matches, None if that can't be told. unmatched: how
-    many candidates `min_matched` left out, None if the request has none. extra_terms: texts that counted beside the
-    query, with their weights. pinned: ids of the documents that rules put first. degraded: what gave no answer.
+    many candidates `min_matched` left out, None if the request has none. pinned: ids of the documents that rules put
+    first.
     """
 
-    typed: Typed
-    query: EncodedQuery
-    extra_terms: Sequence[tuple[str, float]]
     legs: Sequence[LegName]
     table: CandidateTable
     fused: Fused
     levels: Levels | None
     unmatched: int | None
     ranking: Ranked
-    rules: AppliedRules | None
     pinned: Sequence[str]
-    degraded: Sequence[str]
 
 
-def build_answer(running: Running, found: Found, shares: Shares) -> Plain:
-    """Read the page's documents, and give the answer as `SearchResponse`. DeadlineError if there is no time left for a
-    part of it, and errors as in `Documents`."""
-    request, plan, table, store = running.plan.request, running.plan, found.table, running.parts.documents.store
-    columns = _page(found.ranking, request.offset, request.k)
-    documents = _fetch(running, table.ordinals[columns])
-    snippets = _snippets(running, found.query, documents)
-    explained = None
-    if request.explain and documents:
-        with running.clock.measure("explain"):
-            explained = _explained(running, found, shares, columns, [document_id for document_id, _ in documents])
-    among = table.ordinals if found.unmatched is None else table.ordinals[np.sort(found.fused.order)]
-    return {
-        "hits": _hits(found, columns, _kept(documents, request), snippets, explained, request.offset),
-        "degraded": list(found.degraded),
+def build_answer(context: SearchContext, query: SearchedQuery, candidates: Candidates) -> Plain:
+    """Read the page's documents, and return the answer as `SearchResponse`. DeadlineError if there is no time left for
+    a part of it, and errors as in `Documents`."""
+    plan, table = context.plan, candidates.table
+    request = plan.request
+    columns = _page(candidates.ranking, request.offset, request.k)
+    documents = _fetch(context, table.ordinals[columns])
+    hits = _hits(candidates, columns, _kept(documents, request), request.offset)
+    if request.snippets is not None:
+        _add_snippets(context, query.encoded, documents, hits)
+    if request.explain and hits:
+        with context.clock.measure("explain"):
+            _add_explanations(context, query, candidates, columns, hits)
+    if candidates.ranking.groups is not None:
+        hits = _in_groups(hits, candidates.ranking.groups, request.offset)
+    answer: Plain = {
+        "hits": hits,
+        "degraded": sorted(context.missing),
         "mode": request.mode,
         "task": plan.task,
         "candidates": table.ordinals.size,
-        **best_match(found.levels),
-        **({"head_query": found.query.head} if plan.task in running.parts.encoder.heads else {}),
-        **_facets(running, lambda name: store.counts(name, among), partial(_in_ranges, running, among)),
-        "timings_ms": _UNTIMED | running.clock.milliseconds(),
-        **_typed(found.typed),
-        **({} if found.rules is None else found.rules.facts(found.pinned)),
-        **({} if found.unmatched is None else {"unmatched": found.unmatched}),
+        **best_match(candidates.levels),
     }
+    if plan.task in context.parts.encoder.heads:
+        answer["head_query"] = query.encoded.head
+    if request.facets or plan.ranges:
+        ordinals = table.ordinals
+        if candidates.unmatched is not None:
+            ordinals = ordinals[np.sort(candidates.fused.order)]
+        answer |= _facets(context, ordinals)
+    answer["timings_ms"] = _UNTIMED | context.clock.milliseconds()
+    answer |= _typed(query.typed)
+    answer |= query.rules.facts(candidates.pinned)
+    if candidates.unmatched is not None:
+        answer["unmatched"] = candidates.unmatched
+    return answer
 
 
-def build_listing(running: Running, ordinals: Ordinals, total: int, among: DocumentFilter | None) -> Plain:
-    """Read the documents of a page without a query, and give the answer as `SearchResponse`: `total` documents match,
-    those `among`. Errors as in `build_answer`."""
-    request, plan, store = running.plan.request, running.plan, running.parts.documents.store
-    documents = _fetch(running, ordinals)
+def build_listing(context: SearchContext, ordinals: Ordinals, total: int, allowed: DocumentFilter | None) -> Plain:
+    """Read the documents of a page without a query, and return the answer as `SearchResponse`: `total` documents match,
+    those `allowed`. Errors as in `build_answer`."""
+    plan, request = context.plan, context.plan.request
+    documents = _fetch(context, ordinals)
     hits: list[Plain] = [
         {"id": document_id, "rank": rank, "score": 0.0, "dense": None, "sparse": None, "fields": fields}
         for rank, (document_id, fields) in enumerate(_kept(documents, request), start=request.offset + 1)
     ]
-    for hit, snippet in zip(hits, _snippets(running, _NO_QUERY, documents) or (), strict=False):
-        hit["snippets"] = snippet
+    if request.snippets is not None:
+        _add_snippets(context, _NO_QUERY, documents, hits)
     if request.explain:
         explanation = {"fusion": {"dense": None, "sparse": None}, "words": [], "note": _order_of(plan)}
         for hit in hits:
             hit["explanation"] = explanation
-    facts: Plain = {"hits": hits, "degraded": [], "mode": request.mode, "task": plan.task}
-    facts |= {"candidates": total, "total": total}
-    facts |= _facets(running, lambda name: store.counts_among(name, among), partial(_all_in_ranges, running, among))
-    return facts | {"timings_ms": _UNTIMED | running.clock.milliseconds()}
+    answer: Plain = {"hits": hits, "degraded": [], "mode": request.mode, "task": plan.task}
+    answer |= {"candidates": total, "total": total}
+    if request.facets or plan.ranges:
+        answer |= _facets_of_all(context, allowed)
+    return answer | {"timings_ms": _UNTIMED | context.clock.milliseconds()}
 
 
 def _page(ranking: Ranked, offset: int, count: int) -> npt.NDArray[np.intp]:
-    """Give the columns of a page's hits; of groups those of all their hits."""
+    """Return the columns of a page's hits; of groups those of all their hits."""
     window = slice(offset, offset + count)
     if ranking.groups is None:
         return np.array(ranking.order[window], np.intp)
     return np.array([column for group in ranking.groups[window] for column in group.columns], np.intp)
 
 
-def _fetch(running: Running, ordinals: Ordinals) -> Documents:
+def _fetch(context: SearchContext, ordinals: Ordinals) -> Documents:
     """Read the documents of a page: the fields that the request names, and those that it wants snippets of."""
-    request = running.plan.request
+    request = context.plan.request
     names = request.fields
     if names is not None and request.snippets is not None:
         names = [*names, *request.snippets.fields]
-    running.require_time("read the documents")
-    with running.clock.measure("fetch"):
-        return running.parts.documents.fetch(ordinals, names)
+    context.require_time("read the documents")
+    started = perf_counter()
+    documents = context.parts.documents.fetch(ordinals, names)
+    context.clock.add("fetch", started)
+    return documents
 
 
-def _snippets(running: Running, query: EncodedQuery, documents: Documents) -> list[dict[str, Snippet]] | None:
-    """Give the snippets of each document; None unless there are such."""
-    wanted = running.plan.request.snippets
+def _add_snippets(context: SearchContext, query: EncodedQuery, documents: Documents, hits: list[Plain]) -> None:
+    """Add the snippets of each hit's document."""
+    wanted = context.plan.request.snippets
     if wanted is None or not documents:
-        return None
-    with running.clock.measure("snippets"):
-        vocabulary, names = running.parts.encoder.vocabulary, list(dict.fromkeys(wanted.fields))
-        require_time = partial(running.require_time, "make the snippets")
-        every = [fields for _, fields in documents]
-        return snippets_of(every, vocabulary, query, names, wanted.length, require_time)
+        return
+    with context.clock.measure("snippets"):
+        vocabulary, names = context.parts.encoder.vocabulary, list(dict.fromkeys(wanted.fields))
+        fields = [fields for _, fields in documents]
+        snippets = snippets_of(fields, vocabulary, query, names, wanted.length, context.require_time)
+    for hit, of_hit in zip(hits, snippets, strict=True):
+        hit["snippets"] = of_hit
 
 
 def _kept(documents: Documents, request: SearchRequest) -> Documents:
@@ -179,125 +173,153 @@ def _kept(documents: Documents, request: SearchRequest) -> Documents:
     ]
 
 
-def _hits(
-    found: Found,
-    columns: npt.NDArray[np.intp],
-    documents: Documents,
-    snippets: Sequence[Mapping[str, Snippet]] | None,
-    explained: Sequence[Plain] | None,
-    offset: int,
-) -> list[Plain]:
-    """Give the hits of a page, as `Hit`, after `offset` other hits; of groups each one's best, with the others below.
-
-    columns: (k,) of the table, best first, with as many documents, snippets and explanations.
-    """
-    table, ranking = found.table, found.ranking
-    scores = ranking.scores[columns].tolist()
+def _hits(candidates: Candidates, columns: npt.NDArray[np.intp], documents: Documents, offset: int) -> list[Plain]:
+    """Return the hits of a page, as `Hit`, after `offset` other hits. columns: (k,) of the table, best first, with as
+    many documents."""
+    table, ranking = candidates.table, candidates.ranking
     of_legs: dict[LegName, Sequence[Plain | None]] = {"dense": [None] * columns.size, "sparse": [None] * columns.size}
-    for row, name in enumerate(found.legs):
+    for row, name in enumerate(candidates.legs):
         cells = zip(table.scores[row, columns].tolist(), table.ranks[row, columns].tolist(), strict=True)
         of_legs[name] = [None if isnan(score) else {"score": score, "rank": rank or None} for score, rank in cells]
-    levels = [-1] * columns.size if found.levels is None else found.levels[columns].tolist()
+    totals = ranking.scores[columns].tolist()
+    levels = None if candidates.levels is None else candidates.levels[columns].tolist()
     hits = []
     for place, (column, (document_id, fields)) in enumerate(zip(columns.tolist(), documents, strict=True)):
         hit: Plain = {
             "id": document_id,
             "rank": offset + place + 1,
-            "score": scores[place],
+            "score": totals[place],
             "dense": of_legs["dense"][place],
             "sparse": of_legs["sparse"][place],
             "fields": fields,
         }
-        if levels[place] >= 0:
+        if levels is not None and levels[place] >= 0:
             hit["matched"] = LEVELS[levels[place]]
-        if snippets is not None:
-            hit["snippets"] = snippets[place]
-        if explained is not None:
-            hit["explanation"] = explained[place]
         if column in ranking.reranked:
             hit["rerank"] = ranking.reranked[column]
         hits.append(hit)
-    return hits if ranking.groups is None else _in_groups(hits, ranking, offset)
+    return hits
 
 
-def _in_groups(hits: list[Plain], ranking: Ranked, offset: int) -> list[Plain]:
+def _in_groups(hits: list[Plain], groups: Sequence[Group], offset: int) -> list[Plain]:
     """Put the further hits of each group into its best one. The page begins with the group of rank `offset` + 1."""
-    rest, found = iter(hits), list[Plain]()
-    for group in (ranking.groups or [])[offset:]:
+    rest, best_hits = iter(hits), list[Plain]()
+    for group in groups[offset:]:
         of_group = [hit for _, hit in zip(group.columns, rest, strict=False)]
         if not of_group:
             break
         best, *others = of_group
         for rank, hit in enumerate(others, start=2):
             hit["rank"] = rank
-        best["rank"] = offset + len(found) + 1
+        best["rank"] = offset + len(best_hits) + 1
         best["group"] = {"value": group.value, "candidates": group.size, "hits": others}
-        found.append(best)
-    return found
+        best_hits.append(best)
+    return best_hits
 
 
-def _explained(
-    running: Running, found: Found, shares: Shares, columns: npt.NDArray[np.intp], ids: Sequence[str]
-) -> list[Plain]:
-    """Explain the hits of these columns, whose documents have these ids."""
-    parts, ordinals, query = running.parts, found.table.ordinals[columns], found.query
-    of_legs = shares(ordinals)
-    words = query_words(found.typed.searched, found.extra_terms, query, parts.encoder)
+def _add_explanations(
+    context: SearchContext,
+    query: SearchedQuery,
+    candidates: Candidates,
+    columns: npt.NDArray[np.intp],
+    hits: list[Plain],
+) -> None:
+    """Explain the hits of these columns."""
+    parts, encoded, ordinals = context.parts, query.encoded, candidates.table.ordinals[columns]
+    if not encoded.head and "dense" in candidates.legs:
+        encoded = parts.encoder.with_parts(encoded, context.plan.task)
+    shares = {}
+    for name in candidates.legs:
+        if not (encoded.head and name == "dense") and (of_leg := _shares(context, name, encoded, ordinals)) is not None:
+            shares[name] = of_leg
+    words = query_words(query.typed.searched, query.extra_terms, encoded, parts.encoder)
     read = parts.documents.fetch(ordinals, ["title", "text"])
     texts = [document_text(*(str(fields.get(name) or "") for name in ("title", "text"))) for _, fields in read]
-    require_time = partial(running.require_time, "explain the hits")
-    fusion = found.fused.shares[:, columns]
-    explained = explanations(query, words, parts.encoder, fusion, found.legs, of_legs, texts, require_time)
-    if found.fused.feedback is not None:
-        for explanation, feedback in zip(explained, found.fused.feedback[columns].tolist(), strict=True):
-            explanation["fusion"]["feedback"] = feedback
-    for explanation, document_id, boosts in zip(
-        explained, ids, found.ranking.boosts[:, columns].T.tolist(), strict=True
-    ):
-        if boosts:
-            explanation["boosts"] = boosts
-        if document_id in found.pinned:
+    fusion = candidates.fused.shares[:, columns]
+    explained = explanations(
+        encoded, words, parts.encoder, fusion, candidates.legs, shares, texts, context.require_time
+    )
+    feedback, boosts = candidates.fused.feedback, candidates.ranking.boosts[:, columns].T.tolist()
+    for place, (hit, explanation) in enumerate(zip(hits, explained, strict=True)):
+        if feedback is not None:
+            explanation["fusion"]["feedback"] = float(feedback[columns[place]])
+        if boosts[place]:
+            explanation["boosts"] = boosts[place]
+        if hit["id"] in candidates.pinned:
             explanation["note"] = "A rule puts this document first for this query."
-    return explained
+        hit["explanation"] = explanation
 
 
-def _facets(running: Running, values: Callable[[str], list[tuple[str, int]]], ranges: Callable[[], Plain]) -> Plain:
-    """Give the facets that the request asks for: `values` counts those of a field, `ranges` the documents in ranges.
-    InvalidRequestError for a field of too many values."""
-    request, found = running.plan.request, dict[str, Plain]()
-    if not request.facets and not running.plan.ranges:
-        return found
-    running.require_time("count the facets")
-    with running.clock.measure("facets"), reading():
-        if request.facets:
-            try:
-                counts = {name: values(name) for name in request.facets}
-            except TooManyValuesError as error:
-                raise InvalidRequestError.of(FieldError("facets", str(error))) from error
-            found["facets"] = {name: [{"value": one, "count": n} for one, n in of] for name, of in counts.items()}
-        if running.plan.ranges:
-            found["facet_ranges"] = ranges()
-    return found
+def _shares(
+    context: SearchContext, name: LegName, query: EncodedQuery, ordinals: Ordinals
+) -> npt.NDArray[np.float32] | None:
+    """Return each term's or token's share of a leg's score of documents; None if the leg fails."""
+    try:
+        return context.parts.backends.legs[name].shares(query, ordinals)
+    except DocumentsGoneError:
+        raise
+    except TimeoutError as error:
+        raise DeadlineError(
+            "There was no time left to read which words the documents have. Allow more time."
+        ) from error
+    except Exception as error:
+        context.log_failure(name, error)
+        return None
 
 
-def _in_ranges(running: Running, ordinals: Ordinals) -> Plain:
-    """Count the documents (m,) in each range, as `RangeCount`, by field."""
-    ranges = running.plan.ranges
-    read = [fields for _, fields in running.parts.documents.fetch(ordinals, list(ranges))]
-    return {
-        name: one.counted(count_in_ranges(one, (fields.get(name) for fields in read))) for name, one in ranges.items()
-    }
+def _facets(context: SearchContext, ordinals: Ordinals) -> Plain:
+    """Return the facets that the request asks for, of documents (m,). InvalidRequestError for a field of too many
+    values."""
+    plan, documents = context.plan, context.parts.documents
+    context.require_time("count the facets")
+    facets: Plain = {}
+    with context.clock.measure("facets"), reading():
+        if plan.request.facets:
+            with _few_values():
+                facets["facets"] = {
+                    name: _counted(documents.store.counts(name, ordinals)) for name in plan.request.facets
+                }
+        if plan.ranges:
+            read = [fields for _, fields in documents.fetch(ordinals, list(plan.ranges))]
+            facets["facet_ranges"] = {
+                name: ranges.counted(count_in_ranges(ranges, (fields.get(name) for fields in read)))
+                for name, ranges in plan.ranges.items()
+            }
+    return facets
 
 
-def _all_in_ranges(running: Running, among: DocumentFilter | None) -> Plain:
-    """Count all documents that match the filter, those `among`, in each range, as `RangeCount`, by field."""
-    plan, store, chosen = running.plan, running.parts.documents.store, []
-    for ranges in plan.ranges.values():
-        for condition in ranges.conditions:
-            running.require_time("count the facets")
-            chosen.append(store.where(condition))
-    totals = iter(store.totals(chosen, among))
-    return {name: ranges.counted(next(totals) for _ in ranges.conditions) for name, ranges in plan.ranges.items()}
+def _facets_of_all(context: SearchContext, allowed: DocumentFilter | None) -> Plain:
+    """Return the facets that the request asks for, of all documents `allowed`. InvalidRequestError as in `_facets`."""
+    plan, store = context.plan, context.parts.documents.store
+    context.require_time("count the facets")
+    facets: Plain = {}
+    with context.clock.measure("facets"), reading():
+        if plan.request.facets:
+            with _few_values():
+                facets["facets"] = {name: _counted(store.counts_among(name, allowed)) for name in plan.request.facets}
+        if plan.ranges:
+            chosen = []
+            for condition in (one for ranges in plan.ranges.values() for one in ranges.conditions):
+                context.require_time("count the facets")
+                chosen.append(store.where(condition))
+            totals = iter(store.totals(chosen, allowed))
+            facets["facet_ranges"] = {
+                name: ranges.counted(next(totals) for _ in ranges.conditions) for name, ranges in plan.ranges.items()
+            }
+    return facets
+
+
+@contextmanager
+def _few_values() -> Iterator[None]:
+    """Raise InvalidRequestError for a field of too many values to count."""
+    try:
+        yield
+    except TooManyValuesError as error:
+        raise InvalidRequestError.of(FieldError("facets", str(error))) from error
+
+
+def _counted(counts: Sequence[tuple[str, int]]) -> list[Plain]:
+    return [{"value": value, "count": count} for value, count in counts]
 
 
 def _typed(typed: Typed) -> Plain:

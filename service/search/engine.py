@@ -38,10 +38,11 @@ from lightretriever.service.schemas import (
     SearchResponse,
     Weights,
 )
+from lightretriever.service.search.context import SearchContext
 from lightretriever.service.search.encoder import ENCODE_DOCUMENT, require_terms
 from lightretriever.service.search.explain import list_terms_of, list_tokens
 from lightretriever.service.search.parts import REQUESTS, Parts
-from lightretriever.service.search.pipeline import Search
+from lightretriever.service.search.pipeline import search
 from lightretriever.service.search.ranking import RERANK
 from lightretriever.service.search.request import Plan, RequestReader
 from lightretriever.service.search.rules import RulesFile
@@ -258,7 +259,7 @@ class SearchEngine:
             request = SearchRequest(query=query, allow_partial=False, k=1, rerank=False)
             plan = replace(self._reader.read_search(request), deadline_ms=_WARM_UP_DEADLINE_MS)
             try:
-                Search(self.parts, plan, StageClock()).run()
+                search(SearchContext(self.parts, plan, StageClock()))
                 answered += 1
             except DeadlineError:  # on a machine that is busy now, the next may come in time
                 late += 1
@@ -300,15 +301,15 @@ class SearchEngine:
         )
 
     def _answer(self, plan: Plan, clock: StageClock) -> Plain:
-        search = Search(self.parts, plan, clock)
+        context = SearchContext(self.parts, plan, clock)
         try:
-            answer = search.run()
-            for leg, reason in search.missing.items():
+            answer = search(context)
+            for leg, reason in context.missing.items():
                 self.metrics.degraded.labels(leg, reason).inc()
             return answer
         finally:
             self.metrics.observe(clock, self._stage_backends)
-            for leg, reason in search.unscored.items():
+            for leg, reason in context.unscored.items():
                 self.metrics.unscored.labels(leg, reason).inc()
                 about = {"leg": leg, "backend": self.parts.backends.legs[leg].backend, "reason": reason}
                 _log.warning("candidates not scored", extra=about)

@@ -106,7 +106,7 @@ def explanations(
     legs: Sequence[LegName],
     shares: Mapping[LegName, npt.NDArray[np.float32]],
     texts: Sequence[str],
-    require_time: Callable[[], None],
+    require_time: Callable[[str], None],
 ) -> list[Plain]:
     """Explain each hit, as `Explanation`. `require_time` is called before each and may raise.
 
@@ -121,7 +121,7 @@ def explanations(
     listed_terms, listed_tokens = list_terms_of(query, encoder), list_tokens(query, encoder)
     found = []
     for row, spelt in enumerate(own):
-        require_time()
+        require_time("explain the hits")
         explanation: Plain = {"fusion": {leg: values[row] for leg, values in of_legs.items()}}
         of_terms = None if sparse is None else sparse[row].tolist()
         of_tokens = None if dense is None else dense[row].tolist()

@@ -10,7 +10,7 @@ query; for a term that none of them has, it is that of the rarest other one. Imp
 small, so these count less than the document's own.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -23,16 +23,13 @@ from lightretriever.service.search.encoder import QueryEncoder
 from lightretriever.service.search.fusion import CandidateTable
 from lightretriever.service.search.words import STOP_WORDS, WORD
 
-__all__ = ["LEVELS", "Levels", "Shares", "best_match", "matches"]
+__all__ = ["LEVELS", "Levels", "best_match", "matches"]
 
 LEVELS: Final[tuple[Matched, ...]] = ("none", "weak", "strong")
 """From the worst to the best."""
 
 Levels = npt.NDArray[np.int8]
 """The level of each candidate (u,), as its place in `LEVELS`; -1 for one without a dense score."""
-
-Shares = Callable[[], npt.NDArray[np.float32] | None]
-"""Gives each term's share of the sparse score of the candidates (u,): (u, t) float32; None if it can't."""
 
 _STRONG: Final = 0.7  # chosen by the ten visible queries of the demo and by seven collections (docs/lab/results.md)
 
@@ -43,7 +40,7 @@ def matches(
     table: CandidateTable,
     legs: Sequence[LegName],
     encoder: QueryEncoder,
-    shares: Shares,
+    shares: npt.NDArray[np.float32] | None,
 ) -> Levels | None:
     """Give the level of each candidate of a query, encoded from the tokens of `text` alone. None without thresholds or
     dense scores.
@@ -62,8 +59,8 @@ def matches(
     elif np.fmax.reduce(table.scores[legs.index("sparse")], initial=0.0) <= 0:
         levels[:] = 0
         levels[strong] = int(_knows_a_word(text, encoder.tokenizer))
-    elif strong.size and (found := shares()) is not None:
-        had = _share_of_words(found, strong)
+    elif strong.size and shares is not None:
+        had = _share_of_words(shares, strong)
         levels[strong[dense[strong] * had >= _STRONG * thresholds.strong]] = 2
     levels[np.isnan(dense)] = -1
     return levels

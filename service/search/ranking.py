@@ -12,10 +12,9 @@ query path, and off unless the settings have its URL.
 """
 
 import json
-import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from threading import Condition
 from time import perf_counter, time
 from typing import Any, Final
@@ -33,18 +32,15 @@ from lightretriever.service.search.filters import values_of
 from lightretriever.service.search.fusion import Fused
 from lightretriever.service.settings import Settings
 
-__all__ = ["RERANK", "Group", "Ranked", "Reranker", "Turns", "fields_to_rank", "ranked"]
-
-_log = logging.getLogger(__name__)
+__all__ = ["RERANK", "Group", "Ranked", "Reranker", "fields_to_rank", "grouped", "ranked"]
 
 RERANK: Final = "rerank"
 """The lane, the stage, and the name in `degraded`."""
 
 _GRACE_S: Final = 1.0  # the caller gives up before, and knows then that it was late
+_PATIENCE: Final = 0.25  # of the time left, for a turn
 _BATCH: Final = 32  # texts that text-embeddings-inference takes at a time by default
 _LONGEST_ANSWER: Final = 4_000_000  # bytes; some servers give every text back
-_FAILURES: Final = 3  # in a row, after which the model is left alone
-_PAUSE_S: Final = 5.0
 
 _MS_PER_DAY: Final = 86_400_000
 
@@ -88,45 +84,50 @@ def ranked(
     fused: Fused,
     values: Values,
     kinds: Mapping[str, FieldKind],
-    vectors: Callable[[], npt.NDArray[np.float32]],
-    rerank: Callable[[npt.NDArray[np.intp]], Sequence[float]],
-    require_time: Callable[[], None],
-    pinned: Sequence[int] = (),
+    vectors: npt.NDArray[np.float32] | None,
+    require_time: Callable[[str], None],
 ) -> Ranked:
-    """Order the candidates as the request says, but the columns `pinned` first.
+    """Order the candidates by boosts, diversity and sorting, as the request says.
 
-    kinds: those of the declared fields. vectors: gives the candidates' vectors (m, D) of length 1, in the order of
-    `Fused.order`. rerank: gives the reranking model's scores of the first of the given columns, or none. `require_time`
-    is called between the steps of diversity and may raise.
+    kinds: those of the declared fields. vectors: the candidates' (m, D) in the order of `Fused.order`, for diversity.
+    `require_time` is called between the steps and may raise.
     """
     columns = fused.order
     scores, boosts = fused.scores, np.zeros((len(request.boosts), fused.scores.size))
     now = time() * 1e3
     for row, boost in enumerate(request.boosts):
-        require_time()
+        require_time("boost the candidates")
         kind, share = kinds[boost.field], _share(boost, kinds[boost.field], now)
-        found = (max(map(share, values_of(kind, value)), default=0.0) for value in values[boost.field])
-        boosts[row, columns] = np.fromiter(found, np.float64, columns.size) * boost.weight
+        of_each = (max(map(share, values_of(kind, value)), default=0.0) for value in values[boost.field])
+        boosts[row, columns] = np.fromiter(of_each, np.float64, columns.size) * boost.weight
     places = np.arange(columns.size)
     if request.boosts:
         scores = scores + boosts.sum(axis=0)
         places = np.argsort(-scores[columns], kind="stable")
-    if request.diversity and columns.size:
+    if vectors is not None:
         steps = columns.size if request.group_by else min(columns.size, request.offset + request.k)
-        places = _diverse(scores[columns], places, vectors(), request.diversity, steps, require_time)
-    require_time()
+        unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+        places = _diverse(scores[columns], places, unit, request.diversity, steps, require_time)
+    require_time("order the candidates")
     if request.sort is not None:
         places = _sorted(request.sort, kinds[request.sort.field], values[request.sort.field], places)
-    order = columns[places].tolist()
-    reranked = dict(zip(order, rerank(columns[places]), strict=False))
-    order[: len(reranked)] = sorted(reranked, key=lambda column: -reranked[column])
+    return Ranked(columns[places].tolist(), scores, boosts)
+
+
+def grouped(
+    request: SearchRequest, ranking: Ranked, values: Values, columns: npt.NDArray[np.intp], pinned: Sequence[int]
+) -> Ranked:
+    """Put the `reranked` columns of a ranking into the order of their scores, the columns `pinned` first, and those of
+    one value into groups if the request has them; `values` are those of the `columns`."""
+    order = sorted(ranking.reranked, key=lambda column: -ranking.reranked[column])
+    order += ranking.order[len(order) :]
     if pinned:
         order = list(dict.fromkeys([*pinned, *order]))
     if request.group_by is None:
-        return Ranked(order, scores, boosts, reranked)
+        return replace(ranking, order=order)
     by_column = dict(zip(columns.tolist(), values[request.group_by], strict=True))
     groups = _grouped(order, [by_column[column] for column in order], request.group_size)
-    return Ranked([group.columns[0] for group in groups], scores, boosts, reranked, groups)
+    return replace(ranking, order=[group.columns[0] for group in groups], groups=groups)
 
 
 def _share(boost: Boost, kind: FieldKind, now: float) -> Callable[[float], float]:
@@ -173,7 +174,7 @@ def _diverse(
     vectors: npt.NDArray[np.float32],
     diversity: float,
     steps: int,
-    require_time: Callable[[], None],
+    require_time: Callable[[str], None],
 ) -> npt.NDArray[np.intp]:
     """Choose `steps` candidates one after the other; the others follow in their order."""
     spread = scores.max() - scores.min()
@@ -183,7 +184,7 @@ def _diverse(
     tie[places] = np.arange(scores.size)
     chosen = np.empty(steps, np.intp)
     for step in range(steps):
-        require_time()
+        require_time("diversify")
         value = np.where(left, (1 - diversity) * relevance - diversity * nearest, -math.inf)
         best = np.flatnonzero(value == value.max())
         place = best[np.argmin(tie[best])]
@@ -202,60 +203,18 @@ class _NoRedirects(HTTPRedirectHandler):
 _OPENER: Final = build_opener(ProxyHandler({}), _NoRedirects())
 
 
-class Turns:
-    """Decides which searches ask the model, so that one that hangs or fails doesn't stop the others. Thread-safe.
-
-    At most `most` searches wait for the model at a time. Another one waits for a turn, at most its `patience_s`, and
-    not at all while a search has waited longer than that already. After three searches in a row without an answer, none
-    asks for five seconds, and then one.
-    """
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._changed = Condition()
-        self._asking: list[float] = []  # `perf_counter` times
-        self._failed = 0
-        self._closed_until = 0.0
-
-    def take(self, patience_s: float) -> bool:
-        """Take a turn, to be given back by `end`; False if the search must go on without the model."""
-        until = perf_counter() + patience_s
-        with self._changed:
-            while len(self._asking) >= self._most:
-                left_s = min(until, self._asking[0] + patience_s) - perf_counter()
-                if left_s <= 0 or self._failed >= _FAILURES:
-                    return False
-                self._changed.wait(left_s)
-            now = perf_counter()
-            if self._failed >= _FAILURES:
-                if now < self._closed_until:
-                    return False
-                self._closed_until = now + _PAUSE_S
-            self._asking.append(now)
-            return True
-
-    def end(self, *, answered: bool) -> None:
-        """Give back the turn of a search that the model answered, or failed to answer in time."""
-        with self._changed:
-            del self._asking[0]
-            self._failed = 0 if answered else self._failed + 1
-            if self._failed == _FAILURES:
-                self._closed_until = perf_counter() + _PAUSE_S
-                _log.warning(
-                    "the reranking model gave %d searches no answer; searches go on without it, and one asks again "
-                    "after %g s",
-                    _FAILURES,
-                    _PAUSE_S,
-                )
-            self._changed.notify_all()
-
-
 class Reranker:
-    """Asks the model at `url` for the relevance of the first `top` candidates. Thread-safe."""
+    """Asks the model at `url` for the relevance of the first `top` candidates. Thread-safe.
+
+    Fewer searches than there are threads wait for the model at a time. Another one waits for a quarter of its time left
+    at most, and not at all while a search has waited so long already: a model that hangs doesn't stop the others.
+    """
 
     def __init__(self, url: str, settings: Settings) -> None:
         self.top = settings.rerank_top
-        self.turns = Turns(max(1, settings.threads() - 1))
+        self._most = max(1, settings.threads() - 1)
+        self._asking: list[float] = []  # `perf_counter` times
+        self._changed = Condition()
         self._url = url
         self._model = settings.rerank_model
         self._characters = settings.rerank_characters
@@ -269,9 +228,32 @@ class Reranker:
         return None if settings.rerank_url is None else cls(settings.rerank_url, settings)
 
     def scores(self, query: str, documents: Sequence[dict[str, Any]], until: float) -> list[float]:
-        """Give a score for each document, of its title and text, and give up a second after the `perf_counter` time
-        `until`. OSError if there is no answer, ValueError if it is not the expected JSON.
+        """Return a score for each document, of its title and text, and give up a second after the `perf_counter` time
+        `until`. TimeoutError if too many searches wait for the model, OSError if there is no answer, ValueError if it
+        is not the expected JSON.
         """
+        begun = self._begin(until)
+        try:
+            return self._scores(query, documents, until)
+        finally:
+            with self._changed:
+                self._asking.remove(begun)
+                self._changed.notify()
+
+    def _begin(self, until: float) -> float:
+        """Wait for a turn, and return the `perf_counter` time of its begin. TimeoutError if there is none in time."""
+        now = perf_counter()
+        patience_s = _PATIENCE * (until - now)
+        with self._changed:
+            while len(self._asking) >= self._most:
+                left_s = min(now, self._asking[0]) + patience_s - perf_counter()
+                if left_s <= 0 or not self._changed.wait(left_s):
+                    raise TimeoutError("As many searches as may wait for the reranking model.")
+            begun = perf_counter()
+            self._asking.append(begun)
+            return begun
+
+    def _scores(self, query: str, documents: Sequence[dict[str, Any]], until: float) -> list[float]:
         texts = [document_text(*(str(fields.get(name) or "") for name in ("title", "text"))) for fields in documents]
         scores: list[float] = []
         for start in range(0, len(texts), _BATCH):

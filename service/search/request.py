@@ -1,6 +1,6 @@
 """Checks requests against the bundle and the settings, which the schema alone can't, and fills in their defaults."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,6 +18,7 @@ from lightretriever.service.schemas import (
     Weights,
 )
 from lightretriever.service.search.filters import FieldRanges, read_filter, read_ranges
+from lightretriever.service.search.ranking import fields_to_rank
 from lightretriever.service.settings import Settings
 
 __all__ = ["Plan", "RequestReader", "candidates_of", "reranks"]
@@ -57,7 +58,7 @@ class Plan:
     arrival. max_explained: most hits times terms and tokens to explain. condition: the filter as the backends read it.
     ranges: those to count, by field. order: that of a listing, which has no query, None for that of writing. kinds:
     those of the declared fields. rerank: whether the reranking model is asked. thresholds: those of a match. feedback:
-    weight of the first document's vector, 0 for no feedback.
+    weight of the first document's vector, 0 for no feedback. ordered_fields: those that the order depends on.
     """
 
     request: SearchRequest
@@ -73,6 +74,7 @@ class Plan:
     rerank: bool
     thresholds: MatchThresholds | None
     feedback: float
+    ordered_fields: Sequence[str]
 
 
 class RequestReader:
@@ -173,6 +175,7 @@ class RequestReader:
             rerank=self._reranks and reranks(request),
             thresholds=None if request.terms else self._tasks[task],
             feedback=self._feedback_of(request),
+            ordered_fields=fields_to_rank(request),
         )
 
     def _legs(self, request: SearchRequest) -> dict[LegName, float]:

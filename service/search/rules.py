@@ -27,7 +27,7 @@ from lightretriever.service.execution.watching import WatchedFile
 from lightretriever.service.schemas import Plain
 from lightretriever.service.search.words import WORD
 
-__all__ = ["AppliedRules", "RulesFile"]
+__all__ = ["NO_RULES", "AppliedRules", "RulesFile"]
 
 _MOST_ADDED: Final = 50  # words that synonyms add to a query
 _REMEDY: Final = "Correct the file; a running service reads it again by itself."
@@ -91,9 +91,15 @@ class AppliedRules:
     hidden: Sequence[str] = ()
 
     def facts(self, pinned: Sequence[str]) -> Plain:
-        """Give `rules` of the answer, in which the documents `pinned` were put first."""
+        """Return `rules` of the answer, in which the documents `pinned` were put first; nothing if no rule is for the
+        query."""
+        if not (self.synonyms or self.pinned or self.hidden):
+            return {}
         synonyms = [{"text": text, "weight": weight} for text, weight in self.synonyms]
         return {"rules": {"synonyms": synonyms, "pinned": list(pinned), "hidden": len(self.hidden)}}
+
+
+NO_RULES: Final = AppliedRules()
 
 
 class _Query:
@@ -125,11 +131,10 @@ class _Rules:
         self._pinned = _by_word(_of(model.pinned, collection))
         self._hidden = _by_word(_of(model.hidden, collection))
 
-    def apply(self, text: str) -> AppliedRules | None:
-        """Give what the rules make of a query; None if no rule is for it."""
+    def apply(self, text: str) -> AppliedRules:
+        """Return what the rules make of a query."""
         query = _Query(text)
-        found = AppliedRules(self._synonyms(query), _matching(self._pinned, query), _matching(self._hidden, query))
-        return found if found.synonyms or found.pinned or found.hidden else None
+        return AppliedRules(self._synonyms(query), _matching(self._pinned, query), _matching(self._hidden, query))
 
     def _synonyms(self, query: _Query) -> list[tuple[str, float]]:
         added: dict[str, float] = {}
@@ -151,8 +156,8 @@ class RulesFile(WatchedFile[_Rules]):
         parse = partial(_parse, path, collection)
         super().__init__("rules", partial(_read, path), parse, collection=collection)
 
-    def apply(self, text: str) -> AppliedRules | None:
-        """Return what the rules make of a query; None if no rule is for it."""
+    def apply(self, text: str) -> AppliedRules:
+        """Return what the rules make of a query."""
         return self.value.apply(text)
 
 

@@ -113,13 +113,13 @@ def snippets_of(
     query: EncodedQuery,
     names: Sequence[str],
     length: int,
-    require_time: Callable[[], None],
+    require_time: Callable[[str], None],
 ) -> list[dict[str, Snippet]]:
     """Give the snippets of each document's fields of these names. `require_time` is called again and again, and may
     raise."""
     snippets, found = Snippets(vocabulary, query), list[dict[str, Snippet]]()
     for start in range(0, len(documents), _AT_ONCE):
-        require_time()
+        require_time("make the snippets")
         texts = [
             {name: text for name in names if isinstance(text := fields.get(name), str)}
             for fields in documents[start : start + _AT_ONCE]

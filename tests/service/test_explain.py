@@ -399,7 +399,7 @@ def test_what_may_be_explained_is_bounded_for_a_request_and_for_a_batch(tiny_bun
 def test_explaining_ends_at_the_deadline(engine: SearchEngine) -> None:
     looked = iter([True, True, False])
 
-    def require_time() -> None:
+    def require_time(task: str) -> None:
         if not next(looked):
             raise DeadlineError("late")
 

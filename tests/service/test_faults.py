@@ -110,7 +110,7 @@ def test_candidates_are_not_scored_where_no_time_is_left_for_it(
         {"query": "play music", "candidates": 10, "fusion": chosen, "allow_partial": False}
     )
     healthy = fresh_engine.search(request)
-    monkeypatch.setattr("lightretriever.service.search.pipeline._RESCORE_UNTIL", 0.0)
+    monkeypatch.setattr("lightretriever.service.search.pipeline.RESCORE_UNTIL", 0.0)
     answer = fresh_engine.search(request)
     assert answer.degraded == []
     assert len(answer.hits) == 10

@@ -12,8 +12,9 @@ from lightretriever.artifacts.errors import BundleError
 from lightretriever.service.errors import DeadlineError, NotReadyError, SearchFailedError
 from lightretriever.service.http.app import create_app
 from lightretriever.service.schemas import Plain
+from lightretriever.service.search import pipeline
+from lightretriever.service.search.context import SearchContext
 from lightretriever.service.search.engine import SearchEngine
-from lightretriever.service.search.pipeline import Search
 from lightretriever.service.settings import Settings
 from tests.support.wordings import raises
 
@@ -92,13 +93,13 @@ def test_stopping_while_an_engine_of_its_owner_warms_up(tiny_bundle: Bundle) -> 
 
 def test_the_warm_up_ends_by_number_or_by_time(tiny_bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     searches: list[int] = []
-    run = Search.run
+    run = pipeline.search
 
-    def count(search: Search) -> Plain:
+    def count(context: SearchContext) -> Plain:
         searches.append(1)
-        return run(search)
+        return run(context)
 
-    monkeypatch.setattr(Search, "run", count)
+    monkeypatch.setattr("lightretriever.service.search.engine.search", count)
     for settings, most in (
         (Settings(warm_up_queries=7, warm_up_s=600), 7),
         (Settings(warm_up_queries=1_000_000, warm_up_s=1e-6), 1),
@@ -115,15 +116,15 @@ def test_a_warm_up_goes_on_after_two_late_searches(
     tiny_bundle: Bundle, monkeypatch: pytest.MonkeyPatch, late: int
 ) -> None:
     searches: list[bool] = []
-    run = Search.run
+    run = pipeline.search
 
-    def busy(search: Search) -> Plain:
+    def busy(context: SearchContext) -> Plain:
         searches.append(len(searches) >= late)
         if not searches[-1]:
             raise DeadlineError("The legs did not answer in time.")
-        return run(search)
+        return run(context)
 
-    monkeypatch.setattr(Search, "run", busy)
+    monkeypatch.setattr("lightretriever.service.search.engine.search", busy)
     with SearchEngine.open(tiny_bundle, Settings(warm_up_queries=2, warm_up_s=1e-6)) as engine:
         if late == 3:
             with pytest.raises(DeadlineError):

@@ -61,7 +61,7 @@ def levels(
     tokenizer = bundle.tokenizer()
     vocabulary = bundle.vocabulary(tokenizer) if terms else None
     encoder = QueryEncoder(tokenizer, {"search": bundle.table("search")}, vocabulary)
-    found = matches(match, query, table, legs or ("dense", "sparse"), encoder, lambda: shares)
+    found = matches(match, query, table, legs or ("dense", "sparse"), encoder, shares)
     assert found is not None
     return [None if level < 0 else LEVELS[level] for level in found.tolist()]
 
