@@ -1,6 +1,7 @@
 """The command `lightretriever evaluate`. The context's `obj` opens a bundle for searching (`OpenSearcher`)."""
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -39,11 +40,16 @@ class EvaluateSummary(Summary):
 def evaluate(
     context: typer.Context,
     bundle: BundleArgument,
-    dataset: Annotated[Path, typer.Argument(help="BEIR folder with queries and qrels.", show_default=False)],
+    dataset: Annotated[
+        Path,
+        typer.Argument(help="BEIR folder with queries and qrels, or a folder of such folders.", show_default=False),
+    ],
     output: Annotated[Path, typer.Option(help="Folder for evaluation.json and the TREC runs.")],
     split: Annotated[str, typer.Option(help="Which qrels: qrels/SPLIT.tsv.")] = "test",
     task: TaskOption = None,
-    candidates: Annotated[int, typer.Option(help="Candidates each leg proposes.")] = 100,
+    candidates: Annotated[
+        int | None, typer.Option(help="Candidates each leg proposes (default: as many as hits are kept).")
+    ] = None,
     method: Annotated[str, typer.Option("--fusion", help="Fusion of `hybrid`: linear or rrf.")] = "linear",
     weights: Annotated[
         str | None, typer.Option(help="Fusion weights, such as dense=0.5,sparse=0.5 (default: the bundle's).")
@@ -57,20 +63,20 @@ def evaluate(
     drop_own: Annotated[
         bool, typer.Option("--drop-own", help="Drop hits whose document id is the query's own, as BEIR does.")
     ] = False,
+    depth: Annotated[int, typer.Option(help="Hits kept of a query; 1000 for R@1000.")] = 100,
     as_json: JsonOption = False,
 ) -> None:
-    """Measure dense, sparse, hybrid and BM25 on a test collection: nDCG@10, MRR@10, R@20, R@50, R@100."""
+    """Measure dense, sparse, hybrid and BM25 on a test collection, or on each of several with its bundle."""
     with running("evaluate", as_json=as_json) as job:
         with importing("pipeline"):
+            from lightretriever.artifacts.evaluation.beir import evaluate_all, is_benchmark
             from lightretriever.artifacts.evaluation.evaluate import evaluate_bundle
-            from lightretriever.artifacts.evaluation.report import print_report
+            from lightretriever.artifacts.evaluation.report import print_benchmark, print_report
             from lightretriever.artifacts.pipeline.recipe import ModelRecipe
 
-            report = evaluate_bundle(
+            one = partial(
+                evaluate_bundle,
                 context.obj,
-                bundle,
-                dataset,
-                output,
                 split=split,
                 task=task,
                 candidates=candidates,
@@ -81,9 +87,15 @@ def evaluate(
                 if query_model
                 else None,
                 drop_own=drop_own,
+                depth=depth,
             )
+            several = is_benchmark(dataset)
+            report = evaluate_all(one, bundle, dataset, output) if several else one(bundle, dataset, output)
         if not as_json:
-            print_report(report, Console())
+            (print_benchmark if several else print_report)(report, Console())
+        if several:
+            job.summary = _mean_summary(report, output, dataset, split)
+            return
         job.summary = _summary(report, output)
         job.summary.next = next_command(context, "serve", bundle)
 
@@ -117,4 +129,22 @@ def _summary(report: Mapping[str, Any], output: Path) -> EvaluateSummary:
         metrics=report["metrics"],
         warnings=report["warnings"],
         files=1 + len(report["runs"]),
+    )
+
+
+def _mean_summary(report: Mapping[str, Any], output: Path, collections: Path, split: str) -> EvaluateSummary:
+    """Of several collections: the mean measures, and how many queries and documents there are in all."""
+    from lightretriever.artifacts.evaluation.evaluate import REPORT_FILE
+
+    return EvaluateSummary(
+        path=str(output),
+        report=str(output / REPORT_FILE),
+        dataset=collections.resolve().name,
+        split=split,
+        task="each bundle's",
+        queries=report["queries"],
+        documents=report["documents"],
+        metrics=report["mean"],
+        warnings=report["warnings"],
+        files=1 + sum(1 + len(metrics) for metrics in report["parts"].values()),
     )

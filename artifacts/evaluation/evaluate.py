@@ -16,10 +16,9 @@ from lightretriever.artifacts.bundle.manifest import FusionInfo, LegWeights, Man
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.corpus.beir import find_file
 from lightretriever.artifacts.errors import CorpusError, RecipeError
-from lightretriever.artifacts.evaluation.full import FullQueries, encode_fully
+from lightretriever.artifacts.evaluation.full import FullQueries, by_likelihood, encode_fully
 from lightretriever.artifacts.evaluation.report import describe_bundle, environment
 from lightretriever.artifacts.evaluation.runs import (
-    MEASURES,
     JudgedQueries,
     Run,
     measure,
@@ -30,7 +29,15 @@ from lightretriever.artifacts.evaluation.runs import (
     write_run,
 )
 from lightretriever.artifacts.evaluation.searching import Fusion, OpenSearcher
-from lightretriever.artifacts.evaluation.systems import BM25, DEPTH, PAPER_FUSION, Searches, run_bm25, run_systems
+from lightretriever.artifacts.evaluation.systems import (
+    BM25,
+    DEPTH,
+    LIKELIHOOD,
+    PAPER_FUSION,
+    Searches,
+    run_bm25,
+    run_systems,
+)
 from lightretriever.artifacts.files.atomic_file import writing
 from lightretriever.artifacts.files.reading import file_sha256
 from lightretriever.artifacts.files.workdir import write_atomically
@@ -51,26 +58,28 @@ def evaluate_bundle(
     *,
     split: str = "test",
     task: str | None = None,
-    candidates: int = DEPTH,
+    candidates: int | None = None,
     method: str = "linear",
     weights: LegWeights | None = None,
     only: Collection[str] | None = None,
     query_model: ModelRecipe | None = None,
     drop_own: bool = False,
+    depth: int = DEPTH,
 ) -> dict[str, Any]:
-    """Search with every judged query of DATASET/qrels/SPLIT.tsv and measure nDCG@10, MRR@10, R@20, R@50 and R@100.
+    """Search with every judged query of DATASET/qrels/SPLIT.tsv and take the measures of `runs`.
 
-    100 hits are kept per query, `candidates` are proposed by each leg for the fusion (`fusion_of` explains `method` and
-    `weights`). `only` names the systems to run (None: all). With `drop_own`, a hit whose id is the query's is
-    dropped. Writes the report, `evaluation.json`, and one TREC run file per system, SYSTEM.trec, to the folder
-    `output`, and returns the report. A signal stops the command before it writes, or not at all. Judged documents that
-    the bundle lacks count as not found, and cause a warning.
+    `depth` hits are kept per query, `candidates` are proposed by each leg for the fusion (None: so many; `fusion_of`
+    explains `method` and `weights`). `only` names the systems to run (None: all). With `drop_own`, a hit whose id is
+    the query's is dropped. Writes the report, `evaluation.json`, and one TREC run file per system, SYSTEM.trec, to the
+    folder `output`, and returns the report. A signal stops the command before it writes, or not at all. Judged
+    documents that the bundle lacks count as not found, and cause a warning.
 
     Raises BundleError for a bundle or a task that can't be used and for an `output` inside a bundle, CorpusError for a
     dataset that can't be read or has nothing in common with the bundle, RecipeError for impossible settings, ModelError
     for an impossible query model.
     """
-    _check_settings(candidates, method)
+    candidates = depth if candidates is None else candidates
+    _check_settings(candidates, method, depth)
     check_outside(output / REPORT_FILE)
     bundle = Bundle.open(bundle_path)
     task = task or bundle.manifest.default_task
@@ -81,7 +90,7 @@ def evaluate_bundle(
     warnings: list[str] = []
     if query_model is not None:
         full, warnings = encode_fully(query_model, bundle, task, queries)
-    searches = Searches(task, candidates, fusion, only, full, dense=bundle.manifest.dense is not None)
+    searches = Searches(task, candidates, fusion, only, full, bundle.manifest.dense is not None, depth)
     searches.wanted()  # an impossible choice is an error before anything is searched
     with writing(output):
         output.mkdir(parents=True, exist_ok=True)
@@ -90,14 +99,16 @@ def evaluate_bundle(
         with open_searcher(bundle) as searcher:
             results = run_systems(searcher, index, judged, searches)
         if "bm25" in searches.wanted():
-            results.runs["bm25"] = run_bm25(index, judged, output)
+            results.runs["bm25"] = run_bm25(index, judged, output, depth)
+        if query_model is not None and LIKELIHOOD in searches.wanted():
+            results.runs[LIKELIHOOD] = by_likelihood(query_model, bundle, index, judged.queries, results.runs["hybrid"])
     if drop_own:
         results = replace(results, runs={system: without_own(run) for system, run in results.runs.items()})
     report = {
         "bundle": describe_bundle(bundle),
         "dataset": _describe_dataset(dataset, split, judged, missing),
         "settings": _describe_settings(searches, query_model) | ({"drop_own": True} if drop_own else {}),
-        "metrics": {system: measure(judged.qrels, run) for system, run in results.runs.items()},
+        "metrics": {system: measure(judged.qrels, run, depth) for system, run in results.runs.items()},
         "postings_per_query": results.postings,
         "queries_without_answer": results.unanswered,
         "runs": {system: f"{system}.trec" for system in results.runs},
@@ -109,10 +120,12 @@ def evaluate_bundle(
     return report
 
 
-def _check_settings(candidates: int, method: str) -> None:
-    if candidates < DEPTH:
+def _check_settings(candidates: int, method: str, depth: int) -> None:
+    if depth < DEPTH:
+        raise RecipeError(f"depth is {depth}; R@100 needs {DEPTH} hits.", remedy=f"Give {DEPTH} or more.")
+    if candidates < depth:
         raise RecipeError(
-            f"candidates is {candidates}; {MEASURES[-1]} needs {DEPTH} of each leg.", remedy=f"Give {DEPTH} or more."
+            f"candidates is {candidates}; {depth} hits of a query are kept.", remedy=f"Give {depth} or more."
         )
     if method not in ("linear", "rrf"):
         raise RecipeError(f"fusion is {method!r}.", remedy="Use one of: linear, rrf.")
@@ -148,7 +161,7 @@ def fusion_of(method: str, weights: LegWeights | None, manifest: Manifest) -> Fu
 def _describe_settings(searches: Searches, model: ModelRecipe | None) -> dict[str, Any]:
     settings = {
         "task": searches.task,
-        "depth": DEPTH,
+        "depth": searches.depth,
         "candidates": searches.candidates,
         "fusion": {"hybrid": searches.fusion.request()}
         | ({"hybrid-paper": PAPER_FUSION.request()} if "hybrid-paper" in searches.wanted() else {}),

@@ -1,5 +1,6 @@
 """Queries encoded by a whole model, against the frozen documents of a bundle: what the token table is measured by."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,12 +11,16 @@ import numpy as np
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.errors import ModelError
+from lightretriever.artifacts.evaluation.runs import Ranking, Run, ranking
 from lightretriever.artifacts.evaluation.searching import QueryVectors, Searcher
 from lightretriever.artifacts.pipeline.recipe import EncodeRecipe, ModelRecipe, is_of_sentence_transformers
-from lightretriever.artifacts.progress import ProgressBar
+from lightretriever.artifacts.progress import ProgressBar, tracked
+from lightretriever.artifacts.sparse.index import ImpactIndex
+from lightretriever.artifacts.tokens.tokenizer import text_of
 
-__all__ = ["FullQueries", "encode_fully"]
+__all__ = ["FullQueries", "by_likelihood", "encode_fully"]
 
+_READ, _AT_ONCE = 512, 16  # tokens of a document, and documents read together
 _NO_TERMS = (np.empty(0, np.int32), np.empty(0, np.float32))
 
 
@@ -73,6 +78,37 @@ def encode_fully(
         for text, vector, (terms, weights) in zip(texts, _cut(made.dense, bundle), sparse, strict=True)
     }
     return FullQueries(found, has_sparse), _compared(encoder.fingerprint, bundle)
+
+
+def by_likelihood(
+    model: ModelRecipe, bundle: Bundle, index: ImpactIndex, queries: Mapping[str, str], run: Run
+) -> dict[str, Ranking]:
+    """The hits of a run ordered by log P(q | d), read by a language model as it was trained to (the LLM-QL paper, 7.4).
+
+    Documents are read to 512 tokens. Raises ModelError for a model that can't be loaded.
+    """
+    import torch
+
+    from lightretriever.artifacts.pipeline.adapter_files import adapter_settings
+    from lightretriever.artifacts.pipeline.likelihood import Reading, log_likelihoods
+    from lightretriever.artifacts.pipeline.model import load_model
+
+    trained, lowercase, ranked = model.trained_here, bundle.manifest.tokenizer.lowercase, dict[str, Ranking]()
+    with TemporaryDirectory(prefix="query-model-", ignore_cleanup_errors=True) as work:
+        backbone = load_model(model, Path(work), lowercase=lowercase)
+    reading = Reading.of({} if trained is None else adapter_settings(trained))
+    for name, hits in tracked(run.items(), "likelihood", total=len(run), unit="queries"):
+        query, ids = backbone.tokenizer.encode(queries[name]).tolist(), [document for document, _ in hits]
+        ordinals = np.array([index.ordinal(document) for document in ids], dtype=np.int64)
+        texts = [text_of(json.loads(raw)) for raw in index.documents(ordinals)]
+        read, scores = reading.document_ids(backbone, texts, _READ), list[float]()
+        with torch.inference_mode():
+            for start in range(0, len(read), _AT_ONCE):
+                part = read[start : start + _AT_ONCE]
+                scores += log_likelihoods(backbone, reading, part, [query] * len(part), _READ).tolist()
+        pairs = zip(ids, scores, strict=True)
+        ranked[name] = ranking(sorted(pairs, key=lambda pair: -pair[1]))
+    return ranked
 
 
 def _compared(fingerprint: str, bundle: Bundle) -> list[str]:

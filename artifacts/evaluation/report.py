@@ -14,7 +14,7 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.software import generator, package_version
 from lightretriever.artifacts.evaluation.runs import MEASURES
 
-__all__ = ["describe_bundle", "environment", "print_report"]
+__all__ = ["describe_bundle", "environment", "print_benchmark", "print_report"]
 
 _PACKAGES = ("faiss-cpu", "ir-measures", "numpy", "pyserini", "pytrec-eval-terrier", "tokenizers")
 
@@ -62,13 +62,26 @@ def print_report(report: dict[str, Any], console: Console) -> None:
         )
     )
     table.add_column("system")
-    for name in MEASURES:
+    names = [name for name in MEASURES if all(name in measures for measures in report["metrics"].values())]
+    for name in names:
         table.add_column(name, justify="right")
     table.add_column("postings", justify="right")
     for system, measures in report["metrics"].items():
         postings = report["postings_per_query"].get(system)
-        values = [*(f"{measures[name]:.4f}" for name in MEASURES), "" if postings is None else f"{postings:,.0f}"]
+        values = [*(f"{measures[name]:.4f}" for name in names), "" if postings is None else f"{postings:,.0f}"]
         table.add_row(system, *values)
+    console.print(table)
+
+
+def print_benchmark(report: dict[str, Any], console: Console) -> None:
+    """Print nDCG@10 by collection and system, and the mean row."""
+    for warning in report["warnings"]:
+        console.print(f"[bold red]Warning:[/] {escape(warning)}", highlight=False)
+    systems = list(report["mean"])
+    table = Table("nDCG@10", *systems)
+    rows = [*report["collections"].items(), ("mean", report["mean"])]
+    for name, metrics in rows:
+        table.add_row(escape(name), *(f"{metrics[system]['nDCG@10']:.4f}" for system in systems))
     console.print(table)
 
 

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import ir_measures
 import numpy as np
-from ir_measures import RR, R, nDCG
+from ir_measures import AP, RR, R, nDCG
 
 from lightretriever.artifacts.corpus.beir import find_file, read_qrels, read_queries
 from lightretriever.artifacts.errors import CorpusError
@@ -34,8 +34,8 @@ __all__ = [
 Ranking: TypeAlias = Sequence[tuple[str, float]]
 Run: TypeAlias = Mapping[str, Ranking]
 
-MEASURES = ("nDCG@10", "MRR@10", "R@20", "R@50", "R@100")
-_MEASURES = dict(zip(MEASURES, (nDCG @ 10, RR @ 10, R @ 20, R @ 50, R @ 100), strict=True))
+MEASURES = ("nDCG@10", "MRR@10", "MAP", "R@10", "R@20", "R@50", "R@100", "R@1000")
+_MEASURES = dict(zip(MEASURES, (nDCG @ 10, RR @ 10, AP, R @ 10, R @ 20, R @ 50, R @ 100, R @ 1000), strict=True))
 
 
 def ranking(hits: Sequence[tuple[str, float]]) -> list[tuple[str, float]]:
@@ -58,14 +58,16 @@ def without_own(run: Run) -> dict[str, Ranking]:
     return {query_id: [hit for hit in ranked if hit[0] != query_id] for query_id, ranked in run.items()}
 
 
-def measure(qrels: Mapping[str, Mapping[str, int]], run: Run) -> dict[str, float]:
-    """nDCG@10, MRR@10 and recall at 20, 50 and 100: means over all queries of `qrels`.
+def measure(qrels: Mapping[str, Mapping[str, int]], run: Run, depth: int = 100) -> dict[str, float]:
+    """The MEASURES of a run of `depth` hits for each query: means over all queries of `qrels`. Without R@1000
+    where there are fewer hits; MAP is of the hits that there are.
 
     A query without hits counts as 0. Documents of grade above 0 are relevant; nDCG's gain is the grade. A document
     whose id is the query's own is a document like any other, unless `without_own` took it out.
     """
-    values = ir_measures.calc_aggregate(_MEASURES.values(), qrels, _scores(run))
-    return {name: float(values[_MEASURES[name]]) for name in MEASURES}
+    names = MEASURES if depth >= 1000 else MEASURES[:-1]
+    values = ir_measures.calc_aggregate([_MEASURES[name] for name in names], qrels, _scores(run))
+    return {name: float(values[_MEASURES[name]]) for name in names}
 
 
 def ndcg_per_query(qrels: Mapping[str, Mapping[str, int]], run: Run) -> dict[str, float]:

@@ -23,6 +23,7 @@ from lightretriever.artifacts.tokens.tokenizer import text_of
 __all__ = [
     "BM25",
     "DEPTH",
+    "LIKELIHOOD",
     "ON_REQUEST",
     "PAPER_FUSION",
     "SYSTEMS",
@@ -36,14 +37,18 @@ __all__ = [
 ]
 
 DEPTH: Final = 100
-"""Hits of a query that are kept: the largest cut-off of the measures."""
+"""Hits of a query that are kept, where nothing else is asked for."""
 
 PAPER_FUSION: Final = Fusion(LegWeights(dense=0.7, sparse=0.3), normalization="paper")
 BM25: Final = {"k1": BM25_K1, "b": BM25_B}
-SYSTEMS: Final = ("dense", "sparse", "hybrid", "hybrid-paper", "full-dense", "full-sparse", "full-hybrid", "bm25")
-"""In the order of the report. The `full-` ones encode the query by a whole model instead of the token table."""
+LIKELIHOOD: Final = "hybrid-likelihood"
+SYSTEMS: Final = (
+    *("dense", "sparse", "hybrid", "hybrid-paper", LIKELIHOOD, "full-dense", "full-sparse", "full-hybrid", "bm25"),
+)
+"""In the order of the report. The `full-` ones encode the query by a whole model instead of the token table, and
+LIKELIHOOD has the hits of `hybrid`, ordered by that model's log P(q | d)."""
 
-ON_REQUEST: Final = ("hybrid-paper",)
+ON_REQUEST: Final = ("hybrid-paper", LIKELIHOOD)
 """Those that are run only where they are named."""
 
 _MODES: Final[dict[str, SearchMode]] = {"dense": "dense", "sparse": "sparse", "hybrid": "hybrid"}
@@ -53,7 +58,7 @@ _CHUNK: Final = 1024
 @dataclass(frozen=True)
 class Searches:
     """How every query is searched, and by which of `SYSTEMS` (None: all that can be run but `ON_REQUEST`). Without
-    `dense`, the bundle has no dense leg, and the sparse one is its only search."""
+    `dense`, the bundle has no dense leg, and the sparse one is its only search. `depth` hits are kept."""
 
     task: str
     candidates: int
@@ -61,10 +66,13 @@ class Searches:
     only: Collection[str] | None = None
     full: FullQueries | None = None
     dense: bool = True
+    depth: int = DEPTH
 
     def wanted(self) -> list[str]:
         """The systems to run, in order. Raises RecipeError for one that is unknown, or needs a query model."""
         possible = [name for name in SYSTEMS if not name.startswith("full-") or (self.full and self.full.gives(name))]
+        if not (self.full and self.full.sparse):
+            possible.remove(LIKELIHOOD)
         if not self.dense:
             possible = [name for name in possible if name in ("sparse", "full-sparse", "bm25")]
         if self.only is None:
@@ -82,7 +90,9 @@ class Searches:
         """Search by `system`; None where the query can't be encoded."""
         mode = _MODES[system.removeprefix("full-").removesuffix("-paper")]
         fusion = PAPER_FUSION if system == "hybrid-paper" else self.fusion
-        return searcher.search(query, task=self.task, mode=mode, k=DEPTH, candidates=self.candidates, fusion=fusion)
+        return searcher.search(
+            query, task=self.task, mode=mode, k=self.depth, candidates=self.candidates, fusion=fusion
+        )
 
 
 @dataclass(frozen=True)
@@ -96,7 +106,9 @@ class Results:
 
 def run_systems(light: Searcher, index: ImpactIndex, judged: JudgedQueries, searches: Searches) -> Results:
     """Search with every judged query by the systems of the bundle; `light` encodes it without a model."""
-    results, wanted = Results(), [system for system in searches.wanted() if system != "bm25"]
+    results, wanted = Results(), [system for system in searches.wanted() if system not in ("bm25", LIKELIHOOD)]
+    if LIKELIHOOD in searches.wanted() and "hybrid" not in wanted:
+        wanted.append("hybrid")
     whole = light if searches.full is None else searches.full.searcher(light, searches.task)
     with ProgressBar("evaluate", total=len(judged.queries) * len(wanted), unit="queries") as progress:
         for system in wanted:
@@ -142,11 +154,11 @@ def word_index(
             yield words
 
 
-def run_bm25(index: ImpactIndex, judged: JudgedQueries, parent: Path) -> dict[str, Ranking]:
+def run_bm25(index: ImpactIndex, judged: JudgedQueries, parent: Path, depth: int = DEPTH) -> dict[str, Ranking]:
     """BM25 over the words of the bundle's documents, by an index below `parent` that is removed again."""
     with word_index(parent, "words-", index.ids(), document_texts(index), "bm25") as words:
         queries = tracked(judged.queries.items(), "evaluate", total=len(judged.queries), unit="queries")
-        return {name: ranking(words.search(text, DEPTH, **BM25)) for name, text in queries}
+        return {name: ranking(words.search(text, depth, **BM25)) for name, text in queries}
 
 
 def document_texts(index: ImpactIndex) -> Iterator[str]:

@@ -3,10 +3,12 @@
 import io
 import json
 import math
+import shutil
 from dataclasses import replace
 from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import ir_measures
@@ -18,8 +20,9 @@ from rich.console import Console
 from lightretriever.artifacts.bundle.manifest import LegWeights
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.cli.evaluate import EvaluateSummary, leg_weights
-from lightretriever.artifacts.errors import BundleError, DiskError, RecipeError
+from lightretriever.artifacts.errors import BundleError, CorpusError, DiskError, RecipeError
 from lightretriever.artifacts.evaluation.evaluate import fusion_of
+from lightretriever.artifacts.evaluation.mteb import BundleSearch
 from lightretriever.artifacts.evaluation.report import print_report
 from lightretriever.artifacts.evaluation.runs import measure, ndcg_per_query
 from lightretriever.artifacts.evaluation.searching import QueryVectors, SearchMode
@@ -121,8 +124,8 @@ def test_the_run_file_alone_gives_the_same_measures(evaluated: tuple[dict[str, A
     lines = (folder / f"{system}.trec").read_text(encoding="utf-8").splitlines()
     rows = [line.split() for line in lines]
     run = [ir_measures.ScoredDoc(query, document, float(score)) for query, _, document, _, score, _ in rows]
-    measures = {"nDCG@10": ir_measures.nDCG @ 10, "MRR@10": ir_measures.RR @ 10}
-    measures |= {f"R@{k}": ir_measures.R @ k for k in (20, 50, 100)}
+    measures = {"nDCG@10": ir_measures.nDCG @ 10, "MRR@10": ir_measures.RR @ 10, "MAP": ir_measures.AP}
+    measures |= {f"R@{k}": ir_measures.R @ k for k in (10, 20, 50, 100)}
     found = ir_measures.calc_aggregate(measures.values(), qrels, run)
     expected = {name: found[measure] for name, measure in measures.items()}
     assert evaluation["metrics"][system] == pytest.approx(expected)
@@ -404,3 +407,60 @@ def test_an_unknown_system_is_refused_before_anything_is_searched(
 def test_an_evaluation_leaves_the_bundle_as_it_was(evaluated: tuple[dict[str, Any], Path], tiny_bundle: Bundle) -> None:
     for name, info in tiny_bundle.manifest.files.items():
         assert file_sha256(tiny_bundle.path / name) == info.sha256
+
+
+def test_a_folder_of_collections_is_evaluated_with_a_bundle_each(tiny_bundle: Bundle, tmp_path: Path) -> None:
+    """Two forums of one collection count as one; the mean is of collections, by hand."""
+    some = {"q1": QRELS["q1"]}
+    for name, qrels in (("toy", QRELS), ("forums/one", some), ("forums/two", {"q2": QRELS["q2"]})):
+        write_dataset(tmp_path / "sets" / name, qrels)
+        shutil.copytree(tiny_bundle.path, tmp_path / "bundles" / name)
+    result = run_command(
+        *("evaluate", str(tmp_path / "bundles"), str(tmp_path / "sets"), "--output", str(tmp_path / "out")),
+        *("--only", "sparse", "--only", "bm25", "--depth", "1000", "--json"),
+    )
+    assert result.returncode == 0, result.stderr
+    summary = EvaluateSummary.model_validate_json(result.stdout)
+    report = json.loads((tmp_path / "out" / "evaluation.json").read_text())
+    assert list(report["collections"]) == ["forums", "toy"]
+    for system in ("sparse", "bm25"):
+        one, two, toy = (report["parts"][name][system] for name in ("forums/one", "forums/two", "toy"))
+        for measure_name in ("nDCG@10", "MAP", "R@10", "R@1000"):
+            mean = ((one[measure_name] + two[measure_name]) / 2 + toy[measure_name]) / 2
+            assert report["mean"][system][measure_name] == pytest.approx(mean)
+            assert summary.metrics[system][measure_name] == pytest.approx(mean)
+    assert summary.queries == 7
+    assert (tmp_path / "out" / "forums" / "one" / "sparse.trec").is_file()
+    (tmp_path / "bundles" / "toy").rename(tmp_path / "bundles" / "other")
+    result = run_command("evaluate", str(tmp_path / "bundles"), str(tmp_path / "sets"), "--output", str(tmp_path / "o"))
+    assert result.returncode != 0
+    assert "no bundle for toy" in " ".join(result.stderr.split())
+
+
+@pytest.mark.parametrize("mode", ["dense", "sparse", "hybrid"])
+def test_mteb_gets_what_the_service_finds(tiny_bundle: Bundle, tmp_path: Path, mode: SearchMode) -> None:
+    """By mteb's convention: `index` with the corpus' rows and the task, `search` with the queries' rows."""
+    shutil.copytree(tiny_bundle.path, tmp_path / "Toy")
+    corpus = [{"id": document.id, "title": document.title, "text": document.text} for document in tiny_documents()]
+    queries = [{"id": name, "text": text} for name, text in QUERIES.items()]
+    common: dict[str, Any] = {"task_metadata": SimpleNamespace(name="Toy"), "hf_split": "test", "hf_subset": "default"}
+    common |= {"encode_kwargs": {}, "num_proc": None}
+    model, without = (BundleSearch(open_searcher, tmp_path, mode=mode, drop_own=own) for own in (False, True))
+    for one in (model, without):
+        with raises(BundleError):
+            one.search(queries, top_k=3, **common)
+        one.index(corpus, **common)
+    found, dropped = (one.search(queries, top_k=20, **common) for one in (model, without))
+    with open_searcher(tiny_bundle) as searcher:
+        for name, text in QUERIES.items():
+            asked: Any = {"task": "default", "mode": mode, "k": 21, "candidates": 21, "fusion": None}
+            hits = searcher.search(text, **asked) or []
+            assert dropped[name] == {hit.id: hit.score for hit in [hit for hit in hits if hit.id != name][:20]}
+            assert list(found[name].values()) == sorted(found[name].values(), reverse=True)
+    assert any(name in scores for name, scores in found.items()) == (mode != "sparse")
+    ranked = model.search(queries, top_k=5, top_ranked={name: ["music", "editor"] for name in QUERIES}, **common)
+    assert all(set(scores) <= {"music", "editor"} for scores in ranked.values())
+    with raises(CorpusError, naming="elsewhere"):
+        model.index([*corpus, {"id": "elsewhere", "text": "x"}], **common)
+    with raises(BundleError, naming="Other"):
+        model.index(corpus, **common | {"task_metadata": SimpleNamespace(name="Other")})

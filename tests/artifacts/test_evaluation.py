@@ -32,9 +32,14 @@ def test_measures_of_one_query_by_hand() -> None:
     found = measure({"q": {"a": 2, "b": 1, "c": 0}}, {"q": hits})
     assert found["nDCG@10"] == pytest.approx((2 / np.log2(4)) / (2 / np.log2(2) + 1 / LOG2_3))
     assert found["MRR@10"] == pytest.approx(1 / 3)
-    assert found["R@20"] == 0.5
+    assert found["MAP"] == pytest.approx((1 / 3 + 2 / 25) / 2)
+    assert found["R@10"] == found["R@20"] == 0.5
     assert found["R@50"] == 1.0
     assert found["R@100"] == 1.0
+    assert "R@1000" not in found
+    deep = [*hits, *((f"y{rank}", -1.0 - rank) for rank in range(899)), ("c", -1000.0), ("d", -1001.0)]
+    found = measure({"q": {"a": 2, "b": 1, "c": 1, "d": 1}}, {"q": deep}, 1000)
+    assert found["R@1000"] == 0.75
 
 
 def test_measures_are_means_over_all_judged_queries() -> None:
@@ -49,7 +54,9 @@ def test_measures_are_means_over_all_judged_queries() -> None:
 
 def test_a_hit_below_rank_ten_counts_for_recall_only() -> None:
     hits = [(f"x{rank}", -float(rank)) for rank in range(1, 11)] + [("a", -11.0)]
-    assert measure({"q": {"a": 1}}, {"q": hits}) == {"nDCG@10": 0, "MRR@10": 0, "R@20": 1, "R@50": 1, "R@100": 1}
+    assert measure({"q": {"a": 1}}, {"q": hits}) == {
+        **{"nDCG@10": 0, "MRR@10": 0, "MAP": pytest.approx(1 / 11), "R@10": 0, "R@20": 1, "R@50": 1, "R@100": 1}
+    }
 
 
 def test_a_run_without_any_hit_is_zero() -> None:

@@ -21,6 +21,7 @@ from lightretriever.artifacts.pipeline.recipe import ModelRecipe, Recipe, read_r
 from tests.artifacts.test_evaluate import QRELS, QUERIES, runs_in, write_dataset
 from tests.support.biencoder import save_biencoder, save_static
 from tests.support.commands import run
+from tests.support.models import load
 from tests.support.recipes import write_recipe
 from tests.support.searching import evaluate_bundle
 from tests.support.tiny import tiny_documents, train_tokenizer
@@ -178,3 +179,28 @@ def test_modules_behind_static_embeddings_read_the_rows(
     means = np.stack([rows[encoder.tokenizer.encode(text)].mean(axis=0) for text in texts])
     vectors = encoder.encode_queries(texts).dense
     np.testing.assert_allclose(means / np.linalg.norm(means, axis=1, keepdims=True), vectors, atol=1e-5)
+
+
+def test_hits_are_reranked_by_query_likelihood(built: Path, model_folder: Path, tmp_path: Path) -> None:
+    """The hits of `hybrid`, by log P(q | d) of the model read one document at a time."""
+    dataset, model = write_dataset(tmp_path / "toy", QRELS), ModelRecipe(path=str(model_folder))
+    evaluate_bundle(built / "bundle", dataset, tmp_path / "out", only=["hybrid-likelihood"], query_model=model)
+    backbone = load(model_folder, tmp_path)
+    texts = {document.id.replace(" ", "%20"): document.full_text for document in tiny_documents(60)}
+    hybrid, ranked = (runs_in(tmp_path / "out", system) for system in ("hybrid", "hybrid-likelihood"))
+    for name, query in QUERIES.items():
+        assert set(ranked[name]) == set(hybrid[name])
+        ids, scores = backbone.tokenizer.encode(query).tolist(), {}
+        for document in hybrid[name]:
+            read = backbone.frame(backbone.tokenizer.encode(texts[document]).tolist()[:510])
+            sequence, end = torch.tensor([[*read, *ids]]), len(read) - 1
+            seen = torch.tril(torch.ones(len(sequence[0]), len(sequence[0]), dtype=torch.bool))
+            seen[end + 1 :, :end] = False
+            mask = torch.zeros(seen.shape).masked_fill(~seen, torch.finfo(torch.float32).min)
+            with torch.inference_mode():
+                logits = backbone.model(input_ids=sequence, attention_mask=mask[None, None]).logits[0]
+            logs = logits[:, : backbone.embedded].log_softmax(dim=1)
+            scores[document] = float(sum(logs[end + place, token] for place, token in enumerate(ids)))
+        in_order = [scores[document] for document in ranked[name]]
+        assert in_order == pytest.approx(sorted(in_order, reverse=True), rel=1e-4)
+        assert ranked[name] != hybrid[name]

@@ -1,0 +1,78 @@
+"""Bundles as a model of mteb (`mteb.models.SearchProtocol`, version 2), whose tasks index a corpus and search.
+
+The corpus is indexed beforehand: BUNDLES/TASK is the bundle of a task's corpus, such as BUNDLES/SciFact.
+"""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.errors import BundleError, CorpusError
+from lightretriever.artifacts.evaluation.searching import OpenSearcher, SearchMode
+
+__all__ = ["BundleSearch"]
+
+
+class BundleSearch:
+    """Searches in `mode` "dense", "sparse" or "hybrid" by the engine that serves; `open_searcher` opens it.
+
+    With `drop_own`, a document whose id is the query's is no hit, as BEIR measures ArguAna and Quora.
+    """
+
+    def __init__(
+        self, open_searcher: OpenSearcher, bundles: Path, *, mode: SearchMode = "hybrid", drop_own: bool = False
+    ) -> None:
+        self._open, self._bundles, self._mode, self._drop_own = open_searcher, bundles, mode, drop_own
+        self._bundle: Bundle | None = None
+
+    def index(self, corpus: Iterable[Mapping[str, Any]], *, task_metadata: Any, **_: Any) -> None:
+        """Open the bundle of the task. Raises BundleError where there is none, and CorpusError where it lacks a
+        document of the task's corpus."""
+        path = self._bundles / task_metadata.name
+        if not path.is_dir():
+            raise BundleError(f"{path}: no bundle of this task's corpus.", remedy="Build it there, then evaluate.")
+        self._bundle = Bundle.open(path)
+        with self._bundle.sparse() as index:
+            known = set(index.ids())
+        lacking = next((str(row["id"]) for row in corpus if str(row["id"]) not in known), None)
+        if lacking is not None:
+            raise CorpusError(
+                f'{path}: the bundle lacks document "{lacking}" of the task {task_metadata.name}.',
+                remedy="Build it from this task's corpus.",
+            )
+
+    def search(
+        self,
+        queries: Iterable[Mapping[str, Any]],
+        *,
+        top_k: int,
+        top_ranked: Mapping[str, list[str]] | None = None,
+        **_: Any,
+    ) -> dict[str, dict[str, float]]:
+        """Scores of the best `top_k` documents by query and document id; of those in `top_ranked` where it is given.
+        Raises BundleError before `index`."""
+        if self._bundle is None:
+            raise BundleError("There is no bundle open.", remedy="Call index first, as mteb does.")
+        task, found = self._bundle.manifest.default_task, dict[str, dict[str, float]]()
+        count = top_k + self._drop_own if top_ranked is None else self._bundle.manifest.documents
+        with self._open(self._bundle) as searcher:
+            for row in queries:
+                name = str(row["id"])
+                hits = searcher.search(
+                    str(row["text"]), task=task, mode=self._mode, k=count, candidates=count, fusion=None
+                )
+                allowed = None if top_ranked is None else set(top_ranked[name])
+                scores = {hit.id: hit.score for hit in hits or [] if allowed is None or hit.id in allowed}
+                if self._drop_own:
+                    scores.pop(name, None)
+                found[name] = dict(list(scores.items())[:top_k])
+        return found
+
+    @property
+    def mteb_model_meta(self) -> Any:
+        """What mteb's results call it. Needs the package mteb."""
+        from mteb.models.model_meta import ModelMeta
+
+        revision = None if self._bundle is None else self._bundle.manifest.digest
+        return ModelMeta.create_empty({"name": f"lightretriever/{self._mode}", "revision": revision})
