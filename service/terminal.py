@@ -1,17 +1,28 @@
-"""The command `search`: asks a running service."""
+"""The command `search`: asks a running service.
+
+`python -m lightretriever.service.terminal "play music"` works with only the list client.txt installed.
+"""
 
 import json
+import re
 import sys
+import unicodedata
+from collections.abc import Iterator
 from typing import Annotated, Any, Final
 
 import typer
 
+from lightretriever.artifacts.cli.console import run_console
 from lightretriever.artifacts.errors import importing
-from lightretriever.service.schemas import Mode, SearchResponse
+from lightretriever.service.errors import shortened
+from lightretriever.service.schemas import Explanation, Hit, LegScore, Mode, SearchResponse
 
-__all__ = ["search"]
+__all__ = ["lines", "search"]
 
 _SNIPPETS: Final = {"fields": ["text"], "length": 300}
+_INDENT: Final = " " * 5
+_COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
+_JOINERS: Final = "\u200c\u200d"  # characters without a width of their own that join their neighbours
 
 
 def search(
@@ -35,34 +46,25 @@ def search(
 ) -> None:
     """Search a running service; exit status 0 with hits, 1 without, 2 on an error."""
     with importing("client"):
-        from lightretriever.service.client.calls import search_call
-        from lightretriever.service.client.sync import SearchClient
+        from lightretriever.service.client import SearchClient, calls
     given = {"k": k, "mode": mode, "task": task}
     fields = dict(map(_field, field or ())) | {name: value for name, value in given.items() if value is not None}
     if explain:
         fields["explain"] = True
     if not as_json and "fields" not in fields:
         fields.setdefault("snippets", _SNIPPETS)
-    call = search_call(query, fields)
+    call = calls.search(query, fields)
     with SearchClient(url, api_key=api_key, timeout_s=timeout_s) as client:
-        body = client.call(call.raw())
+        body = client.send(call)
     response = call.read(body)
     if as_json:
         sys.stdout.buffer.write(body + b"\n")
         sys.stdout.buffer.flush()
     else:
-        _show(response)
+        text = "\n".join(lines(response))
+        print(text if sys.stdout is not None and sys.stdout.isatty() else _COLOUR.sub("", text))
     if not response.hits:
         raise typer.Exit(1)
-
-
-def _show(response: SearchResponse) -> None:
-    from rich.console import Console
-
-    from lightretriever.service.client.render import show
-
-    # Print text verbatim: no markup, no emoji codes, no colours for numbers.
-    show(Console(highlight=False, markup=False, emoji=False), response)
 
 
 def _field(text: str) -> tuple[str, Any]:
@@ -73,3 +75,96 @@ def _field(text: str) -> tuple[str, Any]:
         return name, json.loads(value)
     except ValueError:
         return name, value
+
+
+def lines(response: SearchResponse) -> Iterator[str]:
+    """Yield degraded legs, what became of the query, the hits, best first, and the times; colours are ANSI codes,
+    which only a terminal gets."""
+    notes = [f"degraded: {leg} failed or was late and is missing here" for leg in response.degraded]
+    if response.did_you_mean is not None:
+        notes.append(f"did you mean: {_line(response.did_you_mean)}")
+    if response.searched is not None:
+        notes.append(f"searched for: {_line(response.searched)}")
+    if not response.hits:
+        notes.append("no hits")
+    elif response.matched == "none":
+        notes.append("no document matches well; these are the nearest")
+    yield from (typer.style(note, fg="yellow") for note in notes)
+    for hit in response.hits:
+        yield from _hit_lines(hit)
+    count, matched = len(response.hits), ""
+    if response.matched and response.hits:
+        matched = f", best match {response.matched}"
+    unmatched = "" if response.unmatched is None else f", {response.unmatched} left out by min_matched"
+    stages = {name: ms for name, ms in response.timings_ms.model_dump().items() if ms is not None}
+    times = f"{stages.pop('total'):.1f} ms ({', '.join(f'{name} {ms:.2f}' for name, ms in stages.items())})"
+    hits = f"{count} hit{'' if count == 1 else 's'} of {response.candidates:,} candidates{matched}{unmatched}"
+    yield typer.style(f"{hits}, {response.mode}, task {response.task}; {times}", dim=True)
+
+
+def _hit_lines(hit: Hit) -> Iterator[str]:
+    name, title = _line(hit.id), _line(hit.fields.get("title"))
+    yield f"{hit.rank:>3}. {typer.style(title or name, fg='cyan', bold=True)}"
+    legs = (_leg("dense", hit.dense), _leg("sparse", hit.sparse)) if hit.dense or hit.sparse else ()
+    yield "  ".join([f"{_INDENT}{hit.score:.4f}", *legs, *([f"id {name}"] if title else ())])
+    if snippet := _snippet(hit):
+        yield _INDENT + snippet
+    others = {name: value for name, value in hit.fields.items() if name not in ("title", "text")}
+    if plain := [f"{_line(name)}: {_line(value)}" for name, value in others.items() if _is_scalar(value)]:
+        yield _INDENT + typer.style("  ".join(plain), dim=True)
+    if hit.explanation is not None:
+        yield from _word_lines(hit.explanation)
+
+
+def _leg(name: str, leg: LegScore | None) -> str:
+    if leg is None:
+        return f"{name} –"
+    return f"{name} {leg.score:.4g} " + ("not proposed" if leg.rank is None else f"#{leg.rank}")
+
+
+def _snippet(hit: Hit) -> str:
+    """Return the service's snippet of the text with the query's words in bold, or the text's beginning."""
+    text, snippet = hit.fields.get("text"), (hit.snippets or {}).get("text")
+    if snippet is None:
+        return _line(text, 300)
+    parts, done = [], 0
+    for start, end in snippet.marks:
+        parts += [_visible(snippet.text[done:start]), typer.style(_visible(snippet.text[start:end]), bold=True)]
+        done = end
+    cut = isinstance(text, str) and snippet.start + len(snippet.text) < len(text)
+    rest = _visible(snippet.text[done:]).rstrip()
+    return f"{'…' if snippet.start else ''}{''.join(parts)}{rest}{'…' if cut else ''}"
+
+
+def _word_lines(explanation: Explanation) -> Iterator[str]:
+    """Yield a line for each word of the query: its shares of the scores, and whether it was added by meaning."""
+    for word in explanation.words:
+        shares = ((leg, getattr(word, leg)) for leg in ("dense", "sparse"))
+        scored = [f"{leg} {share:.4g}" for leg, share in shares if share is not None]
+        times, added = f" × {word.count}" if word.count > 1 else "", ["added by meaning"] if word.added else []
+        yield "  ".join([f"{_INDENT}{_line(word.word, 40)}{times}", *scored, *added])
+
+
+def _is_scalar(value: object) -> bool:
+    return isinstance(value, str | int | float)
+
+
+def _line(value: object, length: int = 100) -> str:
+    """Return a value as one line of at most `length` characters."""
+    return "" if value is None else shortened(" ".join(_visible(str(value)).split()), length)
+
+
+def _visible(text: str) -> str:
+    """Replace control characters, by which a document could command the terminal, with blanks."""
+    return "".join(c if c in _JOINERS or unicodedata.category(c)[0] != "C" else " " for c in text)
+
+
+def main() -> None:
+    """Run the command."""
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command()(search)
+    run_console(app)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,11 +1,10 @@
 """Python clients of the service: `SearchClient`, and `AsyncSearchClient` for asyncio.
 
-The package needs pydantic, NumPy and httpx2 (extra `client`). See docs/client.md.
+The package needs pydantic and httpx2 (extra `client`). See docs/client.md.
 """
 
 from lightretriever.service.client.asynchronous import AsyncSearchClient
 from lightretriever.service.client.errors import AnswerError, ClientError, UnreachableError
-from lightretriever.service.client.retries import Retries
 from lightretriever.service.client.sync import SearchClient
 
-__all__ = ["AnswerError", "AsyncSearchClient", "ClientError", "Retries", "SearchClient", "UnreachableError"]
+__all__ = ["AnswerError", "AsyncSearchClient", "ClientError", "SearchClient", "UnreachableError"]

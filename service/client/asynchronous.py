@@ -1,64 +1,34 @@
 """The client for asyncio."""
 
 import asyncio
-from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
-from types import TracebackType
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from time import monotonic
 from typing import Any, Self, TypeVar
 
 import httpx2
+from pydantic import BaseModel
 
-from lightretriever.service.client.calls import (
-    BatchSize,
-    Call,
-    Line,
-    Numbered,
-    Query,
-    batch_call,
-    check_stream,
-    collections_call,
-    delete_call,
-    document_call,
-    embeddings_call,
-    encode_call,
-    info_call,
-    numbered_async,
-    put_call,
-    put_many_call,
-    ready_call,
-    reload_call,
-    search_call,
-)
+from lightretriever.service import schemas
+from lightretriever.service.client import calls
+from lightretriever.service.client.calls import Call, Fields, Query
 from lightretriever.service.client.connection import Connection, PerProcess
 from lightretriever.service.client.errors import AnswerError, ClientError, UnreachableError
-from lightretriever.service.client.retries import Retries
-from lightretriever.service.schemas import (
-    BatchRequest,
-    BatchResponse,
-    CollectionList,
-    Document,
-    DocumentChange,
-    DocumentDeleted,
-    DocumentWritten,
-    EmbeddingsResponse,
-    EncodeRequest,
-    EncodeResponse,
-    Info,
-    Reloaded,
-    SearchResponse,
-)
+from lightretriever.service.client.streams import Numbered, check_sizes, in_order_async, numbered
 
 __all__ = ["AsyncSearchClient"]
 
-T = TypeVar("T")
-M = TypeVar("M")
+T = TypeVar("T", bound=BaseModel)
 
 
 class AsyncSearchClient:
-    """Calls a search service from asyncio, with the arguments and errors of SearchClient.
+    """Calls a search service. Use it in one event loop. `aclose` it, or use it in an `async with` statement.
 
-    Use it in one event loop, and `aclose` it or use it in an `async with` statement. A cancelled call ends at once and
-    discards its connection.
+    `base_url` is the service's address, including a path prefix if it has one. Every request carries `api_key`.
+    `timeout_s` bounds a whole call in seconds, including all attempts and the waits between them.
+
+    Every call raises AnswerError for an error answer, UnreachableError without an answer, and ClientError for invalid
+    arguments. After a temporary failure (429, 502, 503, a broken connection) a call is made again, up to `attempts`
+    times in all; calls that are not safe to repeat are made once. A forked process opens its own connections.
     """
 
     def __init__(
@@ -67,120 +37,124 @@ class AsyncSearchClient:
         *,
         api_key: str | None = None,
         timeout_s: float = 30.0,
-        retries: Retries | None = None,
+        attempts: int = 4,
     ) -> None:
-        self._connection = Connection(base_url, api_key=api_key, timeout_s=timeout_s, retries=retries)
-        self._http = PerProcess(self._opened)
+        self._connection = Connection(base_url, api_key=api_key, timeout_s=timeout_s, attempts=attempts)
+        self._http = PerProcess(lambda: self._connection.open(httpx2.AsyncClient))
 
-    async def search(self, request: Query | None = None, /, **fields: Any) -> SearchResponse:
-        """Search for a SearchRequest, or for a text with the fields of a SearchRequest as keywords. Without a text,
-        list the documents that match `filter`."""
-        return await self.call(search_call(request, fields))
+    async def search(self, query: str | None = None, /, **fields: Any) -> schemas.SearchResponse:
+        """Search for a text, with the fields of a request as keywords. Without a text, list the documents that match
+        `filter`."""
+        return await self.call(calls.search(query, fields))
 
-    async def search_batch(self, searches: BatchRequest | Iterable[Query], /, **fields: Any) -> BatchResponse:
+    async def search_batch(self, queries: Iterable[Query], /, **fields: Any) -> schemas.BatchResponse:
         """Make several searches in one request. Keywords are the fields of each search that is a text."""
-        return await self.call(batch_call(searches, fields))
+        return await self.call(calls.batch(queries, fields))
 
     def search_many(
-        self,
-        queries: Iterable[Query] | AsyncIterable[Query],
-        /,
-        *,
-        batch_size: int = 32,
-        concurrency: int = 4,
-        **fields: Any,
-    ) -> AsyncGenerator[SearchResponse]:
-        """Give the answers to any number of queries, in their order; see SearchClient.
+        self, queries: Iterable[Query], /, *, batch_size: int = 32, concurrency: int = 4, **fields: Any
+    ) -> AsyncGenerator[schemas.SearchResponse]:
+        """Yield the answers to any number of queries, in their order.
 
-        If you leave the loop early, `aclose` the generator to cancel running requests.
+        Reads queries as you take answers: `batch_size` per request, `concurrency` requests at a time. Keywords as in
+        `search_batch`; `timeout_s` applies to each request. A batch's error is raised in place of its first answer and
+        names a bad query's position among all queries. Closing the generator ends the requests.
         """
-        check_stream(batch_size, concurrency)
-        return self._stream(numbered_async(queries, batch_size), BatchSize(batch_size), concurrency, fields)
+        check_sizes(batch_size=batch_size, concurrency=concurrency)
 
-    async def encode(self, request: str | EncodeRequest, /, **fields: Any) -> EncodeResponse:
-        """Encode a text as a query, from an EncodeRequest or a text with the other fields as keywords."""
-        return await self.call(encode_call(request, fields))
+        async def work(batch: Numbered[Query]) -> list[schemas.SearchResponse]:
+            first, queries = batch
+            return (await self.call(calls.batch(queries, fields, first=first))).results
 
-    async def embeddings(self, texts: str | Sequence[str], /, *, model: str = "default") -> EmbeddingsResponse:
-        """Encode texts as queries; `model` is a task, `default` the default one."""
-        return await self.call(embeddings_call(texts, model))
+        return in_order_async(work, numbered(queries, batch_size), concurrency)
 
-    async def document(self, document_id: str, /) -> Document:
-        """Give a stored document. AnswerError of kind `document_not_found` if none has this id."""
-        return await self.call(document_call(document_id))
+    async def encode(self, text: str, /, **fields: Any) -> schemas.EncodeResponse:
+        """Encode a text as a query."""
+        return await self.call(calls.encode(text, fields))
+
+    async def document(self, document_id: str, /) -> schemas.Document:
+        """Return a stored document. AnswerError of kind `document_not_found` if none has this id."""
+        return await self.call(calls.document(document_id))
 
     async def put_document(
         self,
         document_id: str,
-        fields: Mapping[str, Any],
+        fields: Fields,
         /,
         *,
         vector: Sequence[float] | None = None,
-        impacts: Mapping[str, int] | None = None,
+        impacts: Fields | None = None,
         version: str | None = None,
         wait: bool = False,
-    ) -> DocumentWritten:
+    ) -> schemas.DocumentWritten:
         """Write a document of a service that takes changes; needs a key with the scope `admin`.
 
-        A vector and impacts that are not given stay, as long as title and text do; a service with a model encodes
-        another text, which may take as long as its `encode_timeout_s`. With `version`, only over that one, without
-        retries: AnswerError of kind `version_conflict` for another. `wait`: until searches see it.
+        A missing vector or impacts stay, as long as title and text do; a service with a model encodes another text.
+        With `version`, only over that one, without retries: AnswerError of kind `version_conflict` for another.
+        `wait`: until searches see it.
         """
-        return await self.call(put_call(document_id, fields, vector, impacts, version, wait=wait))
+        written = {"fields": fields, "vector": vector, "impacts": impacts}
+        return await self.call(calls.put(document_id, written, version, wait=wait))
 
     async def put_documents(
-        self, documents: Iterable[Line] | AsyncIterable[Line], /, *, batch_size: int = 32, wait: bool = False
-    ) -> list[DocumentChange]:
-        """Write and delete any number of documents in their order; see SearchClient."""
-        check_stream(batch_size, 1)
-        size, done = BatchSize(batch_size), list[DocumentChange]()
-        async for batch in numbered_async(documents, batch_size):
-            for answer in await self._answers(
-                batch, size, lambda lines, first: put_many_call(lines, first=first, wait=wait)
-            ):
-                done += answer.results
-        return done
+        self, documents: Iterable[Fields], /, *, batch_size: int = 32, wait: bool = False
+    ) -> list[schemas.DocumentChange]:
+        """Write and delete any number of documents in their order; return what became of each.
+
+        Each is a mapping: `id` and what `put_document` takes, or `delete: True`. No model encodes them. One that can't
+        be written because of the stored one, such as for another version, is `refused` with the `reason`. An error
+        names the document by its id; what earlier requests had is written. A request has at most `batch_size` documents
+        and 512 KiB, unless one alone has more, and is made once if it names a version.
+        """
+        check_sizes(batch_size=batch_size)
+        changes = list[schemas.DocumentChange]()
+        for call in calls.put_many(documents, batch_size, wait=wait):
+            changes += (await self.call(call)).results
+        return changes
 
     async def delete_document(
         self, document_id: str, /, *, version: str | None = None, wait: bool = False
-    ) -> DocumentDeleted:
+    ) -> schemas.DocumentDeleted:
         """Delete a document of a service that takes changes, without retries; as `put_document`. AnswerError of kind
         `document_not_found` if none has this id."""
-        return await self.call(delete_call(document_id, version, wait=wait))
+        return await self.call(calls.delete(document_id, version, wait=wait))
 
-    async def collections(self) -> CollectionList:
+    async def collections(self) -> schemas.CollectionList:
         """List the collections. Each has every route below `/collections/NAME`, which may be part of `base_url`."""
-        return await self.call(collections_call())
+        return await self.call(calls.collections())
 
-    async def info(self) -> Info:
+    async def info(self) -> schemas.Info:
         """Describe the served bundle and the limits of requests."""
-        return await self.call(info_call())
+        return await self.call(calls.info())
 
     async def ready(self) -> bool:
-        """Tell whether the service is ready; False if it is unreachable. No retries."""
+        """True if the service is ready; False if it is unreachable. No retries."""
         try:
-            await self.call(ready_call())
-        except UnreachableError:
-            return False
-        except AnswerError as error:
-            if error.passing:
+            await self.call(calls.ready())
+        except ClientError as error:
+            if isinstance(error, UnreachableError) or error.passing:
                 return False
             raise
         return True
 
-    async def reload(self) -> Reloaded:
+    async def reload(self) -> schemas.Reloaded:
         """Make the service load its folder's present bundle, which takes time; needs a key with the scope `admin`."""
-        return await self.call(reload_call())
+        return await self.call(calls.reload())
 
     async def call(self, call: Call[T]) -> T:
-        """Make one of the calls of `service.client.calls`, with retries."""
-        attempts = self._connection.attempts(once=call.once)
+        """Make one of the calls of `service.client.calls`."""
+        return call.read(await self.send(call))
+
+    async def send(self, call: Call[Any]) -> bytes:
+        """Return the JSON of the answer to a call, with retries."""
+        deadline, made = monotonic() + self._connection.timeout_s, 0
         while True:
+            made += 1
             try:
-                return await self._attempt(call, attempts.begin())
+                return await self._attempt(call, deadline)
             except ClientError as error:
-                wait_s = attempts.wait_s(error)
-            await asyncio.sleep(wait_s)
+                pause_s = self._connection.pause_s(error, made, deadline, once=call.once)
+            await asyncio.sleep(pause_s)
 
     async def aclose(self) -> None:
         """Close all connections."""
@@ -188,69 +162,23 @@ class AsyncSearchClient:
             await http.aclose()
 
     async def __aenter__(self) -> Self:
-        """Give the client itself."""
+        """Return the client itself."""
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """Close all connections."""
         await self.aclose()
 
-    def _opened(self) -> httpx2.AsyncClient:
-        return httpx2.AsyncClient(**self._connection.http_options(), timeout=None)
-
-    async def _attempt(self, call: Call[T], left_s: float) -> T:
+    async def _attempt(self, call: Call[Any], deadline: float) -> bytes:
+        left_s, body, http = max(0.001, deadline - monotonic()), bytearray(), self._http.get()
+        options: dict[str, Any] = {"content": call.body, "headers": call.headers, "timeout": left_s}
         try:
-            async with asyncio.timeout(left_s):
-                response = await self._http.get().request(
-                    call.method, call.path, content=call.body, headers=call.headers
-                )
-        except TimeoutError as error:
-            raise self._connection.late() from error
-        except httpx2.HTTPError as error:
+            async with asyncio.timeout(left_s), http.stream(call.method, call.path, **options) as response:
+                async for piece in response.aiter_bytes():
+                    body += piece
+                    self._connection.check(len(body), deadline)
+        except (TimeoutError, httpx2.HTTPError) as error:
             raise self._connection.failed(error) from error
-        return call.answer(response.status_code, response.headers, response.content)
-
-    async def _stream(
-        self, batches: AsyncIterator[Numbered[Query]], size: BatchSize, concurrency: int, fields: dict[str, Any]
-    ) -> AsyncGenerator[SearchResponse]:
-        gate = asyncio.Semaphore(concurrency)
-
-        async def answers(batch: Numbered[Query]) -> list[SearchResponse]:
-            async with gate:
-                return await self._found(batch, size, fields)
-
-        pending: deque[asyncio.Task[list[SearchResponse]]] = deque()
-        try:
-            async for batch in batches:
-                pending.append(asyncio.create_task(answers(batch)))
-                # One more than run at a time, so that the slots stay busy while the caller takes answers.
-                if len(pending) > concurrency:
-                    for response in await pending.popleft():
-                        yield response
-            while pending:
-                for response in await pending.popleft():
-                    yield response
-        finally:
-            for task in pending:
-                task.cancel()
-            await asyncio.gather(*pending, return_exceptions=True)
-
-    async def _found(self, batch: Numbered[Query], size: BatchSize, fields: dict[str, Any]) -> list[SearchResponse]:
-        answers = await self._answers(batch, size, lambda queries, first: batch_call(queries, fields, first=first))
-        return [response for answer in answers for response in answer.results]
-
-    async def _answers(self, batch: Numbered[T], size: BatchSize, make: Callable[[list[T], int], Call[M]]) -> list[M]:
-        """Give the answers to the calls that `make` makes of items and the first one's position."""
-        requests, answers = deque([batch]), list[M]()
-        while requests:
-            (first, items), *rest = size.cut(requests.popleft())
-            requests.extendleft(reversed(rest))
-            call = make(items, first)
-            try:
-                answers.append(await self.call(call))
-            except AnswerError as error:
-                size.halve(items, call, error)
-                requests.appendleft((first, items))
-        return answers
+        if response.status_code != 200:
+            raise AnswerError.of_answer(response.status_code, response.headers, bytes(body), call.items)
+        return bytes(body)

@@ -1,84 +1,95 @@
-"""The connection settings that both clients share."""
+"""What both clients share: address, headers, time, retries, and one set of connections for each process."""
 
 import os
+import random
 import re
 from collections.abc import Callable
-from functools import cache
-from ssl import SSLContext
-from typing import Final, Generic, TypedDict, TypeVar
+from time import monotonic
+from typing import Any, Final, Generic, TypeVar
+from urllib.request import getproxies, proxy_bypass
 
 import httpx2
 
 from lightretriever.service.client.errors import AnswerError, ClientError, UnreachableError
-from lightretriever.service.client.proxies import EnvironmentProxy
-from lightretriever.service.client.retries import Attempts, Retries
 
-__all__ = ["Connection", "HttpOptions", "PerProcess", "check_process"]
+__all__ = ["Connection", "PerProcess", "check_process"]
 
 T = TypeVar("T")
-
 _KEY: Final = re.compile(r"[!-~]+")
-
-
-class HttpOptions(TypedDict):
-    """Arguments of httpx2's clients."""
-
-    base_url: str
-    headers: dict[str, str]
-    verify: SSLContext
-    proxy: httpx2.Proxy | None
-    trust_env: bool
+_MAX_ANSWER_BYTES: Final = 256 << 20
+_FIRST_PAUSE_S, _MAX_PAUSE_S = 0.1, 5.0
+_EXAMPLE: Final = "Write it as in http://127.0.0.1:8080."
 
 
 class Connection:
-    """Address, headers, time limit and retries of a client. ClientError for invalid values."""
+    """Address, headers, time limit and attempts of a client. ClientError for invalid values."""
 
-    def __init__(self, base_url: str, *, api_key: str | None, timeout_s: float, retries: Retries | None) -> None:
-        self.address = _address(base_url)
-        self._proxy = EnvironmentProxy.of(self.address)
-        self.headers = {"accept": "application/json", "user-agent": "lightretriever-client"}
-        if api_key is not None:
-            if not _KEY.fullmatch(api_key):
-                raise ClientError("The API key has characters that no key has.", remedy="Look for spaces around it.")
-            self.headers["authorization"] = f"Bearer {api_key}"
+    def __init__(self, base_url: str, *, api_key: str | None, timeout_s: float, attempts: int) -> None:
+        try:
+            self._url = httpx2.URL(base_url)
+        except httpx2.InvalidURL as error:
+            raise ClientError(f"The base URL {base_url!r} is no address: {error}.", remedy=_EXAMPLE) from error
+        if self._url.scheme not in ("http", "https") or not self._url.host or self._url.query or self._url.fragment:
+            raise ClientError(f"The base URL {base_url!r} is no address of a service.", remedy=_EXAMPLE)
+        if api_key is not None and not _KEY.fullmatch(api_key):
+            raise ClientError("The API key has characters that no key has.", remedy="Look for spaces around it.")
         if not timeout_s > 0:
             raise ClientError(f"timeout_s is {timeout_s:g}.", remedy="Name a number of seconds above 0.")
+        if attempts < 1:
+            raise ClientError(f"attempts is {attempts}.", remedy="Name 1 or more.")
+        self._authorization = {} if api_key is None else {"authorization": f"Bearer {api_key}"}
         self.timeout_s = timeout_s
-        self.retries = retries or Retries()
+        self._attempts = attempts
 
-    def http_options(self) -> HttpOptions:
-        """Give the arguments of httpx2's clients."""
-        proxy = None if self._proxy is None else self._proxy.proxy
-        # What it would take from the environment is the proxy; of one that it can't use it makes a ValueError.
-        return {
-            "base_url": self.address,
-            "headers": self.headers,
-            "verify": _tls(),
-            "proxy": proxy,
-            "trust_env": False,
+    def open(self, kind: Callable[..., T]) -> T:
+        """Open a client of httpx2, with the proxy that the environment names. ClientError if that can't be used."""
+        address = f"{self._url.host}:{self._url.port}" if self._url.port else self._url.host
+        proxies = {} if proxy_bypass(address) else getproxies()
+        proxy = proxies.get(self._url.scheme) or proxies.get("all")
+        options: dict[str, Any] = {
+            "base_url": str(self._url).rstrip("/"),
+            "headers": {"accept": "application/json", "user-agent": "lightretriever-client", **self._authorization},
+            "verify": httpx2.create_ssl_context(),
+            "trust_env": False,  # from the environment it would take a proxy even for the hosts of NO_PROXY
         }
+        try:
+            return kind(**options, proxy=f"http://{proxy}" if proxy and "://" not in proxy else proxy)
+        except (ValueError, ImportError, httpx2.InvalidURL) as error:
+            raise ClientError(
+                f"The proxy of the environment can't be used: {error}",
+                remedy=f"Correct HTTP_PROXY, HTTPS_PROXY or ALL_PROXY, or set NO_PROXY={self._url.host}.",
+            ) from error
 
-    def attempts(self, *, once: bool) -> Attempts:
-        """Begin a call."""
-        return Attempts(Retries(attempts=1) if once else self.retries, self.timeout_s)
+    def check(self, size: int, deadline: float) -> None:
+        """Raise the error of an answer that is too late, or has more than 256 MiB."""
+        if monotonic() > deadline:
+            raise self.failed(TimeoutError())
+        if size > _MAX_ANSWER_BYTES:
+            detail = f"The answer has more than {_MAX_ANSWER_BYTES:,} bytes. Ask for fewer hits, or name `fields`."
+            raise AnswerError.unexpected(200, detail)
 
-    def late(self) -> UnreachableError:
-        """The whole call timed out."""
-        return UnreachableError.late(self._way(), self.timeout_s)
-
-    def failed(self, error: httpx2.HTTPError) -> ClientError:
-        """Convert an error of httpx2."""
-        if isinstance(error, httpx2.TimeoutException):
-            return self.late()
+    def failed(self, error: Exception) -> ClientError:
+        """Convert an error of httpx2, or a TimeoutError."""
+        if isinstance(error, TimeoutError | httpx2.TimeoutException):
+            message = f"No answer from {self._url} within {self.timeout_s:g} s."
+            return UnreachableError(message, remedy="Allow more time with timeout_s.", passing=False)
         if isinstance(error, httpx2.DecodingError):
-            return AnswerError(status=200, kind="unexpected_answer", detail=f"The answer can't be decoded: {error}.")
-        return UnreachableError.broken(self._way(), error, by_proxy=self._proxy is not None)
+            return AnswerError.unexpected(200, f"The answer can't be decoded: {error}.")
+        reason = str(error).rstrip(".") or type(error).__name__
+        return UnreachableError(
+            f"{self._url} can't be reached: {reason}.",
+            remedy="Does the service run there, and the proxy, if HTTP_PROXY, HTTPS_PROXY or ALL_PROXY names one?",
+        )
 
-    def _way(self) -> str:
-        """The address, and the proxy on the way to it."""
-        if self._proxy is None:
-            return self.address
-        return f"{self.address} by the proxy {self._proxy} ({self._proxy.variable})"
+    def pause_s(self, error: ClientError, made: int, deadline: float, *, once: bool = False) -> float:
+        """Return the seconds to wait after `made` attempts, doubled each time, with jitter. Raise the last one's error
+        if it is not passing, no attempt is left, or the time is too short."""
+        longest = min(_MAX_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(made - 1, 100))
+        pause_s = error.retry_after_s + longest * random.uniform(0.5, 1)
+        left = 0 if once else self._attempts - made
+        if not error.passing or left <= 0 or monotonic() + pause_s >= deadline:
+            raise error
+        return pause_s
 
 
 class PerProcess(Generic[T]):
@@ -112,22 +123,3 @@ def check_process(process: int) -> None:
     """Raise ClientError in another process than the one with this id, where a stream's threads don't exist."""
     if os.getpid() != process:
         raise ClientError("The stream was begun in another process.", remedy="Begin one in each process.")
-
-
-@cache
-def _tls() -> SSLContext:
-    """Read the system's trusted certificates, which takes longer than a search."""
-    return httpx2.create_ssl_context()
-
-
-def _address(base_url: str) -> str:
-    try:
-        url = httpx2.URL(base_url)
-    except httpx2.InvalidURL as error:
-        raise ClientError(f"The base URL {base_url!r} is no address: {error}.", remedy=_EXAMPLE) from error
-    if url.scheme not in ("http", "https") or not url.host or url.query or url.fragment:
-        raise ClientError(f"The base URL {base_url!r} is no address of a service.", remedy=_EXAMPLE)
-    return base_url.rstrip("/")
-
-
-_EXAMPLE: Final = "Write it as in http://127.0.0.1:8080."

@@ -1,70 +1,34 @@
-"""The synchronous client."""
+"""The synchronous client. Made from asynchronous.py by tests/client/generate_sync.py."""
 
-import os
-from collections import deque
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import nullcontext
 from time import monotonic, sleep
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import httpx2
+from pydantic import BaseModel
 
-from lightretriever.service.client.calls import (
-    BatchSize,
-    Call,
-    Line,
-    Numbered,
-    Query,
-    batch_call,
-    check_stream,
-    collections_call,
-    delete_call,
-    document_call,
-    embeddings_call,
-    encode_call,
-    info_call,
-    numbered,
-    put_call,
-    put_many_call,
-    ready_call,
-    reload_call,
-    search_call,
-)
-from lightretriever.service.client.connection import Connection, PerProcess, check_process
+from lightretriever.service import schemas
+from lightretriever.service.client import calls
+from lightretriever.service.client.calls import Call, Fields, Query
+from lightretriever.service.client.connection import Connection, PerProcess
 from lightretriever.service.client.errors import AnswerError, ClientError, UnreachableError
-from lightretriever.service.client.retries import Retries
-from lightretriever.service.schemas import (
-    BatchRequest,
-    BatchResponse,
-    CollectionList,
-    Document,
-    DocumentChange,
-    DocumentDeleted,
-    DocumentWritten,
-    EmbeddingsResponse,
-    EncodeRequest,
-    EncodeResponse,
-    Info,
-    Reloaded,
-    SearchResponse,
-)
+from lightretriever.service.client.streams import Numbered, check_sizes, in_order, numbered
 
 __all__ = ["SearchClient"]
 
-T = TypeVar("T")
-M = TypeVar("M")
+T = TypeVar("T", bound=BaseModel)
 
 
 class SearchClient:
-    """Calls a search service. Thread-safe; `close` it, or use it in a `with` statement.
+    """Calls a search service. Threads may share it. `close` it, or use it in a `with` statement.
 
     `base_url` is the service's address, including a path prefix if it has one. Every request carries `api_key`.
     `timeout_s` bounds a whole call in seconds, including all attempts and the waits between them.
 
     Every call raises AnswerError for an error answer, UnreachableError without an answer, and ClientError for invalid
-    arguments. `retries` governs the retries after temporary failures (429, 502, 503, a broken connection); calls
-    that are not safe to repeat have none.
+    arguments. After a temporary failure (429, 502, 503, a broken connection) a call is made again, up to `attempts`
+    times in all; calls that are not safe to repeat are made once. A forked process opens its own connections.
     """
 
     def __init__(
@@ -73,125 +37,124 @@ class SearchClient:
         *,
         api_key: str | None = None,
         timeout_s: float = 30.0,
-        retries: Retries | None = None,
+        attempts: int = 4,
     ) -> None:
-        self._connection = Connection(base_url, api_key=api_key, timeout_s=timeout_s, retries=retries)
-        self._http = PerProcess(self._opened)
+        self._connection = Connection(base_url, api_key=api_key, timeout_s=timeout_s, attempts=attempts)
+        self._http = PerProcess(lambda: self._connection.open(httpx2.Client))
 
-    def search(self, request: Query | None = None, /, **fields: Any) -> SearchResponse:
-        """Search for a SearchRequest, or for a text with the fields of a SearchRequest as keywords. Without a text,
-        list the documents that match `filter`."""
-        return self.call(search_call(request, fields))
+    def search(self, query: str | None = None, /, **fields: Any) -> schemas.SearchResponse:
+        """Search for a text, with the fields of a request as keywords. Without a text, list the documents that match
+        `filter`."""
+        return self.call(calls.search(query, fields))
 
-    def search_batch(self, searches: BatchRequest | Iterable[Query], /, **fields: Any) -> BatchResponse:
+    def search_batch(self, queries: Iterable[Query], /, **fields: Any) -> schemas.BatchResponse:
         """Make several searches in one request. Keywords are the fields of each search that is a text."""
-        return self.call(batch_call(searches, fields))
+        return self.call(calls.batch(queries, fields))
 
     def search_many(
         self, queries: Iterable[Query], /, *, batch_size: int = 32, concurrency: int = 4, **fields: Any
-    ) -> Generator[SearchResponse]:
-        """Give the answers to any number of queries, in their order.
+    ) -> Generator[schemas.SearchResponse]:
+        """Yield the answers to any number of queries, in their order.
 
-        Reads queries as you take answers: `batch_size` per request, `concurrency` requests at a time, and at most two
-        further batches in memory. A batch's error is raised in place of its first answer and names a bad query's
-        position among all queries, from 0. Keywords as in `search_batch`; `timeout_s` applies to each request. A batch
-        that is too late for the service's deadline is searched in halves, as are those after it.
+        Reads queries as you take answers: `batch_size` per request, `concurrency` requests at a time. Keywords as in
+        `search_batch`; `timeout_s` applies to each request. A batch's error is raised in place of its first answer and
+        names a bad query's position among all queries. Closing the generator ends the requests.
         """
-        check_stream(batch_size, concurrency)
-        return self._stream(numbered(queries, batch_size), BatchSize(batch_size), concurrency, fields)
+        check_sizes(batch_size=batch_size, concurrency=concurrency)
 
-    def encode(self, request: str | EncodeRequest, /, **fields: Any) -> EncodeResponse:
-        """Encode a text as a query, from an EncodeRequest or a text with the other fields as keywords."""
-        return self.call(encode_call(request, fields))
+        def work(batch: Numbered[Query]) -> list[schemas.SearchResponse]:
+            first, queries = batch
+            return (self.call(calls.batch(queries, fields, first=first))).results
 
-    def embeddings(self, texts: str | Sequence[str], /, *, model: str = "default") -> EmbeddingsResponse:
-        """Encode texts as queries; `model` is a task, `default` the default one."""
-        return self.call(embeddings_call(texts, model))
+        return in_order(work, numbered(queries, batch_size), concurrency)
 
-    def document(self, document_id: str, /) -> Document:
-        """Give a stored document. AnswerError of kind `document_not_found` if none has this id."""
-        return self.call(document_call(document_id))
+    def encode(self, text: str, /, **fields: Any) -> schemas.EncodeResponse:
+        """Encode a text as a query."""
+        return self.call(calls.encode(text, fields))
+
+    def document(self, document_id: str, /) -> schemas.Document:
+        """Return a stored document. AnswerError of kind `document_not_found` if none has this id."""
+        return self.call(calls.document(document_id))
 
     def put_document(
         self,
         document_id: str,
-        fields: Mapping[str, Any],
+        fields: Fields,
         /,
         *,
         vector: Sequence[float] | None = None,
-        impacts: Mapping[str, int] | None = None,
+        impacts: Fields | None = None,
         version: str | None = None,
         wait: bool = False,
-    ) -> DocumentWritten:
+    ) -> schemas.DocumentWritten:
         """Write a document of a service that takes changes; needs a key with the scope `admin`.
 
-        A vector and impacts that are not given stay, as long as title and text do; a service with a model encodes
-        another text, which may take as long as its `encode_timeout_s`. With `version`, only over that one, without
-        retries: AnswerError of kind `version_conflict` for another. `wait`: until searches see it.
+        A missing vector or impacts stay, as long as title and text do; a service with a model encodes another text.
+        With `version`, only over that one, without retries: AnswerError of kind `version_conflict` for another.
+        `wait`: until searches see it.
         """
-        return self.call(put_call(document_id, fields, vector, impacts, version, wait=wait))
+        written = {"fields": fields, "vector": vector, "impacts": impacts}
+        return self.call(calls.put(document_id, written, version, wait=wait))
 
     def put_documents(
-        self, documents: Iterable[Line], /, *, batch_size: int = 32, wait: bool = False
-    ) -> list[DocumentChange]:
-        """Write and delete any number of documents in their order; tell what became of each.
+        self, documents: Iterable[Fields], /, *, batch_size: int = 32, wait: bool = False
+    ) -> list[schemas.DocumentChange]:
+        """Write and delete any number of documents in their order; return what became of each.
 
-        Each is a DocumentLine or a mapping with its fields: `id` and what `put_document` takes, or `delete: True`. No
-        model encodes them. A document that can't be written because of the one that is there, such as for another
-        version, is `refused` with the `reason`, and the others are written. An error names the document by its id; what
-        earlier requests had is written.
-
-        Sends `batch_size` documents per request, and fewer from then on where that is too large or too late for the
-        service. `wait` and `timeout_s` apply to each request. One that names a version is made without retries; others
-        are safe to repeat, but may tell `changed` or `missing` where the first attempt was not answered.
+        Each is a mapping: `id` and what `put_document` takes, or `delete: True`. No model encodes them. One that can't
+        be written because of the stored one, such as for another version, is `refused` with the `reason`. An error
+        names the document by its id; what earlier requests had is written. A request has at most `batch_size` documents
+        and 512 KiB, unless one alone has more, and is made once if it names a version.
         """
-        check_stream(batch_size, 1)
-        size, done = BatchSize(batch_size), list[DocumentChange]()
-        for batch in numbered(documents, batch_size):
-            for answer in self._answers(batch, size, lambda lines, first: put_many_call(lines, first=first, wait=wait)):
-                done += answer.results
-        return done
+        check_sizes(batch_size=batch_size)
+        changes = list[schemas.DocumentChange]()
+        for call in calls.put_many(documents, batch_size, wait=wait):
+            changes += (self.call(call)).results
+        return changes
 
     def delete_document(
         self, document_id: str, /, *, version: str | None = None, wait: bool = False
-    ) -> DocumentDeleted:
+    ) -> schemas.DocumentDeleted:
         """Delete a document of a service that takes changes, without retries; as `put_document`. AnswerError of kind
         `document_not_found` if none has this id."""
-        return self.call(delete_call(document_id, version, wait=wait))
+        return self.call(calls.delete(document_id, version, wait=wait))
 
-    def collections(self) -> CollectionList:
+    def collections(self) -> schemas.CollectionList:
         """List the collections. Each has every route below `/collections/NAME`, which may be part of `base_url`."""
-        return self.call(collections_call())
+        return self.call(calls.collections())
 
-    def info(self) -> Info:
+    def info(self) -> schemas.Info:
         """Describe the served bundle and the limits of requests."""
-        return self.call(info_call())
+        return self.call(calls.info())
 
     def ready(self) -> bool:
-        """Tell whether the service is ready; False if it is unreachable. No retries."""
+        """True if the service is ready; False if it is unreachable. No retries."""
         try:
-            self.call(ready_call())
-        except UnreachableError:
-            return False
-        except AnswerError as error:
-            if error.passing:
+            self.call(calls.ready())
+        except ClientError as error:
+            if isinstance(error, UnreachableError) or error.passing:
                 return False
             raise
         return True
 
-    def reload(self) -> Reloaded:
+    def reload(self) -> schemas.Reloaded:
         """Make the service load its folder's present bundle, which takes time; needs a key with the scope `admin`."""
-        return self.call(reload_call())
+        return self.call(calls.reload())
 
     def call(self, call: Call[T]) -> T:
-        """Make one of the calls of `service.client.calls`, with retries."""
-        attempts = self._connection.attempts(once=call.once)
+        """Make one of the calls of `service.client.calls`."""
+        return call.read(self.send(call))
+
+    def send(self, call: Call[Any]) -> bytes:
+        """Return the JSON of the answer to a call, with retries."""
+        deadline, made = monotonic() + self._connection.timeout_s, 0
         while True:
+            made += 1
             try:
-                return self._attempt(call, attempts.begin())
+                return self._attempt(call, deadline)
             except ClientError as error:
-                wait_s = attempts.wait_s(error)
-            sleep(wait_s)
+                pause_s = self._connection.pause_s(error, made, deadline, once=call.once)
+            sleep(pause_s)
 
     def close(self) -> None:
         """Close all connections."""
@@ -199,67 +162,23 @@ class SearchClient:
             http.close()
 
     def __enter__(self) -> Self:
-        """Give the client itself."""
+        """Return the client itself."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Close all connections."""
         self.close()
 
-    def _opened(self) -> httpx2.Client:
-        return httpx2.Client(**self._connection.http_options())
-
-    def _attempt(self, call: Call[T], left_s: float) -> T:
-        """Make one attempt. Each wait is at most `left_s`, and so is the total time, checked after every chunk."""
-        until, body = monotonic() + left_s, bytearray()
+    def _attempt(self, call: Call[Any], deadline: float) -> bytes:
+        left_s, body, http = max(0.001, deadline - monotonic()), bytearray(), self._http.get()
+        options: dict[str, Any] = {"content": call.body, "headers": call.headers, "timeout": left_s}
         try:
-            with self._http.get().stream(
-                call.method, call.path, content=call.body, headers=call.headers, timeout=left_s
-            ) as response:
+            with nullcontext(), http.stream(call.method, call.path, **options) as response:
                 for piece in response.iter_bytes():
                     body += piece
-                    if monotonic() > until:
-                        raise self._connection.late()
-        except httpx2.HTTPError as error:
+                    self._connection.check(len(body), deadline)
+        except (TimeoutError, httpx2.HTTPError) as error:
             raise self._connection.failed(error) from error
-        return call.answer(response.status_code, response.headers, bytes(body))
-
-    def _stream(
-        self, batches: Iterable[Numbered[Query]], size: BatchSize, concurrency: int, fields: dict[str, Any]
-    ) -> Generator[SearchResponse]:
-        pending: deque[Future[list[SearchResponse]]] = deque()
-        process = os.getpid()
-        with ThreadPoolExecutor(concurrency, thread_name_prefix="search-many") as pool:
-            try:
-                for batch in batches:
-                    pending.append(pool.submit(self._found, batch, size, fields))
-                    # One more than run at a time, so that the threads stay busy while the caller takes answers.
-                    if len(pending) > concurrency:
-                        yield from pending.popleft().result()
-                        check_process(process)
-                while pending:
-                    yield from pending.popleft().result()
-                    check_process(process)
-            finally:
-                for future in pending:
-                    future.cancel()
-
-    def _found(self, batch: Numbered[Query], size: BatchSize, fields: dict[str, Any]) -> list[SearchResponse]:
-        answers = self._answers(batch, size, lambda queries, first: batch_call(queries, fields, first=first))
-        return [response for answer in answers for response in answer.results]
-
-    def _answers(self, batch: Numbered[T], size: BatchSize, make: Callable[[list[T], int], Call[M]]) -> list[M]:
-        """Give the answers to the calls that `make` makes of items and the first one's position."""
-        requests, answers = deque([batch]), list[M]()
-        while requests:
-            (first, items), *rest = size.cut(requests.popleft())
-            requests.extendleft(reversed(rest))
-            call = make(items, first)
-            try:
-                answers.append(self.call(call))
-            except AnswerError as error:
-                size.halve(items, call, error)
-                requests.appendleft((first, items))
-        return answers
+        if response.status_code != 200:
+            raise AnswerError.of_answer(response.status_code, response.headers, bytes(body), call.items)
+        return bytes(body)

@@ -35,7 +35,7 @@ def mcp(
 ) -> None:
     """Give language models a running service as tools, by the Model Context Protocol."""
     with importing("mcp"):
-        from lightretriever.service.client.asynchronous import AsyncSearchClient
+        from lightretriever.service.client import AsyncSearchClient
         from lightretriever.service.mcp.tools import serve_http, serve_stdio
     key = os.environ.get(_KEY) if api_key_file is None else _key(api_key_file)
     if key is not None and not key.strip():

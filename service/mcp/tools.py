@@ -15,9 +15,7 @@ from mcp.types import CallToolResult, TextContent, ToolAnnotations
 from pydantic import BaseModel, Field, create_model, model_validator
 
 from lightretriever.artifacts.bundle.software import package_version
-from lightretriever.service.client.asynchronous import AsyncSearchClient
-from lightretriever.service.client.calls import document_call, info_call, search_call
-from lightretriever.service.client.errors import ClientError
+from lightretriever.service.client import AsyncSearchClient, ClientError, calls
 from lightretriever.service.schemas import CollectionList, Document, Info, Matched, Mode, SearchResponse
 
 __all__ = ["FoundDocument", "FoundDocuments", "make_server", "serve_http", "serve_stdio"]
@@ -152,7 +150,7 @@ class _Tools:
         """Find documents. Each hit has its id, fields, and the part of its text that matches best."""
         with _told():
             fields = {"k": k, "offset": offset, "filter": filter, "mode": mode, "snippets": _SNIPPETS}
-            found = await self._client.call(search_call(query, fields).within(collection))
+            found = await self._client.call(calls.search(query, fields).within(collection))
         hits = [
             FoundDocument(
                 id=hit.id,
@@ -170,7 +168,7 @@ class _Tools:
     ) -> Document:
         """Give a whole document."""
         with _told():
-            return await self._client.call(document_call(id).within(collection))
+            return await self._client.call(calls.document(id).within(collection))
 
     async def explain(
         self,
@@ -185,23 +183,23 @@ class _Tools:
         fields: dict[str, Any] = {"filter": filter, "mode": mode, "fields": []}
 
         async def found(**more: Any) -> SearchResponse:
-            return await self._client.call(search_call(query, fields | more).within(collection))
+            return await self._client.call(calls.search(query, fields | more).within(collection))
 
         with _told():
             if document is None:
                 return await found(k=k, explain=True)
-            most = (await self._client.call(info_call().within(collection))).limits.candidates
+            most = (await self._client.call(calls.info().within(collection))).limits.candidates
             ranking = await found(k=most)
             for hit in ranking.hits:
                 if hit.id == document:
                     return await found(k=1, offset=hit.rank - 1, explain=True)
-            await self._client.call(document_call(document).within(collection))
+            await self._client.call(calls.document(document).within(collection))
         raise ToolError(f"The document {document!r} is not among the first {len(ranking.hits)} hits of this query.")
 
     async def info(self, collection: CollectionName = None) -> Info:
         """Describe a collection: its size, its fields, those to filter by, and the modes of search."""
         with _told():
-            return await self._client.call(info_call().within(collection))
+            return await self._client.call(calls.info().within(collection))
 
     async def collections(self) -> CollectionList:
         """List the collections with their numbers of documents."""

@@ -6,11 +6,9 @@ from collections.abc import Callable, Iterator
 from typing import Any, Self, cast
 
 from lightretriever.service.client import AsyncSearchClient, SearchClient
-from lightretriever.service.schemas import SearchRequest
 
-__all__ = ["BOTH", "Client", "Maker", "Query"]
+__all__ = ["BOTH", "Client", "Maker"]
 
-Query = str | SearchRequest
 Client = SearchClient
 Maker = Callable[..., Client]
 

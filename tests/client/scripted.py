@@ -49,20 +49,6 @@ def problem(status: int, kind: str, *, detail: str = "why", errors: list[Any] | 
     return answer({**about, "status": status, "kind": kind, "detail": detail}, status, **headers)
 
 
-def in_time(most: int) -> Step:
-    """Answer a batch of up to `most` searches, each with its query as the hit's id; a larger one is too late."""
-
-    def step(handler: BaseHTTPRequestHandler) -> None:
-        body: bytes = vars(handler)["body"]
-        queries = [one["query"] for one in json.loads(body)["searches"]]
-        if len(queries) > most:
-            problem(504, "deadline_exceeded", detail=f"searches.{most}: too late")(handler)
-        else:
-            answer({"results": [FOUND | {"hits": [HIT | {"id": query}]} for query in queries]})(handler)
-
-    return step
-
-
 def hang_up(handler: BaseHTTPRequestHandler) -> None:
     """Close the connection without a word."""
     handler.connection.shutdown(socket.SHUT_RDWR)

@@ -1,25 +1,21 @@
-"""Every call, made to a real server by both clients."""
+"""The calls of both clients, over a real server, and what they send and read, over one that does as it is told."""
 
+import gzip
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import httpx2
+import numpy as np
 import pytest
 
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.client import AnswerError, ClientError
-from lightretriever.service.schemas import (
-    BatchRequest,
-    EncodeRequest,
-    Info,
-    LinearFusion,
-    RrfFusion,
-    SearchRequest,
-    SearchResponse,
-    Weights,
-)
+from lightretriever.service.schemas import Info, Problem, SearchResponse
 from tests.client.both import Client, Maker
-from tests.client.scripted import FOUND, Scripted, answer, problem
+from tests.client.generate_sync import CLIENT, generated
+from tests.client.scripted import FOUND, HIT, Scripted, answer, failure, problem
 from tests.service.live import live_bundles
 from tests.support.keys import keys_file
 from tests.support.wordings import raises
@@ -32,168 +28,183 @@ def untimed(response: SearchResponse) -> dict[str, object]:
     return response.model_dump(exclude={"timings_ms"})
 
 
-def test_a_search_is_that_of_the_service(client: Client, url: str) -> None:
-    body = {"query": "play music", "k": 3, "mode": "sparse", "fields": ["title"]}
-    plain = SearchResponse.model_validate_json(httpx2.post(f"{url}/search", json=body, timeout=90).content)
-    found = client.search("play music", k=3, mode="sparse", fields=["title"])
-    assert len(found.hits) == 3
-    assert untimed(found) == untimed(plain)
-    assert untimed(client.search(SearchRequest.model_validate(body))) == untimed(plain)
+def test_the_synchronous_client_is_made_from_the_other_one() -> None:
+    assert (CLIENT / "sync.py").read_text(encoding="utf-8") == generated()
 
 
-@pytest.mark.parametrize(
-    "fusion",
-    [
-        RrfFusion(method="rrf"),
-        LinearFusion(),
-        LinearFusion(weights=Weights(dense=1, sparse=0)),
-        {"method": "linear", "weights": {"dense": 1.0, "sparse": 0.0}},
-    ],
-)
-def test_nested_fields_arrive_whole(client: Client, url: str, fusion: object) -> None:
-    request = SearchRequest.model_validate({"query": "music", "fusion": fusion})
-    plain = httpx2.post(f"{url}/search", content=request.model_dump_json(), headers=JSON, timeout=90)
-    found = client.search("music", fusion=fusion)
-    assert untimed(found) == untimed(SearchResponse.model_validate_json(plain.content))
+def test_a_search_is_the_services_answer(client: Client, url: str) -> None:
+    fields = {"k": 3, "mode": "sparse", "fields": ["title"], "fusion": {"method": "rrf"}, "explain": True}
+    body = httpx2.post(f"{url}/search", json={"query": "play music", **fields}, timeout=90).content
+    assert untimed(client.search("play music", **fields)) == untimed(SearchResponse.model_validate_json(body))
+    with raises(AnswerError, naming="query: the field is required"):
+        client.search(k=4)
 
 
-JSON = {"content-type": "application/json"}
-
-
-def test_only_what_was_set_is_sent(make: Maker) -> None:
-    """So a service that doesn't know a field yet answers those who don't use it."""
-    with Scripted(answer()) as server, make(server.url) as client:
-        client.search("music", k=7)
-        client.search(SearchRequest(query="music", fusion=LinearFusion()))
-    first, second = (json.loads(request["body"]) for request in server.seen)
-    assert first == {"query": "music", "k": 7}
-    assert "authorization" not in server.seen[0]["headers"]
-    assert second["fusion"]["method"] == "linear"
-
-
-def test_what_a_newer_service_tells_is_passed_over(make: Maker) -> None:
-    hit = {**FOUND["hits"][0], "explain": {"music": 1}}  # type: ignore[index]
-    newer = {**FOUND, "hits": [hit], "facets": {"year": []}, "timings_ms": {"total": 1.0, "facets": 0.1}}
-    with Scripted(answer(newer)) as server, make(server.url) as client:
-        assert client.search("music").hits[0].id == "a"
+def test_what_is_sent_and_what_a_newer_service_answers(make: Maker) -> None:
+    newer = {**FOUND, "hits": [{**HIT, "newer": 1}], "timings_ms": {"total": 1.0, "newer": 0.1}}
+    with Scripted(answer(newer)) as server, make(f"{server.url}/api/") as client:
+        assert client.search("music ü", k=np.int64(7), weight=np.float32(0.5)).hits[0].id == "a"
+    (seen,) = server.seen
+    assert (seen["path"], seen["body"]) == ("/api/search", '{"query":"music ü","k":7,"weight":0.5}'.encode())
+    assert "authorization" not in seen["headers"]
 
 
 def test_a_batch(client: Client) -> None:
-    searches: list[str | SearchRequest] = ["play music", SearchRequest(query="text editor", k=1), "Ελληνικά"]
-    results = client.search_batch(searches, k=2).results
+    results = client.search_batch(["play music", {"query": "text editor", "k": 1}, "Ελληνικά"], k=2).results
     assert [len(response.hits) for response in results] == [2, 1, 2]
-    for search, response in zip(searches, results, strict=True):
-        alone = client.search(search) if isinstance(search, SearchRequest) else client.search(search, k=2)
-        assert untimed(alone) == untimed(response)
-    whole = BatchRequest(searches=[SearchRequest(query="music")])
-    assert untimed(client.search_batch(whole).results[0]) == untimed(client.search("music"))
+    assert untimed(results[0]) == untimed(client.search("play music", k=2))
+    with raises(AnswerError, naming="searches.1.query"):
+        client.search_batch(["music", ""])
 
 
 def test_encode(client: Client) -> None:
     encoded = client.encode("play music", task="fact")
-    assert encoded.task == "fact"
-    assert len(encoded.dense) == encoded.dimension
-    assert client.encode(EncodeRequest(text="play music", task="fact")).tokens == encoded.tokens
+    assert (encoded.task, len(encoded.dense)) == ("fact", encoded.dimension)
 
 
-def test_a_document(client: Client) -> None:
+def test_a_document_is_asked_for_by_any_id(client: Client) -> None:
     assert client.document("music").fields["title"] == "Terminal music player"
     assert client.document(ODD_IDS[1]).id == ODD_IDS[1]
+    for missing in (*ODD_IDS[2:], "", "x" * 3000):
+        with pytest.raises(AnswerError) as error:
+            client.document(missing)
+        assert (error.value.status, error.value.kind) == (404, "document_not_found")
+        assert error.value.detail.startswith(f"No document has the id {missing[:50]!r}"[:-1])
 
 
 def test_a_document_is_written_and_deleted(make: Maker) -> None:
-    """What a service on a cluster is sent; tests/cluster has what it does."""
+    """What a service is sent; tests/live has what it does."""
     written = {"id": "a/..", "created": True, "version": "3.1"}
     busy = problem(503, "write_failed")
     with Scripted(busy, answer(written), answer(written), busy) as server, make(server.url) as client:
-        fields = {"text": "music"}
-        assert client.put_document("a/..", fields, vector=[1, 1.0], impacts={"music": 3}).version == "3.1"
-        client.put_document("a/..", fields, version="3.1", wait=True)
-        for call in (lambda: client.put_document("a", fields, version="3.1"), lambda: client.delete_document("a")):
-            with raises(AnswerError):
+        fields = {"text": "music", "price": np.float32(2), "tags": np.array(["a"])}
+        vector, impacts = np.ones(2, np.float32), {"music": np.int64(3)}
+        assert client.put_document("a/..", fields, vector=vector, impacts=impacts).version == "3.1"  # type: ignore[arg-type]
+        client.put_document("a/..", {}, version="3.1", wait=True)
+        for call in (lambda: client.put_document("a", {}, version="3.1"), lambda: client.delete_document("a")):
+            with raises(AnswerError, naming="write_failed"):
                 call()
-        with raises(AnswerError):
-            client.put_document("a", {"_id": "a"})
     assert [request["path"] for request in server.seen] == [
         *["/documents/a%2F%2E%2E"] * 2,  # a write is made again, but not one over a version, or a deletion
         "/documents/a%2F%2E%2E?refresh=wait_for",
         *["/documents/a"] * 2,
     ]
     first, second = (json.loads(server.seen[number]["body"]) for number in (1, 2))
-    assert first == {"fields": fields, "vector": [1.0, 1.0], "impacts": {"music": 3}}
-    assert second == {"fields": fields}
+    sent = {"text": "music", "price": 2.0, "tags": ["a"]}
+    assert first == {"fields": sent, "vector": [1.0, 1.0], "impacts": {"music": 3}}
+    assert second == {"fields": {}}
     assert [request["headers"].get("if-match") for request in server.seen[1:3]] == [None, '"3.1"']
 
 
-def test_vectors_of_texts(client: Client) -> None:
-    answer = client.embeddings(["play music", "edit text"])
-    assert [one.embedding for one in answer.data] == [client.encode(text).dense for text in ("play music", "edit text")]
-    assert client.embeddings("play music").data == answer.data[:1]
-    assert client.embeddings("play music", model="none").data == answer.data[:1]  # it names no task: the default one
-    with pytest.raises(AnswerError) as error:
-        client.embeddings([])
-    assert (error.value.status, error.value.kind) == (422, "invalid_request")
-
-
-@pytest.mark.parametrize("document_id", [*ODD_IDS[2:], "", "x" * 3000])
-def test_an_id_is_asked_for_as_it_is(client: Client, document_id: str) -> None:
-    with pytest.raises(AnswerError) as error:
-        client.document(document_id)
-    assert (error.value.status, error.value.kind) == (404, "document_not_found")
-    assert error.value.detail.startswith(f"No document has the id {document_id[:50]!r}"[:-1])
-
-
-def test_info_and_readiness(client: Client, url: str, tiny_bundle: Bundle) -> None:
+def test_info_readiness_and_keys(make: Maker, client: Client, url: str, tiny_bundle: Bundle, tmp_path: Path) -> None:
     assert client.info() == Info.model_validate_json(httpx2.get(f"{url}/info", timeout=90).content)
-    assert client.info().bundle.documents == tiny_bundle.manifest.documents
     assert client.ready()
-
-
-def test_reload_and_keys(make: Maker, tiny_bundle: Bundle, tmp_path: Path) -> None:
-    with live_bundles(tiny_bundle.path, api_keys_file=keys_file(tmp_path, *ENTRIES)) as url:
-        with make(url, api_key=KEY, timeout_s=120) as client:
-            reloaded = client.reload()
-            assert not reloaded.swapped
-            assert reloaded.bundle.version == tiny_bundle.manifest.digest
-            assert client.search("music").hits
-            assert KEY not in repr(client.__dict__)
-        for key, status, kind in ((None, 401, "unauthorized"), ("wrong", 401, "unauthorized")):
-            with make(url, api_key=key, timeout_s=120) as client, pytest.raises(AnswerError) as error:
-                client.search("music")
-            assert (error.value.status, error.value.kind) == (status, kind)
+    with live_bundles(tiny_bundle.path, api_keys_file=keys_file(tmp_path, *ENTRIES)) as guarded:
+        with make(guarded, api_key=KEY, timeout_s=120) as own:
+            assert own.reload().bundle.version == tiny_bundle.manifest.digest
+            assert [listed.name for listed in own.collections().collections] == ["default"]
+            assert KEY not in repr(own.__dict__)
+        for key, kind in ((None, "unauthorized"), ("wrong", "unauthorized"), (READER, "forbidden")):
+            with make(guarded, api_key=key, timeout_s=120) as other, raises(AnswerError, naming=kind) as error:
+                other.reload()
             assert "wrong" not in str(error.value)
-        with make(url, api_key=READER, timeout_s=120) as client, pytest.raises(AnswerError) as error:
-            client.reload()
-        assert (error.value.status, error.value.kind) == (403, "forbidden")
-        assert error.value.request_id
-
-
-def test_a_base_url_may_have_a_path(make: Maker) -> None:
-    with Scripted(answer()) as server:
-        for base in (f"{server.url}/search-api", f"{server.url}/search-api/"):
-            with make(base) as client:
-                client.search("music")
-                with pytest.raises(AnswerError):  # a search's answer is no document
-                    client.document("..")
-    assert {request["path"] for request in server.seen} == {"/search-api/search", "/search-api/documents/%2E%2E"}
 
 
 @pytest.mark.parametrize(
-    "base_url", ["", "localhost:8080", "ftp://h", "http://", "http://h:x", "http://h?a=b", "http://[::1"]
+    ("options", "naming"),
+    [
+        *(({"base_url": url}, "base URL") for url in ("", "localhost:8080", "ftp://h", "http://", "http://h:x")),
+        *(({"base_url": url}, "base URL") for url in ("http://h?a=b", "http://[::1")),
+        *(({"api_key": key}, "API key") for key in ("", " ", "a b", "ключ", "a\r\nx: y", "a\n")),
+        *(({"timeout_s": seconds}, "timeout_s") for seconds in (0, -1, float("nan"))),
+        ({"attempts": 0}, "attempts is 0"),
+    ],
 )
-def test_what_is_no_address_is_named(make: Maker, base_url: str) -> None:
-    with raises(ClientError, naming="URL"):
-        make(base_url)
+def test_settings_that_can_not_be_are_named(make: Maker, options: dict[str, Any], naming: str) -> None:
+    with raises(ClientError, naming=naming) as error:
+        make(**options)
+    assert not options.get("api_key", "").strip() or options["api_key"] not in str(error.value)
 
 
-@pytest.mark.parametrize("key", ["", " ", "a b", "ключ", "a\r\nx: y", "a\n"])
-def test_what_is_no_key_is_refused_and_not_told(make: Maker, key: str) -> None:
-    with raises(ClientError) as error:
-        make("http://127.0.0.1:1", api_key=key)
-    assert not key.strip() or key not in str(error.value)
+CIRCLE: list[Any] = []
+CIRCLE.append(CIRCLE)
+UNWRITABLE: list[tuple[Callable[[Client], Any], str]] = [
+    (lambda client: client.search("\ud800"), r"query: '\ud800' (str)"),
+    (lambda client: client.search("a", **{"\udcff": 1}), r"body: the name '\udcff'"),
+    (
+        lambda client: client.search("a", filter={"and": [{"field": "x", "eq": {1, 2}}]}),
+        "filter.and.0.eq: {1, 2} (set)",
+    ),
+    (lambda client: list(client.search_many(["a", "\udcff"])), r"searches.1.query: '\udcff' (str)"),
+    (
+        lambda client: client.put_document("p-17", {}, vector=[1.0, float("nan")]),
+        "documents.p-17.vector.1: nan (float)",
+    ),
+    (lambda client: client.put_document("p", {}, vector=np.full(3, np.inf)), "documents.p.vector.0: inf (float)"),  # type: ignore[arg-type]
+    (lambda client: client.put_documents([{"id": "a", "fields": {"when": Path()}}]), "documents.a.fields.when: "),
+    (
+        lambda client: client.put_documents([{"id": "a", "fields": {"n": [[object()]]}}]),
+        "documents.a.fields.n.0.0: <obj",
+    ),
+    (lambda client: client.put_document("a", {"b": {(1,): 2}}), "documents.a.fields.b: the name (1,)"),
+    (lambda client: client.put_document("a", {"b": CIRCLE}), ".0.0.0.0: what is nested so deeply"),
+    (lambda client: client.document(17), "The id 17 has the type int. Write '17'."),  # type: ignore[arg-type]
+    (lambda client: client.put_document(np.int64(17), {}), "has the type int64. Write '17'."),  # type: ignore[arg-type]
+    (lambda client: client.delete_document(b"a"), "has the type bytes"),  # type: ignore[arg-type]
+    (lambda client: client.document("\ud800"), r"'\ud800' is no UTF-8 text"),
+]
 
 
-@pytest.mark.parametrize("timeout_s", [0, -1, float("nan")])
-def test_a_time_that_is_none_is_refused(make: Maker, timeout_s: float) -> None:
-    with raises(ClientError, naming="timeout_s"):
-        make("http://127.0.0.1:1", timeout_s=timeout_s)
+@pytest.mark.parametrize(("call", "naming"), UNWRITABLE)
+def test_what_can_not_be_written_is_named_and_not_sent(make: Maker, call: Callable[[Client], Any], naming: str) -> None:
+    with Scripted(answer()) as server, make(server.url) as client:
+        with raises(ClientError, naming=naming) as error:
+            call(client)
+        assert str(error.value).encode()
+        assert server.seen == []
+
+
+def test_a_problem_is_told_whole(client: Client, url: str) -> None:
+    sent = {"query": "music", "k": 3000, "candidates": 10**6, "fields": ["nope"]}
+    told = Problem.model_validate_json(httpx2.post(f"{url}/search", json=sent, timeout=90).content)
+    with pytest.raises(AnswerError) as caught:
+        client.search("music", k=3000, candidates=10**6, fields=["nope"])
+    error = caught.value
+    assert (error.status, error.kind, error.title, error.detail) == (422, told.kind, told.title, told.detail)
+    assert error.errors == tuple(told.errors)
+    assert error.request_id
+    assert str(error) == f"{told.detail} (422 invalid_request)"
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "says"),
+    [
+        (500, b"<h1>Oh no</h1>", "<h1>Oh no</h1>"),
+        (404, b"", "an empty body"),
+        (418, b"\xff\xfe", "�"),
+        (400, b'{"detail": "something else"}', '{"detail": "something else"}'),
+        (500, b"x" * 5000, "x" * 199 + "…"),
+        *((200, body, "Is this the service?") for body in (b"", b"<html>", b"[]", b'{"hits": 1}', b'{"hits": []}')),
+    ],
+)
+def test_another_server_is_quoted(make: Maker, status: int, body: bytes, says: str) -> None:
+    error, asked = failure(make, AnswerError, answer(body, status))
+    assert (error.status, error.kind, asked) == (status, "unexpected_answer", 1)
+    assert error.detail.endswith(says)
+
+
+def test_a_redirect_and_a_body_that_can_not_be_unpacked_are_told(make: Maker) -> None:
+    error, _ = failure(make, AnswerError, answer(b"", 308, location="https://search.example.org/"))
+    assert "leads to 'https://search.example.org/'" in error.detail
+    error, _ = failure(make, AnswerError, answer(b"no gzip", content_encoding="gzip"))
+    assert "can't be decoded" in error.detail
+
+
+def test_an_answer_of_any_size_is_not_read(make: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither as it is sent nor unpacked: 64 MB of blanks are 64 kB of gzip."""
+    monkeypatch.setattr("lightretriever.service.client.connection._MAX_ANSWER_BYTES", 8 << 20)
+    packed = gzip.compress(b" " * (64 << 20))
+    for step in (answer(b" " * (9 << 20)), answer(packed, content_encoding="gzip")):
+        error, asked = failure(make, AnswerError, step)
+        assert (error.kind, asked) == ("unexpected_answer", 1)
+        assert "more than 8,388,608 bytes" in error.detail

@@ -31,7 +31,7 @@ class Gate:
             return None
         raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 sys.meta_path.insert(0, Gate())
-from lightretriever.service.client.__main__ import main
+from lightretriever.service.terminal import main
 main()
 """
 

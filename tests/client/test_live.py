@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.service.client import AnswerError, Retries, SearchClient, UnreachableError
+from lightretriever.service.client import AnswerError, SearchClient, UnreachableError
 from lightretriever.service.http.app import create_app
 from tests.client.both import Maker
 from tests.service.live import live, warm
@@ -15,8 +15,6 @@ from tests.service.test_overload import SETTINGS, WAITING, WORKING
 from tests.support.legs import GatedLeg
 from tests.support.waiting import wait_until
 from tests.support.wordings import raises
-
-PATIENT = Retries(attempts=10_000, first_wait_s=0.01, longest_wait_s=0.05)
 
 
 def test_an_overloaded_service_is_asked_again_until_it_answers(
@@ -31,13 +29,13 @@ def test_an_overloaded_service_is_asked_again_until_it_answers(
             return engine.metrics.registry.get_sample_value("lightretriever_errors_total", sample) or 0
 
         def ask(url: str) -> int:
-            with make(url, timeout_s=300, retries=PATIENT) as client:
+            with make(url, timeout_s=300, attempts=10_000) as client:
                 return len(client.search("music").hits)
 
         with live(create_app(engine)) as url, ThreadPoolExecutor(callers) as pool:
             asked = [pool.submit(ask, url) for _ in range(callers)]
             wait_until(lambda: refused() >= 5)
-            with make(url, retries=Retries(attempts=1)) as client:
+            with make(url, attempts=1) as client:
                 with raises(AnswerError, naming="max_waiting") as error:
                     client.search("music")
                 assert (error.value.status, error.value.kind) == (503, "overloaded")
@@ -52,12 +50,12 @@ def test_a_service_that_dies_is_found_again_when_it_is_back(make: Maker, tiny_bu
     quiet = {"LIGHTRETRIEVER_LOG_LEVEL": "error"}
     with Server(tiny_bundle.path, environment=quiet) as first:
         url = first.url
-        with make(url, timeout_s=120, retries=PATIENT) as client:
+        with make(url, timeout_s=120, attempts=10_000) as client:
             answers = client.search_many(iter(lambda: "music", None), batch_size=2, concurrency=2)
             assert next(answers).hits
             first.process.kill()
             first.process.wait()
-            with make(url, retries=Retries(attempts=2)) as other, pytest.raises(UnreachableError):
+            with make(url, attempts=2) as other, pytest.raises(UnreachableError):
                 other.search("music")
             port = int(url.rpartition(":")[2])
             with Server(tiny_bundle.path, port=port, environment=quiet) as second:

@@ -1,22 +1,21 @@
 """Any number of queries: in order, in bounded memory, with several requests at once, and ended early."""
 
 import asyncio
-import json
 import signal
 import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
 from time import sleep
 
 import pytest
 
 from lightretriever.service.client import AnswerError, AsyncSearchClient, ClientError, SearchClient, UnreachableError
-from lightretriever.service.schemas import SearchRequest
-from tests.client.both import Client, Maker, Query
-from tests.client.scripted import FOUND, Scripted, answer, in_time, problem, stall_until
+from lightretriever.service.client.calls import Query
+from tests.client.both import Client, Maker
+from tests.client.scripted import FOUND, Scripted, answer, problem, stall_until
 from tests.service.process import ROOT
 from tests.support.wordings import raises
 
@@ -53,7 +52,7 @@ def test_answers_come_in_the_order_of_the_queries(client: Client, count: int, si
 
 
 def test_requests_of_their_own_keep_their_fields(client: Client) -> None:
-    queries: list[Query] = ["music", SearchRequest(query="music", k=1), "editor"]
+    queries: list[Query] = ["music", {"query": "music", "k": 1}, "editor"]
     assert [len(response.hits) for response in client.search_many(queries, k=2)] == [2, 1, 2]
 
 
@@ -102,7 +101,7 @@ def test_so_many_requests_are_made_at_once_and_no_more(make: Maker) -> None:
 def test_an_error_comes_where_its_answers_would(client: Client) -> None:
     """A batch is refused as a whole; those before it were answered. Places are counted over all queries."""
     queries: list[Query] = ["music"] * 7
-    for bad, field in ((SearchRequest(query="music", task="nope"), "task"), ("", "query")):
+    for bad, field in (({"query": "music", "task": "nope"}, "task"), ("", "query")):
         queries[4] = bad
         answers = client.search_many(queries, batch_size=2)
         for _ in range(4):
@@ -119,47 +118,6 @@ def test_every_batch_is_tried_again(make: Maker) -> None:
         answers = list(client.search_many(["music"] * SIZE * 3, batch_size=SIZE, concurrency=1))
         assert len(answers) == 3 * SIZE
         assert len(server.seen) == 6
-
-
-@pytest.mark.parametrize(("most", "size", "concurrency"), [(5, 32, 4), (1, 32, 4), (1, 3, 1), (31, 32, 2), (32, 32, 4)])
-def test_a_batch_that_is_too_late_is_searched_in_smaller_ones(
-    make: Maker, most: int, size: int, concurrency: int
-) -> None:
-    """No answer is lost, none is given twice, and what has been too late is not tried again and again."""
-    queries = [f"query {number}" for number in range(70)]
-    with Scripted(in_time(most)) as server, make(server.url) as client:
-        answers = client.search_many(iter(queries), batch_size=size, concurrency=concurrency)
-        assert [answer.hits[0].id for answer in answers] == queries
-        asked = [len(json.loads(request["body"])["searches"]) for request in server.seen]
-    halvings = sum(count > most for count in asked)
-    assert halvings <= concurrency * max(0, (size - 1).bit_length())
-    assert sum(count for count in asked if count <= most) == len(queries)
-
-
-def test_a_search_that_is_too_late_alone_is_an_error_in_its_place(make: Maker) -> None:
-    with Scripted(in_time(2), in_time(2), in_time(0)) as server, make(server.url) as client:
-        answers = client.search_many(["music"] * 5, batch_size=2, concurrency=1)
-        assert [next(answers).hits[0].id for _ in range(4)] == ["music"] * 4
-        with raises(AnswerError, naming="searches.4"):
-            next(answers)
-        assert next(answers, None) is None
-
-
-def test_other_errors_are_not_tried_in_halves(make: Maker) -> None:
-    for status, kind in ((504, "unexpected_answer"), (422, "invalid_request"), (500, "search_failed")):
-        with Scripted(problem(status, kind)) as server, make(server.url) as client:
-            with raises(AnswerError):
-                list(client.search_many(["music"] * SIZE, batch_size=SIZE))
-            assert len(server.seen) == 1
-
-
-def test_the_source_may_fail(make: Maker) -> None:
-    def source() -> Iterator[str]:
-        yield from ["music"] * SIZE
-        raise ZeroDivisionError
-
-    with Scripted(BATCH) as server, make(server.url) as client, pytest.raises(ZeroDivisionError):
-        list(client.search_many(source(), batch_size=SIZE))
 
 
 @pytest.mark.parametrize("options", [{"batch_size": 0}, {"concurrency": -1}])
@@ -198,27 +156,6 @@ def test_ctrl_c_cancels_the_batch_that_waits() -> None:
             _, errors = process.communicate(timeout=60)
         assert errors.rstrip().endswith("KeyboardInterrupt")
         assert len(server.seen) == 1
-
-
-def test_the_async_one_takes_an_async_source_and_cancels_what_is_under_way() -> None:
-    never = threading.Event()
-
-    async def source() -> AsyncIterator[str]:
-        for _ in range(10**9):
-            yield "music"
-
-    async def use(server: Scripted) -> None:
-        async with AsyncSearchClient(server.url, timeout_s=10_000) as client:
-            # One at a time, so that it is the first batch that is answered.
-            answers = client.search_many(source(), batch_size=SIZE, concurrency=1)
-            assert (await anext(answers)).hits
-            await asyncio.to_thread(server.wait_for, 2)
-            await answers.aclose()
-            assert asyncio.all_tasks() == {asyncio.current_task()}
-
-    with Scripted(BATCH, stall_until(never)) as server:
-        asyncio.run(use(server))
-        never.set()
 
 
 def test_cancelling_who_waits_cancels_the_requests() -> None:

@@ -283,7 +283,7 @@ def test_an_address_for_others_is_warned_of() -> None:
 
 
 async def test_the_pinned_list_is_all_that_the_tools_take(url: str) -> None:
-    script = ALONE.replace("service.client.__main__", "service.mcp.__main__")
+    script = ALONE.replace("service.terminal", "service.mcp.__main__")
     arguments = ["-c", script, ",".join(allowed("mcp")), url]
     parameters = StdioServerParameters(command=sys.executable, args=arguments, env=environment(), cwd=ROOT)
     async with Client(stdio_client(parameters)) as client:

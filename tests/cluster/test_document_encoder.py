@@ -13,7 +13,7 @@ import pytest
 
 from lightretriever.artifacts.cluster.client import Cluster
 from lightretriever.artifacts.errors import ResumeError
-from lightretriever.service.client import AnswerError, Retries, SearchClient
+from lightretriever.service.client import AnswerError, SearchClient
 from lightretriever.service.errors import SettingsError
 from lightretriever.service.http.app import create_app
 from lightretriever.service.search.encoder import ENCODE_DOCUMENT
@@ -26,7 +26,6 @@ from tests.support.keys import keys_file
 from tests.support.wordings import raises
 from tests.support.written import ENTRIES, KEY, opened
 
-ONCE = Retries(attempts=1)
 FIELDS = {"title": "Zebra crossing", "text": "A zebra crosses the road over the network of music files."}
 
 
@@ -89,14 +88,14 @@ def test_documents_wait_for_the_model_within_bounds_and_searches_do_not(
         late = list[AnswerError]()
 
         def put(number: int) -> None:
-            with SearchClient(url, api_key=KEY, timeout_s=60, retries=ONCE) as one, pytest.raises(AnswerError) as error:
+            with SearchClient(url, api_key=KEY, timeout_s=60, attempts=1) as one, pytest.raises(AnswerError) as error:
                 one.put_document(f"late-{number}", FIELDS)
             late.append(error.value)
 
         threads = ThreadPoolExecutor(4)
         try:
             putting = threads.map(put, range(4))
-            with SearchClient(url, api_key=KEY, timeout_s=60, retries=ONCE) as searching:
+            with SearchClient(url, api_key=KEY, timeout_s=60, attempts=1) as searching:
                 assert searching.search("music", k=3).hits
                 list(putting)
                 assert searching.ready()

@@ -18,7 +18,7 @@ import httpx2
 import pytest
 from mcp.client.client import Client
 
-from lightretriever.service.client import AnswerError, Retries, SearchClient
+from lightretriever.service.client import AnswerError, SearchClient
 from tests.docs.pages import ROOT, blocks
 from tests.service.process import Server, serving
 from tests.sides.proxies import caddy, connections_to, haproxy, nginx
@@ -32,7 +32,6 @@ pytestmark = pytest.mark.slow
 PAGE = ROOT / "docs" / "howto" / "tls.md"
 ODD_IDS = ["https://example.org/a//b?x=1#y", "50% off", "a/../b", ".", "a\\b", "ü/é"]
 SEARCH = {"query": "play music", "k": 5}
-ONCE = Retries(attempts=1)
 Running = AbstractContextManager[None]
 
 
@@ -224,7 +223,7 @@ def test_nginx_refuses_a_body_that_the_service_refuses(url: str, certificate: Pa
 
     with (
         bare_nginx(url, certificate, tmp_path / "bare", port),
-        SearchClient(f"http://127.0.0.1:{port}", timeout_s=120, retries=ONCE) as client,
+        SearchClient(f"http://127.0.0.1:{port}", timeout_s=120, attempts=1) as client,
         pytest.raises(AnswerError, match="413 Request Entity Too Large"),
     ):
         client.search("x" * 1_048_577)
@@ -236,7 +235,7 @@ def test_nginx_goes_on_with_another_service_when_one_stops(bundle: Path, tmp_pat
 
     def ask() -> int:
         answered = 0
-        with SearchClient(f"http://127.0.0.1:{port}", timeout_s=120, retries=ONCE) as client:
+        with SearchClient(f"http://127.0.0.1:{port}", timeout_s=120, attempts=1) as client:
             while not ended.is_set() or not answered:
                 assert client.search("play music", k=1).hits
                 answered += 1
@@ -307,7 +306,7 @@ def test_haproxys_own_check_fails_and_the_documented_one_passes(url: str, tmp_pa
     with haproxy(fronts + backend + plain, port, tmp_path / "proxy"):
         while curl(f"http://127.0.0.1:{other}/livez")[0] != 503:  # until its checks have failed
             time.sleep(0.05)
-        with SearchClient(f"http://127.0.0.1:{port}", timeout_s=120, retries=ONCE) as client:
+        with SearchClient(f"http://127.0.0.1:{port}", timeout_s=120, attempts=1) as client:
             for _ in range(20):
                 assert client.search("play music", k=1).hits
 

@@ -1,0 +1,71 @@
+"""Converts hits to texts with metadata, as other libraries have them, and such texts to documents; writes these."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby
+from typing import Any, Final
+
+from lightretriever.service.client.errors import ClientError
+from lightretriever.service.client.sync import SearchClient
+from lightretriever.service.schemas import Hit, SearchResponse
+
+__all__ = ["SCORES", "add", "delete", "document_of", "hit_metadata", "hit_text", "texts_of"]
+
+SCORES: Final = (
+    *("id", "rank", "score", "dense_score", "dense_rank", "sparse_score", "sparse_rank"),
+    *("matched", "degraded"),
+)
+"""Keys of `hit_metadata` that describe the search; all others are fields of the document."""
+_ENCODED: Final = ("vector", "impacts")
+
+
+def hit_text(fields: Mapping[str, Any], text_field: str) -> str:
+    """Return the document's text, or its title if the text is empty."""
+    return str(fields.get(text_field) or fields.get("title") or "")
+
+
+def hit_metadata(response: SearchResponse, hit: Hit, text_field: str) -> dict[str, Any]:
+    """Return the document's fields without its text, and `SCORES`, with None for what the answer lacks. A field with
+    one of their names becomes `document_NAME`."""
+    scores: dict[str, Any] = {"id": hit.id, "rank": hit.rank, "score": hit.score}
+    for name, leg in (("dense", hit.dense), ("sparse", hit.sparse)):
+        scores |= {f"{name}_score": leg and leg.score, f"{name}_rank": leg and leg.rank}
+    scores |= {"matched": hit.matched, "degraded": ", ".join(response.degraded)}
+    fields = {name: value for name, value in hit.fields.items() if name != text_field}
+    return {f"document_{name}" if name in SCORES else name: value for name, value in fields.items()} | scores
+
+
+def texts_of(response: SearchResponse, text_field: str) -> Iterator[tuple[Hit, str, dict[str, Any]]]:
+    """Yield each hit with its text and metadata."""
+    for hit in response.hits:
+        yield hit, hit_text(hit.fields, text_field), hit_metadata(response, hit, text_field)
+
+
+def document_of(document_id: str, text: str, metadata: Mapping[str, Any], text_field: str) -> dict[str, Any]:
+    """Return a document for `add`: its fields are the metadata and the text; `vector` and `impacts` are its own.
+    Metadata of `hit_metadata`, which have all of `SCORES`, become the fields that they were made of."""
+    fields = {name: value for name, value in metadata.items() if name not in _ENCODED}
+    if fields.keys() >= set(SCORES):
+        own = {f"document_{name}": name for name in SCORES}
+        fields = {own.get(name, name): value for name, value in fields.items() if name not in SCORES}
+    encoded = {name: metadata[name] for name in _ENCODED if name in metadata}
+    return {"id": document_id, "fields": {**fields, text_field: text}, **encoded}
+
+
+def add(client: SearchClient, documents: Iterable[Mapping[str, Any]]) -> None:
+    """Write documents in their order: those with impacts many at once, others one by one, since a service with a model
+    encodes them so. Errors name the document; those before it are written."""
+    for encoded, run in groupby(documents, key=lambda document: "impacts" in document):
+        if encoded:
+            refused = [change for change in client.put_documents(run) if change.result == "refused"]
+            if refused:
+                reasons = "; ".join(f"{change.id!r}: {change.reason}" for change in refused[:5])
+                raise ClientError(f"{len(refused)} documents were refused: {reasons}")
+        else:
+            for document in run:
+                client.put_document(document["id"], document["fields"], vector=document.get("vector"))
+
+
+def delete(client: SearchClient, ids: Iterable[str]) -> bool:
+    """Delete documents. False if one of the ids has none; the others are deleted."""
+    changes = client.put_documents({"id": document_id, "delete": True} for document_id in ids)
+    return all(change.result == "deleted" for change in changes)
