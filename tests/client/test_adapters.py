@@ -159,11 +159,12 @@ def test_documents_are_written_and_deleted(library: Calls, client: SearchClient)
 def test_a_key_for_reading_is_told_what_it_lacks(library: Any, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, READER)
     with SearchClient(url, api_key=READER) as client, library(client, url) as (_, add, delete):
-        for call in (
+        changes: list[Callable[[], Any]] = [
             lambda: add([("new", TEXT, ENCODED)]),
             lambda: add([("new", TEXT, FIELDS)]),
             lambda: delete(["a"]),
-        ):
+        ]
+        for call in changes:
             with raises(AnswerError, naming="403 forbidden"):
                 call()
 
