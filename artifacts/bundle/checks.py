@@ -5,12 +5,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+import numpy as np
 from pydantic.dataclasses import dataclass
 
 from lightretriever.artifacts.bundle.hashes import file_hashes
 from lightretriever.artifacts.bundle.manifest import MANIFEST_FILE, Manifest, TokenizerInfo, head_files
 from lightretriever.artifacts.dense.index import DenseIndex
-from lightretriever.artifacts.errors import BundleError
+from lightretriever.artifacts.documents.fields import Order
+from lightretriever.artifacts.errors import BundleError, JavaError
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.summary import Text
 from lightretriever.artifacts.tokens.head_queries import HeadQueries
@@ -33,6 +35,7 @@ __all__ = [
     "raise_first",
 ]
 
+_BUILD = "Build the bundle again."
 _FETCH = "Fetch or build the bundle again."
 # Lucene leaves its lock file behind; it is empty and belongs to whoever last looked at the index.
 _LOCK_FILE = "write.lock"
@@ -170,6 +173,16 @@ def check_dense(manifest: Manifest, index: DenseIndex) -> Iterator[Problem]:
 
 
 def check_sparse(manifest: Manifest, index: ImpactIndex) -> Iterator[Problem]:
-    """Whether the Lucene index has the manifest's number of documents, and the terms of its vocabulary."""
+    """Whether the Lucene index has the manifest's number of documents, and its declared fields in their kinds."""
     file = manifest.sparse.directory
     yield from differs(file, "wrong number of documents", manifest.documents, index.count)
+    if not index.count:
+        return
+    bits = np.zeros(-(-index.count // 64) * 8, np.uint8)
+    bits[0] = 1
+    first = index.chosen(bits)
+    for name, kind in manifest.fields.items():
+        try:
+            index.listed(first, Order(name, kind, descending=False), 0, 1)  # Lucene refuses a field of another kind
+        except JavaError as error:
+            yield Problem(MANIFEST_FILE, f'the field "{name}" is not of its kind', kind, error.message, _BUILD)

@@ -32,6 +32,7 @@ from lightretriever.artifacts.bundle.reader import Bundle, index_files
 from lightretriever.artifacts.dense.index import DenseIndex
 from lightretriever.artifacts.documents.bounds import new_names
 from lightretriever.artifacts.documents.document import stored_object
+from lightretriever.artifacts.documents.fields import indexed_values
 from lightretriever.artifacts.errors import BundleError, LightRetrieverError
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.sparse.jvm import start_jvm
@@ -42,6 +43,8 @@ from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 __all__ = ["Problem", "verify_bundle"]
 
 _CHUNK = 4096  # table rows, or documents, looked at together
+_SHORTEST, _LONGEST = 0.05, 2.0  # lengths of a vector of length 1, however coarse its codes are
+_HUGE = 1e9  # of a token's row: sums of more would not be finite
 _REBUILD = "Build the bundle again."
 
 
@@ -129,9 +132,9 @@ def _table(root: Path, manifest: Manifest, task: str) -> Iterator[Problem]:
     table = TokenTable.open(root / file)
     for start in range(0, table.shape[0], _CHUNK):
         rows = table.rows(np.arange(start, min(start + _CHUNK, table.shape[0])))
-        bad = np.flatnonzero(~np.isfinite(rows).all(axis=1))
+        bad = np.flatnonzero(~(np.abs(rows) < _HUGE).all(axis=1))
         if len(bad):
-            yield Problem(file, f"row {start + bad[0]} is not finite", "numbers", str(rows[bad[0]]), _REBUILD)
+            yield Problem(file, f"row {start + bad[0]} is not finite, or huge", "numbers", str(rows[bad[0]]), _REBUILD)
             return
 
 
@@ -144,8 +147,21 @@ def _head(root: Path, manifest: Manifest, task: str) -> Iterator[Problem]:
 
 
 def _dense(root: Path, manifest: Manifest) -> Iterator[Problem]:
-    if (info := manifest.dense) is not None:
-        yield from check_dense(manifest, DenseIndex.open(root / info.file, info.parameters))
+    """Whether the index fits the manifest, and each document's vector has about the length 1 (the first that has
+    not). Quantised vectors are shorter or longer by what the index rounds."""
+    if (info := manifest.dense) is None:
+        return
+    index = DenseIndex.open(root / info.file, info.parameters)
+    yield from check_dense(manifest, index)
+    for start in range(0, index.count, _CHUNK):
+        ordinals = np.arange(start, min(start + _CHUNK, index.count))
+        with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is found below
+            lengths = np.linalg.norm(index.vectors(ordinals), axis=1)
+        if (bad := np.flatnonzero(~((lengths > _SHORTEST) & (lengths < _LONGEST)))).size:
+            row = int(bad[0])
+            message = f"the vector of document {ordinals[row]} has not the length 1"
+            yield Problem(info.file, message, f"{_SHORTEST:g} to {_LONGEST:g}", f"{lengths[row]:g}", _REBUILD)
+            return
 
 
 def _sparse(root: Path, manifest: Manifest) -> Iterator[Problem]:
@@ -171,16 +187,21 @@ def _terms(manifest: Manifest, index: ImpactIndex) -> Iterator[Problem]:
 
 
 def _documents(manifest: Manifest, index: ImpactIndex, ids: list[str]) -> Iterator[Problem]:
-    """Whether each stored document is one that a bundle may hold, with the id that it is indexed under (the first that
-    is not), and whether the manifest names all their fields."""
+    """Whether each stored document is one that a bundle may hold, with the id that it is indexed under and values of
+    the declared kinds (the first that is not), whether as many documents have a value in the index, and whether the
+    manifest names all their fields."""
     folder = manifest.sparse.directory
     names: set[str] = set()
+    fields = list(manifest.fields)
+    valued = dict.fromkeys(fields, 0)
     for start in range(0, len(ids), _CHUNK):
         ordinals = np.arange(start, min(start + _CHUNK, len(ids)))
         for ordinal, raw in zip(ordinals, index.documents(ordinals), strict=True):
             try:
                 record = stored_object(raw)
                 names |= new_names(record, names)
+                for place in {place for place, _ in indexed_values(record, manifest.fields)}:
+                    valued[fields[place]] += 1
             except ValueError as error:
                 yield Problem(folder, f"document {ordinal} can't be served", ids[ordinal], str(error), _REBUILD)
                 return
@@ -188,4 +209,7 @@ def _documents(manifest: Manifest, index: ImpactIndex, ids: list[str]) -> Iterat
                 message = f"document {ordinal} is stored under another id"
                 yield Problem(folder, message, ids[ordinal], repr(record["_id"]), _REBUILD)
                 return
+    for name, count in valued.items():
+        message = f'documents with a value of the field "{name}"'
+        yield from differs(folder, message, count, index.where(["exists", name]).count, _REBUILD)
     yield from differs(MANIFEST_FILE, "field_names", manifest.field_names, sorted(names), _REBUILD)

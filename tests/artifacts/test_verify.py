@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
@@ -13,6 +14,7 @@ import pytest
 
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import Problem, verify_bundle
+from lightretriever.artifacts.documents.fields import FieldKind
 from lightretriever.artifacts.errors import BundleError
 from lightretriever.artifacts.sparse.vocabulary import VocabularyKind
 from lightretriever.artifacts.sparse.writer import ImpactIndexWriter
@@ -247,6 +249,83 @@ def test_what_is_wrong_inside_a_file_is_named(
     assert (problem.file, problem.expected) == (file, expected or problem.expected)
     assert message in problem.message
     assert found in problem.found
+
+
+def with_vector(bundle: Path, row: int, value: float) -> None:
+    """Write a vector of one value in place of a document's."""
+    index = faiss.read_index(str(bundle / "dense.faiss"))
+    rows = index.reconstruct_n(0, index.ntotal)
+    rows[row] = value
+    index.reset()
+    index.add(rows)
+    faiss.write_index(index, str(bundle / "dense.faiss"))
+    resign(bundle)
+
+
+VALUES = [np.nan, np.inf, -np.inf, 0.0, 1e-40, -1e-3, 0.7, 1e4, 3e38]
+
+
+@pytest.mark.parametrize("value", VALUES)
+@pytest.mark.parametrize("row", [0, 119])
+def test_a_vector_of_another_length_than_1_is_named(damaged: Path, value: float, row: int) -> None:
+    with_vector(damaged, row, value)
+    (problem,) = found_in(damaged)
+    assert (problem.file, problem.message) == ("dense.faiss", f"the vector of document {row} has not the length 1")
+    assert problem.expected == "0.05 to 2"
+
+
+def test_a_row_of_a_table_is_not_huge(tmp_path: Path) -> None:
+    bundle = make_tiny_bundle(tmp_path / "bundle", documents=20, table_dtype="float32")
+    for value in (3e38, -2e9):
+        rows = np.load(bundle.path / TABLE)
+        rows[5, 2] = value
+        np.save(bundle.path / TABLE, rows)
+        resign(bundle.path)
+        (problem,) = found_in(bundle.path)
+        assert (problem.file, problem.message) == (TABLE, "row 5 is not finite, or huge")
+
+
+@pytest.mark.parametrize("factory", ["SQ8", "PQ4x4fs,Refine(SQ8)", "PQ2x4", "IVF4,SQ4", "HNSW8"])
+def test_coarse_codes_have_about_the_length_1(tmp_path: Path, factory: str) -> None:
+    assert found_in(make_tiny_bundle(tmp_path / "bundle", documents=700, factory=factory).path) == []
+
+
+FIELDS: dict[str, FieldKind] = {"year": "number", "source": "keyword", "day": "date"}
+
+
+@pytest.fixture(scope="module")
+def with_fields(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    documents = [replace(one, more={"source": "a", "day": "2024-05-31"}) for one in tiny_documents(20)]
+    return make_tiny_bundle(tmp_path_factory.mktemp("f") / "bundle", documents=documents, fields=FIELDS).path
+
+
+@pytest.mark.parametrize(
+    ("fields", "opens", "says"),
+    [
+        (FIELDS, True, None),
+        ({"year": "number"}, True, None),
+        (FIELDS | {"year": "keyword"}, False, 'the field "year" is not of its kind'),
+        (FIELDS | {"source": "number"}, False, 'the field "source" is not of its kind'),
+        (FIELDS | {"source": "date"}, False, 'the field "source" is not of its kind'),
+        (FIELDS | {"day": "keyword"}, False, 'the field "day" is not of its kind'),
+        (FIELDS | {"day": "number"}, True, "document 0 can't be served"),
+        (FIELDS | {"year": "date"}, True, "document 0 can't be served"),
+        (FIELDS | {"title": "keyword"}, True, 'documents with a value of the field "title"'),
+        (FIELDS | {"more": "keyword"}, True, None),  # no document has it
+    ],
+)
+def test_the_fields_are_of_their_kinds(
+    with_fields: Path, tmp_path: Path, fields: dict[str, FieldKind], opens: bool, says: str | None
+) -> None:
+    changed = copy_of(with_fields, tmp_path)
+    edit_manifest(changed, lambda record: record.update(fields=fields))
+    assert {problem.message for problem in found_in(changed)} >= ({says} if says else set())
+    assert (found_in(changed) == []) == (says is None)
+    if opens:
+        Bundle.open(changed).sparse().close()
+    else:
+        with pytest.raises(BundleError, match="is not of its kind: expected"):
+            Bundle.open(changed).sparse()
 
 
 def test_terms_of_another_vocabulary(tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ from pathlib import Path
 from time import sleep
 from typing import Any
 
+import faiss
+import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 
@@ -23,7 +25,7 @@ from lightretriever.service.http.app import create_app
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 from tests.support.legs import GatedLeg
-from tests.support.tampering import edit_manifest, flip_bit
+from tests.support.tampering import edit_manifest, flip_bit, resign
 from tests.support.tiny import TinyDocument, make_tiny_bundle
 from tests.support.waiting import wait_until
 from tests.support.wordings import raises
@@ -170,10 +172,20 @@ def damaged(versions: dict[str, Path], tmp_path: Path, what: str) -> Path:
         edit_manifest(path, lambda record: record.update(format_version=99))
     elif what == "cut":
         (path / "tokenizer.json").unlink()
+    elif what in ("nan", "huge"):
+        index = faiss.read_index(str(path / "dense.faiss"))
+        rows = index.reconstruct_n(0, index.ntotal)
+        rows[3] = np.nan if what == "nan" else 1e9
+        index.reset()
+        index.add(rows)
+        faiss.write_index(index, str(path / "dense.faiss"))
+        resign(path)
+    elif what == "kind of a field":
+        edit_manifest(path, lambda record: record.update(fields={"title": "number"}))
     return path
 
 
-@pytest.mark.parametrize("what", ["flipped", "newer", "cut", "missing", "itself"])
+@pytest.mark.parametrize("what", ["flipped", "newer", "cut", "missing", "itself", "nan", "huge", "kind of a field"])
 def test_a_bad_bundle_is_refused_and_the_old_one_serves(
     client: TestClient,
     current: Path,
