@@ -176,6 +176,7 @@ function scoresElement(hit, best) {
   bar.setAttribute("aria-hidden", "true");
   for (const leg of Object.keys(LEGS)) fillOf(bar, best > 0 ? shares[leg] / best : 0, leg);
   scores.append(make("dt", "", "Score"), make("dd", "", number(hit.score)), ...(best === undefined ? [] : [bar]));
+  if (hit.matched) scores.append(make("dt", "", "Match"), make("dd", "", hit.matched));
   for (const [leg, name] of Object.entries(LEGS)) {
     if (leg === "dense" && !hasDense()) continue;
     const found = hit[leg], rank = found?.rank ? `rank ${found.rank}` : "not proposed";

@@ -40,21 +40,20 @@ function hasDense() {
 }
 
 function showMode() {
-  const listed = !query.value.trim(); // no leg is searched, so there is nothing to compare
-  const chosen = chosenMode(), mode = listed ? "hybrid" : chosen, useful = hasDense() && !(listed && isFiltered());
+  const listed = !query.value.trim(); // no leg is searched, so there is nothing to choose
+  const useful = hasDense() && !(listed && isFiltered());
   byId("modes").hidden = !useful;
-  byId("balance").hidden = !useful || (chosen !== "hybrid" && chosen !== "compare");
-  document.body.classList.toggle("wide", mode === "compare");
-  return mode;
+  byId("balance").hidden = !useful || chosenMode() !== "hybrid";
+  return listed ? "hybrid" : chosenMode();
 }
 
-// The address has the whole search. In its fragment, which no server and no log sees.
+// The address has the whole search. In its fragment, which no server and no log sees; a link may have `?q=` in its place.
 function remember(entry) {
   const address = new URLSearchParams({ q: query.value, mode: chosenMode(), ...(moved ? { dense: weight.value } : {}) });
   writeFilters(address);
-  const next = hasSearch() ? `#${address}` : location.pathname + location.search;
+  const next = location.pathname + (hasSearch() ? `#${address}` : "");
   linkCollections();
-  if (next === location.hash || (!hasSearch() && !location.hash)) return;
+  if (next === location.pathname + location.search + location.hash) return;
   // Browsers refuse very long addresses, and too many changes in a row; the search matters more.
   try {
     if (entry) history.pushState(null, "", next); else history.replaceState(null, "", next);
@@ -64,7 +63,7 @@ function remember(entry) {
 }
 
 function restore() {
-  const address = new URLSearchParams(location.hash.slice(1));
+  const address = new URLSearchParams(location.hash.slice(1) || location.search);
   query.value = address.get("q") || "";
   (radios.find((radio) => radio.value === address.get("mode")) || radios[0]).checked = true;
   moved = /^\d+$/.test(address.get("dense") || "");
@@ -147,25 +146,18 @@ function hasSearch() {
   return Boolean(query.value.trim()) || isFiltered();
 }
 
-// The searches that make the page: one, or one for each column; then one for each field whose counts need their own.
+// The searches that make the page: its hits; then one for each field whose counts need their own.
 function searches(mode) {
-  const compared = mode === "compare", ranked = compared ? "hybrid" : mode, facets = facetNames();
-  const k = Math.min(HITS, facts.limits.candidates), text = query.value.toWellFormed?.() ?? query.value;
-  const worded = text.trim() ? { query: text, ...typing(), ...(ranked === "hybrid" && fusion()) } : {};
-  const asked = { ...worded, k, ...filterOf(hasSearch() ? conditions() : everything()) };
-  const modes = compared ? Object.keys(MODES) : [mode];
-  const main = modes.map((one) => ({
-    ...asked,
-    mode: one,
-    ...(compared ? { fields: ["title"], snippets: { ...SNIPPETS, fields: ["title"] } } : { explain: Boolean(worded.query), snippets: SNIPPETS, ...(worded.query && grouped()) }),
-    ...(one === ranked && facets.length && { facets }),
-  }));
+  const k = Math.min(HITS, facts.limits.candidates), text = query.value.toWellFormed?.() ?? query.value, facets = facetNames();
+  const worded = text.trim() ? { query: text, ...typing(), ...(mode === "hybrid" && fusion()) } : {};
+  const asked = { ...worded, k, mode, ...filterOf(hasSearch() ? conditions() : everything()) };
+  const main = { ...asked, explain: Boolean(worded.query), snippets: SNIPPETS, ...(worded.query && grouped()), ...(facets.length && { facets }) };
   const { filter: _, ...unfiltered } = asked;
   const others = (field) => [...conditions(field), ...(worded.query ? [] : [{ field, exists: true }])]; // something to list
-  const counting = countsWithout().slice(0, facts.limits.max_batch - main.length).map((field) => (
-    { ...unfiltered, ...filterOf(others(field)), mode: ranked, k: 1, fields: [], facets: [field] }
+  const counting = countsWithout().slice(0, facts.limits.max_batch - 1).map((field) => (
+    { ...unfiltered, ...filterOf(others(field)), k: 1, fields: [], facets: [field] }
   ));
-  return { modes, main, counting };
+  return { main, counting };
 }
 
 async function search(entry) {
@@ -184,14 +176,14 @@ async function search(entry) {
     if (!hasSearch() && !everything().length) return;
     const errors = crossed();
     if (errors.length) throw new Trouble("", { errors });
-    const mode = showMode(), { modes, main, counting } = searches(mode), all = [...main, ...counting];
-    const answers = all.length > 1 ? (await call("search/batch", { searches: all }, signal)).results : [await call("search", all[0], signal)];
+    const { main, counting } = searches(showMode()), all = [main, ...counting];
+    const [answer, ...counted] = all.length > 1 ? (await call("search/batch", { searches: all }, signal)).results : [await call("search", main, signal)];
     byId("access").hidden = true;
     boundTrouble([]);
     clear(true);
-    if (mode === "compare") showCompared(modes, answers.slice(0, main.length)); else showPage(main[0], answers[0]);
-    const counts = { ...answers[modes.indexOf(mode === "compare" ? "hybrid" : mode)].facets };
-    counting.forEach(({ facets: [field] }, i) => { counts[field] = answers[main.length + i].facets[field]; });
+    showPage(main, answer);
+    const counts = { ...answer.facets };
+    counting.forEach(({ facets: [field] }, i) => { counts[field] = counted[i].facets[field]; });
     byId("welcome").hidden = hasSearch();
     byId("counted").textContent = `Counted among ${query.value.trim() ? "the candidates of this search" : "all documents that are listed"}.`;
     showFilters(counts);
@@ -218,8 +210,7 @@ function fail(error) {
 function clear(panel = false) {
   shown = null;
   hits.replaceChildren();
-  byId("compare").replaceChildren();
-  for (const id of ["compare", "counted", "legend", "meant", "paging", "timings", "again", "welcome"]) byId(id).hidden = true;
+  for (const id of ["counted", "meant", "paging", "timings", "again", "welcome"]) byId(id).hidden = true;
   byId("results").inert = false;
   showPanel(panel);
   say("");
@@ -230,20 +221,12 @@ function missing(degraded) {
   return names.length ? ` Without the ${names.join(" and the ")}, which did not answer.` : "";
 }
 
-function showCompared(modes, answers) {
-  compare(modes, answers);
-  byId("compare").hidden = byId("legend").hidden = false;
-  showMeant(answers[0]);
-  const lost = missing([...new Set(answers.flatMap((answer) => answer.degraded))]);
-  const slowest = Math.max(...answers.map((answer) => answer.timings_ms.total));
-  say(`Three searches in ${slowest.toFixed(1)} ms.${lost}`, Boolean(lost));
-}
-
-// What an unfinished word may become, and the query in a better spelling.
-function showMeant({ completions = [], searched, did_you_mean: meant }) {
+// What an unfinished word may become, the query in a better spelling, and what a rule added to it.
+function showMeant({ completions = [], searched, did_you_mean: meant, rules }) {
   const found = completions.slice(0, MEANT), parts = found.length ? ["Searched for ", ...listed(found.map(queryLink)), ". "]
     : searched === undefined ? [] : [`Searched for “${searched}”. `];
-  if (meant !== undefined) parts.push("Did you mean ", queryLink(meant), "?");
+  if (meant !== undefined) parts.push("Did you mean ", queryLink(meant), "? ");
+  if (rules?.synonyms?.length) parts.push(`Also searched for ${rules.synonyms.map(({ text }) => `“${text}”`).join(", ")}.`);
   byId("meant").replaceChildren(...parts);
   byId("meant").hidden = !parts.length;
 }
@@ -384,4 +367,4 @@ document.addEventListener("keydown", keyPressed);
 addEventListener("hashchange", restore);
 filtersChanged = (typing) => { if (typing) soon(LONG_PAUSE_MS); else atOnce(); };
 showWeight();
-if (location.hash) restore(); else search(false);
+if (location.hash || location.search) restore(); else search(false);

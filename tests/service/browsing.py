@@ -101,10 +101,7 @@ def _take_pictures(url: str, folder: Path) -> None:
             for query in ("edit a photo", "merge pdf", "merge several pdf files into one"):
                 search_for(page, query)
                 page.wait_for_timeout(500)  # so that drawing the page takes no time from the next search
-            if scheme == "dark":
-                page.get_by_label("Side by side").check()
-                expect(page.get_by_role("list", name="Hybrid hits")).to_be_visible()
-            elif width > 400:
+            if width > 400:
                 page.locator("li.hit").first.get_by_text("Why this hit?").click()
             page.screenshot(path=folder / name)
 

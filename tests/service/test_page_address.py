@@ -104,3 +104,20 @@ def test_nothing_is_shown_of_filters_where_nothing_is_declared(page: Page) -> No
     assert "facets" not in (caught.value.request.post_data_json or {})
     expect(page.locator("#filters")).to_be_hidden()
     expect(page.locator("#unfold")).to_be_hidden()
+
+
+def test_a_link_with_a_query_searches_and_becomes_the_address_of_the_search(page: Page, site: str) -> None:
+    page.goto("/?q=music+player&mode=sparse")
+    expect_search(page, site, "music player", mode="sparse")
+    expect(page).to_have_url(f"{site}/#q=music+player&mode=sparse")
+    search_for(page, "chess games")
+    page.go_back()
+    expect_search(page, site, "music player", mode="sparse")
+    page.goto("/?utm=1")
+    expect(page.get_by_role("searchbox")).to_have_value("")
+    expect(page.get_by_label("Hybrid", exact=True)).to_be_checked()
+
+
+def test_an_address_in_percent_signs_is_text(page: Page, site: str) -> None:
+    page.goto("/?q=music%20%26%20%3Cb%3Eplayer%3C/b%3E#")
+    expect_search(page, site, "music & <b>player</b>")

@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from lightretriever.artifacts.bundle.manifest import LegWeights
-from tests.service.browsing import page_of, search_for, shown_ids
+from tests.service.browsing import answer_of, page_of, search_for, shown_ids
 from tests.service.live import live_bundles
 from tests.support.keys import keys_file
 from tests.support.meaning import make_meaningful_bundle
@@ -122,3 +122,24 @@ def test_documents_with_the_same_text_are_shown_once(browser: Browser, tmp_path:
         assert sum(name.startswith("title-") for name in shown) == 2  # no text is not the same text
         first = page.locator("li.hit[data-id^=copy]")
         expect(first.locator(".facts")).to_contain_text("11 more with the same text among the candidates")
+
+
+def test_what_a_rule_added_how_a_hit_matches_and_the_first_hit_s_part_are_shown(
+    browser: Browser, tmp_path: Path
+) -> None:
+    meaning = make_meaningful_bundle(tmp_path / "meaning", weights=LegWeights(dense=0.5, sparse=0.5)).path
+    rules = tmp_path / "rules.yaml"
+    rules.write_text('synonyms: [{words: [bicycles], add: ["brakes <b>"]}]')
+    with live_bundles(meaning, rules=rules) as url, page_of(browser, url, "/?q=repairing+bicycles") as page:
+        expect(page.locator("#meant")).to_have_text("Also searched for “brakes <b>”.")
+        search_for(page, "repairing")
+        expect(page.locator("#meant")).to_be_hidden()
+        hits = answer_of(url, query="repairing", explain=True)["hits"]
+        fed = next(place for place, hit in enumerate(hits) if hit["explanation"]["fusion"].get("feedback"))
+        assert {hit["matched"] for hit in hits} >= {"strong"}
+        for place in (0, fed):
+            shown = page.locator("li.hit").nth(place)
+            expect(shown).to_contain_text(f"Match{hits[place]['matched']}")
+        shown.get_by_text("Why this hit?").click()
+        share = hits[fed]["explanation"]["fusion"]["feedback"]
+        expect(shown.locator(".why")).to_contain_text(f"{share:.3f} for being like the first hit")

@@ -322,19 +322,6 @@ def test_a_link_has_the_filters_and_the_history_too(page: Page, browser: Browser
     expect_hits(page, site, *conditions)
 
 
-def test_columns_side_by_side_are_filtered_too(page: Page, site: str) -> None:
-    search_for(page, QUERY)
-    toggle(page, "source", "wiki")
-    with page.expect_response("**/search/batch"):
-        page.get_by_label("Side by side").check()
-    for name in ("Dense", "Sparse", "Hybrid"):
-        answer = answer_of(site, query=QUERY, mode=name.lower(), filter={"field": "source", "eq": "wiki"})
-        items = page.get_by_role("list", name=f"{name} hits").get_by_role("listitem")
-        expect(items).to_have_count(len(answer["hits"]))
-        assert items.evaluate_all("all => all.map(one => one.dataset.id)") == ids(answer)
-    assert counts(page, "source") == told(site, "source")
-
-
 def test_the_keyboard_keeps_its_place_when_counts_change(page: Page) -> None:
     search_for(page, QUERY)
     for name in ("news", "wiki"):

@@ -77,13 +77,10 @@ def test_stop_words_are_not_marked(page: Page) -> None:
     assert not {"the", "of", "a"} & {mark.lower() for mark in marks}
 
 
-def test_why_tells_how_many_words_the_document_has_and_columns_have_a_legend(page: Page) -> None:
+def test_why_tells_how_many_words_the_document_has(page: Page) -> None:
     finish(page, "bicycle brakes and honey")
     page.get_by_text("Why this hit?").first.click()
     expect(page.locator("li.hit").first).to_contain_text("Title and text have 67 % of the query's words.")
-    expect(page.locator("#legend")).to_be_hidden()
-    page.get_by_label("Side by side").check()
-    expect(page.locator("#legend")).to_contain_text("Each column has its own ranking.")
 
 
 def test_items_of_a_list_stand_apart(page: Page, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What the page says of a hit, how it weighs the legs, and how it puts them side by side; in a real browser."""
+"""What the page says of a hit, and how it weighs the legs; in a real browser."""
 
 import re
 from pathlib import Path
@@ -119,7 +119,7 @@ def test_words_are_explained_where_the_terms_are_words(browser: Browser, meaning
 def test_a_bundle_without_a_dense_leg(page: Page, tmp_path: Path) -> None:
     bundle = make_tiny_bundle(tmp_path / "sparse", vocabulary="words", dense=False)
     with live_bundles(bundle.path) as address:
-        for fragment in ("", f"#q={QUERY}&mode=dense&dense=40", f"#q={QUERY}&mode=compare"):
+        for fragment in ("", f"#q={QUERY}&mode=dense&dense=40"):
             page.goto(f"{address}/{fragment}")
             page.reload()
             if fragment:
@@ -188,35 +188,6 @@ def test_the_bundles_own_weights_hold_until_the_slider_is_moved_and_come_back(pa
     expect(reset).to_be_hidden()
 
 
-def test_legs_side_by_side(page: Page, site: str) -> None:
-    page.get_by_label("Side by side").check()
-    with page.expect_response("**/search/batch"):
-        page.get_by_role("searchbox").fill(QUERY)
-    for name in ("Dense", "Sparse", "Hybrid"):
-        column = page.get_by_role("list", name=f"{name} hits")
-        answer = answer_of(site, query=QUERY, mode=name.lower())
-        expect(column.get_by_role("listitem")).to_have_count(len(answer["hits"]))
-        for item, hit in zip(column.get_by_role("listitem").all(), answer["hits"], strict=True):
-            expect(item).to_contain_text(f"{hit['rank']} · {hit['fields']['title'] or hit['id']}")
-    expect(page.get_by_role("status")).to_contain_text("Three searches in")
-    page.get_by_label("Hybrid", exact=True).check()
-    expect(page.locator("li.hit")).to_have_count(10)
-    expect(page.locator("#compare")).to_be_hidden()
-
-
-def test_a_document_that_is_pointed_at_lights_up_in_every_column(page: Page) -> None:
-    page.get_by_label("Side by side").check()
-    page.get_by_role("searchbox").fill(QUERY)
-    first = page.get_by_role("list", name="Hybrid hits").get_by_role("listitem").first
-    name = first.get_attribute("data-id")
-    same = page.locator(f"#compare li[data-id='{name}']")
-    assert same.count() > 1
-    first.hover()
-    expect(page.locator("#compare li.same")).to_have_count(same.count())
-    page.get_by_role("searchbox").hover()
-    expect(page.locator("#compare li.same")).to_have_count(0)
-
-
 def unfold(hit: Locator) -> None:
     """Show all that there is of a hit's words."""
     hit.get_by_text("Why this hit?").click()
@@ -232,8 +203,3 @@ def test_axe_finds_nothing_serious_and_a_phone_needs_no_scrolling_sideways(page:
     assert serious(page) == []
     page.set_viewport_size({"width": 360, "height": 740})
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
-    page.get_by_label("Side by side").check()
-    expect(page.get_by_role("list", name="Dense hits")).to_be_visible()
-    assert page.evaluate("document.documentElement.scrollWidth") <= 360
-    page.set_viewport_size({"width": 1280, "height": 720})
-    assert serious(page) == []
