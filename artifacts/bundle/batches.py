@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -59,19 +60,22 @@ def check_batch(batch: EncodedBatch, *, vocab_size: int, dimension: int, first: 
         raise CorpusError(f"{where}: {error}.", remedy=_ENCODE_AGAIN) from error
 
 
-def check_documents(batch: EncodedBatch, names: set[str], *, first: int) -> None:
-    """Raise CorpusError for a document that no bundle may hold (see `artifacts.documents.bounds`), or that has another
-    id than the batch says. `names` are those of the fields of all documents before, and grow."""
+def check_documents(batch: EncodedBatch, names: set[str], *, first: int) -> list[dict[str, Any]]:
+    """Return the JSON objects of the documents. `names` are those of the fields of all documents before, and grow.
+    Raise CorpusError for a document that no bundle may hold, or that has another id than the batch says."""
+    records = []
     for number, (document_id, raw) in enumerate(zip(batch.ids, batch.documents, strict=True), start=first):
         try:
             record = stored_object(raw)
             names |= new_names(record, names)
             if record["_id"] != document_id:
                 raise ValueError(f'"_id" is "{record["_id"]}" in it')
+            records.append(record)
         except ValueError as error:
             raise CorpusError(
                 f'document "{document_id}" (number {number}): {error}.', remedy="Mend it in the corpus."
             ) from error
+    return records
 
 
 def dense_prefix(batch: EncodedBatch, dimension: int, *, first: int) -> Float32Array:

@@ -258,11 +258,11 @@ def _write_documents(folder: Path, content: BundleContent, vocabulary: Vocabular
                 prefix = dense_prefix(batch, dimension, first=ids.count)
                 with writing(file), file.open("ab") as vectors:
                     vectors.write(prefix.tobytes())
-            check_documents(batch, names, first=ids.count)
+            records = check_documents(batch, names, first=ids.count)
             ids.add(batch.ids)
             kept = keep_top_terms(batch, content.sparse.top_k)
             sample.add(kept)
-            index.add(kept.ids, kept.documents, kept.indptr, kept.terms, kept.impacts, kept.names)
+            index.add(kept.ids, kept.documents, kept.indptr, kept.terms, kept.impacts, kept.names, records)
         if not ids.count:
             raise CorpusError("There are no documents to write.", remedy="Give a corpus with at least one document.")
         try:

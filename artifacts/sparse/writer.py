@@ -128,25 +128,29 @@ class ImpactIndexWriter(LuceneWriter):
         terms: IntegerArray,
         impacts: IntegerArray,
         names: Sequence[str] | None = None,
+        records: Sequence[Mapping[str, Any]] = (),
     ) -> None:
         """Add n documents, in order.
 
         `ids` are n different texts, `documents` n JSON texts in UTF-8. Document i has the terms
         `terms[indptr[i]:indptr[i + 1]]` (each once) with the `impacts` at the same places (1 to 65,535); `indptr` has
         shape (n + 1,), `terms` and `impacts` (nnz,). A term is a place in `names`, or a token id where there are none.
+        `records` are the n JSON objects, where a field or the spellings are indexed.
+
         Raises ValueError on bad input, after which the writer is to be rolled back (the end of the `with` block does
         it). An id used twice is found by `close()`.
         """
         identities = utf8("document id", ids)
         if len(documents) != len(ids):
             raise ValueError(f"{len(ids)} ids and {len(documents)} documents were given; their numbers must be equal.")
+        if (self._fields or self._spellings) and len(records) != len(ids):
+            raise ValueError(f"{len(ids)} ids and {len(records)} records were given; their numbers must be equal.")
         check_rows(ids, indptr, terms, impacts, vocab_size=MAX_TERM if names is None else len(names))
         check_texts(identities, documents)
         for start, end in chunks(identities, documents, np.diff(indptr).tolist()):
             rows = indptr[start : end + 1]
             first, last = int(rows[0]), int(rows[-1])
             different, places = np.unique(terms[first:last], return_inverse=True)
-            records = self._records(ids[start:end], documents[start:end])
             spelt = utf8("term", (f"{term}" if names is None else names[term] for term in different.tolist()))
             self._call(
                 self._java.addImpacts,
@@ -157,20 +161,10 @@ class ImpactIndexWriter(LuceneWriter):
                 pack_ints(places),
                 pack_ints(impacts[first:last]),
                 *self._declared,
-                *self._values(ids[start:end], records),
-                *pack_texts(list(map(_text, ids[start:end], records)) if self._spellings else []),
+                *self._values(ids[start:end], records[start:end]),
+                *pack_texts(list(map(_text, ids[start:end], records[start:end])) if self._spellings else []),
             )
             self.count += end - start
-
-    def _records(self, ids: Sequence[str], documents: Sequence[bytes]) -> list[Any]:
-        """What the JSON of documents has; none where no field and no spelling is indexed."""
-        found = list[Any]()
-        for name, document in zip(ids, documents, strict=True) if self._fields or self._spellings else ():
-            try:
-                found.append(orjson.loads(document))
-            except ValueError as error:
-                raise ValueError(f'document "{name}" is not JSON: {error}') from error
-        return found
 
     def _values(self, ids: Sequence[str], records: Sequence[Any]) -> tuple[bytearray, ...]:
         """The values of the declared fields: where those of each document end, their fields, and the values."""
@@ -237,7 +231,7 @@ class LaterIndexWriter(ImpactIndexWriter):
 
     def add_rows(self, ids: Sequence[str], documents: Sequence[bytes], impacts: Sequence[Mapping[str, int]]) -> None:
         """Add n documents, in order: ids, JSON, and impacts by term. ValueError on bad input."""
-        self.add(ids, documents, *numbered(impacts))
+        self.add(ids, documents, *numbered(impacts), [orjson.loads(document) for document in documents])
 
     def behind(self) -> ImpactIndex:
         """Give the documents of the index and those added up to now, as one index, which is closed when nothing refers

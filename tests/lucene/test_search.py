@@ -157,11 +157,9 @@ def test_filters(tmp_path: Path, share: float) -> None:
     marked = random.random(9000) < share
     collection = Collection(impacts)
     with ImpactIndexWriter(tmp_path / "index", {"marked": "keyword"}) as writer:
-        documents = [
-            orjson.dumps({"_id": name, "marked": "yes" if mark else "no"})
-            for name, mark in zip(collection.ids, marked, strict=True)
-        ]
-        writer.add(collection.ids, documents, *collection.rows(0, 9000))
+        records = [{"marked": "yes" if mark else "no"} for mark in marked]
+        documents = [orjson.dumps(record) for record in records]
+        writer.add(collection.ids, documents, *collection.rows(0, 9000), records=records)
     within = Collection(impacts * marked[:, None])
     with Numbered(tmp_path / "index") as index:
         among = index.lucene.where(["keyword", "marked", "1", "yes"])

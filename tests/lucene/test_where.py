@@ -48,7 +48,7 @@ def index(collection: Collection, tmp_path_factory: pytest.TempPathFactory) -> I
     path = tmp_path_factory.mktemp("where") / "lucene"
     documents = [json.dumps(record).encode() for record in records()]
     with ImpactIndexWriter(path, FIELDS) as writer:
-        writer.add(collection.ids, documents, *collection.rows(0, COUNT))
+        writer.add(collection.ids, documents, *collection.rows(0, COUNT), records=records())
     with ImpactIndex.open(path) as opened:
         yield opened
 
@@ -192,7 +192,7 @@ def test_values_are_counted_over_all_documents(index: ImpactIndex, name: str | N
 
 def test_a_value_of_another_kind_names_document_and_field(tmp_path: Path, collection: Collection) -> None:
     with raises(ValueError, naming="doc-00000"), ImpactIndexWriter(tmp_path / "bad", FIELDS) as writer:
-        writer.add(["doc-00000"], [b'{"_id": "doc-00000", "year": "x"}'], *collection.rows(0, 1))
+        writer.add(["doc-00000"], [b"{}"], *collection.rows(0, 1), records=[{"_id": "doc-00000", "year": "x"}])
     assert not (tmp_path / "bad").exists()
 
 
