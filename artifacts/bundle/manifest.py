@@ -176,11 +176,15 @@ class CorpusInfo(ManifestPart):
 
 
 class TokenizerInfo(ManifestPart):
-    """A tokenizer's file, whether texts are lowercased before it, and of the sparse leg's own, how many ids it has."""
+    """A tokenizer's file, whether texts are lowercased before it, and of the sparse leg's own, how many ids it has.
+
+    With `bare`, dense queries don't have a space before their first word, as the official checkpoints were trained.
+    """
 
     file: InsidePath = "tokenizer.json"
     sha256: Sha256
     lowercase: bool
+    bare: bool = Field(default=False, exclude_if=lambda bare: not bare)
     vocab_size: int | None = Field(default=None, ge=1, le=MAX_TERM, exclude_if=lambda size: size is None)
 
 

@@ -77,8 +77,9 @@ class Bundle:
             raise_first(self.path, chain.from_iterable(problems))
 
     def tokenizer(self) -> TextTokenizer:
-        """The tokenizer. Raises BundleError when it is not the one the tables were made with."""
-        return self._tokenizer(self.manifest.tokenizer)
+        """The tokenizer of dense queries. Raises BundleError when it is not the one the tables were made with."""
+        tokenizer = self._tokenizer(self.manifest.tokenizer)
+        return tokenizer.bare() if self.manifest.tokenizer.bare else tokenizer
 
     def _tokenizer(self, info: TokenizerInfo) -> TextTokenizer:
         tokenizer = TextTokenizer.from_file(self.path / info.file, lowercase=info.lowercase)
@@ -91,8 +92,9 @@ class Bundle:
         sparse = self.manifest.sparse
         if sparse.vocabulary == "words":
             return Vocabulary(None, sparse.language)
-        own = tokenizer if sparse.tokenizer is None else self._tokenizer(sparse.tokenizer)
-        return Vocabulary(own, sparse.language)
+        if sparse.tokenizer is not None or self.manifest.tokenizer.bare:
+            tokenizer = self._tokenizer(sparse.tokenizer or self.manifest.tokenizer)
+        return Vocabulary(tokenizer, sparse.language)
 
     def task(self, name: str) -> TaskInfo:
         """Give the manifest's facts of a task. Raises BundleError for a task that the bundle does not have."""

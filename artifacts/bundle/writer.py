@@ -92,7 +92,8 @@ class BundleContent:
     when they are written: with `idf` (V,) a token of a query weighs count times IDF, and `sparse_tokenizer_file` makes
     the tokens where another model made the impacts than the vectors. `weights` of dense and sparse are for requests
     that name none (None: the service's). `fields` are those to filter and count by. `examples` are queries to try,
-    which the search page offers. `live` says which changes of a journal are among the documents.
+    which the search page offers. `bare` is that of `TokenizerInfo`. `live` says which changes of a journal
+    are among the documents.
     """
 
     name: str
@@ -105,6 +106,7 @@ class BundleContent:
     documents: Iterable[EncodedBatch]
     dimension: int
     sparse: SparseInfo
+    bare: bool = False
     idf: Float32Array | None = None
     sparse_tokenizer_file: Path | None = None
     dense: DenseSettings | None = field(default_factory=DenseSettings)
@@ -143,7 +145,7 @@ def write_bundle(target: Path, content: BundleContent, *, overwrite: bool = Fals
             vocab_size=tokenizer.vocab_size,
             dimension=content.dimension,
             documents=documents.ids.count,
-            tokenizer=TokenizerInfo(sha256=tokenizer.sha256, lowercase=content.lowercase),
+            tokenizer=TokenizerInfo(sha256=tokenizer.sha256, lowercase=content.lowercase, bare=content.bare),
             default_task=content.default_task,
             tasks=tasks,
             dense=dense,

@@ -78,6 +78,7 @@ def write_again(
         corpus=manifest.corpus,
         tokenizer_file=bundle.path / manifest.tokenizer.file,
         lowercase=manifest.tokenizer.lowercase,
+        bare=manifest.tokenizer.bare,
         tables={
             name: TableInput(task.instruction, rows[name], bundle.head(name)) for name, task in manifest.tasks.items()
         },

@@ -167,6 +167,7 @@ def build_bundle(recipe: Recipe, *, overwrite: bool = False) -> BundleSummary:
         corpus=_corpus_info(recipe, store),
         tokenizer_file=recipe.work / "tokenizer.json",
         lowercase=facts["lowercase"],
+        bare=facts.get("bare", False),
         tables=tables,
         default_task=recipe.default_task,
         documents=encoded_batches(recipe.work, corpus, leg),

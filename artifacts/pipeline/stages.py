@@ -144,6 +144,8 @@ def load_recipe_encoders(recipe: Recipe, documents: int | None = None) -> Encode
         "lowercase": recipe.encode.lowercase,
         "idf": None if idf is None else idf_sha256(idf),
     }
+    if recipe.model.adapter and isinstance(encoder, LanguageModel) and not adapter_settings(recipe.model.adapter):
+        facts["bare"] = True  # an adapter made elsewhere, as the official ones
     if sparse is not None:
         for side, model in zip(("dense", "sparse"), encoders.models, strict=True):
             facts[side] = {"name": model.name, "fingerprint": model.fingerprint}

@@ -3,8 +3,8 @@
     IDF_t = ln(1 + (N - df_t + 0.5) / (df_t + 0.5))
 
 where df_t of the N documents of the training corpora contain the token t. This is BM25's form: it is positive even
-for a token that every document contains. A token that no document contains gets the value for df_t = 0, ln(2N + 2),
-the largest of all, since it is rarer than any token of the corpora.
+for a token that every document contains. A token that no document contains has the IDF 1, as in the inference-free
+paper (section 5.1.2): nothing is known of it.
 """
 
 import hashlib
@@ -35,9 +35,10 @@ class TokenStatistics:
     frequencies: Int64Array
 
     def idf(self) -> Float64Array:
-        """IDF of all tokens (V,), in natural logarithms; above 0 even for a token of every one of millions."""
+        """IDF of all tokens (V,), in natural logarithms; above 0 even for a token of every one of millions, and 1 for
+        one of none."""
         weights: Float64Array = np.log1p((self.documents - self.frequencies + 0.5) / (self.frequencies + 0.5))
-        return weights
+        return np.where(self.frequencies > 0, weights, 1.0)
 
 
 def count_tokens(documents: Iterable[Int32Array], vocab_size: int) -> TokenStatistics:

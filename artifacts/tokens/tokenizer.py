@@ -5,6 +5,7 @@ import re
 import unicodedata
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -175,6 +176,13 @@ class TextTokenizer:
             return
         for ids in self.encode_all(f" {_begun(text)}" for text in texts):
             yield self.known(ids[1:] if ids[:1].tolist() == [self.space] else ids)
+
+    def bare(self) -> "TextTokenizer":
+        """The same tokenizer, but the first word of a query has the ids that it has at the start of a text: so dense
+        queries of the official checkpoints are read."""
+        other = copy(self)
+        other.space = None
+        return other
 
     def known(self, ids: Int32Array) -> Int32Array:
         """Token ids (n,) without `unknown_id`, and without the space that it stands behind where that is a token."""

@@ -8,18 +8,25 @@ import os
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
+from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.pipeline.encoder import token_rows
 from lightretriever.artifacts.pipeline.language_model import LanguageModel, instruction_prefix
 from lightretriever.artifacts.pipeline.model import Backbone
 from lightretriever.artifacts.pipeline.recipe import EncodeRecipe
 from lightretriever.artifacts.training.losses import contrastive_loss, distillation_loss, matryoshka_scores
+from lightretriever.service.commands.evaluation import open_searcher
+from tests.support.commands import run
 from tests.support.models import load, save_model
+from tests.support.recipes import write_recipe
 from tests.support.tiny import tiny_documents
 
 INSTRUCTION = "Find it"
@@ -138,3 +145,49 @@ def test_golden_dense_scores(qwen: Backbone, tmp_path: Path) -> None:
     queries = np.stack([table[qwen.tokenizer.encode(query).tolist()].mean(axis=0) for query in QUERIES])
     queries /= np.linalg.norm(queries, axis=1, keepdims=True)
     np.testing.assert_allclose(queries @ dense.T, [[0.3945, 0.0483, 0.3105], [0.0076, 0.3945, 0.0148]], atol=0.02)
+
+
+def test_an_official_checkpoint_is_searched_as_its_code_searches(model_folder: Path, tmp_path: Path) -> None:
+    """From the query's text to the scores, by the service: dense without a space before the first word, sparse behind
+    one; states, logits and tokens by transformers alone."""
+    base = AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.float32)
+    torch.manual_seed(5)
+    adapter = get_peft_model(base, LoraConfig(r=2, target_modules=["q_proj", "v_proj"], init_lora_weights=False))
+    adapter.save_pretrained(str(tmp_path / "adapter"))
+    merged, tokenizer = adapter.merge_and_unload(), AutoTokenizer.from_pretrained(model_folder)
+    model = {"path": str(model_folder), "adapter": str(tmp_path / "adapter")}
+    index = {"factory": "Flat", "table_dtype": "float32", "vocabulary": "tokens"}
+    sections: dict[str, Any] = {"encode": {"max_length": 512, "top_k": None}, "index": index}
+    run("build", write_recipe(tmp_path, model, documents=12, tasks={"find": INSTRUCTION}, **sections))
+
+    def read(ids: list[int]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        with torch.inference_mode():
+            out = merged(input_ids=torch.tensor([ids]), output_hidden_states=True)
+        return out.hidden_states[-1][0].numpy(), out.logits[0].numpy()
+
+    prompt = tokenizer.encode(f"instruct: {INSTRUCTION}\nquery: ".lower(), add_special_tokens=True)
+    documents = {document.id: document.full_text.lower() for document in tiny_documents(12)}
+    del documents["special"]  # whose special tokens are ordinary text to us
+    dense, impacts = {}, {}
+    for name, text in documents.items():
+        hidden, logits = read([*tokenizer.encode(text, add_special_tokens=True), tokenizer.eos_token_id])
+        dense[name] = hidden[-1] / np.linalg.norm(hidden[-1])
+        impacts[name] = np.round(100 * np.log1p(np.maximum(logits[1:-1].max(axis=0), 0)))
+    differ = 0
+    with open_searcher(Bundle.open(tmp_path / "bundle")) as searcher:
+        for query in ("music player", "zebra", "Text editor with plugins"):
+            plain, spaced = (tokenizer.encode(text.lower(), add_special_tokens=False) for text in (query, f" {query}"))
+            differ += plain != spaced
+            rows = np.stack([read([*prompt, token, tokenizer.eos_token_id])[0][-1] for token in plain])
+            vector = rows.mean(axis=0) / np.linalg.norm(rows.mean(axis=0))
+            found = {}
+            for mode in ("dense", "sparse"):
+                asked: Any = {"task": "find", "mode": mode, "k": 12, "candidates": 12, "fusion": None}
+                hits = searcher.search(query, **asked) or []
+                found[mode] = {hit.id: hit.score for hit in hits if hit.id != "special"}
+            assert found["dense"] == pytest.approx({name: vector @ own for name, own in dense.items()}, abs=2e-3)
+            if tokenizer.decode(spaced[0]) == " ":  # no part of a word, in so small a vocabulary
+                del spaced[0]
+            expected = {name: own[spaced].sum() for name, own in impacts.items()}
+            assert found["sparse"] == pytest.approx({n: s for n, s in expected.items() if s > 0}, abs=len(spaced))
+    assert differ == 3
