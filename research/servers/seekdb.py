@@ -33,7 +33,7 @@ from research.servers.bundle_documents import (
 )
 from research.servers.minimal_server import Hits, Search, serve_system
 
-__all__ = ["Seekdb", "build_table", "main", "opened"]
+__all__ = ["build_table", "main", "opened"]
 
 _BATCH: Final = 500
 _NAME: Final = "documents"
@@ -68,43 +68,35 @@ def build_table(bundle: Bundle, path: Path) -> None:
             cursor.execute(index)
 
 
-class Seekdb:
-    """Searches the table of `build_table`, with a connection per thread."""
-
-    def __init__(self, bundle: Bundle, options: Mapping[str, Any]) -> None:
-        self._encode, self._numbers = vectors_of(bundle), term_numbers(bundle)
-        self._options = options
-        self._own = local()
-
-    def search(self, query: str, k: int) -> Hits:
-        """Find the best `k` documents."""
-        scores: dict[int, float] = {}
-        dense, sparse = self._encode(query)
-        legs: list[tuple[str, Collection[float]]] = [("dense", dense)]
-        if known := by_number(sparse, self._numbers):
-            legs.append(("sparse", known))
-        for field, vector in legs:
-            ranked = self._asked(_RANKED.format(field, max(CANDIDATES, k)), _literal(vector))
-            for rank, (number,) in enumerate(ranked, start=1):
-                scores[number] = scores.get(number, 0.0) + 1 / (RANK_CONSTANT + rank)
-        best = sorted(scores, key=lambda number: (-scores[number], number))[:k]
-        documents = dict(self._asked("select number, raw from documents where number in %s", best)) if best else {}
-        return [hit(rank, scores[number], documents[number]) for rank, number in enumerate(best, start=1)]
-
-    def _asked(self, statement: str, values: Any) -> Iterable[tuple[Any, ...]]:
-        if not hasattr(self._own, "connection"):
-            self._own.connection = pymysql.connect(**self._options, database=_NAME, autocommit=True)
-        with self._own.connection.cursor() as cursor:
-            cursor.execute(statement, (values,))
-            rows: Iterable[tuple[Any, ...]] = cursor.fetchall()
-        return rows
-
-
 @contextmanager
 def opened(bundle: Bundle, path: Path) -> Iterator[Search]:
-    """Search the database in the folder `path`."""
+    """Search the database in the folder `path`, with a connection per thread."""
+    encode, numbers, own = vectors_of(bundle), term_numbers(bundle), local()
     with _instance(path) as options:
-        yield Seekdb(bundle, options).search
+
+        def rows(statement: str, values: Any) -> Iterable[tuple[Any, ...]]:
+            if not hasattr(own, "connection"):
+                own.connection = pymysql.connect(**options, database=_NAME, autocommit=True)
+            with own.connection.cursor() as cursor:
+                cursor.execute(statement, (values,))
+                found: Iterable[tuple[Any, ...]] = cursor.fetchall()
+            return found
+
+        def search(query: str, k: int) -> Hits:
+            scores: dict[int, float] = {}
+            dense, sparse = encode(query)
+            legs: list[tuple[str, Collection[float]]] = [("dense", dense)]
+            if known := by_number(sparse, numbers):
+                legs.append(("sparse", known))
+            for field, vector in legs:
+                ranked = rows(_RANKED.format(field, max(CANDIDATES, k)), _literal(vector))
+                for rank, (number,) in enumerate(ranked, start=1):
+                    scores[number] = scores.get(number, 0.0) + 1 / (RANK_CONSTANT + rank)
+            best = sorted(scores, key=lambda number: (-scores[number], number))[:k]
+            documents = dict(rows("select number, raw from documents where number in %s", best)) if best else {}
+            return [hit(rank, scores[number], documents[number]) for rank, number in enumerate(best, start=1)]
+
+        yield search
 
 
 @contextmanager
