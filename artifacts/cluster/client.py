@@ -2,6 +2,7 @@
 
 import base64
 import logging
+import os
 import re
 import ssl
 from collections.abc import Iterator
@@ -52,6 +53,7 @@ class Cluster:
     client: OpenSearch
     name: str
     version: tuple[int, int]
+    process: int = field(default_factory=os.getpid)
 
     def close(self) -> None:
         """Close the connections. Idempotent."""
@@ -59,7 +61,12 @@ class Cluster:
 
     @contextmanager
     def translated(self) -> Iterator[None]:
-        """Raise ClusterError for errors of the client: ClusterTimeoutError for an answer that did not come in time."""
+        """Raise ClusterError for errors of the client, ClusterTimeoutError for an answer that did not come in time, and
+        ClusterError in a forked process, which would read the answers of its parent."""
+        if os.getpid() != self.process:
+            raise ClusterError(
+                f"The connection to {self.name} was opened in another process.", remedy="Open one in each process."
+            )
         with _translated(self.name):
             yield
 

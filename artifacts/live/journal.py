@@ -98,6 +98,7 @@ class Journal:
         self.folder = folder
         self._path = folder / DATABASE
         self._own = uuid4().hex[:12]  # name as a writer
+        self._process = os.getpid()  # a forked one would share its locks, and SQLite's handle
         self._named = False  # whether the database has it
         self._writers: Mapping[int, str] = {}  # each by the number of the last change before
         check_outside(self._path)
@@ -201,8 +202,8 @@ class Journal:
         self.close()
 
     def close(self) -> None:
-        """Close the files. Idempotent."""
-        if self._lock < 0:
+        """Close the files. Idempotent. Does nothing in a forked process, whose parent has them."""
+        if self._lock < 0 or os.getpid() != self._process:
             return
         if hasattr(self, "_database"):
             late = perf_counter() + _CLOSE_S
@@ -315,6 +316,7 @@ class Journal:
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
+        self._refuse_forked()
         try:
             yield
         except UnicodeDecodeError as error:  # of a damaged file's bytes in what SQLite says
@@ -329,6 +331,7 @@ class Journal:
 
     @contextmanager
     def _locked(self, until: float) -> Iterator[None]:
+        self._refuse_forked()
         while True:
             try:
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -341,6 +344,10 @@ class Journal:
             yield
         finally:
             fcntl.flock(self._lock, fcntl.LOCK_UN)
+
+    def _refuse_forked(self) -> None:
+        if os.getpid() != self._process:
+            raise JournalError(f"{self.folder} was opened in another process.", remedy="Open it in each process.")
 
     def _damaged(self, where: str) -> JournalError:
         return JournalError(f"{self._path}: the journal is damaged {where}.", remedy=_RESTORE)

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import os
 import ssl
 import threading
 from collections.abc import Iterator
@@ -12,11 +13,13 @@ from time import sleep
 from traceback import format_exception
 
 import pytest
+from opensearchpy import OpenSearch
 
-from lightretriever.artifacts.cluster.client import ClusterAddress, connect
+from lightretriever.artifacts.cluster.client import Cluster, ClusterAddress, connect
 from lightretriever.artifacts.errors import ClusterError, ClusterTimeoutError
 from tests.support.certificates import self_signed
 from tests.support.threads import in_a_thread
+from tests.support.wordings import raises
 
 OPENSEARCH = json.dumps({"version": {"distribution": "opensearch", "number": "3.6.0"}})
 
@@ -154,3 +157,11 @@ def test_a_certificate_needs_its_authority(certificate: tuple[Path, Path], tmp_p
         assert "missing.pem: no cert" in refused(ClusterAddress(url, ca_file=tmp_path / "missing.pem"))
         (tmp_path / "empty.pem").write_text("")
         assert "empty.pem" in refused(ClusterAddress(url, ca_file=tmp_path / "empty.pem"))
+
+
+def test_a_forked_process_does_not_read_its_parents_answers() -> None:
+    """Its own number stands for the parent's that opened the connection."""
+    cluster = Cluster(OpenSearch("http://127.0.0.1:1"), "127.0.0.1:1", (2, 19), process=os.getppid())
+    with raises(ClusterError, naming="another process"), cluster.translated():
+        cluster.client.info()
+    cluster.close()

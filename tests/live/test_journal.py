@@ -2,6 +2,8 @@
 
 import shutil
 import sqlite3
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
@@ -65,6 +67,42 @@ def test_what_was_appended_is_read_again(tiny_bundle: Bundle, tmp_path: Path) ->
     found = replayed(tmp_path, tiny_bundle)
     assert same(found[:5], range(5))
     assert found[5:] == [Record("id-2", None, None, {})]
+
+
+FORKED = """
+import os, sys
+from pathlib import Path
+from time import perf_counter
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.errors import JournalError
+from lightretriever.artifacts.live.journal import Journal, Record
+journal = Journal(Path(sys.argv[1]), Bundle.open(Path(sys.argv[2])).manifest)
+def write():
+    with journal.writing(perf_counter() + 60), journal.appending([Record("a")]):
+        pass
+write()
+child = os.fork()
+if child == 0:
+    for call in (write, journal.read):
+        try:
+            call()
+            os._exit(8)
+        except JournalError as error:
+            if "another process" not in str(error):
+                os._exit(9)
+    journal.close()
+    os._exit(7)
+status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+write()
+print(status, journal.sequence)
+journal.close()
+"""
+
+
+def test_a_forked_process_does_not_write_with_its_parents_locks(tiny_bundle: Bundle, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", FORKED, str(tmp_path), str(tiny_bundle.path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert (done.stdout, done.stderr) == ("7 2\n", "")
 
 
 def test_readers_follow_writers(tiny_bundle: Bundle, tmp_path: Path) -> None:
