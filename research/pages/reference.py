@@ -39,12 +39,14 @@ def command_reference(application: typer.Typer) -> str:
 
 
 def _command(name: str, command: Any) -> Iterator[str]:
+    """A heading, usage and help, and the options with defaults in one line; `--help` says what each does."""
     arguments = [one for one in command.params if one.param_type_name == "argument"]
     options = [one for one in command.params if one.param_type_name == "option"]
     yield f"## {name}"
     yield f"`{' '.join(['lightretriever', name, *map(_argument, arguments)])}`: {_line(command.help)}\n"
     yield from (f"- `{_metavar(one)}`{_default(one)}: {_help(one)}" for one in arguments)
-    yield from (f"- `{_option(one)}`{_default(one)}: {_help(one)}" for one in options)
+    if options:
+        yield f"- Options: {', '.join(f'`{_option(one)}`{_default(one)}' for one in options)}."
     yield ""
 
 

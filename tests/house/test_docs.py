@@ -103,7 +103,7 @@ def test_a_decision_has_context_decision_and_consequences(record: Path) -> None:
     title = re.match(r"# (\d{4}): (.*)\n", text)
     assert title is not None
     assert record.name.startswith(title[1])
-    assert f"| [{title[1]}]({record.name}) | {title[2]} |" in (record.parent / "README.md").read_text(encoding="utf-8")
+    assert f"- [{title[1]}]({record.name}): {title[2]}" in (record.parent / "README.md").read_text(encoding="utf-8")
 
 
 def test_the_version_is_in_the_changelog() -> None:
