@@ -1,120 +1,31 @@
-"""Writing a bundle: tokenizer, token tables, IDF, documents and both indexes, then the manifest."""
+"""Writing a bundle: what encodes queries, what is searched, then the manifest."""
 
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
-from lightretriever.artifacts.bundle.batches import (
-    EncodedBatch,
-    check_batch,
-    check_documents,
-    dense_prefix,
-    keep_top_terms,
-)
-from lightretriever.artifacts.bundle.hashes import IdsHash, list_files
+from lightretriever.artifacts.bundle.content import BundleContent
+from lightretriever.artifacts.bundle.document_side import write_dense, write_documents
+from lightretriever.artifacts.bundle.hashes import list_files
 from lightretriever.artifacts.bundle.manifest import (
     MANIFEST_FILE,
-    CorpusInfo,
-    DenseInfo,
     FusionInfo,
-    HeadInfo,
-    LegWeights,
-    LiveInfo,
     Manifest,
-    ModelInfo,
-    SparseInfo,
-    TaskInfo,
     TokenizerInfo,
     check_outside,
-    head_files,
     table_file,
 )
-from lightretriever.artifacts.bundle.query_sample import QuerySample, query_vectors
+from lightretriever.artifacts.bundle.query_side import write_query_side
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.software import generator
 from lightretriever.artifacts.bundle.thresholds import with_thresholds
-from lightretriever.artifacts.dense.build import build_dense_index, check_factory, factory_for, write_dense_index
-from lightretriever.artifacts.dense.tuning import choose_parameters
-from lightretriever.artifacts.documents.fields import FieldKind
-from lightretriever.artifacts.dtypes import Float32Array, FloatArray
-from lightretriever.artifacts.errors import BundleError, CorpusError, RecipeError
+from lightretriever.artifacts.dense.build import check_factory
+from lightretriever.artifacts.errors import RecipeError
 from lightretriever.artifacts.files.atomic_dir import new_folder
 from lightretriever.artifacts.files.atomic_file import writing
-from lightretriever.artifacts.sparse.vocabulary import Vocabulary
-from lightretriever.artifacts.sparse.writer import ImpactIndexWriter
-from lightretriever.artifacts.tokens.head_queries import HeadQueries
-from lightretriever.artifacts.tokens.idf import IDF_FILE, save_idf
-from lightretriever.artifacts.tokens.table import TableDtype, TokenTable, write_table
-from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
+from lightretriever.artifacts.tokens.table import TokenTable
 
-__all__ = ["BundleContent", "DenseSettings", "TableInput", "write_bundle", "write_query_bundle"]
-
-_TOKENIZER_FILE = "tokenizer.json"
-_SPARSE_TOKENIZER_FILE = "sparse_tokenizer.json"
-_DENSE_FILE = "dense.faiss"
-_VECTORS_FILE = "vectors.partial"
-_MOST_QUERIES = 1024
-
-
-@dataclass(frozen=True)
-class TableInput:
-    """A token table to be: the task instruction, the rows E[t], shape (V, H), H at least the bundle's D, and the head
-    queries that the model read behind the same instruction, if any, with vectors of H values."""
-
-    instruction: str
-    rows: FloatArray
-    head: HeadQueries | None = None
-
-
-@dataclass(frozen=True)
-class DenseSettings:
-    """The dense leg of a bundle to be: the Faiss `factory` string (None: by size), and `queries`, a sample of those
-    that will be asked of the default task. A large index is laid out by them, and its search parameters are chosen by
-    them, or by some that the documents make where there are none."""
-
-    factory: str | None = None
-    queries: Sequence[str] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class BundleContent:
-    """The content of a bundle to be written.
-
-    `tokenizer_file` makes the tokens of the `tables`, one of each task, whose number type will be `table_dtype`.
-    `dimension` is D: table rows and document vectors are cut to their first D values (Matryoshka), and the latter
-    normalised again. Without `dense`, the bundle has no vectors and no tables, and searches its sparse leg alone.
-    `documents` is consumed once, batch by batch; `sparse` says what their terms and impacts are, and gets its files
-    when they are written: with `idf` (V,) a token of a query weighs count times IDF, and `sparse_tokenizer_file` makes
-    the tokens where another model made the impacts than the vectors. `weights` of dense and sparse are for requests
-    that name none (None: the service's). `fields` are those to filter and count by. `examples` are queries to try,
-    which the search page offers. `bare` is that of `TokenizerInfo`. `live` says which changes of a journal
-    are among the documents.
-    """
-
-    name: str
-    model: ModelInfo
-    corpus: CorpusInfo
-    tokenizer_file: Path
-    lowercase: bool
-    tables: Mapping[str, TableInput]
-    default_task: str
-    documents: Iterable[EncodedBatch]
-    dimension: int
-    sparse: SparseInfo
-    bare: bool = False
-    idf: Float32Array | None = None
-    sparse_tokenizer_file: Path | None = None
-    dense: DenseSettings | None = field(default_factory=DenseSettings)
-    table_dtype: TableDtype = "float16"
-    weights: LegWeights | None = None
-    fields: Mapping[str, FieldKind] = field(default_factory=dict)
-    examples: Sequence[str] = ()
-    live: LiveInfo | None = None
+__all__ = ["write_bundle", "write_query_bundle"]
 
 
 def write_bundle(target: Path, content: BundleContent, *, overwrite: bool = False) -> Bundle:
@@ -127,14 +38,13 @@ def write_bundle(target: Path, content: BundleContent, *, overwrite: bool = Fals
     check_outside(target)
     _check_settings(content)
     with new_folder(target, overwrite=overwrite, marker=MANIFEST_FILE) as folder:
-        tokenizer = _write_tokenizer(folder / _TOKENIZER_FILE, content.tokenizer_file, lowercase=content.lowercase)
-        tasks = _write_tables(folder, content, tokenizer.vocab_size)
-        vocabulary, sparse = _write_vocabulary(folder, tokenizer, content)
-        documents = _write_documents(folder, content, vocabulary)
+        queries = write_query_side(folder, content)
+        tokenizer, tasks = queries.tokenizer, queries.tasks
+        documents = write_documents(folder, content, queries.vocabulary)
         dense = None
         if content.dense is not None:
             table = TokenTable.open(folder / table_file(content.default_task))
-            dense = _write_dense(folder, content, content.dense, documents, table, tokenizer, vocabulary)
+            dense = write_dense(folder, content, content.dense, documents, table, tokenizer, queries.vocabulary)
             tasks = with_thresholds(folder, tasks, dense, tokenizer)
         manifest = Manifest(
             name=content.name,
@@ -149,7 +59,7 @@ def write_bundle(target: Path, content: BundleContent, *, overwrite: bool = Fals
             default_task=content.default_task,
             tasks=tasks,
             dense=dense,
-            sparse=sparse,
+            sparse=queries.sparse,
             fusion=None if content.weights is None else FusionInfo(**content.weights.model_dump()),
             fields=dict(content.fields),
             field_names=documents.fields,
@@ -173,129 +83,6 @@ def _check_settings(content: BundleContent) -> None:
             )
     if content.dense is not None and content.dense.factory is not None:
         check_factory(content.dense.factory, dimension)
-
-
-def _write_tokenizer(file: Path, source: Path, *, lowercase: bool) -> TextTokenizer:
-    tokenizer = TextTokenizer.from_file(source, lowercase=lowercase)
-    with writing(file):
-        shutil.copyfile(source, file)
-    return tokenizer
-
-
-def _write_tables(folder: Path, content: BundleContent, vocab_size: int) -> dict[str, TaskInfo]:
-    if content.dense is None:
-        return {task: TaskInfo(instruction=table.instruction) for task, table in content.tables.items()}
-    (folder / "tables").mkdir()
-    tasks: dict[str, TaskInfo] = {}
-    for task, table in content.tables.items():
-        if len(table.rows) != vocab_size:
-            raise BundleError(
-                f'The table "{task}" has {len(table.rows)} rows, but the tokenizer has {vocab_size} token ids.',
-                remedy="Make the table with this tokenizer.",
-            )
-        file, dtype = table_file(task), content.table_dtype
-        write_table(folder / file, table.rows[:, : content.dimension], dtype)
-        head = None if table.head is None else _write_head(folder, task, table.head, content.dimension)
-        tasks[task] = TaskInfo(file=file, instruction=table.instruction, dtype=dtype, head=head)
-    return tasks
-
-
-def _write_head(folder: Path, task: str, head: HeadQueries, dimension: int) -> HeadInfo:
-    (folder / "heads").mkdir(exist_ok=True)
-    sparse = head.sparse is not None
-    head.save([folder / file for file in head_files(task, sparse=sparse)], dimension)
-    return HeadInfo(queries=len(head), sparse=sparse)
-
-
-def _write_vocabulary(folder: Path, tokenizer: TextTokenizer, content: BundleContent) -> tuple[Vocabulary, SparseInfo]:
-    """Write the sparse leg's own tokenizer and the IDF weights, where there are any; return the vocabulary, and what
-    the manifest says of the leg."""
-    sparse, files = content.sparse, dict[str, Any]()
-    if sparse.vocabulary == "words":
-        return Vocabulary(None, sparse.language), sparse
-    if content.sparse_tokenizer_file is not None:
-        lowercase = tokenizer.lowercase
-        tokenizer = _write_tokenizer(
-            folder / _SPARSE_TOKENIZER_FILE, content.sparse_tokenizer_file, lowercase=lowercase
-        )
-        files["tokenizer"] = TokenizerInfo(
-            file=_SPARSE_TOKENIZER_FILE, sha256=tokenizer.sha256, lowercase=lowercase, vocab_size=tokenizer.vocab_size
-        )
-    files |= _write_idf(folder, content.idf, tokenizer.vocab_size)
-    return Vocabulary(tokenizer, sparse.language), sparse.model_copy(update=files)
-
-
-def _write_idf(folder: Path, idf: Float32Array | None, vocab_size: int) -> dict[str, Any]:
-    if idf is None:
-        return {"query_weights": "count"}
-    if len(idf) != vocab_size:
-        raise BundleError(
-            f"There are {len(idf)} IDF weights, but the tokenizer has {vocab_size} token ids.",
-            remedy="Count them with this tokenizer.",
-        )
-    save_idf(folder / IDF_FILE, idf)
-    return {"query_weights": "idf_count", "idf": IDF_FILE}
-
-
-@dataclass(frozen=True)
-class _Documents:
-    """The written documents: their ids, the names of all `fields` in alphabetical order, and the sample."""
-
-    ids: IdsHash
-    fields: list[str]
-    sample: QuerySample
-
-
-def _write_documents(folder: Path, content: BundleContent, vocabulary: Vocabulary) -> _Documents:
-    """Write the Lucene index, and the raw vectors for `_write_dense`."""
-    tokens = 0 if vocabulary.tokenizer is None else vocabulary.tokenizer.vocab_size
-    dimension = 0 if content.dense is None else content.dimension
-    ids, names, sample = IdsHash(), set[str](), QuerySample()
-    file = folder / _VECTORS_FILE
-    spellings = vocabulary.language is not None
-    with ImpactIndexWriter(folder / content.sparse.directory, content.fields, spellings=spellings) as index:
-        for batch in content.documents:
-            check_batch(batch, vocab_size=tokens, dimension=dimension, first=ids.count)
-            if dimension:
-                prefix = dense_prefix(batch, dimension, first=ids.count)
-                with writing(file), file.open("ab") as vectors:
-                    vectors.write(prefix.tobytes())
-            records = check_documents(batch, names, first=ids.count)
-            ids.add(batch.ids)
-            kept = keep_top_terms(batch, content.sparse.top_k)
-            sample.add(kept)
-            index.add(kept.ids, kept.documents, kept.indptr, kept.terms, kept.impacts, kept.names, records)
-        if not ids.count:
-            raise CorpusError("There are no documents to write.", remedy="Give a corpus with at least one document.")
-        try:
-            index.close()
-        except ValueError as error:
-            raise CorpusError(f"{error}.", remedy="Give every document its own id.") from error
-    return _Documents(ids, sorted(names), sample)
-
-
-def _write_dense(
-    folder: Path,
-    content: BundleContent,
-    settings: DenseSettings,
-    documents: _Documents,
-    table: TokenTable,
-    tokenizer: TextTokenizer,
-    vocabulary: Vocabulary,
-) -> DenseInfo:
-    """Every other query lays out the index, the others choose its parameters. Queries made of documents choose them
-    where fewer than two are given."""
-    queries = settings.queries[:: max(1, -(-len(settings.queries) // _MOST_QUERIES))]  # from all over
-    given = query_vectors(table, tokenizer.as_queries(queries))
-    made = documents.sample.queries(table, tokenizer, vocabulary.spelt)
-    raw = folder / _VECTORS_FILE
-    vectors = np.memmap(raw, dtype=np.float32, mode="r", shape=(documents.ids.count, content.dimension))
-    factory = settings.factory or factory_for(vectors, given[::2])
-    index = build_dense_index(vectors, factory, given[::2])
-    write_dense_index(index, folder / _DENSE_FILE)
-    parameters, recall = choose_parameters(index, vectors, given[1::2] if len(given) > 1 else made)
-    raw.unlink()
-    return DenseInfo(file=_DENSE_FILE, factory=factory, parameters=parameters, recall=recall)
 
 
 def write_query_bundle(bundle: Bundle, target: Path, *, overwrite: bool = False) -> Bundle:

@@ -9,6 +9,7 @@ from typing import Any, Final, Literal, Self
 
 import numpy as np
 
+from lightretriever.artifacts.bundle.content import BundleContent, DenseSettings, TableInput
 from lightretriever.artifacts.bundle.manifest import (
     MANIFEST_FILE,
     CorpusInfo,
@@ -20,7 +21,7 @@ from lightretriever.artifacts.bundle.manifest import (
     check_outside,
 )
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.bundle.writer import BundleContent, DenseSettings, TableInput, write_bundle
+from lightretriever.artifacts.bundle.writer import write_bundle
 from lightretriever.artifacts.corpus.beir import find_file, read_queries
 from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.errors import ResumeError
