@@ -11,7 +11,9 @@ as `no-kl` where there is no KL, is left out.
     WORK/VARIANT/adapter/       its adapter
     WORK/VARIANT/quality/       its bundles and evaluations, see research/quality/evaluate.py
 
-Stopped and started again, it goes on where it was; training goes on from its checkpoint.
+Stopped and started again, it goes on where it was; training goes on from its checkpoint. At the end, a table has the
+mean nDCG@10 of each leg and of both (the paper's A4), and the postings of a query: `flops-tenth` and `flops-tenfold`
+are its sweep of λ. The paper's A1 to A3 are other architectures, which no bundle serves; they are not here.
 """
 
 import subprocess
@@ -19,10 +21,15 @@ import sys
 from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import yaml
+from rich.console import Console
+from rich.table import Table
 
+from lightretriever.artifacts.evaluation.evaluate import REPORT_FILE
+from lightretriever.artifacts.files.workdir import read_json
 from lightretriever.loadtest.connection import LoadError
 from lightretriever.loadtest.process import python
 from lightretriever.loadtest.program import REST, option, program
@@ -30,7 +37,7 @@ from research.quality import evaluate
 from research.quality.recorded import RESULTS
 from research.record import ROOT
 
-__all__ = ["VARIANTS", "main", "variant_of"]
+__all__ = ["VARIANTS", "main", "table", "variant_of"]
 
 Content = dict[str, Any]
 
@@ -48,6 +55,33 @@ def _plain_flops(stage: Content) -> Content:
     return {**stage, "flops": {**(stage.get("flops") or {}), "idf": False}} if stage["kind"] == "contrastive" else stage
 
 
+def _flops(factor: float) -> Callable[[Content], Content]:
+    def change(stage: Content) -> Content:
+        flops = {"weight": 1e-3, **(stage.get("flops") or {})}
+        return {**stage, "flops": {**flops, "weight": flops["weight"] * factor}}
+
+    return _stages(lambda stage: change(stage) if stage["kind"] == "contrastive" else stage)
+
+
+def _no_teachers(stage: Content) -> Content:
+    """The contrastive loss alone, in place of distillation."""
+    if not stage.get("distillation"):
+        return stage
+    return {**{name: value for name, value in stage.items() if name != "distillation"}, "contrastive": 1.0}
+
+
+def _no_filter(recipe: Content) -> Content:
+    negatives = (recipe.get("data") or {}).get("negatives")
+    if not negatives or negatives.get("top") is None:
+        return recipe
+    kept = {name: value for name, value in negatives.items() if name != "top"}
+    return {**recipe, "data": {**recipe["data"], "negatives": kept}}
+
+
+def _no_likelihood(recipe: Content) -> Content:
+    return {**recipe, "stages": [stage for stage in recipe["stages"] if stage["kind"] != "query_likelihood"]}
+
+
 def _without(key: str) -> Callable[[Content], Content]:
     return _stages(lambda stage: {name: value for name, value in stage.items() if name != key})
 
@@ -57,6 +91,11 @@ VARIANTS: dict[str, Callable[[Content], Content]] = {
     "no-idf": _stages(_plain_flops),
     "no-idf-rows": lambda recipe: {**recipe, "idf_rows": False},
     "no-matryoshka": _without("matryoshka"),
+    "no-distillation": _stages(_no_teachers),
+    "no-filter": _no_filter,
+    "no-likelihood": _no_likelihood,
+    "flops-tenth": _flops(0.1),
+    "flops-tenfold": _flops(10.0),
 }
 
 
@@ -118,6 +157,21 @@ def main(given: Namespace) -> None:
             print(f"{name}: nothing to change in {given.recipe.name}", file=sys.stderr)
             continue
         measure(given, name, content)
+    Console().print(table(given.work))
+
+
+def table(work: Path) -> Table:
+    """Mean nDCG@10 over the collections, by variant and leg, and a query's postings in the sparse leg."""
+    legs = ["dense", "sparse", "hybrid"]
+    made = Table("variant", *legs, "postings", title="mean nDCG@10")
+    for name in ("base", *VARIANTS):
+        reports = [read_json(file) for file in sorted((work / name / "quality").rglob(REPORT_FILE))]
+        values = [[one["metrics"][leg]["nDCG@10"] for one in reports if leg in one["metrics"]] for leg in legs]
+        postings = [one["postings_per_query"]["sparse"] for one in reports if "sparse" in one["postings_per_query"]]
+        if reports:
+            cells = [f"{mean(own):.4f}" if own else "" for own in values]
+            made.add_row(name, *cells, f"{mean(postings):,.0f}" if postings else "")
+    return made
 
 
 if __name__ == "__main__":
