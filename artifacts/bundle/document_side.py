@@ -11,6 +11,7 @@ from lightretriever.artifacts.bundle.content import BundleContent, DenseSettings
 from lightretriever.artifacts.bundle.hashes import IdsHash
 from lightretriever.artifacts.bundle.manifest import DenseInfo
 from lightretriever.artifacts.bundle.query_sample import QuerySample, query_vectors
+from lightretriever.artifacts.dense.background import BACKGROUND_FILE, background_ordinals, save_background
 from lightretriever.artifacts.dense.build import build_dense_index, factory_for, write_dense_index
 from lightretriever.artifacts.dense.tuning import choose_parameters
 from lightretriever.artifacts.errors import CorpusError
@@ -84,5 +85,8 @@ def write_dense(
     index = build_dense_index(vectors, factory, given[::2])
     write_dense_index(index, folder / _DENSE_FILE)
     parameters, recall = choose_parameters(index, vectors, given[1::2] if len(given) > 1 else made)
+    save_background(folder / BACKGROUND_FILE, np.array(vectors[background_ordinals(len(vectors))]))
     raw.unlink()
-    return DenseInfo(file=_DENSE_FILE, factory=factory, parameters=parameters, recall=recall)
+    return DenseInfo(
+        file=_DENSE_FILE, factory=factory, parameters=parameters, recall=recall, background=BACKGROUND_FILE
+    )

@@ -190,12 +190,14 @@ class TokenizerInfo(ManifestPart):
 
 class DenseInfo(ManifestPart):
     """The Faiss index: its file, how it was built, the search parameters set when it is opened, and the share of the
-    exact best 100 that they find, as measured when it was built; no such share where the search is exact."""
+    exact best 100 that they find, as measured when it was built; no such share where the search is exact. `background`
+    is the file of vectors that tell how good a score is; bundles of earlier versions have none."""
 
     file: InsidePath = "dense.faiss"
     factory: str
     parameters: dict[str, float] = Field(default_factory=dict)
     recall: float | None = Field(default=None, ge=0, le=1, exclude_if=lambda recall: recall is None)
+    background: InsidePath | None = Field(default=None, exclude_if=lambda file: file is None)
 
 
 class SparseInfo(ManifestPart):

@@ -22,6 +22,7 @@ from lightretriever.artifacts.bundle.checks import (
     raise_first,
 )
 from lightretriever.artifacts.bundle.manifest import Manifest, TaskInfo, TokenizerInfo, head_files, read_manifest
+from lightretriever.artifacts.dense.background import load_background
 from lightretriever.artifacts.dense.index import DenseIndex
 from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.errors import BundleError
@@ -133,6 +134,12 @@ class Bundle:
         index = DenseIndex.open(self.path / info.file, info.parameters)
         raise_first(self.path, check_dense(self.manifest, index))
         return index
+
+    def background(self) -> Float32Array | None:
+        """Return the background's vectors, float32 (b, D) of length 1; None in a bundle without. Raises BundleError."""
+        if (info := self.manifest.dense) is None or info.background is None:
+            return None
+        return load_background(self.path / info.background, self.manifest.dimension)
 
     def sparse(self) -> ImpactIndex:
         """The Lucene index with impacts and documents; starts the JVM. Close it after use."""

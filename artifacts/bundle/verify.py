@@ -99,6 +99,8 @@ def _parts(manifest: Manifest) -> Iterator[tuple[str, list[str], Check]]:
             yield files[0], files, partial(_head, task=task)
     if manifest.dense is not None:
         yield manifest.dense.file, [manifest.dense.file], _dense
+        if manifest.dense.background is not None:
+            yield manifest.dense.background, [manifest.dense.background], _background
     if manifest.sparse.idf is not None:
         yield manifest.sparse.idf, [manifest.sparse.idf], check_idf
     folder = manifest.sparse.directory
@@ -162,6 +164,11 @@ def _dense(root: Path, manifest: Manifest) -> Iterator[Problem]:
             message = f"the vector of document {ordinals[row]} has not the length 1"
             yield Problem(info.file, message, f"{_SHORTEST:g} to {_LONGEST:g}", f"{lengths[row]:g}", _REBUILD)
             return
+
+
+def _background(root: Path, manifest: Manifest) -> Iterator[Problem]:
+    Bundle(root, manifest).background()
+    yield from ()
 
 
 def _sparse(root: Path, manifest: Manifest) -> Iterator[Problem]:

@@ -141,7 +141,8 @@ def fusion_of(method: str, weights: LegWeights | None, manifest: Manifest) -> Fu
     """The service's fusion `method` ("linear" or "rrf") with weights of the legs.
 
     Without `weights`, those that the service uses: for "linear" the bundle's, or else the paper's; for "rrf" 1 and 1.
-    Linear fusion has the bundle's feedback. A bundle without a dense leg has the sparse leg's weight alone.
+    Linear fusion has the bundle's feedback and normalisation. A bundle without a dense leg has the sparse leg's weight
+    alone.
     Raises RecipeError for a weight of the dense leg in a bundle without one.
     """
     if weights is not None and weights.dense and manifest.dense is None:
@@ -155,7 +156,13 @@ def fusion_of(method: str, weights: LegWeights | None, manifest: Manifest) -> Fu
         return Fusion(weights or LegWeights(dense=1.0, sparse=1.0), "rrf")
     own = manifest.fusion or FusionInfo(**PAPER_FUSION.weights.model_dump())
     weights = weights or LegWeights(dense=own.dense, sparse=own.sparse)
-    return Fusion(weights, feedback=0.0 if manifest.dense is None else own.feedback)
+    if manifest.dense is None:
+        return Fusion(weights)
+    return Fusion(
+        weights,
+        normalization="range" if manifest.dense.background is None else "evidence",
+        feedback=own.feedback,
+    )
 
 
 def _describe_settings(searches: Searches, model: ModelRecipe | None) -> dict[str, Any]:

@@ -28,7 +28,7 @@ class Fusion:
 
     weights: LegWeights
     method: Literal["linear", "rrf"] = "linear"
-    normalization: Literal["range", "paper"] = "range"
+    normalization: Literal["evidence", "range", "paper"] = "range"
     feedback: float = 0.0
     rank_constant: float = 60.0
 

@@ -52,6 +52,7 @@ def bundle_facts(engine: SearchEngine) -> BundleFacts:
         query_weights=manifest.sparse.query_weights,
         fusion_weights=engine.fusion_weights,
         feedback=engine.feedback,
+        normalization=engine.normalization,
         mapped_bytes=_mapped_bytes(engine),
     )
 

@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import Field
 
 from lightretriever.artifacts.documents.fields import FieldKind
-from lightretriever.service.schemas.base import LegName, Mode, Model
+from lightretriever.service.schemas.base import LegName, Mode, Model, Normalization
 from lightretriever.service.schemas.requests import Weights
 
 __all__ = [
@@ -80,6 +80,7 @@ class BundleFacts(Model):
     )
     fusion_weights: Weights = Field(description="Default weights of linear fusion.")
     feedback: float = Field(description="Default of `fusion.feedback`; 0 for a bundle without a dense leg.")
+    normalization: Normalization = Field(description="Default of `fusion.normalization`.")
     mapped_bytes: int | None = Field(
         default=None,
         description="Size of its files, which are mapped into memory; processes share them. Null on a cluster.",

@@ -44,14 +44,16 @@ class LinearFusion(Model):
 
     method: Literal["linear"] = "linear"
     weights: Weights | None = Field(default=None, description="Null: the bundle's weights, see `/info`.")
-    normalization: Normalization = Field(
-        default="range",
+    normalization: Normalization | None = Field(
+        default=None,
         description="`range`: map a leg's scores of all candidates, including the other legs', onto 0.001 to 1, and to "
-        "1 if all are equal. `zscore`: subtract the mean of all candidates and divide by their standard deviation; 0 "
+        "1 if all are equal. `evidence`: the same, and a leg weighs what it knows of the query: how far the dense "
+        "leg's best document is above the corpus, and how much of the query's heaviest words the sparse leg's best "
+        "document has. `zscore`: subtract the mean of all candidates and divide by their standard deviation; 0 "
         "if all are equal. `dbsf`, as in Qdrant: map three standard deviations below and above the mean of the leg's "
         "own candidates onto 0 and 1; 0.5 if all are equal, 0 for documents that the leg did not propose. `paper`: "
         "plain min-max over the leg's own candidates, 0 for the last, for a single one and for documents that the leg "
-        "did not propose.",
+        "did not propose. Null: the bundle's, see `/info`.",
     )
     feedback: float | None = Field(
         default=None,

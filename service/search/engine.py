@@ -33,6 +33,7 @@ from lightretriever.service.schemas import (
     EncodeRequest,
     EncodeResponse,
     Mode,
+    Normalization,
     Plain,
     SearchRequest,
     SearchResponse,
@@ -82,6 +83,8 @@ class SearchEngine:
         """Default weights of linear fusion."""
         self.feedback = 0.0 if manifest.dense is None else (manifest.fusion or FusionInfo(sparse=1.0)).feedback
         """Default of the feedback of the first document."""
+        self.normalization: Normalization = "range" if parts.background is None else "evidence"
+        """Default normalisation of linear fusion."""
         self._reader = RequestReader(
             settings,
             tasks={name: task.match for name, task in manifest.tasks.items()},
@@ -91,6 +94,7 @@ class SearchEngine:
             modes=self.modes,
             weights=self.fusion_weights,
             feedback=self.feedback,
+            normalization=self.normalization,
             spells=parts.backends.spellings is not None,
             reranks=parts.reranker is not None,
         )

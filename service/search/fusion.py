@@ -10,6 +10,7 @@ Linear (weighted sum of normalised scores; w the weights, s_l(d) the score of do
 
     "range"  norm_l(s) = 0.001 + 0.999 * (s - min_l) / (max_l - min_l), minimum and maximum over all known scores of the
              table; 1 if they are equal. The last candidate keeps 0.001 and a single hit gets 1: no hit drops to zero.
+    "evidence" as "range", with w_l * e_l / sum_k w_k * e_k for w_l: what the legs know of the query (`evidence`)
     "zscore" norm_l(s) = (s - mean_l) / deviation_l over all known scores of the table; 0 if all are equal. A document
              of unknown score counts as the last.
     "dbsf"   norm_l(s) = 0.5 + (s - mean_l) / (6 deviation_l) over the leg's own candidates, other documents get 0; 0.5
@@ -50,6 +51,7 @@ __all__ = [
     "CandidateTable",
     "Fused",
     "align",
+    "evidence",
     "fuse_linear",
     "fuse_rrf",
     "moved_query",
@@ -66,7 +68,9 @@ FLOOR: Final = 0.001
 """Value of a leg's lowest known score after "range" normalisation."""
 
 _SMALLEST_RANGE: Final = 1e-9
-_HEAVIEST: Final = 4  # terms of a query
+_HEAVIEST: Final = 4  # terms of a query, of which the first document has a share
+_HEAVIEST_KNOWN: Final = 5  # those of which the best document has a share; none has all terms of a long query
+_DEVIATIONS: Final = 8.0  # above the corpus, of a best document that leaves no doubt
 
 
 @dataclass(slots=True)
@@ -149,10 +153,31 @@ def fuse_linear(table: CandidateTable, weights: Sequence[float], normalization: 
     return _fused(table, weights, _NORMALIZATIONS[normalization](table))
 
 
+def evidence(query: Vector, background: Vector, dense: Scores, sparse: Scores, largest: Vector) -> tuple[float, float]:
+    """Return how much the dense and the sparse leg know of a query, about 1 where they know much, and at least FLOOR,
+    so that no hit of a leg drops to zero.
+
+    dense: (max(s) - mean(b)) / (8 std(b)), with s the leg's scores `dense` (u,) of the candidates and b those of the
+    `background` (n, D) for the query's vector (D,). sparse: the best of the scores `sparse` (u,) divided by the sum of
+    the five largest of `largest` (t,), the most that each term adds to the score of any candidate; at most 1.
+    """
+    scores = np.einsum("nd,d->n", background, query)  # `@` would start BLAS's threads
+    deviation = float(scores.std())
+    above = float(dense.max()) - float(scores.mean())
+    return (
+        max(FLOOR, above / (_DEVIATIONS * deviation)) if deviation > 0 else 1.0,
+        max(FLOOR, _share_of(float(sparse.max()), largest, _HEAVIEST_KNOWN)),
+    )
+
+
 def word_share(score: float, largest: npt.NDArray[np.float32]) -> float:
     """Return the share of a query's words that a document of this sparse score has, 0 to 1: the score divided by the
     sum of the four largest of `largest` (t,), the most that each term adds to the score of any candidate."""
-    most = float(np.sort(largest)[-_HEAVIEST:].sum())
+    return _share_of(score, largest, _HEAVIEST)
+
+
+def _share_of(score: float, largest: Vector, heaviest: int) -> float:
+    most = float(np.sort(largest)[-heaviest:].sum())
     return min(1.0, max(0.0, score / most)) if most > 0 else 0.0
 
 
@@ -221,6 +246,7 @@ def _paper(table: CandidateTable) -> Scores:
 
 
 _NORMALIZATIONS: Final[Mapping[Normalization, Callable[[CandidateTable], Scores]]] = {
+    "evidence": _range,  # the caller weighs
     "range": _range,
     "zscore": _zscore,
     "dbsf": _dbsf,

@@ -4,6 +4,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final, Self
 
+import numpy as np
+import numpy.typing as npt
+
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import importing
 from lightretriever.artifacts.live.documents import LiveDocuments
@@ -26,7 +29,8 @@ REQUESTS: Final = "requests"
 @dataclass(frozen=True, slots=True)
 class Parts:
     """The parts that searches use: query encoder, backends, documents, the executor of calls that can't be
-    interrupted, and if there are such, the reranking model, the model that encodes written documents, and the rules."""
+    interrupted, and if there are such, the reranking model, the model that encodes written documents, the rules, and
+    the background (b, D) float32 that tells how good a score of the dense leg is."""
 
     encoder: QueryEncoder
     backends: Backends
@@ -35,6 +39,7 @@ class Parts:
     reranker: Reranker | None
     document_encoder: DocumentEncoder | None = None
     rules: RulesFile | None = None
+    background: npt.NDArray[np.float32] | None = None
 
     @classmethod
     def open(cls, bundle: Bundle, settings: Settings, rules: RulesFile | None = None, *, hashed: bool = True) -> Self:
@@ -61,6 +66,7 @@ class Parts:
                     reranker=reranker,
                     document_encoder=written,
                     rules=rules,
+                    background=bundle.background(),
                 )
             except BaseException:
                 backends.close()

@@ -31,6 +31,7 @@ from lightretriever.service.search.fusion import (
     CandidateTable,
     Fused,
     align,
+    evidence,
     fuse_linear,
     fuse_rrf,
     moved_query,
@@ -88,8 +89,9 @@ def _search(context: SearchContext) -> Plain:
         started = clock.add("fuse", started)
         shares = _score(context, query, table, legs)
         started = perf_counter()
-        fused = _fused(context, table, legs)
-        fused = _with_feedback(context, fused, query, table, legs, shares)
+        weights = _weights(context, query, table, legs, shares)
+        fused = _fused(context, table, weights)
+        fused = _with_feedback(context, fused, query, table, legs, shares, weights)
         levels = matches(thresholds, typed.searched, table, legs, parts.encoder, shares)
         clock.add("fuse", started)
         columns = np.searchsorted(table.ordinals, list(pinned.values())).tolist() if pinned else []
@@ -243,12 +245,35 @@ def _shares_or_none(context: SearchContext, query: EncodedQuery, ordinals: Ordin
         return None
 
 
-def _fused(context: SearchContext, table: CandidateTable, legs: Sequence[LegName]) -> Fused:
-    fusion, weights = context.plan.request.fusion, [context.plan.legs[name] for name in legs]
+def _weights(
+    context: SearchContext,
+    query: EncodedQuery,
+    table: CandidateTable,
+    legs: Sequence[LegName],
+    shares: Shares | None,
+) -> list[float]:
+    """Return the weight of each leg: that of the request, or their shares of what the legs know of the query. The
+    request's where neither knows anything, and where a score is not known."""
+    weights, background = [context.plan.legs[name] for name in legs], context.parts.background
+    linear = isinstance(context.plan.request.fusion, LinearFusion) and context.plan.normalization == "evidence"
+    if not linear or background is None or shares is None or query.dense is None or np.isnan(table.scores).any():
+        return weights
+    dense, sparse = (table.scores[legs.index(name)] for name in ("dense", "sparse"))
+    if not dense.size:
+        return weights
+    known = evidence(query.dense, background, dense, sparse, shares.max(axis=0))
+    by_leg = dict(zip(("dense", "sparse"), known, strict=True))
+    weighed = [weight * by_leg[name] for name, weight in zip(legs, weights, strict=True)]
+    total = sum(weighed)
+    return [weight / total for weight in weighed] if total > 0 else weights
+
+
+def _fused(context: SearchContext, table: CandidateTable, weights: Sequence[float]) -> Fused:
+    fusion = context.plan.request.fusion
     if context.plan.request.mode != "hybrid":
         return Fused(np.argsort(table.ranks[0]), table.scores, table.scores[0])
     if isinstance(fusion, LinearFusion):
-        return fuse_linear(table, weights, fusion.normalization)
+        return fuse_linear(table, weights, context.plan.normalization)
     return fuse_rrf(table, weights, fusion.rank_constant)
 
 
@@ -259,6 +284,7 @@ def _with_feedback(
     table: CandidateTable,
     legs: Sequence[LegName],
     shares: Shares | None,
+    weights: Sequence[float],
 ) -> Fused:
     """Fuse again, with the dense leg's scores for the query's vector moved towards that of the first document. Without
     feedback where this document has none of the query's words, and where a backend fails or is late."""
@@ -281,7 +307,7 @@ def _with_feedback(
         return fused
     again = CandidateTable(table.ordinals, table.scores.copy(), table.ranks)
     again.scores[dense] = scores
-    return with_feedback(fused, _fused(context, again, legs), dense)
+    return with_feedback(fused, _fused(context, again, weights), dense)
 
 
 def _with_columns(fused: Fused, columns: list[int]) -> Fused:

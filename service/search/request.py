@@ -14,6 +14,7 @@ from lightretriever.service.schemas import (
     LegName,
     LinearFusion,
     Mode,
+    Normalization,
     SearchRequest,
     Weights,
 )
@@ -58,7 +59,8 @@ class Plan:
     arrival. max_explained: most hits times terms and tokens to explain. condition: the filter as the backends read it.
     ranges: those to count, by field. order: that of a listing, which has no query, None for that of writing. kinds:
     those of the declared fields. rerank: whether the reranking model is asked. thresholds: those of a match. feedback:
-    weight of the first document's vector, 0 for no feedback. ordered_fields: those that the order depends on.
+    weight of the first document's vector, 0 for no feedback. normalization: that of linear fusion. ordered_fields:
+    those that the order depends on.
     """
 
     request: SearchRequest
@@ -74,6 +76,7 @@ class Plan:
     rerank: bool
     thresholds: MatchThresholds | None
     feedback: float
+    normalization: Normalization
     ordered_fields: Sequence[str]
 
 
@@ -92,12 +95,13 @@ class RequestReader:
         modes: Collection[Mode],
         weights: Weights,
         feedback: float,
+        normalization: Normalization,
         spells: bool,
         reranks: bool,
     ) -> None:
         """`tasks`: the thresholds of a match by task. `filters`: the kinds of the declared fields. `fields`, `modes`:
-        what else a request may name. `weights`, `feedback`: the default ones. `spells`, `reranks`: whether there
-        are spellings, and a reranking model."""
+        what else a request may name. `weights`, `feedback`, `normalization`: the default ones. `spells`,
+        `reranks`: whether there are spellings, and a reranking model."""
         self._settings = settings
         self._tasks = tasks
         self._default_task = default_task
@@ -106,6 +110,7 @@ class RequestReader:
         self._modes = modes
         self._weights = weights
         self._feedback = feedback
+        self._normalization = normalization
         self._spells = spells
         self._reranks = reranks
 
@@ -175,6 +180,7 @@ class RequestReader:
             rerank=self._reranks and reranks(request),
             thresholds=None if request.terms else self._tasks[task],
             feedback=self._feedback_of(request),
+            normalization=self._normalization_of(request),
             ordered_fields=fields_to_rank(request),
         )
 
@@ -193,6 +199,11 @@ class RequestReader:
         if fusion.feedback is None:
             return 0.0 if fusion.normalization == "paper" else self._feedback
         return fusion.feedback
+
+    def _normalization_of(self, request: SearchRequest) -> Normalization:
+        fusion = request.fusion
+        named = fusion.normalization if isinstance(fusion, LinearFusion) else None
+        return named or self._normalization
 
     def check_encode(self, request: EncodeRequest) -> None:
         """Raise InvalidRequestError unless the text can be encoded."""
@@ -218,6 +229,10 @@ class RequestReader:
             if together > longest >= len(request.query):
                 message = f"with the query they have {together} characters, at most {longest} are possible"
                 yield FieldError("terms", message)
+        fusion = request.fusion
+        if isinstance(fusion, LinearFusion) and fusion.normalization == "evidence" != self._normalization:
+            message = "the bundle has no background to judge evidence by: use range, or build the bundle again"
+            yield FieldError("fusion.normalization", message, fusion.normalization)
         yield from self._of_task(request.task)
         yield from self._of_dense(request)
         yield from self._of_matched(request)

@@ -18,6 +18,7 @@ from lightretriever.artifacts.bundle.manifest import CorpusInfo, ModelInfo, Spar
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
 from lightretriever.artifacts.bundle.writer import write_bundle
+from lightretriever.artifacts.dense.background import background_ordinals
 from lightretriever.artifacts.errors import BundleError, CorpusError, LightRetrieverError, RecipeError
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 from tests.support.tampering import copy_of, edit_manifest, flip_bit, resign
@@ -108,6 +109,14 @@ def test_vectors_and_rows_are_cut_to_the_dimension(
     prefix = np.concatenate([batch.dense for batch in batches])[:, :DIMENSION]
     expected = prefix / np.linalg.norm(prefix, axis=1, keepdims=True)
     np.testing.assert_allclose(bundle.dense().vectors(np.arange(30)), expected, atol=1e-6)
+
+
+def test_the_background_is_evenly_spaced(tiny_bundle: Bundle, tmp_path: Path) -> None:
+    background = tiny_bundle.background()
+    assert background is not None
+    np.testing.assert_allclose(background, tiny_bundle.dense().vectors(np.arange(120)), atol=1e-6)
+    assert background_ordinals(1000).tolist() == [place * 1000 // 256 for place in range(256)]
+    assert make_tiny_bundle(tmp_path / "b", dense=False).background() is None
 
 
 @pytest.mark.parametrize("factory", ["HNSW32,SQ8", "IVF1,Flat"])

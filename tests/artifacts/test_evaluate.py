@@ -161,7 +161,7 @@ def test_the_report_says_what_was_measured(evaluated: tuple[dict[str, Any], Path
     assert report["settings"]["task"] == "default"
     assert (
         report["settings"]["fusion"]["hybrid"]
-        == LinearFusion(weights=Weights(dense=0.7, sparse=0.3), feedback=0.5).model_dump()
+        == LinearFusion(weights=Weights(dense=0.7, sparse=0.3), normalization="evidence", feedback=0.5).model_dump()
     )
     assert list(report["settings"]["fusion"]) == ["hybrid"]
     assert report["environment"]["packages"]["ir-measures"] == version("ir-measures")
@@ -195,8 +195,12 @@ def test_weights_of_one_leg_give_that_leg(
 @pytest.mark.parametrize(
     ("method", "weights", "expected"),
     [
-        ("linear", None, LinearFusion(weights=Weights(dense=0.7, sparse=0.3), feedback=0.5)),
-        ("linear", LegWeights(dense=1.0), LinearFusion(weights=Weights(dense=1.0, sparse=0.0), feedback=0.5)),
+        ("linear", None, LinearFusion(weights=Weights(dense=0.7, sparse=0.3), normalization="evidence", feedback=0.5)),
+        (
+            "linear",
+            LegWeights(dense=1.0),
+            LinearFusion(weights=Weights(dense=1.0, sparse=0.0), normalization="evidence", feedback=0.5),
+        ),
         ("rrf", None, RrfFusion(method="rrf")),
         ("rrf", LegWeights(dense=2.0, sparse=0.5), RrfFusion(method="rrf", weights=Weights(dense=2.0, sparse=0.5))),
     ],

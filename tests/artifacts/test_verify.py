@@ -205,6 +205,17 @@ def table_with_nan(bundle: Path) -> None:
     np.save(bundle / TABLE, rows)
 
 
+def background(value: float) -> Callable[[Path], None]:
+    """Vectors with one of this value in the place of all its numbers."""
+
+    def damage(bundle: Path) -> None:
+        vectors = np.load(bundle / "background.npy")
+        vectors[3] = value
+        np.save(bundle / "background.npy", vectors)
+
+    return damage
+
+
 def tokenizer(vocab_size: int) -> Callable[[Path], None]:
     texts = [document.full_text for document in tiny_documents()]
     return lambda bundle: train_tokenizer(bundle / "tokenizer.json", texts, vocab_size=vocab_size)
@@ -228,6 +239,10 @@ def vectors(count: int, dimension: int) -> Callable[[Path], None]:
         (
             lambda bundle: (bundle / "tokenizer.json").write_text("{}", encoding="utf-8"),
             *("tokenizer.json", "", None, "not a tokenizer.json"),
+        ),
+        *(
+            (background(change), "background.npy", "", None, found)
+            for change, found in ((np.nan, "length nan"), (0.0, "length 0"), (1e30, "length inf"))
         ),
         (vectors(119, 16), "dense.faiss", "wrong number of documents", "120", "119"),
         (vectors(120, 8), "dense.faiss", "wrong dimension", "16", "8"),

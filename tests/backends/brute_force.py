@@ -63,6 +63,9 @@ class BruteForce:
         assert bundle.manifest.fusion is not None
         self._weights = bundle.manifest.fusion.model_dump(exclude={"feedback"})
         self._feedback = bundle.manifest.fusion.feedback
+        background = bundle.background()
+        assert background is not None
+        self._background = background.astype(np.float64)
 
     def answer(self, asked: Asked) -> Expected:
         allowed = [place for place, row in enumerate(self._rows) if holds(asked.get("filter"), row.fields)]
@@ -72,6 +75,7 @@ class BruteForce:
         scores = {name: self._scored(name, asked) for name in legs}
         own = {name: self._proposed(name, scores[name], allowed, asked["candidates"]) for name in legs}
         union = sorted({place for places in own.values() for place in places})
+        legs = self._weighed(asked, legs, scores, union)
         fused = self._fused(asked, legs, scores, own, union)
         moved = self._moved(asked, fused, scores, union)
         if moved is not None:
@@ -142,11 +146,11 @@ class BruteForce:
     ) -> dict[int, float]:
         if asked["mode"] != "hybrid":
             return {place: float(scores[asked["mode"]][place]) for place in union}
-        fusion = {"method": "linear", "normalization": "range", "rank_constant": 60.0} | asked.get("fusion", {})
+        fusion = {"method": "linear", "normalization": "evidence", "rank_constant": 60.0} | asked.get("fusion", {})
         method = fusion["normalization"] if fusion["method"] == "linear" else "rrf"
         fused = dict.fromkeys(union, 0.0)
         for name, weight in legs.items():
-            pool = list(union) if method in ("range", "zscore") else own[name]
+            pool = list(union) if method in ("evidence", "range", "zscore") else own[name]
             if not pool:
                 continue
             known = scores[name][pool]
@@ -155,7 +159,7 @@ class BruteForce:
                 score = scores[name][place]
                 if method == "rrf":
                     share = 1 / (fusion["rank_constant"] + own[name].index(place) + 1)
-                elif method == "range":
+                elif method in ("evidence", "range"):
                     share = 1.0 if high == low else 0.001 + 0.999 * (score - low) / (high - low)
                 elif method == "zscore":
                     share = 0.0 if high == low else (score - mean) / deviation
@@ -165,6 +169,30 @@ class BruteForce:
                     share = 0.0 if high == low else (score - low) / (high - low)
                 fused[place] += weight * float(share)
         return fused
+
+    def _weighed(
+        self, asked: Asked, legs: dict[str, float], scores: dict[str, Scores], union: Sequence[int]
+    ) -> dict[str, float]:
+        """The weights of the legs, with what each knows of the query where they weigh by evidence."""
+        fusion = {"method": "linear", "normalization": "evidence"} | asked.get("fusion", {})
+        evidence = fusion["method"] == "linear" and fusion["normalization"] == "evidence"
+        if asked["mode"] != "hybrid" or not evidence or len(legs) < 2 or not union:
+            return legs
+        background = self._background @ self._query(asked)
+        known = {"dense": 1.0, "sparse": 0.0}
+        if background.std() > 0:
+            known["dense"] = max(0.001, (scores["dense"][union].max() - background.mean()) / (8 * background.std()))
+        most = sum(sorted(self._added(asked, union))[-5:])
+        if most > 0:
+            known["sparse"] = min(1.0, scores["sparse"][union].max() / most)
+        known["sparse"] = max(0.001, known["sparse"])
+        total = sum(weight * known[name] for name, weight in legs.items())
+        return {name: weight * known[name] / total for name, weight in legs.items()}
+
+    def _added(self, asked: Asked, union: Sequence[int]) -> list[float]:
+        """The most that each term adds to the score of a candidate."""
+        weights = self._term_weights(asked).items()
+        return [max(weight * self._rows[place].impacts.get(term, 0) for place in union) for term, weight in weights]
 
     def _moved(
         self, asked: Asked, fused: dict[int, float], scores: dict[str, Scores], union: Sequence[int]
@@ -176,9 +204,7 @@ class BruteForce:
         if asked["mode"] != "hybrid" or fusion.get("method") == "rrf" or len(scores) < 2 or not union or not feedback:
             return None
         first = min(union, key=lambda place: (-fused[place], place))
-        weights = self._term_weights(asked).items()
-        added = [max(weight * self._rows[place].impacts.get(term, 0) for place in union) for term, weight in weights]
-        most = sum(sorted(added)[-4:])
+        most = sum(sorted(self._added(asked, union))[-4:])
         share = min(1.0, max(0.0, float(scores["sparse"][first]) / most)) if most > 0 else 0.0
         vector = self._vectors[first]
         moved = self._query(asked) + feedback * share * vector / np.linalg.norm(vector)
@@ -356,7 +382,7 @@ def _fusion(one: Any, chance: Any) -> Asked:
         return {"method": "rrf", "rank_constant": one([0.0, 10.0, 60.0])} | (
             {"weights": weights} if chance(0.5) else {}
         )
-    fusion = {"method": "linear", "normalization": one(["range", "zscore", "dbsf", "paper"])}
+    fusion = {"method": "linear", "normalization": one(["evidence", "range", "zscore", "dbsf", "paper"])}
     fusion |= {"weights": weights} if chance(0.5) else {}
     return fusion | ({"feedback": one([0.0, 0.3, 2.0])} if chance(0.5) else {})
 

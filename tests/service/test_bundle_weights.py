@@ -1,15 +1,18 @@
 """A bundle that brings weights for the fusion of its legs."""
 
+import json
 from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
 from pydantic import ValidationError
 
-from lightretriever.artifacts.bundle.manifest import MANIFEST_FILE, FusionInfo, LegWeights, read_manifest
+from lightretriever.artifacts.bundle.manifest import MANIFEST_FILE, FusionInfo, LegWeights, Manifest, read_manifest
+from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
 from lightretriever.artifacts.errors import BundleError
 from lightretriever.artifacts.pipeline.recipe import IndexRecipe
+from lightretriever.service.errors import InvalidRequestError
 from lightretriever.service.http.app import create_app
 from lightretriever.service.schemas import LinearFusion, SearchRequest, Weights
 from lightretriever.service.search.engine import SearchEngine
@@ -35,6 +38,21 @@ def test_they_are_used_where_a_request_names_none(tmp_path: Path, engine: Search
         with TestClient(create_app(engine)) as other:  # the same bundle without weights
             assert client.post("/search", json=rrf).json()["hits"] == other.post("/search", json=rrf).json()["hits"]
             assert other.get("/info").json()["bundle"]["fusion_weights"] == {"dense": 0.7, "sparse": 0.3}
+
+
+def test_a_bundle_without_a_background_fuses_by_range(tmp_path: Path, engine: SearchEngine) -> None:
+    """Bundles of earlier versions have none."""
+    old = make_tiny_bundle(tmp_path / "tiny")
+    content = json.loads((old.path / MANIFEST_FILE).read_bytes())
+    del content["manifest_sha256"], content["dense"]["background"], content["files"]["background.npy"]
+    (old.path / "background.npy").unlink()
+    (old.path / MANIFEST_FILE).write_bytes(Manifest.model_validate(content).to_bytes())
+    asked = SearchRequest(query=QUERY, fusion=LinearFusion(normalization="range"))
+    with SearchEngine.open(Bundle.open(old.path), SETTINGS) as own:
+        assert own.search(SearchRequest(query=QUERY)).hits == own.search(asked).hits == engine.search(asked).hits
+        assert own.search(asked).hits != engine.search(SearchRequest(query=QUERY)).hits
+        with raises(InvalidRequestError, naming="fusion.normalization"):
+            own.search(SearchRequest(query=QUERY, fusion=LinearFusion(normalization="evidence")))
 
 
 def test_a_leg_of_weight_0_is_not_searched(tmp_path: Path) -> None:

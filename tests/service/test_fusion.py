@@ -18,6 +18,7 @@ from lightretriever.service.search.fusion import (
     CandidateTable,
     Fused,
     align,
+    evidence,
     fuse_linear,
     fuse_rrf,
     moved_query,
@@ -262,6 +263,16 @@ def test_a_score_of_the_other_leg_is_finite() -> None:
 )
 def test_the_share_of_the_words_that_a_document_has(score: float, largest: list[float], share: float) -> None:
     assert word_share(score, np.array(largest, np.float32)) == pytest.approx(share)
+
+
+def test_what_the_legs_know_of_a_query() -> None:
+    """The dense leg's best document is 4 of 8 deviations above the background; the sparse leg's has 3 of 8 words."""
+    background = np.array([[0.5, 0.0], [-0.5, 0.0]], np.float32)
+    query, largest = np.array([1.0, 0.0], np.float32), np.array([1, 1, 2, 2, 2, 1, 0.5], np.float32)
+    dense, sparse = np.array([0.1, 2.0]), np.array([3.0, 1.0])
+    assert evidence(query, background, dense, sparse, largest) == pytest.approx((0.5, 3 / 8))
+    assert evidence(query, background, -dense, sparse * 9, largest) == pytest.approx((FLOOR, 1.0))
+    assert evidence(query, background[:1], dense, -sparse, largest) == pytest.approx((1.0, FLOOR))
 
 
 def test_a_query_moves_towards_a_document() -> None:
