@@ -38,6 +38,7 @@ _READER: Final = RequestReader(
     modes=get_args(Mode),
     weights=Weights(dense=0.5, sparse=0.5),
     feedback=0.5,
+    normalization="evidence",
     spells=True,
     reranks=True,
 )
