@@ -38,7 +38,7 @@ from lightretriever.service.search.encoder import QueryEncoder
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.search.parts import Parts
 from lightretriever.service.serving.listening import BACKLOG
-from lightretriever.service.serving.server import ready_line, serve
+from lightretriever.service.serving.server import serve
 from lightretriever.service.settings import load_settings
 
 __all__ = ["OPTIONS", "Encode", "ModelQueryEncoder", "joined", "main", "model_encoder", "open_engine", "serve_model"]
@@ -198,7 +198,8 @@ def serve_model(given: Namespace, bundle: Bundle, made: Callable[[QueryEncoder],
     ):
         collections = Collections({DEFAULT: EngineHolder(engine)})
         url = f"http://{given.host}:{listener.getsockname()[1]}"
-        line = f"{ready_line(collections)} with the model {Path(given.model).name} at {url}"
+        served = f"{bundle.manifest.documents} documents of {bundle.manifest.name!r}"
+        line = f"Ready: {served} with the model {Path(given.model).name} at {url}"
         serve(collections, [listener], on_ready=lambda: print(line, flush=True))
 
 

@@ -80,11 +80,10 @@ class Collections:
             known = shortened(", ".join(self._holders), 300)
             raise CollectionNotFoundError(f"There is no collection {name[:100]!r}; there are: {known}.") from None
 
-    def each(self, *, on_reload: Callable[[], None] | None = None, on_closed: Callable[[], None] | None = None) -> None:
-        """Set what every holder calls, see `EngineHolder`."""
+    def each(self, *, on_closed: Callable[[], None]) -> None:
+        """Set what every holder calls after a replaced engine is closed."""
         for holder in self:
-            holder.on_reload = on_reload or holder.on_reload
-            holder.on_closed = on_closed or holder.on_closed
+            holder.on_closed = on_closed
 
     def start(self) -> None:
         """Start to watch the folders."""

@@ -7,7 +7,7 @@ import typer
 
 from lightretriever.service.collections.collections import parse_folders
 from lightretriever.service.errors import SettingsError
-from lightretriever.service.serving.command import run
+from lightretriever.service.serving.server import run
 from lightretriever.service.settings import load_settings
 
 __all__ = ["serve"]

@@ -35,6 +35,7 @@ from lightretriever.service.http.middleware import Envelope, refusal
 from lightretriever.service.http.openapi import description, fitted
 from lightretriever.service.http.routes import router, served
 from lightretriever.service.http.state import AppState
+from lightretriever.service.observability.metrics import Metrics
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 
@@ -45,6 +46,7 @@ __all__ = ["Application", "create_app"]
 
 _log = logging.getLogger(__name__)
 _WARM_UP_PAUSE_S: Final = 1.0
+_REFRESH_S: Final = 1.0
 _TRACED: Final = ("x-request-id", "traceparent")
 _LEAST_GZIPPED: Final = 16_384  # bytes; packing takes longer than sending fewer
 _GZIP_LEVEL: Final = 1
@@ -57,19 +59,23 @@ def create_app(
     settings: Settings | None = None,
     *,
     on_ready: Callable[[], None] | None = None,
+    on_stopped: Callable[[], None] = lambda: None,
 ) -> "Application":
     """Make the application that serves a bundle, or several.
 
     `source` is a bundle's folder, which the application opens and closes, or open `Collections` or an engine, which
-    bring their own settings and which the caller closes. `on_ready` is called after the warm-up. SettingsError if the
-    file of API keys can't be used, or if `otlp_endpoint` is set and the tracing packages are missing.
+    bring their own settings and which the caller closes. `on_ready` is called after the warm-up, `on_stopped` at the
+    end. SettingsError if the file of API keys can't be used, or if `otlp_endpoint` is set and the tracing packages are
+    missing.
     """
     if isinstance(source, Path):
         chosen = settings or Settings()
     else:
         chosen = (source.first if isinstance(source, Collections) else source).settings
     state = AppState(chosen, _tracing(chosen.otlp_endpoint))
-    return Application(state, partial(_lifespan, source=source, settings=chosen, on_ready=on_ready))
+    return Application(
+        state, partial(_lifespan, source=source, settings=chosen, on_ready=on_ready, on_stopped=on_stopped)
+    )
 
 
 class Application:
@@ -149,6 +155,7 @@ async def _lifespan(
     source: Path | SearchEngine | Collections,
     settings: Settings,
     on_ready: Callable[[], None] | None,
+    on_stopped: Callable[[], None],
 ) -> AsyncIterator[None]:
     if isinstance(source, Path):
         collections = Collections.open({DEFAULT: source}, settings)
@@ -159,7 +166,11 @@ async def _lifespan(
     collections.start()
     rules = (holder.engine.parts.rules for holder in collections)
     watched = [*app.state.watched, *(file for file in rules if file is not None)]
-    tasks = [asyncio.create_task(keep_reading(watched)), asyncio.create_task(_warm_up(app.state, stop, on_ready))]
+    tasks = [
+        asyncio.create_task(keep_reading(watched)),
+        asyncio.create_task(_refresh(collections.metrics)),
+        asyncio.create_task(_warm_up(app.state, stop, on_ready)),
+    ]
     try:
         yield
     finally:
@@ -173,6 +184,7 @@ async def _lifespan(
             collections.close()
         if app.state.tracing is not None:
             await asyncio.to_thread(app.state.tracing.close)
+        on_stopped()
 
 
 def _tracing(endpoint: str | None) -> "Tracing | None":
@@ -187,6 +199,13 @@ def _tracing(endpoint: str | None) -> "Tracing | None":
             remedy="Install the extra: pip install 'lightretriever-search[tracing]'.",
         ) from error
     return Tracing.open(endpoint)
+
+
+async def _refresh(metrics: Metrics) -> None:
+    """Set the gauges every second, for the other processes."""
+    while True:
+        metrics.refresh()
+        await asyncio.sleep(_REFRESH_S)
 
 
 async def _warm_up(state: AppState, stop: Event, on_ready: Callable[[], None] | None) -> None:

@@ -10,7 +10,7 @@ from typing import Final, Literal, NamedTuple, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.metrics_core import Metric
-from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 from prometheus_client.registry import Collector
 
 from lightretriever.artifacts.bundle.manifest import Manifest
@@ -174,6 +174,9 @@ class Metrics:
         self.refresh()
         if self._folder is None:
             return generate_latest(self.registry)
+        for file in self._folder.glob("gauge_live*_*.db"):
+            if not Path("/proc", pid := file.stem.rpartition("_")[2]).exists():
+                mark_process_dead(int(pid), str(self._folder))
         registry = CollectorRegistry()
         registry.register(_AllProcesses(self._folder))
         return generate_latest(registry)
@@ -224,7 +227,7 @@ class _AllProcesses(Collector):
                 metric.samples = [sample for sample in metric.samples if sample.value]
             yield metric
         found: dict[str, list[Metric]] = {}
-        for file in self._folder.glob("gauge_livesum_*.db"):  # the supervisor removes a dead process's files
+        for file in self._folder.glob("gauge_livesum_*.db"):  # of those alive
             pid = file.stem.rpartition("_")[2]
             for metric in ProcessCollector(pid=partial(str, pid), registry=None).collect():
                 found.setdefault(metric.name, []).append(metric)

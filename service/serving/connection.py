@@ -1,4 +1,7 @@
-"""HTTP/1.1 on one connection: uvicorn's protocol over httptools, with stricter framing and with bounds.
+"""HTTP/1.1 on one connection: uvicorn's protocol over httptools, and what that lacks on a private network.
+
+This is a time limit for heads, a limit on open connections, strict framing, and one log line a second about malformed
+requests. It overrides callbacks of `HttpToolsProtocol` that have no hook, and none of its private names.
 
 What a client sends is parsed piece by piece, and the next piece only when no parsed request waits for its turn: however
 much a client pipelines, the server holds one read of the kernel's buffer and the requests of one piece.
@@ -6,80 +9,23 @@ much a client pipelines, the server holds one read of the kernel's buffer and th
 
 import asyncio
 import logging
-from typing import Any, Final, cast
+import resource
+from typing import Any, ClassVar, Final, cast
 
 import httptools
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-__all__ = ["MOST_CHUNKS", "Connection", "Connections", "connection_class"]
+__all__ = ["MAX_CHUNKS", "Connection"]
 
-MOST_CHUNKS: Final = 1000
+MAX_CHUNKS: Final = 1000
 """Chunks of a body; each is parsed in the event loop."""
 _PIECE_BYTES: Final = 4096
-_MOST_HEAD_BYTES: Final = 65_536  # also of trailers, and of a chunk's extensions
-_VERSIONS: Final = ("1.0", "1.1")
+_MAX_HEAD_BYTES: Final = 65_536  # also of trailers, and of a chunk's extensions
+_MAX_CONNECTIONS: Final = 10_000
+_LAST_CALL_S: Final = 0.25
 
 _log = logging.getLogger(__name__)
-
-
-class Connections:
-    """What the connections of a server share. `most` of them may be open at once."""
-
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self.stopping = False
-        self._open: set[Connection] = set()
-        self._silent: dict[Connection, None] = {}  # the longest waiting first
-        self._idle: dict[Connection, None] = {}
-        self._malformed: list[str] = []  # reason and client of the last one
-        self._malformed_count = 0
-
-    def __len__(self) -> int:
-        return len(self._open)
-
-    def opened(self, connection: "Connection") -> None:
-        """Count a connection. If there are too many, close the one that waits longest for a request, and first of those
-        that never made one."""
-        self._open.add(connection)
-        self._silent[connection] = None
-        if len(self._open) > self.most:
-            longest = next(iter(self._silent if len(self._silent) > 1 else self._idle or self._silent))
-            self.closed(longest)  # at once: others may come in the same turn of the event loop
-            longest.close()
-
-    def busy(self, connection: "Connection") -> None:
-        """A request has come."""
-        self._silent.pop(connection, None)
-        self._idle.pop(connection, None)
-
-    def idle(self, connection: "Connection") -> None:
-        """All its requests are answered."""
-        self._idle[connection] = None
-
-    def closed(self, connection: "Connection") -> None:
-        """Forget a connection."""
-        self._open.discard(connection)
-        self.busy(connection)
-
-    def stop(self) -> None:
-        """Close each connection with its next answer. A signal's handler may call it."""
-        self.stopping = True
-        for connection in list(self._open):
-            connection.stop()
-
-    def malformed(self, reason: str, client: str) -> None:
-        """Note a request that is no HTTP, for the next line of the log."""
-        self._malformed = [reason, client]
-        self._malformed_count += 1
-
-    def tell(self) -> None:
-        """Write one line about all malformed requests since the last one, if there were any."""
-        if self._malformed_count:
-            reason, client = self._malformed
-            about = {"count": self._malformed_count, "last": reason, "client": client}
-            self._malformed_count = 0
-            _log.warning("malformed requests", extra=about)
 
 
 class _Flow(FlowControl):
@@ -94,41 +40,29 @@ class _Flow(FlowControl):
             super().resume_reading()
 
 
-class _Joining(asyncio.Transport):
-    """A transport that sends all that is written in one turn of the event loop together. uvicorn writes the head of an
+class _Joining:
+    """A transport that sends together what is written in one turn of the event loop. uvicorn writes the head of an
     answer and then its body: apart, the client wakes up for the head alone."""
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
         self._transport, self._loop = transport, loop
-        self._written: list[bytes | bytearray | memoryview] = []
+        self._written: list[bytes] = []
 
-    def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return self._transport.get_extra_info(name, default)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
 
-    def is_closing(self) -> bool:
-        return self._transport.is_closing()
-
-    def pause_reading(self) -> None:
-        self._transport.pause_reading()
-
-    def resume_reading(self) -> None:
-        self._transport.resume_reading()
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Send data at the end of this turn."""
+    def write(self, data: bytes) -> None:
         if not self._written:
             self._loop.call_soon(self.send)
         self._written.append(data)
 
     def close(self) -> None:
-        """Send what was written, and close."""
         self.send()
         self._transport.close()
 
     def send(self) -> None:
-        """Send what was written."""
         written, self._written = self._written, []
-        if written and not self.is_closing():  # a client that left
+        if written and not self._transport.is_closing():
             self._transport.writelines(written)
 
 
@@ -139,49 +73,53 @@ class Connection(HttpToolsProtocol):
     connection is closed.
     """
 
-    shared: Connections
+    most: ClassVar = min(_MAX_CONNECTIONS, max(8, resource.getrlimit(resource.RLIMIT_NOFILE)[0] * 3 // 4))
+    """Connections that may be open: three quarters of the files. The bundle and a new one beside it need others."""
+    _waiting: ClassVar[dict["Connection", None]] = {}  # for a request, the longest waiting first
+    _malformed: ClassVar[list[tuple[str, str]]] = []  # reasons and clients since the last line of the log
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Take a new connection. Its first request has to come as soon as any other."""
-        self._joining = _Joining(transport, self.loop)
-        super().connection_made(self._joining)
+        """Take a new connection. If there are too many, close the one that waits longest for a request."""
+        joining = cast(asyncio.Transport, _Joining(transport, self.loop))
+        super().connection_made(joining)
         self._unread = bytearray()
-        self._no_progress_bytes = 0
-        self._progress = False
-        self._in_head = False
-        self._chunks = 0
-        self._unanswered = 0
-        self._ended = False
+        self._stalled_bytes = self._chunks = self._unanswered = 0
+        self._progress = self._in_head = self._ended = self._stopping = False
         self._broken: str | None = None
         """Why nothing that follows can be parsed."""
-        self.flow = _Flow(transport, self._unread)
-        self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
-        self.shared.opened(self)
+        self.flow = _Flow(joining, self._unread)
+        self._wait()
+        if len(self.connections) > self.most:
+            longest = next(iter(self._waiting))
+            longest.connections.discard(longest)  # at once: others may come in the same turn of the event loop
+            longest._busy()
+            longest.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection."""
-        self.shared.closed(self)
+        self._busy()
         self._unread.clear()
-        self._disarm()
         super().connection_lost(exc)
 
-    def close(self) -> None:
-        """Close the connection, which is idle."""
-        self.transport.close()
-
     def eof_received(self) -> bool:  # type: ignore[override]  # asyncio asks whether to keep the connection open
-        """Keep the connection open for answers that are on their way."""
-        self._joining.send()  # before the event loop closes the connection
-        if self.transport.get_extra_info("sslcontext") is not None:
-            return False  # TLS has no half-closed connections
+        """Keep the connection open for answers that are on their way, but for TLS, which has no half-closed ones."""
         self._ended = True
-        return self._unanswered > self._body_comes()
+        cast(_Joining, self.transport).send()  # before the event loop closes the connection
+        return self.scheme == "http" and self._unanswered > self._body_comes()
 
     def data_received(self, data: bytes) -> None:
         """Parse what came, or keep it until those before it are answered."""
         if self._broken is None:
             self._unread += data
             self._parse()
+
+    def shutdown(self) -> None:
+        """Close the connection with its next answer, or in a moment: a request may be on its way."""
+        self._stopping = True
+        if self._unanswered:
+            self.cycle.keep_alive = False
+        else:
+            self.loop.call_later(_LAST_CALL_S, super().shutdown)
 
     def on_response_complete(self) -> None:
         """Begin with the next request, if it has come."""
@@ -194,18 +132,10 @@ class Connection(HttpToolsProtocol):
             self.flow.resume_reading()
         elif not self._unanswered:
             self.send_400_response(self._broken)
-        if self._unanswered or self.transport.is_closing():
-            return
-        self.shared.idle(self)
-        if self._ended:
+        if not self._unanswered and self._ended:
             self.transport.close()
-
-    def stop(self) -> None:
-        """Say `Connection: close` in the next answer, if a request has come."""
-        if self.cycle is not None:
-            self.cycle.keep_alive = False
-
-    # Callbacks of the parser
+        elif not self._unanswered:
+            self._wait()
 
     def on_message_begin(self) -> None:
         """A request begins."""
@@ -222,15 +152,12 @@ class Connection(HttpToolsProtocol):
         self._in_head, self._progress = False, True
         self._check_head()
         if self.parser.should_upgrade():
-            return  # what it asks for is not offered: it is parsed again without
-        if self.url[:1] != b"/":
-            self._shorten_address()
-        self._disarm()
-        self.shared.busy(self)
+            return  # what it asks for is not offered: the head is parsed again without
+        self._busy()
         self._unanswered += 1
         super().on_headers_complete()
-        if self.shared.stopping:
-            self.stop()
+        if self._stopping:
+            self.cycle.keep_alive = False
 
     def on_body(self, body: bytes) -> None:
         """Take a part of a body."""
@@ -240,8 +167,8 @@ class Connection(HttpToolsProtocol):
     def on_chunk_header(self) -> None:
         """Count a chunk. ValueError if there are too many."""
         self._chunks += 1
-        if self._chunks > MOST_CHUNKS:
-            raise ValueError(f"A body has at most {MOST_CHUNKS} chunks; send fewer and larger ones.")
+        if self._chunks > MAX_CHUNKS:
+            raise ValueError(f"A body has at most {MAX_CHUNKS} chunks; send fewer and larger ones.")
 
     def on_message_complete(self) -> None:
         """A request has come in full."""
@@ -251,28 +178,23 @@ class Connection(HttpToolsProtocol):
             self.cycle.more_body = False  # also where the answer was there before the body
 
     def _check_head(self) -> None:
-        version, codings, hosts = self.parser.get_http_version(), [], 0
-        for name, value in self.headers:
-            if name == b"transfer-encoding":
-                codings.append(value.lower())
-            elif name == b"host":
-                hosts += 1
-        if version not in _VERSIONS:
+        version = self.parser.get_http_version()
+        codings = [value.lower() for name, value in self.headers if name == b"transfer-encoding"]
+        hosts = sum(name == b"host" for name, _ in self.headers)
+        if version not in ("1.0", "1.1"):
             raise ValueError(f"HTTP/{version} is not spoken here, only HTTP/1.1 and HTTP/1.0.")
         if codings and (codings != [b"chunked"] or version == "1.0"):
             raise ValueError("Transfer-Encoding may only be chunked, once, and in HTTP/1.1.")
         if hosts > 1 or (not hosts and version == "1.1"):
             raise ValueError(f"A request has one Host, this one has {hosts}.")
-        if self.parser.get_method() == b"CONNECT":
-            raise ValueError("CONNECT is for proxies.")
+        if self.parser.get_method() == b"CONNECT" or httptools.parse_url(self.url).path is None:
+            raise ValueError("The address of a request is a path.")
 
-    def _shorten_address(self) -> None:
-        """Leave path and query of a whole address (RFC 9112, 3.2.2), whose path may be empty. ValueError for none."""
-        try:
-            address = httptools.parse_url(self.url)
-        except httptools.HttpParserInvalidURLError as error:
-            raise ValueError("The address of the request can't be read.") from error
-        self.url = (address.path or b"/") + (b"" if address.query is None else b"?" + address.query)
+    def _plain_head(self) -> bytes:
+        """Return the head that was parsed, without its wish for another protocol."""
+        line = self.parser.get_method() + b" " + self.url + b" HTTP/" + self.parser.get_http_version().encode()
+        headers = [name + b": " + value for name, value in self.headers if name != b"upgrade"]
+        return b"\r\n".join([line, *headers]) + b"\r\n\r\n"
 
     def _parse(self) -> None:
         """Parse piece by piece, until a request waits behind another."""
@@ -283,54 +205,53 @@ class Connection(HttpToolsProtocol):
             try:
                 self.parser.feed_data(piece)
             except httptools.HttpParserUpgrade as upgrade:
-                self._unread[:0] = self._without_upgrade() + piece[cast("int", upgrade.args[0]) :]
+                self._unread[:0] = self._plain_head() + piece[int(upgrade.args[0]) :]
             except httptools.HttpParserError as error:
                 self._refuse(str(error.__context__ if isinstance(error.__context__, ValueError) else error))
                 return
-            self._no_progress_bytes = 0 if self._progress else self._no_progress_bytes + len(piece)
-            if self._no_progress_bytes > _MOST_HEAD_BYTES:
-                self._refuse(f"The headers are longer than {_MOST_HEAD_BYTES} bytes.")
+            self._stalled_bytes = 0 if self._progress else self._stalled_bytes + len(piece)
+            if self._stalled_bytes > _MAX_HEAD_BYTES:
+                self._refuse(f"The headers are longer than {_MAX_HEAD_BYTES} bytes.")
                 return
         if self._unread:
             self.flow.pause_reading()
-
-    def _without_upgrade(self) -> bytes:
-        """The head that was parsed, without its wish for another protocol."""
-        lines = [self.parser.get_method() + b" " + self.url + b" HTTP/" + self.parser.get_http_version().encode()]
-        lines += [name + b": " + value for name, value in self.headers if name != b"upgrade"]
-        return b"\r\n".join(lines) + b"\r\n\r\n"
 
     def _refuse(self, reason: str) -> None:
         """Parse no more. Answer 400 when those before are answered, or close where the answer has begun."""
         self._broken = reason
         self._unread.clear()
-        self.shared.malformed(reason, self.client[0] if self.client else "")
+        if not self._malformed:
+            self.loop.call_later(1.0, self.log_malformed)
+        self._malformed.append((reason, self.client[0] if self.client else ""))
         if self._unanswered > self._body_comes():
             self.flow.pause_reading()
             if self._body_comes():
                 self.cycle.more_body = False
                 self.pipeline.popleft()  # the last one, which will never be complete
                 self._unanswered -= 1
-        elif self.cycle is not None and self.cycle.more_body and self.cycle.response_started:
+        elif self._body_comes() and self.cycle.response_started:
             self.transport.close()
         else:
             self.send_400_response(reason)
 
+    @classmethod
+    def log_malformed(cls) -> None:
+        """Write one line about all malformed requests since the last one, if there were any."""
+        if cls._malformed:
+            reason, client = cls._malformed[-1]
+            _log.warning("malformed requests", extra={"count": len(cls._malformed), "last": reason, "client": client})
+            cls._malformed.clear()
+
     def _body_comes(self) -> bool:
-        """Whether the last request that is not answered lacks a part of its body."""
+        """True if the last request that is not answered lacks a part of its body."""
         return self._unanswered > 0 and self.cycle.more_body
 
-    def _disarm(self) -> None:
-        if self.timeout_keep_alive_task is not None:
-            self.timeout_keep_alive_task.cancel()
-            self.timeout_keep_alive_task = None
+    def _wait(self) -> None:
+        """Wait for the next head, for as long as a connection is kept."""
+        self._waiting[self] = None
+        self._limit = self.loop.call_later(self.timeout_keep_alive, self.transport.close)
 
-
-def connection_class(shared: Connections) -> type[Connection]:
-    """The class of connections that share these bounds."""
-
-    class Shared(Connection):
-        pass
-
-    Shared.shared = shared
-    return Shared
+    def _busy(self) -> None:
+        if self in self._waiting:
+            del self._waiting[self]
+            self._limit.cancel()

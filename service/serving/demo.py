@@ -8,7 +8,7 @@ from typing import Final
 from lightretriever.artifacts.bundle.archive import unpack
 from lightretriever.artifacts.errors import BundleError, DiskError
 from lightretriever.service.collections.collections import DEFAULT
-from lightretriever.service.serving.command import run
+from lightretriever.service.serving.server import run
 from lightretriever.service.settings import ENV_PREFIX, load_settings
 
 __all__ = ["ARCHIVE", "EXAMPLE", "serve_demo", "unpack_demo"]

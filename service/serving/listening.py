@@ -8,27 +8,32 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-__all__ = ["BACKLOG", "OPEN", "UNIX", "address_of", "listening"]
+__all__ = ["BACKLOG", "address_of", "listening"]
 
-UNIX: Final = "unix:"
-"""Stands before the path of a Unix socket, in place of a host."""
-OPEN: Final = "fd:"
-"""Stands before the number of a listening socket that the process was started with, in place of a host."""
 BACKLOG: Final = 2048
+_UNIX: Final = "unix:"
+_OPEN: Final = "fd:"
 _NO_SUCH_ADDRESS: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 
 @contextmanager
-def listening(host: str, port: int) -> Iterator[list[socket.socket]]:
+def listening(host: str, port: int, write_timeout_s: float = 10.0) -> Iterator[list[socket.socket]]:
     """Listen on every address of a host, such as 127.0.0.1 and ::1 of localhost, all on one port; port 0 takes a free
     one. A host `unix:PATH` is a Unix socket, which is removed afterwards, and `fd:N` a socket on which whoever started
     the process listens already, such as systemd. OSError, and ValueError for what is no name.
+
+    The kernel closes a connection whose client reads nothing for `write_timeout_s` (Linux only); otherwise the server
+    would hold the rest of the answer and wait.
     """
-    path = host.removeprefix(UNIX) if host.startswith(UNIX) else None
-    if host.startswith(OPEN):
-        listeners = [_open(host.removeprefix(OPEN))]
+    path = host.removeprefix(_UNIX) if host.startswith(_UNIX) else None
+    if path is not None:
+        listeners = [_unix(path)]
     else:
-        listeners = [_unix(path)] if path is not None else _internet(host, port)
+        listeners = [_open(host.removeprefix(_OPEN))] if host.startswith(_OPEN) else _internet(host, port)
+    option = getattr(socket, "TCP_USER_TIMEOUT", None)
+    for listener in listeners:
+        if option is not None and listener.family != socket.AF_UNIX:
+            listener.setsockopt(socket.IPPROTO_TCP, option, round(write_timeout_s * 1e3))
     try:
         yield listeners
     finally:
@@ -40,10 +45,10 @@ def listening(host: str, port: int) -> Iterator[list[socket.socket]]:
 
 
 def address_of(scheme: str, host: str, listeners: Sequence[socket.socket]) -> str:
-    """The address to print."""
+    """Return the address to print."""
     if listeners[0].family == socket.AF_UNIX:
-        return f"{UNIX}{listeners[0].getsockname()}"
-    if host.startswith(OPEN):
+        return f"{_UNIX}{listeners[0].getsockname()}"
+    if host.startswith(_OPEN):
         host = str(listeners[0].getsockname()[0])
     name = f"[{host}]" if ":" in host else host
     return f"{scheme}://{name}:{listeners[0].getsockname()[1]}"
@@ -64,37 +69,21 @@ def _internet(host: str, port: int) -> list[socket.socket]:
     addresses = list(dict.fromkeys((family, address) for family, _, _, _, address in found))
     listeners: list[socket.socket] = []
     missing: OSError | None = None
-    try:
-        for family, address in addresses:
-            chosen = listeners[0].getsockname()[1] if listeners else port
-            try:
-                listeners.append(_bound(family, (address[0], chosen, *address[2:]), alone=len(addresses) > 1))
-            except OSError as error:
-                if error.errno not in _NO_SUCH_ADDRESS:
-                    raise
-                missing = error  # a name may have an address that this machine lacks
-        if not listeners and missing is not None:
-            raise missing
-    except OSError:
-        for listener in listeners:
-            listener.close()
-        raise
+    for family, address in addresses:
+        chosen = listeners[0].getsockname()[1] if listeners else port
+        both = family == socket.AF_INET6 and len(addresses) == 1 and address[0] == "::" and socket.has_dualstack_ipv6()
+        try:
+            own = (address[0], chosen, *address[2:])
+            listeners.append(socket.create_server(own, family=family, backlog=BACKLOG, dualstack_ipv6=both))
+        except OSError as error:
+            if error.errno not in _NO_SUCH_ADDRESS:
+                for listener in listeners:
+                    listener.close()
+                raise
+            missing = error
+    if not listeners and missing is not None:
+        raise missing
     return listeners
-
-
-def _bound(family: int, address: tuple[object, ...], *, alone: bool) -> socket.socket:
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if alone and family == socket.AF_INET6:
-            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        listener.bind(address)
-        # Two sockets may bind to one port; only listening shows whether it is free.
-        listener.listen(BACKLOG)
-    except OSError:
-        listener.close()
-        raise
-    return listener
 
 
 def _unix(path: str) -> socket.socket:
@@ -111,7 +100,7 @@ def _unix(path: str) -> socket.socket:
 
 
 def _is_left_over(path: str) -> bool:
-    """Whether a killed process left a socket at a path, at which nobody listens."""
+    """True if a killed process left a socket at a path, at which nobody listens."""
     with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
         if not stat.S_ISSOCK(Path(path).stat().st_mode):
             return False

@@ -116,7 +116,7 @@ def test_every_module_of_the_service_loads(built: Image) -> None:
         status, output, errors = container.wait()
     assert (status, errors) == (0, "")
     assert {
-        "lightretriever.service.serving.command",
+        "lightretriever.service.serving.server",
         "lightretriever.service.search.engine",
         "lightretriever.service.observability.metrics",
     } <= set(output.split())

@@ -37,7 +37,7 @@ def live(app: Application) -> Iterator[str]:
     """Give the address of the application, served as `lightretriever serve` does."""
     with socket.create_server(("127.0.0.1", 0), backlog=1024) as listener:
         host, port = listener.getsockname()
-        server = make_server(app, [listener])
+        server = make_server(app)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         try:

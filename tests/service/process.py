@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 SCRIPT = """
 import sys
 from lightretriever.service.collections.collections import parse_folders
-from lightretriever.service.serving.command import run
+from lightretriever.service.serving.server import run
 from lightretriever.service.settings import load_settings
 host, port, workers, *bundles = sys.argv[1:]
 sys.exit(run(parse_folders(bundles), host=host, port=int(port), settings=load_settings(), workers=int(workers)))

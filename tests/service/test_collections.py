@@ -15,7 +15,7 @@ from lightretriever.service.collections.collections import Collections, parse_fo
 from lightretriever.service.errors import SettingsError
 from lightretriever.service.http.api_keys import new_key
 from lightretriever.service.http.app import create_app
-from lightretriever.service.serving.command import EXIT_ERROR, run
+from lightretriever.service.serving.server import EXIT_ERROR, run
 from tests.service.conftest import SETTINGS
 from tests.service.process import Server
 from tests.service.test_swap import flip

@@ -115,9 +115,7 @@ def test_an_unambiguous_request_is_answered_and_so_is_the_next(port: int, header
 def test_a_whole_address_is_read_as_its_path(port: int) -> None:
     search = HEAD.replace(b" /", b" http://x/") + LENGTH + b"\r\n" + BODY
     assert statuses(port, search + LAST.replace(b" /livez", b" https://y:1/livez?a=b")) == [200, 200]
-    for address in (b"http://x", b"http://x?a=b", b"HTTP://[::1]:80"):
-        assert statuses(port, NEXT.replace(b"/livez", address) + LAST) == [200, 200]
-    for address in (b"http://", b"http:///livez", b"http://x:y/livez", b"http:/livez"):
+    for address in (b"http://x", b"http://", b"http:///livez", b"http://x:y/livez", b"http:/livez"):
         assert statuses(port, NEXT + NEXT.replace(b"/livez", address) + NEXT) == [200, 400]
 
 

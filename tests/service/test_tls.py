@@ -14,8 +14,7 @@ import pytest
 
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.errors import SettingsError
-from lightretriever.service.serving.command import EXIT_ERROR, run
-from lightretriever.service.serving.server import check_tls
+from lightretriever.service.serving.server import EXIT_ERROR, check_tls, run
 from lightretriever.service.settings import Settings
 from tests.service.process import Server
 from tests.service.test_swap import flip
@@ -59,34 +58,6 @@ def test_the_service_speaks_https(certificates: Path, tiny_bundle: Bundle, worke
         ours = [sys.executable, "-m", "lightretriever.service.cli", "search", "music", "--url", url]
         trust = {**os.environ, "SSL_CERT_FILE": str(certificate)}
         assert subprocess.run(ours, env=trust, timeout=120, check=False, stdout=subprocess.DEVNULL).returncode == 0
-
-
-@pytest.mark.parametrize(
-    ("dates", "reason"),
-    [
-        (("20200101000000Z", "20210101000000Z"), "certificate has expired"),
-        (("20990101000000Z", "21000101000000Z"), "certificate is not yet valid"),
-        (("20200101000000Z", "20990101000000Z"), None),
-    ],
-)
-@pytest.mark.parametrize("kind", ["rsa:2048", "ec"])
-def test_a_certificate_that_is_not_valid_today_is_warned_of(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, dates: tuple[str, str], reason: str | None, kind: str
-) -> None:
-    curve = ("-pkeyopt", "ec_paramgen_curve:prime256v1") if kind == "ec" else ()
-    files = ("-keyout", tmp_path / "key.pem", "-out", tmp_path / "request.pem")
-    openssl("req", "-newkey", kind, *curve, "-nodes", "-subj", "/CN=test", *files)
-    (tmp_path / "index.txt").write_text("")
-    (tmp_path / "ca.conf").write_text(
-        f"[ca]\ndefault_ca=own\n[own]\ndatabase={tmp_path}/index.txt\nnew_certs_dir={tmp_path}\nrand_serial=yes\n"
-        "default_md=sha256\npolicy=any\n[any]\ncommonName=supplied\n"
-    )
-    signed = ("-keyfile", tmp_path / "key.pem", "-in", tmp_path / "request.pem", "-out", tmp_path / "one.pem")
-    between = ("-startdate", dates[0], "-enddate", dates[1])
-    openssl("ca", "-batch", "-selfsign", "-config", tmp_path / "ca.conf", "-notext", *signed, *between)
-    check_tls(Settings(tls_certificate_file=tmp_path / "one.pem", tls_key_file=tmp_path / "key.pem"))
-    told = [(record.message, vars(record)["reason"]) for record in caplog.records]
-    assert told == ([] if reason is None else [("clients will refuse the certificate", reason)])
 
 
 @pytest.mark.usefixtures("unconfigured")

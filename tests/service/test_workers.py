@@ -4,23 +4,20 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from time import sleep
 from typing import Any
-from urllib.parse import urlsplit
 
 import httpx2
 import pytest
 
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.service.serving.command import EXIT_ERROR
-from lightretriever.service.serving.workers import Silence, automatic_workers
+from lightretriever.service.serving.server import automatic_workers
 from lightretriever.service.settings import Settings
 from tests.service.place import Place
 from tests.service.process import ROOT, Server
@@ -108,33 +105,15 @@ def test_two_workers_answer_count_together_and_stop(tiny_path: Path, tiny_bundle
     assert not [line for line in lines if line["level"] == "error"]
 
 
-def sockets(pid: int) -> int:
-    """How many sockets a process has open."""
-    count = 0
-    for file in Path(f"/proc/{pid}/fd").iterdir():
-        with suppress(FileNotFoundError):  # closed meanwhile
-            count += str(file.readlink()).startswith("socket:")
-    return count
-
-
-def test_connections_that_come_together_are_shared_between_the_workers(tiny_path: Path) -> None:
-    with two_workers(tiny_path) as (server, url), ExitStack() as opened:
-        workers = children(server)
-        before = {pid: sockets(pid) for pid in workers}
-        address = urlsplit(url)
-        for _ in range(16):
-            opened.enter_context(socket.create_connection((address.hostname, address.port), timeout=60))
-        wait_until(lambda: sum(sockets(pid) - before[pid] for pid in workers) == 16)
-        assert min(sockets(pid) - before[pid] for pid in workers) >= 4
-
-
 def test_a_worker_that_ends_dies_or_hangs_is_replaced(tiny_path: Path) -> None:
     with two_workers(tiny_path) as (server, url):
         leaving = [replaced(server, url, how) for how in (signal.SIGTERM, signal.SIGKILL, signal.SIGSTOP)]
         server.process.send_signal(signal.SIGINT)
         code, _, errors = server.wait()
     assert code == 0
-    assert [json.loads(line)["pid"] for line in errors.splitlines() if '"worker replaced"' in line] == leaving
+    started = [json.loads(line)["pid"] for line in errors.splitlines() if '"worker started"' in line]
+    assert len(set(started)) == 5
+    assert set(leaving) < set(started)
 
 
 def replaced(server: Server, url: str, how: signal.Signals) -> int:
@@ -158,34 +137,19 @@ def replaced(server: Server, url: str, how: signal.Signals) -> int:
     return leaving
 
 
-def test_a_worker_that_can_not_begin_any_more_does_not_end_those_that_serve(tmp_path: Path) -> None:
+def test_a_worker_that_can_not_begin_any_more_is_tried_again_while_others_serve(tmp_path: Path) -> None:
     bundle = make_tiny_bundle(tmp_path / "bundle")
     with two_workers(bundle.path, watch_s="0") as (server, url):
         first, second = children(server)
         bundle.path.rename(tmp_path / "away")
         os.kill(first, signal.SIGKILL)
-        wait_until(lambda: gone(first) and children(server) == [second])
+        wait_until(lambda: gone(first))
         assert search(url) == 200
         (tmp_path / "away").rename(bundle.path)
         wait_until(lambda: len(children(server)) == 2 and samples(url)["ready",] == 1)
-        # With none left that serves, it ends.
-        bundle.path.rename(tmp_path / "away")
-        for pid in children(server):
-            os.kill(pid, signal.SIGKILL)
-        code, _, errors = server.wait()
-    assert code == EXIT_ERROR
-    assert errors.splitlines()[-1].startswith(f"error: {bundle.path}: there is no such folder")
-
-
-def test_the_time_of_a_suspended_machine_counts_for_no_silence() -> None:
-    silence = Silence(100.0)
-    assert silence.lasts(100.5) == 0.5
-    assert silence.lasts(3_700.0) <= 3.0  # an hour in which nobody looked
-    silence.heard(3_700.5)
-    assert silence.lasts(3_701.0) == 0.5
-    for second in range(1, 31):  # looked at all the time
-        lasted = silence.lasts(3_701.0 + second / 2)
-    assert lasted == 15.5
+        assert second in children(server)
+        code, _, _ = server.stop()
+    assert code == 0
 
 
 @pytest.fixture

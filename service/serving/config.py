@@ -1,0 +1,106 @@
+"""The configuration of uvicorn, and the certificate."""
+
+import ipaddress
+import ssl
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import uvicorn
+
+from lightretriever.artifacts.files.reading import read_bounded
+from lightretriever.service.errors import SettingsError
+from lightretriever.service.execution.watching import WatchedFile
+from lightretriever.service.serving.connection import Connection
+from lightretriever.service.settings import Settings
+
+__all__ = ["Certificates", "check_tls", "server_config"]
+
+_MAX_PEM_BYTES: Final = 1 << 20
+_PATIENCE_S: Final = 30  # a worker that is silent for so long is replaced
+
+
+def server_config(
+    app: Callable[..., Any], settings: Settings, certificates: "Certificates", *, workers: int = 1
+) -> uvicorn.Config:
+    """Return the configuration of a server of an application, or of several workers that make one each."""
+    return uvicorn.Config(
+        app,
+        factory=workers > 1,
+        workers=workers,
+        loop="uvloop",
+        http=Connection,
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        forwarded_allow_ips=_also_mapped(settings.trusted_proxies),
+        timeout_keep_alive=settings.keep_alive_s,
+        timeout_graceful_shutdown=settings.shutdown_grace_s,
+        timeout_worker_healthcheck=_PATIENCE_S,
+        ssl_certfile=settings.tls_certificate_file,
+        ssl_keyfile=settings.tls_key_file,
+        ssl_keyfile_password=settings.tls_key_password,
+        ssl_context_factory=None if settings.tls_certificate_file is None else certificates,
+    )
+
+
+class Certificates:
+    """Has new connections use the files of a certificate when they change."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._context: ssl.SSLContext | None = None
+
+    def __call__(self, config: uvicorn.Config, default: Callable[[], ssl.SSLContext]) -> ssl.SSLContext:
+        """Make the context, as uvicorn asks for it."""
+        self._context = default()
+        return self._context
+
+    def watched(self) -> list[WatchedFile[None]]:
+        """Return the files, as one to watch; none without a certificate."""
+        named = (self._settings.tls_certificate_file, self._settings.tls_key_file)
+        files = [file for file in named if file is not None]
+        return [WatchedFile("certificates", partial(_read_pem, files), self._use)] if files else []
+
+    def _use(self, content: bytes) -> None:
+        check_tls(self._settings)
+        certificate, password = self._settings.tls_certificate_file, self._settings.tls_key_password or ""
+        if self._context is not None and certificate is not None:
+            self._context.load_cert_chain(certificate, self._settings.tls_key_file, lambda: password)
+
+
+def _read_pem(files: Sequence[Path]) -> bytes:
+    try:
+        return b"\n".join(read_bounded(file, _MAX_PEM_BYTES) for file in files)
+    except OSError as error:
+        raise SettingsError(f"{error.filename} can't be read: {error.strerror}.") from error
+
+
+def check_tls(settings: Settings) -> None:
+    """Raise SettingsError unless certificate and private key can be used, if there are any."""
+    certificate, key = settings.tls_certificate_file, settings.tls_key_file
+    if certificate is None:
+        if key is not None:
+            raise SettingsError(
+                "Setting 'tls_key_file' is set, but 'tls_certificate_file' is not.", remedy="Set both, or neither."
+            )
+        return
+    password = settings.tls_key_password or ""  # without one, OpenSSL would ask at the terminal
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, lambda: password)
+    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        raise SettingsError(
+            f"Settings 'tls_certificate_file' and 'tls_key_file': {certificate} and {key or certificate} can't be "
+            f"used: {error}.",
+            remedy="Name PEM files of a certificate and its private key, and set tls_key_password if the key has one.",
+        ) from error
+
+
+def _also_mapped(proxies: str) -> str:
+    """The trusted networks, those of IPv4 also as a socket of IPv6 has them: 10.0.0.0/8 is ::ffff:10.0.0.0/104, too."""
+    networks = [ipaddress.ip_network(name.strip()) for name in proxies.split(",") if name.strip() not in ("", "*")]
+    mapped = (f"::ffff:{net.network_address}/{96 + net.prefixlen}" for net in networks if net.version == 4)
+    return ",".join([proxies.strip(), *mapped])
