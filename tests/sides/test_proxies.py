@@ -8,10 +8,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager
 from pathlib import Path
-from threading import Event
 from urllib.parse import quote
 
 import httpx2
@@ -25,7 +23,6 @@ from tests.sides.proxies import caddy, connections_to, haproxy, nginx
 from tests.support.certificates import self_signed
 from tests.support.tiny import TinyDocument, make_tiny_bundle
 from tests.support.waiting import free_port
-from tests.support.wire import dial
 
 pytestmark = pytest.mark.slow
 
@@ -168,19 +165,6 @@ def test_any_id_reaches_the_service(
             assert (answer.status_code, answer.json()["id"]) == (200, name)
 
 
-def test_a_path_in_nginxs_proxy_pass_changes_ids(url: str, tmp_path: Path) -> None:
-    """As docs/howto/tls.md says, which has another way."""
-    port = free_port()
-    location = f"location /find/ {{ proxy_pass {url}/; }}"
-    with (
-        nginx(f"server {{ listen 127.0.0.1:{port}; {location} }}", port, tmp_path / "proxy"),
-        SearchClient(f"http://127.0.0.1:{port}/find", timeout_s=120) as client,
-    ):
-        assert client.document("50% off").id == "50% off"
-        with pytest.raises(AnswerError, match=re.escape("'https:/example.org/a/b?x=1#y'")):
-            client.document(ODD_IDS[0])
-
-
 def test_below_a_path_page_and_redirects_stay_there(url: str, certificate: Path, tmp_path: Path) -> None:
     port = free_port()
     options = ("--cacert", str(certificate / "fullchain.pem"), "--location")
@@ -192,19 +176,6 @@ def test_below_a_path_page_and_redirects_stay_there(url: str, certificate: Path,
             assert not re.findall(r"(?:href|src)=\"/[^/]", body), path
         _, _, description = curl(*options, f"{below}/openapi.json")
         assert json.loads(description)["servers"] == [{"url": "."}]
-
-
-def test_nginxs_defaults_are_answered(url: str, tmp_path: Path) -> None:
-    """A new connection and HTTP/1.0 for each request, bodies that it has collected, and its own Host."""
-    port = free_port()
-    json_body = ("--header", "Content-Type: application/json", "--data", '{"query":"music","k":1}')
-    with bare_nginx(url, tmp_path, tmp_path / "proxy", port):
-        base = f"http://127.0.0.1:{port}"
-        for more in ((), ("--header", "Transfer-Encoding: chunked"), ("--header", "Expect: 100-continue")):
-            status, version, body = curl(*json_body, *more, f"{base}/search")
-            assert (status, version, len(json.loads(body)["hits"])) == (200, "1.1", 1)
-        assert curl("--head", f"{base}/livez")[0] == 200
-        assert connections_to(port_of(url)) == 0
 
 
 def test_nginx_refuses_a_body_that_the_service_refuses(url: str, certificate: Path, tmp_path: Path) -> None:
@@ -229,36 +200,6 @@ def test_nginx_refuses_a_body_that_the_service_refuses(url: str, certificate: Pa
         client.search("x" * 1_048_577)
 
 
-def test_nginx_goes_on_with_another_service_when_one_stops(bundle: Path, tmp_path: Path) -> None:
-    port, ended = free_port(), Event()
-    quiet = {"LIGHTRETRIEVER_LOG_LEVEL": "warning"}
-
-    def ask() -> int:
-        answered = 0
-        with SearchClient(f"http://127.0.0.1:{port}", timeout_s=120, attempts=1) as client:
-            while not ended.is_set() or not answered:
-                assert client.search("play music", k=1).hits
-                answered += 1
-        return answered
-
-    with ExitStack() as stack:
-        one, two = (stack.enter_context(Server(bundle, environment=quiet)) for _ in range(2))
-        servers = " ".join(f"server {server.url.rpartition('/')[2]};" for server in (one, two))
-        kept = 'proxy_http_version 1.1; proxy_set_header Connection "";'
-        http = f"upstream search {{ {servers} keepalive 64; }}"
-        http += f"server {{ listen 127.0.0.1:{port}; {kept} location / {{ proxy_pass http://search; }} }}"
-        stack.enter_context(nginx(http, port, tmp_path / "proxy"))
-        pool = stack.enter_context(ThreadPoolExecutor(8))
-        asking = [pool.submit(ask) for _ in range(8)]
-        stack.callback(ended.set)
-        time.sleep(1)
-        one.process.terminate()
-        assert one.wait()[0] == 0
-        time.sleep(1)
-        ended.set()
-        assert all(future.result() > 1 for future in asking)
-
-
 def test_nginx_reaches_a_service_by_https_or_by_a_unix_socket(bundle: Path, certificate: Path, tmp_path: Path) -> None:
     port = free_port()
     with (
@@ -278,20 +219,6 @@ def test_nginx_reaches_a_service_by_https_or_by_a_unix_socket(bundle: Path, cert
             base = f"http://127.0.0.1:{port}"
             with SearchClient(f"{base}/a", timeout_s=120) as one, SearchClient(f"{base}/b", timeout_s=120) as other:
                 same_hits(one, other)
-
-
-def test_probes_of_a_port_with_tls_leave_the_service_and_its_log_alone(bundle: Path, certificate: Path) -> None:
-    """Load balancers open a connection and close it; Kubernetes asks by HTTPS and verifies nothing."""
-    with Server(bundle, environment=with_tls(certificate)) as server:
-        port = server.port
-        for sent in (b"", b"GET /readyz HTTP/1.1\r\n\r\n", b"\x16\x03\x01"):
-            with dial(port) as connection:
-                connection.sendall(sent)
-        probe = ("--insecure", "--user-agent", "kube-probe/1.34", "--header", "Connection: close")
-        assert curl(*probe, f"https://127.0.0.1:{port}/readyz")[0] == 200
-        status, _, said = server.stop()
-    assert status == 0
-    assert "Traceback" not in said
 
 
 def test_haproxys_own_check_fails_and_the_documented_one_passes(url: str, tmp_path: Path) -> None:
