@@ -1,6 +1,6 @@
 """What tests of the pages share: a hostile document, searches as a person types them, and what the page shows.
 
-python -m tests.service.browsing URL FOLDER    take the README's pictures, from a running service such as `make demo`
+python -m tests.service.browsing URL docs/page.png    take the README's picture, from a running service
 """
 
 import json
@@ -29,11 +29,6 @@ _ARGUMENTS = [
 ]
 Scheme = Literal["light", "dark"]
 _SCHEMES: tuple[Scheme, ...] = ("light", "dark")
-_PICTURES: dict[str, tuple[Scheme, int, int]] = {
-    "page.png": ("light", 1100, 800),
-    "page-dark.png": ("dark", 1240, 820),
-    "page-phone.png": ("light", 360, 780),
-}
 
 
 @contextmanager
@@ -91,20 +86,16 @@ def serious(page: Page) -> list[str]:
     return found
 
 
-def _take_pictures(url: str, folder: Path) -> None:
+def _take_picture(url: str, file: Path) -> None:
     with browsing() as browser:
-        for name, (scheme, width, height) in _PICTURES.items():
-            page = browser.new_page(
-                base_url=url, color_scheme=scheme, viewport={"width": width, "height": height}, device_scale_factor=1
-            )
-            page.goto("/")
-            for query in ("edit a photo", "merge pdf", "merge several pdf files into one"):
-                search_for(page, query)
-                page.wait_for_timeout(500)  # so that drawing the page takes no time from the next search
-            if width > 400:
-                page.locator("li.hit").first.get_by_text("Why this hit?").click()
-            page.screenshot(path=folder / name)
+        page = browser.new_page(base_url=url, color_scheme="light", viewport={"width": 1100, "height": 800})
+        page.goto("/")
+        for query in ("edit a photo", "merge pdf", "merge several pdf files into one"):
+            search_for(page, query)
+            page.wait_for_timeout(500)  # so that drawing the page takes no time from the next search
+        page.locator("li.hit").first.get_by_text("Why this hit?").click()
+        page.screenshot(path=file)
 
 
 if __name__ == "__main__":
-    _take_pictures(sys.argv[1], Path(sys.argv[2]))
+    _take_picture(sys.argv[1], Path(sys.argv[2]))
