@@ -58,24 +58,20 @@ def content_encoding(headers: Headers) -> str:
 
 
 def unpacked(body: bytes, limit: int) -> bytes:
-    """The content of a gzip file, which may have several members. InvalidJsonError if it is none, BodyTooLargeError if
-    there are more than `limit` bytes in it."""
-    content, rest = bytearray(), body
-    while rest or not content:
-        unpacker = zlib.decompressobj(zlib.MAX_WBITS | 16)
-        try:
-            content += unpacker.decompress(rest, limit + 1 - len(content))
-        except zlib.error as error:
-            what = "Something follows the body's gzip data" if content else "The body is not gzip"
-            raise InvalidJsonError(f"{what}, as its header Content-Encoding says: {error}.") from error
-        if len(content) > limit:
-            raise too_large(limit)
-        if not unpacker.eof:
-            raise InvalidJsonError("The body's gzip data is cut off.")
-        rest = unpacker.unused_data
-        if not content and not rest:
-            break
-    return bytes(content)
+    """Return the content of a gzip file of one member. InvalidJsonError if it is none, BodyTooLargeError if there are
+    more than `limit` bytes in it."""
+    unpacker = zlib.decompressobj(zlib.MAX_WBITS | 16)
+    try:
+        content = unpacker.decompress(body, limit + 1)
+    except zlib.error as error:
+        raise InvalidJsonError(f"The body is not gzip, as its header Content-Encoding says: {error}.") from error
+    if len(content) > limit:
+        raise too_large(limit)
+    if not unpacker.eof:
+        raise InvalidJsonError("The body's gzip data is cut off.")
+    if unpacker.unused_data:
+        raise InvalidJsonError("Something follows the body's gzip data; pack it as one member.")
+    return content
 
 
 def too_large(limit: int) -> BodyTooLargeError:

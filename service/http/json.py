@@ -4,6 +4,7 @@ import asyncio
 import re
 from collections.abc import Mapping
 from typing import Any, Final, TypeVar
+from urllib.parse import unquote_to_bytes
 
 import orjson
 from pydantic import BaseModel, ValidationError
@@ -83,7 +84,10 @@ async def read_body(request: Request, *, max_body_bytes: int, deadline_ms: float
             body = await _read(request, max_body_bytes)
     except TimeoutError as error:
         raise BodyTimeoutError(f"The body was not there within {deadline_ms:g} ms. Send it faster.") from error
-    return body if encoding == IDENTITY else await asyncio.to_thread(unpacked, body, max_body_bytes)
+    if encoding == IDENTITY:
+        return body
+    with request.app.state.admission.enter():
+        return await asyncio.to_thread(unpacked, body, max_body_bytes)
 
 
 def parse(body: bytes, model: type[M]) -> M:
@@ -96,9 +100,14 @@ def parse(body: bytes, model: type[M]) -> M:
     return _validated(_loaded(body, MOST_VALUES), model)
 
 
-def parse_address(parameters: QueryParams) -> SearchRequest:
-    """Read a search from the query of an address. InvalidRequestError names the parameter."""
+def parse_address(parameters: QueryParams, raw: bytes = b"") -> SearchRequest:
+    """Read a search from the query of an address, also given `raw`. InvalidRequestError names the parameter."""
     search: dict[str, str | int] = {}
+    try:
+        unquote_to_bytes(raw).decode()
+    except UnicodeDecodeError as error:
+        message = "the address is not UTF-8: encode the text as UTF-8 and then in per cent, such as caf%C3%A9"
+        raise InvalidRequestError.of(FieldError("q", message)) from error
     for name, value in parameters.multi_items():
         field = ADDRESS_FIELDS.get(name)
         if field is None or field in search:

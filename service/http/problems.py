@@ -1,14 +1,17 @@
 """Converts our errors to RFC 9457 problems, and pydantic's errors to ours."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict
+from difflib import get_close_matches
 from typing import Any, Final
 
+import orjson
 from pydantic import ValidationError
 
 from lightretriever.service.errors import MOST_FIELD_ERRORS, FieldError, ServiceError, shortened
 from lightretriever.service.schemas.filters import TAGS
+from lightretriever.service.schemas.requests import SearchRequest
 
 __all__ = ["PROBLEM_JSON", "field_errors", "problem"]
 
@@ -20,6 +23,16 @@ _OF_OPENAI: Final = re.compile(r"(/collections/[^/]+)?/v1/")
 
 # Pydantic puts the chosen member of a tagged union into the path after it: fusion.linear.weights.
 _UNION: Final = "fusion"
+
+_MEANT: Final = {
+    **dict.fromkeys(("top_k", "topk", "limit", "size", "n", "count", "num_results"), "k"),
+    **dict.fromkeys(("filters", "where"), "filter"),
+    **dict.fromkeys(("q", "text", "search"), "query"),
+    **dict.fromkeys(("from", "skip", "start"), "offset"),
+    **dict.fromkeys(("highlight", "snippet"), "snippets"),
+    **dict.fromkeys(("order_by", "sort_by"), "sort"),
+}
+"""What a search calls fields that others name so."""
 
 
 def problem(error: ServiceError, *, instance: str, request_id: str) -> dict[str, Any]:
@@ -47,19 +60,21 @@ def field_errors(error: ValidationError) -> list[FieldError]:
 
     Paths are dotted, without the tags of unions; messages and values are shortened.
     """
-    return [_field_error(item) for item in error.errors(include_url=False)[:MOST_FIELD_ERRORS]]
+    items = error.errors(include_url=False)[:MOST_FIELD_ERRORS]
+    nameless = {item["loc"][:-1] for item in items if item["type"] == "missing" and item["loc"][-1] == "field"}
+    return [_field_error(item, nameless) for item in items]
 
 
-def _field_error(item: Mapping[str, Any]) -> FieldError:
+def _field_error(item: Mapping[str, Any], nameless: Collection[tuple[str | int, ...]]) -> FieldError:
     place, kind = item["loc"], item["type"]
     path = [
         str(part) for before, part in zip(("", *place), place, strict=False) if before != _UNION and part not in TAGS
     ]
     message, value = shortened(item["msg"].removeprefix("Value error, "), _LONGEST_MESSAGE), _echo(item["input"])
     if kind == "extra_forbidden":
-        message = "there is no such field"
-    elif kind == "model_type":
-        message = "must be an object"  # pydantic's own message names a class of Python
+        message = "there is no such field" + _meant(place, item["input"], nameless)
+    elif kind in ("model_type", "model_attributes_type"):
+        message = "must be an object" + _object(place, item["input"])  # pydantic's own message names a class of Python
     elif kind in ("missing", "union_tag_not_found"):
         message, value = "the field is required", None
     elif kind == "union_tag_invalid":
@@ -68,6 +83,28 @@ def _field_error(item: Mapping[str, Any]) -> FieldError:
     if kind.startswith("union_tag"):
         path.append("method")
     return FieldError(shortened(".".join(path) or "body"), message, value)
+
+
+def _meant(place: tuple[str | int, ...], value: object, nameless: Collection[tuple[str | int, ...]]) -> str:
+    """Return what to write in place of a field that there is not: in a condition without `field`, that it is the
+    field's name."""
+    name = str(place[-1])
+    if place[:-1] in nameless:
+        shown = orjson.dumps(value, default=str).decode()
+        return f': write {{"field": "{shortened(name)}", "eq": {shortened(shown)}}}'
+    if len(place) > 1 and isinstance(place[-2], str):
+        return ""
+    near = get_close_matches(name.lower(), SearchRequest.model_fields, 1, 0.75)
+    meant = _MEANT.get(name.lower()) or (near[0] if near else None)
+    return "" if meant is None else f"; did you mean {meant}?"
+
+
+def _object(place: tuple[str | int, ...], value: object) -> str:
+    if not isinstance(value, str) or not place:
+        return ""
+    examples = {"fusion": f'{{"method": "{shortened(value)}"}}', "sort": f'{{"field": "{shortened(value)}"}}'}
+    example = examples.get(str(place[-1]))
+    return "" if example is None else f": write {example}"
 
 
 def _echo(value: object) -> str | int | float | bool | None:

@@ -87,7 +87,7 @@ async def search(request: Request) -> Response:
 async def search_by_address(request: Request) -> Response:
     """Find documents for the text `q`. `POST /search` takes the other fields of a search."""
     enter(request, "search")
-    return await search_answered(request, lambda: parse_address(request.query_params))
+    return await search_answered(request, lambda: parse_address(request.query_params, request.scope["query_string"]))
 
 
 @router.post(

@@ -10,7 +10,7 @@ import pytest
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.backends.local import HAND_OVER_BYTES, LocalBackends, hands_over, open_local
 from lightretriever.service.execution.executor import Executor
-from lightretriever.service.granted import processors
+from lightretriever.service.granted import memory_bytes, processors
 from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.search.encoder import QueryEncoder
 from lightretriever.service.search.engine import SearchEngine
@@ -36,14 +36,42 @@ def test_the_rule(search_bytes: int, running: int, free: int, expected: bool) ->
 
 
 @pytest.mark.parametrize(
-    ("quota", "most"),
-    [("200000 100000", 2), ("50000 100000", 1), ("150000 100000", 2), ("max 100000", 4096), ("", 4096)],
+    ("own", "files", "most", "mib"),
+    [
+        ("0::/", {"cpu.max": "200000 100000", "memory.max": "max"}, 2, None),
+        ("0::/", {"cpu.max": "150000 100000", "memory.max": "104857600"}, 2, 100),
+        ("0::/", {"cpu.max": "max 100000", "memory.max": ""}, None, None),
+        (
+            "0::/a.slice/b.service",
+            {"a.slice/memory.max": "104857600", "a.slice/b.service/memory.max": "max"},
+            None,
+            100,
+        ),
+        ("0::/a.slice/b.service", {"a.slice/cpu.max": "50000 100000", "memory.max": "209715200"}, 1, 200),
+        ("0::/kubepods/pod/none", {"memory.max": "104857600"}, None, 100),
+        ("0::/../../x", {"memory.max": "104857600"}, None, 100),
+        ("4:memory:/d/e\n5:cpu,cpuacct:/d", {"memory/d/memory.limit_in_bytes": "104857600"}, None, 100),
+        ("4:memory:/d\n5:cpu:/d", {"cpu/d/cpu.cfs_quota_us": "100000", "cpu/d/cpu.cfs_period_us": "100000"}, 1, None),
+        (
+            "4:memory:/\n5:cpu:/",
+            {"memory/memory.limit_in_bytes": "9223372036854771712", "cpu/cpu.cfs_quota_us": "-1"},
+            None,
+            None,
+        ),
+        ("nonsense", {}, None, None),
+    ],
 )
-def test_processors_are_those_that_the_cgroup_grants(tmp_path: Path, quota: str, most: int) -> None:
-    file = tmp_path / "cpu.max"
-    file.write_text(quota)
-    assert 1 <= processors(file) <= most
-    assert processors(tmp_path / "none") >= processors(file)
+def test_what_nested_cgroups_grant_is_found(
+    tmp_path: Path, own: str, files: dict[str, str], most: int | None, mib: int | None
+) -> None:
+    for name, content in files.items():
+        (tmp_path / "cgroup" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "cgroup" / name).write_text(content + "\n")
+    (tmp_path / "own").write_text(own)
+    root, free = tmp_path / "cgroup", (tmp_path / "nowhere", tmp_path / "none")
+    granted = processors(root, tmp_path / "own")
+    assert granted <= most if most else granted == processors(*free)
+    assert memory_bytes(root, tmp_path / "own") == (memory_bytes(*free) if mib is None else mib << 20)
 
 
 def test_a_search_that_is_late_ends_by_itself(tiny_bundle: Bundle) -> None:

@@ -173,3 +173,32 @@ def test_every_text_is_answered_or_refused(client: TestClient, query: str) -> No
     answer = post(client, json.dumps({"query": query}))
     # The standard library writes lone surrogates, which are no text.
     assert answer.status_code == (200 if re.sub(rf"[\s{INVISIBLE}]", "", query) else 422)
+
+
+@pytest.mark.parametrize(
+    ("fields", "field", "remedy"),
+    [
+        ({"top_k": 5}, "top_k", "did you mean k?"),
+        ({"limit": 5}, "limit", "did you mean k?"),
+        ({"filters": {}}, "filters", "did you mean filter?"),
+        ({"q": "music"}, "q", "did you mean query?"),
+        ({"explane": True}, "explane", "did you mean explain?"),
+        ({"filter": {"category": "kitchen"}}, "filter.category", 'write {"field": "category", "eq": "kitchen"}'),
+        ({"filter": {"not": {"year": 2020}}}, "filter.not.year", 'write {"field": "year", "eq": 2020}'),
+        ({"fusion": "rrf"}, "fusion", 'write {"method": "rrf"}'),
+        ({"sort": "price"}, "sort", 'write {"field": "price"}'),
+    ],
+)
+def test_what_to_write_instead_is_told(client: TestClient, fields: dict[str, object], field: str, remedy: str) -> None:
+    answer = client.post("/search", json={"query": "music", **fields})
+    assert answer.status_code == 422
+    (told,) = [error for error in answer.json()["errors"] if error["field"] == field]
+    assert remedy in told["message"]
+
+
+@pytest.mark.parametrize("text", ["caf%E9", "%FF", "a%C3", "%ED%A0%80", "caf%e9+au+lait"])
+def test_an_address_that_is_not_utf_8_is_refused(client: TestClient, text: str) -> None:
+    answer = client.get(f"/search?q={text}")
+    assert (answer.status_code, answer.json()["errors"][0]["field"]) == (422, "q")
+    assert "UTF-8" in answer.json()["detail"]
+    assert client.get("/search?q=caf%C3%A9").status_code == 200

@@ -14,7 +14,8 @@ import pytest
 
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.errors import SettingsError
-from lightretriever.service.serving.server import EXIT_ERROR, check_tls, run
+from lightretriever.service.serving.config import check_tls
+from lightretriever.service.serving.server import EXIT_ERROR, run
 from lightretriever.service.settings import Settings
 from tests.service.process import Server
 from tests.service.test_swap import flip
