@@ -154,9 +154,7 @@ class BodyTooLargeError(ServiceError, kind="body_too_large", status=413, title="
     """The body is over the limit."""
 
 
-class MediaTypeError(
-    ServiceError, kind="unsupported_media_type", status=415, title="The body must be application/json"
-):
+class MediaTypeError(ServiceError, kind="unsupported_media_type", status=415, title="The body has another media type"):
     """The body is not declared as JSON, plain or gzipped."""
 
 

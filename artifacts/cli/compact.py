@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import typer
 
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.cli.options import BundleArgument, OverwriteOption
+from lightretriever.artifacts.cli.options import BUILT, OverwriteOption, built
 from lightretriever.artifacts.cli.runner import JsonOption, running
 from lightretriever.artifacts.corpus.beir import read_queries
 from lightretriever.artifacts.progress import ProgressBar
@@ -32,7 +32,7 @@ class CompactSummary(Summary):
 
 
 def compact(
-    bundle: BundleArgument,
+    bundle: Annotated[Path, typer.Argument(help=BUILT, show_default=False)],
     live: Annotated[Path, typer.Option("--live", help="Folder of the journal.", show_default=False)],
     output: Annotated[Path, typer.Option("--output", help="The bundle to write.", show_default=False)],
     queries: Annotated[
@@ -45,7 +45,7 @@ def compact(
     from lightretriever.artifacts.live.compact import compact as compact_bundle
 
     with running("compact", as_json=as_json) as job:
-        opened = Bundle.open(bundle)
+        opened = Bundle.open(built(bundle))
         start_jvm()
         sample = [] if queries is None else list(read_queries(queries).values())
         with ProgressBar("compact", total=opened.manifest.documents, unit="documents") as progress:

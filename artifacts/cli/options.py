@@ -8,9 +8,10 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from lightretriever.artifacts.pipeline.recipe import AnyRecipe, read_recipe
+from lightretriever.artifacts.pipeline.recipe import AnyRecipe, Recipe, read_recipe
 
 __all__ = [
+    "BUILT",
     "BundleArgument",
     "DeviceOption",
     "LimitOption",
@@ -20,9 +21,12 @@ __all__ = [
     "SkipOption",
     "TaskOption",
     "WorkOption",
+    "built",
     "overridden",
     "replacing",
 ]
+
+BUILT: Final = "The bundle's folder, or the recipe that it was built by."
 
 BundleArgument = Annotated[Path, typer.Argument(help="The bundle's folder.", show_default=False)]
 TaskOption = Annotated[str | None, typer.Option(help="The bundle's task (default: the bundle's default task).")]
@@ -63,6 +67,11 @@ _OPTIONS: Final[dict[str, tuple[str, Any]]] = {
 """The keys of a recipe that options of these names replace, and the options that `replacing` gives to a command."""
 
 _KEYS: Final = {"teacher": "teacher.path"} | {name: key for name, (key, _) in _OPTIONS.items()}
+
+
+def built(path: Path) -> Path:
+    """The folder of a bundle, or that in which a recipe's bundle is. Raises RecipeError."""
+    return read_recipe(path, Recipe).output if path.is_file() else path
 
 
 def replacing(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:

@@ -1,6 +1,7 @@
 """The command `upsert`: documents written while they are searched, on one machine or on a cluster."""
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -10,15 +11,15 @@ import typer
 from lightretriever.artifacts.bundle.manifest import Manifest, read_manifest
 from lightretriever.artifacts.cli.cluster import CaFileOption, MaybeIndexOption, MaybeToOption, UserOption
 from lightretriever.artifacts.cli.live import LiveOption, Place, opened_place
-from lightretriever.artifacts.cli.options import DeviceOption, LimitOption, SkipOption, WorkOption, overridden
+from lightretriever.artifacts.cli.options import DeviceOption, LimitOption, SkipOption, WorkOption
 from lightretriever.artifacts.cli.runner import JsonOption, report_skipped, running
 from lightretriever.artifacts.corpus.beir import Corpus
 from lightretriever.artifacts.documents.document import Document
-from lightretriever.artifacts.errors import BundleError, importing
+from lightretriever.artifacts.errors import BundleError, DocumentError, importing
 from lightretriever.artifacts.live.documents import Encoded, Upserted, check_names
 from lightretriever.artifacts.live.upsert import upsert as upsert_documents
 from lightretriever.artifacts.pipeline.encoded import EncodedCorpus
-from lightretriever.artifacts.pipeline.recipe import Recipe
+from lightretriever.artifacts.pipeline.recipe import Recipe, read_recipe
 from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.sparse.jvm import start_jvm
 from lightretriever.artifacts.summary import Summary, left_out
@@ -54,7 +55,6 @@ class UpsertSummary(Summary):
 
 
 def upsert(
-    context: typer.Context,
     corpus: Annotated[Path, typer.Argument(help="Corpus file or BEIR folder.", show_default=False)],
     recipe: Annotated[Path, typer.Option("--recipe", help="The recipe of the bundle.")],
     live: LiveOption = None,
@@ -73,9 +73,10 @@ def upsert(
 ) -> None:
     """Write the new and changed documents of a corpus to a journal or a cluster; encode those with new text."""
     with running("upsert", as_json=as_json) as job:
-        loaded = overridden(context, Recipe)
+        loaded = read_recipe(recipe, Recipe, {"model.device": device, "work": work, "output": output})
         manifest = read_manifest(loaded.output)
-        documents = Corpus(corpus, skip_bad=skip_bad, limit=limit, fields=manifest.fields)
+        check = partial(_check_names, manifest)
+        documents = Corpus(corpus, skip_bad=skip_bad, limit=limit, fields=manifest.fields, check=check)
         with opened_place(live, loaded.output, to, user, ca_file, index) as place:
             _check_bundle(place, manifest)
             encoder = _Encoder(loaded, manifest, place.live.most_impact)
@@ -114,12 +115,17 @@ def _upsert(place: Place, corpus: Corpus, manifest: Manifest, encoder: _Encoder)
     """Check the whole corpus, and write what differs."""
     with TemporaryDirectory(prefix="upsert-", ignore_cleanup_errors=True) as folder:
         documents = EncodedCorpus.of(corpus, Path(folder))
-        for fields in documents.facts["fields"]:
-            check_names(fields, manifest.field_names)
         if manifest.sparse.vocabulary != "tokens":
             start_jvm()  # splits texts into words
         with ProgressBar("upsert", total=len(documents), unit="documents") as progress:
             return upsert_documents(place.live, documents, encoder, progress.advance), len(documents)
+
+
+def _check_names(manifest: Manifest, document: Document) -> None:
+    try:
+        check_names(document.names, manifest.field_names)
+    except DocumentError as error:
+        raise ValueError(f'document "{document.id}": {error.message.removesuffix(".")}') from error
 
 
 def _check_bundle(place: Place, manifest: Manifest) -> None:

@@ -24,7 +24,7 @@ from lightretriever.artifacts.cluster.schema import (
 from lightretriever.artifacts.documents.bounds import MAX_IMPACT
 from lightretriever.artifacts.documents.document import Document
 from lightretriever.artifacts.errors import ClusterError, ClusterTimeoutError, ConflictError, DocumentError
-from lightretriever.artifacts.live.documents import Change, Result, Written, check_version, unencoded
+from lightretriever.artifacts.live.documents import Change, Result, Written, check_version, unencoded, with_new_text
 
 __all__ = ["LiveIndex", "Stored"]
 
@@ -100,6 +100,24 @@ class LiveIndex:
                 message = f"Document {changes[place].id!r} was changed by others {_ATTEMPTS} times."
                 results[place] = ConflictError(message, remedy="Try again.")
         return results
+
+    position: Final = 0  # `write` waits itself
+
+    def followed(self, position: int) -> bool:
+        """Return True: the cluster has answered when searches see the changes."""
+        return True
+
+    def to_encode(self, changes: Sequence[Change], until: float) -> list[int]:
+        """Return the indexes of the changes that need a vector and impacts and have neither."""
+        asked = (one for one in changes if one.document and one.vector is None and one.impacts is None)
+        ids = list(dict.fromkeys(one.id for one in asked))
+        stored = dict(zip(ids, self.read(ids, until, _HASHES) if ids else [], strict=True))
+
+        def has_text(document: Document) -> bool:
+            there = stored[document.id]
+            return there is not None and there.source["hashes"][0] == document_hashes(document.full_text, b"")[0]
+
+        return with_new_text(changes, has_text)
 
     def refresh(self) -> None:
         """Let searches see what was written."""

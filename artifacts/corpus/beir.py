@@ -57,8 +57,9 @@ class Corpus:
     """A corpus file in BEIR layout, read line by line.
 
     `path` is a `.jsonl` or `.jsonl.gz` file, or a folder with `corpus.jsonl[.gz]`. A line is bad, too, that has a value
-    of another kind in one of the declared `fields` (see `artifacts.documents.fields`). With `skip_bad`, bad lines are
-    counted in `skipped` (of the last complete pass) instead of raising CorpusError.
+    of another kind in one of the declared `fields` (see `artifacts.documents.fields`), or whose document `check` raises
+    ValueError for. With `skip_bad`, bad lines are counted in `skipped` (of the last complete pass) instead of raising
+    CorpusError.
     """
 
     def __init__(
@@ -68,11 +69,13 @@ class Corpus:
         skip_bad: bool = False,
         limit: int | None = None,
         fields: Mapping[str, FieldKind] | None = None,
+        check: Callable[[Document], None] | None = None,
     ) -> None:
         self.path = find_file(path, "corpus")
         self.skip_bad = skip_bad
         self.limit = limit
         self.fields = dict(fields or {})
+        self._check = check
         self.skipped = Skipped()
 
     def sha256(self) -> str:
@@ -96,6 +99,8 @@ class Corpus:
                 if before is not None:
                     names |= new_names(dict.fromkeys(before.names), names)
                 document = before or read_document(line, self.fields, names)
+                if self._check is not None and isinstance(document, Document):
+                    self._check(document)
                 first = seen.get(document.id)
                 if first is not None:
                     raise ValueError(f'id "{document.id}" was already used in line {first}')

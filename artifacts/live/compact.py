@@ -1,6 +1,6 @@
 """A bundle of a bundle's documents and of those in a journal. No document is encoded again."""
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from typing import Final
@@ -16,6 +16,7 @@ from lightretriever.artifacts.bundle.writer import write_bundle
 from lightretriever.artifacts.dense.build import choose_factory
 from lightretriever.artifacts.dense.index import DenseIndex
 from lightretriever.artifacts.dense.query_aware import is_query_aware
+from lightretriever.artifacts.errors import JournalError
 from lightretriever.artifacts.live.journal import Journal, Record
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.sparse.writer import numbered
@@ -49,6 +50,9 @@ def compact(
     sparse = bundle.sparse()
     try:
         dense = None if bundle.manifest.dense is None else bundle.dense()
+        if not _count(sparse, changed):
+            what = f"{folder}: all documents are deleted, and a bundle has at least one."
+            raise JournalError(what, remedy="Write a document before, or build a bundle of another corpus.")
         written = (record for record in changed.values() if record.raw is not None)
         documents = _batches(chain(_bundled(sparse, dense, changed), written), done)
         return write_again(bundle, documents, target, live, queries=queries, overwrite=overwrite), live
@@ -97,6 +101,12 @@ def write_again(
         live=live,
     )
     return write_bundle(target, content, overwrite=overwrite)
+
+
+def _count(sparse: ImpactIndex, changed: Mapping[str, Record]) -> int:
+    """Return the number of documents that there are after the changes."""
+    bundled = sparse.count - int((sparse.ordinals(list(changed)) >= 0).sum())
+    return bundled + sum(record.raw is not None for record in changed.values())
 
 
 def _factory(dense: DenseInfo, manifest: Manifest) -> str | None:

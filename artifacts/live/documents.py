@@ -1,8 +1,8 @@
 """Changes of single documents after a bundle was built: their parts checked, before anything is written."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -28,13 +28,20 @@ __all__ = [
     "read_impacts",
     "read_vector",
     "unencoded",
+    "with_new_text",
 ]
 
 _ALWAYS: Final = frozenset({"_id", "title", "text"})
 _REBUILD: Final = "Build a bundle that has it."
 
-Encoded = tuple[npt.NDArray[np.float32] | None, Mapping[str, int]]
-"""A document's vector (D,) of length 1, None without a dense leg, and its impacts by term."""
+
+class Encoded(NamedTuple):
+    """A document's vector (D,) of length 1, None without a dense leg, its impacts by term, and whether the model read
+    its beginning alone."""
+
+    vector: npt.NDArray[np.float32] | None
+    impacts: Mapping[str, int]
+    cut: bool = False
 
 
 Encode = Callable[[Sequence[Document]], Sequence[Encoded]]
@@ -52,10 +59,11 @@ class Upserted:
 
 @dataclass
 class Deleted:
-    """How many documents were deleted, and how many ids no document had."""
+    """How many documents were deleted, how many ids no document had, and the first of these."""
 
     deleted: int = 0
     missing: int = 0
+    examples: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -122,10 +130,22 @@ class LiveDocuments(Protocol):
     def known(self, documents: Sequence[Document]) -> list[tuple[str | None, bool]]:
         """Give for each document the version that is there, None for none, and whether it is the same."""
 
+    def to_encode(self, changes: Sequence[Change], until: float) -> list[int]:
+        """Return the indexes of the changes that need a vector and impacts and have neither: of new documents, and of
+        those with another title or text."""
+
     def write(self, changes: Sequence[Change], until: float, *, wait: bool = False) -> list[Result]:
-        """Make changes in their order, and give what became of each. If `wait`, return when all searches see them.
+        """Make changes in their order, and give what became of each. All searches see them when `followed` says so;
+        a cluster is asked to `wait` for that.
 
         TimeoutError or ClusterTimeoutError if they are late, ClusterError or DiskError if they can't be made."""
+
+    @property
+    def position(self) -> int:
+        """The number of the last change, for `followed`."""
+
+    def followed(self, position: int) -> bool:
+        """True if the searches of every process see the changes up to a position. Returns at once."""
 
     def refresh(self) -> None:
         """Let searches see what was written."""
@@ -186,6 +206,20 @@ def read_impacts(impacts: Mapping[str, int], manifest: Manifest, most: int) -> d
     return dict(impacts)
 
 
+def with_new_text(changes: Sequence[Change], has_text: Callable[[Document], bool]) -> list[int]:
+    """Return the indexes of the changes with neither vector nor impacts whose text is not the one before, in an earlier
+    change or stored, as `has_text` says."""
+    found, texts = list[int](), dict[str, str | None]()
+    for index, change in enumerate(changes):
+        text = None if change.document is None else change.document.full_text
+        if change.document is not None and change.vector is None and change.impacts is None:
+            same = texts[change.id] == text if change.id in texts else has_text(change.document)
+            if not same:
+                found.append(index)
+        texts[change.id] = text
+    return found
+
+
 def check_version(change: Change, stored: StoredDocument | None) -> None:
     """Raise ConflictError where the document that is there does not have the version that the change is for."""
     if change.version is not None and (stored is None or stored.version != change.version):
@@ -196,6 +230,6 @@ def check_version(change: Change, stored: StoredDocument | None) -> None:
 def unencoded(change: Change, *, new: bool, dense: bool) -> UnencodedError:
     """Give the error of a change without vector or impacts, whose document is `new` or has another text."""
     why = "the document is new" if new else "its title or text is another one"
-    field = "vector" if dense and change.vector is None else "impacts"
+    name = "vector" if dense and change.vector is None else "impacts"
     remedy = "Send vector and impacts with it, or let `lightretriever upsert` encode it."
-    return UnencodedError(field, f"is missing, but {why}.", remedy=remedy)
+    return UnencodedError(name, f"is missing, but {why}.", remedy=remedy)

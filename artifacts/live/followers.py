@@ -17,7 +17,6 @@ import tempfile
 from collections.abc import Callable, Sequence
 from itertools import count
 from pathlib import Path
-from time import perf_counter, sleep
 from typing import Final
 
 from lightretriever.artifacts.files.atomic_file import writing
@@ -29,7 +28,7 @@ _FOLLOWER: Final = ".follower"
 _CHECKPOINT: Final = ".checkpoint"
 _TOLD: Final = "sequence"
 _NEVER: Final = 1 << 63  # no change has this number
-_POLL_S: Final = 0.01
+_STARTS: Final = _NEVER - 1  # told by a process that does not search yet
 
 
 class Follower:
@@ -43,7 +42,7 @@ class Follower:
             self._path = Path(tempfile.mkdtemp("", "", folder))
             self._file = os.open(self._path / _TOLD, os.O_RDWR | os.O_CREAT)
             fcntl.flock(self._file, fcntl.LOCK_EX)
-            self.tell(0)
+            self.tell(_STARTS)
             self._path = self._path.rename(self._path.with_suffix(_FOLLOWER))  # locked, so nobody takes it for dead
         self._made = count()
         self.index = self._path / "index"
@@ -53,13 +52,9 @@ class Follower:
         """Say that searches of this process see the change numbered `sequence`. Raises OSError."""
         os.pwrite(self._file, sequence.to_bytes(8, "little"), 0)
 
-    def wait(self, sequence: int, until: float) -> None:
-        """Wait until searches of all processes see a change. TimeoutError at the `perf_counter` time `until`."""
-        for path in self._folder.glob(f"*{_FOLLOWER}"):
-            while _behind(path, sequence):
-                if perf_counter() >= until:
-                    raise TimeoutError(f"another process does not see change {sequence} yet")
-                sleep(_POLL_S)
+    def followed(self, sequence: int) -> bool:
+        """True if searches of all processes see a change. A process that starts has no searches yet."""
+        return not any(_behind(path, sequence) for path in self._folder.glob(f"*{_FOLLOWER}"))
 
     def saved(self) -> int:
         """Give the number of the last change in the newest checkpoint; 0 for none."""

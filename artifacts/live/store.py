@@ -21,7 +21,7 @@ from lightretriever.artifacts.dense.index import DenseIndex
 from lightretriever.artifacts.documents.bounds import MAX_IMPACT
 from lightretriever.artifacts.documents.document import Document
 from lightretriever.artifacts.errors import ConflictError, DiskError, DocumentError, JavaError, JournalError
-from lightretriever.artifacts.live.documents import Change, Result, Written, check_version, unencoded
+from lightretriever.artifacts.live.documents import Change, Result, Written, check_version, unencoded, with_new_text
 from lightretriever.artifacts.live.followers import Follower
 from lightretriever.artifacts.live.journal import Journal, Record
 from lightretriever.artifacts.live.overlay import Overlay, Snapshot
@@ -147,9 +147,27 @@ class LiveStore:
     def refresh(self) -> None:
         """Do nothing: searches see what was written."""
 
+    @property
+    def position(self) -> int:
+        """The number of the last change that this process has read or made."""
+        return self._journal.sequence
+
+    def followed(self, position: int) -> bool:
+        """True if the searches of every process see the changes up to a position."""
+        return self._follower.followed(position)
+
+    def to_encode(self, changes: Sequence[Change], until: float) -> list[int]:
+        """Return the indexes of the changes that need a vector and impacts and have neither."""
+
+        def has_text(document: Document) -> bool:
+            stored = self.seen(document.id)
+            return stored is not None and text_of(orjson.loads(stored.raw)) == document.full_text
+
+        return with_new_text(changes, has_text)
+
     def write(self, changes: Sequence[Change], until: float, *, wait: bool = False) -> list[Result]:
-        """Make changes in their order, and give what became of each. This process's searches see them then; if `wait`,
-        those of every process.
+        """Make changes in their order, and give what became of each. This process's searches see them then; `followed`
+        says when those of others do.
 
         TimeoutError at the `perf_counter` time `until`, which leaves open whether they were made; DiskError if the
         journal or the overlay has no room for them, JournalError for a damaged journal.
@@ -164,10 +182,7 @@ class LiveStore:
             with suppress(ValueError):  # another call has begun with it
                 self._waiting.remove(call)
             raise
-        made = results.result()
-        if wait:
-            self._follower.wait(self._journal.sequence, until)
-        return made
+        return results.result()
 
     def close(self) -> None:
         """Write and follow no more; leave a checkpoint, if it pays. Idempotent."""
@@ -288,6 +303,7 @@ class LiveStore:
             self.problem = f"{what}. Start the service again."
             raise JournalError(self.problem) from error
         self._behind = None
+        self._follower.tell(self._journal.sequence)
         with suppress(JavaError, OSError):  # what is broken
             former.close()
 
@@ -316,7 +332,6 @@ class LiveStore:
         except BaseException:
             overlay.close()
             raise
-        self._follower.tell(journal.sequence)
         return overlay
 
     def _save(self, least: int) -> None:

@@ -13,6 +13,7 @@ from lightretriever.artifacts.live.documents import Change, Deleted, Encode, Enc
 __all__ = ["delete", "upsert"]
 
 _BATCH: Final = 256
+_EXAMPLES: Final = 3  # ids that no document had
 _ATTEMPTS: Final = 5  # to write over versions that others change meanwhile
 
 
@@ -41,11 +42,14 @@ def delete(live: LiveDocuments, ids: Iterable[str], done: Callable[[int], object
     """Delete documents by their ids. Raises what `write` raises."""
     counts, rest = Deleted(), iter(ids)
     while part := list(islice(rest, _BATCH)):
-        for result in live.write([Change(one) for one in dict.fromkeys(part)], inf):
+        names = list(dict.fromkeys(part))
+        for name, result in zip(names, live.write([Change(one) for one in names], inf), strict=True):
             if isinstance(result, LightRetrieverError):
                 raise result
             counts.missing += result is None
             counts.deleted += result is not None
+            if result is None and len(counts.examples) < _EXAMPLES:
+                counts.examples.append(name)
         done(len(part))
     live.refresh()
     return counts
@@ -60,7 +64,8 @@ def _write(
     for document, (version, same) in zip(documents, live.known(documents), strict=True):
         counts.unchanged += same
         if not same:
-            vector, impacts = encoded.get(document.id, (None, None))
+            known = encoded.get(document.id)
+            vector, impacts = (None, None) if known is None else (known.vector, known.impacts)
             changes.append(Change(document.id, document, vector, impacts, version))
     versions = {change.id: change.version for change in changes}
     for change, result in zip(changes, live.write(changes, inf), strict=True):
@@ -70,7 +75,7 @@ def _write(
             _count(change, result, encoded, counts, again)
     if new:
         encoded |= zip([one.id for one in new], encode(new), strict=True)
-    whole = [Change(one.id, one, *encoded[one.id], versions[one.id]) for one in new]
+    whole = [Change(one.id, one, *encoded[one.id][:2], versions[one.id]) for one in new]
     for change, result in zip(whole, live.write(whole, inf), strict=True):
         _count(change, result, encoded, counts, again)
     return again

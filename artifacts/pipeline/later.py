@@ -66,7 +66,7 @@ class LaterDocuments:
         check_batch(batch, vocab_size=self.manifest.sparse_vocab_size, dimension=size, first=0)
         kept = keep_top_terms(batch, self.manifest.sparse.top_k)
         given: list[Float32Array | None] = [*vectors] if self.manifest.dense else [None] * len(ids)
-        return [(given[row], self._impacts(kept, row)) for row in range(len(ids))]
+        return [Encoded(given[row], self._impacts(kept, row), bool(rows.cut[row])) for row in range(len(ids))]
 
     def _impacts(self, batch: EncodedBatch, row: int) -> dict[str, int]:
         part = slice(batch.indptr[row], batch.indptr[row + 1])

@@ -1,12 +1,15 @@
 """The routes of single documents."""
 
+import asyncio
 import re
-from typing import Any, Final
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, TypeVar
 
 from fastapi import APIRouter, Request, Response
 from starlette.convertors import StringConvertor, register_url_convertor
 
-from lightretriever.artifacts.errors import UnencodedError
+from lightretriever.artifacts.live.documents import Change, Result
 from lightretriever.service.errors import FieldError, InvalidRequestError, shortened
 from lightretriever.service.http.handling import (
     admitted,
@@ -29,7 +32,15 @@ from lightretriever.service.schemas import (
 )
 from lightretriever.service.search.encoder import ENCODE_DOCUMENT
 from lightretriever.service.search.engine import SearchEngine
-from lightretriever.service.search.live import REFRESH_S, DocumentPut, change_documents, delete_document, get_document
+from lightretriever.service.search.live import (
+    REFRESH_S,
+    DocumentWrites,
+    get_document,
+    read_change,
+    read_deletion,
+    read_lines,
+)
+from lightretriever.service.search.parts import REQUESTS, WRITES
 
 __all__ = ["router"]
 
@@ -45,6 +56,9 @@ router = APIRouter(default_response_class=Response)
 
 _ETAG: Final = re.compile(r'"([!#-~]{1,300})"')
 _WAIT: Final = "wait_for"
+_POLL_S: Final = 0.02  # between two looks whether other processes search a change
+_ENCODED_AT_ONCE: Final = 16  # documents
+T = TypeVar("T")
 _OPTIONS: Final[list[dict[str, Any]]] = [
     {
         "name": "if-match",
@@ -72,7 +86,10 @@ _OPTIONS: Final[list[dict[str, Any]]] = [
 async def document(request: Request) -> Response:
     """Give a stored document by its id; where documents can be written, as it is now, with its version."""
     enter(request, "search")
-    return await answered(request, lambda engine: _answer(get_document(engine, _id(request), clock_of(request))))
+    clock = clock_of(request)
+    async with admitted(request) as engine:  # in a lane of writes, which the journal waits for
+        lane = REQUESTS if engine.parts.backends.live is None else WRITES
+        return _answer(await in_thread(engine, clock, lambda: get_document(engine, _id(request), clock), lane=lane))
 
 
 @router.put(
@@ -94,23 +111,12 @@ async def put(request: Request) -> Response:
     text, if neither is given. Needs an API key with the scope `admin`.
     """
     body = await begin(request, "admin")
-    version, wait = _options(request)
+    version, _ = _options(request)
 
-    clock, extra_s = clock_of(request), REFRESH_S if wait else 0.0
+    def read(engine: SearchEngine) -> list[Change]:
+        return [read_change(engine, _id(request), parse_document(body, DocumentWrite), version)]
 
-    def read(engine: SearchEngine) -> DocumentPut:
-        asked = parse_document(body, DocumentWrite)
-        return DocumentPut.read(engine, _id(request), asked, clock, version=version, wait=wait)
-
-    async with admitted(request) as engine:
-        put = await in_thread(engine, clock, lambda: read(engine))
-        try:
-            written = await in_thread(engine, clock, put.write, extra_s)
-        except UnencodedError:
-            extra_s += engine.settings.encode_timeout_s
-            await in_thread(engine, clock, put.encode, extra_s, ENCODE_DOCUMENT)  # waits for the model in its own lane
-            written = await in_thread(engine, clock, put.write, extra_s)
-        return _answer(written)
+    return _answer(await _made(request, read, DocumentWrites.written))
 
 
 @router.post(
@@ -129,20 +135,19 @@ async def change(request: Request) -> Response:
     """Make the changes of all lines in their order, each with one document to write or to delete.
 
     A line that can't be read refuses all of them, before anything is written. What a document keeps others from, such
-    as another version, refuses its own line alone. A journal has all of the changes or none. Needs an API key with the
-    scope `admin`.
+    as another version, refuses its own line alone. A journal has all of the changes or none. A service with a model
+    encodes the documents that have neither vector nor impacts. Needs an API key with the scope `admin`.
     """
     body = await begin(request, "admin", JSON_LINES)
-    version, wait = _options(request)
+    version, _ = _options(request)
     if version is not None:
         message = "it is for one document; each line has its own `version`"
         raise InvalidRequestError.of(FieldError("if-match", message, shortened(version)))
 
-    def work(engine: SearchEngine) -> Response:
-        lines = parse_documents(body, DocumentLine)
-        return json_response(change_documents(engine, lines, clock_of(request), wait=wait))
+    def read(engine: SearchEngine) -> list[Change]:
+        return read_lines(engine, parse_documents(body, DocumentLine))
 
-    return await answered(request, work, extra_s=REFRESH_S if wait else 0.0)
+    return json_response(await _made(request, read, DocumentWrites.made, many=True))
 
 
 @router.delete(
@@ -159,12 +164,9 @@ async def change(request: Request) -> Response:
 async def delete(request: Request) -> Response:
     """Delete a document, on the cluster or by the journal. Needs an API key with the scope `admin`."""
     enter(request, "admin")
-    version, wait = _options(request)
-
-    def work(engine: SearchEngine) -> Response:
-        return json_response(delete_document(engine, _id(request), clock_of(request), version=version, wait=wait))
-
-    return await answered(request, work, extra_s=REFRESH_S if wait else 0.0)
+    version, _ = _options(request)
+    change = partial(read_deletion, _id(request), version)
+    return json_response(await _made(request, lambda engine: [change()], DocumentWrites.deleted))
 
 
 @router.get(
@@ -179,6 +181,36 @@ async def terms(request: Request) -> Response:
     """
     enter(request, "search")
     return await answered(request, lambda engine: json_response(engine.terms(_id(request), clock_of(request))))
+
+
+async def _made(
+    request: Request,
+    read: Callable[[SearchEngine], list[Change]],
+    answer: Callable[[DocumentWrites, list[Result]], T],
+    *,
+    many: bool = False,
+) -> T:
+    """Make the changes that a request asks for, in threads that searches don't need, and return the answer. Waiting for
+    other processes takes no thread and no place of a request."""
+    clock, (_, wait) = clock_of(request), _options(request)
+    extra_s = REFRESH_S if wait else 0.0
+    async with admitted(request) as engine:
+
+        def begin() -> tuple[DocumentWrites, list[int]]:
+            writes = DocumentWrites(engine, clock, read(engine), wait=wait, many=many)
+            return writes, writes.to_encode()
+
+        writes, new = await in_thread(engine, clock, begin, lane=WRITES)
+        extra_s += engine.settings.encode_timeout_s if new else 0.0
+        for start in range(0, len(new), _ENCODED_AT_ONCE):  # others take their turn with the model in between
+            part = new[start : start + _ENCODED_AT_ONCE]
+            await in_thread(engine, clock, partial(writes.encode, part), extra_s, ENCODE_DOCUMENT)
+        results = await in_thread(engine, clock, writes.write, extra_s, WRITES)
+        answered = answer(writes, results)
+        position = writes.live.position
+    while wait and not writes.seen(position):
+        await asyncio.sleep(_POLL_S)
+    return answered
 
 
 def _id(request: Request) -> str:

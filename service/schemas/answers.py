@@ -385,6 +385,16 @@ class DocumentChange(Model):
     result: Literal["created", "changed", "deleted", "missing", "refused"]
     version: str | None = Field(default=None, exclude_if=lambda version: version is None)
     reason: str | None = Field(default=None, exclude_if=lambda reason: reason is None)
+    encoded: bool = Field(
+        default=False,
+        exclude_if=lambda encoded: not encoded,
+        description="Present if the service's model encoded it.",
+    )
+    cut: bool = Field(
+        default=False,
+        exclude_if=lambda cut: not cut,
+        description="Present if the model read only its beginning, because it reads no more.",
+    )
 
 
 class DocumentChanges(Model):

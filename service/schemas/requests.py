@@ -323,7 +323,7 @@ class DocumentWrite(Model):
 
 
 class DocumentLine(DocumentWrite):
-    """A line of many: a document to write, as in `DocumentWrite`, or one to delete. No model encodes it."""
+    """A line of many: a document to write, as in `DocumentWrite`, or one to delete."""
 
     id: str = Field(min_length=1, description="The document's id.")
     delete: bool = Field(default=False, description="Delete the document; the line then has no fields.")

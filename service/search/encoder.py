@@ -14,7 +14,7 @@ A leg for which a text has nothing finds no document.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain, pairwise, repeat
 from pathlib import Path
 from time import perf_counter
@@ -26,6 +26,7 @@ import numpy.typing as npt
 from lightretriever.artifacts.bundle.manifest import Manifest
 from lightretriever.artifacts.documents.document import Document
 from lightretriever.artifacts.errors import TokenizerError, importing
+from lightretriever.artifacts.live.documents import Encoded
 from lightretriever.artifacts.sparse.arguments import weighted_ids
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary, words_of
 from lightretriever.artifacts.tokens.head_queries import HeadQueries, HeadQuery
@@ -35,7 +36,7 @@ from lightretriever.service.backends.base import NO_TOKENS, EncodedQuery, QueryT
 from lightretriever.service.errors import UNSEARCHABLE, FieldError, NoDirectionError, NoTokensError, shortened
 from lightretriever.service.observability.metrics import StageClock
 
-__all__ = ["ENCODE_DOCUMENT", "DocumentEncoder", "EncodedDocument", "QueryEncoder", "require_terms"]
+__all__ = ["ENCODE_DOCUMENT", "DocumentEncoder", "QueryEncoder", "require_terms"]
 
 
 if TYPE_CHECKING:
@@ -261,16 +262,6 @@ def _no_direction(field: str, text: str) -> NoDirectionError:
     return NoDirectionError.of(FieldError(field, reason, shortened(text)))
 
 
-@dataclass(frozen=True, slots=True)
-class EncodedDocument:
-    """A document's vector (D,) of length 1, None without a dense leg, its impacts by term, and whether the model read
-    its beginning only."""
-
-    vector: npt.NDArray[np.float32] | None
-    impacts: dict[str, int]
-    cut: bool
-
-
 class DocumentEncoder:
     """Encodes documents as `lightretriever upsert` does, to the same vectors and impacts. Not thread-safe.
 
@@ -298,9 +289,7 @@ class DocumentEncoder:
         """The model's name."""
         return self._later.encoders.name
 
-    def encode(self, document: Document) -> EncodedDocument:
-        """Encode a document. ModelError and TokenizerError for a text that the model can't read, DocumentError for an
+    def encode(self, documents: Sequence[Document]) -> Sequence[Encoded]:
+        """Encode documents. ModelError and TokenizerError for a text that the model can't read, DocumentError for an
         impact that the index can't have."""
-        before = self._later.cut
-        ((vector, impacts),) = self._later.encode([document])
-        return EncodedDocument(vector, dict(impacts), self._later.cut > before)
+        return self._later.encode(documents)

@@ -42,7 +42,7 @@ from lightretriever.service.schemas import (
 from lightretriever.service.search.context import SearchContext
 from lightretriever.service.search.encoder import ENCODE_DOCUMENT, require_terms
 from lightretriever.service.search.explain import list_terms_of, list_tokens
-from lightretriever.service.search.parts import REQUESTS, Parts
+from lightretriever.service.search.parts import REQUESTS, WRITES, Parts
 from lightretriever.service.search.pipeline import search
 from lightretriever.service.search.ranking import RERANK
 from lightretriever.service.search.request import Plan, RequestReader
@@ -58,7 +58,7 @@ _EXAMPLES: Final = 3
 _PROBES: Final = 500  # different searches to warm up with
 _WARM_UP_DEADLINE_MS: Final = 5_000.0
 _LATE: Final = 3
-_NOT_NEEDED: Final = (RERANK, ENCODE_DOCUMENT)  # lanes that searches can do without
+_NOT_NEEDED: Final = (RERANK, ENCODE_DOCUMENT, WRITES)  # lanes that searches can do without
 T = TypeVar("T")
 
 

@@ -3,8 +3,9 @@
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import Final, Literal, Self, cast
+from dataclasses import replace
+from time import perf_counter
+from typing import Final, Literal, cast
 
 import orjson
 
@@ -24,6 +25,7 @@ from lightretriever.artifacts.errors import (
 )
 from lightretriever.artifacts.live.documents import (
     Change,
+    Encoded,
     LiveDocuments,
     Result,
     Written,
@@ -53,10 +55,10 @@ from lightretriever.service.schemas import (
     DocumentWrite,
     DocumentWritten,
 )
-from lightretriever.service.search.encoder import DocumentEncoder, EncodedDocument
+from lightretriever.service.search.encoder import DocumentEncoder
 from lightretriever.service.search.engine import SearchEngine
 
-__all__ = ["REFRESH_S", "DocumentPut", "change_documents", "delete_document", "get_document"]
+__all__ = ["REFRESH_S", "DocumentWrites", "get_document", "read_change", "read_deletion", "read_lines"]
 
 REFRESH_S: Final = 10.0
 """Time beyond the deadline for a write that waits until searches see it."""
@@ -92,80 +94,100 @@ def get_document(engine: SearchEngine, document_id: str, clock: StageClock) -> D
     return Document(id=document_id, fields=fields, version=stored.version)
 
 
-@dataclass
-class DocumentPut:
-    """A document to write; if `wait`, `write` returns when searches see it."""
+class DocumentWrites:
+    """The changes of a request: what the model has to read is encoded first, then all are made together."""
 
-    engine: SearchEngine
-    clock: StageClock
-    change: Change
-    wait: bool = False
-    encoded: EncodedDocument | None = None
+    def __init__(
+        self, engine: SearchEngine, clock: StageClock, changes: Sequence[Change], *, wait: bool, many: bool = False
+    ) -> None:
+        """With `many`, errors name the line of a change. If `wait`, the request is answered when all searches see the
+        changes. ImmutableError where nothing can be written."""
+        self.engine, self.changes, self.wait = engine, list(changes), wait
+        self.live = _live(engine)
+        self._many = many
+        self._encoded: dict[int, Encoded] = {}
+        self._until = _until(engine, clock, wait=wait)
 
-    @classmethod
-    def read(
-        cls,
-        engine: SearchEngine,
-        document_id: str,
-        request: DocumentWrite,
-        clock: StageClock,
-        *,
-        version: str | None = None,
-        wait: bool = False,
-    ) -> Self:
-        """Check what is to be written, only over `version`, if that is given. ImmutableError where nothing can be
-        written, InvalidRequestError."""
-        return cls(engine, clock, _change(engine, document_id, request, version), wait)
+    def to_encode(self) -> list[int]:
+        """Return the indexes of the changes that `encode` has to read; none without a model."""
+        if self.engine.parts.document_encoder is None:
+            return []
+        with _writing():
+            found = self.live.to_encode(self.changes, self._until)
+        self._until += self.engine.settings.encode_timeout_s if found else 0.0
+        return found
 
-    def write(self) -> DocumentWritten:
-        """Write the document. UnencodedError if `encode` has to be called first, InvalidRequestError for what the index
-        can't have, VersionConflictError, WriteFailedError, NoRoomError, and DeadlineError, which leaves open whether it
-        was written."""
-        until = _until(self.engine, self.clock, wait=self.wait)
-        until += 0.0 if self.encoded is None else self.engine.settings.encode_timeout_s
+    def encode(self, indexes: Sequence[int]) -> None:
+        """Let the service's model encode the documents of some changes. InvalidRequestError for what it can't read."""
+        encoder = cast(DocumentEncoder, self.engine.parts.document_encoder)  # else there is nothing to encode
+        documents = [cast(CorpusDocument, self.changes[index].document) for index in indexes]
         try:
-            written = cast(Written, _write(self.engine, self.change, until, wait=self.wait))  # None is for a deletion
-        except UnencodedError as error:
-            if self.change.vector is not None or self.change.impacts is not None:
-                raise _invalid(error, "Send both, or neither.") from error
-            if self.engine.parts.document_encoder is None:
-                raise _invalid(error, _NO_MODEL) from error
-            raise
+            with _writing():
+                encoded = encoder.encode(documents)
+        except InvalidRequestError as error:
+            if len(indexes) == 1:
+                raise (error.within(f"lines.{indexes[0]}") if self._many else error) from error
+            for index in indexes:  # the wrong one raises again
+                self.encode([index])
+            return
+        for index, one in zip(indexes, encoded, strict=True):
+            self.changes[index] = replace(self.changes[index], vector=one.vector, impacts=one.impacts)
+            self._encoded[index] = one
+
+    def write(self) -> list[Result]:
+        """Make the changes, and return what became of each. WriteFailedError, NoRoomError, and DeadlineError, which
+        leaves open whether they were made."""
+        with _writing():
+            return self.live.write(self.changes, self._until, wait=self.wait)
+
+    def result(self, results: Sequence[Result]) -> Written | None:
+        """Return the result of the only change, None where there was nothing to delete. InvalidRequestError for what
+        the index can't have, VersionConflictError."""
+        ((change, result),) = zip(self.changes, results, strict=True)
+        if isinstance(result, UnencodedError):
+            given = change.vector is not None or change.impacts is not None
+            raise _invalid(result, "Send both, or neither." if given else _NO_MODEL)
+        with _writing():
+            if isinstance(result, LightRetrieverError):
+                raise result
+        return result
+
+    def written(self, results: Sequence[Result]) -> DocumentWritten:
+        """Return the answer for one document that was written. Errors as of `result`."""
+        result = cast(Written, self.result(results))  # None is for a deletion
+        encoded, cut = self._read(0)
         return DocumentWritten(
-            id=self.change.id,
-            created=written.created,
-            version=written.version,
-            encoded=self.encoded is not None,
-            cut=self.encoded is not None and self.encoded.cut,
+            id=self.changes[0].id, created=result.created, version=result.version, encoded=encoded, cut=cut
         )
 
-    def encode(self) -> None:
-        """Let the service's model encode the document. InvalidRequestError for what it can't read."""
-        # Else `write` does not ask for it.
-        encoder = cast(DocumentEncoder, self.engine.parts.document_encoder)
-        document = cast(CorpusDocument, self.change.document)
-        with _writing():
-            self.encoded = encoder.encode(document)
-        self.change = replace(self.change, vector=self.encoded.vector, impacts=self.encoded.impacts)
+    def deleted(self, results: Sequence[Result]) -> DocumentDeleted:
+        """Return the answer for one document that was deleted. Errors as of `result`, and DocumentNotFoundError."""
+        if self.result(results) is None:
+            raise _not_found(self.changes[0].id)
+        return DocumentDeleted(id=self.changes[0].id)
+
+    def made(self, results: Sequence[Result]) -> DocumentChanges:
+        """Return the answer for many; what is refused because of the document that is there is told for its line."""
+        pairs = enumerate(zip(self.changes, results, strict=True))
+        return DocumentChanges(results=[_told(*pair, *self._read(index)) for index, pair in pairs])
+
+    def seen(self, position: int) -> bool:
+        """True if all searches see the changes up to a position. DeadlineError when it is too late."""
+        if self.live.followed(position):
+            return True
+        if perf_counter() >= self._until:
+            raise DeadlineError("The change was made, but another process did not search it in time.")
+        return False
+
+    def _read(self, index: int) -> tuple[bool, bool]:
+        """Return whether the model encoded a document, and whether it read its beginning alone."""
+        one = self._encoded.get(index)
+        return one is not None, one is not None and one.cut
 
 
-def delete_document(
-    engine: SearchEngine, document_id: str, clock: StageClock, *, version: str | None = None, wait: bool = False
-) -> DocumentDeleted:
-    """Delete a document. Errors as in `DocumentPut`, and DocumentNotFoundError if none has this id."""
-    _live(engine)
-    change = Change(_checked(document_id), version=version)
-    if _write(engine, change, _until(engine, clock, wait=wait), wait=wait) is None:
-        raise _not_found(document_id)
-    return DocumentDeleted(id=document_id)
-
-
-def change_documents(
-    engine: SearchEngine, lines: Sequence[DocumentLine], clock: StageClock, *, wait: bool = False
-) -> DocumentChanges:
-    """Write and delete documents in the order of the lines. Errors as in `DocumentPut`; what is refused because of the
-    document that is there is told for its line."""
-    live, changes = _live(engine), list[Change]()
+def read_lines(engine: SearchEngine, lines: Sequence[DocumentLine]) -> list[Change]:
+    """Check documents to write and to delete. ImmutableError, InvalidRequestError."""
+    changes = list[Change]()
     for number, line in enumerate(lines):
         try:
             check_id(line.id)
@@ -173,25 +195,28 @@ def change_documents(
             raise InvalidRequestError.of(FieldError(f"lines.{number}.id", f"{error}")) from error
         try:
             deletion = Change(line.id, version=line.version)
-            changes.append(deletion if line.delete else _change(engine, line.id, line, line.version))
+            changes.append(deletion if line.delete else read_change(engine, line.id, line, line.version))
         except InvalidRequestError as error:
             raise error.within(f"lines.{number}") from error
-    with _writing():
-        results = live.write(changes, _until(engine, clock, wait=wait), wait=wait)
-    return DocumentChanges(results=[_told(*one) for one in zip(changes, results, strict=True)])
+    return changes
 
 
-def _told(change: Change, result: Result) -> DocumentChange:
+def read_deletion(document_id: str, version: str | None) -> Change:
+    """Check an id to delete. DocumentNotFoundError for one that no document can have."""
+    return Change(_checked(document_id), version=version)
+
+
+def _told(change: Change, result: Result, encoded: bool, cut: bool) -> DocumentChange:
     if isinstance(result, Written):
         done: Literal["created", "changed", "deleted"] = "created" if result.created else "changed"
         done = "deleted" if change.document is None else done
-        return DocumentChange(id=change.id, result=done, version=result.version)
+        return DocumentChange(id=change.id, result=done, version=result.version, encoded=encoded, cut=cut)
     if result is None:
         return DocumentChange(id=change.id, result="missing")
     return DocumentChange(id=change.id, result="refused", reason=str(result))
 
 
-def _change(engine: SearchEngine, document_id: str, request: DocumentWrite, version: str | None) -> Change:
+def read_change(engine: SearchEngine, document_id: str, request: DocumentWrite, version: str | None) -> Change:
     """Check a document to be written. ImmutableError, InvalidRequestError."""
     live, manifest = _live(engine), engine.bundle.manifest
     with _writing():
@@ -201,21 +226,10 @@ def _change(engine: SearchEngine, document_id: str, request: DocumentWrite, vers
     return Change(document_id, document, vector, impacts, version)
 
 
-def _write(engine: SearchEngine, change: Change, until: float, *, wait: bool) -> Written | None:
-    """Make one change; None for a deletion of what is not there. UnencodedError passes."""
-    with _writing():
-        (result,) = _live(engine).write([change], until, wait=wait)
-        if isinstance(result, LightRetrieverError):
-            raise result
-    return result
-
-
 @contextmanager
 def _writing() -> Iterator[None]:
     try:
         yield
-    except UnencodedError:
-        raise
     except DocumentError as error:
         raise _invalid(error, error.remedy) from error
     except (ModelError, TokenizerError) as error:

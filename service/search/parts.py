@@ -20,10 +20,15 @@ from lightretriever.service.search.ranking import RERANK, Reranker
 from lightretriever.service.search.rules import RulesFile
 from lightretriever.service.settings import Settings
 
-__all__ = ["REQUESTS", "Parts"]
+__all__ = ["REQUESTS", "WRITES", "Parts"]
 
 REQUESTS: Final = "requests"
 """The lane for whole requests. The others are for calls that can't be interrupted, or that wait."""
+
+WRITES: Final = "writes"
+"""The lane for reading and writing documents that change, which may wait for other processes and for the disk."""
+
+_MIN_WRITES: Final = 4  # threads, which write to the disk together
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +60,8 @@ class Parts:
             encoder = thread.submit(_encoder, bundle)
             backends = _backends(bundle, settings, executor, hashed=hashed)
             try:
+                if backends.live is not None:
+                    executor.add(WRITES, max(_MIN_WRITES, settings.threads()), patience_s=patience_s)
                 written = _document_encoder(bundle, settings, backends.live)
                 if written is not None:
                     executor.add(ENCODE_DOCUMENT, 1, patience_s=settings.encode_timeout_s)

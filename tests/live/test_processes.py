@@ -5,7 +5,7 @@ import random
 import re
 import resource
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
@@ -16,12 +16,16 @@ import httpx2
 import pytest
 
 from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.live.followers import Follower
 from lightretriever.service.client import AnswerError, SearchClient, UnreachableError
+from lightretriever.service.http.app import create_app
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
+from tests.service.live import live
 from tests.service.process import Server
 from tests.support.keys import keys_file
 from tests.support.tiny import make_tiny_bundle
+from tests.support.waiting import wait_until
 from tests.support.written import ENTRIES, KEY, VECTOR, changeable, opened
 
 
@@ -159,3 +163,50 @@ def test_what_a_killed_writer_left_is_no_hindrance(bundle: Bundle, environment: 
     with opened(bundle, settings_of(environment)) as client:
         client.put_document("z-0", fields_of(0, 1) | {"year": 2}, wait=True)  # not for one that is gone
         assert client.document("z-0").fields["year"] == 2
+
+
+def test_waiting_for_another_process_holds_no_thread_that_searches_need(
+    bundle: Bundle, tmp_path: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside a frozen process, which never tells that it has read the journal, and beside one that replays it."""
+    monkeypatch.setattr("lightretriever.service.search.live.REFRESH_S", 30.0)
+    monkeypatch.setattr("lightretriever.service.http.documents.REFRESH_S", 30.0)
+    own = settings_of(environment).model_copy(update={"search_threads": 1, "max_waiting": 4, "deadline_ms": 5_000})
+    path, encoded = "/documents/z-{}?refresh=wait_for", {"vector": VECTOR, "impacts": {"zebra": 5}}
+    with (
+        SearchEngine.open(bundle, own) as engine,
+        live(create_app(engine)) as url,
+        SearchClient(url, api_key=KEY, timeout_s=60) as client,
+        ThreadPoolExecutor(20) as threads,
+    ):
+
+        def write(number: int) -> int:
+            body = {"fields": fields_of(number, 1), **encoded}
+            headers = {"authorization": f"Bearer {KEY}"}
+            return httpx2.put(url + path.format(number), json=body, headers=headers, timeout=60).status_code
+
+        starting = Follower(tmp_path / "live", str)
+        assert write(0) == 200
+        starting.tell(0)  # from now on it searches
+        late = list[Future[int]]()
+        for number in range(1, 21):  # more than there are places for requests
+            late.append(threads.submit(write, number))
+            wait_until(lambda number=number: is_there(client, f"z-{number}"))  # type: ignore[misc]
+        for _ in range(30):
+            assert client.search("zebra", mode="sparse", k=30).hits
+        put(client, 30, 1)
+        assert not [one for one in late if one.done()]
+        starting.tell(21)
+        assert {one.result() for one in late} == {200}
+        starting.tell(0)
+        monkeypatch.setattr("lightretriever.service.search.live.REFRESH_S", -4.0)
+        assert write(40) == 504
+        assert is_there(client, "z-40")
+        starting.close()
+
+
+def is_there(client: SearchClient, document_id: str) -> bool:
+    try:
+        return bool(client.document(document_id))
+    except AnswerError:
+        return False

@@ -1,18 +1,23 @@
 """`lightretriever upsert` and `delete` beside a bundle, and a service that encodes, with the tiny model of a recipe."""
 
+import json
 from pathlib import Path
 
 import pytest
+import yaml
 
-from lightretriever.artifacts.errors import RecipeError
+from lightretriever.artifacts.errors import CorpusError, JournalError, RecipeError
+from lightretriever.service.client import SearchClient
+from lightretriever.service.http.app import create_app
 from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
+from tests.service.live import live
 from tests.support.commands import run, summary_of
 from tests.support.keys import keys_file
 from tests.support.upserted import COUNT, NEW, Upserted, counts
 from tests.support.wordings import raises
-from tests.support.written import ENTRIES, opened
+from tests.support.written import ENTRIES, KEY, ask
 
 
 class Place(Upserted):
@@ -51,15 +56,85 @@ def test_only_what_changed_is_encoded_and_written(tmp_path: Path) -> None:
         run("delete", place.ids("new\n"))
 
 
-@pytest.mark.slow
 def test_a_service_with_a_model_encodes_fields_alone(tmp_path: Path) -> None:
+    """One document or many, to what `upsert` gives."""
     place = Place(tmp_path, "expand")
     keys = keys_file(tmp_path, *ENTRIES)
     settings = Settings(live=place.live, recipe=place.recipe, api_keys_file=keys, deadline_ms=60_000, warm_up_queries=1)
-    with opened(place.bundle, settings) as client:
-        written = client.put_document("new", {name: NEW[name] for name in ("title", "text")})
-        assert (written.created, written.encoded) == (True, True)
-        assert not client.put_document("new", {**client.document("new").fields}).encoded
-        assert client.search("zebra crosses the road", k=1).hits[0].id == "new"
-    place.write([NEW, *place.lines()])
-    assert place.upsert()["unchanged"] == COUNT + 1
+    plain, known = {name: NEW[name] for name in ("title", "text")}, place.lines()[7]
+    with SearchEngine.open(place.bundle, settings) as engine, live(create_app(engine)) as url:
+        client = SearchClient(url, api_key=KEY, timeout_s=60)
+        with client:
+            written = client.put_document("new", plain)
+            assert (written.created, written.encoded) == (True, True)
+            assert not client.put_document("new", {**client.document("new").fields}).encoded
+            assert client.search("zebra crosses the road", k=1).hits[0].id == "new"
+            many = [{"id": f"many-{number}", "fields": {"text": f"{NEW['text']} {number}"}} for number in range(40)]
+            lines = [
+                *many,
+                {"id": "twin", "fields": plain},
+                {"id": "twin", "fields": {**plain, "topic": "t1"}},  # the same text
+                {"id": "twin", "delete": True},
+                {"id": "twin", "fields": plain},
+                {"id": known["_id"], "fields": {**known, "topic": "other"}},
+                {"id": "own", "fields": plain, "vector": [1.0] * 32, "impacts": {"300": 5}},
+                {"id": "part", "fields": plain, "vector": [1.0] * 32},
+                {"id": "new", "fields": {"text": "Stale"}, "version": "1.0"},
+                {"id": "lengthy", "fields": {"text": "A long text about music. " * 500}},
+            ]
+            del lines[44]["fields"]["_id"]
+            answer = ask(
+                "POST",
+                f"{url}/documents",
+                headers={"content-type": "application/x-ndjson"},
+                content="\n".join(json.dumps(line) for line in lines),
+            )
+            assert answer.status_code == 200, answer.text
+            told = answer.json()["results"]
+            assert [one["result"] for one in told[40:]] == [
+                *("created", "changed", "deleted", "created", "changed", "created", "refused", "refused", "created")
+            ]
+            encoded = [one["id"] for one in told if one.get("encoded")]
+            assert encoded == [*(one["id"] for one in many), "twin", "twin", "lengthy"]
+            assert [one["id"] for one in told if one.get("cut")] == ["lengthy"]
+            assert engine.terms("twin").terms == engine.terms("new").terms
+            assert client.document("new").fields == plain
+            found = {hit.id for hit in client.search("zebra crosses the road", k=100, candidates=1000).hits}
+            assert {f"many-{number}" for number in range(40)} <= found
+            wrong = ask("POST", f"{url}/documents", json=[{"id": "p3", "fields": plain}])
+            assert (wrong.status_code, wrong.json()["title"]) == (415, "The body has another media type")
+    place.write([NEW, *place.lines(), *({"_id": one["id"], **one["fields"]} for one in many)])  # type: ignore[dict-item]
+    assert place.upsert() == {"unchanged": COUNT + 40, "fields": 1, "encoded": 0, "created": 0}
+
+
+def test_commands_follow_the_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the first lines of the guide say: from the folder of the build, with a recipe that names no places."""
+    place = Place(tmp_path, "expand")
+    monkeypatch.chdir(tmp_path)
+    recipe = yaml.safe_load(place.recipe.read_text())
+    rest = {key: value for key, value in recipe.items() if key not in ("name", "work", "output")}
+    place.recipe.write_text(yaml.safe_dump({**rest, "corpus": {"path": "corpus.jsonl"}}))
+    run("build", "recipe.yaml")
+    bundle = tmp_path / "runs" / "corpus" / "bundle"
+    assert bundle.is_dir()
+    fresh = [{"_id": "n1", "title": "Whisk", "text": "A tool to beat eggs."}, {"_id": "n2 ", "text": "A colander."}]
+    Path("new.jsonl").write_text("".join(json.dumps(line) + "\n" for line in fresh))
+    summary = summary_of("upsert", "new.jsonl", "--recipe", "recipe.yaml", "--live", "live")
+    assert counts(summary) == {"unchanged": 0, "fields": 0, "encoded": 2, "created": 2}
+    bad = [*fresh, {**fresh[0], "_id": "n3", "fold": 1}]
+    Path("bad.jsonl").write_text("".join(json.dumps(line) + "\n" for line in bad))
+    with raises(CorpusError, naming='line 3: document "n3": fields.fold: no document of the bundle has such a field'):
+        run("upsert", "bad.jsonl", "--recipe", "recipe.yaml", "--live", "live")
+    skipping = summary_of("upsert", "bad.jsonl", "--recipe", "recipe.yaml", "--live", "live", "--skip-bad")
+    assert (skipping["unchanged"], skipping["skipped"]) == (2, 1)
+    Path("gone.txt").write_text("n1\nn2\n")
+    told = run("delete", "gone.txt", "--live", "live", "--bundle", "recipe.yaml")
+    assert "1 documents deleted, 1 were not there, such as 'n2'" in told
+    Path("gone.txt").write_text("n2 \n")  # an id may end in a blank
+    assert summary_of("delete", "gone.txt", "--live", "live", "--bundle", "recipe.yaml")["deleted"] == 1
+    run("compact", "recipe.yaml", "--live", "live", "--output", "new")
+    ids = [line["_id"] for line in place.lines()]
+    Path("gone.txt").write_text("\n".join(ids))
+    run("delete", "gone.txt", "--live", "live", "--bundle", "recipe.yaml")
+    with raises(JournalError, naming="all documents are deleted"):
+        run("compact", "recipe.yaml", "--live", "live", "--output", "none")
