@@ -41,6 +41,10 @@ Documents = Sequence[tuple[str, Plain]]
 """Documents by id and fields."""
 
 
+_BY_RULE: Final = "A rule puts this document first for this query."
+_BY_NAME: Final = "The query is the id of this document, which puts it first."
+
+
 @dataclass(frozen=True, slots=True)
 class SearchedQuery:
     """A query as it was searched for. extra_terms: texts that counted beside it, with their weights."""
@@ -56,8 +60,8 @@ class Candidates:
     """The candidates of a search in their order.
 
     legs: names of the table's rows. levels: how well each column matches, None if that can't be told. unmatched: how
-    many candidates `min_matched` left out, None if the request has none. pinned: ids of the documents that rules put
-    first.
+    many candidates `min_matched` left out, None if the request has none. pinned: ids of the documents that come
+    first, by a rule or because the query is their id.
     """
 
     legs: Sequence[LegName]
@@ -101,7 +105,7 @@ def build_answer(context: SearchContext, query: SearchedQuery, candidates: Candi
         answer |= _facets(context, ordinals)
     answer["timings_ms"] = _UNTIMED | context.clock.milliseconds()
     answer |= _typed(query.typed)
-    answer |= query.rules.facts(candidates.pinned)
+    answer |= query.rules.facts([name for name in candidates.pinned if name in query.rules.pinned])
     if candidates.unmatched is not None:
         answer["unmatched"] = candidates.unmatched
     return answer
@@ -246,7 +250,8 @@ def _add_explanations(
         if boosts[place]:
             explanation["boosts"] = boosts[place]
         if hit["id"] in candidates.pinned:
-            explanation["note"] = "A rule puts this document first for this query."
+            by_rule = hit["id"] in query.rules.pinned
+            explanation["note"] = _BY_RULE if by_rule else _BY_NAME
         hit["explanation"] = explanation
 
 

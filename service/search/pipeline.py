@@ -10,6 +10,7 @@ from typing import Any, Final, NoReturn
 import numpy as np
 import numpy.typing as npt
 
+from lightretriever.artifacts.documents.bounds import MAX_ID_BYTES
 from lightretriever.artifacts.errors import TokenizerError
 from lightretriever.artifacts.sparse.arguments import scores_of
 from lightretriever.service.backends.base import (
@@ -44,7 +45,7 @@ from lightretriever.service.search.ranking import RERANK, Ranked, Reranker, grou
 from lightretriever.service.search.rules import NO_RULES, AppliedRules
 from lightretriever.service.search.words import Typed, read_typed
 
-__all__ = ["search"]
+__all__ = ["named_ids", "search"]
 
 _log = logging.getLogger(__name__)
 _ATTEMPTS: Final = 10  # to search while documents are deleted
@@ -82,7 +83,7 @@ def _search(context: SearchContext) -> Plain:
         check_explained(plan.request, query, plan.max_explained)
     thresholds = None if query.head or rules.synonyms else plan.thresholds  # of sums over the query's own tokens
     hits = _hits(context, query, legs, _condition(context, rules))
-    legs, pinned = list(hits), _pinned(context, rules)
+    legs, pinned = list(hits), _pinned(context, rules, typed.query)
     with parts.backends.within(context.until()):
         started = perf_counter()
         table = with_documents(align(list(hits.values())), list(pinned.values()))
@@ -185,12 +186,13 @@ def _hits(
     return hits
 
 
-def _pinned(context: SearchContext, rules: AppliedRules) -> dict[str, int]:
-    """Return the ordinals of the documents that rules put first, by id in their order: those that pass the filter. None
-    with `sort`, whose field alone gives the order."""
-    if not rules.pinned or context.plan.request.sort is not None:
+def _pinned(context: SearchContext, rules: AppliedRules, query: str) -> dict[str, int]:
+    """Return the ordinals of the documents that rules put first, and of that whose id the query is, by id in their
+    order: those that pass the filter. None with `sort`, whose field alone gives the order."""
+    ids = [*dict.fromkeys([*rules.pinned, *named_ids(query)])]
+    if not ids or context.plan.request.sort is not None:
         return {}
-    ids, condition, documents = rules.pinned, _condition(context, rules), context.parts.documents
+    condition, documents = _condition(context, rules), context.parts.documents
     wanted = ("ids", str(len(ids)), *ids)
     context.require_time("find the pinned documents")
     with context.clock.measure("filter"), context.parts.backends.within(context.until(RESCORE_UNTIL)):
@@ -200,6 +202,14 @@ def _pinned(context: SearchContext, rules: AppliedRules) -> dict[str, int]:
         read = [document_id for document_id, _ in documents.fetch(ordinals, [])]
     by_id = dict(zip(read, ordinals.tolist(), strict=True))
     return {document_id: by_id[document_id] for document_id in ids if document_id in by_id}
+
+
+def named_ids(query: str) -> list[str]:
+    """Return the ids that a query may be: one word with a letter, as typed and in lower case. Numbers are none, as they
+    are the ids of many corpora and say something else in a query."""
+    word = query.strip()
+    is_name = len(word.split()) == 1 and any(map(str.isalpha, word)) and len(word.encode()) <= MAX_ID_BYTES
+    return [*dict.fromkeys([word, word.lower()])] if is_name else []
 
 
 def _score(
