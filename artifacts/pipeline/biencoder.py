@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize, StaticEmbedding
+from sentence_transformers.util import truncate_embeddings
 from tokenizers import Tokenizer
 
 from lightretriever.artifacts.dtypes import Float32Array
@@ -88,7 +89,7 @@ class BiEncoder(Encoder):
     def token_states(self, instruction: str = "") -> StatesOf:
         """Encode single tokens behind the query prompt: ids (n,) → states (n, H)."""
         prompt = self.query_prompt(instruction)
-        before, after = self._frame(prompt)
+        before, after = self.frame(prompt)
         framed = self._reads.preprocess(["a"], prompt=prompt) if prompt else {}
         # Some poolings leave the prompt out, and have to know how long it is.
         pooled = {name: framed[name] for name in ("prompt_length",) if name in framed}
@@ -96,9 +97,16 @@ class BiEncoder(Encoder):
         def states_of(tokens: torch.Tensor) -> torch.Tensor:
             ids = torch.tensor([[*before, token, *after] for token in tokens.tolist()], device=self.device)
             features = {"input_ids": ids, "attention_mask": torch.ones_like(ids), **pooled}
-            return _read(route(self.model, "query"), features)
+            return self._read(route(self.model, "query"), features)
 
         return states_of
+
+    def _read(self, modules: Sequence[Any], features: dict[str, Any]) -> torch.Tensor:
+        """The vectors (n, H) that modules make of features, one after the other, cut as the model's `truncate_dim`
+        says."""
+        for module in modules:
+            features = module(features)
+        return truncate_embeddings(features["sentence_embedding"], self.model.truncate_dim)
 
     def check_tokens(self, texts: Sequence[str]) -> None:
         """Raise ModelError for a text whose tokens for a query differ from those the encoder itself reads.
@@ -128,18 +136,22 @@ class BiEncoder(Encoder):
         """The token ids that the encoder itself reads in a query, without special ones."""
         return list(self._reads.tokenizer(text, add_special_tokens=False, truncation=False, verbose=False)["input_ids"])
 
-    def _frame(self, prompt: str) -> tuple[list[int], list[int]]:
-        """The token ids before and after the text of a query, seen in a query of one letter."""
-        probe = f"{prompt.rstrip()} a".strip()
-        whole = list(self._reads.tokenizer(probe, truncation=False)["input_ids"])
-        inner = list(self._reads.tokenizer(probe, add_special_tokens=False, truncation=False)["input_ids"])
-        ends = [end for end in range(len(inner), len(whole) + 1) if whole[end - len(inner) : end] == inner]
-        if not inner or not ends:
-            raise ModelError(
-                f"{self.name}: special tokens stand inside the text {probe!r}: {whole}.",
-                remedy="Use a model whose tokenizer puts special tokens before and after a text alone.",
-            )
-        return whole[: ends[0] - 1], whole[ends[0] :]
+    def frame(self, prompt: str) -> tuple[list[int], list[int]]:
+        """The token ids before and after the text of a query, seen in a query of one word."""
+        read: Any = self._reads.tokenizer
+        for word in self.tokenizer.single_words() or ["a"]:
+            probe = f"{prompt.rstrip()} {word}".strip()
+            whole = list(read(probe, truncation=False)["input_ids"])
+            inner, alone = self._ids(probe), self._ids(word)
+            behind = self.tokenizer.query_ids(word, appended=True)  # its tokens inside a text
+            own = next((ids for ids in (behind, alone) if ids and inner[-len(ids) :] == ids), None)
+            ends = [end for end in range(len(inner), len(whole) + 1) if whole[end - len(inner) : end] == inner]
+            if own is not None and ends:
+                return whole[: ends[0] - len(own)], whole[ends[0] :]
+        raise ModelError(
+            f"{self.name}: special tokens stand inside the text {probe!r}: {whole}.",
+            remedy="Use a model whose tokenizer puts special tokens before and after a text alone.",
+        )
 
     def _encoded(
         self, texts: Sequence[str], encode: Callable[..., Any], options: dict[str, Any], progress: ProgressBar | None
@@ -168,7 +180,7 @@ class StaticTable(BiEncoder):
         modules = route(self.model, "query")[1:]
         while modules and isinstance(modules[-1], Normalize):
             modules.pop()
-        return lambda tokens: _read(modules, {"sentence_embedding": rows[tokens.to(rows.device)]})
+        return lambda tokens: self._read(modules, {"sentence_embedding": rows[tokens.to(rows.device)]})
 
     def _special(self) -> list[str]:
         return [token.content for token in self._reads.tokenizer.get_added_tokens_decoder().values() if token.special]
@@ -209,8 +221,9 @@ def _ready(path: str, model: SentenceTransformer, weights: torch.dtype, lowercas
     stated = route(model, "document")[0].max_seq_length
     cut_at_longest(path, route(model, "query")[0], route(model, "document")[0])
     longest = route(model, "document")[0].max_seq_length
-    left_out = [] if all(getattr(module, "include_prompt", True) for module in model) else ["prompt left out of tokens"]
-    settings = (tokenizer.sha256, stated, prompts_of(model), weights, lowercase, *left_out)
+    special = [] if all(getattr(module, "include_prompt", True) for module in model) else ["prompt left out of tokens"]
+    special += [] if model.truncate_dim is None else [f"truncate_dim {model.truncate_dim}"]
+    settings = (tokenizer.sha256, stated, prompts_of(model), weights, lowercase, *special)
     folders = module_folders(local_folder(path))
     encoder = (StaticTable if isinstance(theirs, Tokenizer) else BiEncoder)(
         name=name_of(path),
@@ -238,14 +251,6 @@ def _ready(path: str, model: SentenceTransformer, weights: torch.dtype, lowercas
             remedy="Fetch or save the model again.",
         )
     return encoder
-
-
-def _read(modules: Sequence[Any], features: dict[str, Any]) -> torch.Tensor:
-    """The vectors (n, H) that modules make of features, one after the other."""
-    for module in modules:
-        features = module(features)
-    vectors: torch.Tensor = features["sentence_embedding"]
-    return vectors
 
 
 def _embedding(model: SentenceTransformer) -> torch.Tensor:

@@ -47,7 +47,7 @@ def export_sentence_transformer(
         prompts["document"] = encoder.model.prompts["document"] or ""
         routes["document"] = [
             *route(encoder.model, "document"),
-            *_cut(encoder.hidden_size, bundle.manifest.dimension),
+            *_cut(encoder, bundle.manifest.dimension),
             Normalize(),
         ]
     default = "query" if model is None else "document"
@@ -100,9 +100,11 @@ def _differences(bundle: Bundle, encoder: BiEncoder) -> list[str]:
     ]
 
 
-def _cut(hidden_size: int, dimension: int) -> list[Dense]:
-    """The module that keeps the first D of H values, where that is needed."""
-    if hidden_size == dimension:
+def _cut(encoder: BiEncoder, dimension: int) -> list[Dense]:
+    """The module that keeps the first D values of those that the encoder's modules make, where that is needed."""
+    encoder.model.truncate_dim = None  # which is done behind the modules; the exported ones do it themselves
+    size = encoder.model.get_embedding_dimension()
+    if size == dimension:
         return []
-    first = torch.eye(dimension, hidden_size)
-    return [Dense(hidden_size, dimension, bias=False, activation_function=torch.nn.Identity(), init_weight=first)]
+    first = torch.eye(dimension, size)
+    return [Dense(size, dimension, bias=False, activation_function=torch.nn.Identity(), init_weight=first)]

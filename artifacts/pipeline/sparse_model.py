@@ -103,7 +103,8 @@ def load_sparse_model(recipe: ModelRecipe, settings: EncodeRecipe) -> SparseMode
         cut_at_longest(path, asked, read)
         weights = None if static is None else _positive(static.weight, tokenizer.vocab_size, path)
         digest = None if weights is None else hashlib.sha256(weights.tobytes()).hexdigest()
-        parts = (tokenizer.sha256, stated, prompts_of(model), dtype, settings.lowercase, digest)
+        kept = [] if model.max_active_dims is None else [f"max_active_dims {model.max_active_dims}"]
+        parts = (tokenizer.sha256, stated, prompts_of(model), dtype, settings.lowercase, digest, *kept)
         return SparseModel(
             name=name_of(path),
             fingerprint=fingerprint(module_folders(local_folder(path)), *parts),

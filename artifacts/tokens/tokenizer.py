@@ -6,6 +6,7 @@ import unicodedata
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from lightretriever.artifacts.errors import BundleError, TokenizerError
 __all__ = ["INVISIBLE", "TextTokenizer", "document_text", "is_of_library", "sentences_of", "text_of"]
 
 _BATCH = 4096
+_WORDS = 512  # tokens of a vocabulary that are looked at, to see how it spells words
 _SENTENCE_END = re.compile(r"(?<=[.!?;:])\s+|\n+|(?<=[。！？])")
 _SHORTEST = 4  # words of a sentence; a text in a script without spaces counts its characters
 _MOST_BYTES = 128 << 20
@@ -258,22 +260,41 @@ class TextTokenizer:
         """The id of a vocabulary entry, or None."""
         return self._tokenizer.token_to_id(token)
 
+    def single_words(self) -> list[str]:
+        """Words of letters that are one token each inside a text, of a sample of the vocabulary."""
+        return [word for word in self._words if len(self.query_ids(word, appended=True)) == 1]
+
+    @cached_property
+    def _words(self) -> list[str]:
+        """Words of letters that a sample of the vocabulary's tokens spell."""
+        step = max(1, self.vocab_size // _WORDS)
+        spelt = self._tokenizer.decode_batch([[token] for token in range(0, self.vocab_size, step)])
+        words = dict.fromkeys(self.prepared(text.strip().removeprefix("##")) for text in spelt)
+        return [word for word in words if word.isalpha()]
+
     def _found_space(self) -> int | None:
         """The token of a space, where a word behind a space has another token than one at the start; else None."""
         try:
-            once, twice, space = (self._ids(text) for text in ("a", "a a", " "))
+            space = self._ids(" ")
+            once, twice = (
+                self._ids_of([pattern.format(word) for word in self._words]) for pattern in ("{0}", "{0} {0}")
+            )
         except TokenizerError:
             return None
-        return space[0] if len(space) == 1 and twice[-len(once) :] != once else None
+        differ = any(second[-len(first) :] != first for first, second in zip(once, twice, strict=True))
+        return space[0] if len(space) == 1 and differ else None
 
     def _found_before_unknown(self) -> int | None:
         """The token of the space before a word that the vocabulary lacks, as SentencePiece has one; else None."""
         try:
-            alone, with_unknown = (self._ids(text) for text in ("a", f"a {_UNKNOWN}"))
+            for word in self._words:
+                alone, with_unknown = self._ids(word), self._ids(f"{word} {_UNKNOWN}")
+                if self.unknown_id not in alone:
+                    *before, mark, last = [None, None, *with_unknown]
+                    return mark if last == self.unknown_id and before == [None, None, *alone] else None
         except TokenizerError:
-            return None
-        *before, mark, last = [None, None, *with_unknown]
-        return mark if last == self.unknown_id and before == [None, None, *alone] else None
+            pass
+        return None
 
     def _try(self) -> None:
         """Read a text of many kinds. Raises what `tokenizers` panics with; other failures are those of a text."""
@@ -285,9 +306,10 @@ class TextTokenizer:
 
     def _ids(self, prepared: str) -> list[int]:
         """Token ids. `encode` of the library would also say where each token stands, which takes time."""
-        (found,) = _asked(self._tokenizer.encode_batch_fast, [prepared])
-        ids: list[int] = found.ids
-        return ids
+        return self._ids_of([prepared])[0]
+
+    def _ids_of(self, prepared: list[str]) -> list[list[int]]:
+        return [found.ids for found in _asked(self._tokenizer.encode_batch_fast, prepared)]
 
 
 def _begun(text: str) -> str:

@@ -2,22 +2,23 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import StaticEmbedding
-from tokenizers import AddedToken, Tokenizer, normalizers
+from sentence_transformers.sentence_transformer.modules import Dense, Normalize, StaticEmbedding
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import AutoTokenizer
 
 from lightretriever.artifacts.errors import ModelError
 from lightretriever.artifacts.pipeline.biencoder import BiEncoder, load_biencoder
 from lightretriever.artifacts.pipeline.encoder import token_rows
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
-from tests.support.biencoder import save_biencoder
+from tests.support.biencoder import SPECIAL, save_biencoder, save_static
 from tests.support.tampering import edit_json
-from tests.support.tiny import tiny_documents
+from tests.support.tiny import english_tokenizer, tiny_documents
 from tests.support.wordings import raises
 
 TEXTS = [document.full_text for document in tiny_documents(30)]
@@ -37,6 +38,84 @@ def test_a_single_token_has_the_vector_of_its_text(encoder: BiEncoder, tmp_path:
     for word in ("music", "player", "terminal"):
         (token,) = encoder.tokenizer.encode(word)
         np.testing.assert_allclose(states[token], encoder.encode_queries([word]).dense[0], atol=1e-5)
+
+
+def tokenizer_of(kind: str) -> Tokenizer:
+    """A tokenizer whose vocabulary splits the word "a": into a space and a letter, or bytes that no merge joins. That
+    of "letters" has no words at all."""
+    special = list(SPECIAL.values())
+    if kind == "letters":
+        pieces = [*special, "\u2581", *sorted(set("".join(TEXTS)) - {" "})]
+        tokenizer = Tokenizer(models.Unigram([(piece, -1.0) for piece in pieces], unk_id=special.index("[UNK]")))
+    else:
+        tokenizer = Tokenizer(models.BPE() if kind == "bytes" else models.Unigram())
+    bytewise = kind == "bytes"
+    tokenizer.pre_tokenizer = (
+        pre_tokenizers.ByteLevel(add_prefix_space=False) if bytewise else pre_tokenizers.Metaspace()
+    )
+    tokenizer.decoder = decoders.ByteLevel() if bytewise else decoders.Metaspace()
+    settings: dict[str, Any] = {"vocab_size": 340, "special_tokens": special, "show_progress": False}
+    if bytewise:
+        alphabet = pre_tokenizers.ByteLevel.alphabet()
+        tokenizer.train_from_iterator(TEXTS, trainers.BpeTrainer(**settings, initial_alphabet=alphabet))
+    elif kind == "unigram":
+        tokenizer.train_from_iterator(TEXTS, trainers.UnigramTrainer(**settings, unk_token="[UNK]"))
+    else:
+        tokenizer.add_special_tokens(special)
+    return tokenizer
+
+
+def dense(size: int) -> Dense:
+    torch.manual_seed(5)
+    return Dense(32, size, bias=False, activation_function=torch.nn.Identity())
+
+
+ODD: dict[str, dict[str, Any]] = {
+    "truncated": {"truncate_dim": 16},
+    "truncated behind a layer": {"behind": [dense(24), Normalize()], "truncate_dim": 8},
+    "truncated to more than there is": {"truncate_dim": 64},
+    "truncated, not normalised": {"behind": [], "truncate_dim": 16},
+    "truncated, with a prompt": {"truncate_dim": 16, "prompts": {"query": "find "}},
+    **{
+        f"{kind} {prompts}": {"tokenizer": kind, "prompts": prompts}
+        for kind in ("unigram", "letters", "bytes")
+        for prompts in (None, {"query": "query: "}, {"query": "Instruct:"})
+    },
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_vectors_and_rows_of_odd_encoders_are_those_of_sentence_transformers(tmp_path: Path, name: str) -> None:
+    """A row is what the encoder makes of its token alone: cut as its vectors, and without another token before it."""
+    options = dict(ODD[name])
+    if "tokenizer" in options:
+        options["tokenizer"] = tokenizer_of(options["tokenizer"])
+    encoder = load_biencoder(str(save_biencoder(tmp_path / "bi", **options)), device="cpu", lowercase=False)
+    theirs, prompt = SentenceTransformer(str(tmp_path / "bi"), device="cpu"), encoder.query_prompt("")
+    expected = theirs.encode_document(TEXTS, normalize_embeddings=True)
+    np.testing.assert_allclose(encoder.encode_documents(TEXTS).dense, expected, atol=1e-5)
+    assert encoder.hidden_size == expected.shape[1]
+    states = token_rows(encoder, "", tmp_path)
+    assert states.shape == (encoder.tokenizer.vocab_size, encoder.hidden_size)
+    *before, after = theirs.tokenizer(prompt.strip())["input_ids"]
+    assert encoder.frame(prompt) == (before, [after])
+    words = [
+        word
+        for word in encoder.tokenizer.single_words()
+        if len(theirs.tokenizer(f"{prompt}{word}")["input_ids"]) == len(before) + 2
+    ]
+    assert len(words) > 3 or "letters" in name or prompt == "Instruct:"
+    for word in words if prompt != "Instruct:" else ():  # behind which the library puts no space
+        (token,) = theirs.tokenizer(f"{prompt}{word}")["input_ids"][len(before) : -1]
+        vector = theirs.encode_query(word, normalize_embeddings=True)
+        np.testing.assert_allclose(states[token] / np.linalg.norm(states[token]), vector, atol=1e-5)
+
+
+def test_a_static_encoder_is_cut_as_its_vectors_are(tmp_path: Path) -> None:
+    rows = save_static(tmp_path / "bi", english_tokenizer(), 32, truncate_dim=16)
+    encoder = load_biencoder(str(tmp_path / "bi"), device="cpu")
+    np.testing.assert_array_equal(encoder.token_states()(torch.arange(len(rows))), rows[:, :16])
+    assert encoder.hidden_size == 16
 
 
 def test_the_prompt_of_queries_is_the_task_s_or_the_encoder_s_own(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """A tiny real bi-encoder, made in memory and saved as a sentence-transformers directory."""
 
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -11,7 +12,7 @@ from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
 from tests.support.tiny import tiny_documents
 
-__all__ = ["save_biencoder", "save_static"]
+__all__ = ["SPECIAL", "save_biencoder", "save_static"]
 
 VOCABULARY = 400
 SPECIAL = {
@@ -32,10 +33,15 @@ def save_biencoder(
     include_prompt: bool = True,
     pooling: str | None = "mean",
     seed: int = 11,
+    tokenizer: Tokenizer | None = None,
+    behind: Sequence[torch.nn.Module] = (Normalize(),),
+    truncate_dim: int | None = None,
 ) -> Path:
-    """Save a seeded random BERT with a pooling and a real WordPiece tokenizer; return its folder. Without `pooling`, it
-    has a vector for each token alone."""
-    tokenizer = _tokenizer([document.full_text for document in tiny_documents(80)], vocabulary)
+    """Save a seeded random BERT with a pooling, the modules `behind` it, and a real tokenizer (None: WordPiece), which
+    frames a text by [CLS] and [SEP]; return its folder. Without `pooling`, it has a vector for each token alone."""
+    tokenizer = tokenizer or _tokenizer([document.full_text for document in tiny_documents(80)], vocabulary)
+    frame = [(token, tokenizer.token_to_id(token)) for token in ("[CLS]", "[SEP]")]
+    tokenizer.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=frame)
     config = BertConfig(
         vocab_size=tokenizer.get_vocab_size(),
         hidden_size=hidden_size,
@@ -49,23 +55,31 @@ def save_biencoder(
     )
     torch.manual_seed(seed)
     backbone = folder.with_name(f"{folder.name}.backbone")
-    model = BertModel(config)
+    bert = BertModel(config)
     # In a trained model a text's vector says mostly which words are in it; in a random one, which places.
-    torch.nn.init.normal_(model.embeddings.word_embeddings.weight, std=0.5)
-    model.save_pretrained(backbone)
+    torch.nn.init.normal_(bert.embeddings.word_embeddings.weight, std=0.5)
+    bert.save_pretrained(backbone)
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=64, **SPECIAL).save_pretrained(backbone)
     transformer = Transformer(str(backbone), max_seq_length=64)
-    modules = [transformer]
+    modules: list[torch.nn.Module] = [transformer]
     if pooling is not None:
-        modules += [Pooling(hidden_size, pooling, include_prompt=include_prompt), Normalize()]
-    SentenceTransformer(modules=modules, device="cpu", prompts=prompts).save(str(folder), create_model_card=False)
+        modules += [Pooling(hidden_size, pooling, include_prompt=include_prompt), *behind]
+    model = SentenceTransformer(modules=modules, device="cpu", prompts=prompts, truncate_dim=truncate_dim)
+    model.save(str(folder), create_model_card=False)
     return folder
 
 
-def save_static(folder: Path, tokenizer: Tokenizer, dimension: int, *behind: torch.nn.Module) -> torch.Tensor:
-    """Save a model of static embeddings with seeded random rows and the modules `behind`, and give the rows."""
+def save_static(
+    folder: Path,
+    tokenizer: Tokenizer,
+    dimension: int,
+    *behind: torch.nn.Module,
+    truncate_dim: int | None = None,
+) -> torch.Tensor:
+    """Save a model of static embeddings with seeded random rows and the modules `behind`, and return the rows."""
     rows = torch.randn(tokenizer.get_vocab_size(), dimension, generator=torch.Generator().manual_seed(3))
-    model = SentenceTransformer(modules=[StaticEmbedding(tokenizer, embedding_weights=rows), *behind], device="cpu")
+    modules = [StaticEmbedding(tokenizer, embedding_weights=rows), *behind]
+    model = SentenceTransformer(modules=modules, device="cpu", truncate_dim=truncate_dim)
     model.save(str(folder), create_model_card=False)
     return rows
 
@@ -87,6 +101,4 @@ def _tokenizer(texts: list[str], vocabulary: int) -> Tokenizer:
         {piece: index for index, piece in enumerate(list(dict.fromkeys(pieces))[:vocabulary])}, unk_token="[UNK]"
     )
     tokenizer.add_special_tokens(list(SPECIAL.values()))
-    frame = [(token, tokenizer.token_to_id(token)) for token in ("[CLS]", "[SEP]")]
-    tokenizer.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=frame)
     return tokenizer
