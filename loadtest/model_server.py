@@ -16,7 +16,6 @@ from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from tempfile import TemporaryDirectory
 from threading import Thread
 from time import perf_counter
 from typing import Final
@@ -126,8 +125,7 @@ def model_encoder(model: ModelRecipe, bundle: Bundle, base: QueryEncoder) -> Enc
     manifest, idf = bundle.manifest, bundle.idf()
     settings = EncodeRecipe(lowercase=manifest.tokenizer.lowercase)
     task = manifest.default_task
-    with TemporaryDirectory(prefix="query-model-") as work:
-        encoder = load_encoder(model, settings, Path(work), biencoder=is_of_sentence_transformers(model.path))
+    encoder = load_encoder(model, settings, biencoder=is_of_sentence_transformers(model.path))
     _check_size(encoder.hidden_size, bundle)
     has_sparse = encoder.has_sparse and manifest.sparse.model is None and manifest.sparse.vocabulary == "tokens"
     if has_sparse and encoder.tokenizer.sha256 != manifest.tokenizer.sha256:

@@ -35,7 +35,8 @@ def encode(
     """Encode the corpus with the model; encoded texts of an earlier run are kept."""
     with running("encode", as_json=as_json) as job:
         loaded, own = overridden(context, Recipe), None if part is None else Part.parse(part)
-        _check_shared(loaded, part, ray)
+        if part is not None and ray is not None:
+            raise RecipeError(f"--part is {part} and --ray is {ray!r}.", remedy="Give one: Ray makes parts of its own.")
         if ray is not None:
             summary = _encode_on_ray(loaded, ray)
         else:
@@ -49,18 +50,6 @@ def encode(
             context.params["part"] = missing[0]
         summary.next = next_command(context, "encode" if missing else next_stage(loaded), recipe)
         job.summary = summary
-
-
-def _check_shared(recipe: Recipe, part: str | None, ray: str | None) -> None:
-    """Raise RecipeError for what several processes can't do."""
-    if part is not None and ray is not None:
-        raise RecipeError(f"--part is {part} and --ray is {ray!r}.", remedy="Give one: Ray makes parts of its own.")
-    shared = f"--part is {part}" if ray is None else f"--ray is {ray!r}"
-    model, converted = recipe.model.path, recipe.work / "model" / "converted.json"
-    if (part or ray) is not None and model.endswith(".gguf") and not converted.is_file():
-        raise RecipeError(
-            f"{shared}, but {model} is not converted yet, which one process has to do.", remedy="Run `table` first."
-        )
 
 
 def _encode_on_ray(recipe: Recipe, address: str) -> "EncodeSummary":

@@ -3,8 +3,6 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 
@@ -57,19 +55,18 @@ def encode_fully(
 
     texts = list(dict.fromkeys(queries))
     instruction = bundle.manifest.tasks[task].instruction
-    with TemporaryDirectory(prefix="query-model-", ignore_cleanup_errors=True) as work:
-        settings = EncodeRecipe(lowercase=bundle.manifest.tokenizer.lowercase)
-        encoder = load_encoder(model, settings, Path(work), biencoder=is_of_sentence_transformers(model.path))
-        sparse_leg = bundle.manifest.sparse
-        own = sparse_leg.model is None and sparse_leg.impacts == "learned" and sparse_leg.vocabulary == "tokens"
-        has_sparse = encoder.has_sparse and own
-        if has_sparse and encoder.tokenizer.sha256 != bundle.manifest.tokenizer.sha256:
-            raise ModelError(
-                f"The query model {encoder.name} has another tokenizer than the bundle, so its terms are others.",
-                remedy="Give the model that encoded the documents.",
-            )
-        with ProgressBar("query model", total=len(texts), unit="queries") as progress:
-            made = encoder.encode_queries(texts, instruction, progress=progress)
+    settings = EncodeRecipe(lowercase=bundle.manifest.tokenizer.lowercase)
+    encoder = load_encoder(model, settings, biencoder=is_of_sentence_transformers(model.path))
+    sparse_leg = bundle.manifest.sparse
+    own = sparse_leg.model is None and sparse_leg.impacts == "learned" and sparse_leg.vocabulary == "tokens"
+    has_sparse = encoder.has_sparse and own
+    if has_sparse and encoder.tokenizer.sha256 != bundle.manifest.tokenizer.sha256:
+        raise ModelError(
+            f"The query model {encoder.name} has another tokenizer than the bundle, so its terms are others.",
+            remedy="Give the model that encoded the documents.",
+        )
+    with ProgressBar("query model", total=len(texts), unit="queries") as progress:
+        made = encoder.encode_queries(texts, instruction, progress=progress)
     idf, sparse = bundle.idf(), made.sparse if has_sparse and made.sparse else [_NO_TERMS] * len(texts)
     found = {
         text: QueryVectors(

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightretriever.artifacts.bundle.manifest import ImpactKind
@@ -98,23 +97,23 @@ class Encoders:
 
 
 def load_encoders(recipe: Recipe) -> Encoders:
-    """Load the models of a recipe; a GGUF file is converted below its work directory. Raises ModelError."""
-    settings, work = recipe.encode, recipe.work
+    """Load the models of a recipe. Raises ModelError."""
+    settings = recipe.encode
     dense = settings if recipe.sparse is None else settings.model_copy(update={"impacts": "bm25"})
-    encoder = load_encoder(recipe.model, dense, work, biencoder=recipe.biencoder)
+    encoder = load_encoder(recipe.model, dense, biencoder=recipe.biencoder)
     if recipe.sparse is not None:
-        sparse = load_sparse_encoder(recipe.sparse, settings, work)
+        sparse = load_sparse_encoder(recipe.sparse, settings)
         return Encoders(encoder, sparse, sparse.settings)
     if isinstance(encoder, LanguageModel):
         return Encoders(encoder, None, encoder.settings)
     return Encoders(encoder, None, settings.model_copy(update={"impacts": "bm25"}))
 
 
-def load_encoder(model: ModelRecipe, settings: EncodeRecipe, work: Path, *, biencoder: bool) -> Encoder:
-    """Load a model as a bi-encoder or as a language model; a GGUF file is converted below `work`. Raises ModelError."""
+def load_encoder(model: ModelRecipe, settings: EncodeRecipe, *, biencoder: bool) -> Encoder:
+    """Load a model as a bi-encoder or as a language model. Raises ModelError."""
     if biencoder:
         return load_teacher(model.path, model, lowercase=settings.lowercase)
-    return LanguageModel.of(load_model(model, work, lowercase=settings.lowercase), resolved(settings, model.adapter))
+    return LanguageModel.of(load_model(model, lowercase=settings.lowercase), resolved(settings, model.adapter))
 
 
 def load_teacher(path: str, model: ModelRecipe, *, lowercase: bool = True) -> Encoder:
@@ -125,14 +124,14 @@ def load_teacher(path: str, model: ModelRecipe, *, lowercase: bool = True) -> En
     return load_biencoders(path, dtype=model.dtype, device=model.device, lowercase=lowercase)
 
 
-def load_sparse_encoder(model: ModelRecipe, settings: EncodeRecipe, work: Path) -> "SparseModel | LanguageModel":
+def load_sparse_encoder(model: ModelRecipe, settings: EncodeRecipe) -> "SparseModel | LanguageModel":
     """Load what makes the impacts: a SparseEncoder folder of sentence-transformers, or a language model. Raises
     ModelError."""
     if is_of_sentence_transformers(model.path):
         from lightretriever.artifacts.pipeline.sparse_model import load_sparse_model  # slow to import
 
         return load_sparse_model(model, resolved(settings, None))
-    backbone = load_model(model, work / "sparse", lowercase=settings.lowercase)
+    backbone = load_model(model, lowercase=settings.lowercase)
     return LanguageModel.of(backbone, resolved(settings, model.adapter))
 
 

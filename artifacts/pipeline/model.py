@@ -18,9 +18,10 @@ from lightretriever.artifacts.pipeline.adapter_files import (
 from lightretriever.artifacts.pipeline.loading import check_vocabulary, loading, text_tokenizer
 from lightretriever.artifacts.pipeline.recipe import Attention, ModelDtype, ModelRecipe, Pooling, name_of
 from lightretriever.artifacts.pipeline.weights import (
+    GGUF,
     centre_head_rows,
-    convert_gguf,
     fingerprint,
+    gguf_options,
     load_causal_lm,
     local_folder,
     merge_adapter,
@@ -132,10 +133,10 @@ class Backbone:
         return [] if self.bos_id is None else [self.bos_id]
 
 
-def load_model(recipe: ModelRecipe, work: Path, *, lowercase: bool = True, layers: int | None = None) -> Backbone:
+def load_model(recipe: ModelRecipe, *, lowercase: bool = True, layers: int | None = None) -> Backbone:
     """Load model, adapter and tokenizer, merged and in evaluation mode. Raises ModelError.
 
-    A `.gguf` file is converted once into `work/model`. The tokenizer is the adapter's where it brings one, else the
+    The tokenizer is the adapter's where it brings one, else the
     model's; the recipe's `bos_token` and `eos_token` override what that says, and what an adapter of our own says it
     was trained with. Without them, texts begin with the tokenizer's `bos_token` only where the tokenizer itself puts it
     before a text. `dtype` "auto" is bfloat16 on CUDA and float32 on CPU. `centre_head` takes the mean row off the LM
@@ -147,11 +148,10 @@ def load_model(recipe: ModelRecipe, work: Path, *, lowercase: bool = True, layer
     weights = choose_dtype(recipe.dtype, target)
     sources = [path] if adapter is None else [path, adapter]
     with loading(f"{path}: the model can't be used", *sources):
-        source = str(convert_gguf(Path(path), work / "model")) if path.endswith(".gguf") else path
-        brought = adapter_settings(adapter or source) if adapter or Path(source).is_dir() else {}
+        brought = adapter_settings(adapter or path) if adapter or Path(path).is_dir() else {}
         layers = brought.get("layers") if layers is None else layers
-        model = load_causal_lm(source, weights, layers)
-        folders = [local_folder(source)]
+        model = load_causal_lm(path, weights, layers)
+        folders = [local_folder(path)]
         if adapter is not None:
             model = merge_adapter(model, adapter)
             folders.append(local_folder(adapter))
@@ -171,7 +171,7 @@ def load_model(recipe: ModelRecipe, work: Path, *, lowercase: bool = True, layer
         frame += ["centred head"] if centred else []
         frame += [brought["attention"]] if brought.get("attention") else []
         identity = fingerprint(folders, tokenizer.sha256, *frame)
-        name = name_of(path).removesuffix(".gguf")
+        name = name_of(path).removesuffix(GGUF)
         return Backbone(model, tokenizer, content, bos_id, eos_id, name, identity, **parts)
 
 
@@ -210,8 +210,9 @@ def _load_tokenizer(folders: list[str]) -> Any:
     """The tokenizer of the first folder that has one."""
     with_tokenizer = [folder for folder in folders if (Path(folder) / "tokenizer_config.json").is_file()]
     source = with_tokenizer[0] if with_tokenizer else folders[-1]
+    folder, options = gguf_options(source)
     with loading(f"{source}: the tokenizer can't be loaded", source):
-        return AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+        return AutoTokenizer.from_pretrained(folder, trust_remote_code=False, **options)
 
 
 def _token_id(tokenizer: TextTokenizer, token: str | None, path: str) -> int | None:

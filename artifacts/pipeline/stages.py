@@ -1,6 +1,5 @@
 """The pipeline's stages before the index, each a function of the recipe and its work directory.
 
-WORK/model/              a GGUF model, converted (only then)
 WORK/backbone.json       what the later stages need to know of the encoder
 WORK/tokenizer.json      its tokenizer
 WORK/sparse_tokenizer.json   that of the terms, where another model makes them and has another tokenizer

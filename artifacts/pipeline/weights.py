@@ -1,11 +1,10 @@
-"""Weights from disk: a Hugging Face model whole, a PEFT adapter merged into it, a GGUF file converted.
+"""Weights from disk: a Hugging Face model or a GGUF file whole, a PEFT adapter merged into it.
 
 Nothing is ever filled with random numbers or left out silently, and no code that a model brings along is run.
 """
 
 import hashlib
 import json
-import shutil
 import sys
 import warnings
 from collections.abc import Iterable
@@ -15,7 +14,7 @@ from typing import Any, cast
 
 import torch
 from huggingface_hub import snapshot_download
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
 from lightretriever.artifacts.errors import ModelError, importing
@@ -24,9 +23,10 @@ from lightretriever.artifacts.pipeline.loading import loading
 
 __all__ = [
     "ADAPTER_CONFIG",
+    "GGUF",
     "centre_head_rows",
-    "convert_gguf",
     "fingerprint",
+    "gguf_options",
     "hashes",
     "load_causal_lm",
     "local_folder",
@@ -36,6 +36,7 @@ __all__ = [
 
 #: What makes a folder an adapter in PEFT's layout.
 ADAPTER_CONFIG = "adapter_config.json"
+GGUF = ".gguf"
 #: Files of a model or adapter that decide its output.
 DECISIVE = ("config.json", ADAPTER_CONFIG, "*.safetensors", "*.bin")
 
@@ -49,12 +50,13 @@ def load_causal_lm(source: str, dtype: torch.dtype, layers: int | None = None) -
     Raises ModelError when it can't be loaded, weights are missing, or it has fewer layers.
     """
     remedy = "Give a Hugging Face id, a directory with config.json and weights, or a .gguf file."
+    folder, options = gguf_options(source)
     with loading(f"{source}: the model can't be loaded", source, remedy=remedy):
-        config = AutoConfig.from_pretrained(source, trust_remote_code=False)
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False, **options)
         if layers is not None:
             _keep_layers(config.get_text_config(), layers, source)
         loaded: Any = AutoModelForCausalLM.from_pretrained(
-            source, config=config, dtype=dtype, output_loading_info=True, trust_remote_code=False
+            folder, config=config, dtype=dtype, output_loading_info=True, trust_remote_code=False, **options
         )
     model: PreTrainedModel = loaded[0]
     _refuse_missing(source, loaded[1]["missing_keys"])
@@ -91,8 +93,8 @@ def merge_adapter(model: PreTrainedModel, adapter: str) -> PreTrainedModel:
 
 
 def local_folder(source: str) -> Path:
-    """The folder a model's or adapter's files lie in: the directory itself, or the hub's local snapshot."""
-    return Path(source) if Path(source).is_dir() else Path(snapshot_download(source, local_files_only=True))
+    """Where a model's or adapter's files lie: the directory or `.gguf` file itself, or the hub's local snapshot."""
+    return Path(source) if Path(source).exists() else Path(snapshot_download(source, local_files_only=True))
 
 
 def centre_head_rows(model: PreTrainedModel, rows: int) -> None:
@@ -113,10 +115,12 @@ def software() -> str:
 
 
 def fingerprint(folders: Iterable[Path], *settings: object) -> str:
-    """SHA-256 over the decisive files of `folders`, and every setting that changes a vector."""
+    """SHA-256 over the decisive files of `folders`, or over files such as a `.gguf`, and every setting that changes a
+    vector."""
     digest = hashlib.sha256(json.dumps([str(setting) for setting in settings]).encode())
     for folder in folders:
-        digest.update(json.dumps(hashes(folder, DECISIVE)).encode())
+        files = [[folder.name, file_sha256(folder)]] if folder.is_file() else hashes(folder, DECISIVE)
+        digest.update(json.dumps(files).encode())
     return digest.hexdigest()
 
 
@@ -126,45 +130,15 @@ def hashes(folder: Path, patterns: Iterable[str]) -> list[list[str]]:
     return [[file.name, file_sha256(file)] for file in files]
 
 
-def convert_gguf(gguf: Path, target: Path) -> Path:
-    """Dequantise a GGUF file into a Hugging Face directory, once; later calls return the directory.
-
-    `from_pretrained(gguf_file=…)` keeps the weights packed and such a model can't be saved, so its state dict is
-    loaded into a fresh model of the same configuration. Raises ModelError when the file is missing or unreadable.
-    """
-    marker = target / "converted.json"
-    if not gguf.is_file():
-        raise ModelError(f"{gguf}: no such GGUF file.", remedy="Give the path of the file.")
-    identity = {"source": gguf.name, "sha256": file_sha256(gguf)}
-    if marker.is_file() and json.loads(marker.read_text(encoding="utf-8")) == identity:
-        return target
-    shutil.rmtree(target, ignore_errors=True)
-    scratch = target.with_name(target.name + ".partial")
-    shutil.rmtree(scratch, ignore_errors=True)
-    model, tokenizer = _dequantise(gguf)
-    try:
-        model.save_pretrained(scratch)
-        tokenizer.save_pretrained(scratch)
-        (scratch / marker.name).write_text(json.dumps(identity), encoding="utf-8")
-        scratch.rename(target)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
-    return target
-
-
-def _dequantise(gguf: Path) -> tuple[PreTrainedModel, Any]:
-    """The GGUF file as an ordinary float32 model, and its tokenizer."""
-    with loading(f"{gguf}: the GGUF file can't be read", gguf, remedy="Fetch or convert it again."):
-        packed = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
-        tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
-    settings = packed.config.to_dict()
-    settings.pop("quantization_config", None)
-    model: PreTrainedModel = AutoModelForCausalLM.from_config(AutoConfig.for_model(**settings), dtype=torch.float32)
-    missing, _ = model.load_state_dict(packed.state_dict(), strict=False)
-    tied = set(model.all_tied_weights_keys)
-    _refuse_missing(str(gguf), [name for name in missing if name not in tied])
-    model.tie_weights()
-    return model, tokenizer
+def gguf_options(source: str) -> tuple[str | Path, dict[str, str]]:
+    """The folder and the options by which transformers reads a model, or a `.gguf` file, whose weights it dequantises.
+    Raises ModelError for a `.gguf` file that is not there."""
+    if not source.endswith(GGUF):
+        return source, {}
+    file = Path(source)
+    if not file.is_file():
+        raise ModelError(f"{file}: no such GGUF file.", remedy="Give the path of the file.")
+    return file.parent, {"gguf_file": file.name}
 
 
 def _refuse_missing(source: str, missing: Iterable[str]) -> None:

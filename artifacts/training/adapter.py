@@ -223,7 +223,7 @@ def load_for_training(
             f"model.adapter is {model.adapter!r}, but training makes a new adapter.",
             remedy="Leave it out; merge the old adapter into the model first if you want to build on it.",
         )
-    backbone = load_model(model, recipe.work, lowercase=recipe.lowercase, layers=recipe.layers)
+    backbone = load_model(model, lowercase=recipe.lowercase, layers=recipe.layers)
     lengths = {"data.max_document_length": recipe.data.max_document_length} if recipe.needs_pairs else {}
     if recipe.teacher is not None:
         lengths |= {f"teacher.{name}": getattr(recipe.teacher, name) for name in ("length", "long_length")}

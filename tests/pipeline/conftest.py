@@ -17,13 +17,13 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def backbone(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Backbone:
-    return load(model_folder, tmp_path_factory.mktemp("work"))
+    return load(model_folder)
 
 
 @pytest.fixture(scope="session", params=sorted(CONFIGS))
 def any_backbone(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Backbone:
     folder = save_model(tmp_path_factory.mktemp("models") / request.param, request.param)
-    return load(folder, tmp_path_factory.mktemp("work"))
+    return load(folder)
 
 
 @pytest.fixture(scope="session")

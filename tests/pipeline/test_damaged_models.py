@@ -40,13 +40,13 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {"model": model, "adapter": place / "adapter", "bi-encoder": save_biencoder(place / "bi")}
 
 
-def load(folders: dict[str, Path], work: Path) -> None:
+def load(folders: dict[str, Path]) -> None:
     """What a build does with the folders first."""
     if "bi-encoder" in folders:
         load_biencoder(str(folders["bi-encoder"]), device="cpu").encode_queries(["music player"])
     else:
         adapter = str(folders["adapter"]) if "adapter" in folders else None
-        models.load(folders["model"], work, adapter=adapter).document_ids(["music"], 20)
+        models.load(folders["model"], adapter=adapter).document_ids(["music"], 20)
 
 
 def group(folders: dict[str, Path], damaged: str) -> dict[str, Path]:
@@ -56,20 +56,20 @@ def group(folders: dict[str, Path], damaged: str) -> dict[str, Path]:
 
 
 @pytest.mark.parametrize("damaged", ["model", "adapter", "bi-encoder"])
-def test_damaged_files_end_in_one_line(folders: dict[str, Path], tmp_path: Path, damaged: str) -> None:
+def test_damaged_files_end_in_one_line(folders: dict[str, Path], damaged: str) -> None:
     whole = group(folders, damaged)
-    load(whole, tmp_path)
+    load(whole)
     for file in sorted(folders[damaged].rglob("*")):
         if file.is_dir() or file.suffix == ".md":
             continue
         content = file.read_bytes()
         for name, damage in DAMAGES.items():
             file.write_bytes(damage(content))
-            told = outcome(whole, tmp_path)
+            told = outcome(whole)
             if name in ("empty", "pointer") and told:
                 assert file.name in told, (name, told)
         file.unlink()
-        outcome(whole, tmp_path)
+        outcome(whole)
         file.write_bytes(content)
 
 
@@ -93,7 +93,7 @@ def test_values_of_another_type_end_in_one_line(
     content = file.read_text()
     for changed in wrong(json.loads(content)):
         file.write_text(json.dumps(changed))
-        outcome(group(folders, damaged), tmp_path)
+        outcome(group(folders, damaged))
     file.write_text(content)
 
 
@@ -101,7 +101,7 @@ def test_a_pickle_is_no_model(folders: dict[str, Path], tmp_path: Path) -> None:
     place = Path(shutil.copytree(folders["model"], tmp_path / "model"))
     (place / "model.safetensors").unlink()
     (place / "pytorch_model.bin").write_bytes(pickle.dumps({"weight": test_a_pickle_is_no_model}))
-    told = outcome({"model": place}, tmp_path)
+    told = outcome({"model": place})
     assert told.startswith(f"{place}: the model can't be loaded: UnpicklingError: ")
 
 
@@ -109,17 +109,17 @@ def test_a_pickle_is_no_model(folders: dict[str, Path], tmp_path: Path) -> None:
 def test_a_gguf_that_is_none_is_named(tmp_path: Path, name: str) -> None:
     file = tmp_path / "tiny.gguf"
     file.write_bytes(DAMAGES[name](b""))
-    assert "tiny.gguf: the GGUF file can't be read" in outcome({"model": file}, tmp_path)
+    assert "tiny.gguf: the model can't be loaded" in outcome({"model": file})
     for length in range(4, 24, 3):  # cut in its header
         file.write_bytes((b"GGUF" + b"\x03\0\0\0" + b"\x01" * 16)[:length])
-        assert "tiny.gguf: the GGUF file can't be read" in outcome({"model": file}, tmp_path)
+        assert "tiny.gguf: the model can't be loaded" in outcome({"model": file})
 
 
-def outcome(folders: dict[str, Path], work: Path) -> str:
+def outcome(folders: dict[str, Path]) -> str:
     """What loading says; nothing where it succeeds. Any other exception than ModelError fails the test."""
     told = None
     try:
-        load(folders, work)
+        load(folders)
     except ModelError as error:
         told = error
     if told is None:

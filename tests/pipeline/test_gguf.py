@@ -1,13 +1,13 @@
 import json
+from copy import deepcopy
 from pathlib import Path
 
 import gguf
 import numpy as np
 import torch
+from peft import LoraConfig, get_peft_model
 from tokenizers import Tokenizer
-from transformers import AutoModelForCausalLM
 
-from lightretriever.artifacts.pipeline.weights import convert_gguf
 from tests.support.models import SHAPE, load
 
 QUANTISATION = gguf.GGMLQuantizationType.Q8_0
@@ -61,23 +61,28 @@ def write_gguf(path: Path, model_folder: Path) -> dict[str, np.ndarray]:
     return plain
 
 
-def test_a_gguf_file_becomes_a_model_once_and_bit_by_bit(model_folder: Path, tmp_path: Path) -> None:
+def test_a_gguf_file_is_read_bit_by_bit(model_folder: Path, tmp_path: Path) -> None:
+    """As float32, so that an adapter can be merged into it, and with its own tokenizer."""
     plain = write_gguf(tmp_path / "tiny.gguf", model_folder)
-    folder = convert_gguf(tmp_path / "tiny.gguf", tmp_path / "model")
-    model = AutoModelForCausalLM.from_pretrained(folder)
-    weights = model.state_dict()
+    backbone = load(tmp_path / "tiny.gguf")
+    weights = backbone.model.state_dict()
     np.testing.assert_array_equal(weights["model.embed_tokens.weight"].numpy(), plain["token_embd"])
     np.testing.assert_array_equal(weights["model.layers.0.mlp.down_proj.weight"].numpy(), plain["blk.0.ffn_down"])
     np.testing.assert_array_equal(weights["model.layers.0.self_attn.v_proj.weight"].numpy(), plain["blk.0.attn_v"])
-    packed = AutoModelForCausalLM.from_pretrained(tmp_path, gguf_file="tiny.gguf", dtype=torch.float32)
-    ids = torch.tensor([[1, 50, 60, 2]])
-    with torch.inference_mode():
-        torch.testing.assert_close(model(input_ids=ids).logits, packed(input_ids=ids).logits)
-    before = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
-    convert_gguf(tmp_path / "tiny.gguf", tmp_path / "model")
-    assert {path.name: path.stat().st_mtime_ns for path in folder.iterdir()} == before
-    backbone = load(tmp_path / "tiny.gguf", tmp_path / "work")
     expected = Tokenizer.from_file(str(model_folder / "tokenizer.json")).encode("plays music", add_special_tokens=False)
     assert backbone.tokenizer.encode("Plays Music").tolist() == expected.ids
     assert backbone.head.shape == (backbone.vocab_size, 32)
     assert backbone.name == "tiny"
+    found = {backbone.fingerprint, load(tmp_path / "tiny.gguf").fingerprint}
+    adapted = get_peft_model(
+        deepcopy(backbone.model), LoraConfig(r=4, target_modules=["v_proj"], init_lora_weights=False)
+    )
+    adapted.save_pretrained(str(tmp_path / "adapter"))
+    adapted.merge_and_unload()
+    merged = load(tmp_path / "tiny.gguf", adapter=str(tmp_path / "adapter"))
+    name = "model.layers.0.self_attn.v_proj.weight"
+    ours, theirs = (model.get_parameter(name) for model in (merged.model, adapted.base_model.model))
+    torch.testing.assert_close(ours, theirs)
+    assert not np.array_equal(ours.numpy(), plain["blk.0.attn_v"])
+    assert len(found) == 1
+    assert merged.fingerprint not in found

@@ -237,15 +237,6 @@ def test_parts_of_a_changed_corpus_reuse_what_is_there(tmp_path: Path) -> None:
     assert len(list((tmp_path / "work" / "encode").glob("run-*"))) == 1
 
 
-def test_a_part_does_not_convert_a_model(tmp_path: Path) -> None:
-    recipe = write_recipe(tmp_path, "learned")
-    content = yaml.safe_load(recipe.read_text())
-    recipe.write_text(yaml.safe_dump(content | {"model": {"path": str(tmp_path / "model.gguf"), "device": "cpu"}}))
-    failed = invoke("encode", recipe, "--part", "1/2").exception
-    assert isinstance(failed, RecipeError)
-    assert failed.remedy == "Run `table` first."
-
-
 def test_a_part_that_is_none_gets_one_line(tmp_path: Path) -> None:
     recipe = write_recipe(tmp_path, "learned")
     for text in ("5/4", "0/3", "x", "1", "1/0", "-1/2", "1/2/3", "1.0/2", ""):

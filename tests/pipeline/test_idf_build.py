@@ -164,7 +164,7 @@ def test_an_adapter_can_say_that_its_weights_are_not_for_the_query(
     run("build", recipe)
     bundle = Bundle.open(tmp_path / "bundle")
     assert bundle.manifest.sparse.query_weights == "count"
-    plain = load(model_folder, tmp_path / "plain", adapter=str(tmp_path / "adapter"))
+    plain = load(model_folder, adapter=str(tmp_path / "adapter"))
     rows = token_rows(LanguageModel.of(plain), "Find it", tmp_path / "table")
     found = bundle.table("web").rows(np.arange(plain.vocab_size))
     np.testing.assert_allclose(found, rows * idf[:, None], rtol=1e-5, atol=1e-6)

@@ -60,8 +60,8 @@ def test_an_adapter_changes_the_states_as_peft_itself_does(model_folder: Path, t
     adapted = with_adapter(part.from_pretrained(model_folder))
     adapted.save_pretrained(str(tmp_path / "adapter"))
     ids = torch.tensor([[1, 50, 60, 2]])
-    loaded = load(model_folder, tmp_path / "w", adapter=str(tmp_path / "adapter"))
-    plain = load(model_folder, tmp_path / "w")
+    loaded = load(model_folder, adapter=str(tmp_path / "adapter"))
+    plain = load(model_folder)
     read = attrgetter("model" if part is AutoModelForCausalLM else "decoder")
     with torch.inference_mode():
         expected = adapted(input_ids=ids)[0]
@@ -72,13 +72,13 @@ def test_an_adapter_changes_the_states_as_peft_itself_does(model_folder: Path, t
 
 
 def test_head_has_one_row_per_tokenizer_id(model_folder: Path, tmp_path: Path) -> None:
-    backbone = load(model_folder, tmp_path)
+    backbone = load(model_folder)
     assert backbone.head.shape == (backbone.vocab_size, backbone.hidden_size)
     assert backbone.model.config.vocab_size == backbone.vocab_size + 5
 
 
 def test_end_and_start_tokens_can_be_chosen(model_folder: Path, tmp_path: Path) -> None:
-    backbone = load(model_folder, tmp_path, bos_token="<|endoftext|>", eos_token="<|im_start|>")
+    backbone = load(model_folder, bos_token="<|endoftext|>", eos_token="<|im_start|>")
     token_id = backbone.tokenizer.token_id
     assert backbone.frame([9]) == [token_id("<|endoftext|>"), 9, token_id("<|im_start|>")]
 
@@ -98,7 +98,7 @@ def test_what_cannot_be_loaded_is_named(
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     arguments = {"path": str(model_folder), **arguments}
     with raises(ModelError):
-        load(arguments.pop("path"), tmp_path, **arguments)  # type: ignore[arg-type]
+        load(arguments.pop("path"), **arguments)  # type: ignore[arg-type]
 
 
 def test_a_tokenizer_larger_than_the_model_is_refused(model_folder: Path, tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_a_tokenizer_larger_than_the_model_is_refused(model_folder: Path, tmp_pa
     for file in ("tokenizer.json", "tokenizer_config.json"):
         (tmp_path / "small" / file).write_bytes((model_folder / file).read_bytes())
     with raises(ModelError, naming="300"):
-        load(tmp_path / "small", tmp_path)
+        load(tmp_path / "small")
 
 
 def test_special_ids_beyond_the_embedding_are_no_obstacle(model_folder: Path, tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_special_ids_beyond_the_embedding_are_no_obstacle(model_folder: Path, tm
     tokenizer = AutoTokenizer.from_pretrained(folder)
     tokenizer.add_special_tokens({"additional_special_tokens": ["<image>"]})
     tokenizer.save_pretrained(folder)
-    backbone = load(folder, tmp_path)
+    backbone = load(folder)
     assert backbone.vocab_size == backbone.embedded + 1
     rows = token_rows(LanguageModel.of(backbone), "Find it", tmp_path)
     assert rows.shape == (backbone.vocab_size, 32)
@@ -134,7 +134,7 @@ def test_a_centred_head_is_the_same_language_model(model_folder: Path, tmp_path:
     (adapter / "lightretriever.json").write_text('{"centre_head": true}')
 
     def loaded(**options: Any) -> Backbone:
-        return load(model_folder, tmp_path, adapter=str(adapter), **options)
+        return load(model_folder, adapter=str(adapter), **options)
 
     centred, plain, asked = loaded(), loaded(centre_head=False), loaded(centre_head=True)
     hidden = torch.randn(3, 32, generator=torch.Generator().manual_seed(0))
@@ -147,8 +147,8 @@ def test_a_centred_head_is_the_same_language_model(model_folder: Path, tmp_path:
 def test_a_head_tied_to_the_embedding_is_untied_before_it_is_centred(model_folder: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(model_folder, tmp_path / "tied"))
     edit_json(folder / "config.json", tie_word_embeddings=True)
-    plain = load(folder, tmp_path)
-    centred = load(folder, tmp_path, centre_head=True)
+    plain = load(folder)
+    centred = load(folder, centre_head=True)
     assert torch.equal(embedding_of(centred), embedding_of(plain))
     assert not torch.equal(embedding_of(centred)[: centred.embedded], centred.head)
 
@@ -159,7 +159,7 @@ def test_an_adapter_of_another_model_is_refused(model_folder: Path, tmp_path: Pa
         for name in list(weights):
             weights[name.replace("layers", "blocks")] = weights.pop(name)
     with raises(ModelError, naming="adapter_config.json"):
-        load(model_folder, tmp_path / "w", adapter=str(adapter))
+        load(model_folder, adapter=str(adapter))
 
 
 @pytest.mark.parametrize(("name", "value"), [("term_thresholds", 0.95), ("bm25", {"factor": 2.0, "k1": 0.9, "b": 0.4})])
@@ -169,9 +169,9 @@ def test_an_adapter_that_only_older_versions_read_is_refused(
     adapter = save_adapter(model_folder, tmp_path / "adapter")
     (adapter / "lightretriever.json").write_text(json.dumps({name: value}))
     with raises(ModelError):
-        load(model_folder, tmp_path / "w", adapter=str(adapter))
+        load(model_folder, adapter=str(adapter))
     (adapter / "lightretriever.json").write_text(json.dumps({name: None}))
-    load(model_folder, tmp_path / "w", adapter=str(adapter))
+    load(model_folder, adapter=str(adapter))
 
 
 def test_the_adapters_tokenizer_is_used(model_folder: Path, tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_the_adapters_tokenizer_is_used(model_folder: Path, tmp_path: Path) -> N
     tokenizer = AutoTokenizer.from_pretrained(model_folder)
     tokenizer.eos_token = "<|endoftext|>"
     tokenizer.save_pretrained(adapter)
-    backbone = load(model_folder, tmp_path / "w", adapter=str(adapter))
+    backbone = load(model_folder, adapter=str(adapter))
     assert backbone.eos_id == backbone.tokenizer.token_id("<|endoftext|>")
 
 
@@ -189,7 +189,7 @@ def test_a_checkpoint_without_its_head_is_refused(model_folder: Path, tmp_path: 
     with rewritten(folder / "model.safetensors") as weights:
         del weights["lm_head.weight"]
     with raises(ModelError):
-        load(folder, tmp_path)
+        load(folder)
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ def test_whatever_changes_a_vector_changes_the_fingerprint(model_folder: Path, t
     adapter = save_adapter(model_folder, tmp_path / "adapter")
 
     def identity(dtype: ModelDtype = "float32") -> str:
-        return load(model, tmp_path, adapter=str(adapter), dtype=dtype).fingerprint
+        return load(model, adapter=str(adapter), dtype=dtype).fingerprint
 
     before = identity()
     assert identity() == before
@@ -229,7 +229,7 @@ def test_a_hub_id_is_found_in_the_local_cache_and_hashed(model_folder: Path, tmp
         "from artifacts.pipeline.model import load_model\n"
         "from artifacts.pipeline.recipe import ModelRecipe\n"
         "for path in sys.argv[2:]:\n"
-        "    backbone = load_model(ModelRecipe(path=path, device='cpu'), Path(sys.argv[1]))\n"
+        "    backbone = load_model(ModelRecipe(path=path, device='cpu'))\n"
         "    print(backbone.name, backbone.fingerprint)\n"
     )
     command = [sys.executable, "-c", script, str(tmp_path), "some/Tiny-1.5B", str(model_folder)]
@@ -246,7 +246,7 @@ def test_no_code_of_the_model_is_run(model_folder: Path, tmp_path: Path) -> None
     edit_json(folder / "config.json", model_type="evil", auto_map=own)
     (folder / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
     with raises(ModelError, naming="sentence-transformers"):
-        load(folder, tmp_path)
+        load(folder)
     assert not (tmp_path / "ran").exists()
 
 
@@ -256,7 +256,7 @@ def test_an_impossible_device_is_named(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with raises(ModelError):
-        load(model_folder, tmp_path, device=device)
+        load(model_folder, device=device)
 
 
 def test_truncated_weights_are_named(model_folder: Path, tmp_path: Path) -> None:
@@ -264,7 +264,7 @@ def test_truncated_weights_are_named(model_folder: Path, tmp_path: Path) -> None
     content = (folder / "model.safetensors").read_bytes()
     (folder / "model.safetensors").write_bytes(content[: len(content) // 2])
     with raises(ModelError, naming="model.safetensors"):
-        load(folder, tmp_path)
+        load(folder)
 
 
 @contextmanager

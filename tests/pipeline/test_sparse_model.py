@@ -73,7 +73,7 @@ def scores(bundle: Bundle, query: str, mode: str) -> dict[str, float]:
 def test_impacts_and_query_weights_are_the_library_s(folders: dict[str, Path]) -> None:
     model: Any = SparseEncoder(str(folders["sparse"]), device="cpu")
     expected = model.encode_document(TEXTS, convert_to_sparse_tensor=False, show_progress_bar=False).numpy()
-    encoder = load_sparse_encoder(ModelRecipe(path=str(folders["sparse"])), EncodeRecipe(top_k=None), Path())
+    encoder = load_sparse_encoder(ModelRecipe(path=str(folders["sparse"])), EncodeRecipe(top_k=None))
     rows = encoder.encode_impacts(TEXTS)
     assert len(rows) == COUNT
     for (terms, impacts), weights in zip(rows, expected, strict=True):
@@ -97,7 +97,7 @@ def test_a_bundle_of_two_models_scores_as_the_library_does(folders: dict[str, Pa
     assert sparse.model is not None
     encoders = (
         load_biencoder(str(folders["dense"]), device="cpu"),
-        load_sparse_encoder(ModelRecipe(path=str(folders["sparse"]), device="cpu"), EncodeRecipe(top_k=None), tmp_path),
+        load_sparse_encoder(ModelRecipe(path=str(folders["sparse"]), device="cpu"), EncodeRecipe(top_k=None)),
     )
     for told, encoder in zip((bundle.manifest.model, sparse.model), encoders, strict=True):
         assert (told.name, told.sha256) == (encoder.name, encoder.fingerprint)
@@ -113,7 +113,7 @@ def test_a_bundle_of_two_models_scores_as_the_library_does(folders: dict[str, Pa
 
 
 def test_documents_longer_than_the_sparse_model_reads_are_counted(folders: dict[str, Path]) -> None:
-    encoder = load_sparse_encoder(ModelRecipe(path=str(folders["sparse"])), EncodeRecipe(), Path())
+    encoder = load_sparse_encoder(ModelRecipe(path=str(folders["sparse"])), EncodeRecipe())
     theirs = route(SparseEncoder(str(folders["sparse"]), device="cpu"), "document")[0].tokenizer
     lengths = [len(theirs(text, truncation=False)["input_ids"]) for text in TEXTS]
     assert encoder.are_cut(TEXTS) == [length > 64 for length in lengths]
@@ -128,7 +128,7 @@ def test_queries_with_another_vocabulary_than_documents_are_refused(folders: dic
     words["music"], words["player"] = words["player"], words["music"]
     file.write_text(json.dumps(content))
     with raises(ModelError):
-        load_sparse_encoder(ModelRecipe(path=str(other)), EncodeRecipe(), tmp_path)
+        load_sparse_encoder(ModelRecipe(path=str(other)), EncodeRecipe())
 
 
 @pytest.mark.parametrize(("model", "impacts"), [("sparse", "bm25"), ("splade", "learned")])
@@ -172,7 +172,7 @@ def test_a_changed_prompt_is_another_sparse_model(folders: dict[str, Path], tmp_
     for number, prompts in enumerate(({}, {"document": "text: "}, {"document": "passage: "})):
         other = Path(shutil.copytree(folders["splade"], tmp_path / str(number)))
         edit_json(other / "config_sentence_transformers.json", prompts=prompts)
-        encoder = load_sparse_encoder(ModelRecipe(path=str(other)), EncodeRecipe(), tmp_path)
+        encoder = load_sparse_encoder(ModelRecipe(path=str(other)), EncodeRecipe())
         found.add((encoder.fingerprint, encoder.encode_impacts(TEXTS[:1])[0][1].tobytes()))
     assert [len(set(column)) for column in zip(*found, strict=True)] == [3, 3]
 
@@ -181,4 +181,4 @@ def test_a_swapped_path_is_named(folders: dict[str, Path], tmp_path: Path) -> No
     with raises(ModelError, naming="tiny-doc-v3"):
         load_biencoder(str(folders["sparse"]), device="cpu")
     with raises(ModelError, naming="tiny-bi"):
-        load_sparse_encoder(ModelRecipe(path=str(folders["dense"])), EncodeRecipe(), tmp_path)
+        load_sparse_encoder(ModelRecipe(path=str(folders["dense"])), EncodeRecipe())

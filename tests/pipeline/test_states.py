@@ -78,7 +78,7 @@ def test_an_empty_prefix_is_refused(backbone: Backbone) -> None:
 def test_everything_lies_on_the_models_own_device(model_folder: Path, tmp_path: Path) -> None:
     """Token ids come from the CPU, the model may lie elsewhere. The device `meta` computes shapes only, and mixes with
     the CPU as little as CUDA does, so a tensor left behind shows on a machine without a GPU."""
-    backbone = load(model_folder, tmp_path)
+    backbone = load(model_folder)
     torch.nn.Module.to(backbone.model, "meta")
     prefix = instruction_prefix(backbone, INSTRUCTION)
     with torch.inference_mode():

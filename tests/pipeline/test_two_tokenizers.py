@@ -111,7 +111,7 @@ def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     run("build", recipe)
     bundle, settings = Bundle.open(folder / "bundle"), EncodeRecipe(impacts=kind, top_k=None, max_length=64)
     dense = (
-        load_encoder(ModelRecipe(path=str(llama), device="cpu"), EncodeRecipe(impacts="bm25"), folder, biencoder=False)
+        load_encoder(ModelRecipe(path=str(llama), device="cpu"), EncodeRecipe(impacts="bm25"), biencoder=False)
         if learned
         else load_biencoder(str(bert), device="cpu")
     )
@@ -119,7 +119,7 @@ def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         SearchEngine.open(bundle, Settings(deadline_ms=60_000, warm_up_queries=1)) as engine,
         TestClient(create_app(engine)) as client,
     ):
-        yield Built(kind, bundle, engine, client, dense, load_sparse_encoder(sparse, settings, folder))
+        yield Built(kind, bundle, engine, client, dense, load_sparse_encoder(sparse, settings))
 
 
 def counted(encoder: TextModel, query: str, terms: list[dict[str, Any]]) -> dict[int, float]:

@@ -39,9 +39,9 @@ CONFIGS: dict[str, Callable[..., PreTrainedConfig]] = {
 }
 
 
-def load(path: Path, work: Path, *, layers: int | None = None, **settings: Any) -> Backbone:
+def load(path: Path, *, layers: int | None = None, **settings: Any) -> Backbone:
     """Load a model on the CPU, with these settings of a recipe."""
-    return load_model(ModelRecipe(**{"path": str(path), "device": "cpu", **settings}), work, layers=layers)
+    return load_model(ModelRecipe(**{"path": str(path), "device": "cpu", **settings}), layers=layers)
 
 
 def save_model(folder: Path, kind: str, *, bos_token: str | None = "<|im_start|>") -> Path:

@@ -35,7 +35,7 @@ INSTRUCTION = "Given a description, retrieve programs"
 
 @pytest.fixture(scope="module")
 def backbone(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Backbone:
-    loaded = load(model_folder, tmp_path_factory.mktemp("work"))
+    loaded = load(model_folder)
     loaded.decoder.requires_grad_(True)
     return loaded
 
@@ -122,7 +122,7 @@ def test_gradient_caching_equals_the_plain_step_in_half_precision(
     model_folder: Path, tmp_path: Path, batch: Batch
 ) -> None:
     """An adapter in float32 on a bfloat16 model under autocast, as on a GPU; all of its gradients must arrive."""
-    loaded = load(model_folder, tmp_path, dtype="bfloat16")
+    loaded = load(model_folder, dtype="bfloat16")
     adapter = Adapter(loaded, LoraRecipe(r=4, alpha=8, dropout=0.0), seed=1)
     with torch.no_grad():
         for parameter in adapter.trained().values():  # half of them begin at 0, which hides the others

@@ -76,15 +76,15 @@ def test_table_rows_and_dense_queries(model_folder: Path, backbone: Backbone, tm
 
 def test_texts_begin_with_bos_only_where_the_tokenizer_says_so(model_folder: Path, tmp_path: Path) -> None:
     without = save_model(tmp_path / "without", "llama", bos_token=None)
-    backbone = load(without, tmp_path)
+    backbone = load(without)
     assert (backbone.bos_id, backbone.frame([9])) == (None, [9, backbone.eos_id])
     assert instruction_prefix(backbone, "") == [backbone.eos_id]
-    assert load(model_folder, tmp_path).bos_id is not None
+    assert load(model_folder).bos_id is not None
     named = AutoTokenizer.from_pretrained(without)
     named.bos_token = "<|im_start|>"  # named, but not put before a text
     named.save_pretrained(without)
-    assert load(without, tmp_path).bos_id is None
-    assert load(without, tmp_path, bos_token="<|im_start|>").bos_id is not None
+    assert load(without).bos_id is None
+    assert load(without, bos_token="<|im_start|>").bos_id is not None
 
 
 def test_loss_is_a_sum_over_prefixes_and_both_legs_follow_the_full_dense_scores() -> None:
@@ -105,9 +105,9 @@ def test_loss_is_a_sum_over_prefixes_and_both_legs_follow_the_full_dense_scores(
 
 
 @pytest.fixture(scope="module")
-def qwen(tmp_path_factory: pytest.TempPathFactory) -> Backbone:
-    folder, work = Path(str(QWEN)), tmp_path_factory.mktemp("qwen")
-    return load(folder / "base", work, adapter=str(folder / "adapter"), dtype="bfloat16", device="auto")
+def qwen() -> Backbone:
+    folder = Path(str(QWEN))
+    return load(folder / "base", adapter=str(folder / "adapter"), dtype="bfloat16", device="auto")
 
 
 QUERIES = ["How tall is Mount Everest?", "Who invented the light bulb?"]

@@ -101,8 +101,8 @@ def test_documents_and_tokens_of_the_adapter_lie_in_the_teachers_space(
     toy: Path, trained: Path, tmp_path: Path
 ) -> None:
     adapter = str(trained / "adapter")
-    backbone = load(toy / "model", tmp_path, adapter=adapter)
-    plain = load(toy / "model", tmp_path)
+    backbone = load(toy / "model", adapter=adapter)
+    plain = load(toy / "model")
     assert (backbone.vector_size, plain.vector_size) == (32, 64)
     assert backbone.fingerprint != plain.fingerprint
     encoder = LanguageModel.of(backbone)
@@ -244,7 +244,7 @@ def stages_of(recipe: TrainRecipe) -> Any:
 
 
 def taught(toy: Path, content: dict[str, Any]) -> TaughtTexts:
-    recipe, backbone = TrainRecipe.model_validate(content), load(toy / "model", toy / "work")
+    recipe, backbone = TrainRecipe.model_validate(content), load(toy / "model")
     teacher = load_biencoder(str(toy / "teacher"), device="cpu")
     return TaughtTexts(backbone, teacher, prepare(recipe), recipe, Accelerator(cpu=True))
 
@@ -258,7 +258,7 @@ def test_a_block_is_a_function_of_seed_and_number(toy: Path, tmp_path: Path) -> 
     held_out, vectors = first.held_out()
     assert len(held_out) == len(vectors) == 40
     drawn = first.block(0)[0]
-    assert not set(held_out) & set(cut(load(toy / "model", tmp_path), drawn, [12] * len(drawn)))
+    assert not set(held_out) & set(cut(load(toy / "model"), drawn, [12] * len(drawn)))
     teacher = load_biencoder(str(toy / "teacher"), device="cpu")
     np.testing.assert_allclose(vectors, teacher.encode_documents(held_out).dense, atol=1e-3)
 
@@ -269,7 +269,7 @@ def test_a_text_that_one_set_holds_out_is_trained_on_in_none(toy: Path, tmp_path
     held_out, _ = texts.held_out()
     assert len(set(held_out)) == len(held_out) > 40  # those of both sets, each once
     drawn = texts.block(0)[0]
-    assert not set(held_out) & set(cut(load(toy / "model", tmp_path), drawn, [12] * len(drawn)))
+    assert not set(held_out) & set(cut(load(toy / "model"), drawn, [12] * len(drawn)))
 
 
 def test_a_set_whose_texts_are_all_held_out_of_another_is_refused(toy: Path, tmp_path: Path) -> None:
@@ -291,13 +291,13 @@ def test_so_many_blocks_are_gone_through_again(toy: Path, tmp_path: Path) -> Non
 
 
 def test_a_text_is_cut_to_what_the_model_reads(toy: Path, tmp_path: Path) -> None:
-    backbone = load(toy / "model", tmp_path)
+    backbone = load(toy / "model")
     texts = ["say1 and say2 with some", "say1 and", "say1 and say2 with some"]
     assert cut(backbone, texts, [5, 5, 4]) == ["say1 and say2", "say1 and", "say1 and"]  # bos and eos take two
 
 
 def test_every_token_has_a_text(toy: Path, tmp_path: Path) -> None:
-    backbone = load(toy / "model", tmp_path)
+    backbone = load(toy / "model")
     texts = token_texts(backbone)
     assert len(texts) == backbone.vocab_size
     assert texts[backbone.tokenizer.encode("say3").tolist()[0]] == "say3"
@@ -349,18 +349,18 @@ def test_a_regression_stage_needs_a_teacher(toy: Path, tmp_path: Path) -> None:
 
 
 def test_the_first_layers_alone_are_kept(toy: Path, tmp_path: Path) -> None:
-    backbone = load(toy / "model", tmp_path, layers=1)
-    whole = load(toy / "model", tmp_path)
+    backbone = load(toy / "model", layers=1)
+    whole = load(toy / "model")
     assert cast(PreTrainedModel, backbone.decoder).config.num_hidden_layers == 1
     assert backbone.fingerprint != whole.fingerprint
     with raises(ModelError):
-        load(toy / "model", tmp_path, layers=3)
+        load(toy / "model", layers=3)
 
 
 @pytest.mark.slow
 def test_an_adapter_remembers_how_many_layers_it_was_trained_on(toy: Path, tmp_path: Path) -> None:
     assert train(TrainRecipe.model_validate(recipe_of(toy, tmp_path, steps=1, layers=1)))
-    backbone = load(toy / "model", tmp_path, adapter=str(tmp_path / "adapter"))
+    backbone = load(toy / "model", adapter=str(tmp_path / "adapter"))
     assert cast(PreTrainedModel, backbone.decoder).config.num_hidden_layers == 1
 
 

@@ -264,7 +264,7 @@ def test_a_step_of_two_batches_has_the_mean_of_their_losses(toy: Path, tmp_path:
 
 def test_a_checkpoint_has_the_trained_weights_alone(toy: Path, tmp_path: Path) -> None:
     """Also where the LM head is the embedding, both frozen."""
-    adapters = [Adapter(load(toy / "tied", tmp_path), LoraRecipe(r=2), seed, dimension=4) for seed in (1, 2)]
+    adapters = [Adapter(load(toy / "tied"), LoraRecipe(r=2), seed, dimension=4) for seed in (1, 2)]
     first, second = (adapter.state() for adapter in adapters)
     assert first.keys() == adapters[0].trained().keys()
     assert any(not torch.equal(tensor, second[name]) for name, tensor in first.items())
