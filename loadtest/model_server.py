@@ -138,7 +138,7 @@ def model_encoder(model: ModelRecipe, bundle: Bundle, base: QueryEncoder) -> Enc
         vectors = _cut(made.dense, bundle)
         return [
             EncodedQuery.of_model(
-                list(map(base.vocabulary.of_token, terms.tolist())),
+                [f"{term}" for term in terms.tolist()],
                 weights if idf is None else weights * idf[terms],
                 vector,
             )

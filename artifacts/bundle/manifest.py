@@ -203,12 +203,11 @@ class DenseInfo(ManifestPart):
 class SparseInfo(ManifestPart):
     """The Lucene impact index: impacts are round(quantization * w), the best `top_k` per document (None: all).
 
-    `vocabulary` says what a term is: a word of `language`, a token, or the terms of both in one index. `impacts` says
-    what the w of tokens is: learned by the model, or BM25; that of words is BM25, with the parameters `k1` and `b`, and
-    `expansion` says how the token table changed it, if it did. In a vocabulary of both, the w of tokens is multiplied
-    by `token_factor`. A query weighs a term by its count; with `query_weights` idf_count, a token by its count times
-    its IDF, which then lies in the file `idf`, (V,) float32. `model` is what made
-    the impacts of tokens, and `tokenizer` what makes the tokens, where they are others than the dense leg's.
+    `vocabulary` says what a term is: a word of `language`, or a token. `impacts` says what the w of tokens is: learned
+    by the model, or BM25; that of words is BM25, with the parameters `k1` and `b`, and `expansion` says how the token
+    table changed it, if it did. A query weighs a term by its count; with `query_weights` idf_count, a token by its
+    count times its IDF, which then lies in the file `idf`, (V,) float32. `model` is what made the impacts of tokens,
+    and `tokenizer` what makes the tokens, where they are others than the dense leg's.
     """
 
     directory: InsidePath = "lucene"
@@ -219,7 +218,6 @@ class SparseInfo(ManifestPart):
     impacts: ImpactKind
     k1: float | None = Field(default=None, ge=0, allow_inf_nan=False, exclude_if=lambda k1: k1 is None)
     b: float | None = Field(default=None, ge=0, le=1, exclude_if=lambda b: b is None)
-    token_factor: float | None = Field(default=None, gt=0, allow_inf_nan=False, exclude_if=lambda one: one is None)
     query_weights: Literal["count", "idf_count"] = "count"
     idf: InsidePath | None = Field(default=None, exclude_if=lambda file: file is None)
     model: ModelSource | None = Field(default=None, exclude_if=lambda model: model is None)

@@ -95,7 +95,7 @@ class Bundle:
             return Vocabulary(None, sparse.language)
         if sparse.tokenizer is not None or self.manifest.tokenizer.bare:
             tokenizer = self._tokenizer(sparse.tokenizer or self.manifest.tokenizer)
-        return Vocabulary(tokenizer, sparse.language)
+        return Vocabulary(tokenizer, None)
 
     def task(self, name: str) -> TaskInfo:
         """Give the manifest's facts of a task. Raises BundleError for a task that the bundle does not have."""

@@ -97,16 +97,17 @@ class BiEncoder(Encoder):
         def states_of(tokens: torch.Tensor) -> torch.Tensor:
             ids = torch.tensor([[*before, token, *after] for token in tokens.tolist()], device=self.device)
             features = {"input_ids": ids, "attention_mask": torch.ones_like(ids), **pooled}
-            return self._read(route(self.model, "query"), features)
+            return self._vectors(route(self.model, "query"), features)
 
         return states_of
 
-    def _read(self, modules: Sequence[Any], features: dict[str, Any]) -> torch.Tensor:
+    def _vectors(self, modules: Sequence[Any], features: dict[str, Any]) -> torch.Tensor:
         """The vectors (n, H) that modules make of features, one after the other, cut as the model's `truncate_dim`
         says."""
         for module in modules:
             features = module(features)
-        return truncate_embeddings(features["sentence_embedding"], self.model.truncate_dim)
+        vectors: torch.Tensor = truncate_embeddings(features["sentence_embedding"], self.model.truncate_dim)
+        return vectors
 
     def check_tokens(self, texts: Sequence[str]) -> None:
         """Raise ModelError for a text whose tokens for a query differ from those the encoder itself reads.
@@ -180,7 +181,7 @@ class StaticTable(BiEncoder):
         modules = route(self.model, "query")[1:]
         while modules and isinstance(modules[-1], Normalize):
             modules.pop()
-        return lambda tokens: self._read(modules, {"sentence_embedding": rows[tokens.to(rows.device)]})
+        return lambda tokens: self._vectors(modules, {"sentence_embedding": rows[tokens.to(rows.device)]})
 
     def _special(self) -> list[str]:
         return [token.content for token in self._reads.tokenizer.get_added_tokens_decoder().values() if token.special]

@@ -92,10 +92,9 @@ class BundleSummary(Summary):
             f"{self.path}: {self.documents:,} documents{dense}, tasks {', '.join(self.tasks)}; "
             f"{self.files} files, {megabytes(self.bytes)}"
         )
-        words = {"tokens": "tokens", "words": f"{self.language} words", "both": f"{self.language} words and tokens"}
+        terms = "tokens" if self.language is None else f"{self.language} words"
         yield (
-            f"sparse leg: {words[self.vocabulary]}, {self.terms:,.0f} a document, {self.added:.0%} of them added to "
-            "those of its text"
+            f"sparse leg: {terms}, {self.terms:,.0f} a document, {self.added:.0%} of them added to those of its text"
         )
         if self.reused is not None and self.encoded is not None and self.removed is not None:
             yield encoded_line(self.reused, self.encoded, self.removed)
@@ -211,14 +210,13 @@ def sparse_leg(recipe: Recipe, store: TextStore) -> SparseLeg:
         size = index.dimension or rows.shape[1]
         expand = recipe.expand, np.asarray(rows[:, :size], np.float32)
     return SparseLeg(
-        vocabulary=Vocabulary(None if kind == "words" else tokens, None if kind == "tokens" else index.language),
+        vocabulary=Vocabulary(None, index.language) if kind == "words" else Vocabulary(tokens, None),
         learned=learned,
         quantization=plan["quantization"]
         if kind == "tokens"
         else index.quantization or _QUANTIZATION[expand is not None],
         k1=index.k1,
         b=index.b,
-        token_factor=index.token_factor,
         tokenizer=tokenizer,
         expand=expand,
     )
@@ -244,7 +242,6 @@ def sparse_info(recipe: Recipe, store: TextStore, leg: SparseLeg) -> SparseInfo:
         top_k=recipe.index.top_k or (plan["top_k"] if kind == "tokens" else None),
         k1=leg.k1 if bm25 else None,
         b=leg.b if bm25 else None,
-        token_factor=leg.token_factor if kind == "both" else None,
         expansion=leg.expand and leg.expand[0],
         model=None if kind == "words" else _sparse_source(recipe),
     )

@@ -103,7 +103,7 @@ def _differences(bundle: Bundle, encoder: BiEncoder) -> list[str]:
 def _cut(encoder: BiEncoder, dimension: int) -> list[Dense]:
     """The module that keeps the first D values of those that the encoder's modules make, where that is needed."""
     encoder.model.truncate_dim = None  # which is done behind the modules; the exported ones do it themselves
-    size = encoder.model.get_embedding_dimension()
+    size = int(encoder.model.get_embedding_dimension() or 0)
     if size == dimension:
         return []
     first = torch.eye(dimension, size)

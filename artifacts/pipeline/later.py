@@ -21,7 +21,7 @@ from lightretriever.artifacts.pipeline.terms import TermImpacts, encoded_batch
 
 __all__ = ["LaterDocuments"]
 
-_OF_IMPACTS: Final = ("vocabulary", "language", "impacts", "quantization", "k1", "b", "token_factor", "expansion")
+_OF_IMPACTS: Final = ("vocabulary", "language", "impacts", "quantization", "k1", "b", "expansion")
 """Fields of a manifest's sparse leg that, beside the model, decide the impacts of documents."""
 
 
@@ -47,7 +47,7 @@ class LaterDocuments:
             leg = sparse_leg(recipe, store)
             _check_leg(sparse_info(recipe, store, leg), recipe, manifest)
             terms = None
-            if not (leg.learned and leg.vocabulary.kind == "tokens"):
+            if leg.counts:
                 documents = manifest.documents if manifest.live is None else None
                 terms = TermImpacts.again(leg, recipe.work, manifest.corpus.sha256, documents)
             return cls(encoders, terms, manifest, most_impact)
@@ -62,7 +62,7 @@ class LaterDocuments:
         batch = encoded_batch(ids, raws, rows)
         vectors = dense_prefix(batch, size, first=0)
         if self.terms is not None:
-            batch = self.terms.joined(batch, texts, vectors, rows)
+            batch = self.terms.joined(batch, texts, vectors)
         check_batch(batch, vocab_size=self.manifest.sparse_vocab_size, dimension=size, first=0)
         kept = keep_top_terms(batch, self.manifest.sparse.top_k)
         given: list[Float32Array | None] = [*vectors] if self.manifest.dense else [None] * len(ids)

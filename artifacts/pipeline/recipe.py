@@ -173,13 +173,13 @@ class EncodeRecipe(Section):
 class IndexRecipe(Section):
     """How the bundle stores it: dense dimension D (None: all of H), Faiss factory (None: by size), table dtype.
 
-    `vocabulary` says what a term of the sparse leg is: a word of `language`, a token of the model, or both (None:
-    words, but tokens where the model learned their impacts). `k1` and `b` are BM25's parameters, `quantization` the
-    impacts per unit of BM25 on words (None: 4,000, or 40 where documents are expanded). Beside words, the impacts of
-    tokens are multiplied by `token_factor`. `top_k` cuts the sparse vectors further than `EncodeRecipe.top_k` did
-    (None: not), so that bundles of several sizes come from one encoding. `weights` are those of the legs in a fusion
-    whose request names none (None: the service's). Without `dense`, the bundle has the sparse leg alone. `queries`,
-    a file or folder in BEIR layout, is a sample of those that will be asked, by which a large dense index is laid out.
+    `vocabulary` says what a term of the sparse leg is: a word of `language`, or a token of the model (None: words, but
+    tokens where the model learned their impacts). `k1` and `b` are BM25's parameters, `quantization` the impacts per
+    unit of BM25 on words (None: 4,000, or 40 where documents are expanded). `top_k` cuts the sparse vectors further
+    than `EncodeRecipe.top_k` did (None: not), so that bundles of several sizes come from one encoding. `weights` are
+    those of the legs in a fusion whose request names none (None: the service's). Without `dense`, the bundle has the
+    sparse leg alone. `queries`, a file or folder in BEIR layout, is a sample of those that will be asked, by which a
+    large dense index is laid out.
     """
 
     vocabulary: VocabularyKind | None = None
@@ -187,7 +187,6 @@ class IndexRecipe(Section):
     k1: float = Field(default=0.9, ge=0)
     b: float = Field(default=0.4, ge=0, le=1)
     quantization: int | None = Field(default=None, ge=1, le=10_000)
-    token_factor: float = Field(default=1.0, gt=0)
     dense: bool = True
 
     dimension: int | None = Field(default=None, ge=1, le=MAX_DIMENSION)

@@ -14,10 +14,10 @@ import numpy as np
 
 from lightretriever.artifacts.bundle.batches import EncodedBatch, dense_prefix
 from lightretriever.artifacts.bundle.manifest import ExpansionInfo
-from lightretriever.artifacts.dtypes import Float32Array
+from lightretriever.artifacts.dtypes import Float32Array, Int32Array, UInt16Array
 from lightretriever.artifacts.errors import ResumeError
 from lightretriever.artifacts.files.workdir import differences, read_json, write_atomically
-from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder, impact_row
+from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder
 from lightretriever.artifacts.pipeline.encoded import EncodedCorpus, ImpactRow, ModelRows, TermCounts, TextStore, csr
 from lightretriever.artifacts.pipeline.expansion import Expansion, word_rows
 from lightretriever.artifacts.progress import ProgressBar
@@ -26,7 +26,6 @@ from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 
 __all__ = [
     "SPARSE_TOKENIZER",
-    "Counted",
     "SparseLeg",
     "TermImpacts",
     "encoded_batch",
@@ -50,131 +49,97 @@ Expand: TypeAlias = tuple[ExpansionInfo, Float32Array]
 
 @dataclass(frozen=True)
 class SparseLeg:
-    """How the terms and impacts of documents are made: their `vocabulary`; whether the impacts of tokens are
-    `learned`, else BM25 as those of words, with `quantization` impacts per unit, `k1` and `b`; what those of tokens
-    are multiplied by beside words; and how words are expanded, by a table whose tokens are those of `tokenizer`."""
+    """How the terms and impacts of documents are made: their `vocabulary`; whether the model `learned` the impacts of
+    tokens, which are else BM25 as those of words are, with `quantization` impacts per unit, `k1` and `b`; and how words
+    are expanded, by a table whose tokens are those of `tokenizer`."""
 
     vocabulary: Vocabulary
     learned: bool
     quantization: int
     k1: float
     b: float
-    token_factor: float
     tokenizer: TextTokenizer
     expand: Expand | None
 
-
-@dataclass(frozen=True)
-class Counted:
-    """The BM25 of words or tokens, and how often the documents of the corpus have them; None for documents that come
-    after the corpus."""
-
-    bm25: Bm25Encoder
-    counts: TermCounts | None
-
-    def rows(self, which: Which) -> list[ImpactRow]:
-        """Terms and impacts of documents."""
-        if isinstance(which, range) and self.counts is not None:
-            return self.bm25.rows(self.counts, which.start, which.stop)
-        return self.bm25.impacts([str(text) for text in which])
+    @property
+    def counts(self) -> bool:
+        """True if BM25 is counted in the corpus."""
+        return self.vocabulary.kind == "words" or not self.learned
 
 
 @dataclass(frozen=True)
 class TermImpacts:
-    """Makes the terms and impacts of documents, as the index of a corpus has them. `words` and `tokens` are their
-    BM25, None where the vocabulary lacks them or has learned impacts."""
+    """Makes the terms and impacts of documents, as the index of a corpus has them: BM25, and the expansion of words.
+    `counts` are the terms of the corpus' documents; None for documents that come after the corpus."""
 
-    leg: SparseLeg
-    words: Counted | None
-    tokens: Counted | None
+    bm25: Bm25Encoder
+    counts: TermCounts | None
     expansion: Expansion | None
 
     @classmethod
     def of(cls, leg: SparseLeg, work: Path, store: TextStore, corpus: EncodedCorpus) -> Self:
         """Count the corpus, and keep the counts below `work`. Raises CorpusError for one without a term."""
-        words, tokens = _apart(leg.vocabulary)
-        made = {"words": _counted(leg, corpus, words), "tokens": None if leg.learned else _counted(leg, corpus, tokens)}
-        counted = {name: one and one.bm25.counted() for name, one in made.items()}
+        counts = corpus.terms(leg.vocabulary)
+        bm25 = Bm25Encoder.of(counts, leg.vocabulary, quantization=leg.quantization, k1=leg.k1, b=leg.b)
         about = _counted_by(leg, corpus.corpus_sha256, len(corpus))
-        write_atomically(work / _BM25, json.dumps({"by": about, **counted}).encode())
-        expansion = None
-        if made["words"] is not None and leg.expand is not None:
-            expansion = _measure(leg, leg.expand, store, corpus, made["words"])
-            expansion.save(work, corpus.corpus_sha256, leg.expand[1])
-        return cls(leg, expansion=expansion, **made)
+        write_atomically(work / _BM25, json.dumps({"by": about, "counted": bm25.counted()}).encode())
+        made = cls(bm25, counts, None)
+        if leg.expand is None:
+            return made
+        expansion = _measure(leg, leg.expand, store, corpus, made)
+        expansion.save(work, corpus.corpus_sha256, leg.expand[1])
+        return replace(made, expansion=expansion)
 
     @classmethod
     def again(cls, leg: SparseLeg, work: Path, corpus_sha256: str | None, documents: int | None) -> Self:
         """The term impacts of a corpus' bundle, for documents that come after it. `documents` is the number of the
         corpus' documents, None where it is not known. Raises ResumeError where the work directory was used for another
         corpus, table or sparse leg since."""
-        counted = read_json(work / _BM25)
-        made = counted.get("by", {})  # earlier versions did not say
+        kept = read_json(work / _BM25)
+        made = kept.get("by", {})  # earlier versions did not say
         now = _counted_by(leg, corpus_sha256, made.get("documents", 0) if documents is None else documents)
-        if found := differences(made, now):
+        found = differences(made, now) if "counted" in kept else "in an older format"
+        if found:
             raise ResumeError(
                 f"{work / _BM25}: was counted for another bundle ({found}).",
                 remedy="Run `lightretriever index` with this recipe again, and serve or push that bundle.",
             )
-        vocabularies = dict(zip(("words", "tokens"), _apart(leg.vocabulary), strict=True))
-        made = {
-            name: Counted(Bm25Encoder.again(counted[name], vocabulary), None)
-            if vocabulary is not None and counted[name] is not None
-            else None
-            for name, vocabulary in vocabularies.items()
-        }
-        expansion = None
-        if made["words"] is not None and leg.expand is not None:
-            expansion = Expansion.read(*leg.expand, made["words"].bm25, work, corpus_sha256)
-        return cls(leg, expansion=expansion, **made)
+        bm25 = Bm25Encoder.again(kept["counted"], leg.vocabulary)
+        expand = leg.expand and Expansion.read(*leg.expand, bm25, work, corpus_sha256)
+        return cls(bm25, None, expand)
 
-    @property
-    def names(self) -> Sequence[str] | None:
-        """The terms by number, growing; None where a number is a token id."""
-        return None if self.words is None else self.words.bm25.numbers.names
-
-    def joined(self, batch: EncodedBatch, which: Which, dense: Float32Array, rows: ModelRows) -> EncodedBatch:
-        """A batch with the terms and impacts of its n documents, which have the vectors `dense` (n, D) of length 1, and
-        the impacts of tokens in `rows` where the model learned them."""
-        found = tokens = self._tokens(which, rows.sparse())
-        if self.words is not None:
-            found = self.words.rows(which)
-            if self.expansion is not None:
-                found = self.expansion.impacts(dense[:, : self.expansion.dimension], found)
-            if self.leg.vocabulary.kind == "both":
-                found = [self._joined(self.words, *pair) for pair in zip(found, tokens, strict=True)]
+    def joined(self, batch: EncodedBatch, which: Which, dense: Float32Array) -> EncodedBatch:
+        """A batch with the terms and impacts of its n documents, which have the vectors `dense` (n, D) of length 1."""
+        found, names = self.rows(which), self.bm25.numbers.names
+        if self.bm25.vocabulary.kind == "tokens":
+            indptr, terms, impacts = csr([_by_id(names, *row) for row in found])
+            return replace(batch, indptr=indptr, terms=terms, impacts=impacts)
+        if self.expansion is not None:
+            found = self.expansion.impacts(dense[:, : self.expansion.dimension], found)
         indptr, terms, impacts = csr(found)
-        return replace(batch, indptr=indptr, terms=terms, impacts=impacts, names=self.names)
+        return replace(batch, indptr=indptr, terms=terms, impacts=impacts, names=names)
 
-    def _tokens(self, which: Which, learned: Sequence[ImpactRow]) -> list[ImpactRow]:
-        """The impacts of token ids, ascending."""
-        if self.tokens is None:
-            return list(learned)
-        found, names = [], self.tokens.bm25.numbers.names
-        for terms, impacts in self.tokens.rows(which):
-            ids = np.array([int(names[term]) for term in terms.tolist()], np.int32)
-            order = np.argsort(ids)
-            found.append((ids[order], impacts[order]))
-        return found
+    def rows(self, which: Which) -> list[ImpactRow]:
+        """Terms, by number, and BM25 impacts of documents."""
+        if isinstance(which, range) and self.counts is not None:
+            return self.bm25.rows(self.counts, which.start, which.stop)
+        return self.bm25.impacts([str(text) for text in which])
 
-    def _joined(self, counted: Counted, words: ImpactRow, tokens: ImpactRow) -> ImpactRow:
-        """A row of both vocabularies, by the numbers of the words that were `counted`."""
-        ids = counted.bm25.numbers.of(map(self.leg.vocabulary.of_token, tokens[0].tolist()))
-        terms = np.concatenate([words[0], ids])
-        impacts = np.concatenate([words[1], np.maximum(np.round(tokens[1] * self.leg.token_factor), 1)])
-        order = np.argsort(terms, kind="stable")
-        return impact_row(terms[order], impacts[order])
+
+def _by_id(names: Sequence[str], terms: Int32Array, impacts: UInt16Array) -> ImpactRow:
+    """A row whose terms are token ids, ascending, in place of the numbers of their `names`."""
+    ids = np.array([int(names[term]) for term in terms.tolist()], np.int32)
+    order = np.argsort(ids)
+    return ids[order], impacts[order]
 
 
 def rank_by_bm25(
     corpus: EncodedCorpus, vocabulary: Vocabulary, queries: Sequence[str], k: int, *, k1: float, b: float
 ) -> list[list[tuple[str, float]]]:
-    """The best `k` documents of a corpus for each query by BM25 over the words of a vocabulary, or over its tokens
-    where it has no words: ids and scores, by score, then in the corpus' order."""
-    words, tokens = _apart(vocabulary)
-    terms = words or tokens or vocabulary
-    counts = corpus.terms(terms)
-    found = Bm25Encoder.of(counts, terms, quantization=1, k1=k1, b=b).search(counts, queries, k)
+    """The best `k` documents of a corpus for each query by BM25 over the terms of a vocabulary: ids and scores, by
+    score, then in the corpus' order."""
+    counts = corpus.terms(vocabulary)
+    found = Bm25Encoder.of(counts, vocabulary, quantization=1, k1=k1, b=b).search(counts, queries, k)
     return [
         [(corpus.document(place).id, score) for place, score in zip(places.tolist(), scores.tolist(), strict=True)]
         for places, scores in found
@@ -200,7 +165,7 @@ def encoded_batches(work: Path, corpus: EncodedCorpus, leg: SparseLeg) -> Iterat
     """
     store = TextStore(work / "encode")
     terms = None
-    if not (leg.learned and leg.vocabulary.kind == "tokens"):
+    if leg.counts:
         terms = TermImpacts.of(leg, work, store, corpus)
     for first, rows in _tracked(store, "index"):
         which = range(first, first + len(rows))
@@ -209,14 +174,8 @@ def encoded_batches(work: Path, corpus: EncodedCorpus, leg: SparseLeg) -> Iterat
             dense = batch.dense
             if terms.expansion is not None:
                 dense = dense_prefix(batch, terms.expansion.dimension, first=first)
-            batch = terms.joined(batch, which, dense, rows)
+            batch = terms.joined(batch, which, dense)
         yield batch
-
-
-def _apart(vocabulary: Vocabulary) -> tuple[Vocabulary | None, Vocabulary | None]:
-    """The words and the tokens of a vocabulary, each with its own terms."""
-    words = None if vocabulary.language is None else Vocabulary(None, vocabulary.language)
-    return words, None if vocabulary.tokenizer is None else Vocabulary(vocabulary.tokenizer, None)
 
 
 def _counted_by(leg: SparseLeg, corpus_sha256: str | None, documents: int) -> dict[str, Any]:
@@ -224,14 +183,6 @@ def _counted_by(leg: SparseLeg, corpus_sha256: str | None, documents: int) -> di
     settings = {name: getattr(leg, name) for name in ("learned", "quantization", "k1", "b")}
     corpus = {"corpus_sha256": corpus_sha256, "documents": documents}
     return {**corpus, "vocabulary": leg.vocabulary.kind, "language": leg.vocabulary.language, **settings}
-
-
-def _counted(leg: SparseLeg, corpus: EncodedCorpus, vocabulary: Vocabulary | None) -> Counted | None:
-    if vocabulary is None:
-        return None
-    counts = corpus.terms(vocabulary)
-    bm25 = Bm25Encoder.of(counts, vocabulary, quantization=leg.quantization, k1=leg.k1, b=leg.b)
-    return Counted(bm25, counts)
 
 
 def _tracked(store: TextStore, label: str) -> Iterator[tuple[int, ModelRows]]:
@@ -244,7 +195,7 @@ def _tracked(store: TextStore, label: str) -> Iterator[tuple[int, ModelRows]]:
             first += len(rows)
 
 
-def _measure(leg: SparseLeg, expand: Expand, store: TextStore, corpus: EncodedCorpus, words: Counted) -> Expansion:
+def _measure(leg: SparseLeg, expand: Expand, store: TextStore, corpus: EncodedCorpus, words: TermImpacts) -> Expansion:
     """Measure what an expansion needs: the rows of words, the mean of all vectors, and both parts of the impacts on
     about a thousand documents from all over."""
     settings, table = expand

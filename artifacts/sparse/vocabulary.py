@@ -2,7 +2,6 @@
 
     tokens   a term is a token id of a tokenizer, in decimal, as a query is read (`TextTokenizer.query_ids`)
     words    a term is a word, as Lucene's analyzer of a language makes it: in lower case, stemmed, no stop word
-    both     the terms of both; a token id then has a # before it, behind which no word has a digit
 
 Words of every language include what the analyzer's own rules leave out: of scripts without spaces, every two
 neighbouring signs; of names such as c++, c# and .net, the name with its signs in letters (cplusplus, csharp, dotnet);
@@ -24,7 +23,7 @@ from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 
 __all__ = ["Language", "Place", "Vocabulary", "VocabularyKind", "term_problem", "word_analyzer", "words_of"]
 
-VocabularyKind = Literal["tokens", "words", "both"]
+VocabularyKind = Literal["tokens", "words"]
 
 Language = Literal[
     "english",
@@ -65,8 +64,6 @@ Language = Literal[
 ]
 """Whose analyzer makes the words; `standard` belongs to no language, and has neither stems nor stop words."""
 
-_TOKEN: Final = "#"  # before a token id, where there are words too
-_KEY: Final = ("\ufe0f", "\u20e3")  # the sign that makes one of a #
 _NUMBER: Final = re.compile("0|[1-9][0-9]{0,8}")
 _MOST_BYTES: Final = 1_024  # of a word; Lucene cuts words of 255 characters
 
@@ -81,40 +78,33 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The terms of the tokens of `tokenizer` (None: no tokens), and of the words of `language` (None: no words)."""
+    """The terms are the tokens of `tokenizer` (None: words), or the words of `language` (None: tokens)."""
 
     tokenizer: TextTokenizer | None
     language: Language | None
 
     def __post_init__(self) -> None:
-        if self.tokenizer is None and self.language is None:
-            raise ValueError("a vocabulary has tokens, words, or both")
+        if (self.tokenizer is None) == (self.language is None):
+            raise ValueError("a vocabulary has either tokens or words")
 
     @property
     def kind(self) -> VocabularyKind:
         """What a term is."""
-        if self.tokenizer is None:
-            return "words"
-        return "tokens" if self.language is None else "both"
+        return "tokens" if self.language is None else "words"
 
     @property
     def version(self) -> str:
         """What decides the terms of a text, as part of a file's name: the language and Lucene's version, the
         tokenizer's version."""
-        words = [] if self.language is None else [self.language, lucene_version().replace(".", "_")]
-        return "-".join([*words, *([] if self.tokenizer is None else [self.tokenizer.version])])
+        if self.tokenizer is not None:
+            return self.tokenizer.version
+        return f"{self.language}-{lucene_version().replace('.', '_')}"
 
     def terms_of(self, texts: Sequence[str]) -> list[list[str]]:
-        """The terms of each text, as often as it has them, the words first. ValueError for a text that is no
-        Unicode."""
-        found: list[list[str]] = [[] for _ in texts]
+        """The terms of each text, as often as it has them. ValueError for a text that is no Unicode."""
         if self.language is not None:
-            for terms, words in zip(found, words_of(texts, self.language), strict=True):
-                terms += words
-        if self.tokenizer is not None:
-            for terms, ids in zip(found, self.tokenizer.as_queries(texts), strict=True):
-                terms += map(self.of_token, ids.tolist())
-        return found
+            return words_of(texts, self.language)
+        return [[f"{token}" for token in ids.tolist()] for ids in self._tokens.as_queries(texts)]
 
     def places_of(self, texts: Sequence[str], words: Container[str] | None = None) -> list[list[Place]]:
         """The terms of each text and their places in it, by place; of its words only those among `words`, if they are
@@ -123,38 +113,37 @@ class Vocabulary:
         The place of a word in which the analyzer joins parts, such as cplusplus or wifi, may be empty; it is then where
         the first part ends.
         """
-        found: list[list[Place]] = [[] for _ in texts]
-        if self.language is not None:
+        found: list[list[Place]] = []
+        if self.language is None:
+            for text in texts:
+                found.append([Place(f"{token}", *span) for token, *span in self._tokens.query_places(text)])
+        else:
             packed = pack_texts(utf8("text", texts))
             java, analyzer = _java(), word_analyzer(self.language)
             parts = unpack_texts(from_java(java_call(java.places, analyzer, *packed)), 2 * len(texts))
-            for places, read, ends in zip(found, parts[::2], parts[1::2], strict=True):
+            for read, ends in zip(parts[::2], parts[1::2], strict=True):
                 spans = np.frombuffer(ends, "<i4").reshape(-1, 2)
-                places += [
+                places = [
                     Place(word, *spans[row].tolist())
                     for row, word in enumerate(read.decode().split())
                     if words is None or word in words
                 ]
-        if self.tokenizer is not None:
-            for places, text in zip(found, texts, strict=True):
-                places += [Place(self.of_token(token), *span) for token, *span in self.tokenizer.query_places(text)]
+                found.append(places)
         return [sorted(places, key=lambda place: place[1:]) for places in found]
 
-    def of_token(self, token: int) -> str:
-        """The term of a token id."""
-        return f"{token}" if self.language is None else f"{_TOKEN}{token}"
+    @property
+    def _tokens(self) -> TextTokenizer:
+        if self.tokenizer is None:
+            raise ValueError("a vocabulary of words has no tokens")
+        return self.tokenizer
 
     def token_of(self, term: str) -> int | None:
         """The token id of a term; None for a word."""
-        if self.language is None:
-            return int(term)
-        is_token = self.tokenizer is not None and term[:1] == _TOKEN and _NUMBER.fullmatch(term, 1)
-        return int(term[1:]) if is_token else None
+        return int(term) if self.language is None else None
 
     def spelt(self, term: str) -> str:
         """A term as people read it: a word, or the token of an id."""
-        token = self.token_of(term)
-        return term if token is None or self.tokenizer is None else self.tokenizer.token(token)
+        return term if self.tokenizer is None else self.tokenizer.token(int(term))
 
     def problem(self, term: str) -> str | None:
         """Why a text is no term of this vocabulary; None if it may be one."""
@@ -163,11 +152,9 @@ class Vocabulary:
 
 def term_problem(term: str, kind: VocabularyKind, tokens: int) -> str | None:
     """Why a text is no term of a vocabulary with so many token ids; None if it may be one."""
-    mark = _TOKEN if kind == "both" else ""
-    is_key = term[1:2] in _KEY  # of a telephone, the only words that begin with the mark
-    if kind == "tokens" or (kind == "both" and term.startswith(mark) and not is_key):
-        known = _NUMBER.fullmatch(term, len(mark)) and int(term[len(mark) :]) < tokens
-        return None if known else f"{term!r:.100} is no token id; they are {mark}0 to {mark}{tokens - 1}"
+    if kind == "tokens":
+        known = _NUMBER.fullmatch(term) and int(term) < tokens
+        return None if known else f"{term!r:.100} is no token id; they are 0 to {tokens - 1}"
     if not term or len(term.encode()) > _MOST_BYTES or any(sign.isspace() for sign in term):
         return f"{term!r:.100} is no word: it is empty, has a space, or has more than {_MOST_BYTES:,} bytes"
     return None

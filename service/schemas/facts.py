@@ -72,7 +72,7 @@ class BundleFacts(Model):
         default=None, exclude_if=_absent, description="What made the impacts; present if that is another model."
     )
     dense_index: str | None = Field(description="Faiss factory string; null for a bundle without a dense leg.")
-    vocabulary: Literal["words", "tokens", "both"] = Field(description="What a term of the sparse leg is.")
+    vocabulary: Literal["words", "tokens"] = Field(description="What a term of the sparse leg is.")
     language: str | None = Field(description="Whose analyzer makes the words; null if a term is a token.")
     expanded: bool = Field(description="Whether the token table added words to the documents.")
     query_weights: Literal["count", "idf_count"] = Field(

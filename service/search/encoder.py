@@ -28,7 +28,7 @@ from lightretriever.artifacts.documents.document import Document
 from lightretriever.artifacts.errors import TokenizerError, importing
 from lightretriever.artifacts.live.documents import Encoded
 from lightretriever.artifacts.sparse.arguments import weighted_ids
-from lightretriever.artifacts.sparse.vocabulary import Vocabulary, words_of
+from lightretriever.artifacts.sparse.vocabulary import Vocabulary
 from lightretriever.artifacts.tokens.head_queries import HeadQueries, HeadQuery
 from lightretriever.artifacts.tokens.table import TokenTable, count_each
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
@@ -178,10 +178,9 @@ class QueryEncoder:
         if self._has_terms(found) and found.sparse is not None:
             ids, own = found.sparse
             occurrences = dict(zip(names, counts.tolist(), strict=True))
-            words = [place for place, name in enumerate(names) if self.vocabulary.token_of(name) is None]
-            names = [*(names[place] for place in words), *map(self.vocabulary.of_token, ids.tolist())]
+            names = [f"{token}" for token in ids.tolist()]
             counts = np.array([occurrences.get(name, 0) for name in names], dtype=np.int64)
-            weights = np.concatenate([weights[words], own if self._idf is None else own * self._idf.take(ids)])
+            weights = own if self._idf is None else own * self._idf.take(ids)
         return EncodedQuery(names, counts, weights, NO_TOKENS, found.dense if dense else None, head=True)
 
     def _has_terms(self, found: HeadQuery) -> bool:
@@ -189,15 +188,12 @@ class QueryEncoder:
 
     def _terms(self, texts: Sequence[tuple[str, str]], ids: Sequence[list[int]] | None, field: str) -> list[list[str]]:
         """The terms of each text. `ids` are those of the dense leg, if they are known."""
-        vocabulary, own = self.vocabulary, self.vocabulary.tokenizer
-        found: list[list[str]] = [[] for _ in texts]
-        if vocabulary.language is not None:
-            found = words_of([text for text, _ in texts], vocabulary.language)
-        if own is not None:
-            if ids is None or own is not self.tokenizer:
-                ids = [self._ids(own, *one, field) for one in texts]
-            found = [[*words, *map(vocabulary.of_token, bag)] for words, bag in zip(found, ids, strict=True)]
-        return found
+        own = self.vocabulary.tokenizer
+        if own is None:
+            return self.vocabulary.terms_of([text for text, _ in texts])
+        if ids is None or own is not self.tokenizer:
+            ids = [self._ids(own, *one, field) for one in texts]
+        return [[f"{token}" for token in bag] for bag in ids]
 
     def _weighed(
         self, bags: Sequence[list[str]], factors: Sequence[float]

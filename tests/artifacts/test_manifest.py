@@ -185,10 +185,9 @@ def without_lucene(record: dict[str, Any]) -> None:
         lambda r: r["tokenizer"].update(sha256="0" * 64),
         lambda r: r["sparse"].update(vocabulary="words"),
         lambda r: r["sparse"].update(language="german"),
-        lambda r: r["sparse"].update(vocabulary="both", language="klingon"),
+        lambda r: r["sparse"].update(vocabulary="words", language="klingon"),
         lambda r: r["sparse"].update(vocabulary="letters"),
         lambda r: r["sparse"].update(accelerate=True),
-        lambda r: r["sparse"].update(token_factor=0),
         lambda r: r.update(fusion={"dense": 0.5, "bm25": 0.5}),
     ],
 )

@@ -52,7 +52,6 @@ def test_options_override_the_file_and_none_does_not(path: Path) -> None:
         ("refine.seed", 2**63),
         ("index.vocabulary", "letters"),
         ("index.language", "klingon"),
-        ("index.token_factor", 0),
         ("index.k1", -0.1),
         ("index.b", 1.1),
         ("index", {"dense": False, "weights": {"dense": 1, "sparse": 1}}),

@@ -73,8 +73,3 @@ def test_it_counts_the_terms_that_the_text_lacks(tiny_bundle: Bundle) -> None:
     assert (found.vocabulary, found.language, found.dimension) == ("tokens", None, 16)
     assert 5 < found.added * found.terms < 9  # also its first token, which a query has behind a space
     assert any("sparse leg: tokens, " in line for line in found.made())
-
-
-def test_both_vocabularies_are_named(tmp_path: Path) -> None:
-    bundle = make_tiny_bundle(tmp_path / "both", vocabulary="both")
-    assert any("sparse leg: english words and tokens, " in line for line in BundleSummary.of(bundle, 0).made())

@@ -53,8 +53,6 @@ class BruteForce:
         self._tokenizer = bundle.tokenizer()
         sparse = bundle.manifest.sparse
         self._words = None if sparse.language is None else Vocabulary(None, sparse.language)
-        self._tokens = sparse.vocabulary != "words"
-        self._vocabulary = bundle.vocabulary(self._tokenizer)
         everything = np.arange(bundle.manifest.vocab_size)
         self._tables = {task: bundle.table(task).rows(everything).astype(np.float64) for task in bundle.manifest.tasks}
         idf = bundle.idf()
@@ -124,10 +122,11 @@ class BruteForce:
     def _term_weights(self, asked: Asked) -> dict[str, float]:
         weights = dict[str, float]()
         for number, (text, weight) in enumerate(_texts(asked)):
-            terms = [] if self._words is None else [(term, 1.0) for term in self._words.terms_of([text])[0]]
-            if self._tokens:
+            if self._words is None:
                 ids = self._tokenizer.query_ids(text, appended=number > 0)
-                terms += [(self._vocabulary.of_token(token), self._idf[token]) for token in ids]
+                terms = [(f"{token}", self._idf[token]) for token in ids]
+            else:
+                terms = [(term, 1.0) for term in self._words.terms_of([text])[0]]
             for term, factor in terms:
                 weights[term] = weights.get(term, 0.0) + weight * factor
         return weights

@@ -241,7 +241,7 @@ def test_negative_weights_count_against_documents(opened: Opened) -> None:
 
 @backends_of("sparse")  # every document has a cosine
 def test_a_query_of_unknown_terms_finds_nothing(opened: Opened) -> None:
-    term = {"tokens": "399999", "words": "zzzzqqqq", "both": "#399999"}[opened.backend.vocabulary]
+    term = {"tokens": "399999", "words": "zzzzqqqq"}[opened.backend.vocabulary]
     query = EncodedQuery.of_model([term], np.ones(1, np.float32), None)
     assert opened.leg.search(query, 10).ordinals.size == 0
     assert opened.leg.search(EncodedQuery.of_model([], np.empty(0, np.float32), None), 10).ordinals.size == 0

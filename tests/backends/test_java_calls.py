@@ -42,7 +42,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
 
 @pytest.mark.parametrize("dense", [True, False])
-@pytest.mark.parametrize("kind", ["tokens", "words", "both"])
+@pytest.mark.parametrize("kind", ["tokens", "words"])
 def test_a_search_asks_lucene_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: VocabularyKind, dense: bool
 ) -> None:

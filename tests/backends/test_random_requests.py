@@ -26,7 +26,7 @@ NAME = f"random-{os.getpid()}"
 ERROR = 1e-5  # of scores: vectors and their products are float32
 CHANGES = 80
 SETTINGS = Settings(deadline_ms=60_000, warm_up_queries=1)
-KINDS = ("words", "tokens", "both", "live", "cluster")
+KINDS = ("words", "tokens", "live", "cluster")
 
 
 def documents() -> Iterator[TinyDocument]:
@@ -44,11 +44,11 @@ def searched(
 ) -> Iterator[tuple[SearchEngine, BruteForce]]:
     """An engine, and the same documents for brute force."""
     folder: Path = tmp_path_factory.mktemp("random")
-    kinds: dict[str, VocabularyKind] = {"tokens": "tokens", "both": "both"}
+    vocabulary: VocabularyKind = "tokens" if request.param == "tokens" else "words"
     bundle = make_tiny_bundle(
         folder / "bundle",
         documents=list(documents()),
-        vocabulary=kinds.get(request.param, "words"),
+        vocabulary=vocabulary,
         fields=FIELDS,
         factory="Flat",
         idf=request.param == "tokens",

@@ -54,7 +54,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
         for one in tiny_documents()
     ]
     return make_tiny_bundle(
-        tmp_path_factory.mktemp("cluster") / "tiny", documents=documents, vocabulary="both", idf=True, fields=FIELDS
+        tmp_path_factory.mktemp("cluster") / "tiny", documents=documents, vocabulary="tokens", idf=True, fields=FIELDS
     )
 
 
@@ -199,7 +199,7 @@ def test_a_switched_alias_is_followed(bundle: Bundle, settings: Settings, cluste
             assert (holder.engine.parts.index, leased.parts.index) == (pushed.index, first.parts.index)
             assert leased.search(SearchRequest(query="music")).hits  # in the index that it began with
         assert holder.ask().result(60) is False
-        other = make_tiny_bundle(tmp_path / "other", seed=8, vocabulary="both", fields=FIELDS)
+        other = make_tiny_bundle(tmp_path / "other", seed=8, vocabulary="tokens", fields=FIELDS)
         push(other, cluster, NAME, replicas=0, skipped=int, written=int)
         with raises(BundleRefusedError, naming="tiny"):
             holder.ask().result(60)

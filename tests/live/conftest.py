@@ -1,4 +1,4 @@
-"""Documents that change: a bundle of both vocabularies, a server over a file's own fixture `engine`, and a client."""
+"""Documents that change: a bundle of tokens, a server over a file's own fixture `engine`, and a client."""
 
 from collections.abc import Iterator
 
@@ -15,7 +15,7 @@ from tests.support.written import KEY
 
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    return make_tiny_bundle(tmp_path_factory.mktemp("live") / "tiny", vocabulary="both", fields={"year": "number"})
+    return make_tiny_bundle(tmp_path_factory.mktemp("live") / "tiny", vocabulary="tokens", fields={"year": "number"})
 
 
 @pytest.fixture(scope="module")

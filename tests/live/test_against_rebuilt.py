@@ -24,7 +24,6 @@ SETTINGS = Settings(deadline_ms=60_000, warm_up_queries=1)
 BUNDLES: dict[str, dict[str, Any]] = {
     "words": {"vocabulary": "words"},
     "tokens": {"vocabulary": "tokens", "idf": True},
-    "both": {"vocabulary": "both"},
     "sparse": {"vocabulary": "words", "dense": False},
     "refined": {"vocabulary": "words", "factory": "PQ8x4fs,Refine(SQ8)", "documents": 800},
 }

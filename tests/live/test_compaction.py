@@ -33,7 +33,7 @@ SETTINGS = Settings(deadline_ms=60_000, warm_up_queries=1, watch_s=0)
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     path = tmp_path_factory.mktemp("compact") / "tiny"
-    return make_tiny_bundle(path, vocabulary="both", documents=60, fields={"year": "number"}, idf=True)
+    return make_tiny_bundle(path, vocabulary="tokens", documents=60, fields={"year": "number"}, idf=True)
 
 
 def write(engine: SearchEngine, changes: list[Change]) -> None:
@@ -114,7 +114,7 @@ def test_writes_during_a_compaction_and_a_swap_are_neither_lost_nor_double(bundl
 
 
 def test_a_bundle_without_the_changes_keeps_them(bundle: Bundle, tmp_path: Path) -> None:
-    other = make_tiny_bundle(tmp_path / "other", vocabulary="both", documents=50, fields={"year": "number"}, idf=True)
+    other = make_tiny_bundle(tmp_path / "other", vocabulary="tokens", documents=50, fields={"year": "number"}, idf=True)
     own = SETTINGS.model_copy(update={"live": tmp_path / "live"})
     mirror = Mirror(bundle, 7)
     mirror.rows["mine"] = mirror.document()

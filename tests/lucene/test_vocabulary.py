@@ -47,7 +47,6 @@ def each(tokenizer: TextTokenizer) -> Iterator[Vocabulary]:
     yield Vocabulary(tokenizer, None)
     for language in languages:
         yield Vocabulary(None, language)
-        yield Vocabulary(tokenizer, language)
 
 
 def test_a_vocabulary_of_nothing_is_refused() -> None:
@@ -60,20 +59,13 @@ def test_terms_of_each_kind(few: TextTokenizer) -> None:
     assert Vocabulary(few, None).terms_of(texts) == [["3", "1", "2"], ["2", "2"], [], [], []]
     words = [["fox", "fox", "wi", "fi"], ["fi", "fi"], [], [], ["日", "本", "日本"]]
     assert Vocabulary(None, "english").terms_of(texts) == words
-    tokens = [["#3", "#1", "#2"], ["#2", "#2"], [], [], []]
-    both = [[*one, *other] for one, other in zip(words, tokens, strict=True)]
-    assert Vocabulary(few, "english").terms_of(texts) == both
-    assert [vocabulary.terms_of([]) for vocabulary in each(few)] == [[]] * 5
+    assert [vocabulary.terms_of([]) for vocabulary in each(few)] == [[]] * 3
 
 
 def test_a_term_is_a_word_or_a_token(few: TextTokenizer) -> None:
-    tokens, words, both = (Vocabulary(few, None), Vocabulary(None, "english"), Vocabulary(few, "english"))
-    assert [tokens.of_token(3), both.of_token(3)] == ["3", "#3"]
-    assert [tokens.token_of("3"), words.token_of("3"), both.token_of("3"), both.token_of("#3")] == [3, None, None, 3]
-    assert [words.token_of("#3"), both.token_of("fox")] == [None, None]
-    assert both.terms_of(["#\ufe0f\u20e3"]) == [["#\ufe0f\u20e3"]]  # the key of a telephone
-    assert both.token_of("#\ufe0f\u20e3") is None
-    assert [tokens.spelt("3"), words.spelt("3"), both.spelt("3"), both.spelt("#3")] == ["fox", "3", "3", "fox"]
+    tokens, words = Vocabulary(few, None), Vocabulary(None, "english")
+    assert [tokens.token_of("3"), words.token_of("3"), words.token_of("fox")] == [3, None, None]
+    assert [tokens.spelt("3"), words.spelt("3")] == ["fox", "3"]
 
 
 def test_places_of_tokens_are_characters(few: TextTokenizer) -> None:
@@ -118,11 +110,6 @@ def test_places_of_pairs_end_with_the_second_sign() -> None:
         assert {end - start for start, end in others} == {2}
 
 
-def test_places_of_both_are_by_place(few: TextTokenizer) -> None:
-    (found,) = Vocabulary(few, "english").places_of(["🎵 fox wi"])
-    assert found == [Place("🎵", 0, 1), Place("fox", 2, 5), Place("#3", 2, 5), Place("wi", 6, 8), Place("#1", 6, 8)]
-
-
 @settings(max_examples=50)
 @given(texts=st.lists(TEXTS, max_size=4))
 def test_places_are_those_of_the_terms(tokenizer: TextTokenizer, few: TextTokenizer, texts: list[str]) -> None:
@@ -147,27 +134,27 @@ def test_what_a_text_has_is_a_term(tokenizer: TextTokenizer, text: str) -> None:
 @pytest.mark.parametrize(
     ("term", "kinds"),
     [
-        ("0", "tokens words both"),
-        ("3", "tokens words both"),
-        ("4", "words both"),
-        ("03", "words both"),
-        ("fox", "words both"),
-        ("#3", "words both"),
+        ("0", "tokens words"),
+        ("3", "tokens words"),
+        ("4", "words"),
+        ("03", "words"),
+        ("fox", "words"),
+        ("#3", "words"),
         ("#4", "words"),
         ("#03", "words"),
         ("#", "words"),
-        ("#\ufe0f\u20e3", "words both"),
+        ("#\ufe0f\u20e3", "words"),
         ("", ""),
         ("a\u2003b", ""),
-        ("日" * 341, "words both"),
+        ("日" * 341, "words"),
         ("日" * 342, ""),
-        ("-1", "words both"),
-        ("\u0663", "words both"),
-        ("9" * 30, "words both"),
+        ("-1", "words"),
+        ("\u0663", "words"),
+        ("9" * 30, "words"),
     ],
 )
 def test_texts_that_are_no_terms_are_told(few: TextTokenizer, term: str, kinds: str) -> None:
-    made = (Vocabulary(few, None), Vocabulary(None, "english"), Vocabulary(few, "english"))
+    made = (Vocabulary(few, None), Vocabulary(None, "english"))
     assert [one.kind for one in made if one.problem(term) is None] == kinds.split()
     for one in made:
         assert one.problem(term) == term_problem(term, one.kind, 0 if one.tokenizer is None else 4)

@@ -76,7 +76,7 @@ def test_one_recipe_makes_a_bundle_that_answers_as_the_model_itself(built: Path,
     bundle = Bundle.open(tmp_path / "bundle")
     assert bundle.manifest.documents == 30
     assert bundle.manifest.model.name == "tiny-llama"
-    backbone = load(yaml.safe_load(built.read_text())["model"]["path"], tmp_path / "w")
+    backbone = load(yaml.safe_load(built.read_text())["model"]["path"])
     ids = bundle.tokenizer().encode(" play music from the terminal, music")
     documents = [json.loads(line) for line in (tmp_path / "corpus.jsonl").read_text().splitlines()]
     dense, sparse = _scores_by_the_model(backbone, documents, ids)
@@ -167,15 +167,14 @@ def test_declared_fields_and_examples_come_from_the_recipe(built: Path, tmp_path
         run("build", built, "--overwrite")
 
 
-@pytest.mark.parametrize("vocabulary", ["words", "both"])
-def test_words_come_from_the_recipe_and_rank_as_lucenes_bm25(built: Path, tmp_path: Path, vocabulary: str) -> None:
+def test_words_come_from_the_recipe_and_rank_as_lucenes_bm25(built: Path, tmp_path: Path) -> None:
     first = Bundle.open(tmp_path / "bundle").manifest
-    settings = {"vocabulary": vocabulary, "k1": 1.2, "b": 0.75, "token_factor": 0.5}
+    settings = {"vocabulary": "words", "k1": 1.2, "b": 0.75}
     change(built, {"expand": False, **{f"index.{name}": value for name, value in settings.items()}})
     run("index", built, "--overwrite")  # nothing is encoded again
     bundle = Bundle.open(tmp_path / "bundle")
     sparse = bundle.manifest.sparse
-    assert (first.sparse.vocabulary, sparse.vocabulary, sparse.language) == ("tokens", vocabulary, "english")
+    assert (first.sparse.vocabulary, sparse.vocabulary, sparse.language) == ("tokens", "words", "english")
     assert (sparse.k1, sparse.b, sparse.quantization, sparse.expansion) == (1.2, 0.75, 4000, None)
     assert bundle.manifest.fusion == LegWeights(dense=0.5, sparse=0.5)
     assert bundle.manifest.ids_sha256 == first.ids_sha256
@@ -190,19 +189,7 @@ def test_words_come_from_the_recipe_and_rank_as_lucenes_bm25(built: Path, tmp_pa
         ids = index.ids()
         found = {ids[ordinal]: score / 4000 for ordinal, score in zip(ordinals.tolist(), scores.tolist(), strict=True)}
         assert found == pytest.approx(expected, abs=len(terms) / 4000)
-        tokens = {term: impact for term, impact in zip(*index.terms(5), strict=True) if term.startswith("#")}
     assert found
-    assert bool(tokens) == (vocabulary == "both")
-
-
-def test_tokens_beside_words_are_multiplied(built: Path, tmp_path: Path) -> None:
-    with Bundle.open(tmp_path / "bundle").sparse() as index:
-        alone = dict(zip(*index.terms(5), strict=True))
-    change(built, {"index.vocabulary": "both", "index.token_factor": 2.5, "expand": False})
-    run("index", built, "--overwrite")
-    with Bundle.open(tmp_path / "bundle").sparse() as index:
-        found = {term: impact for term, impact in zip(*index.terms(5), strict=True) if term.startswith("#")}
-    assert found == {f"#{term}": max(1, np.round(2.5 * impact)) for term, impact in alone.items()}
 
 
 def test_a_recipe_without_a_dense_leg(recipe: Path, tmp_path: Path) -> None:

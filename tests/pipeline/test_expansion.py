@@ -195,7 +195,7 @@ def test_measuring_keeps_the_sample_alone(tmp_path: Path) -> None:
     tokenizer = TextTokenizer.from_file(tmp_path / "tokenizer.json")
     table = random.normal(size=(tokenizer.vocab_size, size)).astype(np.float32)
     expand = ExpansionInfo(terms=4), table
-    leg = SparseLeg(Vocabulary(None, "english"), False, 100, 0.9, 0.4, 1.0, tokenizer, expand)
+    leg = SparseLeg(Vocabulary(None, "english"), False, 100, 0.9, 0.4, tokenizer, expand)
     corpus.terms(leg.vocabulary)
     vectors = random.normal(size=(50, size)).astype(np.float16)
     store = TextStore.begin(tmp_path / "encode", {"dimension": size, "shard_size": 256})
@@ -239,10 +239,8 @@ def test_a_bundle_finds_documents_by_words_that_they_lack(tmp_path: Path) -> Non
             assert not alone & (set(one.terms(row)[0]) - set(other.terms(row)[0]))
 
 
-@pytest.mark.parametrize("vocabulary", ["words", "both"])
-def test_documents_that_come_later_are_those_of_the_bundle(tmp_path: Path, vocabulary: str) -> None:
-    index = {"factory": "Flat", "vocabulary": vocabulary, "token_factor": 0.5}
-    recipe = change(write_recipe(tmp_path, "expand"), {"index": index})
+def test_documents_that_come_later_are_those_of_the_bundle(tmp_path: Path) -> None:
+    recipe = change(write_recipe(tmp_path, "expand"), {"index": {"factory": "Flat", "vocabulary": "words"}})
     run("build", recipe)
     manifest = Bundle.open(tmp_path / "bundle").manifest
     later = LaterDocuments.open(read_recipe(recipe, Recipe), manifest, MAX_IMPACT)
@@ -254,7 +252,6 @@ def test_documents_that_come_later_are_those_of_the_bundle(tmp_path: Path, vocab
             common = expected.keys() & found.keys()
             assert len(common) >= 0.95 * max(len(expected), len(found))  # vectors were rounded to 16 bits
             assert all(abs(expected[term] - found[term]) <= 1 for term in common)
-            assert any(term.startswith("#") for term in found) == (vocabulary == "both")
 
 
 def test_documents_that_come_later_need_the_sparse_leg_and_the_counts_of_the_bundle(tmp_path: Path) -> None:
@@ -267,7 +264,6 @@ def test_documents_that_come_later_need_the_sparse_leg_and_the_counts_of_the_bun
         {"expand.weight": 1.0},
         {"index.language": "german"},
         {"index.k1": 1.2},
-        {"index.vocabulary": "both"},
     ):
         with raises(ResumeError):
             LaterDocuments.open(read_recipe(recipe, Recipe, changed), manifest, MAX_IMPACT)

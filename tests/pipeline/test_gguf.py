@@ -81,7 +81,7 @@ def test_a_gguf_file_is_read_bit_by_bit(model_folder: Path, tmp_path: Path) -> N
     adapted.merge_and_unload()
     merged = load(tmp_path / "tiny.gguf", adapter=str(tmp_path / "adapter"))
     name = "model.layers.0.self_attn.v_proj.weight"
-    ours, theirs = (model.get_parameter(name) for model in (merged.model, adapted.base_model.model))
+    ours, theirs = merged.model.get_parameter(name), adapted.get_base_model().get_parameter(name)
     torch.testing.assert_close(ours, theirs)
     assert not np.array_equal(ours.numpy(), plain["blk.0.attn_v"])
     assert len(found) == 1

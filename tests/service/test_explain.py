@@ -44,7 +44,7 @@ from tests.service.test_weighted_terms import of_bytes, of_pieces
 from tests.support.legs import WrappedLeg
 from tests.support.tiny import make_tiny_bundle, tiny_documents
 
-KINDS: tuple[VocabularyKind, ...] = ("words", "tokens", "both")
+KINDS: tuple[VocabularyKind, ...] = ("words", "tokens")
 SAMPLE = (
     *("play", "music", "the", "terminal", "text", "documents", "document", "chess", "日本語", "検索エンジン", "Zażółć"),
     *("🎵", "and", "a", "MUSIC", "music", "wi-fi", "terminal-music", "C++", "c#", ".net", "play.", "ภาษาไทย"),
@@ -205,15 +205,6 @@ def test_forms_of_a_word_share_its_term_by_their_weights(engines: dict[Vocabular
     assert (term.term, term.weight, term.count) == ("document", 4.0, 2)
     assert term.impact is not None
     assert 4 * term.impact == pytest.approx(one.sparse + (many.sparse or 0.0))
-
-
-def test_both_vocabularies_are_told_apart(engines: dict[VocabularyKind, SearchEngine]) -> None:
-    hit = found(engines["both"], query="plays music")
-    (word, *tokens) = by_word(hit)["music"].terms
-    assert (word.term, word.text) == ("music", "music")
-    assert tokens
-    assert all(term.term.startswith("#") and term.text != term.term for term in tokens)
-    assert [int(term.term[1:]) for term in tokens] == [token.id for token in by_word(hit)["music"].tokens]
 
 
 def test_coverage_counts_terms_in_the_text_in_whatever_form(engines: dict[VocabularyKind, SearchEngine]) -> None:

@@ -13,7 +13,7 @@ from tests.support.asking import ask
 from tests.support.tiny import make_tiny_bundle
 
 QUERY = "play music from the terminal"
-KINDS: tuple[VocabularyKind, ...] = ("words", "tokens", "both")
+KINDS: tuple[VocabularyKind, ...] = ("words", "tokens")
 
 
 @pytest.fixture(scope="module", params=KINDS)

@@ -74,7 +74,6 @@ def make_meaningful_bundle(
             vocabulary=vocabulary,
             language=None if vocabulary == "tokens" else "english",
             impacts="bm25" if vocabulary == "words" else "learned",
-            token_factor=1.0 if vocabulary == "both" else None,
         ),
         dense=DenseSettings() if dense else None,
         weights=weights,
@@ -100,7 +99,7 @@ def _batch(tokenizer: TextTokenizer, rows: np.ndarray, vocabulary: VocabularyKin
     found = [np.unique(tokenizer.encode(text), return_counts=True) for text in texts]
     dense = np.stack([rows[terms].T @ counts for terms, counts in found]).astype(np.float32)
     learned = [dict(zip(terms.tolist(), (100 * counts).tolist(), strict=True)) for terms, counts in found]
-    impacts, names = in_vocabulary(texts, learned, tokenizer, vocabulary)
+    impacts, names = in_vocabulary(texts, learned, vocabulary)
     ids = [f"doc-{number}" for number in range(len(TEXTS))]
     fields = [{"_id": one, "title": title, "text": text} for one, (title, text) in zip(ids, TEXTS, strict=True)]
     return batch_of(ids, [orjson.dumps(one) for one in fields], unit(dense), impacts, names)

@@ -141,7 +141,7 @@ def tiny_batches(
         vectors.append(random.standard_normal((len(part), dimension)).astype(np.float32))
         learned += [_impacts(tokenizer, document, random) for document in part]
     texts = [document.full_text for document in documents]
-    impacts, names = in_vocabulary(texts, learned, tokenizer, vocabulary, language)
+    impacts, names = in_vocabulary(texts, learned, vocabulary, language)
     for number, (part, dense) in enumerate(zip(parts, vectors, strict=True)):
         rows = impacts[number * batch_size : number * batch_size + len(part)]
         ids, raws = [document.id for document in part], [document.raw for document in part]
@@ -170,7 +170,6 @@ def batch_of(
 def in_vocabulary(
     texts: Sequence[str],
     learned: Sequence[dict[int, int]],
-    tokenizer: TextTokenizer,
     vocabulary: VocabularyKind,
     language: Language = "english",
 ) -> tuple[list[dict[int, int]], list[str] | None]:
@@ -182,11 +181,7 @@ def in_vocabulary(
     bm25 = Bm25Encoder.of(TermCounts.of(words.terms_of(texts)), words, quantization=QUANTIZATION, k1=0.9, b=0.4)
     names = bm25.numbers.names
     rows = [dict(zip(terms.tolist(), impacts.tolist(), strict=True)) for terms, impacts in bm25.impacts(texts)]
-    if vocabulary == "words":
-        return rows, names
-    tokens = map(Vocabulary(tokenizer, language).of_token, range(tokenizer.vocab_size))
-    behind = [{len(names) + token: impact for token, impact in row.items()} for row in learned]
-    return [row | own for row, own in zip(rows, behind, strict=True)], [*names, *tokens]
+    return rows, names
 
 
 def _impacts(tokenizer: TextTokenizer, document: TinyDocument, random: np.random.Generator) -> dict[int, int]:
@@ -257,7 +252,6 @@ def make_tiny_bundle(
             language=None if vocabulary == "tokens" else language,
             quantization=QUANTIZATION,
             top_k=top_k,
-            token_factor=1.0 if vocabulary == "both" else None,
             k1=None if vocabulary == "tokens" else 0.9,
             b=None if vocabulary == "tokens" else 0.4,
         ),
