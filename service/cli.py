@@ -47,13 +47,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "mcp": Command("Search", "lightretriever.service.mcp.command", "Give language models a running service as tools."),
     "build": Command("Build", f"{_OFFLINE}.build", "Make a bundle of a recipe: tables, encoded corpus, indexes."),
     "corpus": Command("Build", f"{_OFFLINE}.corpus", "Make a corpus of text files, or of the rows of a table."),
-    "table": Command("Build", f"{_OFFLINE}.table", "Make the token tables."),
-    "distil-table": Command("Build", f"{_OFFLINE}.distil_table", "Make the token table of a bi-encoder."),
-    "encode": Command("Build", f"{_OFFLINE}.encode", "Encode the corpus."),
-    "refine": Command("Build", f"{_OFFLINE}.refine", "Fit the token tables to the encoded corpus."),
-    "index": Command("Build", f"{_OFFLINE}.index", "Build the indexes and write the bundle."),
     "verify": Command("Build", f"{_OFFLINE}.verify", "Check a bundle."),
-    "size": Command("Build", f"{_OFFLINE}.size", "Estimate the disk and memory of a larger bundle."),
     "push": Command("Operate", f"{_OFFLINE}.push", "Write a bundle to an OpenSearch cluster."),
     "upsert": Command("Operate", f"{_OFFLINE}.upsert", "Write documents to a journal or a cluster."),
     "delete": Command("Operate", f"{_OFFLINE}.delete", "Delete documents from a journal or a cluster."),
@@ -61,12 +55,10 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "restore": Command("Operate", f"{_OFFLINE}.restore", "Put a copy of a journal in its place."),
     "export": Command("Operate", f"{_OFFLINE}.export", "Write the query encoder for another vector store."),
     "key": Command("Operate", f"{_ONLINE}.key", "Make an API key."),
-    "evaluate": Command("Research", f"{_OFFLINE}.evaluate", "Measure a bundle on a test collection."),
-    "tune": Command("Research", f"{_OFFLINE}.tune", "Choose the legs' weights by judged queries."),
-    "train": Command("Research", f"{_OFFLINE}.train", "Train an adapter."),
-    "general-table": Command(
-        "Research", f"{_OFFLINE}.general_table", "Fit a bi-encoder's token table to texts of all kinds."
+    "evaluate": Command(
+        "Research", f"{_OFFLINE}.evaluate", "Measure a bundle on a test collection, or choose its weights."
     ),
+    "train": Command("Research", f"{_OFFLINE}.train", "Train an adapter."),
 }
 """Every command, in the order of help."""
 

@@ -90,4 +90,4 @@ def write_query_side(folder: Path, content: BundleContent) -> QuerySide:
     written = sparse.model_copy(
         update={"query_weights": weights, "idf": idf_file, "tokenizer": own or sparse.tokenizer}
     )
-    return QuerySide(tokenizer, tasks, Vocabulary(terms, sparse.language), written)
+    return QuerySide(tokenizer, tasks, Vocabulary(terms, None), written)

@@ -1,48 +1,225 @@
-"""The command `build`: all stages in one go."""
+"""The command `build`: a bundle of a recipe, all stages or some of them, or a general token table.
+
+Torch is imported when a stage needs it: `--from index` works without.
+"""
 
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
 
 import typer
 
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.cli.options import OverwriteOption, RecipeArgument, overridden, replacing
-from lightretriever.artifacts.cli.runner import JsonOption, running
-from lightretriever.artifacts.cli.stages import torch_stages, write_recipe_bundle
-from lightretriever.artifacts.files.workdir import work_lock
-from lightretriever.artifacts.pipeline.build import check_before_build
-from lightretriever.artifacts.pipeline.encoded import encoded_corpus
-from lightretriever.artifacts.pipeline.recipe import Recipe
+from lightretriever.artifacts.cli.runner import Job, JsonOption, next_command, report_skipped, running
+from lightretriever.artifacts.errors import RecipeError, importing
+from lightretriever.artifacts.files.atomic_dir import check_target
+from lightretriever.artifacts.files.workdir import read_json, work_lock
+from lightretriever.artifacts.pipeline.build import (
+    BundleSummary,
+    build_bundle,
+    check_before_build,
+    refined_folder,
+)
+from lightretriever.artifacts.pipeline.encoded import Part, TextStore, encoded_corpus
+from lightretriever.artifacts.pipeline.head import head_files
+from lightretriever.artifacts.pipeline.recipe import GeneralTableRecipe, Recipe, recipe_kind
 from lightretriever.artifacts.pipeline.terms import rank_by_bm25
 from lightretriever.artifacts.signals import until_stopped
+from lightretriever.artifacts.summary import Summary
 
-__all__ = ["build"]
+__all__ = ["Stage", "build"]
+
+Stage = Literal["table", "encode", "refine", "index"]
+
+_RECIPE_OPTIONS: Final = (
+    *("corpus", "model", "adapter", "device", "head_queries", "top", "limit"),
+    *("dimension", "top_k", "work", "output", "skip_bad"),
+)
 
 
-@replacing("corpus", "model", "adapter", "device", "head_queries", "top", "work", "output", "limit", "skip_bad")
+@replacing(*_RECIPE_OPTIONS)
 def build(
-    context: typer.Context, recipe: RecipeArgument, overwrite: OverwriteOption = False, as_json: JsonOption = False
+    context: typer.Context,
+    recipe: RecipeArgument,
+    first: Annotated[
+        Stage | None, typer.Option("--from", help="Begin with this stage: what comes before is there.")
+    ] = None,
+    last: Annotated[Stage | None, typer.Option("--until", help="End behind this stage.")] = None,
+    part: Annotated[
+        str | None,
+        typer.Option(
+            "--part", metavar="I/N", help="Encode every N-th shard from the I-th on, for N machines, and end."
+        ),
+    ] = None,
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            "--ray", metavar="ADDRESS", help="Encode on a Ray cluster (auto, HOST:PORT, ray://HOST:PORT), and end."
+        ),
+    ] = None,
+    overwrite: OverwriteOption = False,
+    as_json: JsonOption = False,
 ) -> None:
-    """All of it in one go: token tables, corpus encoding, indexes, bundle."""
+    """Make a bundle: token tables, encoded corpus, indexes. Or, of a recipe of the kind general-table, such a table."""
     with running("build", as_json=as_json) as job:
+        chosen = (first, last, part, ray)
+        kind = recipe_kind(recipe)
+        if kind is GeneralTableRecipe:
+            if any(value is not None for value in chosen):
+                raise RecipeError(
+                    f"{recipe}: kind is general-table, which is made in one stage.",
+                    remedy="Leave --from, --until, --part and --ray out.",
+                )
+            job.summary = _general_table(context, overwrite)
+            return
         loaded = overridden(context, Recipe)
-        stages = torch_stages()
-        check_before_build(loaded, overwrite=overwrite)
-        with work_lock(loaded.work):
-            documents = len(encoded_corpus(loaded))  # a bad line is found before the models are loaded
-            encoders = stages.load_recipe_encoders(loaded, documents)
-            if not loaded.biencoder:
-                stages.run_tables(loaded, encoders)
-            encoded = stages.run_encode(loaded, encoders)
-            if loaded.biencoder:  # whose tables may be fitted to the encoded corpus
-                stages.run_tables(loaded, encoders, encoded=True)
-            if loaded.refine is not None:
-                for line in stages.run_refine(loaded).made():
-                    typer.echo(line, err=True)
-            job.summary = write_recipe_bundle(context, loaded, overwrite)
-            job.summary.reused, job.summary.encoded = encoded.reused, encoded.encoded
-            job.summary.removed, job.summary.doubtful = encoded.removed, encoded.doubtful
+        own = None if part is None else Part.parse(part)
+        stages = _stages(loaded, *chosen)
+        if "index" in stages:
+            check_before_build(loaded, overwrite=overwrite)
+        if ray is None:
+            with work_lock(loaded.work, shared=own is not None):
+                _run(context, job, loaded, stages, own, overwrite)
+        else:
+            made = _encode_on_ray(loaded, ray)
+            report_skipped(encoded_corpus(loaded, shared=True).skipped, cut=made.cut)
+            job.summary = made
+        if job.summary is not None:
+            job.summary.next = _next(context, loaded, stages)
+        if "index" in stages and len(stages) > 1:
             with until_stopped():
                 _compare_with_bm25(context, loaded)
+
+
+def _stages(
+    recipe: Recipe, first: Stage | None, last: Stage | None, part: str | None, ray: str | None
+) -> Sequence[Stage]:
+    """The stages to run. The table of an encoder comes behind the encoded corpus, to which it may be fitted. Raises
+    RecipeError for stages that the recipe does not have, and for none."""
+    fitted: list[Stage] = [] if recipe.refine is None else ["refine"]
+    every: list[Stage] = [*(("encode", "table") if recipe.encoder else ("table", "encode")), *fitted, "index"]
+    if part is not None and ray is not None:
+        raise RecipeError(f"--part is {part} and --ray is {ray!r}.", remedy="Give one: Ray makes parts of its own.")
+    if part is not None or ray is not None:
+        if {first, last} - {None, "encode"}:
+            raise RecipeError("--part and --ray encode, and end.", remedy="Leave --from and --until out.")
+        return ["encode"]
+    for option, stage in (("--from", first), ("--until", last)):
+        if stage is not None and stage not in every:
+            raise RecipeError(
+                f"{option} is {stage}, but the recipe has no section {stage}.",
+                remedy="Add it (`refine: {}` takes the defaults), or name another stage.",
+            )
+    begin, end = every.index(first or every[0]), every.index(last or every[-1])
+    if begin > end:
+        raise RecipeError(
+            f"--from is {first} and --until is {last}.", remedy=f"The stages of this recipe: {', '.join(every)}."
+        )
+    return every[begin : end + 1]
+
+
+def _run(
+    context: typer.Context, job: Job, recipe: Recipe, stages: Sequence[Stage], own: Part | None, overwrite: bool
+) -> None:
+    """Run stages; the summary is that of the last one."""
+    encoded = None
+    if {"table", "encode"} & {*stages}:
+        # A bad line is found before the models are loaded.
+        documents = len(encoded_corpus(recipe, shared=own is not None)) if "encode" in stages else None
+        encoders = _torch_stages().load_recipe_encoders(recipe, documents)
+    for stage in stages:
+        summary: Summary
+        if stage == "table":
+            summary = _torch_stages().run_tables(recipe, encoders)
+        elif stage == "encode":
+            summary = encoded = _torch_stages().run_encode(recipe, encoders, own)
+        elif stage == "refine":
+            summary = _torch_stages().run_refine(recipe)
+            if stage != stages[-1]:
+                for line in summary.made():
+                    typer.echo(line, err=True)
+        else:
+            summary = _write_bundle(recipe, overwrite)
+            if encoded is not None:
+                summary.reused, summary.encoded = encoded.reused, encoded.encoded
+                summary.removed, summary.doubtful = encoded.removed, encoded.doubtful
+        job.summary = summary
+    if stages[-1] == "encode" and encoded is not None:
+        report_skipped(encoded_corpus(recipe, shared=True).skipped, cut=encoded.cut)
+
+
+def _torch_stages() -> Any:
+    """Import `artifacts.pipeline.stages`, which needs torch. MissingExtraError where it is not installed."""
+    with importing("pipeline"):
+        from lightretriever.artifacts.pipeline import stages
+    return stages
+
+
+def _encode_on_ray(recipe: Recipe, address: str) -> Any:
+    """Encode the corpus on the Ray cluster at an address. MissingExtraError where Ray is not installed."""
+    _torch_stages()
+    with importing("ray"):
+        from lightretriever.artifacts.pipeline.on_ray import encode_on_ray
+    return encode_on_ray(recipe, address)
+
+
+def _general_table(context: typer.Context, overwrite: bool) -> Summary:
+    """Fit a general table to the texts below the folder --corpus."""
+    texts = context.params.pop("corpus")
+    recipe = overridden(context, GeneralTableRecipe).below(Path(texts or ""))
+    check_target(recipe.output, overwrite=overwrite, marker="table.json")
+    with importing("pipeline"):
+        from lightretriever.artifacts.pipeline.general import run_general_table
+    with work_lock(recipe.work):
+        return run_general_table(recipe, overwrite=overwrite)
+
+
+def _write_bundle(recipe: Recipe, overwrite: bool) -> BundleSummary:
+    """Build the indexes and write the bundle. Print on stderr how much of the corpus was left out."""
+    summary = build_bundle(recipe, overwrite=overwrite)
+    report_skipped(encoded_corpus(recipe).skipped, cut=summary.cut)
+    if recipe.head is None and any((recipe.work / "tables" / task / "head").is_dir() for task in recipe.tasks):
+        unused = f"{recipe.work} has head queries, which this recipe leaves out: it has no section head"
+        typer.echo(f"{unused} (or --head-queries)", err=True)
+    return summary
+
+
+def _next(context: typer.Context, recipe: Recipe, stages: Sequence[Stage]) -> str:
+    """The command that comes next: `verify`, the next part, or the first stage that is not done."""
+    if stages[-1] == "index":
+        return next_command(context, "verify", recipe.output)
+    again = next_command(context, "build", context.params["recipe"], shared=_RECIPE_OPTIONS)
+    with work_lock(recipe.work, shared=True):
+        begun = (recipe.work / "encode" / "corpus.json").is_file()
+        missing = TextStore(recipe.work / "encode").missing_parts() if begun else []
+        if missing and missing[0].of > 1:
+            return f"{again} --part {missing[0]}"
+        return f"{again} --from {'encode' if missing else _first_undone(recipe)}"
+
+
+def _first_undone(recipe: Recipe) -> Stage:
+    """The first stage that is not done; `index`, where only the bundle is missing."""
+    work = recipe.work
+    encoded = (work / "encode" / "corpus.json").is_file()
+    if recipe.encoder and not encoded:
+        return "encode"
+    files = [work / "tables" / task / "table.npy" for task in recipe.tasks]
+    if recipe.head is not None:
+        files += [head_files(recipe, task, sparse=False)[1] for task in recipe.tasks]
+    if not all(file.is_file() for file in files):
+        return "table"
+    if not encoded:
+        return "encode"
+    documents = TextStore(work / "encode").documents
+    if recipe.refine is None:
+        return "index" if all(_fitted(work / "tables" / task, documents) for task in recipe.tasks) else "table"
+    return "index" if all(_fitted(refined_folder(recipe, task), documents) for task in recipe.tasks) else "refine"
+
+
+def _fitted(folder: Path, documents: object) -> bool:
+    """True if a table is there, and was fitted to these documents or to none."""
+    return (folder / "table.npy").is_file() and read_json(folder / "plan.json").get("documents", documents) == documents
 
 
 def _compare_with_bm25(context: typer.Context, recipe: Recipe) -> None:

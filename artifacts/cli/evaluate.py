@@ -44,8 +44,12 @@ def evaluate(
         Path,
         typer.Argument(help="BEIR folder with queries and qrels, or a folder of such folders.", show_default=False),
     ],
-    output: Annotated[Path, typer.Option(help="Folder for evaluation.json and the TREC runs.")],
-    split: Annotated[str, typer.Option(help="Which qrels: qrels/SPLIT.tsv.")] = "test",
+    output: Annotated[
+        Path | None, typer.Option(help="Folder for evaluation.json and the TREC runs; needed without --tune.")
+    ] = None,
+    split: Annotated[
+        str | None, typer.Option(help="Which qrels: qrels/SPLIT.tsv.", show_default="test; dev with --tune")
+    ] = None,
     task: TaskOption = None,
     candidates: Annotated[
         int | None, typer.Option(help="Candidates each leg proposes (default: as many as hits are kept).")
@@ -64,10 +68,24 @@ def evaluate(
         bool, typer.Option("--drop-own", help="Drop hits whose document id is the query's own, as BEIR does.")
     ] = False,
     depth: Annotated[int, typer.Option(help="Hits kept of a query; 1000 for R@1000.")] = 100,
+    tune: Annotated[
+        bool, typer.Option("--tune", help="Choose the legs' weights by queries that are no test set, and end.")
+    ] = False,
+    step: Annotated[float, typer.Option(help="Distance of the weights that --tune tries.")] = 0.1,
+    queries: Annotated[int, typer.Option(min=20, help="Most queries of --tune; of more, a sample is drawn.")] = 1000,
     as_json: JsonOption = False,
 ) -> None:
     """Measure dense, sparse, hybrid and BM25 on a test collection, or on each of several with its bundle."""
     with running("evaluate", as_json=as_json) as job:
+        if tune:
+            with importing("pipeline"):
+                from lightretriever.artifacts.evaluation.tune import tune_weights
+            job.summary = tune_weights(
+                context.obj, bundle, dataset, split=split or "dev", task=task, step=step, most=queries
+            )
+            return
+        if output is None:
+            raise RecipeError("--output is missing.", remedy="Name the folder of the results, or give --tune.")
         with importing("pipeline"):
             from lightretriever.artifacts.evaluation.beir import evaluate_all, is_benchmark
             from lightretriever.artifacts.evaluation.evaluate import evaluate_bundle
@@ -77,7 +95,7 @@ def evaluate(
             one = partial(
                 evaluate_bundle,
                 context.obj,
-                split=split,
+                split=split or "test",
                 task=task,
                 candidates=candidates,
                 method=method,

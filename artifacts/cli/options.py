@@ -37,7 +37,10 @@ DeviceOption = Annotated[str | None, typer.Option("--device", help="cpu, cuda, c
 WorkOption = Annotated[Path | None, typer.Option("--work", help="Directory of intermediate files (work).")]
 LimitOption = Annotated[int | None, typer.Option("--limit", help="Only the first N documents (corpus.limit).")]
 SkipOption = Annotated[bool, typer.Option("--skip-bad", help="Leave bad corpus lines out instead of stopping.")]
-_CorpusOption = Annotated[str | None, typer.Option("--corpus", help="Corpus file or BEIR folder (corpus.path).")]
+_CorpusOption = Annotated[
+    str | None,
+    typer.Option("--corpus", help="Corpus file or BEIR folder (corpus.path); folder of the texts of a general table."),
+]
 _AdapterOption = Annotated[str | None, typer.Option("--adapter", help="PEFT adapter directory (model.adapter).")]
 _OutputOption = Annotated[Path | None, typer.Option("--output", help="The bundle to write (output).")]
 _DimensionOption = Annotated[

@@ -38,15 +38,8 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print the summary as o
 AGAIN: Final = {
     "corpus": "The same command begins again; nothing of it is left.",
     "train": "The same command goes on from the last checkpoint.",
-    "general-table": "The same command goes on: what is encoded is kept.",
-    "table": "The same command goes on after the last finished part.",
-    "distil-table": "The same command goes on: what is encoded is kept.",
-    "encode": "The same command goes on after the last encoded text.",
-    "refine": "The same command goes on after the last finished table.",
-    "index": "The same command begins this stage again; nothing of it is left.",
     "build": "The same command goes on where it was.",
     "verify": "The same command begins again; nothing was changed.",
-    "size": "The same command begins again; nothing was changed.",
     "push": "The same command goes on after the last written documents; the alias is as it was.",
     "upsert": "The same command goes on with the documents that are missing.",
     "delete": "The same command goes on with the documents that are left.",
@@ -54,7 +47,6 @@ AGAIN: Final = {
     "restore": "The same command begins again; the journal is as it was.",
     "export": "The same command begins again; nothing of it is left.",
     "evaluate": "The same command begins again; no result was changed.",
-    "tune": "The same command begins again; nothing was changed.",
 }
 """By command, what the next run does after a stop."""
 

@@ -88,13 +88,13 @@ class Division(Part):
 
 
 class TuneSummary(Summary):
-    """Of `tune`: `weights` are the best by leg and `ndcg` their nDCG@10, `own_weights` and `own_ndcg` the bundle's.
-    `gain` is what the choice gains on queries that took no part in it, `interval` its 95 % interval, and `told` whether
-    that lies above 0. `dense_gain` and `dense_interval` are the same against the sparse leg alone, and `dense_helps`
-    says whether the dense leg makes search better, null where the queries can't tell. `divisions` has every division of
-    the weights, best first."""
+    """Of `evaluate --tune`: `weights` are the best by leg and `ndcg` their nDCG@10, `own_weights` and `own_ndcg` the
+    bundle's. `gain` is what the choice gains on queries that took no part in it, `interval` its 95 % interval, and
+    `told` whether that lies above 0. `dense_gain` and `dense_interval` are the same against the sparse leg alone, and
+    `dense_helps` says whether the dense leg makes search better, null where the queries can't tell. `divisions` has
+    every division of the weights, best first."""
 
-    command: Literal["tune"] = "tune"
+    command: Literal["evaluate"] = "evaluate"
     dataset: Text
     queries: int
     weights: dict[str, float]
@@ -132,7 +132,7 @@ class TuneSummary(Summary):
             yield f"the dense leg brings nothing here, {gain}: index.weights: {{sparse: 1}} does as well"
         if self.told:
             best = _named(self.weights, ": ")
-            yield f"set index.weights: {{{best}}} in the recipe and run `lightretriever index` again"
+            yield f"set index.weights: {{{best}}} in the recipe and run `lightretriever build --from index` again"
         else:
             yield "these queries can't tell that other weights are better: keep the bundle's, or give more queries"
 

@@ -92,10 +92,10 @@ def differences(made: Mapping[str, Any], now: Mapping[str, Any], when: str = "th
 
 
 def read_json(file: Path, *, stage: str | None = None) -> dict[str, Any]:
-    """Read a JSON object of a work directory, which the command `stage` makes. Raises ResumeError when it is missing or
-    damaged."""
+    """Read a JSON object of a work directory, which the `stage` of a build makes. Raises ResumeError when it is missing
+    or damaged."""
     if stage is not None and not file.is_file():
-        raise ResumeError(f"{file}: not there.", remedy=f"Run `lightretriever {stage}` with this recipe first.")
+        raise ResumeError(f"{file}: not there.", remedy=f"Run `lightretriever build --from {stage}` with this recipe.")
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

@@ -60,12 +60,13 @@ _QUANTIZATION: Final = {False: 4000, True: 40}
 
 
 class BundleSummary(Summary):
-    """Of `index` and `build`: `version` is the manifest's digest, the other counts are those of `encode`; `index` has
-    null for `reused`, `encoded`, `removed` and `doubtful`. `dimension` is null without a dense leg. A document has
-    `terms` of the `vocabulary` on average, of which the share `added` is not in its text, as measured on some hundred
-    documents; `language` is that of words."""
+    """Of a whole bundle: `version` is the manifest's digest, the other counts are those of the stage `encode`, null for
+    `reused`, `encoded`, `removed` and `doubtful` where it did not run. `dimension` is null without a dense leg. A
+    document has `terms` of the `vocabulary` on average, of which the share `added` is not in its text, as measured on
+    some hundred documents; `language` is that of words."""
 
-    command: Literal["index", "build"] = "index"
+    command: Literal["build"] = "build"
+    stage: Literal["index"] = "index"
     name: str
     version: str
     documents: int
@@ -261,9 +262,9 @@ def encoded_texts(recipe: Recipe) -> TextStore:
     now = {"corpus_sha256": corpus.sha256(), "limit": corpus.limit, "skip_bad": corpus.skip_bad}
     now["vectors_sha256"] = None if vectors is None else file_sha256(vectors)
     if found := differences(store.documents, now, "when it was encoded"):
-        again = "Run `lightretriever encode` with this recipe again."
+        again = "Run `lightretriever build` with this recipe again."
         if vectors is not None:
-            again = "Let distil.vectors have the vectors of this corpus, and run `lightretriever distil-table`."
+            again = "Let distil.vectors have the vectors of this corpus, and run `lightretriever build`."
         raise ResumeError(f"{recipe.work}: the corpus is another one ({found}).", remedy=again)
     return store
 
@@ -285,7 +286,7 @@ def _check_same(recipe: Recipe, facts: dict[str, Any], plan: dict[str, Any]) -> 
     if found := differences(made, {key: now[key] for key in made}, "when it was made"):
         raise ResumeError(
             f"{recipe.work}: the stages don't fit together ({found}).",
-            remedy="Run `table` and `encode` again with this recipe in another work directory.",
+            remedy="Run `lightretriever build` with this recipe and another work directory.",
         )
 
 
@@ -303,11 +304,13 @@ def _idf(
     if now != begun:
         raise ResumeError(
             f"{recipe.work}: model.idf is {wanted} with SHA-256 {now} now, was begun with {begun}.",
-            remedy="Run `lightretriever encode` with this recipe again; what is encoded is kept.",
+            remedy="Run `lightretriever build` with this recipe; what is encoded is kept.",
         )
     idf = load_idf(recipe.work / IDF_FILE, tokenizer.vocab_size)
     if idf_sha256(idf) != begun:
-        raise ResumeError(f"{recipe.work / IDF_FILE}: was changed.", remedy="Run `encode` again.")
+        raise ResumeError(
+            f"{recipe.work / IDF_FILE}: was changed.", remedy="Run `lightretriever build` with this recipe."
+        )
     return idf
 
 
@@ -350,7 +353,7 @@ def refined_folder(recipe: Recipe, task: str) -> Path:
 
 
 def _table(recipe: Recipe, task: str, store: TextStore) -> TableInput:
-    folder, stage = recipe.work / "tables" / task, "distil-table" if recipe.biencoder else "table"
+    folder, stage = recipe.work / "tables" / task, "table"
     if recipe.refine is not None:
         folder, stage = refined_folder(recipe, task), "refine"
     begun, file = read_json(folder / "plan.json", stage=stage), folder / "table.npy"
@@ -359,13 +362,13 @@ def _table(recipe: Recipe, task: str, store: TextStore) -> TableInput:
         now |= {"settings": fit_settings(recipe.refine)}
     elif recipe.distil is not None:
         now |= {"settings": fit_settings(recipe.distil), "queries": queries_sha256(recipe.distil)}
-    elif task in recipe.tables and not recipe.biencoder:
+    elif task in recipe.tables and not recipe.encoder:
         now |= {"file": file_sha256(recipe.tables[task])}
     if other := [key for key in now if begun.get(key) != now[key]]:
         raise ResumeError(
             f"{folder}: was made of other {' and '.join(other)} than there are now.",
-            remedy=f"Run `lightretriever {stage}` with this recipe again.",
+            remedy=f"Run `lightretriever build --from {stage}` with this recipe.",
         )
     if not file.is_file():
-        raise ResumeError(f"{file}: not there.", remedy=f"Run `lightretriever {stage}` to its end.")
+        raise ResumeError(f"{file}: not there.", remedy=f"Run `lightretriever build --from {stage}` with this recipe.")
     return TableInput(recipe.tasks[task], np.load(file, mmap_mode="r"))

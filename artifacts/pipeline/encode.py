@@ -25,12 +25,13 @@ _NO_TERMS: Final = (np.empty(0, np.int32), np.empty(0, np.uint16))
 
 
 class EncodeSummary(Summary):
-    """Of `encode`: of the documents the model read `encoded`, and the vectors of the `reused` were there; `removed`
-    are texts of an earlier corpus. `terms` are sparse terms that the model gave all documents together, `skipped` bad
-    lines of the corpus, `doubtful` given vectors that were compared and are not the encoder's, `cut` documents that are
-    longer than the model reads, `shards` runs of `encode.shard_size` documents."""
+    """Of the stage `encode`: of the documents the model read `encoded`, and the vectors of the `reused` were there;
+    `removed` are texts of an earlier corpus. `terms` are sparse terms that the model gave all documents together,
+    `skipped` bad lines of the corpus, `doubtful` given vectors that were compared and are not the encoder's, `cut`
+    documents that are longer than the model reads, `shards` runs of `encode.shard_size` documents."""
 
-    command: Literal["encode"] = "encode"
+    command: Literal["build"] = "build"
+    stage: Literal["encode"] = "encode"
     documents: int
     reused: int
     encoded: int
@@ -73,10 +74,10 @@ def encode_corpus(encoders: Encoders, corpus: EncodedCorpus, work: Path, *, part
     """Encode every document of `corpus` into the columns below `work`, or a `part` of the shards; what is there is
     kept.
 
-    Impacts are the encoder's, none where they are BM25: `index` adds that, which depends on the whole corpus. Killed at
-    any point and called again, it loses at most one shard, or 16 texts if they are read one by one, and ends with
-    byte-identical files. After a change of the corpus it encodes the new texts alone, on a CPU to the bytes of a new
-    directory. Texts that the corpus lacks are removed, unless it has a limit.
+    Impacts are the encoder's, none where they are BM25: the stage `index` adds that, which depends on the whole corpus.
+    Killed at any point and called again, it loses at most one shard, or 16 texts if they are read one by one, and ends
+    with byte-identical files. After a change of the corpus it encodes the new texts alone, on a CPU to the bytes of a
+    new directory. Texts that the corpus lacks are removed, unless it has a limit.
 
     Raises ResumeError when `work` was begun with another model or setting.
     """

@@ -465,11 +465,12 @@ class TextStore:
         parts."""
         if missing := self.missing_shards():
             parts = self.missing_parts()
-            again = " and ".join(f"`encode --part {part}`" for part in parts) if parts[0].of > 1 else "`encode`"
+            options = [f"--part {part}" for part in parts] if parts[0].of > 1 else ["--from encode"]
+            commands = " and ".join(f"`lightretriever build {option}`" for option in options)
             shards = -(-len(self.texts) // self.plan["shard_size"])
             raise ResumeError(
                 f"{self.path}: {len(missing)} of {shards} shards are not there.",
-                remedy=f"Run {again} with this recipe.",
+                remedy=f"Run {commands} with this recipe.",
             )
         return self._found
 
@@ -579,7 +580,10 @@ class TextStore:
     def _corpus(self) -> dict[str, Any]:
         file = self.path / _FACTS
         if not file.is_file():
-            raise ResumeError(f"{self.path}: the corpus is not encoded to its end.", remedy="Run `encode` again.")
+            raise ResumeError(
+                f"{self.path}: the corpus is not encoded to its end.",
+                remedy="Run `lightretriever build --from encode` with this recipe.",
+            )
         return read_json(file)
 
 

@@ -100,7 +100,7 @@ def load_encoders(recipe: Recipe) -> Encoders:
     """Load the models of a recipe. Raises ModelError."""
     settings = recipe.encode
     dense = settings if recipe.sparse is None else settings.model_copy(update={"impacts": "bm25"})
-    encoder = load_encoder(recipe.model, dense, biencoder=recipe.biencoder)
+    encoder = load_encoder(recipe.model, dense, biencoder=recipe.encoder)
     if recipe.sparse is not None:
         sparse = load_sparse_encoder(recipe.sparse, settings)
         return Encoders(encoder, sparse, sparse.settings)

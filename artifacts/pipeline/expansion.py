@@ -168,7 +168,7 @@ class Expansion:
             if then != now:
                 raise ResumeError(
                     f"{work / _FILE}: was measured with another {what} than that of the bundle.",
-                    remedy="Run `lightretriever index` with this recipe again, and push the bundle.",
+                    remedy="Run `lightretriever build --from index` with this recipe, and push the bundle.",
                 )
         return cls._with(settings, read_array(work / _ROWS), bm25, np.array(kept["mean"], np.float32), kept["unit"])
 

@@ -9,8 +9,8 @@ Only the rows of E are learned, so this takes minutes on a CPU, whatever the siz
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Self
+from dataclasses import dataclass, replace
+from typing import Literal, Self
 
 import numpy as np
 import torch
@@ -68,16 +68,22 @@ class Agreement:
     cosine: float
     overlap: float
 
+    def beats(self, other: "Agreement") -> bool:
+        """True if it is better than another on the same texts, by the overlap first."""
+        return (self.overlap, self.cosine) > (other.overlap, other.cosine)
+
 
 class AgreementInfo(Part):
     """How well a trained table agrees with the model on held-out texts: before the training, and after `epoch`, the
-    one of `epochs` that was kept. `general` has the cosine and the overlap of the encoder's general table there."""
+    best one of `epochs`. `general` has the cosine and the overlap of the encoder's general table there, and `kept` says
+    which of the two tables agrees better, and is used."""
 
     epoch: int
     epochs: int
     cosine: tuple[float, float]
     overlap: tuple[float, float]
     general: tuple[float, float] | None = None
+    kept: Literal["fitted", "general"] = "fitted"
 
     @classmethod
     def of(cls, epochs: Sequence[Agreement], best: int, general: Agreement | None = None) -> Self:
@@ -89,6 +95,7 @@ class AgreementInfo(Part):
             cosine=(first.cosine, kept.cosine),
             overlap=(first.overlap, kept.overlap),
             general=None if general is None else (general.cosine, general.overlap),
+            kept="general" if general is not None and general.beats(kept) else "fitted",
         )
 
     def line(self) -> str:
@@ -98,13 +105,15 @@ class AgreementInfo(Part):
             for name, (first, best) in (("cosine", self.cosine), ("overlap", self.overlap))
         )
         beside = "; general table {:.3f} and {:.3f}".format(*self.general) if self.general else ""
+        if self.kept == "general":
+            beside += ", which is better, so that it is used: these texts are too few to fit a table to"
         return f"agreement with the encoder by epoch {self.epoch} of {self.epochs}: {change}{beside}"
 
 
 @dataclass(frozen=True)
 class FittedTable:
     """The rows (V, H) float32 of the best epoch, and the agreement before the first epoch and after each. `general` is
-    that of the encoder's general table with the same texts, where there is one."""
+    that of the encoder's general table with the same texts, where there is one; if it is better, the rows are its."""
 
     rows: Float32Array
     epochs: list[Agreement]
@@ -165,8 +174,8 @@ def fit_table(
     *,
     general: Float32Array | None = None,
 ) -> FittedTable:
-    """Train from the rows `initial` (V, H), on `device`. The agreement of the rows `general` (V, H) is
-    measured beside.
+    """Train from the rows `initial` (V, H), on `device`. The rows `general` (V, H) are measured beside, and returned if
+    they agree better on the held-out texts: a small corpus is too little to fit a table to.
 
     After every epoch the agreement on the held-out texts is measured, and the epoch with the best overlap is kept. The
     same inputs and seed give the same rows on the same machine and number of threads; rows of tokens that are in no
@@ -209,7 +218,10 @@ def fit_table(
             epochs.append(agreement(rows, *judged))
             if FittedTable(initial, epochs).best == len(epochs) - 1:
                 best = rows.detach().clone()
-    return FittedTable(best.cpu().numpy(), epochs, beside)
+    fitted = FittedTable(best.cpu().numpy(), epochs, beside)
+    if general is not None and beside is not None and beside.beats(epochs[fitted.best]):
+        return replace(fitted, rows=general)
+    return fitted
 
 
 def _loss(

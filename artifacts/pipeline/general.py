@@ -93,7 +93,7 @@ class GeneralTable:
         except (OSError, ValidationError) as error:
             raise RecipeError(
                 f"{folder}: is no general table: {FACTS_FILE} is missing or can't be read.",
-                remedy="Give the folder that `lightretriever general-table` wrote.",
+                remedy="Give the folder that `lightretriever build` wrote of a recipe of this kind.",
             ) from error
 
     @property
@@ -116,9 +116,10 @@ class GeneralTable:
 
 
 class GeneralTableSummary(Summary):
-    """Of `general-table`: the table at `path` was fitted to so many documents, and queries and sentences."""
+    """Of a general table: the table at `path` was fitted to so many documents, and queries and sentences."""
 
-    command: Literal["general-table"] = "general-table"
+    command: Literal["build"] = "build"
+    stage: Literal["general-table"] = "general-table"
     encoder: str
     documents: int
     queries: int

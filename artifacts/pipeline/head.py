@@ -103,14 +103,16 @@ def read_heads(recipe: Recipe, facts: Mapping[str, Any], impacts: ImpactKind) ->
         if found := differences(made, now):
             raise ResumeError(
                 f"{files[0].parent}: was made of other inputs ({found}).",
-                remedy="Run `lightretriever table` with this recipe again.",
+                remedy="Run `lightretriever build --from table` with this recipe.",
             )
         if missing := [str(file) for file in files if not file.is_file()]:
-            raise ResumeError(f"{missing[0]}: not there.", remedy="Run `lightretriever table` to its end.")
+            raise ResumeError(
+                f"{missing[0]}: not there.", remedy="Run `lightretriever build --from table` with this recipe."
+            )
         try:
             heads[task] = HeadQueries.open(*files, lowercase=facts["lowercase"])
         except BundleError as error:
-            remedy = "Delete its folder and run `lightretriever table` again."
+            remedy = "Delete its folder, and run `lightretriever build --from table` with this recipe."
             raise ResumeError(error.message, remedy=remedy) from error
     return heads
 

@@ -60,6 +60,10 @@ def loading(message: str, *sources: str | Path, remedy: str = "Fetch or save the
                 f"{message}: it needs code of its own, which is never run.",
                 remedy="Name a model that transformers and sentence-transformers read by themselves.",
             ) from error
+        missing = [str(source) for source in sources if not Path(source).exists()]
+        if missing and isinstance(error, OSError | ValueError):
+            message = f"{message}: there is no folder {missing[0]} here, and as an id of Hugging Face it can't be read"
+            remedy = "Correct the path, or fetch the model, which the hub names OWNER/NAME."
         raise ModelError(f"{message}: {type(error).__name__}: {reason.rstrip('.')}.", remedy=remedy) from error
 
 

@@ -1,7 +1,9 @@
 """Recipes: the YAML file that says how a bundle is made, checked before anything runs."""
 
+import json
 import os
 from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal, Self, TypeVar, get_args
 
@@ -36,6 +38,7 @@ __all__ = [
     "GeneralTableRecipe",
     "HeadRecipe",
     "IndexRecipe",
+    "Kind",
     "ModelDtype",
     "ModelRecipe",
     "Place",
@@ -51,6 +54,7 @@ __all__ = [
     "is_of_sentence_transformers",
     "name_of",
     "read_recipe",
+    "recipe_kind",
 ]
 
 BESIDE: Final = " + "
@@ -62,6 +66,8 @@ MODULES_FILE: Final = "modules.json"
 ModelDtype = Literal["auto", "float32", "bfloat16"]
 Pooling = Literal["end", "mean"]
 Attention = Literal["causal", "bidirectional"]
+Kind = Literal["encoder", "language-model"]
+GENERAL_TABLE: Final = "general-table"
 
 _ORGANISATION: Final = "sentence-transformers/"
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
@@ -258,6 +264,7 @@ class GeneralTableRecipe(Places):
     """A token table for a bi-encoder, fitted to texts of all kinds in place of one corpus (see
     `artifacts.pipeline.general`). `output` is the table's folder."""
 
+    kind: Literal["general-table"]
     model: ModelRecipe
     licence: str
     texts: list[TextsRecipe] = Field(min_length=1)
@@ -289,20 +296,21 @@ class RefineRecipe(TableTraining):
 class Recipe(Places):
     """A whole bundle: model, corpus, one instruction per task, and where work and result go.
 
-    `model` and `corpus` alone make the recommended bundle. `corpus.name` is by default the name of the corpus' file or
-    folder, `name` is `corpus.name`, `tasks` has one task, `search`, without an instruction, `default_task` is the first
-    of `tasks`, `work` is runs/NAME/work and `output` runs/NAME/bundle.
+    `kind`, `model` and `corpus` alone make the recommended bundle. `corpus.name` is by default the name of the corpus'
+    file or folder, `name` is `corpus.name`, `tasks` has one task, `search`, without an instruction, `default_task` is
+    the first of `tasks`, `work` is runs/NAME/work and `output` runs/NAME/bundle.
 
-    A folder that sentence-transformers saved is a bi-encoder, unless it has an adapter, and with `distil` every model
-    is: it counts as trained, and its BM25 impacts are all kept unless told otherwise. Its token table is the general
-    one of the encoder (see `artifacts.pipeline.general`) or, with `distil` and where there is none, one that is fitted
-    to the corpus. `sparse` names another model for the sparse leg, a SparseEncoder or a language model. `tables` has
-    token tables by task: a language model's from an official release (`emb_bag.pt`), a bi-encoder's general ones (a
-    folder); the others are made. `expand` says how the table of the default task expands documents whose terms are
-    words; `expand: false` leaves it out. `examples` are queries that the search page offers to try.
+    `kind` says how the model is read: an `encoder`, by sentence-transformers, or a `language-model`. An encoder counts
+    as trained, and its BM25 impacts are all kept unless told otherwise. Its token table is the general one (see
+    `artifacts.pipeline.general`) or, with `distil` and where there is none, one that is fitted to the corpus. `sparse`
+    names another model for the sparse leg, a SparseEncoder or a language model. `tables` has token tables by task: a
+    language model's from an official release (`emb_bag.pt`), an encoder's general ones (a folder); the others are made.
+    `expand` says how the table of the default task expands documents whose terms are words; `expand: false` leaves it
+    out. `examples` are queries that the search page offers to try.
     """
 
     name: str = Field(min_length=1)
+    kind: Kind
     model: BundleModelRecipe
     sparse: BundleModelRecipe | None = None
     corpus: CorpusRecipe
@@ -331,18 +339,29 @@ class Recipe(Places):
 
     @model_validator(mode="before")
     @classmethod
-    def _defaults_of_a_bi_encoder(cls, values: Any) -> Any:
-        if not isinstance(values, dict) or not (_is_biencoder(values) or values.get("distil") is not None):
+    def _of_its_kind(cls, values: Any) -> Any:
+        """Compare the kind with the model's folder, and add the defaults of an encoder."""
+        if not isinstance(values, dict):
+            return values
+        model = values.get("model")
+        path, adapter = (model.get(key) for key in ("path", "adapter")) if isinstance(model, dict) else (None, None)
+        found = _kind_of_folder(path) if isinstance(path, str) else None
+        kind = values.get("kind")
+        if kind is None:
+            advice = f"`kind: {found}`" if found else "`kind: encoder` or `kind: language-model`"
+            raise ValueError(f"kind is missing: write {advice}")
+        if found not in (None, kind) and kind in get_args(Kind) and not (kind == "language-model" and adapter):
+            raise ValueError(f"kind is {kind}, but model.path is {path}, {_FOUND[found]}: write `kind: {found}`")
+        if kind != "encoder":
             return values
         ours: dict[str, dict[str, object]] = {"model": {"trained": True}, "encode": {"top_k": None}}
         given = {key: values.get(key, {}) for key in ours}
         return values | {key: {**ours[key], **given[key]} for key in ours if isinstance(given[key], dict)}
 
     @property
-    def biencoder(self) -> bool:
-        """Whether the model is a bi-encoder."""
-        model = self.model
-        return self.distil is not None or (model.adapter is None and is_of_sentence_transformers(model.path))
+    def encoder(self) -> bool:
+        """True if the model is an encoder."""
+        return self.kind == "encoder"
 
     @model_validator(mode="after")
     def _known_default(self) -> Self:
@@ -353,22 +372,23 @@ class Recipe(Places):
         return self
 
     @model_validator(mode="after")
-    def _a_bi_encoder_needs_no_more(self) -> Self:
-        """What the bi-encoder brings along, or what only a language model has, can't be set."""
+    def _an_encoder_needs_no_more(self) -> Self:
+        """What the encoder brings along, or what only a language model has, can't be set."""
         unused = {"model": {"adapter", "bos_token", "eos_token", "idf"}, "encode": {"max_length", "batch_tokens"}}
         given = [
             f"{key}.{name}" for key, names in unused.items() for name in names & getattr(self, key).model_fields_set
         ]
         given += ["refine"] if self.refine else []
+        if self.distil is not None and not self.encoder:
+            raise ValueError(f"distil fits the table of an encoder, and kind is {self.kind}: `refine` is for its table")
         if self.sparse is not None:  # a language model may read the documents, too
             given = [key for key in given if not key.startswith("encode.")]
-        if self.biencoder and self.sparse is None and self.encode.impacts not in (None, "bm25"):
+        if self.encoder and self.sparse is None and self.encode.impacts not in (None, "bm25"):
             given += ["encode.impacts"]
         if self.expand and "expand" in self.model_fields_set and self.index.vocabulary == "tokens":
             raise ValueError("expand adds words, and index.vocabulary is tokens")
-        if self.biencoder and given:
-            beside = "beside distil" if self.distil else f"for {self.model.path}, which is a bi-encoder"
-            raise ValueError(f"{', '.join(sorted(given))} can't be set {beside}")
+        if self.encoder and given:
+            raise ValueError(f"{', '.join(sorted(given))} can't be set for an encoder")
         return self
 
     @model_validator(mode="after")
@@ -393,11 +413,31 @@ def name_of(path: str) -> str:
     return place.name if place.name not in ("", "..") else place.resolve().name
 
 
-def _is_biencoder(values: dict[str, Any]) -> bool:
-    if not isinstance(model := values.get("model"), dict):
-        return isinstance(model, ModelRecipe) and model.adapter is None and is_of_sentence_transformers(model.path)
-    path = model.get("path")
-    return isinstance(path, str) and model.get("adapter") is None and is_of_sentence_transformers(path)
+_FOUND: Final = {"encoder": "which sentence-transformers saved", "language-model": "a language model"}
+
+
+def _kind_of_folder(path: str) -> Kind | None:
+    """What the model's folder or file says that it is; None where it says neither, or is not there."""
+    if path.endswith(".gguf"):
+        return "language-model"
+    if is_of_sentence_transformers(path):  # a language model, too, may have been saved as an encoder
+        return None if _is_causal(path) else "encoder"
+    return "language-model" if _is_causal(path) else None
+
+
+def _is_causal(path: str) -> bool:
+    """True if the configuration in a folder names a language model."""
+    try:
+        content = json.loads((Path(_at_home(path)) / "config.json").read_bytes())
+    except (OSError, ValueError):
+        return False
+    names = content.get("architectures") if isinstance(content, dict) else None
+    return isinstance(names, list) and any(isinstance(name, str) and name.endswith("ForCausalLM") for name in names)
+
+
+def recipe_kind(path: Path) -> type["Recipe | GeneralTableRecipe"]:
+    """The kind of recipe that a file is: of a general table where it says so. Raises RecipeError."""
+    return GeneralTableRecipe if _content(path, Recipe).get("kind") == GENERAL_TABLE else Recipe
 
 
 def read_recipe(path: Path, kind: type[AnyRecipe], overrides: dict[str, Any] | None = None) -> AnyRecipe:
@@ -406,6 +446,20 @@ def read_recipe(path: Path, kind: type[AnyRecipe], overrides: dict[str, Any] | N
 
     Raises RecipeError naming the file, the key, the value and what is allowed.
     """
+    keys, content = f"See {kind.page} for every key.", _content(path, kind)
+    for key, value in (overrides or {}).items():
+        if value is not None:
+            _set(content, key, str(value) if isinstance(value, Path) else value)
+    if problems := list(_wrong_keys(content, kind)):
+        raise RecipeError(f"{path}: {_joined(problems)}.", remedy=keys)
+    try:
+        return kind.model_validate(content)
+    except ValidationError as error:
+        raise RecipeError(f"{path}: {_joined([_named(item) for item in error.errors()])}.", remedy=keys) from error
+
+
+def _content(path: Path, kind: type[Places]) -> dict[str, Any]:
+    """The mapping in a YAML file. Raises RecipeError."""
     keys = f"See {kind.page} for every key."
     try:
         content = read_yaml(Path(path))
@@ -415,18 +469,12 @@ def read_recipe(path: Path, kind: type[AnyRecipe], overrides: dict[str, Any] | N
         raise RecipeError(f"{path}: not a YAML file: {error}.", remedy=keys) from error
     if not isinstance(content, dict):
         raise RecipeError(f"{path}: expected a mapping of settings, found {type(content).__name__}.", remedy=keys)
-    for key, value in (overrides or {}).items():
-        if value is not None:
-            _set(content, key, str(value) if isinstance(value, Path) else value)
-    if empty := next(_empty_sections(content, kind), None):
-        raise RecipeError(f"{path}: {empty}, or take the key out.", remedy=keys)
-    try:
-        return kind.model_validate(content)
-    except ValidationError as error:
-        named = [_named(item) for item in error.errors()]
-        more = [f"and {len(named) - _MOST_NAMED} more"] if len(named) > _MOST_NAMED else []
-        problems = "; ".join([*named[:_MOST_NAMED], *more])
-        raise RecipeError(f"{path}: {problems}.", remedy=keys) from error
+    return content
+
+
+def _joined(problems: list[str]) -> str:
+    more = [f"and {len(problems) - _MOST_NAMED} more"] if len(problems) > _MOST_NAMED else []
+    return "; ".join([*problems[:_MOST_NAMED], *more])
 
 
 def _named(item: Mapping[str, Any]) -> str:
@@ -448,18 +496,24 @@ def _set(content: dict[str, Any], key: str, value: object) -> None:
     content[last] = value
 
 
-def _empty_sections(content: dict[str, Any], kind: type[BaseModel], prefix: str = "") -> Iterator[str]:
-    """What to do about each section with nothing in it. YAML reads `distil:` with nothing behind it as null, as if it
-    were not there."""
+def _wrong_keys(content: dict[str, Any], kind: type[BaseModel], prefix: str = "") -> Iterator[str]:
+    """What to write in place of each key that there is not, of each section with nothing in it, which YAML reads as
+    null, as if it were not there, and of each section in whose place is the path alone."""
     for name, value in content.items():
         field = kind.model_fields.get(name)
         section = None if field is None else _section(field.annotation)
-        if section is not None and value is None:
+        if field is None:
+            close = get_close_matches(str(name), kind.model_fields, 1)
+            advice = f"did you mean {prefix}{close[0]}?" if close else f"there are {', '.join(kind.model_fields)}"
+            yield f"{prefix}{name}: there is no such key ({advice})"
+        elif section is not None and value is None:
             needed = any(inner.is_required() for inner in section.model_fields.values())
             way = "give its keys" if needed else f"write `{name}: {{}}` for its defaults"
-            yield f"{prefix}{name} is empty: {way}"
+            yield f"{prefix}{name} is empty: {way}, or take the key out"
+        elif section is not None and isinstance(value, str) and "path" in section.model_fields:
+            yield f"{prefix}{name} is the text {value!r:.80}: write `{name}: {{path: {value}}}`"
         elif section is not None and isinstance(value, dict):
-            yield from _empty_sections(value, section, f"{prefix}{name}.")
+            yield from _wrong_keys(value, section, f"{prefix}{name}.")
 
 
 def _section(annotation: Any) -> type[BaseModel] | None:

@@ -75,9 +75,10 @@ class TableInfo(SummaryPart):
 
 
 class TablesSummary(Summary):
-    """Of `table`, `distil-table` and `refine`: the tables by task."""
+    """Of the stages `table` and `refine`: the tables by task."""
 
-    command: Literal["table", "distil-table", "refine"] = "table"
+    command: Literal["build"] = "build"
+    stage: Literal["table", "refine"] = "table"
     tables: dict[str, TableInfo]
 
     def made(self) -> Iterator[str]:
@@ -134,6 +135,11 @@ def load_recipe_encoders(recipe: Recipe, documents: int | None = None) -> Encode
             f"encode.max_length is {length}, but {encoder.name} reads {most} positions.",
             remedy="Lower encode.max_length.",
         )
+    if recipe.encoder and "lowercase" not in recipe.encode.model_fields_set and encoder.tokenizer.is_cased:
+        _warn(
+            f"{encoder.name} tells capitals from small letters, and queries are lowercased for its token table, which "
+            "was not measured for such encoders: `encode.lowercase: false` keeps their capitals."
+        )
     idf = _recipe_idf(recipe, encoders)
     facts: dict[str, Any] = {
         "name": encoders.name,
@@ -189,27 +195,26 @@ def run_encode(recipe: Recipe, encoders: Encoders, part: Part | None = None) -> 
     if recipe.distil is not None and recipe.distil.vectors is not None:
         given = GivenVectors.open(recipe.distil.vectors, recipe.distil.ids, encoders.dense, corpus)
         if given.doubt:
-            Console(stderr=True).print(f"warning: {given.doubt}", markup=False, highlight=False, soft_wrap=True)
+            _warn(given.doubt)
         encoders = replace(encoders, given=given)
     return encode_corpus(encoders, corpus, recipe.work / "encode", part=part)
 
 
-def run_tables(recipe: Recipe, encoders: Encoders, *, encoded: bool = False) -> TablesSummary:
+def run_tables(recipe: Recipe, encoders: Encoders) -> TablesSummary:
     """Make the token table of every task, a file of shape (V, H) float32. Existing files are kept, but of a bi-encoder
     those that were fitted to other documents.
 
     The head queries, if the recipe has any, come first (see `make_heads`): a bad log is found before hours of work.
-    A bi-encoder's tables are general ones, where there are such, unless the recipe has `distil`: then the corpus is
-    encoded next, unless it is `encoded`, and the tables are fitted to what the encoder makes of whole texts.
-    Those that the recipe's `tables` name are read. Raises ModelError for one that doesn't fit the model.
-    Raises ResumeError when the work directory was begun with other inputs, and RecipeError when there is too little to
-    fit to.
+    An encoder's tables are general ones, where there are such, unless the recipe has `distil`: then they are fitted to
+    what the encoder makes of whole texts of the encoded corpus. Those that the recipe's `tables` name are read. Raises
+    ModelError for one that doesn't fit the model. Raises ResumeError when the work directory was begun with other
+    inputs or the corpus is not encoded, and RecipeError when there is too little to fit to.
     """
     folders = {task: recipe.work / "tables" / task for task in recipe.tasks}
     encoder = encoders.dense
     make_heads(recipe, encoders, _where(encoder))
-    if recipe.biencoder:
-        return _distilled(recipe, encoders, folders, encoded=encoded)
+    if recipe.encoder:
+        return _distilled(recipe, encoders, folders)
     weights = _row_weights(recipe, encoder)
     plan = {"model": encoders.fingerprint, "batch": rows_per_pass(encoder), "part": PART, **_where(encoder)}
     if weights is not None:
@@ -261,11 +266,12 @@ def run_refine(recipe: Recipe) -> TablesSummary:
         initial = distinct_rows(rows, count_tokens(texts.bags, len(rows)))
         return fit_table(initial, texts, settings, choose_device(recipe.model.device))
 
-    return _make(recipe, folders, {task: {**plan, "table": table} for task, table in begun.items()}, make)
+    made = _make(recipe, folders, {task: {**plan, "table": table} for task, table in begun.items()}, make)
+    return made.model_copy(update={"stage": "refine"})
 
 
-def _distilled(recipe: Recipe, encoders: Encoders, folders: Mapping[str, Path], *, encoded: bool) -> TablesSummary:
-    """The tables of a bi-encoder: general ones or, with `distil` or where there is none, fitted to the corpus."""
+def _distilled(recipe: Recipe, encoders: Encoders, folders: Mapping[str, Path]) -> TablesSummary:
+    """The tables of an encoder: general ones or, with `distil` or where there is none, fitted to the corpus."""
     encoder, model = encoders.dense, encoders.fingerprint
     found = {task: table for task in folders if (table := _general_table(recipe, encoder, task)) is not None}
     rows = {task: table.rows() for task, table in found.items()}
@@ -276,8 +282,6 @@ def _distilled(recipe: Recipe, encoders: Encoders, folders: Mapping[str, Path], 
         plans = {task: {**plan, "general": found[task].sha256} for task, plan in plans.items()}
         return _make(recipe, folders, plans, rows.__getitem__)
     distil = recipe.distil or DistilTableRecipe()
-    if not encoded:
-        run_encode(recipe, encoders)
     fitted = {
         "documents": TextStore(recipe.work / "encode").documents,
         "queries": queries_sha256(distil),
@@ -314,6 +318,10 @@ def _general_table(recipe: Recipe, encoder: Encoder, task: str) -> GeneralTable 
             remedy="Leave the table out, or give the one that was fitted with this encoder.",
         )
     return table
+
+
+def _warn(text: str) -> None:
+    Console(stderr=True).print(f"warning: {text}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _remove(*files: Path) -> None:

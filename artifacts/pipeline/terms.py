@@ -102,7 +102,7 @@ class TermImpacts:
         if found:
             raise ResumeError(
                 f"{work / _BM25}: was counted for another bundle ({found}).",
-                remedy="Run `lightretriever index` with this recipe again, and serve or push that bundle.",
+                remedy="Run `lightretriever build --from index` with this recipe, and serve or push that bundle.",
             )
         bm25 = Bm25Encoder.again(kept["counted"], leg.vocabulary)
         expand = leg.expand and Expansion.read(*leg.expand, bm25, work, corpus_sha256)

@@ -272,6 +272,12 @@ class TextTokenizer:
         words = dict.fromkeys(self.prepared(text.strip().removeprefix("##")) for text in spelt)
         return [word for word in words if word.isalpha()]
 
+    @property
+    def is_cased(self) -> bool:
+        """True if the tokenizer itself tells capitals from small letters."""
+        words = self._words
+        return self._ids_of(words) != self._ids_of([word.title() for word in words])
+
     def _found_space(self) -> int | None:
         """The token of a space, where a word behind a space has another token than one at the start; else None."""
         try:

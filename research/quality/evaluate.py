@@ -28,7 +28,6 @@ import yaml
 
 from lightretriever.artifacts.bundle.manifest import MANIFEST_FILE, read_manifest
 from lightretriever.artifacts.errors import RecipeError
-from lightretriever.artifacts.pipeline.recipe import is_of_sentence_transformers
 from lightretriever.loadtest.connection import LoadError
 from lightretriever.loadtest.program import REST, option, program, typed_command
 from research.quality.judged_part import write_judged_part
@@ -113,7 +112,7 @@ def build(given: Namespace, collection: Collection) -> dict[str, Any]:
 def bundle_recipe(given: Namespace, collection: Collection) -> dict[str, Any]:
     """Return the recipe for one collection."""
     content: dict[str, Any] = yaml.safe_load(given.recipe.read_text(encoding="utf-8"))
-    biencoder = "distil" in content or is_of_sentence_transformers(given.model or content["model"]["path"])
+    encoder = content["kind"] == "encoder"
     options = {
         "model": {"path": given.model, "adapter": given.adapter, "idf": given.idf},
         "encode": {"max_length": given.max_length},
@@ -135,7 +134,7 @@ def bundle_recipe(given: Namespace, collection: Collection) -> dict[str, Any]:
         "name": f"{collection.name}{variant}",
         "corpus": {"path": str(collection.path(given)), "name": collection.name, "skip_bad": collection.skip_bad},
         # A bi-encoder was trained without such an instruction, or brings its own prompt.
-        "tasks": {TASK: "" if biencoder else collection.instruction},
+        "tasks": {TASK: "" if encoder else collection.instruction},
         "default_task": TASK,
         "work": str(folder / "work"),
         "output": str(folder / f"bundle{variant}"),

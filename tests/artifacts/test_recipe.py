@@ -14,6 +14,7 @@ from tests.support.wordings import raises
 
 CONTENT = {
     "name": "r",
+    "kind": "language-model",
     "model": {"path": "m"},
     "corpus": {"path": "c", "name": "c"},
     "tasks": {"web": "Find it"},
@@ -150,7 +151,9 @@ def test_a_folder_has_its_name_however_it_is_written(tmp_path: Path, monkeypatch
     (tmp_path / "shop" / "inner").mkdir(parents=True)
     for place, corpus in (("shop", "."), ("shop", "./"), ("shop/inner", ".."), (".", "shop/"), (".", "shop/inner/..")):
         monkeypatch.chdir(tmp_path / place)
-        (tmp_path / "r.yaml").write_text(yaml.safe_dump({"model": {"path": "m"}, "corpus": {"path": corpus}}))
+        (tmp_path / "r.yaml").write_text(
+            yaml.safe_dump({"kind": "encoder", "model": {"path": "m"}, "corpus": {"path": corpus}})
+        )
         assert read_recipe(tmp_path / "r.yaml", Recipe).work == Path("runs/shop/work")
 
 

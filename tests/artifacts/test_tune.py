@@ -157,7 +157,7 @@ def test_an_interval_holds_the_mean_and_widens_with_the_spread() -> None:
 
 def test_the_command_says_which_weights_to_set(tmp_path: Path) -> None:
     bundle = make_tiny_bundle(tmp_path / "tiny", weights=LegWeights(dense=1.0))
-    words = ["tune", bundle.path, "--step", "0.5", "--dev"]
+    words = ["evaluate", "--tune", "--step", "0.5", bundle.path]
     better = run(*words, found_by(bundle, LegWeights(sparse=1.0), tmp_path / "sparse"))
     assert "set index.weights: {sparse: 1} in the recipe" in better
     assert "sparse=1: nDCG@10 1.0000, the best\n" in better

@@ -38,7 +38,6 @@ def commands(bundle: Path, service: str) -> dict[str, list[str]]:
         "help": ["--help"],
         "key": ["key", "a", "--scope", "search"],
         "verify": ["verify", str(bundle)],
-        "size as JSON": ["size", str(bundle), "--documents", "1000000", "--json"],
         "search": ["search", CHINESE, "--url", service],
         "search as JSON": ["search", CHINESE, "--url", service, "--json"],
     }

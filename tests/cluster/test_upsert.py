@@ -15,7 +15,7 @@ from lightretriever.artifacts.cluster.live import LiveIndex
 from lightretriever.artifacts.cluster.push import push
 from lightretriever.artifacts.errors import BundleError, ClusterError, CorpusError, DocumentError, ResumeError
 from tests.support.cluster import remove_indexes
-from tests.support.commands import run, summary_of
+from tests.support.commands import only, run, summary_of
 from tests.support.upserted import COUNT, NEW, Upserted, counts
 from tests.support.wordings import raises
 
@@ -101,7 +101,7 @@ def test_what_can_not_be_written_is_told_before_anything_is(tmp_path: Path, clus
         place.upsert()
     work.write_text(begun)
     place.write(lines)
-    run("index", place.recipe, "--overwrite", "--top-k", "5")
+    run(*only("index"), place.recipe, "--overwrite", "--top-k", "5")
     with raises(BundleError):
         place.upsert()
     cluster.client.indices.put_mapping(index=place.live.index, body={"_meta": {}})

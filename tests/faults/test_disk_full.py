@@ -23,6 +23,7 @@ from tests.faults.builds import files, write_recipe, write_train_recipe
 from tests.faults.commands import Command, Commands, Done
 from tests.faults.conftest import Figure
 from tests.service.process import ROOT, SCRIPT, is_ready
+from tests.support.commands import only
 from tests.support.disk import small_disk
 from tests.support.recipes import change
 from tests.support.tiny import make_tiny_bundle
@@ -67,7 +68,8 @@ def assert_every_step_stops(commands: Commands, folder: Path, steps: list[tuple[
     recipe = folder / "recipe.yaml"
     older = files(folder / "bundle")
     for number, (arguments, file_bytes, file) in enumerate(steps):
-        command = [arguments[0], str(recipe), *arguments[1:]] + (["--overwrite"] if arguments[0] == "index" else [])
+        stage, *options = arguments
+        command = [*only(stage), str(recipe), *options] + (["--overwrite"] if stage == "index" else [])
         line = error_of(commands.run(Command(command, file_bytes=file_bytes)))
         assert re.search(file, line), line
         assert files(folder / "bundle") == older

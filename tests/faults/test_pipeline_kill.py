@@ -83,7 +83,7 @@ def test_a_killed_training_goes_on_to_the_same_adapter(commands: Commands, tmp_p
 
 @pytest.mark.full_faults
 def test_a_killed_distillation_goes_on_to_the_same_table(commands: Commands, tmp_path: Path) -> None:
-    command, random = ["distil-table", str(write_distil_recipe(tmp_path))], np.random.default_rng(SEED)
+    command, random = ["build", "--until", "table", str(write_distil_recipe(tmp_path))], np.random.default_rng(SEED)
     whole = finished(commands.run(Command(command)))
     expected = files(tmp_path / "work")
     shutil.rmtree(tmp_path / "work")

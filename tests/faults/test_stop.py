@@ -30,6 +30,7 @@ from tests.faults.builds import (
     write_train_recipe,
 )
 from tests.faults.commands import Command, Commands, Done, finished, lasted
+from tests.support.commands import only
 from tests.support.recipes import change
 from tests.support.tiny import make_tiny_bundle
 
@@ -115,8 +116,8 @@ def test_stopped_stages_of_a_build_leave_no_rubbish(commands: Commands, tmp_path
     expected, work = content(tmp_path / "bundle"), files(tmp_path / "work")
     evaluate = ["evaluate", tmp_path / "bundle", tmp_path, "--output", tmp_path / "evaluation"]
     again: dict[str, list[Any]] = {
-        "refine": ["refine", recipe],
-        "index": ["index", recipe, "--overwrite"],
+        "refine": [*only("refine"), recipe],
+        "index": [*only("index"), recipe, "--overwrite"],
         "verify": ["verify", tmp_path / "bundle"],
         "evaluate": evaluate,
     }
@@ -133,11 +134,11 @@ def test_stopped_stages_of_a_build_leave_no_rubbish(commands: Commands, tmp_path
             done = stopper.run(*arguments, stage=stage, within=within)
             if name == "evaluate" and done.status:
                 assert list((tmp_path / "evaluation").glob("*")) == []
-        if not stopper.stopped[name]:  # it was faster each time
+        if not stopper.stopped[arguments[0]]:  # it was faster each time
             forget(tmp_path, name)
             assert stopper.run(*arguments, stage=stage, within=0).status
         finished(commands.run(Command([*map(str, arguments)])))
-    assert stopper.stopped.keys() == again.keys()
+    assert stopper.stopped.keys() == {"build", "verify", "evaluate"}
     assert content(tmp_path / "bundle") == expected
     assert files(tmp_path / "work") == work
     runs = {"dense.trec", "sparse.trec", "hybrid.trec", "bm25.trec", "evaluation.json"}
@@ -173,17 +174,17 @@ def test_a_stopped_training_goes_on_to_the_same_adapter(commands: Commands, tmp_
 
 def test_a_stopped_distillation_goes_on_to_the_same_table(commands: Commands, tmp_path: Path, full: bool) -> None:
     recipe = write_distil_recipe(tmp_path)
-    whole = finished(commands.run(Command(["distil-table", str(recipe)])))
+    whole = finished(commands.run(Command(["build", "--until", "table", str(recipe)])))
     expected = files(tmp_path / "work")
     shutil.rmtree(tmp_path / "work")
     stopper = Stopper(commands, tmp_path)
     for stage in ("encode", "table") * (8 if full else 1):
         within = lasted(whole.stages, stage, whole.stages[stage] + 0.3)
-        stopper.run("distil-table", recipe, stage=stage, within=within)
-    if not stopper.stopped["distil-table"]:  # it was faster each time
+        stopper.run("build", "--until", "table", recipe, stage=stage, within=within)
+    if not stopper.stopped["build"]:  # it was faster each time
         shutil.rmtree(tmp_path / "work")
-        assert stopper.run("distil-table", recipe, stage="encode", within=0).status
-    finished(commands.run(Command(["distil-table", str(recipe)])))
+        assert stopper.run("build", "--until", "table", recipe, stage="encode", within=0).status
+    finished(commands.run(Command(["build", "--until", "table", str(recipe)])))
     assert files(tmp_path / "work") == expected
 
 

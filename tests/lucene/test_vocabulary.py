@@ -162,7 +162,6 @@ def test_texts_that_are_no_terms_are_told(few: TextTokenizer, term: str, kinds: 
 
 def test_problems_name_what_is_possible(few: TextTokenizer) -> None:
     assert Vocabulary(few, None).problem("fox") == "'fox' is no token id; they are 0 to 3"
-    assert Vocabulary(few, "english").problem("#4") == "'#4' is no token id; they are #0 to #3"
     assert (Vocabulary(None, "english").problem("") or "").startswith("'' is no word: it is empty, has a space, or has")
 
 

@@ -27,7 +27,7 @@ from lightretriever.service.cli import app
 from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
-from tests.support.commands import invoke, run
+from tests.support.commands import invoke, only, run
 from tests.support.judged import write_judged
 from tests.support.models import load, save_model
 from tests.support.recipes import change, write_recipe
@@ -117,9 +117,9 @@ def _scores_by_the_model(
 
 
 def test_the_stages_one_by_one_make_the_same_files(built: Path, tmp_path: Path) -> None:
-    run("table", built, "--work", tmp_path / "work2")
-    run("encode", built, "--work", tmp_path / "work2")
-    run("index", built, "--work", tmp_path / "work2", "--output", tmp_path / "bundle2")
+    run(*only("table"), built, "--work", tmp_path / "work2")
+    run(*only("encode"), built, "--work", tmp_path / "work2")
+    run(*only("index"), built, "--work", tmp_path / "work2", "--output", tmp_path / "bundle2")
     first, second = (Bundle.open(tmp_path / name).manifest.files for name in ("bundle", "bundle2"))
     names = [name for name in first if not name.startswith("lucene/")]  # Lucene stamps segments with a random id
     assert "dense.faiss" in names
@@ -140,7 +140,7 @@ def test_a_bad_line_stops_the_build_or_is_counted(recipe: Path, tmp_path: Path) 
         file.write('{"_id": "broken"\n{"_id": "music", "text": "again"}\n')
     with raises(CorpusError, naming="corpus.jsonl, line 31"):
         run("build", recipe)
-    assert "2 bad corpus lines were skipped" in run("encode", recipe, "--skip-bad", "--work", tmp_path / "work2")
+    assert "2 bad corpus lines were skipped" in run(*only("encode"), recipe, "--skip-bad", "--work", tmp_path / "work2")
     output = run("build", recipe, "--skip-bad", "--work", tmp_path / "work2")
     assert "2 bad corpus lines were skipped" in output
     assert 'id "music" was already used in line 1' in " ".join(output.split())
@@ -149,7 +149,7 @@ def test_a_bad_line_stops_the_build_or_is_counted(recipe: Path, tmp_path: Path) 
 
 def test_declared_fields_and_examples_come_from_the_recipe(built: Path, tmp_path: Path) -> None:
     change(built, {"corpus.fields": {"year": "number"}, "examples": ["a music player", "\U0001f389"]})
-    run("index", built, "--overwrite")  # nothing is encoded again
+    run(*only("index"), built, "--overwrite")  # nothing is encoded again
     bundle = Bundle.open(tmp_path / "bundle")
     assert bundle.manifest.fields == {"year": "number"}
     assert bundle.manifest.examples == ["a music player", "\U0001f389"]
@@ -171,7 +171,7 @@ def test_words_come_from_the_recipe_and_rank_as_lucenes_bm25(built: Path, tmp_pa
     first = Bundle.open(tmp_path / "bundle").manifest
     settings = {"vocabulary": "words", "k1": 1.2, "b": 0.75}
     change(built, {"expand": False, **{f"index.{name}": value for name, value in settings.items()}})
-    run("index", built, "--overwrite")  # nothing is encoded again
+    run(*only("index"), built, "--overwrite")  # nothing is encoded again
     bundle = Bundle.open(tmp_path / "bundle")
     sparse = bundle.manifest.sparse
     assert (first.sparse.vocabulary, sparse.vocabulary, sparse.language) == ("tokens", "words", "english")
@@ -205,10 +205,10 @@ def test_a_recipe_without_a_dense_leg(recipe: Path, tmp_path: Path) -> None:
 
 def test_index_says_which_stage_is_missing(built: Path, tmp_path: Path) -> None:
     with raises(ResumeError, naming="backbone.json"):
-        run("index", built, "--work", tmp_path / "nothing", "--overwrite")
+        run(*only("index"), built, "--work", tmp_path / "nothing", "--overwrite")
     (tmp_path / "corpus.jsonl").write_text('{"_id": "1", "text": "other"}\n')
     with raises(ResumeError, naming="corpus_sha256"):
-        run("index", built, "--overwrite")
+        run(*only("index"), built, "--overwrite")
 
 
 @pytest.mark.parametrize(
@@ -249,21 +249,21 @@ def test_a_mistake_is_found_before_anything_is_encoded(
 def test_index_refuses_stages_that_were_run_with_another_recipe(built: Path, key: str, value: object) -> None:
     change(built, {key: value})
     with raises(ResumeError):
-        run("index", built, "--overwrite")
+        run(*only("index"), built, "--overwrite")
 
 
 def test_a_refused_model_leaves_the_work_directory_as_it_was(built: Path, tmp_path: Path) -> None:
     before = {path: path.read_bytes() for path in (tmp_path / "work").rglob("*") if path.is_file()}
     other = save_model(tmp_path / "other", "qwen2")
     with raises(ResumeError, naming="backbone.json"):
-        run("encode", built, "--model", other)
+        run(*only("encode"), built, "--model", other)
     assert {path: path.read_bytes() for path in (tmp_path / "work").rglob("*") if path.is_file()} == before
 
 
 def test_two_runs_do_not_share_a_work_directory(recipe: Path, tmp_path: Path) -> None:
     with work_lock(tmp_path / "work"), raises(ResumeError):
-        run("table", recipe)
-    run("table", recipe)
+        run(*only("table"), recipe)
+    run(*only("table"), recipe)
 
 
 def test_the_whole_build_runs_on_a_terminal(recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -295,7 +295,7 @@ def test_a_missing_extra_is_one_line(recipe: Path, monkeypatch: pytest.MonkeyPat
     for name in [name for name in sys.modules if name.startswith("lightretriever.artifacts.pipeline")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.delattr("lightretriever.artifacts.pipeline")  # it comes back with all that it has
-    result = invoke("table", recipe)
+    result = invoke(*only("table"), recipe)
     assert "needs torch" in str(result.exception)
     assert "lightretriever-search[pipeline]" in str(result.exception)
 

@@ -44,7 +44,7 @@ from tests.faults.builds import files
 from tests.service.live import warm
 from tests.support import recipes
 from tests.support.biencoder import save_biencoder
-from tests.support.commands import run
+from tests.support.commands import only, run
 from tests.support.judged import write_queries
 from tests.support.recipes import change
 from tests.support.tiny import tiny_documents
@@ -110,9 +110,9 @@ def test_a_distilled_bundle_ranks_like_the_full_encoder(recipe: Path, tmp_path: 
     run("build", recipe, "--work", tmp_path / "work0", "--output", tmp_path / "untrained")
     before = overlap_with_the_encoder(tmp_path / "untrained", encoder, unseen)
     change(recipe, {"distil.epochs": 60})
-    output = run("distil-table", recipe)
+    output = run("build", "--until", "table", recipe)
     assert "agreement with the encoder by epoch" in output
-    run("index", recipe)
+    run(*only("index"), recipe)
     assert verify_bundle(tmp_path / "bundle") == []
     after = overlap_with_the_encoder(tmp_path / "bundle", encoder, unseen)
     assert after > before + 0.1
@@ -121,7 +121,7 @@ def test_a_distilled_bundle_ranks_like_the_full_encoder(recipe: Path, tmp_path: 
 
 def test_the_documents_alone_teach_something(recipe: Path, tmp_path: Path) -> None:
     change(recipe, {"distil.queries": [], "distil.sentences": False, "distil.epochs": 30})
-    run("distil-table", recipe)
+    run("build", "--until", "table", recipe)
     epochs = json.loads((tmp_path / "work" / "tables" / "search" / "training.json").read_text())["epochs"]
     assert max(epoch["cosine"] for epoch in epochs) > epochs[0]["cosine"] + 0.1
 
@@ -152,15 +152,15 @@ def test_given_vectors_are_used_as_they_are(recipe: Path, tmp_path: Path, vector
     ids = "\ufeff" + "".join(f"{document.id}\r\n" for document in documents)
     (tmp_path / "vectors.ids").write_bytes(ids.encode())
     change(recipe, {"distil.vectors": str(tmp_path / "vectors.npy"), "distil.ids": str(tmp_path / "vectors.ids")})
-    run("encode", recipe)
+    run(*only("encode"), recipe)
     dense = TextStore(tmp_path / "work" / "encode").whole().dense
     np.testing.assert_allclose(dense, vectors, atol=2e-3)
     np.testing.assert_array_equal(dense[7], dense[8])
     vectors[7] = vectors[9]
     np.save(tmp_path / "vectors.npy", vectors)
     with raises(ResumeError, naming="vectors_sha256"):
-        run("index", recipe)
-    run("encode", recipe)
+        run(*only("index"), recipe)
+    run(*only("encode"), recipe)
     dense = TextStore(tmp_path / "work" / "encode").whole().dense
     np.testing.assert_array_equal(dense[7], dense[9])
 
@@ -193,7 +193,7 @@ def test_vectors_that_do_not_fit_are_refused(
     write(tmp_path / "vectors.npy", vectors)
     change(recipe, {"distil.vectors": str(tmp_path / "vectors.npy")})
     with raises(LightRetrieverError, naming="distil.vectors") as raised:
-        run("encode", recipe)
+        run(*only("encode"), recipe)
     assert "allow_pickle" not in str(raised.value)
 
 
@@ -203,7 +203,7 @@ def test_a_few_changed_documents_are_counted_and_no_obstacle(
     vectors[[0, COUNT - 1]] *= -1
     np.save(tmp_path / "vectors.npy", vectors)
     change(recipe, {"distil.vectors": str(tmp_path / "vectors.npy")})
-    said = run("encode", recipe, "--json")
+    said = run(*only("encode"), recipe, "--json")
     assert "warning: distil.vectors: 2 of " in said
     assert 'The first of them is row 0, document "music", with a cosine of -1.00' in said
     assert '"doubtful":2,' in said.replace('": ', '":')
@@ -217,14 +217,14 @@ def test_ids_in_another_order_are_refused(recipe: Path, tmp_path: Path, vectors:
     for wrong in (swapped, ids[:-1], [*ids, "one more"], [*ids[:2], "x" * 600], []):
         (tmp_path / "vectors.ids").write_text("".join(f"{one}\n" for one in wrong))
         with raises(LightRetrieverError, naming="vectors.ids"):
-            run("encode", recipe)
+            run(*only("encode"), recipe)
 
 
 @pytest.mark.slow
 def test_a_stopped_run_ends_with_the_same_table(recipe: Path, tmp_path: Path) -> None:
     """Whatever of its parts a work directory has lost, they are made again, and the table is the same."""
     change(recipe, {"distil.epochs": 3})
-    run("table", recipe)
+    run(*only("table"), recipe)
     table = tmp_path / "work" / "tables" / "search" / "table.npy"
     whole = table.read_bytes()
     table.unlink()
@@ -233,10 +233,10 @@ def test_a_stopped_run_ends_with_the_same_table(recipe: Path, tmp_path: Path) ->
     (tmp_path / "work" / "encode" / "corpus.json").unlink()
     for kept in (tmp_path / "work" / "tables" / "search" / "teacher").glob("run-*"):
         shutil.rmtree(kept)
-    run("table", recipe)
+    run(*only("table"), recipe)
     assert table.read_bytes() == whole
     written = table.stat().st_mtime_ns
-    run("table", recipe)
+    run(*only("table"), recipe)
     assert table.stat().st_mtime_ns == written  # a finished table is kept
 
 
@@ -245,7 +245,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory, encoder_folder: Path) -> 
     """The recipe of a work directory that has its table."""
     recipe = write_recipe(tmp_path_factory.mktemp("finished"), encoder_folder)
     change(recipe, {"distil.epochs": 1})
-    run("table", recipe)
+    run(*only("table"), recipe)
     return recipe
 
 
@@ -255,7 +255,7 @@ def test_a_work_directory_of_another_recipe_is_refused(finished: Path, tmp_path:
     recipe.write_text(finished.read_text())
     change(recipe, {key: value})
     with raises(ResumeError, naming="plan.json"):
-        run("table", recipe)
+        run(*only("table"), recipe)
 
 
 @pytest.mark.parametrize(
@@ -269,14 +269,14 @@ def test_other_settings_of_the_fit_fit_the_table_again_and_nothing_is_encoded(
     recipe = copied / "recipe.yaml"
     change(recipe, {"work": str(copied / "work"), "output": str(copied / "bundle"), key: value})
     with raises(ResumeError, naming="distil-table"):
-        run("index", recipe)
+        run(*only("index"), recipe)
     encoded = {file: file.stat().st_mtime_ns for file in (copied / "work" / "encode").glob("run-*/*")}
     table = copied / "work" / "tables" / "search" / "table.npy"
     before = table.read_bytes()
-    run("distil-table", recipe)
+    run("build", "--until", "table", recipe)
     assert table.read_bytes() != before
     assert encoded.items() <= {file: file.stat().st_mtime_ns for file in encoded}.items()
-    run("index", recipe)
+    run(*only("index"), recipe)
 
 
 @pytest.mark.parametrize(
@@ -292,13 +292,13 @@ def test_other_settings_of_the_fit_fit_the_table_again_and_nothing_is_encoded(
 def test_mistakes_in_a_recipe_are_named(recipe: Path, key: str, value: object) -> None:
     change(recipe, {key: value})
     with raises(RecipeError):
-        run("distil-table", recipe)
+        run("build", "--until", "table", recipe)
 
 
 def test_distil_table_needs_a_bi_encoder(recipe: Path, tmp_path: Path) -> None:
     change(recipe, {"model.path": str(tmp_path)}, without="distil")
     with raises(RecipeError, naming="model.path"):
-        run("distil-table", recipe)
+        run("build", "--until", "table", recipe)
 
 
 def test_defaults_of_a_recipe_with_a_bi_encoder(recipe: Path) -> None:

@@ -20,7 +20,7 @@ from lightretriever.artifacts.pipeline.language_model import LanguageModel
 from lightretriever.artifacts.pipeline.model import Backbone
 from lightretriever.artifacts.pipeline.recipe import EncodeRecipe
 from tests.faults.builds import files
-from tests.support.commands import run
+from tests.support.commands import only, run
 from tests.support.models import write_corpus
 from tests.support.recipes import write_recipe
 from tests.support.tiny import tiny_documents
@@ -73,8 +73,8 @@ def test_killed_over_a_changed_corpus_and_started_again_it_ends_byte_identical(
     change see `tests.faults.test_pipeline_kill`."""
     encode = {"max_length": 48, "top_k": 20, "batch_tokens": 256, "shard_size": 2}
     recipe = write_recipe(tmp_path, model_folder, documents=60, tasks={"web": ""}, encode=encode)
-    command = [sys.executable, "-m", "lightretriever.service.cli", "encode", str(recipe)]
-    run("encode", recipe)
+    command = [sys.executable, "-m", "lightretriever.service.cli", *only("encode"), str(recipe)]
+    run(*only("encode"), recipe)
     added = [{"_id": f"new-{number}", "text": f"a new text {number}"} for number in range(41)]
     lines = (tmp_path / "corpus.jsonl").read_text("utf-8").splitlines()[5:]
     (tmp_path / "corpus.jsonl").write_text("\n".join([*map(json.dumps, added), *lines]), encoding="utf-8")
@@ -89,8 +89,8 @@ def test_killed_over_a_changed_corpus_and_started_again_it_ends_byte_identical(
                 time.sleep(0.001)
             process.send_signal(signal.SIGKILL)
         assert process.returncode == -signal.SIGKILL
-    run("encode", recipe)
-    run("encode", recipe, "--work", tmp_path / "fresh")
+    run(*only("encode"), recipe)
+    run(*only("encode"), recipe, "--work", tmp_path / "fresh")
     assert files(tmp_path / "work" / "encode") == files(tmp_path / "fresh" / "encode")
 
 

@@ -29,7 +29,7 @@ from lightretriever.artifacts.sparse.vocabulary import Vocabulary
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 from tests.pipeline.test_encoded import write
 from tests.pipeline.test_growing import write_recipe
-from tests.support.commands import run
+from tests.support.commands import only, run
 from tests.support.recipes import change
 from tests.support.tiny import train_tokenizer
 from tests.support.wordings import raises
@@ -217,7 +217,7 @@ def test_measuring_keeps_the_sample_alone(tmp_path: Path) -> None:
 def test_a_bundle_finds_documents_by_words_that_they_lack(tmp_path: Path) -> None:
     recipe = change(write_recipe(tmp_path, "expand"), {"index": {"factory": "Flat", "quantization": 100}})
     run("build", recipe)
-    run("index", change(recipe, {"expand": False}), "--output", tmp_path / "plain")
+    run(*only("index"), change(recipe, {"expand": False}), "--output", tmp_path / "plain")
     bundle, plain = Bundle.open(tmp_path / "bundle"), Bundle.open(tmp_path / "plain")
     assert verify_bundle(bundle.path) == []
     assert bundle.manifest.sparse.expansion == ExpansionInfo(terms=16, weight=0.25)
@@ -268,7 +268,7 @@ def test_documents_that_come_later_need_the_sparse_leg_and_the_counts_of_the_bun
         with raises(ResumeError):
             LaterDocuments.open(read_recipe(recipe, Recipe, changed), manifest, MAX_IMPACT)
     loaded = read_recipe(recipe, Recipe)
-    run("index", change(recipe, {"index.k1": 1.2}), "--output", tmp_path / "other")
+    run(*only("index"), change(recipe, {"index.k1": 1.2}), "--output", tmp_path / "other")
     with raises(ResumeError):
         LaterDocuments.open(loaded, manifest, MAX_IMPACT)
     run("build", change(recipe, {"index.k1": 0.9}), "--limit", 40, "--output", tmp_path / "small")

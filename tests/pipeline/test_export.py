@@ -47,8 +47,7 @@ def built(tmp_path_factory: pytest.TempPathFactory, encoder: Path) -> Path:
     sections: dict[str, Any] = {"distil": {"epochs": 1, "batch_size": 16, "held_out": 4}}
     sections["index"] = {"factory": "Flat", "dimension": 24}
     recipe = recipes.write_recipe(folder, encoder, documents=40, **sections)
-    for command in ("distil-table", "index"):
-        run(command, recipe)
+    run("build", recipe)
     return folder / "bundle"
 
 

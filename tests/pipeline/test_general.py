@@ -13,7 +13,7 @@ from lightretriever.artifacts.pipeline.recipe import Recipe, read_recipe
 from lightretriever.artifacts.tokens.table import TokenTable
 from tests.pipeline.test_distil import COUNT, QUERIES, write_recipe
 from tests.support.biencoder import save_biencoder
-from tests.support.commands import run
+from tests.support.commands import only, run
 from tests.support.judged import write_queries
 from tests.support.models import write_corpus
 from tests.support.recipes import change, save
@@ -29,6 +29,7 @@ def table(encoder_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     write_queries(here / "texts", QUERIES)
     write_corpus(here / "texts" / "corpus.jsonl", COUNT)
     content = {
+        "kind": "general-table",
         "model": {"path": str(encoder_folder), "device": "cpu"},
         "licence": "MIT",
         "texts": [{"path": "texts", "name": "tiny", "licence": "CC0-1.0", "documents": 100, "sentences": 200}],
@@ -36,7 +37,7 @@ def table(encoder_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
         "work": str(here / "work"),
         "output": str(here / "table"),
     }
-    output = run("general-table", save(here / "recipe.yaml", content), "--data", here)
+    output = run("build", save(here / "recipe.yaml", content), "--corpus", here)
     assert "fitted to 100 documents, 2" in output
     return here / "table"
 
@@ -79,24 +80,21 @@ def test_distil_fits_a_table_to_the_corpus_and_compares_it_with_the_general_one(
     table: Path, recipe: Path, tmp_path: Path
 ) -> None:
     change(recipe, {"tables": {"search": str(table)}})
-    run("encode", recipe)
+    run(*only("encode"), recipe)
     change(recipe, {"distil": {**FIT, "queries": [str(tmp_path / "queries.jsonl")]}})
-    output = run("distil-table", recipe)
+    output = run("build", "--until", "table", recipe)
     assert "; general table 0." in output
-    assert "encode: " not in output.partition("fit:")[2]
     rows = np.load(tmp_path / "work" / "tables" / "search" / "table.npy")
-    assert (rows != GeneralTable.open(table).rows()).any()
+    assert ((rows == GeneralTable.open(table).rows()).all()) == ("which is better" in output)
     change(recipe, without="distil")
-    run("distil-table", recipe)
+    run("build", "--until", "table", recipe)
     rows = np.load(tmp_path / "work" / "tables" / "search" / "table.npy")
     np.testing.assert_array_equal(rows, GeneralTable.open(table).rows())
     assert not (tmp_path / "work" / "tables" / "search" / "training.json").exists()
 
 
 def test_without_a_general_table_one_is_fitted(recipe: Path, tmp_path: Path) -> None:
-    assert read_recipe(recipe, Recipe).biencoder
     assert read_recipe(recipe, Recipe).model.trained
-    assert not read_recipe(recipe, Recipe, {"model.adapter": "some/adapter"}).biencoder
     run("build", recipe)
     assert (tmp_path / "work" / "tables" / "search" / "training.json").is_file()
 
@@ -125,7 +123,7 @@ def test_texts_that_are_not_there_are_named(table: Path) -> None:
     content["texts"][0]["path"] = "nowhere"
     other = save(table.parent / "other.yaml", content)
     with raises(RecipeError, naming="queries.jsonl"):
-        run("general-table", other, "--data", table.parent, "--output", table.parent / "other")
+        run("build", other, "--corpus", table.parent, "--output", table.parent / "other")
 
 
 def test_the_shipped_tables_are_whole() -> None:

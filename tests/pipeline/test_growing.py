@@ -28,7 +28,7 @@ from lightretriever.service.settings import Settings
 from tests.faults.builds import content, files
 from tests.support import recipes
 from tests.support.biencoder import save_biencoder
-from tests.support.commands import invoke, run, summary_of
+from tests.support.commands import invoke, only, run, summary_of
 from tests.support.models import save_model, write_corpus
 from tests.support.sparse_model import save_sparse_model
 
@@ -166,19 +166,19 @@ def test_nothing_is_reused_of_another_model_at_the_same_place_or_with_other_sett
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "stage"), [("distil", "distil-table"), ("refine", "refine")])
+@pytest.mark.parametrize(("kind", "stage"), [("distil", "table"), ("refine", "refine")])
 def test_a_table_that_was_fitted_to_other_documents_is_fitted_again(tmp_path: Path, kind: str, stage: str) -> None:
     recipe = write_recipe(tmp_path, kind)
     run("build", recipe)
     change(tmp_path / "corpus.jsonl")
-    early = invoke("index", recipe, "--overwrite").exception
+    early = invoke(*only("index"), recipe, "--overwrite").exception
     assert "the corpus is another one (corpus_sha256: " in str(early)
-    assert str(early).endswith("Run `lightretriever encode` with this recipe again.")
-    assert summary_of("encode", recipe)["next"] == f"lightretriever {stage} {recipe}"
-    failed = invoke("index", recipe, "--overwrite").exception
-    assert f"was made of other documents than there are now. Run `lightretriever {stage}`" in str(failed)
-    assert summary_of(stage, recipe)["next"] == f"lightretriever index {recipe}"
-    run("index", recipe, "--overwrite")
+    assert str(early).endswith("Run `lightretriever build` with this recipe again.")
+    assert summary_of(*only("encode"), recipe)["next"] == f"lightretriever build {recipe} --from {stage}"
+    failed = invoke(*only("index"), recipe, "--overwrite").exception
+    assert f"was made of other documents than there are now. Run `lightretriever build --from {stage}`" in str(failed)
+    assert summary_of(*only(stage), recipe)["next"] == f"lightretriever build {recipe} --from index"
+    run(*only("index"), recipe, "--overwrite")
 
 
 def test_a_service_that_runs_takes_over_the_new_bundle(tmp_path: Path) -> None:
@@ -199,29 +199,29 @@ def test_a_service_that_runs_takes_over_the_new_bundle(tmp_path: Path) -> None:
 def test_parts_make_the_shards_of_one_process(tmp_path: Path, place: str) -> None:
     """In one directory that the machines share, or in one each, from which what they made is copied together."""
     recipe = write_recipe(tmp_path, "learned")
-    whole = summary_of("encode", recipe, "--work", tmp_path / "whole")
+    whole = summary_of(*only("encode"), recipe, "--work", tmp_path / "whole")
     works = [tmp_path / ("work" if place == "shared" else f"work{number}") for number in (1, 2, 3)]
     works[0] = tmp_path / "work"
-    made = [summary_of("encode", recipe, "--part", f"{number}/3", "--work", works[number - 1]) for number in (2, 1)]
+    made = [summary_of("build", recipe, "--part", f"{number}/3", "--work", works[number - 1]) for number in (2, 1)]
     assert [one["shards"] for one in made] == [3, 3]
     assert all(one["next"].count("--part") == 1 for one in made)
     assert made[1]["next"].endswith(" --part 3/3" if place == "shared" else " --part 2/3")
-    failed = invoke("index", recipe, "--work", works[0])
+    failed = invoke(*only("index"), recipe, "--work", works[0])
     assert isinstance(failed.exception, ResumeError)
     if place == "apart":
         shutil.copytree(works[1] / "encode", works[0] / "encode", dirs_exist_ok=True)
-    run("table", recipe, "--work", works[0])
-    failed = invoke("index", recipe, "--work", works[0])
-    wanted = "2 of 8 shards are not there. Run `encode --part 3/3` with this recipe."
+    run(*only("table"), recipe, "--work", works[0])
+    failed = invoke(*only("index"), recipe, "--work", works[0])
+    wanted = "2 of 8 shards are not there. Run `lightretriever build --part 3/3` with this recipe."
     assert str(failed.exception) == f"{works[0] / 'encode'}: {wanted}"
     with work_lock(works[0], shared=True):  # another part is still at work
-        made.append(summary_of("encode", recipe, "--part", "3/3", "--work", works[0]))
-        assert isinstance(invoke("encode", recipe, "--work", works[0]).exception, ResumeError)
-    assert made[2]["next"] == f"lightretriever index {recipe} --work {works[0]}"
+        made.append(summary_of("build", recipe, "--part", "3/3", "--work", works[0]))
+        assert isinstance(invoke(*only("encode"), recipe, "--work", works[0]).exception, ResumeError)
+    assert made[2]["next"] == f"lightretriever build {recipe} --work {works[0]} --from index"
     for key in ("documents", "encoded", "terms", "shards"):
         assert sum(one[key] for one in made) == whole[key]
-    run("index", recipe, "--work", works[0])
-    assert counts(summary_of("encode", recipe, "--work", works[0])) == (COUNT, 0, 0)
+    run(*only("index"), recipe, "--work", works[0])
+    assert counts(summary_of(*only("encode"), recipe, "--work", works[0])) == (COUNT, 0, 0)
     assert files(works[0] / "encode") == files(tmp_path / "whole" / "encode")
 
 
@@ -229,18 +229,18 @@ def test_parts_of_a_changed_corpus_reuse_what_is_there(tmp_path: Path) -> None:
     recipe = write_recipe(tmp_path, "learned")
     run("build", recipe)
     change(tmp_path / "corpus.jsonl")
-    made = [summary_of("encode", recipe, "--part", f"{number}/2") for number in (1, 2)]
+    made = [summary_of("build", recipe, "--part", f"{number}/2") for number in (1, 2)]
     assert [sum(one[key] for one in made) for key in ("reused", "encoded")] == [COUNT - 1, 2]
-    run("index", recipe, "--overwrite")
+    run(*only("index"), recipe, "--overwrite")
     assert len(list((tmp_path / "work" / "encode").glob("run-*"))) > 1
-    assert counts(summary_of("encode", recipe)) == (COUNT + 1, 0, 2)
+    assert counts(summary_of(*only("encode"), recipe)) == (COUNT + 1, 0, 2)
     assert len(list((tmp_path / "work" / "encode").glob("run-*"))) == 1
 
 
 def test_a_part_that_is_none_gets_one_line(tmp_path: Path) -> None:
     recipe = write_recipe(tmp_path, "learned")
     for text in ("5/4", "0/3", "x", "1", "1/0", "-1/2", "1/2/3", "1.0/2", ""):
-        failed = invoke("encode", recipe, f"--part={text}").exception
+        failed = invoke("build", recipe, f"--part={text}").exception
         assert isinstance(failed, RecipeError)
         assert str(failed).startswith(f"--part is {text!r}, expected I/N with I from 1 to N. ")
     assert not (tmp_path / "work").exists()

@@ -24,7 +24,7 @@ from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 from tests.support import recipes
 from tests.support.biencoder import save_biencoder
-from tests.support.commands import run
+from tests.support.commands import only, run
 from tests.support.tampering import copy_of, edit_manifest, resign
 from tests.support.wordings import raises
 
@@ -47,10 +47,10 @@ def place(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     recipe = write_recipe(folder, model_folder, encode={"max_length": 64, "top_k": None})
     run("build", recipe)
     options: list[str | Path] = ["--head-queries", folder / "queries.log", "--top", "3"]
-    made = json.loads(run("table", recipe, *options, "--json").splitlines()[0])
+    made = json.loads(run(*only("table"), recipe, *options, "--json").splitlines()[0])
     assert {task: table["head_queries"] for task, table in made["tables"].items()} == {"web": 3, "fact": 3}
-    assert "has head queries, which this recipe leaves out" in run("index", recipe, "--overwrite")
-    run("index", recipe, *options, "--output", folder / "with")
+    assert "has head queries, which this recipe leaves out" in run(*only("index"), recipe, "--overwrite")
+    run(*only("index"), recipe, *options, "--output", folder / "with")
     return folder
 
 
@@ -141,9 +141,9 @@ def test_without_learned_impacts_the_sparse_leg_stays(tmp_path: Path) -> None:
             for mode, expected in (("dense", True), ("hybrid", True), ("sparse", False)):
                 told = client.post("/search", json={"query": "play music", "mode": mode, "explain": True}).json()
                 assert told["head_query"] is expected
-        run("index", recipe, "--output", tmp_path / "same")
+        run(*only("index"), recipe, "--output", tmp_path / "same")
         recipes.change(recipe, without="head")
-        run("index", recipe, "--output", tmp_path / "without")
+        run(*only("index"), recipe, "--output", tmp_path / "without")
         with SearchEngine.open(Bundle.open(tmp_path / "without")) as without:
             assert ranked(engine, "play music", "sparse") == ranked(without, "play music", "sparse")
 
@@ -203,17 +203,17 @@ def test_a_bad_log_is_named_before_the_model_reads(content: bytes | None, model_
     recipe = write_recipe(tmp_path, model_folder)
     if content is not None:
         (tmp_path / "log").write_bytes(content)
-    for command in ("build", "table"):
+    for command in (["build"], only("table")):
         with raises(CorpusError):
-            run(command, recipe, "--head-queries", tmp_path / "log")
+            run(*command, recipe, "--head-queries", tmp_path / "log")
     assert not (tmp_path / "work" / "tables").exists()
 
 
 def test_options_are_checked(place: Path) -> None:
     with raises(RecipeError, naming="head.top"):
-        run("table", place / "recipe.yaml", "--head-queries", place / "queries.log", "--top", "0")
+        run(*only("table"), place / "recipe.yaml", "--head-queries", place / "queries.log", "--top", "0")
     with raises(RecipeError, naming="head.queries"):
-        run("table", place / "recipe.yaml", "--top", "5")
+        run(*only("table"), place / "recipe.yaml", "--top", "5")
 
 
 def test_a_stopped_run_goes_on_and_another_log_is_read_anew(
@@ -232,27 +232,27 @@ def test_a_stopped_run_goes_on_and_another_log_is_read_anew(
 
     monkeypatch.setattr(LanguageModel, "encode_queries", stopped)
     with raises(ResumeError):
-        run("table", recipe)
-    run("table", recipe)
+        run(*only("table"), recipe)
+    run(*only("table"), recipe)
     assert read == ["play music", "a text editor", "chess games", "rare one", "chess games", "rare one"]
-    run("table", recipe)
+    run(*only("table"), recipe)
     assert len(read) == 6
-    run("encode", recipe)
+    run(*only("encode"), recipe)
     (tmp_path / "queries.log").write_text("chess games\n")
     with raises(ResumeError):
-        run("index", recipe)
-    run("table", recipe)
+        run(*only("index"), recipe)
+    run(*only("table"), recipe)
     assert read[6:] == ["chess games"]
     vectors = tmp_path / "work" / "tables" / "web" / "head" / "vectors.npy"
     content = vectors.read_bytes()
     vectors.write_bytes(content[:-1])
     with raises(ResumeError, naming="texts.json"):
-        run("index", recipe)
+        run(*only("index"), recipe)
     vectors.unlink()
     with raises(ResumeError, naming="vectors.npy"):
-        run("index", recipe)
+        run(*only("index"), recipe)
     vectors.write_bytes(content)
-    run("index", recipe)
+    run(*only("index"), recipe)
     head = Bundle.open(tmp_path / "bundle").head("web")
     assert head is not None
     assert head.find("chess games") is not None

@@ -22,7 +22,7 @@ from lightretriever.artifacts.pipeline.recipe import Recipe, read_recipe
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.tokens.idf import save_idf
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
-from tests.support.commands import run, summary_of
+from tests.support.commands import only, run, summary_of
 from tests.support.models import load
 from tests.support.recipes import change, write_recipe
 from tests.support.wordings import raises
@@ -114,20 +114,20 @@ def test_an_adapter_with_weights_makes_a_bundle_with_weights(
         assert found is not None
         np.testing.assert_array_equal(found, idf)
     change(built, {"encode.top_k": None})
-    run("encode", built, "--work", tmp_path / "all")
+    run(*only("encode"), built, "--work", tmp_path / "all")
     assert encoded(tmp_path / "work") == best(encoded(tmp_path / "all"), 40)
 
 
 def test_one_encoding_gives_bundles_of_several_sizes_and_of_both_kinds(built: Path, tmp_path: Path) -> None:
     everything = encoded(tmp_path / "work")
     for top_k in (3, 25):
-        run("index", built, "--top-k", str(top_k), "--dimension", "8", "--overwrite")
+        run(*only("index"), built, "--top-k", str(top_k), "--dimension", "8", "--overwrite")
         with opened(tmp_path / "bundle") as (bundle, index):
             manifest = bundle.manifest
             assert (manifest.sparse.top_k, manifest.dimension, manifest.sparse.query_weights) == (top_k, 8, "idf_count")
             assert impacts(index, manifest.vocab_size) == best(everything, top_k)
     change(built, {"model.idf": None})
-    run("index", built, "--top-k", "3", "--overwrite")
+    run(*only("index"), built, "--top-k", "3", "--overwrite")
     with opened(tmp_path / "bundle") as (bundle, index):
         assert (bundle.manifest.sparse.query_weights, bundle.idf()) == ("count", None)
         assert impacts(index, bundle.manifest.vocab_size) == best(everything, 3)
@@ -174,17 +174,17 @@ def test_changed_weights_are_noticed(built: Path, tmp_path: Path, idf: npt.NDArr
     save_idf(tmp_path / "other.npy", idf * 2)
     change(built, {"model.idf": str(tmp_path / "other.npy")})
     with raises(ResumeError, naming="other.npy"):
-        run("index", built, "--overwrite")
-    run("encode", built)
-    run("index", built, "--overwrite")
+        run(*only("index"), built, "--overwrite")
+    run(*only("encode"), built)
+    run(*only("index"), built, "--overwrite")
     np.testing.assert_array_equal(Bundle.open(tmp_path / "bundle").idf(), idf * 2)
     made = summary_of("build", change(built, {"model.idf": None}), "--overwrite")
     assert (made["reused"], made["encoded"]) == (DOCUMENTS, 0)
     assert not (tmp_path / "work" / "idf.npy").exists()
-    run("encode", change(built, {"model.idf": "auto"}))
+    run(*only("encode"), change(built, {"model.idf": "auto"}))
     save_idf(tmp_path / "work" / "idf.npy", idf * 2)
     with raises(ResumeError, naming="idf.npy"):
-        run("index", built, "--overwrite")
+        run(*only("index"), built, "--overwrite")
 
 
 @pytest.mark.parametrize("file", ["short.npy", "no.npy"])

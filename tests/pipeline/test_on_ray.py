@@ -14,7 +14,7 @@ import pytest
 from lightretriever.artifacts.errors import RecipeError, ResumeError
 from tests.faults.builds import files
 from tests.pipeline.test_growing import COUNT, counts, write_recipe
-from tests.support.commands import invoke, summary_of
+from tests.support.commands import invoke, only, summary_of
 from tests.support.recipes import change
 
 pytestmark = pytest.mark.slow
@@ -42,8 +42,8 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 def test_a_cluster_that_loses_a_worker_makes_the_shards_of_one_process(tmp_path: Path, cluster: Any, lost: str) -> None:
     recipe = write_recipe(tmp_path, "learned")
     change(recipe, {"encode.shard_size": 4})
-    whole = summary_of("encode", recipe, "--work", tmp_path / "whole")
-    command = [sys.executable, "-m", "lightretriever.service.cli", "encode", str(recipe), "--ray", cluster.address]
+    whole = summary_of(*only("encode"), recipe, "--work", tmp_path / "whole")
+    command = [sys.executable, "-m", "lightretriever.service.cli", "build", str(recipe), "--ray", cluster.address]
     with subprocess.Popen([*command, "--json"], stdout=subprocess.PIPE, text=True) as encode:
         encoded = tmp_path / "work" / "encode"
         while not kept(encoded) or not (workers := working()):
@@ -59,7 +59,7 @@ def test_a_cluster_that_loses_a_worker_makes_the_shards_of_one_process(tmp_path:
     assert f'"documents":{COUNT}' in out
     assert files(encoded) == files(tmp_path / "whole" / "encode")
     assert not list((tmp_path / "work").rglob("*.partial"))
-    assert counts(summary_of("encode", recipe)) == (whole["documents"], 0, 0)
+    assert counts(summary_of(*only("encode"), recipe)) == (whole["documents"], 0, 0)
 
 
 def kept(encoded: Path) -> int:
@@ -81,9 +81,9 @@ def working() -> list[int]:
 
 def test_an_error_of_a_task_is_the_commands(tmp_path: Path, cluster: Any) -> None:
     recipe = write_recipe(tmp_path, "learned")
-    assert counts(summary_of("encode", recipe, "--ray", cluster.address))[1] == COUNT
+    assert counts(summary_of("build", recipe, "--ray", cluster.address))[1] == COUNT
     change(recipe, {"encode.top_k": 5})
-    failed = invoke("encode", recipe, "--ray", cluster.address).exception
+    failed = invoke("build", recipe, "--ray", cluster.address).exception
     assert isinstance(failed, ResumeError)
     assert "top_k: 20 there, 5 now" in str(failed)
 
@@ -99,7 +99,7 @@ def test_an_error_of_a_task_is_the_commands(tmp_path: Path, cluster: Any) -> Non
 )
 def test_a_cluster_that_can_not_be_used_gets_one_line(tmp_path: Path, options: list[str], message: str) -> None:
     pytest.importorskip("ray", reason="ray is not installed (make slow)")
-    failed = invoke("encode", write_recipe(tmp_path, "learned"), *options).exception
+    failed = invoke("build", write_recipe(tmp_path, "learned"), *options).exception
     assert isinstance(failed, RecipeError)
     assert str(failed).startswith(message)
     assert not (tmp_path / "work").exists()

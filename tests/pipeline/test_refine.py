@@ -15,7 +15,7 @@ from lightretriever.artifacts.pipeline.encoded import TextStore
 from lightretriever.artifacts.pipeline.fit_texts import corpus_sentences
 from lightretriever.artifacts.pipeline.recipe import Recipe, read_recipe
 from tests.support.biencoder import save_biencoder
-from tests.support.commands import invoke, run
+from tests.support.commands import invoke, only, run
 from tests.support.models import SHAPE, write_corpus
 from tests.support.recipes import save, write_recipe
 from tests.support.wordings import raises
@@ -56,7 +56,7 @@ def test_sentences_that_the_teacher_reads_are_trained_on(recipe: Path, tmp_path:
     assert ((made * wanted).sum(axis=1) / np.linalg.norm(made, axis=1)).mean() > 0.5
     file = teacher / "1_Pooling" / "config.json"
     file.write_text(file.read_text().replace('"mean"', '"max"'))  # another teacher at the same place
-    assert isinstance(invoke("refine", other).exception, ResumeError)
+    assert isinstance(invoke(*only("refine"), other).exception, ResumeError)
 
 
 def test_a_teacher_of_another_size_is_refused(recipe: Path, tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_a_refined_table_makes_of_a_documents_tokens_what_the_model_made_of_the_
     bundle = Bundle.open(tmp_path / "bundle")
     assert verify_bundle(bundle.path) == []
     plain = changed(recipe, refine=None, output=str(tmp_path / "plain"))
-    run("index", plain)
+    run(*only("index"), plain)
     before, after = (cosine(one, tmp_path / "work") for one in (Bundle.open(tmp_path / "plain"), bundle))
     assert after > before + 0.05
     one, other = (bundle.table(task).rows(np.arange(100)) for task in ("web", "other"))
@@ -101,13 +101,13 @@ def test_the_steps_one_by_one_give_the_same_bundle_and_nothing_is_done_twice(rec
     first = Bundle.open(tmp_path / "bundle").manifest
     for stage in ("table", "encode", "refine", "index"):
         output: list[str | Path] = ["--output", tmp_path / "b"] if stage == "index" else []
-        run(stage, recipe, "--work", tmp_path / "steps", *output)
+        run(*only(stage), recipe, "--work", tmp_path / "steps", *output)
     second = Bundle.open(tmp_path / "b").manifest
     assert first.files["tables/web.npy"] == second.files["tables/web.npy"]
     assert first.files["dense.faiss"] == second.files["dense.faiss"]
     table = tmp_path / "steps/tables/web" / f"refined-{first.dimension}" / "table.npy"
     before = table.stat().st_mtime_ns
-    assert "agreement with the encoder by epoch" in run("refine", recipe, "--work", tmp_path / "steps")
+    assert "agreement with the encoder by epoch" in run(*only("refine"), recipe, "--work", tmp_path / "steps")
     assert table.stat().st_mtime_ns == before
 
 
@@ -120,30 +120,32 @@ def test_rows_are_trained_for_the_bundles_dimension(recipe: Path, tmp_path: Path
     assert rows.shape[1] == 8
     run("build", recipe)  # the whole dimension beside it, from the same encoding
     plain = changed(recipe, refine=None, index={"factory": "Flat", "dimension": 8}, output=str(tmp_path / "plain"))
-    run("index", plain)
+    run(*only("index"), plain)
     before, after = (cosine(Bundle.open(tmp_path / name), tmp_path / "work") for name in ("plain", "small"))
     assert after > before + 0.05
 
 
 def test_what_is_missing_or_was_changed_is_said(recipe: Path, tmp_path: Path) -> None:
-    run("table", recipe)
-    assert "encode" in str(invoke("refine", recipe).exception)
-    run("encode", recipe)
-    assert "Run `lightretriever refine`" in str(invoke("index", recipe).exception)
-    run("refine", recipe)
+    run(*only("table"), recipe)
+    assert "encode" in str(invoke(*only("refine"), recipe).exception)
+    run(*only("encode"), recipe)
+    assert "Run `lightretriever build --from refine`" in str(invoke(*only("index"), recipe).exception)
+    run(*only("refine"), recipe)
     other = changed(recipe, refine={**REFINE, "epochs": 2})
-    message = "was made of other settings than there are now. Run `lightretriever refine`"
-    assert message in str(invoke("index", other).exception)
-    run("refine", other)
-    run("index", other, "--overwrite")
-    run("refine", recipe)
+    message = "was made of other settings than there are now. Run `lightretriever build --from refine`"
+    assert message in str(invoke(*only("index"), other).exception)
+    run(*only("refine"), other)
+    run(*only("index"), other, "--overwrite")
+    run(*only("refine"), recipe)
     fewer = changed(recipe, corpus={"path": str(tmp_path / "corpus.jsonl"), "name": "tiny", "limit": 100})
-    assert "(limit: None when it was encoded, 100 now)" in str(invoke("refine", fewer, "--dimension", "8").exception)
+    assert "(limit: None when it was encoded, 100 now)" in str(
+        invoke(*only("refine"), fewer, "--dimension", "8").exception
+    )
     with (tmp_path / "corpus.jsonl").open("a") as corpus:
         corpus.write('{"_id": "late", "text": "a late document"}\n')
-    assert "when it was encoded" in str(invoke("refine", recipe).exception)
+    assert "when it was encoded" in str(invoke(*only("refine"), recipe).exception)
     none = changed(recipe, refine=None)
-    assert "refine: the recipe has no such section" in str(invoke("refine", none).exception)
+    assert "refine: the recipe has no such section" in str(invoke(*only("refine"), none).exception)
 
 
 def test_a_corpus_that_is_too_small_is_refused(recipe: Path, tmp_path: Path) -> None:

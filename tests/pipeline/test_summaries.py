@@ -14,26 +14,28 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.cli.runner import AGAIN, ErrorInfo, ErrorObject
 from lightretriever.artifacts.cli.train import TrainSummary
 from lightretriever.artifacts.errors import LightRetrieverError
+from lightretriever.artifacts.evaluation.tune import TuneSummary
 from lightretriever.artifacts.signals import Stopped
 from lightretriever.artifacts.summary import Summary
 from lightretriever.service.cli import COMMANDS
 from tests.support.biencoder import save_biencoder
-from tests.support.commands import invoke
+from tests.support.commands import invoke, only
 from tests.support.judged import write_judged
 from tests.support.recipes import change, save, training, write_recipe
 from tests.support.toy import save_toy_model, write_toy_set
 
 for _command in COMMANDS.values():
     import_module(_command.module)  # where some summaries are defined, others by the stages
-for _stage in ("cluster.push", "evaluation.tune", "pipeline.general", "pipeline.stages"):
+for _stage in ("cluster.push", "pipeline.general", "pipeline.stages"):
     import_module(f"lightretriever.artifacts.{_stage}")
 
 SUMMARIES: dict[str, type[Summary]] = {
-    command: kind
-    for command in AGAIN
+    name: kind
     for kind in Summary.__subclasses__()
-    if command in get_args(kind.model_fields["command"].annotation)
-}
+    for name in get_args(kind.model_fields["stage" if "stage" in kind.model_fields else "command"].annotation)
+    if kind is not TuneSummary
+} | {"evaluate --tune": TuneSummary}
+"""By command; those of `build` by the stage that it ends with."""
 PAGE = Path(__file__).parents[2] / "docs" / "commands.md"
 
 
@@ -50,7 +52,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, model_folder: Path) -> Path:
     distil = Path(shutil.copy(recipe, folder / "distil.yaml"))
     changes = {"model.path": str(save_biencoder(folder / "biencoder")), "work": str(folder / "distilled")}
     fit = {"epochs": 1, "batch_size": 16, "held_out": 4}
-    change(distil, {**changes, "distil": fit, "tasks": {"web": ""}, "encode": {}}, without="refine")
+    change(distil, {**changes, "distil": fit, "kind": "encoder", "tasks": {"web": ""}, "encode": {}}, without="refine")
     return write_judged(folder, {"q1": "playlists and a small library"}, {"q1": {"music": 1}})
 
 
@@ -60,30 +62,30 @@ def summary(*words: object, status: int = 0) -> dict[str, Any]:
     assert result.exit_code == status, result.output
     content: dict[str, Any] = json.loads(result.stdout)
     assert content["command"] == words[0]
-    SUMMARIES[str(words[0])].model_validate(content)
+    SUMMARIES[content.get("stage", words[0])].model_validate(content)
     assert content["seconds"] >= 0
     return content
 
 
 def test_every_stage_says_what_it_made_and_what_comes_next(place: Path) -> None:
     recipe, work = place / "recipe.yaml", place / "work"
-    table = summary("table", recipe)
-    assert table["next"] == f"lightretriever encode {recipe}"
+    table = summary(*only("table"), recipe)
+    assert table["next"] == f"lightretriever build {recipe} --from encode"
     assert {task: made["path"] for task, made in table["tables"].items()} == {
         task: str(work / "tables" / task / "table.npy") for task in ("web", "fact")
     }
     assert table["tables"]["web"]["dimension"] == 32
     assert table["tables"]["web"]["agreement"] is None
-    encode = summary("encode", recipe, "--limit", 30)
+    encode = summary(*only("encode"), recipe, "--limit", 30)
     assert (encode["documents"], encode["shards"], encode["skipped"]) == (30, 2, 0)
     assert 0 < encode["terms"] <= 30 * 20
     assert encode["bytes"] == sum(file.stat().st_size for file in (work / "encode").rglob("*") if file.is_file())
     assert (encode["reused"], encode["encoded"], encode["removed"]) == (0, 30, 0)
-    assert encode["next"] == f"lightretriever refine {recipe} --limit 30"
-    refine = summary("refine", recipe, "--limit", 30)
+    assert encode["next"] == f"lightretriever build {recipe} --limit 30 --from refine"
+    refine = summary(*only("refine"), recipe, "--limit", 30)
     assert refine["tables"]["web"]["agreement"]["epochs"] == 2
-    assert refine["next"] == f"lightretriever index {recipe} --limit 30"
-    index = summary("index", recipe, "--limit", 30)
+    assert refine["next"] == f"lightretriever build {recipe} --limit 30 --from index"
+    index = summary(*only("index"), recipe, "--limit", 30)
     bundle = Bundle.open(place / "bundle")
     assert index["version"] == bundle.manifest.digest
     assert index["cut"] == encode["cut"] == bundle.manifest.corpus.cut
@@ -114,10 +116,10 @@ def test_build_counts_skipped_lines_and_verify_lists_problems(place: Path, tmp_p
 
 
 def test_a_distilled_table_tells_its_agreement(place: Path) -> None:
-    made = summary("distil-table", place / "distil.yaml")
+    made = summary("build", "--until", "table", place / "distil.yaml")
     agreement = made["tables"]["web"]["agreement"]
     assert (agreement["epochs"], len(agreement["cosine"]), len(agreement["overlap"])) == (1, 2, 2)
-    assert made["next"] == f"lightretriever index {place / 'distil.yaml'}"
+    assert made["next"] == f"lightretriever build {place / 'distil.yaml'} --from index"
 
 
 def test_training_says_how_far_it_is(place: Path, tmp_path: Path) -> None:
@@ -161,12 +163,13 @@ def test_people_get_a_few_lines_on_stdout_and_the_progress_on_stderr(place: Path
 
 def test_an_error_is_an_object_on_stdout_too(place: Path, tmp_path: Path) -> None:
     (tmp_path / "corpus.jsonl").write_text('{"_id": "1"}\n')
-    result = invoke("encode", place / "recipe.yaml", "--corpus", tmp_path, "--work", tmp_path / "work", "--json")
+    arguments = ["build", place / "recipe.yaml", "--corpus", tmp_path, "--work", tmp_path / "work"]
+    result = invoke(*arguments, "--json")
     assert isinstance(result.exception, LightRetrieverError)  # which `main` makes a line on stderr and status 2
     error = ErrorObject.model_validate_json(result.stdout).error
     assert (error.kind, error.status) == (type(result.exception).__name__, 2)
     assert (error.message, error.remedy) == (result.exception.message, result.exception.remedy)
-    plain = invoke("encode", place / "recipe.yaml", "--corpus", tmp_path, "--work", tmp_path / "work")
+    plain = invoke(*arguments)
     assert plain.stdout == ""
 
 
@@ -216,4 +219,4 @@ def test_every_key_is_documented() -> None:
 def test_every_command_says_what_a_second_run_does() -> None:
     text = PAGE.read_text(encoding="utf-8")
     rows = re.findall(r"^\| `([\w-]+)` \|", text[: text.index("## The summary as JSON")], flags=re.MULTILINE)
-    assert rows == list(SUMMARIES)
+    assert rows == list(AGAIN)

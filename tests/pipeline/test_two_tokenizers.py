@@ -32,7 +32,7 @@ from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 from tests.support.biencoder import save_biencoder
-from tests.support.commands import run
+from tests.support.commands import only, run
 from tests.support.models import save_model
 from tests.support.recipes import write_recipe
 from tests.support.sparse_model import save_sparse_model
@@ -266,7 +266,7 @@ def test_an_index_needs_the_section_that_the_impacts_were_made_with(built: Built
     del recipe["sparse"]
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe | {"encode": {"top_k": None}}))
     with raises(ResumeError, naming="encode.max_length"):
-        run("index", tmp_path / "recipe.yaml", "--output", tmp_path / "bundle")
+        run(*only("index"), tmp_path / "recipe.yaml", "--output", tmp_path / "bundle")
 
 
 def test_verify_finds_a_swapped_tokenizer(built: Built, tmp_path: Path) -> None:

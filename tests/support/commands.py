@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 from lightretriever.service.cli import app, main
 
-__all__ = ["Done", "invoke", "run", "run_command", "summary_of"]
+__all__ = ["Done", "invoke", "only", "run", "run_command", "summary_of"]
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,11 @@ def run_command(*words: str | Path) -> Done:
         stream.seek(0)
         said.append(stream.read())
     return Done(code, *said)
+
+
+def only(stage: str) -> list[str]:
+    """The words of a command that runs one stage of a build."""
+    return ["build", "--from", stage, "--until", stage]
 
 
 def invoke(*words: object) -> Result:

@@ -22,9 +22,12 @@ def write_recipe(
     **sections: Any,
 ) -> Path:
     """Write a recipe and its corpus of so many documents into a folder, where `work` and `bundle` are to lie, too.
-    `model` is a folder or the whole section. Without `tasks`, it names none; otherwise the first is the default one."""
+    `model` is a folder or the whole section. Without `tasks`, it names none; otherwise the first is the default one.
+    The kind is an encoder where the model's folder has modules, or as `kind` says."""
+    path = model if isinstance(model, Path) else Path(str(model["path"]))
     recipe = {
         "name": "tiny",
+        "kind": "encoder" if (path / "modules.json").is_file() or "distil" in sections else "language-model",
         "model": {"device": "cpu", **({"path": str(model)} if isinstance(model, Path) else model)},
         "corpus": {"path": str(write_corpus(folder / "corpus.jsonl", documents)), "name": "tiny"},
         "work": str(folder / "work"),
