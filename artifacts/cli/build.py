@@ -21,9 +21,10 @@ from lightretriever.artifacts.pipeline.build import (
     check_before_build,
     refined_folder,
 )
-from lightretriever.artifacts.pipeline.encoded import Part, TextStore, encoded_corpus
+from lightretriever.artifacts.pipeline.encoded import encoded_corpus
 from lightretriever.artifacts.pipeline.head import head_files
 from lightretriever.artifacts.pipeline.recipe import GeneralTableRecipe, Recipe, recipe_kind
+from lightretriever.artifacts.pipeline.store import Part, TextStore
 from lightretriever.artifacts.pipeline.terms import rank_by_bm25
 from lightretriever.artifacts.signals import until_stopped
 from lightretriever.artifacts.summary import Summary

@@ -1,14 +1,14 @@
 """BEIR files: corpus and queries as JSON lines, and qrels as columns; gzipped or not."""
 
 import re
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from lightretriever.artifacts.corpus.lines import read_lines
-from lightretriever.artifacts.documents.bounds import check_id, new_names
+from lightretriever.artifacts.documents.bounds import check_id
 from lightretriever.artifacts.documents.document import Document, read_document, read_query
 from lightretriever.artifacts.documents.fields import FieldKind
 from lightretriever.artifacts.documents.strict_json import read_text
@@ -17,7 +17,6 @@ from lightretriever.artifacts.files.reading import file_sha256
 
 __all__ = [
     "Corpus",
-    "Known",
     "Skipped",
     "find_file",
     "has_file",
@@ -29,14 +28,6 @@ __all__ = [
 _FORMS: Final = "query-id, corpus-id and score (BEIR), or query-id, iteration, corpus-id and grade (TREC)"
 _TABLE: Final = "; if this is CSV or another table, make a corpus of it by `lightretriever corpus`"
 _MOST_REASONS: Final = 20
-
-
-class Known(NamedTuple):
-    """A line that was checked before: its document's id, the names of its fields, and where it is kept."""
-
-    id: str
-    names: tuple[str, ...]
-    row: int
 
 
 @dataclass
@@ -85,21 +76,13 @@ class Corpus:
 
     def __iter__(self) -> Iterator[Document]:
         """Documents in file order. Raises CorpusError with file and line for a bad line."""
-        return (found for _, found in self.read() if isinstance(found, Document))
-
-    def read(self, known: Callable[[bytes], Known | None] | None = None) -> Iterator[tuple[bytes, Document | Known]]:
-        """The lines in file order, with their documents, or what is `known` of a line that was checked before. Raises
-        CorpusError with file and line for a bad line."""
         self.skipped = Skipped()
         seen: dict[str, int] = {}
         names: set[str] = set()
         for number, line in read_lines(self.path):
             try:
-                before = None if known is None else known(line)
-                if before is not None:
-                    names |= new_names(dict.fromkeys(before.names), names)
-                document = before or read_document(line, self.fields, names)
-                if self._check is not None and isinstance(document, Document):
+                document = read_document(line, self.fields, names)
+                if self._check is not None:
                     self._check(document)
                 first = seen.get(document.id)
                 if first is not None:
@@ -109,7 +92,7 @@ class Corpus:
                 self._bad(f"{self.path}, line {number}: {error}{table}.")
                 continue
             seen[document.id] = number
-            yield line, document
+            yield document
             if self.limit is not None and len(seen) >= self.limit:
                 return
 

@@ -19,7 +19,7 @@ import numpy as np
 from lightretriever.artifacts.documents.bounds import MAX_IMPACT
 from lightretriever.artifacts.dtypes import Float64Array, FloatArray, Int32Array, Int64Array, IntegerArray
 from lightretriever.artifacts.errors import CorpusError
-from lightretriever.artifacts.pipeline.encoded import ImpactRow, Rows, TermCounts, TermNumbers
+from lightretriever.artifacts.pipeline.rows import ImpactRow, Rows, TermCounts, TermNumbers
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
 
 __all__ = ["Bm25Encoder", "impact_row", "lucene_lengths"]

@@ -28,9 +28,10 @@ from lightretriever.artifacts.errors import ResumeError
 from lightretriever.artifacts.files.atomic_dir import check_target
 from lightretriever.artifacts.files.reading import file_sha256
 from lightretriever.artifacts.files.workdir import differences, read_json
-from lightretriever.artifacts.pipeline.encoded import EncodedCorpus, TextStore, encoded_corpus
+from lightretriever.artifacts.pipeline.encoded import EncodedCorpus, encoded_corpus
 from lightretriever.artifacts.pipeline.head import head_texts, read_heads
 from lightretriever.artifacts.pipeline.recipe import DistilTableRecipe, Recipe, TableTraining
+from lightretriever.artifacts.pipeline.store import TextStore
 from lightretriever.artifacts.pipeline.terms import SPARSE_TOKENIZER, SparseLeg, encoded_batches, terms_tokenizer
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
 from lightretriever.artifacts.summary import Summary, encoded_line, left_out, megabytes

@@ -35,7 +35,7 @@ from lightretriever.artifacts.errors import ResumeError
 from lightretriever.artifacts.files.arrays import read_array, write_array
 from lightretriever.artifacts.files.workdir import read_json, write_atomically
 from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder, impact_row
-from lightretriever.artifacts.pipeline.encoded import ImpactRow
+from lightretriever.artifacts.pipeline.rows import ImpactRow
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 
 __all__ = ["FORM", "Expansion", "word_rows"]

@@ -18,8 +18,8 @@ from torch.nn.functional import cross_entropy, embedding_bag, kl_div, log_softma
 
 from lightretriever.artifacts.dtypes import Float32Array, FloatArray, IntegerArray
 from lightretriever.artifacts.errors import RecipeError
-from lightretriever.artifacts.pipeline.encoded import Rows
 from lightretriever.artifacts.pipeline.recipe import TableTraining
+from lightretriever.artifacts.pipeline.rows import Rows
 from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.summary import Part
 from lightretriever.artifacts.tokens.idf import TokenStatistics

@@ -23,7 +23,6 @@ from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.errors import RecipeError
 from lightretriever.artifacts.files.atomic_dir import new_folder
 from lightretriever.artifacts.files.reading import file_sha256
-from lightretriever.artifacts.pipeline.encoded import Rows
 from lightretriever.artifacts.pipeline.encoder import Encoder, token_rows
 from lightretriever.artifacts.pipeline.encoders import load_teacher
 from lightretriever.artifacts.pipeline.fit import (
@@ -36,6 +35,7 @@ from lightretriever.artifacts.pipeline.fit import (
 )
 from lightretriever.artifacts.pipeline.fit_texts import corpus_sentences, draw, teacher_vectors
 from lightretriever.artifacts.pipeline.recipe import GeneralTableRecipe
+from lightretriever.artifacts.pipeline.rows import Rows
 from lightretriever.artifacts.summary import Summary, folder_size, megabytes
 from lightretriever.artifacts.tokens.idf import count_tokens
 from lightretriever.artifacts.tokens.table import TokenTable, write_table

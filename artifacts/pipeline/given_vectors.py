@@ -13,7 +13,8 @@ from lightretriever.artifacts.dtypes import Float32Array, FloatArray, UInt8Array
 from lightretriever.artifacts.errors import CorpusError, RecipeError
 from lightretriever.artifacts.files.arrays import UNREADABLE, load_npy
 from lightretriever.artifacts.files.reading import file_sha256
-from lightretriever.artifacts.pipeline.encoded import Digests, EncodedCorpus, text_digests
+from lightretriever.artifacts.pipeline.columns import Digests, text_digests
+from lightretriever.artifacts.pipeline.encoded import EncodedCorpus
 from lightretriever.artifacts.pipeline.encoder import DenseEncoder, Encoded, Encoder
 from lightretriever.artifacts.progress import ProgressBar
 

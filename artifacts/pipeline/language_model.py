@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from torch.nn.functional import normalize
 
-from lightretriever.artifacts.pipeline.encoded import ImpactRow
 from lightretriever.artifacts.pipeline.encoder import Encoded, Encoder, SparseEncoder, StatesOf
 from lightretriever.artifacts.pipeline.model import CHARS_PER_TOKEN, Backbone
 from lightretriever.artifacts.pipeline.recipe import EncodeRecipe
+from lightretriever.artifacts.pipeline.rows import ImpactRow
 from lightretriever.artifacts.pipeline.states import PackedStates, packed_states, token_states
 from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.tokens.head_queries import FULL_QUERY_TERMS

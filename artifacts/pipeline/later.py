@@ -13,10 +13,10 @@ from lightretriever.artifacts.files.workdir import work_lock
 from lightretriever.artifacts.live.documents import Encoded, read_impacts
 from lightretriever.artifacts.pipeline.build import sparse_info, sparse_leg
 from lightretriever.artifacts.pipeline.encode import model_rows
-from lightretriever.artifacts.pipeline.encoded import TextStore
 from lightretriever.artifacts.pipeline.encoders import Encoders
 from lightretriever.artifacts.pipeline.recipe import Recipe
 from lightretriever.artifacts.pipeline.stages import load_recipe_encoders
+from lightretriever.artifacts.pipeline.store import TextStore
 from lightretriever.artifacts.pipeline.terms import TermImpacts, encoded_batch
 
 __all__ = ["LaterDocuments"]

@@ -18,10 +18,11 @@ from lightretriever.artifacts import errors
 from lightretriever.artifacts.errors import LightRetrieverError, RecipeError, ResumeError
 from lightretriever.artifacts.files.workdir import work_lock
 from lightretriever.artifacts.pipeline.encode import EncodeSummary
-from lightretriever.artifacts.pipeline.encoded import Part, TextStore, encoded_corpus
+from lightretriever.artifacts.pipeline.encoded import encoded_corpus
 from lightretriever.artifacts.pipeline.encoders import Encoders
 from lightretriever.artifacts.pipeline.recipe import Recipe
 from lightretriever.artifacts.pipeline.stages import load_recipe_encoders, run_encode
+from lightretriever.artifacts.pipeline.store import Part, TextStore
 from lightretriever.artifacts.progress import ProgressBar
 
 __all__ = ["encode_on_ray"]

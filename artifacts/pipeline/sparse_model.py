@@ -17,7 +17,6 @@ from sentence_transformers.sparse_encoder.modules import SparseStaticEmbedding
 
 from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.errors import ModelError
-from lightretriever.artifacts.pipeline.encoded import ImpactRow
 from lightretriever.artifacts.pipeline.encoder import SparseEncoder, TextModel
 from lightretriever.artifacts.pipeline.language_model import QUANTIZATION, quantise_top_k
 from lightretriever.artifacts.pipeline.loading import (
@@ -32,6 +31,7 @@ from lightretriever.artifacts.pipeline.loading import (
 )
 from lightretriever.artifacts.pipeline.model import choose_device, choose_dtype
 from lightretriever.artifacts.pipeline.recipe import EncodeRecipe, ModelRecipe, name_of
+from lightretriever.artifacts.pipeline.rows import ImpactRow
 from lightretriever.artifacts.pipeline.weights import fingerprint, local_folder
 
 __all__ = ["SparseModel", "load_sparse_model"]

@@ -37,7 +37,7 @@ from lightretriever.artifacts.files.workdir import check_plan, read_json, write_
 from lightretriever.artifacts.pipeline.adapter_files import adapter_file, adapter_settings, load_embedding_bag
 from lightretriever.artifacts.pipeline.build import encoded_texts, fit_settings, queries_sha256, refined_folder
 from lightretriever.artifacts.pipeline.encode import EncodeSummary, encode_corpus
-from lightretriever.artifacts.pipeline.encoded import Part, TextStore, encoded_corpus
+from lightretriever.artifacts.pipeline.encoded import encoded_corpus
 from lightretriever.artifacts.pipeline.encoder import PART, Encoder, rows_per_pass, token_rows
 from lightretriever.artifacts.pipeline.encoders import Encoders, load_encoders, load_teacher
 from lightretriever.artifacts.pipeline.fit import Agreement, AgreementInfo, FittedTable, distinct_rows, fit_table
@@ -48,6 +48,7 @@ from lightretriever.artifacts.pipeline.head import head_files, make_heads
 from lightretriever.artifacts.pipeline.language_model import LanguageModel
 from lightretriever.artifacts.pipeline.model import choose_device
 from lightretriever.artifacts.pipeline.recipe import DistilTableRecipe, Recipe
+from lightretriever.artifacts.pipeline.store import Part, TextStore
 from lightretriever.artifacts.pipeline.terms import SPARSE_TOKENIZER
 from lightretriever.artifacts.pipeline.weights import software
 from lightretriever.artifacts.summary import Part as SummaryPart

@@ -18,8 +18,10 @@ from lightretriever.artifacts.dtypes import Float32Array, Int32Array, UInt16Arra
 from lightretriever.artifacts.errors import ResumeError
 from lightretriever.artifacts.files.workdir import differences, read_json, write_atomically
 from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder
-from lightretriever.artifacts.pipeline.encoded import EncodedCorpus, ImpactRow, ModelRows, TermCounts, TextStore, csr
+from lightretriever.artifacts.pipeline.encoded import EncodedCorpus
 from lightretriever.artifacts.pipeline.expansion import Expansion, word_rows
+from lightretriever.artifacts.pipeline.rows import ImpactRow, ModelRows, TermCounts, csr
+from lightretriever.artifacts.pipeline.store import TextStore
 from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer

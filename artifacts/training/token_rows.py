@@ -23,11 +23,11 @@ from tokenizers import Tokenizer
 from lightretriever.artifacts.dtypes import Float16Array, Float64Array
 from lightretriever.artifacts.files.arrays import read_array, write_array
 from lightretriever.artifacts.files.workdir import check_plan
-from lightretriever.artifacts.pipeline.encoded import Rows
 from lightretriever.artifacts.pipeline.encoder import Encoder
 from lightretriever.artifacts.pipeline.fit import FitTexts, distinct_rows, fit_table
 from lightretriever.artifacts.pipeline.fit_texts import teacher_vectors
 from lightretriever.artifacts.pipeline.model import Backbone
+from lightretriever.artifacts.pipeline.rows import Rows
 from lightretriever.artifacts.tokens.idf import count_tokens
 from lightretriever.artifacts.training.recipe import TokenRegression
 from lightretriever.artifacts.training.types import QUERY_TOKENS

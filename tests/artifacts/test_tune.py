@@ -21,7 +21,7 @@ from lightretriever.artifacts.evaluation.tune import (
     weight_grid,
 )
 from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder
-from lightretriever.artifacts.pipeline.encoded import TermCounts
+from lightretriever.artifacts.pipeline.rows import TermCounts
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
 from tests.support.commands import run, summary_of
 from tests.support.judged import write_judged

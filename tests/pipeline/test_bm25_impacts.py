@@ -13,7 +13,7 @@ from lightretriever.artifacts.documents.bounds import MAX_IMPACT
 from lightretriever.artifacts.errors import CorpusError
 from lightretriever.artifacts.evaluation.bm25 import WordIndex, build_word_index
 from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder, impact_row, lucene_lengths
-from lightretriever.artifacts.pipeline.encoded import TermCounts, TermNumbers, csr
+from lightretriever.artifacts.pipeline.rows import TermCounts, TermNumbers, csr
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.sparse.jvm import java_call, java_class
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary

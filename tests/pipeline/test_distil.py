@@ -19,7 +19,7 @@ from lightretriever.artifacts.corpus.beir import Corpus
 from lightretriever.artifacts.errors import LightRetrieverError, RecipeError, ResumeError
 from lightretriever.artifacts.pipeline.biencoder import BiEncoder, load_biencoders
 from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder
-from lightretriever.artifacts.pipeline.encoded import Rows, TermCounts, TextStore, encoded_corpus
+from lightretriever.artifacts.pipeline.encoded import encoded_corpus
 from lightretriever.artifacts.pipeline.encoder import Encoded
 from lightretriever.artifacts.pipeline.encoders import Encoders
 from lightretriever.artifacts.pipeline.fit import (
@@ -33,7 +33,9 @@ from lightretriever.artifacts.pipeline.fit import (
 )
 from lightretriever.artifacts.pipeline.fit_texts import DistilTexts, corpus_sentences, query_texts, teacher_vectors
 from lightretriever.artifacts.pipeline.recipe import DistilTableRecipe, EncodeRecipe, Recipe, read_recipe
+from lightretriever.artifacts.pipeline.rows import Rows, TermCounts
 from lightretriever.artifacts.pipeline.stages import run_encode
+from lightretriever.artifacts.pipeline.store import TextStore
 from lightretriever.artifacts.signals import Stopped
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
 from lightretriever.artifacts.tokens.idf import count_tokens

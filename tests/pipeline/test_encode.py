@@ -14,11 +14,12 @@ import torch
 
 from lightretriever.artifacts.corpus.beir import Corpus
 from lightretriever.artifacts.pipeline.encode import encode_corpus
-from lightretriever.artifacts.pipeline.encoded import EncodedCorpus, TextStore
+from lightretriever.artifacts.pipeline.encoded import EncodedCorpus
 from lightretriever.artifacts.pipeline.encoders import Encoders, resolved
 from lightretriever.artifacts.pipeline.language_model import LanguageModel
 from lightretriever.artifacts.pipeline.model import Backbone
 from lightretriever.artifacts.pipeline.recipe import EncodeRecipe
+from lightretriever.artifacts.pipeline.store import TextStore
 from tests.faults.builds import files
 from tests.support.commands import only, run
 from tests.support.models import write_corpus

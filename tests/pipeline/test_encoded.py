@@ -1,11 +1,10 @@
 """The encoded corpus: its format, and what is read again of a changed corpus."""
 
-import errno
 import json
 import os
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
@@ -15,23 +14,15 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from lightretriever.artifacts.corpus.beir import Corpus, Known
+from lightretriever.artifacts.corpus.beir import Corpus
 from lightretriever.artifacts.documents.document import Document
 from lightretriever.artifacts.errors import CorpusError, DiskError, ResumeError
 from lightretriever.artifacts.files.workdir import work_lock
 from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder
-from lightretriever.artifacts.pipeline.encoded import (
-    FORMAT,
-    STORE_FORMAT,
-    EncodedCorpus,
-    ModelRows,
-    Part,
-    Rows,
-    TermCounts,
-    TextStore,
-    text_digest,
-    text_digests,
-)
+from lightretriever.artifacts.pipeline.columns import text_digest, text_digests
+from lightretriever.artifacts.pipeline.encoded import FORMAT, EncodedCorpus
+from lightretriever.artifacts.pipeline.rows import ModelRows, Rows, TermCounts
+from lightretriever.artifacts.pipeline.store import STORE_FORMAT, Part, TextStore
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 from tests.faults.builds import files
@@ -85,30 +76,13 @@ def test_the_columns_have_what_the_corpus_has(tmp_path: Path, tokenizer: TextTok
         assert (np.diff(terms[start:end]) > 0).all()
 
 
-def test_a_changed_corpus_reads_its_new_lines_alone_and_has_the_bytes_of_a_fresh_one(
-    tmp_path: Path, tokenizer: TextTokenizer
-) -> None:
+def test_a_changed_corpus_takes_the_place_of_the_former_one(tmp_path: Path, tokenizer: TextTokenizer) -> None:
     changed = [{"_id": "new", "text": "zebra music"}, *LINES[30:], *LINES[5:20], {**LINES[20], "text": "another"}]
-
-    def read(folder: str, lines: Sequence[Any]) -> EncodedCorpus:
+    for folder, lines in (("grown", LINES), ("grown", changed), ("fresh", changed)):
         encoded = EncodedCorpus.of(write(tmp_path, lines), tmp_path / folder)
         encoded.tokens(tokenizer)
         encoded.terms(ENGLISH)
-        return encoded
-
-    read("grown", LINES)
-    read("grown", changed)
-    read("fresh", changed)
     assert files(tmp_path / "grown") == files(tmp_path / "fresh")
-    kept = read("kept", LINES)
-    for name in ("raw", f"terms-{ENGLISH.version}/names.json"):  # what is taken is as it is there, right or wrong
-        content = (kept.folder / name).read_bytes()
-        (kept.folder / name).write_bytes(content.replace(b"year", b"YEAR").replace(b'"music"', b'"taken"'))
-    encoded = read("kept", changed)
-    assert [b'"YEAR"' in raw for raw in encoded.raws(0, len(encoded))] == [False, *[True] * 25, False]
-    terms = encoded.terms(ENGLISH)
-    assert [terms.names[term] for term in terms.terms[0]] == ["zebra", "music"]
-    assert "taken" in terms.names
 
 
 def test_another_format_is_not_read(tmp_path: Path) -> None:
@@ -141,18 +115,6 @@ def test_a_damaged_column_is_named(tmp_path: Path, name: str, size: int) -> None
         EncodedCorpus.open(encoded.folder)
 
 
-def test_a_trial_keeps_what_was_read_of_all(tmp_path: Path) -> None:
-    whole = EncodedCorpus.of(write(tmp_path, LINES), tmp_path / "encoded")
-    EncodedCorpus.of(write(tmp_path, LINES, limit=4), tmp_path / "encoded")
-    trial = EncodedCorpus.of(write(tmp_path, LINES, limit=5), tmp_path / "encoded")
-    assert (len(trial), len(EncodedCorpus.open(whole.folder))) == (5, 40)
-    assert {*(tmp_path / "encoded").iterdir()} == {whole.folder, trial.folder}
-    (whole.folder / "raw").write_bytes((whole.folder / "raw").read_bytes().replace(b"year", b"YEAR"))
-    changed = EncodedCorpus.of(write(tmp_path, [*LINES, {"_id": "new", "text": "new"}]), tmp_path / "encoded")
-    assert sum(b'"YEAR"' in raw for raw in changed.raws(0, len(changed))) == 40  # of all, not of the trial
-    assert list((tmp_path / "encoded").iterdir()) == [changed.folder]
-
-
 def test_other_versions_of_the_libraries_read_all_texts_again(
     tmp_path: Path, tokenizer: TextTokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -165,20 +127,6 @@ def test_other_versions_of_the_libraries_read_all_texts_again(
     encoded.tokens(tokenizer)
     encoded.terms(ENGLISH)
     assert len({folder.name for folder in encoded.folder.iterdir() if folder.is_dir()} - columns) == 2
-
-
-def test_where_files_have_one_name_each_columns_are_copied(
-    tmp_path: Path, tokenizer: TextTokenizer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    EncodedCorpus.of(write(tmp_path, LINES), tmp_path / "encoded").tokens(tokenizer)
-
-    def refused(source: str, target: str) -> None:
-        raise OSError(errno.EPERM, os.strerror(errno.EPERM), target)
-
-    monkeypatch.setattr(os, "link", refused)
-    changed = EncodedCorpus.of(write(tmp_path, LINES[1:]), tmp_path / "encoded")
-    fresh = EncodedCorpus.of(write(tmp_path, LINES[1:]), tmp_path / "fresh")
-    np.testing.assert_array_equal(changed.tokens(tokenizer).values, fresh.tokens(tokenizer).values)
 
 
 def test_bad_lines_and_empty_corpora_leave_nothing(tmp_path: Path) -> None:
@@ -322,8 +270,8 @@ def test_impacts_of_counts_are_those_of_texts(tmp_path: Path) -> None:
 class Growing(Corpus):
     """A corpus that another program still writes."""
 
-    def read(self, known: Callable[[bytes], Known | None] | None = None) -> Iterator[tuple[bytes, Document | Known]]:
-        yield from super().read(known)
+    def __iter__(self) -> Iterator[Document]:
+        yield from super().__iter__()
         with self.path.open("a") as file:
             file.write(json.dumps({"_id": "more", "text": "more"}) + "\n")
 

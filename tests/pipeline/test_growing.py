@@ -17,11 +17,12 @@ from lightretriever.artifacts.corpus.beir import Corpus
 from lightretriever.artifacts.errors import RecipeError, ResumeError
 from lightretriever.artifacts.files.workdir import work_lock
 from lightretriever.artifacts.pipeline.encode import encode_corpus
-from lightretriever.artifacts.pipeline.encoded import EncodedCorpus, Part, TextStore
+from lightretriever.artifacts.pipeline.encoded import EncodedCorpus
 from lightretriever.artifacts.pipeline.encoders import Encoders
 from lightretriever.artifacts.pipeline.language_model import LanguageModel
 from lightretriever.artifacts.pipeline.model import Backbone
 from lightretriever.artifacts.pipeline.recipe import EncodeRecipe
+from lightretriever.artifacts.pipeline.store import Part, TextStore
 from lightretriever.service.collections.swap import EngineHolder
 from lightretriever.service.http.app import create_app
 from lightretriever.service.settings import Settings

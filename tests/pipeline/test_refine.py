@@ -11,9 +11,9 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
 from lightretriever.artifacts.errors import RecipeError, ResumeError
 from lightretriever.artifacts.pipeline.biencoder import load_biencoder
-from lightretriever.artifacts.pipeline.encoded import TextStore
 from lightretriever.artifacts.pipeline.fit_texts import corpus_sentences
 from lightretriever.artifacts.pipeline.recipe import Recipe, read_recipe
+from lightretriever.artifacts.pipeline.store import TextStore
 from tests.support.biencoder import save_biencoder
 from tests.support.commands import invoke, only, run
 from tests.support.models import SHAPE, write_corpus
@@ -145,7 +145,7 @@ def test_what_is_missing_or_was_changed_is_said(recipe: Path, tmp_path: Path) ->
         corpus.write('{"_id": "late", "text": "a late document"}\n')
     assert "when it was encoded" in str(invoke(*only("refine"), recipe).exception)
     none = changed(recipe, refine=None)
-    assert "refine: the recipe has no such section" in str(invoke(*only("refine"), none).exception)
+    assert "the recipe has no section refine" in str(invoke(*only("refine"), none).exception)
 
 
 def test_a_corpus_that_is_too_small_is_refused(recipe: Path, tmp_path: Path) -> None:

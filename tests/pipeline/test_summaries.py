@@ -208,7 +208,7 @@ def test_every_key_is_documented() -> None:
     commands: list[str] = []
     for cell, of in rows:
         if of != "the same":
-            commands = list(SUMMARIES) if of == "all" else re.findall(r"`([\w-]+)`", of)
+            commands = list(SUMMARIES) if of == "all" else re.findall(r"`([\w -]+)`", of)
         for command in commands:
             if command in documented:
                 documented[command] |= set(re.findall(r"`([\w.\[\]]+)`", cell))

@@ -19,12 +19,13 @@ from lightretriever.artifacts.errors import BundleError, ResumeError
 from lightretriever.artifacts.evaluation.full import encode_fully
 from lightretriever.artifacts.pipeline.biencoder import load_biencoder
 from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder
-from lightretriever.artifacts.pipeline.encoded import TermCounts, TextStore
 from lightretriever.artifacts.pipeline.encoder import Encoder, TextModel
 from lightretriever.artifacts.pipeline.encoders import load_encoder, load_sparse_encoder
 from lightretriever.artifacts.pipeline.language_model import LanguageModel
 from lightretriever.artifacts.pipeline.recipe import EncodeRecipe, ModelRecipe
+from lightretriever.artifacts.pipeline.rows import TermCounts
 from lightretriever.artifacts.pipeline.sparse_model import SparseModel
+from lightretriever.artifacts.pipeline.store import TextStore
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
 from lightretriever.service.commands.evaluation import EngineSearcher
 from lightretriever.service.http.app import create_app

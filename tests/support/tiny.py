@@ -17,7 +17,7 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.writer import write_bundle
 from lightretriever.artifacts.documents.fields import FieldKind
 from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder
-from lightretriever.artifacts.pipeline.encoded import TermCounts
+from lightretriever.artifacts.pipeline.rows import TermCounts
 from lightretriever.artifacts.sparse.vocabulary import Language, Vocabulary, VocabularyKind
 from lightretriever.artifacts.tokens.idf import idf_weights
 from lightretriever.artifacts.tokens.table import TableDtype

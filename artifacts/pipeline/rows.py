@@ -1,0 +1,158 @@
+"""Numbers of many texts in columns: whole numbers by text, terms counted, and what models make of texts."""
+
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Self, TypeAlias
+
+import numpy as np
+
+from lightretriever.artifacts.dtypes import BoolArray, Float16Array, Int32Array, Int64Array, UInt16Array
+
+__all__ = ["ImpactRow", "ModelRows", "Rows", "TermCounts", "TermNumbers", "csr"]
+
+ImpactRow: TypeAlias = tuple[Int32Array, UInt16Array]
+"""Terms (n,), ascending, and impacts (n,) of a document."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Whole numbers of n texts: those of text i are `values[at[i]:at[i + 1]]`. `at` (n + 1,) int64, `values` int32."""
+
+    at: Int64Array
+    values: Int32Array
+
+    @classmethod
+    def of(cls, rows: Sequence[Int32Array]) -> Self:
+        """Join the numbers (n_i,) of each text."""
+        return cls(np.cumsum([0, *map(len, rows)]).astype(np.int64), np.concatenate([np.empty(0, np.int32), *rows]))
+
+    def __len__(self) -> int:
+        return len(self.at) - 1
+
+    def __getitem__(self, row: int) -> Int32Array:
+        return self.values[self.at[row] : self.at[row + 1]]
+
+    def __iter__(self) -> Iterator[Int32Array]:
+        return (self[row] for row in range(len(self)))
+
+    def places(self, rows: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """Where the values of texts are, one text after the other, and `at` of them."""
+        lengths = self.at[rows + 1] - self.at[rows]
+        at = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        return np.repeat(self.at[rows] - at[:-1], lengths) + np.arange(at[-1]), at
+
+    def take(self, rows: Int64Array) -> "Rows":
+        """Copy the rows of some texts."""
+        places, at = self.places(rows)
+        return Rows(at, self.values[places])
+
+
+class TermNumbers:
+    """Terms by number, in the order in which they came."""
+
+    def __init__(self, names: Iterable[str] = ()) -> None:
+        self.names: list[str] = list(names)
+        self._numbers = {name: number for number, name in enumerate(self.names)}
+
+    def of(self, terms: Iterable[str]) -> Int32Array:
+        """The numbers (n,) of terms; new terms get new ones."""
+        found = []
+        for term in terms:
+            number = self._numbers.setdefault(term, len(self.names))
+            if number == len(self.names):
+                self.names.append(term)
+            found.append(number)
+        return np.array(found, np.int32)
+
+    def find(self, term: str) -> int | None:
+        """The number of a term; None for one that has not come."""
+        return self._numbers.get(term)
+
+
+@dataclass(frozen=True)
+class TermCounts:
+    """The terms of n texts as numbers, in the order of the text and as often as it has them. `names` are the terms by
+    number, in the order in which the texts have them first."""
+
+    terms: Rows
+    names: list[str]
+
+    @classmethod
+    def of(cls, texts: Iterable[Sequence[str]]) -> Self:
+        """Number the terms of texts."""
+        numbers, at, terms = TermNumbers(), array("q", [0]), array("i")
+        for text in texts:
+            terms.frombytes(numbers.of(text).tobytes())
+            at.append(len(terms))
+        return cls(Rows(np.array(at, np.int64), np.array(terms, np.int32)), numbers.names)
+
+    def __len__(self) -> int:
+        return len(self.terms)
+
+    def sorted(self, start: int, stop: int) -> tuple[Int64Array, Int32Array, Int32Array]:
+        """The texts from `start` on up to `stop` in CSR form: `indptr` (n + 1,), different terms (nnz,), ascending in
+        each text, and how often it has them, counts (nnz,)."""
+        at, size = self.terms.at[start : stop + 1], max(1, len(self.names))
+        rows = np.repeat(np.arange(stop - start), np.diff(at))
+        found, counts = np.unique(rows * size + self.terms.values[at[0] : at[-1]], return_counts=True)
+        indptr = np.searchsorted(found, np.arange(stop - start + 1) * size)
+        return indptr.astype(np.int64), (found % size).astype(np.int32), counts.astype(np.int32)
+
+    def parts(self, size: int = 65_536) -> Iterator[tuple[int, int]]:
+        """The texts in parts: first, and one after the last."""
+        for start in range(0, len(self), size):
+            yield start, min(start + size, len(self))
+
+
+def csr(rows: Sequence[ImpactRow]) -> tuple[Int64Array, Int32Array, UInt16Array]:
+    """The terms and impacts of n texts as `indptr` (n + 1,), `terms` (nnz,) and `impacts` (nnz,)."""
+    terms = Rows.of([terms for terms, _ in rows])
+    return terms.at, terms.values, np.concatenate([np.empty(0, np.uint16), *(impacts for _, impacts in rows)])
+
+
+@dataclass(frozen=True)
+class ModelRows:
+    """Vectors and impacts of n texts: `dense` (n, H) float16, L2-normalised before rounding; `terms`, token ids,
+    ascending in each text, and beside them `impacts` (nnz,) uint16; `cut` (n,) bool, whether a text is longer than one
+    reads."""
+
+    dense: Float16Array
+    terms: Rows
+    impacts: UInt16Array
+    cut: BoolArray
+
+    @classmethod
+    def of(cls, dense: Float16Array, sparse: Sequence[ImpactRow], cut: Sequence[bool]) -> Self:
+        """Of vectors, and the terms and impacts of each text."""
+        at, terms, impacts = csr(sparse)
+        return cls(dense, Rows(at, terms), impacts, np.array(cut, np.bool_))
+
+    @classmethod
+    def joined(cls, parts: Sequence[Self]) -> Self:
+        """One or more parts as one."""
+        lengths = np.concatenate([np.diff(part.terms.at) for part in parts])
+        return cls(
+            np.concatenate([part.dense for part in parts]),
+            Rows(
+                np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+                np.concatenate([part.terms.values for part in parts]),
+            ),
+            np.concatenate([part.impacts for part in parts]),
+            np.concatenate([part.cut for part in parts]),
+        )
+
+    def __len__(self) -> int:
+        return len(self.cut)
+
+    def take(self, rows: Int64Array) -> "ModelRows":
+        """Copy the rows of some texts."""
+        places, at = self.terms.places(rows)
+        return ModelRows(self.dense[rows], Rows(at, self.terms.values[places]), self.impacts[places], self.cut[rows])
+
+    def sparse(self) -> list[ImpactRow]:
+        """The terms and impacts of each text."""
+        return [
+            (self.terms.values[start:end], self.impacts[start:end]) for start, end in pairwise(self.terms.at.tolist())
+        ]
