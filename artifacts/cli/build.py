@@ -241,11 +241,13 @@ def _compare_with_bm25(context: typer.Context, recipe: Recipe) -> None:
     typer.echo(
         "BM25 is at its best there: a low value shows a leg that may hurt, not which weights are best.", err=True
     )
-    fit = "fit the token table to this corpus (`distil: {}` in the recipe), or " if recipe.distil is None else ""
+    section = "distil" if recipe.encoder else "refine"
+    unfitted = getattr(recipe, section) is None
+    fit = f"fit the token table to this corpus (`{section}: {{}}` in the recipe), or " if unfitted else ""
     for leg in found.weak:
         other = {"dense": f"{fit}set index.weights: {{sparse: 1}}", "sparse": "set index.vocabulary: words"}[leg]
         typer.echo(
             f"warning: the {leg} leg is weak for this corpus, and search ranks below BM25, nDCG@10 {found.difference}. "
-            f"Choose the weights by judged queries (`lightretriever tune`), {other}.",
+            f"Choose the weights by judged queries (`lightretriever evaluate --tune`), {other}.",
             err=True,
         )

@@ -270,7 +270,7 @@ def test_other_settings_of_the_fit_fit_the_table_again_and_nothing_is_encoded(
     copied = Path(shutil.copytree(finished.parent, tmp_path / "copied"))
     recipe = copied / "recipe.yaml"
     change(recipe, {"work": str(copied / "work"), "output": str(copied / "bundle"), key: value})
-    with raises(ResumeError, naming="distil-table"):
+    with raises(ResumeError, naming="--from table"):
         run(*only("index"), recipe)
     encoded = {file: file.stat().st_mtime_ns for file in (copied / "work" / "encode").glob("run-*/*")}
     table = copied / "work" / "tables" / "search" / "table.npy"
