@@ -74,6 +74,61 @@ def test_a_section_with_nothing_in_it_is_named(path: Path, key: str) -> None:
         read_recipe(path, Recipe)
 
 
+CORPUS = "corpus: {path: c.jsonl}\n"
+MODEL = "model: {path: m}\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "advice"),
+    [
+        ("kind: encoder\nmodel: all-MiniLM-L6-v2\ncorpus: c.jsonl\n", "write `model: {path: all-MiniLM-L6-v2}`"),
+        ("kind: encoder\nmodel: all-MiniLM-L6-v2\ncorpus: c.jsonl\n", "write `corpus: {path: c.jsonl}`"),
+        (f"kind: encoder\nmodle: {{path: x}}\n{CORPUS}", "modle: there is no such key (did you mean model?)"),
+        (f"kind: encoder\nmodel: {{path: m, max_len: 3}}\n{CORPUS}", "model.max_len: there is no such key (there are "),
+        (f"kind: encoder\n{MODEL}{CORPUS}encode: {{max_len: 3}}\n", "did you mean encode.max_length?"),
+        (f"kind: encoder\n{MODEL}{CORPUS}index: {{vocab: words}}\n", "did you mean index.vocabulary?"),
+        (f"kind: encoder\n{MODEL}{CORPUS}Tasks: {{a: b}}\n", "did you mean tasks?"),
+        (f"kind: encoder\n{MODEL}{CORPUS}sparse: splade\n", "write `sparse: {path: splade}`"),
+        (f"kind: encoder\n{MODEL}{CORPUS}1: 2\n", "1: there is no such key (there are work, output, name, kind, "),
+        (f"{MODEL}{CORPUS}", "kind is missing: write `kind: encoder` or `kind: language-model`"),
+        (f"model: {{path: sentence-transformers/m}}\n{CORPUS}", "kind is missing: write `kind: encoder`."),
+        (f"model: {{path: m.gguf}}\n{CORPUS}", "kind is missing: write `kind: language-model`."),
+        (f"kind: encoder\nmodel: {{path: m.gguf}}\n{CORPUS}", "write `kind: language-model`"),
+        (f"kind: encoder\nmodel: {{path: causal}}\n{CORPUS}", "model.path is causal, a language model: write"),
+        (f"kind: language-model\nmodel: {{path: modules}}\n{CORPUS}", "write `kind: encoder`"),
+        (f"kind: language-model\nmodel: {{path: sentence-transformers/m}}\n{CORPUS}", "write `kind: encoder`"),
+        (f"kind: bert\n{MODEL}{CORPUS}", "kind: Input should be 'encoder' or 'language-model' (found 'bert')"),
+        (f"kind: general-table\n{MODEL}{CORPUS}", "kind: Input should be 'encoder' or 'language-model'"),
+        (f"kind: language-model\n{MODEL}{CORPUS}distil: {{}}\n", "`refine` is for its table"),
+        (f"kind: encoder\n{MODEL}{CORPUS}refine: {{}}\n", "refine can't be set for an encoder"),
+    ],
+)
+def test_a_recipe_that_is_nearly_right_is_told_what_to_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str, advice: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder, file, text in (
+        ("causal", "config.json", '{"architectures": ["LlamaForCausalLM"]}'),
+        ("modules", "modules.json", "[]"),
+    ):
+        Path(folder).mkdir()
+        Path(folder, file).write_text(text)
+    Path("recipe.yaml").write_text(content)
+    with raises(RecipeError, naming="recipe.yaml") as caught:
+        read_recipe(Path("recipe.yaml"), Recipe)
+    assert advice in str(caught.value)
+
+
+@pytest.mark.parametrize("adapter", [None, "adapter"])
+def test_a_language_model_may_have_been_saved_as_an_encoder(path: Path, tmp_path: Path, adapter: str | None) -> None:
+    (tmp_path / "modules.json").write_text("[]")
+    if adapter is None:
+        (tmp_path / "config.json").write_text('{"architectures": ["Qwen3ForCausalLM"]}')
+    for kind in ("encoder", "language-model") if adapter is None else ("language-model",):
+        found = read_recipe(path, Recipe, {"kind": kind, "model.path": str(tmp_path), "model.adapter": adapter})
+        assert (found.kind, found.model.trained) == (kind, kind == "encoder")
+
+
 @pytest.mark.parametrize("content", [b"- 1", b"a: [", b"\xff"])
 def test_a_file_that_is_no_recipe(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "r.yaml").write_bytes(content)

@@ -15,8 +15,11 @@ from transformers import AutoTokenizer
 from lightretriever.artifacts.errors import ModelError
 from lightretriever.artifacts.pipeline.biencoder import BiEncoder, load_biencoder
 from lightretriever.artifacts.pipeline.encoder import token_rows
+from lightretriever.artifacts.pipeline.recipe import Recipe, read_recipe
+from lightretriever.artifacts.pipeline.stages import load_recipe_encoders
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 from tests.support.biencoder import SPECIAL, save_biencoder, save_static
+from tests.support.recipes import write_recipe
 from tests.support.tampering import edit_json
 from tests.support.tiny import english_tokenizer, tiny_documents
 from tests.support.wordings import raises
@@ -116,6 +119,18 @@ def test_a_static_encoder_is_cut_as_its_vectors_are(tmp_path: Path) -> None:
     encoder = load_biencoder(str(tmp_path / "bi"), device="cpu")
     np.testing.assert_array_equal(encoder.token_states()(torch.arange(len(rows))), rows[:, :16])
     assert encoder.hidden_size == 16
+
+
+@pytest.mark.parametrize(
+    ("kind", "encode", "warned"), [("unigram", {}, True), ("unigram", {"lowercase": True}, False), (None, {}, False)]
+)
+def test_a_build_warns_where_queries_of_a_cased_encoder_are_lowercased_by_default(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str | None, encode: dict[str, bool], warned: bool
+) -> None:
+    model = save_biencoder(tmp_path / "bi", tokenizer=None if kind is None else tokenizer_of(kind))
+    recipe = write_recipe(tmp_path, model, documents=5, encode=encode)
+    load_recipe_encoders(read_recipe(recipe, Recipe))
+    assert ("bi tells capitals from small letters" in capsys.readouterr().err) == warned
 
 
 def test_the_prompt_of_queries_is_the_task_s_or_the_encoder_s_own(tmp_path: Path) -> None:

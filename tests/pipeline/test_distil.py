@@ -24,6 +24,7 @@ from lightretriever.artifacts.pipeline.encoder import Encoded
 from lightretriever.artifacts.pipeline.encoders import Encoders
 from lightretriever.artifacts.pipeline.fit import (
     Agreement,
+    AgreementInfo,
     FitTexts,
     agreement,
     distinct_rows,
@@ -226,7 +227,7 @@ def test_ids_in_another_order_are_refused(recipe: Path, tmp_path: Path, vectors:
 def test_a_stopped_run_ends_with_the_same_table(recipe: Path, tmp_path: Path) -> None:
     """Whatever of its parts a work directory has lost, they are made again, and the table is the same."""
     change(recipe, {"distil.epochs": 3})
-    run(*only("table"), recipe)
+    run("build", "--until", "table", recipe)
     table = tmp_path / "work" / "tables" / "search" / "table.npy"
     whole = table.read_bytes()
     table.unlink()
@@ -235,10 +236,10 @@ def test_a_stopped_run_ends_with_the_same_table(recipe: Path, tmp_path: Path) ->
     (tmp_path / "work" / "encode" / "corpus.json").unlink()
     for kept in (tmp_path / "work" / "tables" / "search" / "teacher").glob("run-*"):
         shutil.rmtree(kept)
-    run(*only("table"), recipe)
+    run("build", "--until", "table", recipe)
     assert table.read_bytes() == whole
     written = table.stat().st_mtime_ns
-    run(*only("table"), recipe)
+    run("build", "--until", "table", recipe)
     assert table.stat().st_mtime_ns == written  # a finished table is kept
 
 
@@ -247,7 +248,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory, encoder_folder: Path) -> 
     """The recipe of a work directory that has its table."""
     recipe = write_recipe(tmp_path_factory.mktemp("finished"), encoder_folder)
     change(recipe, {"distil.epochs": 1})
-    run(*only("table"), recipe)
+    run("build", "--until", "table", recipe)
     return recipe
 
 
@@ -257,7 +258,7 @@ def test_a_work_directory_of_another_recipe_is_refused(finished: Path, tmp_path:
     recipe.write_text(finished.read_text())
     change(recipe, {key: value})
     with raises(ResumeError, naming="plan.json"):
-        run(*only("table"), recipe)
+        run("build", "--until", "table", recipe)
 
 
 @pytest.mark.parametrize(
@@ -294,12 +295,6 @@ def test_other_settings_of_the_fit_fit_the_table_again_and_nothing_is_encoded(
 def test_mistakes_in_a_recipe_are_named(recipe: Path, key: str, value: object) -> None:
     change(recipe, {key: value})
     with raises(RecipeError):
-        run("build", "--until", "table", recipe)
-
-
-def test_distil_table_needs_a_bi_encoder(recipe: Path, tmp_path: Path) -> None:
-    change(recipe, {"model.path": str(tmp_path)}, without="distil")
-    with raises(RecipeError, naming="model.path"):
         run("build", "--until", "table", recipe)
 
 
@@ -417,6 +412,23 @@ def test_each_part_of_the_loss_finds_the_teacher_s_ranking(part: str) -> None:
     assert trained.epochs[0].overlap < 0.4
     assert trained.epochs[trained.best].overlap > 0.75
     assert trained.epochs[trained.best].overlap == max(epoch.overlap for epoch in trained.epochs)
+
+
+@pytest.mark.parametrize("better", [True, False])
+def test_the_better_of_the_fitted_and_the_general_table_is_used(better: bool) -> None:
+    """By held-out texts: what is fitted to few texts may be worse than what was fitted to many before."""
+    few, many = (
+        DistilTableRecipe(epochs=0 if better else 8, batch_size=50, learning_rate=0.05),
+        DistilTableRecipe(epochs=30 if better else 0, batch_size=50, learning_rate=0.05),
+    )
+    initial, texts = toy()
+    general = fit_table(initial, texts, many, CPU).rows
+    made = fit_table(initial, texts, few, CPU, general=general)
+    assert made.general is not None
+    info = AgreementInfo.of(made.epochs, made.best, made.general)
+    assert info.kept == ("general" if better else "fitted")
+    assert ("is used" in info.line()) == better
+    assert np.array_equal(made.rows, general) == better
 
 
 def test_training_is_deterministic_and_leaves_unseen_rows() -> None:
