@@ -91,8 +91,7 @@ def by_likelihood(
     from lightretriever.artifacts.pipeline.model import load_model
 
     trained, lowercase, ranked = model.trained_here, bundle.manifest.tokenizer.lowercase, dict[str, Ranking]()
-    with TemporaryDirectory(prefix="query-model-", ignore_cleanup_errors=True) as work:
-        backbone = load_model(model, Path(work), lowercase=lowercase)
+    backbone = load_model(model, lowercase=lowercase)
     reading = Reading.of({} if trained is None else adapter_settings(trained))
     for name, hits in tracked(run.items(), "likelihood", total=len(run), unit="queries"):
         query, ids = backbone.tokenizer.encode(queries[name]).tolist(), [document for document, _ in hits]

@@ -166,7 +166,7 @@ def load_model(recipe: ModelRecipe, *, lowercase: bool = True, layers: int | Non
         torch.nn.Module.to(model, device=target, dtype=weights)
         model.eval().requires_grad_(False)
         model.get_decoder()(input_ids=torch.tensor([[eos_id]], device=target))  # that it reads is seen now
-        parts = _adapter_parts(adapter or source, brought, model)
+        parts = _adapter_parts(adapter or path, brought, model)
         frame = [bos_id, eos_id, weights, lowercase, brought.get("sparse_positions"), brought.get("pooling"), layers]
         frame += ["centred head"] if centred else []
         frame += [brought["attention"]] if brought.get("attention") else []
