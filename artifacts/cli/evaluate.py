@@ -112,7 +112,7 @@ def evaluate(
         if not as_json:
             (print_benchmark if several else print_report)(report, Console())
         if several:
-            job.summary = _mean_summary(report, output, dataset, split)
+            job.summary = _mean_summary(report, output, dataset, split or "test")
             return
         job.summary = _summary(report, output)
         job.summary.next = next_command(context, "serve", bundle)

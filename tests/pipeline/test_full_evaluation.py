@@ -185,7 +185,7 @@ def test_hits_are_reranked_by_query_likelihood(built: Path, model_folder: Path, 
     """The hits of `hybrid`, by log P(q | d) of the model read one document at a time."""
     dataset, model = write_dataset(tmp_path / "toy", QRELS), ModelRecipe(path=str(model_folder))
     evaluate_bundle(built / "bundle", dataset, tmp_path / "out", only=["hybrid-likelihood"], query_model=model)
-    backbone = load(model_folder, tmp_path)
+    backbone = load(model_folder)
     texts = {document.id.replace(" ", "%20"): document.full_text for document in tiny_documents(60)}
     hybrid, ranked = (runs_in(tmp_path / "out", system) for system in ("hybrid", "hybrid-likelihood"))
     for name, query in QUERIES.items():

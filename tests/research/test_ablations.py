@@ -75,7 +75,7 @@ def test_a_variant_is_trained_evaluated_and_recorded(tmp_path: Path, monkeypatch
     write_toy_set(tmp_path / "data" / "pairs", "train", 60, seed=1)
     write_toy_set(tmp_path / "data" / "toy", "test", 20, seed=2)
     monkeypatch.setattr(evaluate, "COLLECTIONS", (evaluate.Collection("toy", "find"),))
-    save(tmp_path / "bundle.yaml", {"model": {"device": "cpu"}, "index": {"factory": "Flat"}})
+    save(tmp_path / "bundle.yaml", {"kind": "language-model", "model": {"device": "cpu"}, "index": {"factory": "Flat"}})
     places = {"--data": "data", "--work": "work", "--results": "quality.json", "--bundle-recipe": "bundle.yaml"}
     command = [str(save(tmp_path / "train.yaml", RECIPE)), "--model", str(model), "--system", "toy"]
     command += [word for option, place in places.items() for word in (option, str(tmp_path / place))]

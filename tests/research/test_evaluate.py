@@ -12,6 +12,7 @@ from tests.support.judged import write_judged
 from tests.support.models import save_model, write_corpus
 
 RECIPE = {
+    "kind": "language-model",
     "model": {"bos_token": "<|im_start|>", "device": "cpu"},
     "encode": {"top_k": 50},
     "index": {"factory": "Flat"},

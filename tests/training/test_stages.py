@@ -246,7 +246,7 @@ def test_a_whole_model_is_trained_and_read_again(toy: Path, tmp_path: Path) -> N
     assert all(not torch.equal(before[name], after[name]) for name in before if "proj" in name)
     assert "adapter_config.json" not in {file.name for file in (tmp_path / "adapter").iterdir()}
     AutoModelForCausalLM.from_pretrained(tmp_path / "adapter")
-    assert load(tmp_path / "adapter", tmp_path).bos_id == load(toy / "model", tmp_path).bos_id
+    assert load(tmp_path / "adapter").bos_id == load(toy / "model").bos_id
     contrastive = {"kind": "contrastive", "steps": 2, "negatives": 0, **SMALL}
     second = recipe_of(toy, tmp_path / "second", stages=[contrastive])
     second["model"]["path"] = str(tmp_path / "adapter")
