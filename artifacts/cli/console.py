@@ -3,29 +3,32 @@
 import errno
 import io
 import os
+import resource
 import sys
 from typing import Any, Final, TextIO
 
 import typer
 
-from lightretriever.artifacts.errors import LightRetrieverError, OutputError
+from lightretriever.artifacts.errors import JavaError, LightRetrieverError, OutputError
 
 __all__ = ["run_console"]
 
 _ERROR: Final = 2
 _CLOSED_PIPE: Final = 141  # as a shell tells of a program that SIGPIPE ended
+_LEAST_MEMORY: Final = 900_000_000  # bytes of address space; with less, libraries end the process when they are loaded
 
 
 def run_console(app: typer.Typer) -> None:
     """Run a command line; an expected error is one line on stderr and exit status 2.
 
-    So is output that can't be written; a reader that closes the pipe ends the command with status 141 and without a
-    word. Characters that the output's encoding lacks are printed as escapes. What can't be written to stderr is lost.
-    """
+    So is output that can't be written, also to a stdout that is closed; a reader that closes the pipe ends the command
+    with status 141 and without a word. Characters that the output's encoding lacks are printed as escapes. What can't
+    be written to stderr is lost."""
     sys.stdout = _checked(sys.stdout, _Output)
     sys.stderr = _checked(sys.stderr, _Lossy)
     try:
         try:
+            _check_memory()
             app()
         finally:
             sys.stdout.flush()
@@ -36,6 +39,16 @@ def run_console(app: typer.Typer) -> None:
         if found is None or others is not None:
             raise
         _end(_first(found))
+
+
+def _check_memory() -> None:
+    """Raise JavaError, as where Java itself lacks it, for too little address space."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit != resource.RLIM_INFINITY and limit < _LEAST_MEMORY:
+        raise JavaError(
+            f"This process may have {limit:,} bytes of address space, too few to load its libraries.",
+            remedy="Lift the limit, ulimit -v unlimited, and bound memory by a control group, as containers do.",
+        )
 
 
 def _end(error: LightRetrieverError) -> None:
@@ -65,6 +78,23 @@ class _Output(io.FileIO):
         return memoryview(data).nbytes
 
 
+class _Closed(io.RawIOBase):
+    """A standard output that whoever began this process has closed. OutputError for what is written to it, once."""
+
+    _told = False
+
+    def writable(self) -> bool:
+        """Return True, as of any output."""
+        return True
+
+    def write(self, data: Any, /) -> int:
+        """Raise OutputError, the first time."""
+        if not self._told and memoryview(data).nbytes:
+            self._told = True
+            raise OutputError("it is closed", closed=False)
+        return memoryview(data).nbytes
+
+
 class _Lossy(io.FileIO):
     """Standard error. What can't be written is dropped."""
 
@@ -77,7 +107,10 @@ class _Lossy(io.FileIO):
 
 def _checked(stream: TextIO | None, kind: type[io.FileIO]) -> TextIO:
     """The stream over a file of this kind, if it is one that a process begins with."""
-    if stream is None:  # closed by whoever began this process
+    if stream is None and kind is _Output:
+        os.open(os.devnull, os.O_WRONLY)  # else the next file would be what libraries take for standard output
+        return io.TextIOWrapper(io.BufferedWriter(_Closed()), encoding="utf-8", errors="backslashreplace")
+    if stream is None:
         return open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123  # it lives as long as the process
     if not any(stream is one for one in (sys.__stdout__, sys.__stderr__)):
         return stream
