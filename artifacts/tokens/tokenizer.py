@@ -275,8 +275,8 @@ class TextTokenizer:
     @property
     def is_cased(self) -> bool:
         """True if the tokenizer itself tells capitals from small letters."""
-        words = self._words
-        return self._ids_of(words) != self._ids_of([word.title() for word in words])
+        small, large = (self._ids_of([change(word) for word in self._words]) for change in (str.lower, str.title))
+        return sum(one != other for one, other in zip(small, large, strict=True)) > len(small) / 2
 
     def _found_space(self) -> int | None:
         """The token of a space, where a word behind a space has another token than one at the start; else None."""

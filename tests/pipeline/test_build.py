@@ -13,7 +13,7 @@ import pytest
 import torch
 import yaml
 
-from lightretriever.artifacts.bundle.manifest import LegWeights
+from lightretriever.artifacts.bundle.manifest import FusionInfo
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
 from lightretriever.artifacts.errors import CorpusError, LightRetrieverError, ResumeError
@@ -176,7 +176,7 @@ def test_words_come_from_the_recipe_and_rank_as_lucenes_bm25(built: Path, tmp_pa
     sparse = bundle.manifest.sparse
     assert (first.sparse.vocabulary, sparse.vocabulary, sparse.language) == ("tokens", "words", "english")
     assert (sparse.k1, sparse.b, sparse.quantization, sparse.expansion) == (1.2, 0.75, 4000, None)
-    assert bundle.manifest.fusion == LegWeights(dense=0.5, sparse=0.5)
+    assert bundle.manifest.fusion == FusionInfo(dense=0.5, sparse=0.5)
     assert bundle.manifest.ids_sha256 == first.ids_sha256
     assert verify_bundle(bundle.path) == []
     lines = [json.loads(line) for line in (tmp_path / "corpus.jsonl").read_text().splitlines()]
@@ -196,7 +196,7 @@ def test_a_recipe_without_a_dense_leg(recipe: Path, tmp_path: Path) -> None:
     change(recipe, {"index.vocabulary": "words", "index.dense": False})
     run("build", recipe)
     bundle = Bundle.open(tmp_path / "bundle")
-    assert (bundle.manifest.dense, bundle.manifest.fusion) == (None, LegWeights(sparse=1.0))
+    assert (bundle.manifest.dense, bundle.manifest.fusion) == (None, FusionInfo(sparse=1.0))
     assert bundle.manifest.sparse.expansion is not None  # the table is made, used, and not written
     assert verify_bundle(bundle.path) == []
     with SearchEngine.open(bundle, Settings(deadline_ms=60_000)) as engine:
