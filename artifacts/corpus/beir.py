@@ -1,7 +1,7 @@
 """BEIR files: corpus and queries as JSON lines, and qrels as columns; gzipped or not."""
 
 import re
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
