@@ -17,7 +17,7 @@ import httpx2
 import pytest
 
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.service.serving.server import automatic_workers
+from lightretriever.service.serving.workers import automatic_workers
 from lightretriever.service.settings import Settings
 from tests.service.place import Place
 from tests.service.process import ROOT, Server
