@@ -1,22 +1,11 @@
 """More than the service can do: what is accepted is answered in time, the rest is refused at once."""
 
-import asyncio
-import os
-import signal
-import socket
 from collections.abc import Sequence
-from contextlib import ExitStack
-from threading import Event, Thread
 from time import monotonic
 
 import numpy as np
 import pytest
 
-from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.service.collections.collections import Collections
-from lightretriever.service.collections.swap import EngineHolder
-from lightretriever.service.serving.server import serve
-from lightretriever.service.settings import Settings
 from tests.faults.conftest import Figure
 from tests.faults.mix import searches
 from tests.faults.traffic import Answer, Ask, ask, clients, constant_rate, elsewhere
@@ -79,37 +68,3 @@ def test_five_times_the_capacity(full: bool, figure: Figure, place: Place) -> No
 
 def p99(answers: Sequence[Answer]) -> float:
     return float(np.percentile([answer.ended - answer.sent for answer in answers], 99))
-
-
-def test_new_connections_are_taken_many_at_a_time(tiny_bundle: Bundle) -> None:
-    """Hundreds of connections that come while the event loop is busy wait for a few of its turns, not for hundreds."""
-    count, turns, sent = 300, 0, Event()
-    address: list[tuple[str, int]] = []
-    livez = {"route": "/livez", "status": "200"}
-
-    def call() -> None:
-        with ExitStack() as stack:
-            lines = [stack.enter_context(socket.create_connection(address[0])) for _ in range(count)]
-            for line in lines:
-                line.sendall(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            sent.set()
-            assert all(line.recv(100).startswith(b"HTTP/1.1 200") for line in lines)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    def turn() -> None:
-        nonlocal turns
-        turns += 1
-        if serving.metrics.registry.get_sample_value("lightretriever_request_seconds_count", livez) != count:
-            asyncio.get_running_loop().call_soon(turn)
-
-    def on_ready() -> None:
-        Thread(target=call).start()
-        assert sent.wait(60)  # the event loop stands still meanwhile
-        turn()
-
-    settings = Settings(deadline_ms=60_000, warm_up_queries=1)
-    listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
-    with EngineHolder.open(tiny_bundle.path, settings) as serving, listener as s:
-        address.append(s.getsockname())
-        serve(Collections({serving.name: serving}), [s], on_ready)
-    assert 1 < turns < count / 10
