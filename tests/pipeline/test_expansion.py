@@ -242,7 +242,7 @@ def test_documents_that_come_later_are_those_of_the_bundle(tmp_path: Path) -> No
     documents = list(read_recipe(recipe, Recipe).corpus.open())[5:9]
     encoded = later.encode(documents)
     with Bundle.open(tmp_path / "bundle").sparse() as sparse:
-        for row, (_, found) in enumerate(encoded, start=5):
+        for row, (_, found, _) in enumerate(encoded, start=5):
             expected = dict(zip(*sparse.terms(row), strict=True))
             common = expected.keys() & found.keys()
             assert len(common) >= 0.95 * max(len(expected), len(found))  # vectors were rounded to 16 bits
