@@ -300,7 +300,8 @@ def test_a_missing_extra_is_one_line(recipe: Path, monkeypatch: pytest.MonkeyPat
     assert "lightretriever-search[pipeline]" in str(result.exception)
 
 
-def test_evaluate_measures_the_bundle_it_is_given(built: Path, tmp_path: Path) -> None:
+def test_evaluate_measures_the_bundle_it_is_given(built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")  # a narrow terminal has room for no name of a measure
     write_judged(tmp_path, {"q1": "playlists and a small library"}, {"q1": {"music": 1}})
     output = run("evaluate", tmp_path / "bundle", tmp_path, "--output", tmp_path / "result", "--weights", "dense=1")
     report = json.loads((tmp_path / "result" / "evaluation.json").read_text())
