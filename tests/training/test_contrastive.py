@@ -243,3 +243,30 @@ def test_a_query_without_tokens_is_named(backbone: Backbone, batch: Batch) -> No
     empty = replace(batch, examples=[replace(batch.examples[0], query="", query_id="blank"), *batch.examples[1:]])
     with raises(CorpusError, naming="blank"):
         gradients(backbone, empty, stage())
+
+
+def test_every_query_stands_behind_its_own_instruction(backbone: Backbone, batch: Batch) -> None:
+    """Its tokens, and the whole query: against one query at a time, with the instructions in another order than the
+    queries."""
+    instructions, numbers = (INSTRUCTION, "Find it"), [1, 0, 1, 0]
+    several = replace(batch, set=replace(batch.set, instructions=instructions), instructions=numbers)
+    _, logged = gradients(backbone, several, stage())
+    names = list(dict.fromkeys(name for row in batch.candidates for name in row))
+    documents = document_outputs(
+        backbone, backbone.document_ids([batch.set.documents[name] for name in names], 60), 256
+    )["dense"]
+    light, whole = [], []
+    with torch.inference_mode():
+        for number, example in zip(numbers, batch.examples, strict=True):
+            prefix = instruction_prefix(backbone, instructions[number])
+            tokens = torch.tensor(backbone.tokenizer.query_ids(example.query)[:12])
+            light.append(token_states_naive(backbone, prefix, tokens).mean(dim=0))
+            ids = [*prefix, *backbone.tokenizer.encode(example.query)[:12].tolist(), backbone.eos_id]
+            whole.append(backbone.decoder(input_ids=torch.tensor([ids]), use_cache=False)[0][0, -1])
+        positives = torch.tensor([names.index(row[0]) for row in batch.candidates])
+        hidden = torch.zeros(len(numbers), len(names), dtype=torch.bool)
+        hidden[0, names.index("twin")] = True
+        for key, queries in (("dense", light), ("full_dense", whole)):
+            scores = [cosine_scores(torch.stack(queries)[:, :size], documents[:, :size]) for size in (8, 32)]
+            expected = sum(float(contrastive_loss(one, positives, hidden, 0.02)) for one in scores)
+            assert logged[key] == pytest.approx(expected, rel=1e-3), key
