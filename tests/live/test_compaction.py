@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
@@ -47,8 +48,15 @@ def documents(bundle: Bundle) -> dict[str, bytes]:
 
 
 def found(engine: SearchEngine) -> dict[str, float]:
-    answer = engine.search(SearchRequest(query="zebra music terminal", k=1000, candidates=1000))
-    return {hit.id: hit.score for hit in answer.hits}
+    """The legs' own scores: what fusion makes of them depends on figures of the bundle."""
+    scores = Counter[str]()
+    for mode in ("dense", "sparse"):
+        asked = {"query": "zebra music terminal", "mode": mode, "k": 1000, "candidates": 1000}
+        for hit in engine.search(SearchRequest.model_validate(asked)).hits:
+            leg = hit.dense if mode == "dense" else hit.sparse
+            assert leg is not None
+            scores[hit.id] += leg.score
+    return dict(scores)
 
 
 def test_a_compacted_bundle_is_what_a_rebuilt_one_is(bundle: Bundle, tmp_path: Path) -> None:
