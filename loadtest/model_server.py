@@ -70,6 +70,7 @@ class ModelQueryEncoder(QueryEncoder):
         sparse: bool = True,
         field: str = "query",
         extra_terms: Sequence[tuple[str, float]] = (),
+        split: bool = True,
     ) -> EncodedQuery:
         """Encode one text for the bundle's default task, the only possible one. Raises the model's errors, and
         InvalidRequestError for extra terms."""

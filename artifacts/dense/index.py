@@ -17,7 +17,16 @@ import numpy as np
 from lightretriever.artifacts.dtypes import Float32Array, Int64Array, IntegerArray, UInt8Array
 from lightretriever.artifacts.errors import BundleError
 
-__all__ = ["DenseIndex", "FaissIndex", "best_first", "faiss_reason", "inner_products", "innermost", "use_threads"]
+__all__ = [
+    "DenseIndex",
+    "FaissIndex",
+    "best_first",
+    "faiss_reason",
+    "inner_products",
+    "innermost",
+    "products",
+    "use_threads",
+]
 
 FaissIndex: TypeAlias = Any  # faiss is wrapped by SWIG and has no types
 
@@ -220,8 +229,14 @@ def inner_products(
     scores = np.empty(ordinals.size, np.float32)
     for start in range(0, ordinals.size, _CHUNK):
         part = slice(start, start + _CHUNK)
-        # Not `@`: BLAS wakes its thread pool for this, and its order of summation depends on the number of rows.
-        np.einsum("md,d->m", vectors(ordinals[part]), query, out=scores[part])
+        scores[part] = products(vectors(ordinals[part]), query)
+    return scores
+
+
+def products(vectors: Float32Array, query: Float32Array) -> Float32Array:
+    """Inner products (m,) float32 of vectors (m, D) with a query vector (D,). None depends on the other vectors."""
+    # Not `@`: BLAS wakes its thread pool for this, and its order of summation depends on the number of rows.
+    scores: Float32Array = np.einsum("md,d->m", vectors, query)
     # Of a vector that is not finite, which nothing here writes: it is like no query.
     scores[~np.isfinite(scores)] = _UNLIKE
     return scores

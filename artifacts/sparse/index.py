@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from lightretriever.artifacts.documents.bounds import MAX_COUNTED
 from lightretriever.artifacts.documents.fields import Order
 from lightretriever.artifacts.dtypes import Float32Array, FloatArray, Int32Array, Int64Array, IntegerArray, UInt8Array
 from lightretriever.artifacts.errors import TooManyValuesError
-from lightretriever.artifacts.sparse.arguments import check_k, check_ordinals, weighted_query
+from lightretriever.artifacts.sparse.arguments import check_k, check_ordinals, scores_of, weighted_query
 from lightretriever.artifacts.sparse.java_bytes import (
     from_java,
     pack_floats,
@@ -34,9 +34,11 @@ from lightretriever.artifacts.sparse.java_bytes import (
 )
 from lightretriever.artifacts.sparse.jvm import JavaObject, java_call, java_class
 from lightretriever.artifacts.sparse.reader import LuceneIndex
+from lightretriever.artifacts.sparse.vocabulary import Language, word_analyzer
 
-__all__ = ["DocumentSet", "ImpactIndex", "pack_query"]
+__all__ = ["DocumentSet", "FoundImpacts", "ImpactIndex", "pack_query"]
 
+_PARTS: Final = 5  # of what Java packs
 _LONGEST_S: Final = 1e9  # as good as no limit, and within Java's long as nanoseconds
 
 
@@ -48,6 +50,19 @@ class DocumentSet:
     handle: JavaObject
     bits: UInt8Array
     count: int
+
+
+class FoundImpacts(NamedTuple):
+    """What `ImpactIndex.find` found. terms: (t,), distinct. weights: (t,) float32. ordinals: (m,) int64 and scores:
+    (m,) float32 of the hits, best first. documents: (u,) int64, ascending, the hits and the other documents. impacts:
+    (u, t) int32 of these documents."""
+
+    terms: Sequence[str]
+    weights: Float32Array
+    ordinals: Int64Array
+    scores: Float32Array
+    documents: Int64Array
+    impacts: Int32Array
 
 
 class ImpactIndex(LuceneIndex):
@@ -83,18 +98,47 @@ class ImpactIndex(LuceneIndex):
         most = min(k, max(1, self.count))
         return unpack_hits(from_java(java_call(self._impacts.search, self.handle, *query, most, handle, nanoseconds)))
 
+    def find(
+        self,
+        query: tuple[Sequence[str], FloatArray] | str,
+        k: int,
+        others: Int64Array,
+        among: DocumentSet | None = None,
+        seconds: float = inf,
+        language: Language = "english",
+    ) -> FoundImpacts:
+        """Search as `search` does, and read the impacts of the documents found and of `others` (m,), in one call into
+        Java. The query is terms (t,) and their weights (t,), or a text, whose words in a language weigh their counts.
+        """
+        analyzer = None
+        if isinstance(query, str):
+            analyzer = word_analyzer(language)
+            packed = (*pack_texts(utf8("text", [query])), bytearray())
+            names, values = None, None
+        else:
+            names, values = weighted_query(*query)
+            packed = (*pack_texts(utf8("term", names)), pack_floats(values))
+        check_k(k)
+        nanoseconds = round(min(max(seconds, 0.0), _LONGEST_S) * 1e9)
+        ordinals = pack_ints(np.sort(others))
+        arguments = (ordinals, min(k, max(1, self.count)), self._handle_of(among), nanoseconds)
+        parts = unpack_texts(
+            from_java(java_call(self._impacts.find, self.handle, analyzer, *packed, *arguments)), _PARTS
+        )
+        if names is None or values is None:
+            names = parts[0].decode().split(" ") if parts[0] else []
+            values = np.frombuffer(parts[1], "<f4")
+        documents = np.frombuffer(parts[3], "<i4").astype(np.int64)
+        impacts = np.frombuffer(parts[4], "<i4").reshape(documents.size, len(names))
+        return FoundImpacts(names, values, *unpack_hits(parts[2]), documents, impacts)
+
     def scores(self, terms: Sequence[str], weights: FloatArray, ordinals: IntegerArray) -> Float32Array:
         """The scores (m,) float32 of the documents `ordinals` (m,), as `search` gives them; 0.0 where no term matches.
 
         Raises ValueError on bad arguments, such as an ordinal that no document has.
         """
-        query = pack_query(terms, weights)
-        check_ordinals(ordinals, self.count, self.path)
-        order = np.argsort(ordinals, kind="stable")
-        packed = from_java(java_call(self._impacts.scores, self.handle, *query, pack_ints(ordinals[order])))
-        scores = np.empty(len(ordinals), np.float32)
-        scores[order] = np.frombuffer(packed, dtype="<f4")
-        return scores
+        names, values = weighted_query(terms, weights)
+        return scores_of(self.impacts(names, ordinals).astype(np.float32) * values)
 
     def impacts(self, terms: Sequence[str], ordinals: IntegerArray) -> Int32Array:
         """The impact of each term (t,) in each document (m,), (m, t) int32: 0 where the document lacks the term.

@@ -28,6 +28,7 @@ __all__ = [
     "DocumentsGoneError",
     "EncodedQuery",
     "Leg",
+    "LegResults",
     "Ordinals",
     "QueryTokens",
     "ScoredDocuments",
@@ -69,7 +70,8 @@ class EncodedQuery:
     terms: distinct terms (t,) of the bundle's vocabulary, in the query's order. counts: (t,) int64, their occurrences.
     weights: (t,) float32, their weights in the sparse leg. tokens: those of the dense leg. dense: (D,) float32 of
     length 1, None if not requested, or if there are no tokens. parts: (u, D) float32, each token's part of `dense`,
-    None if not requested. head: whether a model read the query, whose vector is then no sum over its tokens.
+    None if not requested. head: whether a model read the query, whose vector is then no sum over its tokens. text: the
+    text whose words are the terms, where the search is to split it; there are no terms then.
     """
 
     terms: list[str]
@@ -79,6 +81,7 @@ class EncodedQuery:
     dense: npt.NDArray[np.float32] | None
     parts: npt.NDArray[np.float32] | None = None
     head: bool = False
+    text: str | None = None
 
     @classmethod
     def of_model(
@@ -94,6 +97,19 @@ class EncodedQuery:
             raise ValueError("the query was encoded without the parts of its dense vector")
         shares: npt.NDArray[np.float32] = np.einsum("md,td->mt", vectors, self.parts)
         return shares
+
+
+@dataclass(slots=True)
+class LegResults:
+    """What the legs of a search gave, by leg. query: with its terms, where the backend splits its `text`. documents:
+    (u,) int64, ascending, the candidates of both legs, with shares: (u, t) float32, each term's share of their sparse
+    scores, and vectors: (u, D) float32, as the index has them; all None unless the backend reads them on its way."""
+
+    outcomes: dict[LegName, Outcome[ScoredDocuments]]
+    query: EncodedQuery
+    documents: Ordinals | None = None
+    shares: npt.NDArray[np.float32] | None = None
+    vectors: npt.NDArray[np.float32] | None = None
 
 
 class Leg(Protocol):
@@ -208,10 +224,12 @@ class ClusterPlace:
 class Backends(Protocol):
     """Where a bundle is searched: on this machine, or on a cluster. Thread-safe. Times are those of `perf_counter`.
 
-    `legs` has what searches one leg alone.
+    `legs` has what searches one leg alone. `splits_text` says whether a search of both legs takes a query with `text`
+    in place of terms.
     """
 
     legs: dict[LegName, Leg]
+    splits_text: bool
 
     @property
     def name(self) -> str:
@@ -235,7 +253,7 @@ class Backends(Protocol):
 
     def search(
         self, query: EncodedQuery, legs: Collection[LegName], count: int, among: DocumentFilter | None, until: float
-    ) -> dict[LegName, Outcome[ScoredDocuments]]:
+    ) -> LegResults:
         """Search these legs in parallel until `until`, each as `Leg.search` does. Every leg gets an outcome."""
 
     def score(

@@ -13,12 +13,12 @@ from lightretriever.artifacts.live.store import LiveStore
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.sparse.jvm import start_jvm
 from lightretriever.artifacts.sparse.spelling import Spelling
-from lightretriever.service.backends.base import DocumentFilter, EncodedQuery, ScoredDocuments
+from lightretriever.service.backends.base import DocumentFilter, EncodedQuery, LegResults
 from lightretriever.service.backends.faiss import FaissDense
 from lightretriever.service.backends.local import LocalBackends, add_lane, open_index, spelling_of
 from lightretriever.service.backends.lucene import LuceneSparse
 from lightretriever.service.errors import SettingsError
-from lightretriever.service.execution.executor import Executor, Outcome
+from lightretriever.service.execution.executor import Executor
 from lightretriever.service.schemas import LegName
 from lightretriever.service.settings import Settings
 
@@ -52,13 +52,13 @@ class LiveBackends(LocalBackends):
         if language is not None and spelling_of(bundle, index) is not None:
             spellings = cast(Spelling, _Newest(lambda: Spelling(store.snapshot.index, language)))
         add_lane(executor, settings, dense)
-        super().__init__(LuceneSparse(newest), dense, newest, spellings, executor)
+        super().__init__(LuceneSparse(newest, language), dense, newest, spellings, executor)
         self.live = store
         self._bundled = index
 
     def search(
         self, query: EncodedQuery, legs: Collection[LegName], count: int, among: DocumentFilter | None, until: float
-    ) -> dict[LegName, Outcome[ScoredDocuments]]:
+    ) -> LegResults:
         """Search these legs until the `perf_counter` time `until`, among documents that live now. Every leg gets an
         outcome."""
         alive = self.live.snapshot.index.alive

@@ -1,11 +1,12 @@
 """The backends of a bundle on this machine: Faiss and Lucene, searched at the same time."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from threading import Lock
-from typing import Final
+from typing import Any, Final, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,7 @@ from lightretriever.service.backends.base import (
     DocumentStore,
     EncodedQuery,
     Leg,
+    LegResults,
     Ordinals,
     ScoredDocuments,
     Scores,
@@ -51,6 +53,9 @@ HAND_OVER_BYTES: Final = 4 << 20
 (docs/lab/results.md#speed)."""
 
 
+_NO_ORDINALS: Final = np.empty(0, np.int64)
+
+
 def hands_over(search_bytes: int, running: int, free: int) -> bool:
     """Tell whether Faiss searches in another thread, while Lucene searches in the request's own.
 
@@ -67,6 +72,7 @@ class LocalBackends:
     name: Final = LuceneSparse.backend
     cluster: Final = None
     live: LiveDocuments | None = None
+    splits_text = True
 
     def __init__(
         self,
@@ -90,13 +96,36 @@ class LocalBackends:
 
     def search(
         self, query: EncodedQuery, legs: Collection[LegName], count: int, among: DocumentFilter | None, until: float
-    ) -> dict[LegName, Outcome[ScoredDocuments]]:
-        """Search these legs until the `perf_counter` time `until`. Every leg gets an outcome."""
+    ) -> LegResults:
+        """Search these legs until the `perf_counter` time `until`. Every leg gets an outcome.
+
+        Where both search in this thread, Lucene reads the impacts of Faiss's documents on its way.
+        """
         with self._counted() as running:
-            here = {name: partial(self.legs[name].search, query, count, among, until) for name in legs}
+            here: dict[LegName, Callable[[], Any]] = {
+                name: partial(self.legs[name].search, query, count, among, until) for name in legs
+            }
+            both = len(here) == 2
+            if both:
+                sparse = cast(LuceneSparse, self.legs["sparse"])
+                here["sparse"] = partial(sparse.find, query, count, _NO_ORDINALS, among, until)
             if "dense" in here and hands_over(self._search_bytes, running, self._processors):
-                return self._executor.gather({DENSE_LANE: here.pop("dense")}, until, here)
-            return {name: call_here(search, until) for name, search in here.items()}
+                outcomes: dict[LegName, Outcome[Any]] = self._executor.gather(
+                    {DENSE_LANE: here.pop("dense")}, until, here
+                )
+                return _results(outcomes, query) if both else LegResults(outcomes, query)
+            if not both:
+                return LegResults({name: call_here(search, until) for name, search in here.items()}, query)
+            outcomes = {"dense": call_here(here["dense"], until)}
+            others = _NO_ORDINALS if outcomes["dense"].reason else outcomes["dense"].get().ordinals
+            outcomes["sparse"] = call_here(partial(sparse.find, query, count, others, among, until), until)
+            found, results = outcomes["sparse"].value, _results(outcomes, query)
+            if found is not None and others.size:
+                dense = cast(FaissDense, self.legs["dense"])
+                results.documents = found.documents
+                results.shares = found.impacts.astype(np.float32) * found.weights
+                results.vectors = call_here(partial(dense.vectors, found.documents), until).value
+            return results
 
     def score(
         self, query: EncodedQuery, wanted: Mapping[LegName, Ordinals], until: float
@@ -134,6 +163,20 @@ class LocalBackends:
                 self._running -= 1
 
 
+def _results(outcomes: dict[LegName, Outcome[Any]], query: EncodedQuery) -> LegResults:
+    """Return what both legs gave, with the hits of the sparse leg in place of what it found, and the query with its
+    terms."""
+    sparse = outcomes["sparse"]
+    if (found := sparse.value) is None:
+        return LegResults(outcomes, query)
+    if query.text is not None:
+        counts = found.weights.astype(np.int64)
+        query = replace(query, terms=[*found.terms], counts=counts, weights=found.weights, text=None)
+    return LegResults(
+        {**outcomes, "sparse": replace(sparse, value=ScoredDocuments(found.ordinals, found.scores))}, query
+    )
+
+
 def open_local(bundle: Bundle, settings: Settings, executor: Executor, *, hashed: bool = True) -> LocalBackends:
     """Open the indexes of a bundle, and add their lane to the executor. BundleError, JavaError.
 
@@ -143,7 +186,8 @@ def open_local(bundle: Bundle, settings: Settings, executor: Executor, *, hashed
     try:
         dense = None if bundle.manifest.dense is None else FaissDense(bundle.dense())
         add_lane(executor, settings, dense)
-        return LocalBackends(LuceneSparse(index), dense, index, spelling_of(bundle, index), executor)
+        sparse = LuceneSparse(index, bundle.manifest.sparse.language)
+        return LocalBackends(sparse, dense, index, spelling_of(bundle, index), executor)
     except BaseException:
         index.close()
         raise

@@ -7,7 +7,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from lightretriever.artifacts.sparse.index import ImpactIndex
+from lightretriever.artifacts.sparse.index import FoundImpacts, ImpactIndex
+from lightretriever.artifacts.sparse.vocabulary import Language
 from lightretriever.service.backends.base import DocumentFilter, EncodedQuery, Ordinals, ScoredDocuments, Scores
 from lightretriever.service.schemas import LegName
 
@@ -20,9 +21,10 @@ class LuceneSparse:
     name: Final[LegName] = "sparse"
     backend: Final = "lucene"
 
-    def __init__(self, index: ImpactIndex) -> None:
-        """The caller closes the index."""
+    def __init__(self, index: ImpactIndex, language: Language | None = None) -> None:
+        """The caller closes the index, whose words are of a language."""
         self._index = index
+        self._language: Language = language or "standard"
 
     def search(
         self, query: EncodedQuery, count: int, among: DocumentFilter | None = None, until: float = inf
@@ -30,6 +32,14 @@ class LuceneSparse:
         """Find the best `count` documents. TimeoutError at the `perf_counter` time `until`."""
         left_s = until - perf_counter()
         return ScoredDocuments(*self._index.search(query.terms, query.weights, count, among, left_s))
+
+    def find(
+        self, query: EncodedQuery, count: int, others: Ordinals, among: DocumentFilter | None, until: float
+    ) -> FoundImpacts:
+        """Find the best `count` documents as `search` does, and read the impacts of these and of others (m,).
+        TimeoutError at the `perf_counter` time `until`."""
+        asked = (query.terms, query.weights) if query.text is None else query.text
+        return self._index.find(asked, count, others, among, until - perf_counter(), self._language)
 
     def scores(self, query: EncodedQuery, ordinals: Ordinals) -> Scores:
         """Score given documents; 0.0 for a document that shares no term."""

@@ -23,6 +23,7 @@ from lightretriever.service.backends.base import (
     DocumentFilter,
     EncodedQuery,
     Leg,
+    LegResults,
     Ordinals,
     ScoredDocuments,
     Scores,
@@ -84,6 +85,7 @@ class ClusterBackends:
 
     name: Final = CLUSTER_LANE
     spellings: Final = None
+    splits_text = False
 
     def __init__(self, cluster: ClusterLegs, legs: Collection[LegName], executor: Executor) -> None:
         """`close` closes the connections."""
@@ -96,10 +98,10 @@ class ClusterBackends:
 
     def search(
         self, query: EncodedQuery, legs: Collection[LegName], count: int, among: DocumentFilter | None, until: float
-    ) -> dict[LegName, Outcome[ScoredDocuments]]:
+    ) -> LegResults:
         """Search these legs until the `perf_counter` time `until`. Every leg gets an outcome."""
         trip = partial(self.cluster.search, list(legs), query, count, among, until)
-        return split(self._executor.gather({CLUSTER_LANE: trip}, until)[CLUSTER_LANE], legs)
+        return LegResults(split(self._executor.gather({CLUSTER_LANE: trip}, until)[CLUSTER_LANE], legs), query)
 
     def score(
         self, query: EncodedQuery, wanted: Mapping[LegName, Ordinals], until: float

@@ -90,6 +90,7 @@ class _GivenQueries(QueryEncoder):
         sparse: bool = True,
         field: str = "query",
         extra_terms: Sequence[tuple[str, float]] = (),
+        split: bool = True,
     ) -> EncodedQuery:
         """Look up a text. NoDirectionError if the model's vector is zero."""
         query = self._queries[text]

@@ -47,6 +47,7 @@ ENCODE_DOCUMENT: Final = "encode_document"
 
 # A shorter vector is rounding noise without a direction.
 _SHORTEST = 1e-12
+_NO_TERMS: Final = (list[str](), NO_TOKENS.counts, NO_TOKENS.weights)
 _NOTHING = 1e-6  # rounding noise of weights that cancel a token
 
 
@@ -80,19 +81,22 @@ class QueryEncoder:
         sparse: bool = True,
         field: str = "query",
         extra_terms: Sequence[tuple[str, float]] = (),
+        split: bool = True,
     ) -> EncodedQuery:
         """Encode a text for a task (KeyError if unknown), without the vector unless `dense`, without terms unless
         `sparse`.
 
-        `extra_terms`: texts with their weights. NoTokensError for a text that has neither tokens nor terms for the legs
-        that are asked for, or if negative weights cancel all of them; NoDirectionError if the mean of the tokens' rows
-        is zero. Both name the request's `field` with the text.
+        Unless `split`, a query whose terms are its own words alone has its `text` in place of them, for the search to
+        split. `extra_terms`: texts with their weights. NoTokensError for a text that has neither tokens nor terms for
+        the legs that are asked for, or if negative weights cancel all of them; NoDirectionError if the mean of the
+        tokens' rows is zero. Both name the request's `field` with the text.
         """
         started = perf_counter()
         texts = [(text, field), *((one.strip(), f"terms.{place}.text") for place, (one, _) in enumerate(extra_terms))]
         factors = [1.0, *(weight for _, weight in extra_terms)]
         ids = [self._ids(self.tokenizer, *one, field) for one in texts] if dense else [[] for _ in texts]
-        terms = self._terms(texts, ids if dense else None, field) if sparse else [[] for _ in texts]
+        unsplit = not (split or extra_terms or self.vocabulary.tokenizer or task in self.heads) and ids[0] and sparse
+        terms = self._terms(texts, ids if dense else None, field) if sparse and not unsplit else [[] for _ in texts]
         for found, known, (one, name) in zip(ids, terms, texts, strict=True):
             require_terms([*found, *known], name, one)
         started = clock.add("tokenize", started)
@@ -101,7 +105,7 @@ class QueryEncoder:
             if dense:
                 clock.add("encode", started)
             return head
-        names, counts, weights = self._weighed(terms, factors) if sparse else ([], NO_TOKENS.counts, NO_TOKENS.weights)
+        names, counts, weights = self._weighed(terms, factors) if sparse and not unsplit else _NO_TERMS
         tokens, vector, length = NO_TOKENS, None, 1.0
         if dense and any(ids):
             tokens = _joined(ids, factors)
@@ -114,7 +118,7 @@ class QueryEncoder:
             raise _no_direction(field, text)
         if dense:
             clock.add("encode", started)
-        return EncodedQuery(names, counts, weights, tokens, vector)
+        return EncodedQuery(names, counts, weights, tokens, vector, text=text if unsplit else None)
 
     def can_encode(self, text: str, task: str) -> bool:
         """Tell whether `encode` makes a query of a text for a task: the one place that says which texts are *without

@@ -10,12 +10,14 @@ from typing import Any, Final, NoReturn
 import numpy as np
 import numpy.typing as npt
 
+from lightretriever.artifacts.dense.index import products
 from lightretriever.artifacts.documents.bounds import MAX_ID_BYTES
 from lightretriever.artifacts.errors import TokenizerError
 from lightretriever.artifacts.sparse.arguments import scores_of
 from lightretriever.service.backends.base import (
     DocumentsGoneError,
     EncodedQuery,
+    LegResults,
     Ordinals,
     ScoredDocuments,
     UnavailableError,
@@ -82,17 +84,19 @@ def _search(context: SearchContext) -> Plain:
     if plan.request.explain:
         check_explained(plan.request, query, plan.max_explained)
     thresholds = None if query.head or rules.synonyms else plan.thresholds  # of sums over the query's own tokens
-    hits = _hits(context, query, legs, _condition(context, rules))
-    legs, pinned = list(hits), _pinned(context, rules, typed.query)
+    hits, results = _hits(context, query, legs, _condition(context, rules))
+    query, legs, pinned = results.query, list(hits), _pinned(context, rules, typed.query)
     with parts.backends.within(context.until()):
         started = perf_counter()
         table = with_documents(align(list(hits.values())), list(pinned.values()))
+        if results.documents is not None and not np.array_equal(results.documents, table.ordinals):
+            results = LegResults(results.outcomes, results.query)  # a leg was late, or rules put documents first
         started = clock.add("fuse", started)
-        shares = _score(context, query, table, legs)
+        shares = _score(context, results, table, legs)
         started = perf_counter()
         weights = _weights(context, query, table, legs, shares)
         fused = _fused(context, table, weights)
-        fused = _with_feedback(context, fused, query, table, legs, shares, weights)
+        fused = _with_feedback(context, fused, results, table, legs, shares, weights)
         levels = matches(thresholds, typed.searched, table, legs, parts.encoder, shares)
         clock.add("fuse", started)
         columns = np.searchsorted(table.ordinals, list(pinned.values())).tolist() if pinned else []
@@ -126,8 +130,10 @@ def _encoded(
         dense="dense" in plan.legs,
         sparse="sparse" in plan.legs or plan.request.snippets is not None,
         extra_terms=extra_terms,
+        split=plan.request.explain or len(plan.legs) < 2 or not context.parts.backends.splits_text,
     )
-    legs = [name for name in plan.legs if (query.dense is not None if name == "dense" else query.terms)]
+    known = {"dense": query.dense is not None, "sparse": bool(query.terms or query.text)}
+    legs = [name for name in plan.legs if known[name]]
     require_terms(legs, "query", text)
     return query, legs
 
@@ -162,13 +168,15 @@ def _condition(context: SearchContext, rules: AppliedRules) -> tuple[str, ...] |
 
 def _hits(
     context: SearchContext, query: EncodedQuery, legs: Sequence[LegName], condition: tuple[str, ...] | None
-) -> dict[LegName, ScoredDocuments]:
-    """Search the legs. DeadlineError or SearchFailedError if too few answer."""
+) -> tuple[dict[LegName, ScoredDocuments], LegResults]:
+    """Search the legs, and return the hits of those that know something of the query. DeadlineError or
+    SearchFailedError if too few answer."""
     parts, plan, clock, allowed = context.parts, context.plan, context.clock, None
     if condition is not None:
         with clock.measure("filter"):
             allowed = parts.documents.where(condition)
-    outcomes = parts.backends.search(query, legs, plan.candidates, allowed, context.until(SEARCH_UNTIL))
+    results = parts.backends.search(query, legs, plan.candidates, allowed, context.until(SEARCH_UNTIL))
+    outcomes = results.outcomes
     hits: dict[LegName, ScoredDocuments] = {}
     for name in legs:
         outcome = outcomes[name]
@@ -183,7 +191,9 @@ def _hits(
     if not hits or (context.missing and not partial_answer):
         errors = [outcome.error for outcome in outcomes.values()]
         _give_up(context.missing, errors, plan.deadline_ms * SEARCH_UNTIL)
-    return hits
+    if "sparse" in hits and not results.query.terms:  # the search split a text without words
+        del hits["sparse"]
+    return hits, results
 
 
 def _pinned(context: SearchContext, rules: AppliedRules, query: str) -> dict[str, int]:
@@ -213,23 +223,23 @@ def named_ids(query: str) -> list[str]:
 
 
 def _score(
-    context: SearchContext, query: EncodedQuery, table: CandidateTable, legs: Sequence[LegName]
+    context: SearchContext, results: LegResults, table: CandidateTable, legs: Sequence[LegName]
 ) -> Shares | None:
     """Fill in each leg's true score of the documents that only other legs proposed, and return each term's share (u, t)
     of the sparse scores of all candidates; None with one leg alone. A leg that fails or is late leaves its scores
     unknown, and `unscored` names it."""
     if len(legs) < 2:
         return None
-    started, until, shares = perf_counter(), context.until(RESCORE_UNTIL), None
-    sparse, dense = legs.index("sparse"), legs.index("dense")
-    if started < until:
+    query, shares, started = results.query, results.shares, perf_counter()
+    if shares is None:
         shares = _shares_or_none(context, query, table.ordinals)
-        if shares is not None:
-            table.fill(sparse, scores_of(shares[np.isnan(table.scores[sparse])]))
-    elif table.missing(sparse).size:
-        context.unscored["sparse"] = "late"
-    if (missing := table.missing(dense)).size:
-        outcome = context.parts.backends.score(query, {"dense": missing}, until)["dense"]
+    sparse, dense = legs.index("sparse"), legs.index("dense")
+    if shares is not None:
+        table.fill(sparse, scores_of(shares[np.isnan(table.scores[sparse])]))
+    if results.vectors is not None and query.dense is not None:
+        table.fill(dense, products(results.vectors[np.isnan(table.scores[dense])], query.dense))
+    elif (missing := table.missing(dense)).size:
+        outcome = context.parts.backends.score(query, {"dense": missing}, context.until(RESCORE_UNTIL))["dense"]
         if outcome.reason is None:
             table.fill(dense, outcome.get())
         elif isinstance(outcome.error, DocumentsGoneError):
@@ -243,6 +253,9 @@ def _score(
 
 
 def _shares_or_none(context: SearchContext, query: EncodedQuery, ordinals: Ordinals) -> Shares | None:
+    if perf_counter() >= context.until(RESCORE_UNTIL):
+        context.unscored["sparse"] = "late"
+        return None
     try:
         return context.parts.backends.legs["sparse"].shares(query, ordinals)
     except DocumentsGoneError:
@@ -290,7 +303,7 @@ def _fused(context: SearchContext, table: CandidateTable, weights: Sequence[floa
 def _with_feedback(
     context: SearchContext,
     fused: Fused,
-    query: EncodedQuery,
+    results: LegResults,
     table: CandidateTable,
     legs: Sequence[LegName],
     shares: Shares | None,
@@ -298,6 +311,7 @@ def _with_feedback(
 ) -> Fused:
     """Fuse again, with the dense leg's scores for the query's vector moved towards that of the first document. Without
     feedback where this document has none of the query's words, and where a backend fails or is late."""
+    query = results.query
     if not context.plan.feedback or shares is None or query.dense is None or not fused.order.size:
         return fused
     first, dense = fused.order[0], legs.index("dense")
@@ -306,9 +320,12 @@ def _with_feedback(
         return fused
     weight = context.plan.feedback * word_share(score, shares.max(axis=0))
     try:
-        (vector,) = context.parts.backends.vectors(table.ordinals[[first]])
-        moved = replace(query, dense=moved_query(query.dense, vector, weight))
-        scores = context.parts.backends.legs["dense"].scores(moved, table.ordinals)
+        if results.vectors is not None:
+            scores = products(results.vectors, moved_query(query.dense, results.vectors[first], weight))
+        else:
+            (vector,) = context.parts.backends.vectors(table.ordinals[[first]])
+            moved = replace(query, dense=moved_query(query.dense, vector, weight))
+            scores = context.parts.backends.legs["dense"].scores(moved, table.ordinals)
     except DocumentsGoneError:
         raise
     except Exception as error:

@@ -24,7 +24,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         id(getattr(jvm.java_class(f"lightretriever.{owner}"), name)): name
         for owner, name in (
             ("ImpactSearch", "search"),
-            ("ImpactSearch", "scores"),
+            ("ImpactSearch", "find"),
             ("ImpactSearch", "impacts"),
             ("OpenIndex", "documents"),
             ("WordAnalyzer", "words"),
@@ -46,12 +46,14 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 def test_a_search_asks_lucene_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: VocabularyKind, dense: bool
 ) -> None:
-    """Beside that, it splits the query into words, reads the candidates' impacts, and reads the page."""
+    """Words are split and the candidates' impacts read on the way of a search of both legs; and it reads the page."""
     bundle = make_tiny_bundle(tmp_path / "tiny", vocabulary=kind, dense=dense)
     request = SearchRequest(query="play music from the terminal", k=5)
     with SearchEngine.open(bundle, Settings(deadline_ms=60_000)) as engine:
         engine.search(request)
         with counted(monkeypatch) as called:
             assert len(engine.search(request).hits) == 5
-    expected = ["search", "documents"] + ["words"] * (kind != "tokens") + ["impacts"] * dense
+    expected = ["find" if dense else "search", "documents"]
+    if kind == "words" and not dense:
+        expected.append("words")
     assert sorted(called) == sorted(expected)

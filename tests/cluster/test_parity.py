@@ -66,7 +66,7 @@ def test_every_leg_finds_the_same(engines: tuple[SearchEngine, SearchEngine], qu
     recall = []
     for text in queries:
         query = local.parts.encoder.encode(text, local.bundle.manifest.default_task, StageClock())
-        there = remote.parts.backends.search(query, legs, FOUND, None, perf_counter() + 60)
+        there = remote.parts.backends.search(query, legs, FOUND, None, perf_counter() + 60).outcomes
         here = {name: local.parts.backends.legs[name].search(query, FOUND) for name in legs}
         found = there["sparse"].get()
         assert found.ordinals.tolist() == here["sparse"].ordinals.tolist()

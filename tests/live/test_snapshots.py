@@ -42,7 +42,7 @@ def test_a_set_has_the_documents_that_lived_when_it_was_made(tmp_path: Path) -> 
         live.write([change(engine, number, "old") for number in range(100, 180)], perf_counter() + 60)
 
         query = engine.parts.encoder.encode("music zebra", bundle.manifest.default_task, StageClock())
-        found = backends.search(query, ["dense", "sparse"], 1000, before, perf_counter() + 60)
+        found = backends.search(query, ["dense", "sparse"], 1000, before, perf_counter() + 60).outcomes
         expected = [COUNT + number for number in range(101) if number not in (3, 4)]
         for outcome in found.values():
             assert sorted(outcome.get().ordinals.tolist()) == expected

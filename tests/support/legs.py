@@ -2,11 +2,15 @@
 
 import threading
 from math import inf
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
 
+from lightretriever.artifacts.sparse.index import FoundImpacts
 from lightretriever.service.backends.base import DocumentFilter, EncodedQuery, Leg, Ordinals, ScoredDocuments, Scores
+from lightretriever.service.backends.faiss import FaissDense
+from lightretriever.service.backends.lucene import LuceneSparse
 
 __all__ = ["FailingLeg", "GatedLeg", "WrappedLeg"]
 
@@ -27,6 +31,15 @@ class WrappedLeg:
     ) -> ScoredDocuments:
         self.begin(count, until)
         return self._leg.search(query, count, among, until)
+
+    def find(
+        self, query: EncodedQuery, count: int, others: Ordinals, among: DocumentFilter | None, until: float
+    ) -> FoundImpacts:
+        self.begin(count, until)
+        return cast(LuceneSparse, self._leg).find(query, count, others, among, until)
+
+    def vectors(self, ordinals: Ordinals) -> npt.NDArray[np.float32]:
+        return cast(FaissDense, self._leg).vectors(ordinals)
 
     def scores(self, query: EncodedQuery, ordinals: Ordinals) -> Scores:
         return self._leg.scores(query, ordinals)

@@ -5,10 +5,13 @@ import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
 import java.nio.FloatBuffer;
 import java.nio.IntBuffer;
+import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.stream.IntStream;
+import org.apache.lucene.analysis.Analyzer;
 import org.apache.lucene.index.LeafReaderContext;
 import org.apache.lucene.index.PostingsEnum;
 import org.apache.lucene.index.Term;
@@ -50,63 +53,78 @@ public final class ImpactSearch {
     return index.reading(() -> new TermSearch(index, new BM25Similarity(k1, b)).best(words, Map.of(), k, null, never));
   }
 
-  /** One float32 for each given ordinal: the number that search() gives for that document. The ordinals ascend. */
-  public static byte[] scores(OpenIndex index, byte[] terms, byte[] ends, byte[] weights, byte[] ordinals) throws IOException {
-    Strings names = new Strings(terms, ends);
-    FloatBuffer values = Packed.floats(weights);
-    IntBuffer wanted = Packed.ints(ordinals);
-    return index.reading(
-        () -> {
-          double[] added = new double[wanted.limit()];
-          double[] subtracted = new double[wanted.limit()];
-          int first = 0;
-          for (LeafReaderContext segment : index.segments()) {
-            int end = end(wanted, first, segment);
-            TermsEnum each = first == end ? TermsEnum.EMPTY : terms(segment.reader().terms(IndexBuilder.CONTENTS));
-            for (int i = 0; i < names.count(); i++) {
-              if (each.seekExact(names.utf8(i))) {
-                PostingsEnum postings = each.postings(null, PostingsEnum.FREQS);
-                float weight = Math.abs(values.get(i));
-                double[] sums = values.get(i) > 0 ? added : subtracted;
-                for (int j = first; j < end; j++) {
-                  sums[j] += weight * impact(postings, wanted.get(j) - segment.docBase);
-                }
-              }
-            }
-            first = end;
-          }
-          ByteBuffer packed = ByteBuffer.allocate(4 * wanted.limit()).order(ByteOrder.LITTLE_ENDIAN);
-          for (int j = 0; j < added.length; j++) {
-            packed.putFloat((float) added[j] - (float) subtracted[j]);
-          }
-          return packed.array();
-        });
-  }
-
   /** The impact of each given term in each given ordinal: one int32 each, 0 for none; by ordinal. The ordinals ascend. */
   public static byte[] impacts(OpenIndex index, byte[] terms, byte[] ends, byte[] ordinals) throws IOException {
     Strings names = new Strings(terms, ends);
-    IntBuffer wanted = Packed.ints(ordinals);
+    return index.reading(() -> impacts(index, names, Packed.ints(ordinals)));
+  }
+
+  /**
+   * A search in one call: the best k documents as search() finds them, and the impacts of all terms in these and in others,
+   * whose ordinals ascend. Without an analyzer the terms and weights are those given; with one, terms has one text, whose
+   * words weigh their counts. Packed by Packed.parts: the words of the text with a space between two, their float32 weights,
+   * the hits as TermSearch.best packs them, the ordinals of hits and others, ascending, and their impacts as in impacts().
+   */
+  public static byte[] find(
+      OpenIndex index,
+      Analyzer analyzer,
+      byte[] terms,
+      byte[] ends,
+      byte[] weights,
+      byte[] others,
+      int k,
+      DocumentFilter filter,
+      long nanoseconds)
+      throws IOException {
+    long deadline = System.nanoTime() + nanoseconds;
+    String words = analyzer == null ? "" : WordAnalyzer.words(analyzer, new Strings(terms, ends).get(0));
+    Map<String, Float> counts = new LinkedHashMap<>();
+    for (String word : words.isEmpty() ? new String[0] : words.split(" ")) {
+      counts.merge(word, 1f, Float::sum);
+    }
+    byte[] values = analyzer == null ? weights : Packed.floats(counts.values());
+    Strings names = analyzer == null ? new Strings(terms, ends) : Strings.of(counts.keySet());
     return index.reading(
         () -> {
-          int width = names.count();
-          ByteBuffer packed = ByteBuffer.allocate(4 * width * wanted.limit()).order(ByteOrder.LITTLE_ENDIAN);
-          int first = 0;
-          for (LeafReaderContext segment : index.segments()) {
-            int end = end(wanted, first, segment);
-            TermsEnum each = first == end ? TermsEnum.EMPTY : terms(segment.reader().terms(IndexBuilder.CONTENTS));
-            for (int i = 0; i < width; i++) {
-              if (each.seekExact(names.utf8(i))) {
-                PostingsEnum postings = each.postings(null, PostingsEnum.FREQS);
-                for (int j = first; j < end; j++) {
-                  packed.putInt(4 * (width * j + i), impact(postings, wanted.get(j) - segment.docBase));
-                }
-              }
-            }
-            first = end;
-          }
-          return packed.array();
+          byte[] hits =
+              new TermSearch(index, new ImpactSimilarity())
+                  .best(weighted(names, values, 1), weighted(names, values, -1), k, filter, deadline);
+          IntBuffer found = Packed.ints(hits);
+          IntBuffer given = Packed.ints(others);
+          int[] ordinals =
+              IntStream.concat(
+                      IntStream.range(0, hits.length / 8).map(found::get), IntStream.range(0, given.limit()).map(given::get))
+                  .sorted()
+                  .distinct()
+                  .toArray();
+          return Packed.parts(
+              List.of(
+                  String.join(" ", counts.keySet()).getBytes(StandardCharsets.UTF_8),
+                  analyzer == null ? new byte[0] : values,
+                  hits,
+                  Packed.ints(ordinals),
+                  impacts(index, names, IntBuffer.wrap(ordinals))));
         });
+  }
+
+  private static byte[] impacts(OpenIndex index, Strings names, IntBuffer wanted) throws IOException {
+    int width = names.count();
+    ByteBuffer packed = ByteBuffer.allocate(4 * width * wanted.limit()).order(ByteOrder.LITTLE_ENDIAN);
+    int first = 0;
+    for (LeafReaderContext segment : index.segments()) {
+      int end = end(wanted, first, segment);
+      TermsEnum each = first == end ? TermsEnum.EMPTY : terms(segment.reader().terms(IndexBuilder.CONTENTS));
+      for (int i = 0; i < width; i++) {
+        if (each.seekExact(names.utf8(i))) {
+          PostingsEnum postings = each.postings(null, PostingsEnum.FREQS);
+          for (int j = first; j < end; j++) {
+            packed.putInt(4 * (width * j + i), impact(postings, wanted.get(j) - segment.docBase));
+          }
+        }
+      }
+      first = end;
+    }
+    return packed.array();
   }
 
   /**

@@ -24,6 +24,19 @@ final class Packed {
     return little(packed).asFloatBuffer();
   }
 
+  static byte[] ints(int[] numbers) {
+    byte[] packed = new byte[Integer.BYTES * numbers.length];
+    ints(packed).put(numbers);
+    return packed;
+  }
+
+  static byte[] floats(Collection<Float> numbers) {
+    byte[] packed = new byte[Float.BYTES * numbers.size()];
+    FloatBuffer values = floats(packed);
+    numbers.forEach(values::put);
+    return packed;
+  }
+
   static ByteBuffer little(byte[] packed) {
     return ByteBuffer.wrap(packed).order(ByteOrder.LITTLE_ENDIAN);
   }

@@ -1,6 +1,9 @@
 package lightretriever;
 
+import java.io.ByteArrayOutputStream;
 import java.nio.IntBuffer;
+import java.nio.charset.StandardCharsets;
+import java.util.Collection;
 import org.apache.lucene.util.BytesRef;
 
 /** Texts packed one after the other, with where each one ends. */
@@ -11,6 +14,17 @@ final class Strings {
   Strings(byte[] bytes, byte[] ends) {
     this.bytes = bytes;
     this.ends = Packed.ints(ends);
+  }
+
+  static Strings of(Collection<String> texts) {
+    byte[][] packed = texts.stream().map(text -> text.getBytes(StandardCharsets.UTF_8)).toArray(byte[][]::new);
+    int[] ends = new int[packed.length];
+    ByteArrayOutputStream bytes = new ByteArrayOutputStream();
+    for (int i = 0; i < packed.length; i++) {
+      bytes.writeBytes(packed[i]);
+      ends[i] = bytes.size();
+    }
+    return new Strings(bytes.toByteArray(), Packed.ints(ends));
   }
 
   int count() {

@@ -139,20 +139,25 @@ public final class WordAnalyzer extends AnalyzerWrapper {
     Strings given = new Strings(texts, ends);
     List<byte[]> found = new ArrayList<>(given.count());
     for (int i = 0; i < given.count(); i++) {
-      StringBuilder words = new StringBuilder();
-      try (TokenStream tokens = analyzer.tokenStream(IndexBuilder.CONTENTS, given.get(i))) {
-        CharTermAttribute word = tokens.addAttribute(CharTermAttribute.class);
-        tokens.reset();
-        while (tokens.incrementToken()) {
-          if (word.length() > 0) {
-            words.append(words.length() == 0 ? "" : " ").append(word);
-          }
-        }
-        tokens.end();
-      }
-      found.add(words.toString().getBytes(StandardCharsets.UTF_8));
+      found.add(words(analyzer, given.get(i)).getBytes(StandardCharsets.UTF_8));
     }
     return Packed.parts(found);
+  }
+
+  /** The words of a text in their order, with a space between two. */
+  static String words(Analyzer analyzer, String text) throws IOException {
+    StringBuilder words = new StringBuilder();
+    try (TokenStream tokens = analyzer.tokenStream(IndexBuilder.CONTENTS, text)) {
+      CharTermAttribute word = tokens.addAttribute(CharTermAttribute.class);
+      tokens.reset();
+      while (tokens.incrementToken()) {
+        if (word.length() > 0) {
+          words.append(words.length() == 0 ? "" : " ").append(word);
+        }
+      }
+      tokens.end();
+    }
+    return words.toString();
   }
 
   /**
