@@ -16,7 +16,7 @@ import httptools
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-__all__ = ["MAX_CHUNKS", "Connection"]
+__all__ = ["MAX_CHUNKS", "Connection", "max_connections"]
 
 MAX_CHUNKS: Final = 1000
 """Chunks of a body; each is parsed in the event loop."""
@@ -26,6 +26,11 @@ _MAX_CONNECTIONS: Final = 10_000
 _LAST_CALL_S: Final = 0.25
 
 _log = logging.getLogger(__name__)
+
+
+def max_connections(files: int) -> int:
+    """Return how many connections may be open in a process that may have `files` open; -1: any number."""
+    return _MAX_CONNECTIONS if files == resource.RLIM_INFINITY else min(_MAX_CONNECTIONS, files * 3 // 4)
 
 
 class _Flow(FlowControl):
@@ -73,7 +78,7 @@ class Connection(HttpToolsProtocol):
     connection is closed.
     """
 
-    most: ClassVar = min(_MAX_CONNECTIONS, max(8, resource.getrlimit(resource.RLIMIT_NOFILE)[0] * 3 // 4))
+    most: ClassVar = max_connections(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
     """Connections that may be open: three quarters of the files. The bundle and a new one beside it need others."""
     _waiting: ClassVar[dict["Connection", None]] = {}  # for a request, the longest waiting first
     _malformed: ClassVar[list[tuple[str, str]]] = []  # reasons and clients since the last line of the log
