@@ -3,6 +3,7 @@
 from pathlib import Path
 from time import perf_counter
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -70,7 +71,8 @@ def compare(bundle: Bundle, folder: Path, seed: int, changes: int, groups: int =
         change(engine, mirror, changes - changes // 2, groups)
         rebuilt = mirror.rebuilt(folder / f"rebuilt-{seed}")
         lossy = bundle.manifest.dense is not None and "SQ8" in bundle.manifest.dense.factory
-        with SearchEngine.open(rebuilt, SETTINGS) as other:
+        own = patch.object(Bundle, "background", return_value=bundle.background())  # drawn when a bundle is built
+        with own, SearchEngine.open(rebuilt, SETTINGS) as other:
             for asked in REQUESTS:
                 if bundle.manifest.dense is None and (asked.get("mode") == "dense" or "diversity" in asked):
                     continue
