@@ -2,7 +2,7 @@
 
 WORK/encoded/KEY/     a corpus (`EncodedCorpus`)
     corpus.json       what KEY is a digest of: the format, the corpus file's SHA-256, how it is read; the number of
-                      documents, the bad lines, the different sets of fields
+                      documents, the bad lines
     ids, raw          the documents' ids and JSON, one after the other; ids.at, raw.at (N + 1,) int64: where each begins
     texts             (N, 16) uint8, digests of title and text
     tokens-VERSION/   token ids: at (N + 1,) int64, values (nnz,) int32, in the order of the text
@@ -193,7 +193,7 @@ class _TextWriter:
 
 def _write(corpus: Corpus, facts: dict[str, Any], new: Path) -> None:
     """Read a corpus into the folder `new`."""
-    count, fields = 0, dict[tuple[str, ...], None]()
+    count = 0
     with ExitStack() as stack:
         ids, raw = (stack.enter_context(closing(_TextWriter(new, name))) for name in _TEXTS)
         texts = stack.enter_context((new / "texts").open("wb"))
@@ -201,14 +201,13 @@ def _write(corpus: Corpus, facts: dict[str, Any], new: Path) -> None:
             ids.add(document.id.encode())
             raw.add(document.raw)
             texts.write(text_digest(document.full_text))
-            fields[document.names] = None
             count += 1
     if corpus.sha256() != facts["corpus_sha256"]:
         raise CorpusError(f"{corpus.path}: changed while it was read.", remedy="Run it again once the file is whole.")
     if not count:
         raise CorpusError(f"{corpus.path}: there is no document in it.", remedy="Give a corpus with documents.")
     facts = {**facts, "documents": count, "skipped": corpus.skipped.count, "reasons": corpus.skipped.reasons}
-    (new / _FACTS).write_bytes(orjson.dumps(facts | {"fields": [list(names) for names in fields]}))
+    (new / _FACTS).write_bytes(orjson.dumps(facts))
 
 
 def _rows(column: Path) -> Rows:
