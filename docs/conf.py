@@ -47,8 +47,6 @@ def add_navigation(app: Sphinx, name: str, source: list[str]) -> None:
     """Called by Sphinx for each page that it reads."""
     if name == root_doc:
         source[0] += trees(source[0])
-    elif name == "docs/decisions/README":
-        source[0] += tree(":glob:", "0*")
 
 
 def add_front_door(app: Sphinx, error: Exception | None) -> None:

@@ -1,7 +1,7 @@
 """The engine of training: accelerate's processes, precision, gradients and trackers, and what it leaves to us.
 
 Ours are the exchange of representations, gradient caching over several processes, and sharded weights, which
-accelerate has on GPUs alone (docs/decisions/0068-training-on-accelerate.md).
+accelerate has on GPUs alone (docs/decisions.md#training-runs-on-accelerate).
 
 A step needs the representations of the whole batch at once, but not their graphs. It runs in three parts: forward
 passes without gradients, a chunk at a time; the loss on all representations, which gives the gradient of each; and

@@ -154,7 +154,7 @@ def test_weights_of_another_tokenizer_are_not_written(tmp_path: Path, monkeypatc
 
 
 def test_terms_are_kept_by_impact_alone(tmp_path: Path) -> None:
-    """Decision 0018: IDF times impact would keep the rarest."""
+    """IDF times impact would keep the rarest."""
     bundle = make_tiny_bundle(tmp_path / "b", documents=30, idf=True, top_k=3)
     assert bundle.manifest.sparse.top_k == 3
     tokenizer, one = bundle.tokenizer(), np.ones(1, np.float32)

@@ -1,4 +1,4 @@
-"""The documentation against the code: files, commands, recipe keys, decisions, version."""
+"""The documentation against the code: files, commands, recipe keys, version."""
 
 import re
 import subprocess
@@ -17,7 +17,6 @@ from lightretriever.service.cli import app
 from tests.docs.pages import ROOT, page_name
 
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
-DECISIONS = sorted((ROOT / "docs" / "decisions").glob("0*.md"))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_name)
@@ -94,16 +93,6 @@ def sections_of(annotation: Any) -> list[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [section for part in get_args(annotation) for section in sections_of(part)]
-
-
-@pytest.mark.parametrize("record", DECISIONS, ids=page_name)
-def test_a_decision_has_context_decision_and_consequences(record: Path) -> None:
-    text = record.read_text(encoding="utf-8")
-    assert re.findall(r"^## (.*)$", text, flags=re.MULTILINE) == ["Context", "Decision", "Consequences"]
-    title = re.match(r"# (\d{4}): (.*)\n", text)
-    assert title is not None
-    assert record.name.startswith(title[1])
-    assert f"- [{title[1]}]({record.name}): {title[2]}" in (record.parent / "README.md").read_text(encoding="utf-8")
 
 
 def test_the_version_is_in_the_changelog() -> None:
