@@ -75,24 +75,6 @@ def write(tokenizer_file: Path, batches: list[EncodedBatch], rows: Rows) -> Writ
     return _write
 
 
-def test_ids_and_documents_keep_their_order(tiny_bundle: Bundle) -> None:
-    documents = tiny_documents()
-    with tiny_bundle.sparse() as index:
-        assert index.ids() == [document.id for document in documents]
-        assert index.documents(np.arange(len(documents))) == [document.raw for document in documents]
-        assert [index.ordinal(document.id) for document in documents] == list(range(len(documents)))
-
-
-def test_the_manifest_says_what_is_there(tiny_bundle: Bundle) -> None:
-    manifest = tiny_bundle.manifest
-    assert (manifest.documents, manifest.vocab_size, manifest.dimension) == (120, 400, 16)
-    files = {path.relative_to(tiny_bundle.path).as_posix() for path in tiny_bundle.path.rglob("*") if path.is_file()}
-    assert set(manifest.files) == files - {"manifest.json"}
-    assert manifest.tokenizer.sha256 == manifest.files["tokenizer.json"].sha256
-    assert tiny_bundle.tokenizer().vocab_size == manifest.vocab_size
-    assert tiny_bundle.dense().count == manifest.documents
-
-
 def test_several_tasks_have_their_own_tables(tiny_bundle: Bundle) -> None:
     ids = np.arange(5)
     assert not np.allclose(tiny_bundle.table("default").rows(ids), tiny_bundle.table("fact").rows(ids))
@@ -117,15 +99,6 @@ def test_the_background_is_evenly_spaced(tiny_bundle: Bundle, tmp_path: Path) ->
     np.testing.assert_allclose(background, tiny_bundle.dense().vectors(np.arange(120)), atol=1e-6)
     assert background_ordinals(1000).tolist() == [place * 1000 // 256 for place in range(256)]
     assert make_tiny_bundle(tmp_path / "b", dense=False).background() is None
-
-
-@pytest.mark.parametrize("factory", ["HNSW32,SQ8", "IVF1,Flat"])
-def test_a_factory_can_be_chosen(tmp_path: Path, factory: str) -> None:
-    bundle = make_tiny_bundle(tmp_path / "b", documents=60, factory=factory)
-    assert bundle.manifest.dense is not None
-    assert bundle.manifest.dense.factory == factory
-    assert verify_bundle(bundle.path) == []
-    assert len(bundle.dense().search(np.ones(16, dtype=np.float32), 5)[0]) == 5
 
 
 def test_queries_lay_out_the_index_and_choose_its_parameters(tmp_path: Path) -> None:
@@ -300,10 +273,3 @@ def test_the_tokenizer_of_another_model_is_refused(tiny_path: Path, tmp_path: Pa
     resign(path)
     with raises(BundleError, naming="default.npy"):
         Bundle.open(path).tokenizer()
-
-
-def test_the_manifest_is_readable_json_with_unicode_as_it_is(write: Write, tmp_path: Path) -> None:
-    write(tmp_path / "b", name="Wörterbuch")
-    text = (tmp_path / "b" / "manifest.json").read_text(encoding="utf-8")
-    assert '"name": "Wörterbuch"' in text
-    assert json.loads(text)["files"]

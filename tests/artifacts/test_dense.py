@@ -120,27 +120,6 @@ def test_k_above_the_number_of_documents(opened: tuple[str, DenseIndex]) -> None
         np.testing.assert_array_equal(np.sort(ordinals), np.arange(COUNT))
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_a_query_that_is_not_finite_is_an_error(opened: tuple[str, DenseIndex], value: float) -> None:
-    query = random_unit(1)[0]
-    query[2] = value
-    with raises(ValueError):
-        opened[1].search(query, 3)
-    with raises(ValueError):
-        opened[1].scores(query, np.array([0]))
-
-
-def test_bad_arguments_are_errors(opened: tuple[str, DenseIndex]) -> None:
-    query = random_unit(1)[0]
-    with raises(ValueError):
-        opened[1].search(query[:-1], 3)
-    with raises(ValueError):
-        opened[1].search(query, 0)
-    for ordinal in (-1, COUNT):
-        with raises(ValueError):
-            opened[1].scores(query, np.array([5, ordinal]))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("factory", FACTORIES)
 def test_building_is_deterministic_whatever_the_threads(vectors: Vectors, factory: str) -> None:
@@ -208,10 +187,6 @@ def test_the_factory_follows_the_size(count: int, dimension: int, factory: str) 
     assert lists * 39 <= count
 
 
-def test_graphs_are_built_wider_than_faiss_does_by_itself(vectors: Vectors) -> None:
-    assert build_dense_index(vectors, "HNSW32,SQ8").hnsw.efConstruction == 200
-
-
 def test_parameters_are_applied_when_opening(vectors: Vectors, tmp_path: Path) -> None:
     write_dense_index(build_dense_index(vectors, "IVF16,PQ8x4fs,Refine(SQ8)"), tmp_path / "i")
     query = random_unit(1, seed=9)[0]
@@ -236,84 +211,6 @@ def test_candidates_that_are_scored_again_are_those_of_faiss(vectors: Vectors, t
         expected, theirs = reference.search(query[None], 25)[::-1]
         assert set(found.tolist()) == set(expected[0].tolist())
         np.testing.assert_allclose(scores, theirs[0], atol=1e-5)
-
-
-@pytest.mark.parametrize("factory", ["Bogus", "HNSW32,,SQ8", "IVF8,PQ7x4fs", "LSH", "IDMap,Flat", "HNSW32,PQ4x4"])
-def test_a_factory_that_does_not_work_is_named(vectors: Vectors, factory: str) -> None:
-    with pytest.raises(RecipeError) as caught:
-        build_dense_index(vectors, factory)
-    assert f'"{factory}"' in str(caught.value)
-    assert caught.value.remedy
-    assert "virtual" not in str(caught.value)
-
-
-def test_too_few_documents_for_the_clusters_are_an_error(vectors: Vectors) -> None:
-    with raises(RecipeError, naming="IVF64,Flat"):
-        build_dense_index(vectors, "IVF64,Flat")
-    with raises(RecipeError, naming="IVF4,PQ8,RFlat"):
-        build_dense_index(vectors, "IVF4,PQ8,RFlat")
-
-
-@pytest.mark.parametrize("factory", ["IVF16,PQ8x4fs", "PCA8,Flat"])
-def test_a_factory_whose_scores_can_not_be_computed_again_is_refused(vectors: Vectors, factory: str) -> None:
-    with pytest.raises(RecipeError, match="Append a refinement"):
-        build_dense_index(vectors, factory)
-
-
-@pytest.mark.parametrize("value", [0.0, np.nan, np.inf, 2.0])
-def test_vectors_that_are_not_normalised_are_refused(value: float) -> None:
-    vectors = random_unit(10)
-    vectors[4] = value
-    with raises(CorpusError):
-        build_dense_index(vectors, "Flat")
-
-
-@pytest.mark.parametrize("shape", [(0, 4), (4, 0), (4,)])
-def test_what_is_no_matrix_is_refused(shape: tuple[int, ...]) -> None:
-    with raises(CorpusError):
-        build_dense_index(np.zeros(shape, dtype=np.float32), "Flat")
-
-
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with raises(BundleError, naming="none.faiss"):
-        DenseIndex.open(tmp_path / "none.faiss")
-
-
-@pytest.mark.parametrize("content", [b"", b"IxF", b"not an index, but long enough to be read as one" * 10])
-def test_a_file_that_is_no_index_is_named(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "dense.faiss").write_bytes(content)
-    with raises(BundleError, naming="dense.faiss"):
-        DenseIndex.open(tmp_path / "dense.faiss")
-
-
-def test_a_truncated_index_is_an_error(written: Path, tmp_path: Path) -> None:
-    path = tmp_path / "dense.faiss"
-    path.write_bytes(written.read_bytes()[: written.stat().st_size // 2])
-    with pytest.raises(BundleError, match="not a Faiss index"):
-        DenseIndex.open(path)
-
-
-def test_a_place_that_can_not_be_written_is_named(vectors: Vectors, tmp_path: Path) -> None:
-    with raises(BundleError, naming="dense.faiss"):
-        write_dense_index(build_dense_index(vectors, "Flat"), tmp_path / "no" / "dense.faiss")
-
-
-def test_building_leaves_the_number_of_threads_alone(vectors: Vectors) -> None:
-    before = faiss.omp_get_max_threads()
-    try:
-        faiss.omp_set_num_threads(3)
-        build_dense_index(vectors, "Flat")
-        assert faiss.omp_get_max_threads() == 3
-    finally:
-        faiss.omp_set_num_threads(before)
-
-
-def test_an_index_of_another_metric_is_refused(vectors: Vectors, tmp_path: Path) -> None:
-    index = faiss.IndexFlatL2(DIMENSION)
-    index.add(vectors)
-    faiss.write_index(index, str(tmp_path / "l2"))
-    with raises(BundleError):
-        DenseIndex.open(tmp_path / "l2")
 
 
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.1, 0.5, 0.9, 1.0])
@@ -344,15 +241,6 @@ def test_a_search_among_some_documents(
         overlaps.append(np.isin(found, expected).mean() if expected.size else 1.0)
     # What an approximate index misses it misses without a filter too; but with one it must look further down.
     assert np.mean(overlaps) > np.mean(usual) - 0.2
-
-
-def test_places_of_documents_may_be_any_integers(opened: tuple[str, DenseIndex]) -> None:
-    _, index = opened
-    query = random_unit(1)[0]
-    expected = index.scores(query, np.arange(0, 10, 2))
-    np.testing.assert_array_equal(index.scores(query, np.arange(10)[::2]), expected)
-    np.testing.assert_array_equal(index.scores(query, np.arange(0, 10, 2, dtype=np.int32)), expected)
-    assert index.scores(query, np.array([], dtype=np.int64)).shape == (0,)
 
 
 def test_an_index_without_documents_is_opened(tmp_path: Path) -> None:
@@ -391,3 +279,54 @@ def test_the_best_come_first_and_ties_by_ordinal(scores: list[float], count: int
 def test_a_score_that_is_no_number_is_refused() -> None:
     with raises(ValueError):
         best_first(np.array([4, 9]), np.array([1.0, np.nan], np.float32), 2)
+
+
+def test_bad_queries_and_ordinals_are_errors(opened: tuple[str, DenseIndex]) -> None:
+    query, index = random_unit(1)[0], opened[1]
+    for bad, k in ((query[:-1], 3), (query, 0), (query * np.float32(np.nan), 3), (query * np.float32(np.inf), 3)):
+        with raises(ValueError):
+            index.search(bad, k)
+    for bad, ordinal in ((query, -1), (query, COUNT), (query * np.float32(np.nan), 5)):
+        with raises(ValueError):
+            index.scores(bad, np.array([5, ordinal]))
+
+
+@pytest.mark.parametrize(
+    "factory",
+    [
+        *("Bogus", "HNSW32,,SQ8", "IVF8,PQ7x4fs", "LSH", "IDMap,Flat", "HNSW32,PQ4x4"),
+        *("IVF64,Flat", "IVF4,PQ8,RFlat"),  # too few documents for the clusters
+        *("IVF16,PQ8x4fs", "PCA8,Flat"),  # scores can't be computed again
+    ],
+)
+def test_a_factory_that_does_not_work_is_named(vectors: Vectors, factory: str) -> None:
+    with raises(RecipeError, naming=factory):
+        build_dense_index(vectors, factory)
+
+
+@pytest.mark.parametrize("content", [None, b"", b"IxF", b"not an index, but long enough to be read as one" * 10, "cut"])
+def test_what_is_no_index_is_named(written: Path, tmp_path: Path, content: bytes | str | None) -> None:
+    path = tmp_path / "dense.faiss"
+    if content is not None:
+        path.write_bytes(written.read_bytes()[:-100] if isinstance(content, str) else content)
+    with raises(BundleError, naming="dense.faiss"):
+        DenseIndex.open(path)
+
+
+def test_an_index_of_another_metric_is_refused(vectors: Vectors, tmp_path: Path) -> None:
+    index = faiss.IndexFlatL2(DIMENSION)
+    index.add(vectors)
+    faiss.write_index(index, str(tmp_path / "l2"))
+    with raises(BundleError):
+        DenseIndex.open(tmp_path / "l2")
+    with raises(BundleError, naming="dense.faiss"):
+        write_dense_index(index, tmp_path / "no" / "dense.faiss")
+
+
+@pytest.mark.parametrize("value", [0.0, np.nan, np.inf, 2.0, (0, 4), (4, 0), (4,)])
+def test_what_are_no_vectors_of_length_1_is_refused(value: float | tuple[int, ...]) -> None:
+    vectors = np.zeros(value, np.float32) if isinstance(value, tuple) else random_unit(10)
+    if isinstance(value, float):
+        vectors[4] = value
+    with raises(CorpusError):
+        build_dense_index(vectors, "Flat")

@@ -1,11 +1,9 @@
 """`evaluate_bundle` over the tiny bundle, against a brute-force search in numpy."""
 
-import io
 import json
 import math
 import shutil
 from dataclasses import replace
-from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,19 +13,15 @@ import ir_measures
 import numpy as np
 import numpy.typing as npt
 import pytest
-from rich.console import Console
 
 from lightretriever.artifacts.bundle.manifest import LegWeights
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.cli.evaluate import EvaluateSummary, leg_weights
-from lightretriever.artifacts.errors import BundleError, CorpusError, DiskError, RecipeError
+from lightretriever.artifacts.errors import BundleError, CorpusError, RecipeError
 from lightretriever.artifacts.evaluation.evaluate import fusion_of
 from lightretriever.artifacts.evaluation.mteb import BundleSearch
-from lightretriever.artifacts.evaluation.report import print_report
 from lightretriever.artifacts.evaluation.runs import measure, ndcg_per_query
-from lightretriever.artifacts.evaluation.searching import QueryVectors, SearchMode
-from lightretriever.artifacts.evaluation.systems import postings_per_query
-from lightretriever.artifacts.files.reading import file_sha256
+from lightretriever.artifacts.evaluation.searching import SearchMode
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 from lightretriever.service.schemas import LinearFusion, RrfFusion, Weights
 from tests.artifacts.signals import signal_after
@@ -131,16 +125,6 @@ def test_the_run_file_alone_gives_the_same_measures(evaluated: tuple[dict[str, A
     assert evaluation["metrics"][system] == pytest.approx(expected)
 
 
-def test_bm25_finds_words(evaluated: tuple[dict[str, Any], Path]) -> None:
-    rankings = runs_in(evaluated[1], "bm25")
-    assert rankings["q1"][0] == "music"
-    assert "repeat" in rankings["q1"]
-    assert rankings["q2"][0] == "editor"
-    for system in ("dense", "bm25"):  # a document may have the id of the query
-        assert "doc-15" in runs_in(evaluated[1], system)["doc-15"]
-    assert list(evaluated[1].glob("words-*")) == []
-
-
 def test_the_report_says_what_was_measured(evaluated: tuple[dict[str, Any], Path], tiny_bundle: Bundle) -> None:
     evaluation, folder = evaluated
     report = json.loads((folder / "evaluation.json").read_bytes())
@@ -164,22 +148,10 @@ def test_the_report_says_what_was_measured(evaluated: tuple[dict[str, Any], Path
         == LinearFusion(weights=Weights(dense=0.7, sparse=0.3), normalization="evidence", feedback=0.5).model_dump()
     )
     assert list(report["settings"]["fusion"]) == ["hybrid"]
-    assert report["environment"]["packages"]["ir-measures"] == version("ir-measures")
-    assert report["environment"]["machine"]["cores"] >= 1
     assert report["warnings"] == []
     assert sorted(path.name for path in folder.iterdir()) == sorted(
         ["evaluation.json", *(f"{system}.trec" for system in SYSTEMS)]
     )
-
-
-def test_the_terminal_shows_every_system_and_measure(evaluated: tuple[dict[str, Any], Path]) -> None:
-    output = io.StringIO()
-    print_report(evaluated[0] | {"warnings": ["something [is] odd"]}, Console(file=output, width=160))
-    text = output.getvalue()
-    for word in [*SYSTEMS, "nDCG@10", "MRR@10", "R@20", "R@50", "R@100", "toy (test)", "5 queries", "120 documents"]:
-        assert word in text
-    assert f"{evaluated[0]['metrics']['bm25']['nDCG@10']:.4f}" in text
-    assert "something [is] odd" in text
 
 
 def test_weights_of_one_leg_give_that_leg(
@@ -211,14 +183,9 @@ def test_a_fusion_is_that_of_a_request(
     assert fusion_of(method, weights, tiny_bundle.manifest).request() == expected.model_dump()
 
 
-def test_an_unknown_fusion_is_an_error(tiny_bundle: Bundle) -> None:
-    with raises(RecipeError, naming="best"):
-        evaluate_bundle(tiny_bundle.path, tiny_bundle.path, tiny_bundle.path, method="best")
-
-
 @pytest.mark.parametrize(
     "text",
-    ["", "dense", "dense=0,sparse=0", "dense=-1,sparse=1", "dense=nan", "dense=1001", "bm25=1", "dense=1,dense=2"],
+    ["", "dense=0,sparse=0", "dense=-1,sparse=1", "dense=nan", "dense=1001", "bm25=1", "dense=1,dense=2"],
 )
 def test_fusion_weights_that_the_service_does_not_take(text: str) -> None:
     with raises(RecipeError, naming="1000"):
@@ -331,12 +298,6 @@ def test_queries_that_can_not_be_encoded_count_as_zero(tiny_path: Path, dataset:
     assert any("dense: 5 queries can't be encoded and count as 0: q1, q2" in text for text in found["warnings"])
 
 
-def test_an_output_that_is_no_folder_is_an_error(tiny_bundle: Bundle, dataset: Path, tmp_path: Path) -> None:
-    (tmp_path / "out").write_text("a file")
-    with raises(DiskError):
-        evaluate_bundle(tiny_bundle.path, dataset, tmp_path / "out")
-
-
 def test_results_inside_a_bundle_are_refused(tiny_bundle: Bundle, dataset: Path, tmp_path: Path) -> None:
     for output in (tiny_bundle.path, tiny_bundle.path / "evaluation"):
         with raises(BundleError, naming="evaluation.json"):
@@ -374,21 +335,6 @@ def test_postings_are_those_of_a_count_over_the_documents(
     assert set(evaluated[0]["postings_per_query"]) == {"sparse", "hybrid"}
 
 
-def test_a_token_without_weight_costs_no_postings(tiny_bundle: Bundle) -> None:
-    terms = [str(token) for token in range(40, 44)]
-
-    def query(*weights: float) -> QueryVectors:
-        return QueryVectors(terms, np.array(weights, np.float32))
-
-    with tiny_bundle.sparse() as index:
-        one, other = postings_per_query(index, [query(1, 0, 0, 0)]), postings_per_query(index, [query(0, 2, 0, 0)])
-        both = postings_per_query(index, [query(3, 1, 0, 0)])
-        assert both == one + other > 0
-        assert postings_per_query(index, [query(1, 0, 0, 0), query(0, 1, 0, 0)]) == both / 2
-        assert postings_per_query(index, [query(0, 0, 0, 0)]) == 0
-        assert postings_per_query(index, []) == 0
-
-
 def test_single_queries_average_to_the_measure() -> None:
     qrels = {"a": {"d1": 1, "d2": 1}, "b": {"d1": 1}, "none": {"d9": 1}}
     run = {"a": [("d1", 2.0), ("d3", 1.0)], "b": [("d2", 3.0), ("d1", 2.0)], "unjudged": [("d1", 1.0)]}
@@ -406,11 +352,6 @@ def test_an_unknown_system_is_refused_before_anything_is_searched(
         with raises(RecipeError, naming="hybrid-paper"):
             evaluate_bundle(tiny_bundle.path, dataset, tmp_path / "out", only=["dense", name])
     assert not (tmp_path / "out").exists()
-
-
-def test_an_evaluation_leaves_the_bundle_as_it_was(evaluated: tuple[dict[str, Any], Path], tiny_bundle: Bundle) -> None:
-    for name, info in tiny_bundle.manifest.files.items():
-        assert file_sha256(tiny_bundle.path / name) == info.sha256
 
 
 def test_a_folder_of_collections_is_evaluated_with_a_bundle_each(tiny_bundle: Bundle, tmp_path: Path) -> None:

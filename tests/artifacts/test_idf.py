@@ -16,7 +16,7 @@ from lightretriever.artifacts.bundle.verify import verify_bundle
 from lightretriever.artifacts.errors import BundleError, CorpusError
 from lightretriever.artifacts.tokens.idf import idf_weights, load_idf, save_idf
 from tests.support.tampering import copy_of, edit_manifest, resign
-from tests.support.tiny import make_tiny_bundle, tiny_batches, tiny_documents, tiny_idf
+from tests.support.tiny import make_tiny_bundle, tiny_idf
 from tests.support.wordings import raises
 
 
@@ -112,13 +112,6 @@ def test_the_bundle_holds_the_weights_and_says_so(idf_bundle: Bundle) -> None:
     np.testing.assert_array_equal(found, tiny_idf(idf_bundle.tokenizer()))
 
 
-def test_a_bundle_without_weights_is_as_it_was_before_there_were_any(tiny_bundle: Bundle) -> None:
-    assert tiny_bundle.idf() is None
-    assert tiny_bundle.manifest.sparse.query_weights == "count"
-    assert b'"idf"' not in tiny_bundle.manifest.to_bytes()
-    assert "idf.npy" not in tiny_bundle.manifest.files
-
-
 def test_weights_that_can_not_be_used_are_refused(damaged: Path) -> None:
     np.save(damaged / "idf.npy", np.ones(399, np.float32))
     resign(damaged)
@@ -151,21 +144,3 @@ def test_weights_of_another_tokenizer_are_not_written(tmp_path: Path, monkeypatc
     with raises(BundleError, naming="399"):
         make_tiny_bundle(tmp_path / "b", documents=12, idf=True)
     assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == []
-
-
-def test_terms_are_kept_by_impact_alone(tmp_path: Path) -> None:
-    """IDF times impact would keep the rarest."""
-    bundle = make_tiny_bundle(tmp_path / "b", documents=30, idf=True, top_k=3)
-    assert bundle.manifest.sparse.top_k == 3
-    tokenizer, one = bundle.tokenizer(), np.ones(1, np.float32)
-    idf = tiny_idf(tokenizer).astype(np.float64)
-    differs = 0
-    with bundle.sparse() as index:
-        (batch,) = tiny_batches(tiny_documents(30), tokenizer)
-        for ordinal, (start, end) in enumerate(zip(batch.indptr[:-1], batch.indptr[1:], strict=True)):
-            impacts = dict(zip(batch.terms[start:end].tolist(), batch.impacts[start:end].tolist(), strict=True))
-            best = sorted(impacts, key=lambda term: (-impacts[term], term))[:3]
-            differs += set(best) != set(sorted(impacts, key=lambda term: (-impacts[term] * idf[term], term))[:3])
-            scores = {term: index.scores([str(term)], one, np.array([ordinal]))[0] for term in impacts}
-            assert {term: score for term, score in scores.items() if score} == {term: impacts[term] for term in best}
-    assert differs > 10  # else the rule by IDF times impact would pass as well

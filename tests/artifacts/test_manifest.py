@@ -70,18 +70,6 @@ def test_a_change_of_any_field_is_refused(tiny_bundle: Bundle) -> None:
     assert parse(record) == tiny_bundle.manifest
 
 
-def test_a_change_that_could_be_right_is_found_by_the_hash(tiny_bundle: Bundle) -> None:
-    record = record_of(tiny_bundle)
-    record["tasks"]["fact"]["instruction"] = "Given a claim"
-    with pytest.raises(BundleError) as caught:
-        parse(record)
-    written, found = tiny_bundle.manifest.digest, parse_signed(record).digest
-    assert caught.value.message == (
-        f"manifest.json: the manifest was changed: manifest_sha256 is {written}, but its other fields have {found}."
-    )
-    assert caught.value.remedy == "Restore the bundle from a copy, or build it again."
-
-
 @pytest.mark.parametrize("found", [None, 3, "", "0" * 64])
 def test_a_manifest_without_its_hash_is_refused(tiny_bundle: Bundle, found: object) -> None:
     record = record_of(tiny_bundle) | {"manifest_sha256": found}
@@ -107,11 +95,6 @@ def test_a_flipped_bit_in_any_byte_is_refused_or_changes_nothing(tiny_bundle: Bu
     assert harmless <= set(b" \n")  # one kind of white space became another
 
 
-def test_a_manifest_can_not_be_changed(tiny_bundle: Bundle) -> None:
-    with raises(ValueError, naming="frozen_instance"):
-        tiny_bundle.manifest.documents = 3
-
-
 def test_a_newer_format_is_refused_before_its_fields_are_looked_at() -> None:
     newer = {"format": "lightretriever-bundle", "format_version": FORMAT_VERSION + 1, "unheard_of": True}
     with pytest.raises(BundleError) as caught:
@@ -128,22 +111,19 @@ def test_an_older_format_is_refused_with_the_command_that_builds_it_again(versio
     assert caught.value.remedy == "Build it again: `lightretriever build RECIPE`."
 
 
-@pytest.mark.parametrize("found", [None, 0, -1, "1", 1.5, True])
-def test_a_format_version_that_is_none_is_refused(found: object) -> None:
-    with raises(BundleError, naming="format_version"):
-        parse({"format": "lightretriever-bundle", "format_version": found})
-
-
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"[" * 100_000])
 def test_what_is_not_json_is_refused(content: bytes) -> None:
     with raises(BundleError, naming="m.json"):
         parse_manifest(content, Path("m.json"))
 
 
-@pytest.mark.parametrize("record", [[], {}, 3, {"format": "other"}])
-def test_what_is_no_manifest_is_refused(record: object) -> None:
-    with raises(BundleError, naming="lightretriever-bundle"):
-        parse(record)
+@pytest.mark.parametrize("found", [None, 0, "1", True])
+def test_what_is_no_manifest_is_refused(found: object) -> None:
+    with raises(BundleError, naming="format_version"):
+        parse({"format": "lightretriever-bundle", "format_version": found})
+    for record in ([], {}, 3, {"format": "other", "format_version": found}):
+        with raises(BundleError, naming="lightretriever-bundle"):
+            parse(record)
 
 
 PATHS = ["/etc/passwd", "../outside", "a/../../b", "a//b", "./a", "a/", "", "a\\b", "c:x", "a\0b", "manifest.json", "."]

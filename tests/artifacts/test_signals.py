@@ -158,11 +158,6 @@ def test_after_the_commit_point_nothing_is_stopped() -> None:
         check_stopped()
 
 
-def test_outside_of_a_command_a_commit_point_changes_nothing() -> None:
-    commit_point()
-    assert signal.getsignal(signal.SIGINT) == signal.default_int_handler
-
-
 CLEARING_UP = """
 import time
 from lightretriever.artifacts.signals import stoppable

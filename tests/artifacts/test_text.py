@@ -5,10 +5,8 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
-from lightretriever.artifacts.errors import BundleError
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer, document_text
 from tests.support.tiny import tiny_documents, train_tokenizer
-from tests.support.wordings import raises
 
 
 @pytest.fixture(scope="module")
@@ -159,25 +157,6 @@ def test_special_token_strings_are_ordinary_text(file: Path) -> None:
     assert control is not None
     assert control not in ids.tolist()
     assert "".join(tokenizer.token(int(token_id)) for token_id in ids).replace("Ġ", " ") == "a <|endoftext|> b"
-
-
-def test_vocabulary_facts(file: Path) -> None:
-    tokenizer = TextTokenizer.from_file(file)
-    assert tokenizer.vocab_size == Tokenizer.from_file(str(file)).get_vocab_size(with_added_tokens=True)
-    assert tokenizer.token_id("no such token") is None
-    with pytest.raises(KeyError):
-        tokenizer.token(tokenizer.vocab_size)
-
-
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with raises(BundleError, naming="tokenizer.json"):
-        TextTokenizer.from_file(tmp_path / "tokenizer.json")
-
-
-def test_an_empty_vocabulary_is_refused() -> None:
-    content = Tokenizer(models.BPE()).to_str().encode()
-    with raises(BundleError, naming="tokenizer.json"):
-        TextTokenizer.from_bytes(content, name="here")
 
 
 def test_a_documents_text_is_title_and_text() -> None:

@@ -57,7 +57,8 @@ def test_what_is_no_tokenizer_is_refused() -> None:
     """Of the last one the library panics, and Rust's panic is no Exception: it would pass every handler."""
     normalizer = '{"type": "Precompiled", "precompiled_charsmap": "AAAA"}'
     model = '{"type": "WordLevel", "unk_token": "u", "vocab": {"u": 0}}'
+    empty = Tokenizer(models.BPE()).to_str().encode()
     panics = f'{{"added_tokens": [], "normalizer": {normalizer}, "model": {model}}}'.encode()
-    for content in (b"", b"[]", b"{}", b'{"model": 1}', b'{"model": {"vocab": 1}}', b"\xff" * 100, panics):
+    for content in (b"", b"[]", b"{}", b'{"model": 1}', b'{"model": {"vocab": 1}}', b"\xff" * 100, panics, empty):
         with raises(BundleError, naming="tokenizer.json"):
             TextTokenizer.from_bytes(content, name="made")

@@ -68,20 +68,6 @@ def found_by(bundle: Bundle, weights: LegWeights, folder: Path, count: int = 60)
         return write_dev(folder, relevant, count)
 
 
-def test_divisions_of_the_weights() -> None:
-    assert [one.model_dump() for one in weight_grid(0.5)] == [
-        {"dense": 0.0, "sparse": 1.0},
-        {"dense": 0.5, "sparse": 0.5},
-        {"dense": 1.0, "sparse": 0.0},
-    ]
-    many = weight_grid(0.1)
-    assert len(many) == 11
-    assert all(one.dense + one.sparse == pytest.approx(1) for one in many)
-    for step in (0.3, 0.0, -0.1, 2.0, 0.001):
-        with raises(RecipeError, naming="0.1"):
-            weight_grid(step)
-
-
 def test_better_weights_are_found_and_told(tmp_path: Path) -> None:
     bundle = make_tiny_bundle(tmp_path / "tiny", vocabulary="words", weights=LegWeights(dense=1.0))
     dev = found_by(bundle, LegWeights(sparse=1.0), tmp_path / "dev")
@@ -130,7 +116,10 @@ def test_a_gain_is_little_or_uncertain() -> None:
     assert dense_helps(Difference(-0.01, -0.04, 0.02)) is False
 
 
-def test_one_leg_has_no_weights(tmp_path: Path) -> None:
+def test_steps_that_do_not_divide_1_and_a_single_leg_are_refused(tmp_path: Path) -> None:
+    for step in (0.3, 0.0, -0.1, 2.0, 0.001):
+        with raises(RecipeError, naming="0.1"):
+            weight_grid(step)
     bundle = make_tiny_bundle(tmp_path / "tiny", vocabulary="words", dense=False)
     dev = write_dev(tmp_path / "dev", lambda _: ["music"])
     with raises(RecipeError, naming="index.dense"):
@@ -152,7 +141,6 @@ def test_an_interval_holds_the_mean_and_widens_with_the_spread() -> None:
     narrow, wide = (Difference.of(0.1 + spread * np.resize([-1.0, 1.0], 100)) for spread in (0.01, 1.0))
     assert narrow.low < narrow.mean < narrow.high
     assert narrow.low > 0 > wide.low
-    assert str(narrow).startswith("+0.1000 (95 % interval +0.0")
 
 
 def test_the_command_says_which_weights_to_set(tmp_path: Path) -> None:
@@ -160,10 +148,6 @@ def test_the_command_says_which_weights_to_set(tmp_path: Path) -> None:
     words = ["evaluate", "--tune", "--step", "0.5", bundle.path]
     better = run(*words, found_by(bundle, LegWeights(sparse=1.0), tmp_path / "sparse"))
     assert "set index.weights: {sparse: 1} in the recipe" in better
-    assert "sparse=1: nDCG@10 1.0000, the best\n" in better
-    assert "dense=1: nDCG@10 " in better
-    assert ", worse\n" in better
-    assert "the dense leg brings nothing here, +0.0000 (95 % interval +0.0000 to +0.0000)" in better
     summary = summary_of(*words, found_by(bundle, LegWeights(dense=1.0), tmp_path / "dense"))
     assert (summary["weights"], summary["told"]) == ({"dense": 1.0, "sparse": 0.0}, False)
     assert summary["dense_helps"] is True

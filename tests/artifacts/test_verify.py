@@ -32,14 +32,7 @@ def damaged(tiny_path: Path, tmp_path: Path) -> Path:
 def found_in(path: Path) -> list[Problem]:
     problems = verify_bundle(path)
     for problem in problems:
-        assert problem.file
-        assert problem.message
-        assert problem.expected
-        assert problem.found
-        assert problem.remedy
-        assert str(problem) == (
-            f"{problem.file}: {problem.message}: expected {problem.expected}, found {problem.found}. {problem.remedy}"
-        )
+        assert all((problem.file, problem.message, problem.expected, problem.found, problem.remedy))
     return problems
 
 
@@ -124,50 +117,11 @@ def test_a_damaged_file_does_not_hide_another(damaged: Path) -> None:
     assert {problem.file for problem in found_in(damaged)} == {"dense.faiss", "tables/fact.npy", "notes.txt", "lucene"}
 
 
-def test_a_newer_format_is_named_with_both_numbers(damaged: Path) -> None:
-    edit_manifest(damaged, lambda record: record.update(format_version=7, invented="later"))
-    (problem,) = found_in(damaged)
-    assert problem.file == "manifest.json"
-    assert problem.expected == "a manifest of format version 4"
-    assert "format_version is 7, this software reads 4" in problem.found
-    assert "Upgrade" in problem.remedy
-
-
-DAMAGES: dict[str, Callable[[bytes, int], bytes]] = {
-    "deleted": lambda content, place: content[:place] + content[place + 1 :],
-    "doubled": lambda content, place: content[:place] + content[place : place + 1] + content[place:],
-    "zeroed": lambda content, place: content[:place] + bytes(64) + content[place + 64 :],
-    "cut": lambda content, place: content[:place],
-}
-
-
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_damage_of_the_manifest_is_found_or_changes_nothing(damaged: Path, damage: str) -> None:
-    manifest = Bundle.open(damaged).manifest
-    content = (damaged / "manifest.json").read_bytes()
-    found = 0
-    for place in np.random.default_rng(0).choice(len(content), size=100, replace=False).tolist():
-        (damaged / "manifest.json").write_bytes(DAMAGES[damage](content, place))
-        try:
-            assert Bundle.open(damaged).manifest == manifest  # white space
-        except BundleError:
-            assert [problem.file for problem in found_in(damaged)] == ["manifest.json"]
-            found += 1
-    assert found > 70
-
-
 def test_a_missing_bundle_is_a_problem(tmp_path: Path) -> None:
     (problem,) = found_in(tmp_path / "none")
     assert "none: there is no such folder" in problem.found
     (problem,) = found_in(tmp_path)
     assert "manifest.json: the manifest can't be read: No such file" in problem.found
-
-
-@pytest.mark.parametrize("file", ["extra.txt", "tables/more.npy"])
-def test_a_file_that_is_not_listed_is_a_problem(damaged: Path, file: str) -> None:
-    (damaged / file).write_bytes(b"old")
-    problem = found_at_once(damaged)
-    assert (problem.file, problem.message) == (file, "the manifest does not list it")
 
 
 def test_a_link_out_of_the_bundle_is_a_problem(damaged: Path, tiny_path: Path, tmp_path: Path) -> None:
@@ -181,9 +135,12 @@ def test_a_link_out_of_the_bundle_is_a_problem(damaged: Path, tiny_path: Path, t
     assert linked == {"tokenizer.json", "tables/default.npy", "tables/fact.npy"}
 
 
-def test_a_commit_of_lucene_that_is_not_listed_is_a_problem(damaged: Path) -> None:
-    """Lucene would open it in place of the listed one."""
-    (damaged / "lucene" / "segments_2").write_bytes(b"newer")
+def test_a_file_that_is_not_listed_is_a_problem(damaged: Path) -> None:
+    """Lucene would open another commit in place of the listed one."""
+    (damaged / "tables" / "more.npy").write_bytes(b"old")
+    problem = found_at_once(damaged)
+    assert (problem.file, problem.message) == ("tables/more.npy", "the manifest does not list it")
+    (damaged / "tables" / "more.npy").rename(damaged / "lucene" / "segments_2")
     assert [problem.file for problem in found_in(damaged)] == ["lucene/segments_2", "lucene"]
     with raises(BundleError, naming="segments_2"):
         Bundle.open(damaged)
