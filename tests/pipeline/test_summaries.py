@@ -188,13 +188,13 @@ def test_a_stop_and_an_unexpected_error_are_objects_too(
     assert ("stopped by SIGTERM. " + AGAIN["verify"] in result.stderr) == (status == 143)
 
 
-def keys(model: Any, prefix: str = "") -> Iterator[str]:
+def keys(model: Any) -> Iterator[str]:
+    """Names of the keys of a summary and of the objects in it."""
     for name, field in model.__pydantic_fields__.items():
-        inner = [part for part in parts(field.annotation) if hasattr(part, "__pydantic_fields__")]
-        yield prefix + name
-        shape = "[]" if "list" in str(field.annotation) else ".TASK" if "dict" in str(field.annotation) else ""
-        for one in inner:
-            yield from keys(one, f"{prefix}{name}{shape}.")
+        yield name
+        for part in parts(field.annotation):
+            if hasattr(part, "__pydantic_fields__"):
+                yield from keys(part)
 
 
 def parts(annotation: Any) -> list[Any]:
@@ -202,21 +202,16 @@ def parts(annotation: Any) -> list[Any]:
 
 
 def test_every_key_is_documented() -> None:
-    text = PAGE.read_text(encoding="utf-8")
-    rows = re.findall(r"^\| (`[^|]*`) \| ([^|]*) \|", text[text.index("## The summary as JSON") :], flags=re.MULTILINE)
+    section = PAGE.read_text(encoding="utf-8").partition("\n## The summary as JSON\n")[2]
     documented: dict[str, set[str]] = {name: set() for name in SUMMARIES}
-    commands: list[str] = []
-    for cell, of in rows:
-        if of != "the same":
-            commands = list(SUMMARIES) if of == "all" else re.findall(r"`([\w -]+)`", of)
-        for command in commands:
-            if command in documented:
-                documented[command] |= set(re.findall(r"`([\w.\[\]]+)`", cell))
+    for of, text in re.findall(r"^- ([^:\n]*): ((?:.|\n(?=  ))*)", section, flags=re.MULTILINE):
+        for command in list(SUMMARIES) if of == "all" else re.findall(r"`([\w -]+)`", of):
+            documented[command] |= set(re.findall(r"`(\w+)`", text))
     assert documented == {name: set(keys(model)) for name, model in SUMMARIES.items()}
-    assert set(re.findall(r"`(\w+)`", " ".join(cell for cell, _ in rows[-3:]))) == set(ErrorInfo.model_fields)
+    error = section.partition("\nAn error is ")[2].partition("\n```")[0]
+    assert set(re.findall(r"`(\w+)`", error)) == set(ErrorInfo.model_fields)
 
 
 def test_every_command_says_what_a_second_run_does() -> None:
-    text = PAGE.read_text(encoding="utf-8")
-    rows = re.findall(r"^\| `([\w-]+)` \|", text[: text.index("## The summary as JSON")], flags=re.MULTILINE)
-    assert rows == list(AGAIN)
+    section = PAGE.read_text(encoding="utf-8").partition("\n## Stopped, and run again\n")[2].partition("\n## ")[0]
+    assert re.findall(r"^- `([\w-]+)`: ", section, flags=re.MULTILINE) == list(AGAIN)
