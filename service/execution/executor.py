@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from threading import Lock
-from time import perf_counter
+from time import perf_counter, thread_time
 from types import MappingProxyType
 from typing import Any, Generic, Literal, TypeVar, cast
 
@@ -26,7 +26,8 @@ Reason = Literal["late", "stuck", "failed"]
 class Outcome(Generic[T]):
     """The result of a call: its value, or the reason for having none, with the error that it raised, if any.
 
-    `started` and `ended` are `perf_counter` times in seconds, both 0 for a call that did not end.
+    `started` and `ended` are `perf_counter` times in seconds, both 0 for a call that did not end. `handed_s` are the
+    seconds of a processor that another thread spent on it.
     """
 
     value: T | None = None
@@ -34,6 +35,7 @@ class Outcome(Generic[T]):
     error: BaseException | None = None
     started: float = 0.0
     ended: float = 0.0
+    handed_s: float = 0.0
 
     def get(self) -> T:
         """Give the value; call it only if `reason` is None."""
@@ -41,9 +43,10 @@ class Outcome(Generic[T]):
 
 
 class Call(Generic[T]):
-    """A call in a lane. `future` completes when it ends; `started` and `ended` are `perf_counter` times, 0 before."""
+    """A call in a lane. `future` completes when it ends; `started` and `ended` are `perf_counter` times, 0 before, and
+    `processor_s` is the processor time of the call in seconds."""
 
-    __slots__ = ("_function", "_given_up", "_lane", "ended", "future", "started")
+    __slots__ = ("_function", "_given_up", "_lane", "ended", "future", "processor_s", "started")
 
     def __init__(self, lane: "Lane", function: Callable[[], T]) -> None:
         self._lane = lane
@@ -51,6 +54,7 @@ class Call(Generic[T]):
         self._given_up = False
         self.started = 0.0
         self.ended = 0.0
+        self.processor_s = 0.0
         self.future: Future[T] = lane.pool.submit(self._run)
 
     def give_up(self) -> bool:
@@ -66,13 +70,13 @@ class Call(Generic[T]):
 
     def _run(self) -> T:
         lane = self._lane
-        self.started = perf_counter()
+        self.started, began = perf_counter(), thread_time()
         with lane.lock:
             lane.running.add(self)
         try:
             return self._function()
         finally:
-            self.ended = perf_counter()
+            self.ended, self.processor_s = perf_counter(), thread_time() - began
             with lane.lock:
                 lane.running.discard(self)
                 lane.abandoned -= self._given_up
@@ -194,5 +198,5 @@ def _outcome(call: Call[T], until: float) -> Outcome[T]:
         return Outcome(reason="late")
     error = call.future.exception()
     if error is not None:
-        return Outcome(reason="failed", error=error, started=call.started, ended=call.ended)
-    return Outcome(call.future.result(), started=call.started, ended=call.ended)
+        return Outcome(None, "failed", error, call.started, call.ended, call.processor_s)
+    return Outcome(call.future.result(), None, None, call.started, call.ended, call.processor_s)

@@ -113,9 +113,9 @@ async def search_answered(request: Request, read: Callable[[], SearchRequest], *
         if not is_light(asked, engine):
             return await in_thread(engine, clock, lambda: answer(asked))
         if recent.seconds > LIGHT_S:
-            return await in_thread(engine, clock, lambda: recent.measure(lambda: answer(asked)))
+            return await in_thread(engine, clock, lambda: recent.measure(lambda: answer(asked), clock))
         await asyncio.sleep(0)  # others that came at the same time are counted, or refused, before this one is answered
-        return recent.measure(lambda: answer(asked))
+        return recent.measure(lambda: answer(asked), clock)
 
 
 async def in_thread(

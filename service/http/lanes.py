@@ -1,21 +1,26 @@
 """The two lanes of a process: light searches are answered in the event loop, everything else in a pool of threads.
 
-A hand-over to a thread and back costs more than a light search gains by it, as Python runs one thread at a time.
+A hand-over to a thread and back costs more than a light search gains by it, as Python runs one thread at a time. But a
+call in the event loop can't be abandoned: while something of a collection is slow or hangs, all go to the threads.
 """
 
 from collections.abc import Callable
-from time import thread_time
+from time import perf_counter, thread_time
 from typing import Final, TypeVar
 
+from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.search.filters import count_values
 from lightretriever.service.search.request import candidates_of
 
-__all__ = ["LIGHT_S", "MAX_LIGHT_BYTES", "Recent", "is_light"]
+__all__ = ["LIGHT_S", "MAX_LIGHT_BYTES", "STALL_S", "Recent", "is_light"]
 
 LIGHT_S: Final = 0.005
 """Light searches are answered in the event loop as long as they take less than so many seconds of a processor."""
+
+STALL_S: Final = 0.5
+"""After a search that took so many seconds by the clock, the next goes to a thread: it may have waited for a disk."""
 
 MAX_LIGHT_BYTES: Final = 4096
 """Largest body of a light search."""
@@ -32,7 +37,7 @@ T = TypeVar("T")
 
 def is_light(request: SearchRequest, engine: SearchEngine) -> bool:
     """True if a search is plain, filtered or fused, of few hits and words, and the engine neither waits for a cluster
-    or a reranking model nor replays what others write."""
+    or a reranking model nor replays what others write, and has no call that hangs."""
     parts, settings = engine.parts, engine.settings
     return (
         request.query is not None
@@ -43,6 +48,7 @@ def is_light(request: SearchRequest, engine: SearchEngine) -> bool:
         and (request.filter is None or count_values(request.filter) <= _MAX_VALUES)
         and parts.backends.cluster is None
         and parts.backends.live is None
+        and not parts.executor.abandoned
         and (parts.reranker is None or request.rerank is False)
     )
 
@@ -52,15 +58,16 @@ class Recent:
 
     def __init__(self) -> None:
         self.seconds = float("inf")
-        """Infinite before the first one."""
+        """Infinite before the first one, and after one that took `STALL_S`."""
 
-    def measure(self, answer: Callable[[], T]) -> T:
-        """Answer a search and count its processor time. Waiting for Python's lock or for a processor is no property of
-        a search."""
-        started = thread_time()
+    def measure(self, answer: Callable[[], T], clock: StageClock) -> T:
+        """Answer a search and count its processor time, with that of the calls that it handed to other threads. Short
+        waits for Python's lock or for a processor are no property of a search."""
+        started, began = perf_counter(), thread_time()
         try:
             return answer()
         finally:
-            took = thread_time() - started
+            took = thread_time() - began + clock.handed_s
             known = self.seconds if self.seconds < float("inf") else took
-            self.seconds = known + _SHARE * (took - known)
+            stalled = perf_counter() - started >= STALL_S
+            self.seconds = float("inf") if stalled else known + _SHARE * (took - known)

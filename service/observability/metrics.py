@@ -57,6 +57,8 @@ class StageClock:
         self._marks = marks
         self.arrived = perf_counter() if arrived is None else arrived
         self.seconds: dict[Stage, float] = {}
+        self.handed_s = 0.0
+        """Seconds of a processor that other threads spent on parts of the request that were handed to them."""
 
     def another(self) -> "StageClock":
         """Give a clock for another search of the same request."""

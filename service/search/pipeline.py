@@ -180,6 +180,7 @@ def _hits(
     hits: dict[LegName, ScoredDocuments] = {}
     for name in legs:
         outcome = outcomes[name]
+        clock.handed_s += outcome.handed_s
         if outcome.reason is None:
             hits[name] = outcome.get()
             clock.add(name, outcome.started, outcome.ended)

@@ -1,7 +1,7 @@
 """Light searches are answered in the event loop, everything else in threads."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from time import sleep, thread_time
 from typing import Any
@@ -11,12 +11,14 @@ import pytest
 
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.http.app import create_app
-from lightretriever.service.http.lanes import LIGHT_S, Recent, is_light
+from lightretriever.service.http.lanes import LIGHT_S, STALL_S, Recent, is_light
+from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 from tests.service.live import live, warm
 from tests.support.legs import GatedLeg
+from tests.support.waiting import wait_until
 
 NUMBERS = {"not": {"or": [{"field": "year", "in": list(range(30))}] * 2}}
 
@@ -69,16 +71,45 @@ def test_the_time_of_late_searches_counts() -> None:
             pass
 
     recent = Recent()
+
+    def measure(work: Callable[[], object]) -> None:
+        recent.measure(work, StageClock())
+
     assert recent.seconds > LIGHT_S  # nothing is known
-    recent.measure(lambda: None)
+    measure(lambda: None)
     assert recent.seconds < LIGHT_S
-    recent.measure(lambda: busy(0.2))
+    measure(lambda: busy(0.2))
     assert recent.seconds > LIGHT_S
     for _ in range(100):
-        recent.measure(lambda: sleep(0.001))  # only the processor's time counts
+        measure(lambda: sleep(0.001))  # only the processor's time counts
     assert recent.seconds < LIGHT_S
     with pytest.raises(ZeroDivisionError):
-        recent.measure(lambda: 1 // 0)
+        measure(lambda: 1 // 0)
+    measure(lambda: sleep(STALL_S))  # but not for a disk that doesn't answer
+    assert recent.seconds > LIGHT_S
+    measure(lambda: None)
+    assert recent.seconds < LIGHT_S
+
+
+@pytest.mark.usefixtures("handed_over")
+def test_the_time_of_a_leg_in_another_thread_counts(tiny_bundle: Bundle) -> None:
+    with warm(tiny_bundle, Settings(warm_up_queries=1)) as engine:
+        clock, recent = StageClock(), Recent()
+        recent.measure(lambda: engine.answer(SearchRequest(query="music"), clock), clock)
+        assert clock.handed_s > 0
+        recent.measure(lambda: None, clock)
+        assert recent.seconds > clock.handed_s
+
+
+def test_while_a_call_hangs_no_search_is_light(tiny_bundle: Bundle, gate: threading.Event) -> None:
+    with warm(tiny_bundle, Settings(warm_up_queries=1)) as engine:
+        call = engine.submit(gate.wait)
+        wait_until(lambda: call.started > 0)
+        assert is_light(SearchRequest(query="music"), engine)  # it is not late
+        assert call.give_up()
+        assert not is_light(SearchRequest(query="music"), engine)
+        gate.set()
+        wait_until(lambda: is_light(SearchRequest(query="music"), engine))
 
 
 @pytest.fixture
