@@ -56,13 +56,13 @@ def test_every_plain_search_asks_faiss_and_lucene(engine: SearchEngine, monkeypa
 
 def test_the_legs_are_asked_at_the_same_time(engine: SearchEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     both = threading.Barrier(2)
-    for name in ("dense", "sparse"):
+    for name, method in (("dense", "search"), ("sparse", "find")):
         leg = engine.parts.backends.legs[name]
-        real = leg.search
+        real = getattr(leg, method)
 
         def met(*arguments: Any, real: Callable[..., Any] = real) -> Any:
             both.wait(60)  # neither goes on before the other one has begun
             return real(*arguments)
 
-        monkeypatch.setattr(leg, "search", met)
+        monkeypatch.setattr(leg, method, met)
     assert engine.search(SearchRequest(query="play music")).degraded == []

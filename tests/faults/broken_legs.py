@@ -6,7 +6,7 @@ from socket import create_server
 from typing import Any, Final
 
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.sparse.index import ImpactIndex
+from lightretriever.artifacts.sparse.index import FoundImpacts, ImpactIndex
 from lightretriever.artifacts.sparse.jvm import java_call, java_class
 from lightretriever.service.backends.base import EncodedQuery, ScoredDocuments
 from lightretriever.service.backends.lucene import LuceneSparse
@@ -20,32 +20,45 @@ __all__ = ["EndlessRecursion", "Hanging", "OutOfMemory", "closed_reader"]
 _MANY: Final = 2**31 - 1  # bytes, more than any Java heap here
 
 
-class OutOfMemory(LuceneSparse):
+class Broken(LuceneSparse):
+    """Does `begin` before each search, alone or with the dense leg."""
+
+    def begin(self) -> None:
+        """Break in Java."""
+        raise NotImplementedError
+
+    def search(self, query: EncodedQuery, count: int, *more: Any, **named: Any) -> ScoredDocuments:
+        self.begin()
+        return super().search(query, count, *more, **named)
+
+    def find(self, query: EncodedQuery, count: int, *more: Any, **named: Any) -> FoundImpacts:
+        self.begin()
+        return super().find(query, count, *more, **named)
+
+
+class OutOfMemory(Broken):
     """Asks for an array that the Java heap can't hold: java.lang.OutOfMemoryError."""
 
-    def search(self, query: EncodedQuery, count: int, *more: Any, **named: Any) -> ScoredDocuments:
+    def begin(self) -> None:
         java_call(java_class("java.nio.ByteBuffer").allocate, _MANY)
-        return super().search(query, count, *more, **named)
 
 
-class EndlessRecursion(LuceneSparse):
+class EndlessRecursion(Broken):
     """Lets Java's regular expressions recurse for every letter of a long text: java.lang.StackOverflowError."""
 
-    def search(self, query: EncodedQuery, count: int, *more: Any, **named: Any) -> ScoredDocuments:
+    def begin(self) -> None:
         java_call(java_class("java.util.regex.Pattern").matches, "(a|b)*", "ab" * 1_000_000)
-        return super().search(query, count, *more, **named)
 
 
-class Hanging(LuceneSparse):
+class Hanging(Broken):
     """Waits in Java, where nothing of Python reaches it, until `release`."""
 
     def __init__(self, index: ImpactIndex) -> None:
         super().__init__(index)
         self._latch = java_class("java.util.concurrent.CountDownLatch")(1)
 
-    def search(self, query: EncodedQuery, count: int, *more: Any, **named: Any) -> ScoredDocuments:
+    def begin(self) -> None:
         java_call(getattr(self._latch, "await"))
-        return super().search(query, count, *more, **named)
 
     def release(self) -> None:
         java_call(self._latch.countDown)
