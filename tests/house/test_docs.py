@@ -71,8 +71,8 @@ def test_every_training_key_is_documented_and_no_other() -> None:
     for name, heading in (("training.md", "The recipe"), ("training-data.md", "The keys")):
         text = (ROOT / "docs" / name).read_text(encoding="utf-8")
         section = text.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
-        for cell in re.findall(r"^\| (`[^|]*`) \|", section, flags=re.MULTILINE):
-            documented |= set(re.findall(r"`((?:[a-z_0-9]+(?:\[\])?\.)*[a-z_0-9]+)`", cell))
+        for item in re.findall(r"^- (`[^:\n]*?)(?:: |$)", section, flags=re.MULTILINE):
+            documented |= set(re.findall(r"`((?:[a-z_0-9]+(?:\[\])?\.)*[a-z_0-9]+)`", re.sub(r"\([^)]*\)", "", item)))
     assert documented == keys_of(TrainRecipe)
 
 
