@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lightretriever.artifacts.errors import BundleError, JavaError
+from lightretriever.artifacts.errors import BundleError
 from lightretriever.artifacts.evaluation.bm25 import WordIndex, build_word_index
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.sparse.jvm import JavaObject, java_class
@@ -103,14 +103,3 @@ def test_bm25_refuses_what_is_wrong(words: WordIndex, tmp_path: Path) -> None:
     with raises(BundleError):
         WordIndex.open(tmp_path / "odd")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_word_index_of_nothing(tmp_path: Path) -> None:
-    assert build_word_index(tmp_path / "none", [], []) == 0
-    with WordIndex.open(tmp_path / "none") as index:
-        assert index.search("fox", 3) == []
-
-
-def test_a_word_index_has_no_documents_to_give(words_path: Path) -> None:
-    with ImpactIndex.open(words_path) as wrong, raises(JavaError):
-        wrong.documents(np.array([3]))

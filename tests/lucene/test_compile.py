@@ -1,6 +1,5 @@
 """The committed class files are what the committed sources compile to."""
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -73,33 +72,3 @@ def test_a_source_that_does_not_compile_changes_nothing(copy: Path, capsys: pyte
     assert compiling.main([]) == 1
     assert "ecj failed" in capsys.readouterr().err
     assert (copy / "classes/SHA256SUMS").read_bytes() == before
-
-
-def test_without_ecj_the_remedy_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with raises(JavaError, naming="apt-get"):
-        compiling.check_classes()
-    install(tmp_path, "echo found it\nexit 3")
-    with raises(JavaError):
-        compiling.check_classes()
-
-
-@pytest.mark.slow
-def test_another_version_need_not_write_the_same_bytes(
-    copy: Path, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    (copy / "classes/lightretriever/Packed.class").write_bytes(b"other bytes")
-    compiling.SUMS.write_text("# ecj 3.1.4\n" + "".join(compiling.SUMS.read_text().splitlines(True)[1:]))
-    compiling.check_classes()
-    folder = tmp_path_factory.mktemp("bin")
-    install(folder, 'if [ "$1" = -version ]; then echo "Eclipse Compiler 3.1.4"; else exec "$ECJ" "$@"; fi')
-    monkeypatch.setenv("ECJ", str(shutil.which("ecj")))
-    monkeypatch.setenv("PATH", str(folder), prepend=":")
-    with raises(JavaError, naming="lightretriever.artifacts.sparse.compile"):
-        compiling.check_classes()
-
-
-def install(folder: Path, script: str) -> None:
-    """Put a shell script named ecj into a folder."""
-    (folder / "ecj").write_text(f"#!/bin/sh\n{script}\n")
-    (folder / "ecj").chmod(0o755)

@@ -85,13 +85,6 @@ def test_an_index_without_documents(tmp_path: Path) -> None:
         index.check()
 
 
-def test_unsigned_and_wide_types_are_taken(tmp_path: Path) -> None:
-    indptr, terms, impacts = rows({1: 40_000}, {1: 65_535})
-    arrays = indptr.astype(np.uint64), terms.astype(np.uint32), impacts.astype(np.uint16)
-    with kept(tmp_path / "types", ["a", "b"], [b"", b""], arrays) as index:
-        assert index.search(*named_query({1: 1.0}), 5)[1].tolist() == [65_535.0, 40_000.0]
-
-
 GOOD = rows({1: 1}, {2: 2})
 
 

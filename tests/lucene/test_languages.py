@@ -4,7 +4,6 @@ from typing import Final, get_args
 
 import pytest
 
-from lightretriever.artifacts.errors import JavaError
 from lightretriever.artifacts.sparse.vocabulary import Language, words_of
 from tests.support.wordings import raises
 
@@ -69,14 +68,6 @@ def test_stop_words_are_left_out(language: Language) -> None:
     assert words_of([stop], "standard") == [[stop]]
 
 
-def test_the_standard_has_neither_stems_nor_stop_words() -> None:
-    assert words_of(["The foxes of the fox", "Häuser und Haus", "les chevaux"], "standard") == [
-        ["the", "foxes", "of", "the", "fox"],
-        ["häuser", "und", "haus"],
-        ["les", "chevaux"],
-    ]
-
-
 def test_a_language_is_not_another() -> None:
     """Every pair of languages differs in what it makes of one of the examples."""
     texts = [text for forms in FORMS.values() for text in forms]
@@ -136,8 +127,3 @@ def test_texts_are_read_one_by_one() -> None:
     assert words_of(many, "german") == [["haus", str(number)] for number in range(3000)]
     with raises(ValueError):
         words_of(["\ud800"], "german")
-
-
-def test_a_language_without_an_analyzer_is_refused() -> None:
-    with raises((ValueError, JavaError)):
-        words_of(["Qapla'"], "klingon")  # type: ignore[arg-type]

@@ -14,7 +14,6 @@ from lightretriever.artifacts.sparse.vocabulary import Language, Place, Vocabula
 from lightretriever.artifacts.sparse.writer import ImpactIndexWriter
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 from tests.support.tiny import tiny_documents, train_tokenizer
-from tests.support.wordings import raises
 
 TEXT = "🎵🎵 The wi-fi of 日本語, naïve 𝒳-ray running🦊foxes"
 TEXTS = st.lists(
@@ -49,23 +48,12 @@ def each(tokenizer: TextTokenizer) -> Iterator[Vocabulary]:
         yield Vocabulary(None, language)
 
 
-def test_a_vocabulary_of_nothing_is_refused() -> None:
-    with raises(ValueError):
-        Vocabulary(None, None)
-
-
 def test_terms_of_each_kind(few: TextTokenizer) -> None:
     texts = ["The foxes: fox Wi fi", "fi fi", "", "the", "日本"]
     assert Vocabulary(few, None).terms_of(texts) == [["3", "1", "2"], ["2", "2"], [], [], []]
     words = [["fox", "fox", "wi", "fi"], ["fi", "fi"], [], [], ["日", "本", "日本"]]
     assert Vocabulary(None, "english").terms_of(texts) == words
     assert [vocabulary.terms_of([]) for vocabulary in each(few)] == [[]] * 3
-
-
-def test_a_term_is_a_word_or_a_token(few: TextTokenizer) -> None:
-    tokens, words = Vocabulary(few, None), Vocabulary(None, "english")
-    assert [tokens.token_of("3"), words.token_of("3"), words.token_of("fox")] == [3, None, None]
-    assert [tokens.spelt("3"), words.spelt("3")] == ["fox", "3"]
 
 
 def test_places_of_tokens_are_characters(few: TextTokenizer) -> None:
@@ -158,11 +146,6 @@ def test_texts_that_are_no_terms_are_told(few: TextTokenizer, term: str, kinds: 
     assert [one.kind for one in made if one.problem(term) is None] == kinds.split()
     for one in made:
         assert one.problem(term) == term_problem(term, one.kind, 0 if one.tokenizer is None else 4)
-
-
-def test_problems_name_what_is_possible(few: TextTokenizer) -> None:
-    assert Vocabulary(few, None).problem("fox") == "'fox' is no token id; they are 0 to 3"
-    assert (Vocabulary(None, "english").problem("") or "").startswith("'' is no word: it is empty, has a space, or has")
 
 
 def test_an_index_keeps_terms_of_any_text(tmp_path: Path) -> None:

@@ -194,10 +194,3 @@ def test_a_value_of_another_kind_names_document_and_field(tmp_path: Path, collec
     with raises(ValueError, naming="doc-00000"), ImpactIndexWriter(tmp_path / "bad", FIELDS) as writer:
         writer.add(["doc-00000"], [b"{}"], *collection.rows(0, 1), records=[{"_id": "doc-00000", "year": "x"}])
     assert not (tmp_path / "bad").exists()
-
-
-def test_no_documents_and_no_fields(tmp_path: Path) -> None:
-    with ImpactIndexWriter(tmp_path / "empty", FIELDS):
-        pass
-    with ImpactIndex.open(tmp_path / "empty") as index:
-        assert index.where(["exists", "year"]).count == 0

@@ -35,14 +35,6 @@ def test_vectors_are_those_of_sentence_transformers(encoder: BiEncoder, encoder_
         np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
 
 
-def test_a_single_token_has_the_vector_of_its_text(encoder: BiEncoder, tmp_path: Path) -> None:
-    states = token_rows(encoder, "", tmp_path)
-    assert states.shape == (encoder.tokenizer.vocab_size, encoder.hidden_size)
-    for word in ("music", "player", "terminal"):
-        (token,) = encoder.tokenizer.encode(word)
-        np.testing.assert_allclose(states[token], encoder.encode_queries([word]).dense[0], atol=1e-5)
-
-
 def tokenizer_of(kind: str) -> Tokenizer:
     """A tokenizer whose vocabulary splits the word "a": into a space and a letter, or bytes that no merge joins. That
     of "letters" has no words at all."""

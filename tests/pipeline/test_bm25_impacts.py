@@ -13,7 +13,7 @@ from lightretriever.artifacts.documents.bounds import MAX_IMPACT
 from lightretriever.artifacts.errors import CorpusError
 from lightretriever.artifacts.evaluation.bm25 import WordIndex, build_word_index
 from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder, impact_row, lucene_lengths
-from lightretriever.artifacts.pipeline.rows import TermCounts, TermNumbers, csr
+from lightretriever.artifacts.pipeline.rows import TermCounts, csr
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.sparse.jvm import java_call, java_class
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
@@ -53,16 +53,6 @@ def test_a_document_by_hand() -> None:
     assert rows_of(encoder, texts) == [{"fox": fox, "wolf": wolf}, {"fox": alone}, {}]
     ((terms, impacts), *_) = encoder.impacts(texts)
     assert (terms.dtype.name, impacts.dtype.name) == ("int32", "uint16")
-
-
-def test_k1_and_b_are_those_of_the_formula() -> None:
-    """Without saturation an impact is the IDF, without b the length makes no difference."""
-    texts = ["fox fox fox wolf", "wolf bear", "bear"]
-    idf = [round(100 * float(np.log(1 + (3 - count + 0.5) / (count + 0.5)))) for count in (1, 2)]
-    assert rows_of(counted(texts, k1=0.0), texts)[0] == {"fox": idf[0], "wolf": idf[1]}
-    row, other, _ = rows_of(counted(texts, b=0.0), texts)
-    assert row["wolf"] == other["wolf"]
-    assert row["wolf"] < rows_of(counted(texts, b=1.0), texts)[1]["wolf"]
 
 
 def test_lengths_are_rounded_as_lucene_rounds_them() -> None:
@@ -178,12 +168,6 @@ def test_impacts_are_a_valid_sparse_vector(texts: list[str]) -> None:
 def test_an_impact_is_no_higher_than_an_index_holds() -> None:
     terms, impacts = impact_row(np.array([5, 7, 9]), np.array([MAX_IMPACT + 1.0, 3.0, 0.0]))
     assert (terms.tolist(), impacts.tolist()) == ([5, 7], [MAX_IMPACT, 3])
-
-
-def test_terms_have_numbers_in_the_order_in_which_they_come() -> None:
-    numbers = TermNumbers(["a", "b"])
-    assert numbers.of(["b", "c", "c", "a"]).tolist() == [1, 2, 2, 0]
-    assert (numbers.names, numbers.find("c"), numbers.find("d")) == (["a", "b", "c"], 2, None)
 
 
 def test_a_word_that_comes_later_is_in_no_document_yet() -> None:

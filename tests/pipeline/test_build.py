@@ -18,7 +18,6 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
 from lightretriever.artifacts.errors import CorpusError, LightRetrieverError, ResumeError
 from lightretriever.artifacts.evaluation.bm25 import WordIndex, build_word_index
-from lightretriever.artifacts.files.workdir import work_lock
 from lightretriever.artifacts.pipeline.language_model import instruction_prefix
 from lightretriever.artifacts.pipeline.model import Backbone
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
@@ -28,8 +27,7 @@ from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 from tests.support.commands import invoke, only, run
-from tests.support.judged import write_judged
-from tests.support.models import load, save_model
+from tests.support.models import load
 from tests.support.recipes import change, write_recipe
 from tests.support.states import token_states_naive
 from tests.support.tiny import make_tiny_bundle
@@ -91,12 +89,6 @@ def test_one_recipe_makes_a_bundle_that_answers_as_the_model_itself(built: Path,
         assert [json.loads(raw) for raw in index.documents(np.arange(30))] == documents
 
 
-def test_bm25_impacts_take_no_idf(recipe: Path, tmp_path: Path) -> None:
-    change(recipe, {"encode.impacts": "bm25", "model.idf": "corpus"})
-    failed = invoke("build", recipe)
-    assert "model.idf is corpus, but BM25 impacts have the IDF in themselves." in str(failed.exception)
-
-
 def _scores_by_the_model(
     backbone: Backbone, documents: list[dict[str, str]], ids: npt.NDArray[np.int32]
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
@@ -124,15 +116,6 @@ def test_the_stages_one_by_one_make_the_same_files(built: Path, tmp_path: Path) 
     names = [name for name in first if not name.startswith("lucene/")]  # Lucene stamps segments with a random id
     assert "dense.faiss" in names
     assert {name: first[name] for name in names} == {name: second[name] for name in names}
-
-
-def test_dimension_table_dtype_and_limit_come_from_recipe_and_options(recipe: Path, tmp_path: Path) -> None:
-    change(recipe, {"index": {"dimension": 16, "factory": "Flat", "table_dtype": "int8"}})
-    run("build", recipe, "--limit", "9")
-    bundle = Bundle.open(tmp_path / "bundle")
-    assert (bundle.manifest.dimension, bundle.manifest.documents) == (16, 9)
-    assert bundle.table("web").dtype == "int8"
-    assert verify_bundle(bundle.path) == []
 
 
 def test_a_bad_line_stops_the_build_or_is_counted(recipe: Path, tmp_path: Path) -> None:
@@ -224,6 +207,7 @@ def test_index_says_which_stage_is_missing(built: Path, tmp_path: Path) -> None:
         ({"corpus.path": "{tmp}/bad.jsonl"}, "line 1: not JSON"),
         ({"corpus.path": "{tmp}/empty.jsonl"}, "no document in it"),
         ({"encode.max_length": 4096}, "reads 512 positions"),
+        ({"encode.impacts": "bm25", "model.idf": "corpus"}, "BM25 impacts have the IDF in themselves"),
     ],
 )
 def test_a_mistake_is_found_before_anything_is_encoded(
@@ -250,20 +234,6 @@ def test_index_refuses_stages_that_were_run_with_another_recipe(built: Path, key
     change(built, {key: value})
     with raises(ResumeError):
         run(*only("index"), built, "--overwrite")
-
-
-def test_a_refused_model_leaves_the_work_directory_as_it_was(built: Path, tmp_path: Path) -> None:
-    before = {path: path.read_bytes() for path in (tmp_path / "work").rglob("*") if path.is_file()}
-    other = save_model(tmp_path / "other", "qwen2")
-    with raises(ResumeError, naming="backbone.json"):
-        run(*only("encode"), built, "--model", other)
-    assert {path: path.read_bytes() for path in (tmp_path / "work").rglob("*") if path.is_file()} == before
-
-
-def test_two_runs_do_not_share_a_work_directory(recipe: Path, tmp_path: Path) -> None:
-    with work_lock(tmp_path / "work"), raises(ResumeError):
-        run(*only("table"), recipe)
-    run(*only("table"), recipe)
 
 
 def test_the_whole_build_runs_on_a_terminal(recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -298,15 +268,3 @@ def test_a_missing_extra_is_one_line(recipe: Path, monkeypatch: pytest.MonkeyPat
     result = invoke(*only("table"), recipe)
     assert "needs torch" in str(result.exception)
     assert "lightretriever-search[pipeline]" in str(result.exception)
-
-
-def test_evaluate_measures_the_bundle_it_is_given(built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "200")  # a narrow terminal has room for no name of a measure
-    write_judged(tmp_path, {"q1": "playlists and a small library"}, {"q1": {"music": 1}})
-    output = run("evaluate", tmp_path / "bundle", tmp_path, "--output", tmp_path / "result", "--weights", "dense=1")
-    report = json.loads((tmp_path / "result" / "evaluation.json").read_text())
-    assert list(report["metrics"]) == ["dense", "sparse", "hybrid", "bm25"]
-    assert report["metrics"]["bm25"]["nDCG@10"] == 1.0
-    assert report["metrics"]["hybrid"] == report["metrics"]["dense"]  # the weights arrived
-    assert "nDCG@10" in output
-    assert (tmp_path / "result" / "hybrid.trec").read_text().startswith("q1 Q0 ")

@@ -298,14 +298,6 @@ def test_mistakes_in_a_recipe_are_named(recipe: Path, key: str, value: object) -
         run("build", "--until", "table", recipe)
 
 
-def test_defaults_of_a_recipe_with_a_bi_encoder(recipe: Path) -> None:
-    assert read_recipe(recipe, Recipe).encode.top_k is None
-    assert read_recipe(recipe, Recipe).model.trained
-    change(recipe, {"encode.top_k": 20, "model.trained": False})
-    assert read_recipe(recipe, Recipe).encode.top_k == 20
-    assert not read_recipe(recipe, Recipe).model.trained
-
-
 def bags_of(*texts: list[int]) -> Rows:
     return Rows.of([np.array(ids, dtype=np.int32) for ids in texts])
 

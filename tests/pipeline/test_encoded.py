@@ -21,7 +21,7 @@ from lightretriever.artifacts.files.workdir import work_lock
 from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder
 from lightretriever.artifacts.pipeline.columns import text_digest, text_digests
 from lightretriever.artifacts.pipeline.encoded import FORMAT, EncodedCorpus
-from lightretriever.artifacts.pipeline.rows import ModelRows, Rows, TermCounts
+from lightretriever.artifacts.pipeline.rows import ModelRows, TermCounts
 from lightretriever.artifacts.pipeline.store import STORE_FORMAT, Part, TextStore
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
@@ -238,25 +238,12 @@ def test_runs_of_another_plan_are_not_found(tmp_path: Path) -> None:
     assert (TextStore(own.path).find(texts) < 0).tolist() == [False] * 5 + [True] * 3
 
 
-def test_a_store_of_nothing_has_no_rows(tmp_path: Path) -> None:
-    store = TextStore.begin(tmp_path / "store", PLAN)
-    store.finish(text_digests([]), None)
-    assert store.whole().dense.shape == (0, 4)
-
-
 def test_a_store_keeps_its_own_plan_whatever_another_has_begun(tmp_path: Path) -> None:
     store = TextStore.begin(tmp_path, PLAN)
     (tmp_path / "plan.json").write_text('{"dimension": 5}')
     assert store.plan == {"format": STORE_FORMAT, **PLAN}
     with raises(ResumeError, naming="shard_size"):
         TextStore.begin(tmp_path, PLAN)
-
-
-def test_rows_of_texts_are_found_in_any_order() -> None:
-    rows = Rows.of([np.array(ids, np.int32) for ids in ([0, 1], [], [2, 3, 4])])
-    assert (rows.at.tolist(), rows.values.tolist()) == ([0, 2, 2, 5], [0, 1, 2, 3, 4])
-    assert [ids.tolist() for ids in rows.take(np.array([2, 0, 2, 1]))] == [[2, 3, 4], [0, 1], [2, 3, 4], []]
-    assert len(Rows.of([])) == 0
 
 
 def test_impacts_of_counts_are_those_of_texts(tmp_path: Path) -> None:

@@ -109,13 +109,6 @@ def test_documents_are_read_behind_the_prompt_of_the_bundle_s_encoder(
     np.testing.assert_allclose(documents, plain, atol=1e-6)
 
 
-def test_another_encoder_is_told(built: Path, tmp_path: Path) -> None:
-    other = save_biencoder(tmp_path / "other", seed=12)
-    (warning,) = export(built, tmp_path / "model", "--model", other)["warnings"]
-    assert warning.startswith("The model other (")
-    assert "is not the very one of the bundle's documents, encoder (" in warning
-
-
 def test_bad_input_is_refused(built: Path, encoder: Path, tmp_path: Path) -> None:
     small = save_biencoder(tmp_path / "small", hidden_size=16)
     with raises(ModelError, naming="16"):
@@ -129,14 +122,3 @@ def test_bad_input_is_refused(built: Path, encoder: Path, tmp_path: Path) -> Non
         export(sparse.path, tmp_path / "model")
     assert error.value.remedy == "Build one with index.dense: true."
     assert not (tmp_path / "model").exists()
-
-
-def test_people_read_what_it_encodes_and_a_target_is_replaced_only_if_that_is_asked_for(tmp_path: Path) -> None:
-    bundle = make_tiny_bundle(tmp_path / "bundle")
-    said = run("export", bundle.path, tmp_path / "model", "--to", "sentence-transformers")
-    assert said.startswith(f"{tmp_path / 'model'}: queries alone, task default, 16 values, ")
-    with raises(BundleError):
-        export(bundle.path, tmp_path / "model")
-    assert export(bundle.path, tmp_path / "model", "--overwrite")["path"] == str(tmp_path / "model")
-    with raises(BundleError, naming="modules.json"):
-        export(bundle.path, bundle.path, "--overwrite")

@@ -82,14 +82,6 @@ def test_dense_and_sparse_rank_by_the_models_own_vectors(
     assert evaluated["metrics"]["full-sparse"]["R@100"] > 0
 
 
-def test_the_fusion_is_that_of_the_service(evaluated: dict[str, Any], built: Path) -> None:
-    """A hybrid's hits come from both legs, and its first hit is the best of one of them or between the two."""
-    legs = {system: runs_in(built / "out", system) for system in ("full-dense", "full-sparse", "full-hybrid")}
-    for query in QUERIES:
-        assert set(legs["full-hybrid"][query]) == set(legs["full-dense"][query]) | set(legs["full-sparse"][query])
-    assert legs["full-hybrid"] != legs["full-dense"]
-
-
 def test_learned_weights_are_not_multiplied_by_impacts_of_bm25(model_folder: Path, tmp_path: Path) -> None:
     settings = {"encode": {"impacts": "bm25"}, "index": {"factory": "Flat", "vocabulary": "tokens"}}
     run("build", write_recipe(tmp_path, model_folder, documents=60, tasks={"web": INSTRUCTION}, **settings))

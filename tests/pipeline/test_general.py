@@ -3,7 +3,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
 
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import RecipeError
@@ -109,21 +108,6 @@ def test_a_named_table_of_another_encoder_is_refused(table: Path, recipe: Path, 
     change(recipe, {"tables": {"search": str(tmp_path / "nowhere")}})
     with raises(RecipeError, naming="table.json"):
         run("build", recipe)
-
-
-def test_a_corpus_of_single_words_takes_the_table_too(table: Path, recipe: Path, tmp_path: Path) -> None:
-    (tmp_path / "corpus.jsonl").write_text('{"_id": "1", "text": "music"}\n{"_id": "2", "text": "terminal"}\n')
-    change(recipe, {"tables": {"search": str(table)}})
-    run("build", recipe)
-    assert not (tmp_path / "work" / "tables" / "search" / "training.json").exists()
-
-
-def test_texts_that_are_not_there_are_named(table: Path) -> None:
-    content = yaml.safe_load((table.parent / "recipe.yaml").read_text())
-    content["texts"][0]["path"] = "nowhere"
-    other = save(table.parent / "other.yaml", content)
-    with raises(RecipeError, naming="queries.jsonl"):
-        run("build", other, "--corpus", table.parent, "--output", table.parent / "other")
 
 
 def test_the_shipped_tables_are_whole() -> None:

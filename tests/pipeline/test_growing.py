@@ -14,7 +14,7 @@ from fastapi.testclient import TestClient
 from safetensors.torch import load_file, save_file
 
 from lightretriever.artifacts.corpus.beir import Corpus
-from lightretriever.artifacts.errors import RecipeError, ResumeError
+from lightretriever.artifacts.errors import ResumeError
 from lightretriever.artifacts.files.workdir import work_lock
 from lightretriever.artifacts.pipeline.encode import encode_corpus
 from lightretriever.artifacts.pipeline.encoded import EncodedCorpus
@@ -22,7 +22,7 @@ from lightretriever.artifacts.pipeline.encoders import Encoders
 from lightretriever.artifacts.pipeline.language_model import LanguageModel
 from lightretriever.artifacts.pipeline.model import Backbone
 from lightretriever.artifacts.pipeline.recipe import EncodeRecipe
-from lightretriever.artifacts.pipeline.store import Part, TextStore
+from lightretriever.artifacts.pipeline.store import TextStore
 from lightretriever.service.collections.swap import EngineHolder
 from lightretriever.service.http.app import create_app
 from lightretriever.service.settings import Settings
@@ -236,17 +236,3 @@ def test_parts_of_a_changed_corpus_reuse_what_is_there(tmp_path: Path) -> None:
     assert len(list((tmp_path / "work" / "encode").glob("run-*"))) > 1
     assert counts(summary_of(*only("encode"), recipe)) == (COUNT + 1, 0, 2)
     assert len(list((tmp_path / "work" / "encode").glob("run-*"))) == 1
-
-
-def test_a_part_that_is_none_gets_one_line(tmp_path: Path) -> None:
-    recipe = write_recipe(tmp_path, "learned")
-    for text in ("5/4", "0/3", "x", "1", "1/0", "-1/2", "1/2/3", "1.0/2", ""):
-        failed = invoke("build", recipe, f"--part={text}").exception
-        assert isinstance(failed, RecipeError)
-        assert str(failed).startswith(f"--part is {text!r}, expected I/N with I from 1 to N. ")
-    assert not (tmp_path / "work").exists()
-
-
-def test_every_shard_belongs_to_one_part() -> None:
-    parts = [Part.parse(f"{number}/3") for number in (1, 2, 3)]
-    assert [np.flatnonzero(part.has(np.arange(7))).tolist() for part in parts] == [[0, 3, 6], [1, 4], [2, 5]]

@@ -12,7 +12,7 @@ from fastapi.testclient import TestClient
 
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
-from lightretriever.artifacts.errors import BundleError, CorpusError, RecipeError, ResumeError
+from lightretriever.artifacts.errors import BundleError, CorpusError, ResumeError
 from lightretriever.artifacts.evaluation.full import encode_fully
 from lightretriever.artifacts.pipeline.head import most_frequent
 from lightretriever.artifacts.pipeline.language_model import LanguageModel
@@ -183,13 +183,6 @@ def test_a_vector_without_direction_is_refused(vector: list[float], tmp_path: Pa
         made.save([tmp_path / "texts.json", tmp_path / "vectors.npy"], 2)
 
 
-def test_a_manifest_lists_the_files_it_uses(place: Path, tmp_path: Path) -> None:
-    damaged = copy_of(place / "with", tmp_path)
-    edit_manifest(damaged, lambda record: record["files"].pop("heads/fact.sparse.npy"))
-    with raises(BundleError, naming="sparse.npy"):
-        Bundle.open(damaged)
-
-
 def test_a_log_is_counted(tmp_path: Path) -> None:
     (tmp_path / "log").write_text("\ufeff" + "\n\n".join(LOG) + "\r\n", encoding="utf-8")
     (tmp_path / "log.gz").write_bytes(gzip.compress((tmp_path / "log").read_bytes()))
@@ -207,13 +200,6 @@ def test_a_bad_log_is_named_before_the_model_reads(content: bytes | None, model_
         with raises(CorpusError):
             run(*command, recipe, "--head-queries", tmp_path / "log")
     assert not (tmp_path / "work" / "tables").exists()
-
-
-def test_options_are_checked(place: Path) -> None:
-    with raises(RecipeError, naming="head.top"):
-        run(*only("table"), place / "recipe.yaml", "--head-queries", place / "queries.log", "--top", "0")
-    with raises(RecipeError, naming="head.queries"):
-        run(*only("table"), place / "recipe.yaml", "--top", "5")
 
 
 def test_a_stopped_run_goes_on_and_another_log_is_read_anew(

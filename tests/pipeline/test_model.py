@@ -71,12 +71,6 @@ def test_an_adapter_changes_the_states_as_peft_itself_does(model_folder: Path, t
     assert not [name for name, _ in loaded.model.named_parameters() if "lora" in name]
 
 
-def test_head_has_one_row_per_tokenizer_id(model_folder: Path, tmp_path: Path) -> None:
-    backbone = load(model_folder)
-    assert backbone.head.shape == (backbone.vocab_size, backbone.hidden_size)
-    assert backbone.model.config.vocab_size == backbone.vocab_size + 5
-
-
 def test_end_and_start_tokens_can_be_chosen(model_folder: Path, tmp_path: Path) -> None:
     backbone = load(model_folder, bos_token="<|endoftext|>", eos_token="<|im_start|>")
     token_id = backbone.tokenizer.token_id
@@ -162,18 +156,6 @@ def test_an_adapter_of_another_model_is_refused(model_folder: Path, tmp_path: Pa
         load(model_folder, adapter=str(adapter))
 
 
-@pytest.mark.parametrize(("name", "value"), [("term_thresholds", 0.95), ("bm25", {"factor": 2.0, "k1": 0.9, "b": 0.4})])
-def test_an_adapter_that_only_older_versions_read_is_refused(
-    model_folder: Path, tmp_path: Path, name: str, value: object
-) -> None:
-    adapter = save_adapter(model_folder, tmp_path / "adapter")
-    (adapter / "lightretriever.json").write_text(json.dumps({name: value}))
-    with raises(ModelError):
-        load(model_folder, adapter=str(adapter))
-    (adapter / "lightretriever.json").write_text(json.dumps({name: None}))
-    load(model_folder, adapter=str(adapter))
-
-
 def test_the_adapters_tokenizer_is_used(model_folder: Path, tmp_path: Path) -> None:
     adapter = save_adapter(model_folder, tmp_path / "adapter")
     tokenizer = AutoTokenizer.from_pretrained(model_folder)
@@ -248,23 +230,6 @@ def test_no_code_of_the_model_is_run(model_folder: Path, tmp_path: Path) -> None
     with raises(ModelError, naming="sentence-transformers"):
         load(folder)
     assert not (tmp_path / "ran").exists()
-
-
-@pytest.mark.parametrize("device", ["nonsense", "cuda"])
-def test_an_impossible_device_is_named(
-    model_folder: Path, tmp_path: Path, device: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with raises(ModelError):
-        load(model_folder, device=device)
-
-
-def test_truncated_weights_are_named(model_folder: Path, tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(model_folder, tmp_path / "short"))
-    content = (folder / "model.safetensors").read_bytes()
-    (folder / "model.safetensors").write_bytes(content[: len(content) // 2])
-    with raises(ModelError, naming="model.safetensors"):
-        load(folder)
 
 
 @contextmanager

@@ -9,7 +9,6 @@ from lightretriever.artifacts.pipeline.model import Backbone
 from lightretriever.artifacts.pipeline.states import SHARED, packed_states, token_states, visible
 from tests.support.models import load
 from tests.support.states import token_states_naive
-from tests.support.wordings import raises
 
 INSTRUCTION = "Given a web search query, retrieve relevant passages that answer the query"
 TOKENS = torch.tensor([5, 17, 17, 200, 3, 96, 41])
@@ -61,18 +60,6 @@ def test_mean_vectors_are_means_of_the_texts_own_states(backbone: Backbone) -> N
         means = packed.dense(replace(backbone, pooling="mean"))
         wanted = [packed.hidden[start + 1 : end].mean(dim=0) for start, end in packed.spans]
     torch.testing.assert_close(means, torch.stack(wanted))
-
-
-def test_prefix_is_bos_and_the_instruction(backbone: Backbone) -> None:
-    prefix = instruction_prefix(backbone, "Find it")
-    tokenizer = backbone.tokenizer
-    assert prefix == [backbone.bos_id, *tokenizer.encode("Instruct: Find it\nQuery: ").tolist()]
-    assert instruction_prefix(backbone, "") == [backbone.bos_id]
-
-
-def test_an_empty_prefix_is_refused(backbone: Backbone) -> None:
-    with raises(ValueError):
-        token_states(backbone, [], TOKENS)
 
 
 def test_everything_lies_on_the_models_own_device(model_folder: Path, tmp_path: Path) -> None:

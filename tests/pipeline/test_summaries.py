@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -12,13 +11,11 @@ import pytest
 
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.cli.runner import AGAIN, ErrorInfo, ErrorObject
-from lightretriever.artifacts.cli.train import TrainSummary
 from lightretriever.artifacts.errors import LightRetrieverError
 from lightretriever.artifacts.evaluation.tune import TuneSummary
 from lightretriever.artifacts.signals import Stopped
 from lightretriever.artifacts.summary import Summary
 from lightretriever.service.cli import COMMANDS
-from tests.support.biencoder import save_biencoder
 from tests.support.commands import invoke, only
 from tests.support.judged import write_judged
 from tests.support.recipes import change, save, training, write_recipe
@@ -49,10 +46,6 @@ def place(tmp_path_factory: pytest.TempPathFactory, model_folder: Path) -> Path:
     change(recipe, {"corpus.skip_bad": True})
     with (folder / "corpus.jsonl").open("a") as corpus:
         corpus.write("nonsense\n")
-    distil = Path(shutil.copy(recipe, folder / "distil.yaml"))
-    changes = {"model.path": str(save_biencoder(folder / "biencoder")), "work": str(folder / "distilled")}
-    fit = {"epochs": 1, "batch_size": 16, "held_out": 4}
-    change(distil, {**changes, "distil": fit, "kind": "encoder", "tasks": {"web": ""}, "encode": {}}, without="refine")
     return write_judged(folder, {"q1": "playlists and a small library"}, {"q1": {"music": 1}})
 
 
@@ -115,13 +108,6 @@ def test_build_counts_skipped_lines_and_verify_lists_problems(place: Path, tmp_p
     assert summary("verify", tmp_path / "bundle", status=1)["documents"] is None
 
 
-def test_a_distilled_table_tells_its_agreement(place: Path) -> None:
-    made = summary("build", "--until", "table", place / "distil.yaml")
-    agreement = made["tables"]["web"]["agreement"]
-    assert (agreement["epochs"], len(agreement["cosine"]), len(agreement["overlap"])) == (1, 2, 2)
-    assert made["next"] == f"lightretriever build {place / 'distil.yaml'} --from index"
-
-
 def test_training_says_how_far_it_is(place: Path, tmp_path: Path) -> None:
     save_toy_model(tmp_path / "model")
     write_toy_set(tmp_path / "pairs", "train", 40, seed=1)
@@ -136,29 +122,6 @@ def test_training_says_how_far_it_is(place: Path, tmp_path: Path) -> None:
     assert (done["finished"], done["steps_done"], done["best"]) == (True, 2, None)
     assert done["next"] == f"lightretriever build RECIPE --adapter {tmp_path / 'adapter'}"
     assert done["files"] == len(list((tmp_path / "adapter").iterdir()))
-    text = TrainSummary.model_validate(done | {"best": 0.5, "best_step": 1}).text().splitlines()
-    assert text[0].startswith(f"{tmp_path / 'adapter'}: adapter, ")
-    assert text[2] == "best development score: 0.5000, after step 1 of 2"
-
-
-def test_people_get_a_few_lines_on_stdout_and_the_progress_on_stderr(place: Path, tmp_path: Path) -> None:
-    places = ["--work", tmp_path / "work", "--output", tmp_path / "b"]
-    result = invoke("build", place / "recipe.yaml", *places, "--limit", 30)
-    assert result.exit_code == 0, result.output
-    made, sparse, read, cut, took, then = result.stdout.splitlines()
-    tokens = Bundle.open(tmp_path / "b").manifest.vocab_size
-    assert made.startswith(f"{tmp_path / 'b'}: 30 documents × 32, {tokens:,} tokens, tasks fact, web; ")
-    assert sparse.startswith("sparse leg: ")
-    assert read == "documents: 0 reused, 30 encoded, 0 removed"
-    assert re.fullmatch(r"cut: \d+ documents are longer than the model reads; .*", cut)
-    assert cut in result.stderr.splitlines()
-    assert re.fullmatch(r"took [\d.]+ s", took)
-    assert then == f"next: lightretriever verify {tmp_path / 'b'}"
-    for stage in ("corpus: 30", "table: ", "encode: 30/30 documents, ", "index: 30/30 documents, ", "dense: 30/30"):
-        assert stage in result.stderr
-    verified = invoke("verify", tmp_path / "b")
-    assert verified.stdout.startswith(f"{tmp_path / 'b'}: sound, 30 documents, ")
-    assert "verify: " in verified.stderr
 
 
 def test_an_error_is_an_object_on_stdout_too(place: Path, tmp_path: Path) -> None:

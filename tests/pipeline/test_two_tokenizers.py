@@ -203,14 +203,6 @@ def test_a_text_is_encoded_and_a_document_listed_by_the_right_tokenizer(built: B
     assert any(hit["snippets"]["text"]["marks"] for hit in marked)
 
 
-def test_terms_are_spelt_for_the_table(built: Built) -> None:
-    """The dense index is laid out by queries that are made of the terms of documents."""
-    for tokenizer in (built.dense.tokenizer, built.sparse.tokenizer):
-        spelt = tokenizer.spelt(np.array(tokenizer.query_ids("music player")))
-        assert spelt.replace(" ", "") == "musicplayer"
-    assert built.sparse.tokenizer.spelt(np.empty(0, np.int32)) == ""
-
-
 def test_many_texts_are_encoded_as_each(built: Built) -> None:
     encoder, clock = built.engine.parts.encoder, StageClock()
     for text, found in zip(QUERIES, encoder.encode_batch(QUERIES, "search", clock), strict=True):

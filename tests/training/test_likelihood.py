@@ -9,7 +9,6 @@ from transformers import AutoModelForCausalLM
 
 from lightretriever.artifacts.pipeline.likelihood import Reading, log_likelihoods
 from lightretriever.artifacts.pipeline.model import Backbone
-from lightretriever.artifacts.pipeline.states import SHARED, visible
 from lightretriever.artifacts.training.likelihood import corrupted
 
 DOCUMENTS, QUERIES = [[40, 41, 42, 43, 44], [50, 51], [60]], [[70, 71, 72], [73], [74, 75]]
@@ -38,27 +37,6 @@ def test_likelihoods_are_equation_8(model_folder: Path, backbone: Backbone, bloc
         with torch.inference_mode():
             found = log_likelihoods(backbone, reading, DOCUMENTS, QUERIES, row_tokens)
         np.testing.assert_allclose(found.numpy(), expected, rtol=1e-4)
-
-
-def test_the_block_changes_what_a_query_is_written_from(backbone: Backbone) -> None:
-    """With it, documents alike at their ends and unlike before are told apart by the state at [E] alone."""
-    with torch.inference_mode():
-        blocked, open_ = (log_likelihoods(backbone, Reading(block=on), DOCUMENTS, QUERIES, 256) for on in (True, False))
-    assert not torch.allclose(blocked, open_, rtol=1e-3)
-
-
-def test_a_position_sees_nothing_before_its_first() -> None:
-    owners = torch.tensor([[SHARED, 0, 0, 0, 1, 1]])
-    firsts = torch.tensor([[0, 0, 0, 2, 0, 5]])
-    seen = visible(owners, firsts=firsts)[0].int().tolist()
-    assert seen == [
-        [1, 0, 0, 0, 0, 0],
-        [1, 1, 0, 0, 0, 0],
-        [1, 1, 1, 0, 0, 0],
-        [0, 0, 1, 1, 0, 0],
-        [1, 0, 0, 0, 1, 0],
-        [0, 0, 0, 0, 0, 1],
-    ]
 
 
 def test_tokens_are_masked_with_their_probability() -> None:

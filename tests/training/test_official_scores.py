@@ -22,7 +22,6 @@ from lightretriever.artifacts.pipeline.encoder import token_rows
 from lightretriever.artifacts.pipeline.language_model import LanguageModel, instruction_prefix
 from lightretriever.artifacts.pipeline.model import Backbone
 from lightretriever.artifacts.pipeline.recipe import EncodeRecipe
-from lightretriever.artifacts.training.losses import contrastive_loss, distillation_loss, matryoshka_scores
 from lightretriever.service.commands.evaluation import open_searcher
 from tests.support.commands import run
 from tests.support.models import load, save_model
@@ -85,23 +84,6 @@ def test_texts_begin_with_bos_only_where_the_tokenizer_says_so(model_folder: Pat
     named.save_pretrained(without)
     assert load(without).bos_id is None
     assert load(without, bos_token="<|im_start|>").bos_id is not None
-
-
-def test_loss_is_a_sum_over_prefixes_and_both_legs_follow_the_full_dense_scores() -> None:
-    generator = torch.Generator().manual_seed(0)
-    queries, documents = torch.randn(3, 8, generator=generator), torch.randn(5, 8, generator=generator)
-    positives, hidden = torch.tensor([0, 1, 2]), torch.zeros(3, 5, dtype=torch.bool)
-    expected = torch.zeros(())
-    for size in (4, 8):
-        one, other = (torch.nn.functional.normalize(part[:, :size], dim=1) for part in (queries, documents))
-        expected += torch.nn.functional.cross_entropy(one @ other.T / 0.02, positives)
-    ladder = matryoshka_scores(queries, documents, [4])
-    total = torch.stack([contrastive_loss(one, positives, hidden, 0.02) for one in ladder]).sum()
-    torch.testing.assert_close(total, expected)
-    sparse, full = torch.randn(3, 5, generator=generator), ladder[-1]
-    target = torch.softmax(full / 0.02, dim=1)
-    divergence = (target * (torch.log_softmax(full / 0.02, dim=1) - torch.log_softmax(sparse, dim=1))).sum(dim=1)
-    torch.testing.assert_close(distillation_loss(sparse, full / 0.02), divergence.mean())
 
 
 @pytest.fixture(scope="module")

@@ -28,7 +28,7 @@ from lightretriever.artifacts.training.data import prepare
 from lightretriever.artifacts.training.losses import row_loss, similarity_loss
 from lightretriever.artifacts.training.recipe import TokenRegression, TrainRecipe
 from lightretriever.artifacts.training.texts import TaughtTexts, cut
-from lightretriever.artifacts.training.token_rows import fit_rows, token_texts
+from lightretriever.artifacts.training.token_rows import fit_rows
 from tests.support.biencoder import save_biencoder
 from tests.support.models import load
 from tests.support.recipes import save, training
@@ -294,13 +294,6 @@ def test_a_text_is_cut_to_what_the_model_reads(toy: Path, tmp_path: Path) -> Non
     backbone = load(toy / "model")
     texts = ["say1 and say2 with some", "say1 and", "say1 and say2 with some"]
     assert cut(backbone, texts, [5, 5, 4]) == ["say1 and say2", "say1 and", "say1 and"]  # bos and eos take two
-
-
-def test_every_token_has_a_text(toy: Path, tmp_path: Path) -> None:
-    backbone = load(toy / "model")
-    texts = token_texts(backbone)
-    assert len(texts) == backbone.vocab_size
-    assert texts[backbone.tokenizer.encode("say3").tolist()[0]] == "say3"
 
 
 def test_rows_are_fitted_to_the_tokens_that_the_service_looks_up(toy: Path, backbone: Backbone, tmp_path: Path) -> None:

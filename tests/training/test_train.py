@@ -1,7 +1,6 @@
 """`lightretriever train` from end to end: a tiny model on a toy set, in one go, in slices, and in two processes."""
 
 import json
-import shlex
 import shutil
 import subprocess
 import sys
@@ -20,7 +19,7 @@ from lightretriever.artifacts.pipeline.recipe import read_recipe
 from lightretriever.artifacts.training import loop
 from lightretriever.artifacts.training.adapter import Adapter
 from lightretriever.artifacts.training.recipe import LoraRecipe, TrainRecipe
-from tests.support.commands import run, summary_of
+from tests.support.commands import run
 from tests.support.judged import write_judged
 from tests.support.models import load
 from tests.support.recipes import save, training, write_recipe
@@ -283,17 +282,6 @@ def test_trackers_get_what_the_log_gets(toy: Path, tmp_path: Path) -> None:
     assert b"gradient_norm" in events.read_bytes()
     with raises(RecipeError):
         train(TrainRecipe.model_validate(content | {"trackers": ["chalk"]}))
-
-
-@pytest.mark.parametrize("options", [[], ["--minutes", "0"]])
-def test_the_next_command_has_the_options_that_mean_the_same(toy: Path, tmp_path: Path, options: list[str]) -> None:
-    file = save(tmp_path / "recipe.yaml", recipe_of(toy, tmp_path / "elsewhere"))
-    work, output = str(tmp_path / "work"), str(tmp_path / "adapter")
-    words = ["train", str(file), "--device", "cpu", "--work", work, "--output", output, *options]
-    following = TrainSummary.model_validate(summary_of(*words)).next or ""
-    build = ["lightretriever", "build", "RECIPE", "--adapter", output, "--device", "cpu"]
-    again = ["lightretriever", "train", str(file), "--device", "cpu", "--work", work, "--output", output, "--minutes"]
-    assert shlex.split(following) == ([*again, "0.0"] if options else build)
 
 
 def test_another_recipe_is_refused(toy: Path, uninterrupted: Path) -> None:
