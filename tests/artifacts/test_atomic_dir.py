@@ -1,7 +1,6 @@
 """New folders appear whole or not at all."""
 
 import fcntl
-import gc
 import os
 import signal
 import subprocess
@@ -122,18 +121,6 @@ def test_the_folder_has_ordinary_permissions(tmp_path: Path) -> None:
 
 def descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
-
-
-def test_no_descriptor_stays_open(tmp_path: Path) -> None:
-    gc.collect()  # closes what other tests left
-    write(tmp_path / "t", "old")
-    before = descriptors()
-    write(tmp_path / "t", "new", overwrite=True)
-    with pytest.raises(RuntimeError):
-        write_half(tmp_path / "t", RuntimeError)
-    with pytest.raises(BundleError):
-        write(tmp_path / "t", "refused")
-    assert descriptors() == before
 
 
 # ---- writers that are killed ----

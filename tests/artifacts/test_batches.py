@@ -65,10 +65,6 @@ def test_vectors_without_a_direction_are_refused(value: float) -> None:
 GOOD: dict[str, Any] = {"vocab_size": 50, "dimension": 8, "first": 0}
 
 
-def test_a_good_batch_passes() -> None:
-    check_batch(batch_of([{0: 1, 49: 65_535}, {}, {3: 2}]), **GOOD)
-
-
 @pytest.mark.parametrize(
     "change",
     [

@@ -75,14 +75,6 @@ def write(tokenizer_file: Path, batches: list[EncodedBatch], rows: Rows) -> Writ
     return _write
 
 
-def test_several_tasks_have_their_own_tables(tiny_bundle: Bundle) -> None:
-    ids = np.arange(5)
-    assert not np.allclose(tiny_bundle.table("default").rows(ids), tiny_bundle.table("fact").rows(ids))
-    assert tiny_bundle.manifest.tasks["fact"].instruction.startswith("Given a scientific claim")
-    with raises(BundleError, naming="other"):
-        tiny_bundle.table("other")
-
-
 def test_vectors_and_rows_are_cut_to_the_dimension(
     write: Write, batches: list[EncodedBatch], rows: Rows, tmp_path: Path
 ) -> None:
@@ -153,10 +145,6 @@ def test_overwriting_swaps_the_bundles_and_a_failure_half_way_leaves_the_old_one
     assert Bundle.open(tmp_path / "b").manifest.name == new.manifest.name == "newer"
     assert verify_bundle(tmp_path / "b") == []
     assert [path.name for path in tmp_path.iterdir()] == ["b"]
-
-
-def test_missing_parent_folders_are_made(write: Write, tmp_path: Path) -> None:
-    assert verify_bundle(write(tmp_path / "a" / "b" / "c").path) == []
 
 
 def changed(batches: list[EncodedBatch], number: int, changes: dict[str, Any]) -> list[EncodedBatch]:

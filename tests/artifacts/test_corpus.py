@@ -149,12 +149,6 @@ def test_a_file_of_another_kind_is_named(tmp_path: Path, content: bytes, skip_ba
         list(Corpus(path, skip_bad=skip_bad))
 
 
-def test_a_table_is_told_how_it_becomes_a_corpus(tmp_path: Path) -> None:
-    (tmp_path / "corpus.jsonl").write_text("id,text\n1,a\n")
-    with raises(CorpusError, naming="corpus.jsonl, line 1"):
-        list(Corpus(tmp_path))
-
-
 def test_a_mark_and_other_line_ends_are_read(tmp_path: Path) -> None:
     (tmp_path / "corpus.jsonl").write_bytes(b'\xef\xbb\xbf{"_id": "a", "text": "x"}\r\n\r\n{"_id": "b", "text": "y"}')
     assert [document.id for document in Corpus(tmp_path)] == ["a", "b"]

@@ -86,15 +86,6 @@ def test_rare_terms_that_weigh_much_and_frequent_ones_that_weigh_little(tmp_path
                 np.testing.assert_array_equal(scores, scores_of(shares))
 
 
-def test_a_rare_term_counts_after_windows_in_which_nobody_asked_for_it(tmp_path: Path) -> None:
-    impacts = np.zeros((20_000, 2), np.int64)
-    impacts[[10, 16_400], 0] = 1000
-    impacts[[5000, 9000, 13_000, 16_400], 1] = 5
-    with Collection(impacts).opened(tmp_path / "index") as index:
-        ordinals, scores = index.search(*query({0: 1.0, 1: 1.0}), k=1)
-        assert (ordinals.tolist(), scores.tolist()) == ([16_400], [1005.0])
-
-
 def test_scores_that_differ_by_rounding_alone(tmp_path: Path) -> None:
     """Sums of the same products in other documents' terms: bounds must not leave out what is larger by the last bit."""
     random = np.random.default_rng(11)
@@ -206,23 +197,10 @@ def test_weights_below_zero(numbered: Numbered, collection: Collection, weights:
     np.testing.assert_array_equal(numbered.scores(terms, values, everything), collection.scores(terms, values))
 
 
-def test_a_term_that_comes_twice_weighs_the_sum(numbered: Numbered) -> None:
-    once = numbered.search(*query({7: 3.0, 9: 1.0}), k=50)
-    twice = numbered.search(np.array([7, 9, 7], np.int32), np.array([1, 1, 2], np.float32), k=50)
-    np.testing.assert_array_equal(once, twice)
-
-
 def test_weight_zero_matches_nothing(numbered: Numbered) -> None:
     assert len(numbered.search(*query({7: 0.0}), k=10)[0]) == 0
     plain = numbered.search(*query({9: 1.0}), k=2000)
     np.testing.assert_array_equal(numbered.search(*query({7: 0.0, 9: 1.0}), k=2000)[0], plain[0])
-
-
-def test_ties_are_broken_by_ordinal(tmp_path: Path) -> None:
-    with opened(tmp_path / "ties", *[{4: 5}] * 700, {4: 6}, *[{4: 5}] * 700) as ties:
-        for k in (1, 2, 3, 100, 701, 1401):
-            ordinals, _ = ties.search(*query({4: 2.0}), k=k)
-            assert ordinals.tolist() == [700, *(i for i in range(1401) if i != 700)][:k]
 
 
 def test_largest_impact_and_weight(tmp_path: Path) -> None:
@@ -306,14 +284,6 @@ def test_impacts_of_given_terms_in_given_documents(numbered: Numbered, collectio
     assert numbered.impacts(terms, NONE).shape == (0, 51)
     twice = numbered.impacts(np.array([3, 3]), ordinals)
     np.testing.assert_array_equal(twice[:, 0], twice[:, 1])
-
-
-@pytest.mark.parametrize("ordinal", [0, 17, 1499])
-def test_all_terms_of_a_document(index: ImpactIndex, collection: Collection, ordinal: int) -> None:
-    terms, impacts = index.terms(ordinal)
-    row = collection.matrix[ordinal]
-    assert terms == sorted(named(np.flatnonzero(row)))
-    np.testing.assert_array_equal(impacts, [row[int(term)] for term in terms])
 
 
 def test_all_terms_of_many_documents(index: ImpactIndex, collection: Collection) -> None:

@@ -252,15 +252,6 @@ def finished(tmp_path_factory: pytest.TempPathFactory, encoder_folder: Path) -> 
     return recipe
 
 
-@pytest.mark.parametrize(("key", "value"), [("tasks.search", "find: "), ("encode.top_k", 3)])
-def test_a_work_directory_of_another_recipe_is_refused(finished: Path, tmp_path: Path, key: str, value: object) -> None:
-    recipe = tmp_path / "recipe.yaml"
-    recipe.write_text(finished.read_text())
-    change(recipe, {key: value})
-    with raises(ResumeError, naming="plan.json"):
-        run("build", "--until", "table", recipe)
-
-
 @pytest.mark.parametrize(
     ("key", "value"),
     [("distil.seed", 1), ("distil.queries", []), ("distil.sentences", 20), ("distil.sentences", False)],

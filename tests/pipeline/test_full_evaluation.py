@@ -134,18 +134,6 @@ def test_a_biencoder_ranks_by_its_own_vectors(biencoder: Path, tmp_path: Path) -
         assert in_order == pytest.approx(sorted(in_order, reverse=True), abs=2e-2)  # documents are stored with 11 bits
 
 
-def test_static_embeddings_are_the_states_of_their_tokens(tmp_path: Path) -> None:
-    train_tokenizer(tmp_path / "tokenizer.json", [document.full_text for document in tiny_documents(40)])
-    tokenizer = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
-    tokenizer.add_special_tokens(["<s>"])
-    rows = save_static(tmp_path / "model", tokenizer, 8)
-    encoder = load_biencoder(str(tmp_path / "model"), device="cpu")
-    np.testing.assert_array_equal(token_rows(encoder, "", tmp_path), rows.numpy())
-    assert encoder.longest is None
-    encoder.check_tokens([document.full_text for document in tiny_documents(40)])
-    encoder.check_tokens(["a special token in capitals, <S>, of which lower case makes one"])
-
-
 @pytest.mark.parametrize(
     ("behind", "of_texts"),
     [

@@ -36,6 +36,7 @@ from tests.support.tiny import tiny_documents
 from tests.support.toy import save_toy_model, write_toy_set
 from tests.support.waiting import wait_until
 from tests.support.wordings import raises
+from tests.training.test_train import log_of
 
 train = loop.train
 
@@ -61,10 +62,6 @@ def recipe_of(toy: Path, work: Path, steps: int = 6, **changes: Any) -> dict[str
     }
     teacher = {"path": str(toy / "teacher"), "length": 12, "long_length": 16, "held_out": 40}
     return training(work, toy / "model", toy / "texts", **{"teacher": teacher, "stages": [stage], **changes})
-
-
-def log_of(work: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (work / "work" / "log.jsonl").read_text().splitlines()]
 
 
 def losses(work: Path) -> list[tuple[int, float]]:

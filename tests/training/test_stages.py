@@ -23,7 +23,7 @@ from tests.support.commands import run
 from tests.support.models import load
 from tests.support.recipes import write_recipe
 from tests.support.wordings import raises
-from tests.training.test_train import losses, recipe_of, weights
+from tests.training.test_train import log_of, losses, recipe_of, weights
 
 train = loop.train
 NEGATIVES = {"depth": 40, "count": 3, "margin": 2.0}
@@ -59,10 +59,6 @@ def whole(toy: Path, scores: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     work = tmp_path_factory.mktemp("whole")
     assert train(TrainRecipe.model_validate(recipe_of(toy, work, data=data(toy), stages=stages(scores))))
     return work
-
-
-def log_of(work: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (work / "work" / "log.jsonl").read_text().splitlines()]
 
 
 @pytest.mark.slow
