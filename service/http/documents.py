@@ -88,8 +88,8 @@ async def document(request: Request) -> Response:
     enter(request, "search")
     clock = clock_of(request)
     async with admitted(request) as engine:  # in a lane of writes, which the journal waits for
-        lane = REQUESTS if engine.parts.backends.live is None else WRITES
-        return _answer(await in_thread(engine, clock, lambda: get_document(engine, _id(request), clock), lane=lane))
+        read = partial(get_document, engine, _id(request), clock)
+        return _answer(await in_thread(engine, clock, read, lane=_lane(engine)))
 
 
 @router.put(
@@ -183,6 +183,11 @@ async def terms(request: Request) -> Response:
     return await answered(request, lambda engine: json_response(engine.terms(_id(request), clock_of(request))))
 
 
+def _lane(engine: SearchEngine) -> str:
+    """The lane of reads and writes of documents: that of requests, where no document can be written."""
+    return REQUESTS if engine.parts.backends.live is None else WRITES
+
+
 async def _made(
     request: Request,
     read: Callable[[SearchEngine], list[Change]],
@@ -200,7 +205,7 @@ async def _made(
             writes = DocumentWrites(engine, clock, read(engine), wait=wait, many=many)
             return writes, writes.to_encode()
 
-        writes, new = await in_thread(engine, clock, begin, lane=WRITES)
+        writes, new = await in_thread(engine, clock, begin, lane=_lane(engine))
         extra_s += engine.settings.encode_timeout_s if new else 0.0
         for start in range(0, len(new), _ENCODED_AT_ONCE):  # others take their turn with the model in between
             part = new[start : start + _ENCODED_AT_ONCE]
