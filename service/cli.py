@@ -54,7 +54,6 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "compact": Command("Operate", f"{_OFFLINE}.compact", "Make a new bundle of a bundle and its journal."),
     "restore": Command("Operate", f"{_OFFLINE}.restore", "Put a copy of a journal in its place."),
     "export": Command("Operate", f"{_OFFLINE}.export", "Write the query encoder for another vector store."),
-    "key": Command("Operate", f"{_ONLINE}.key", "Make an API key."),
     "evaluate": Command(
         "Research", f"{_OFFLINE}.evaluate", "Measure a bundle on a test collection, or choose its weights."
     ),

@@ -2,8 +2,6 @@
 
 import hashlib
 import hmac
-import secrets
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Final, Literal
@@ -14,18 +12,16 @@ from lightretriever.artifacts.files.reading import MAX_YAML_BYTES, parse_yaml, r
 from lightretriever.service.errors import ForbiddenError, SettingsError, UnauthorizedError
 from lightretriever.service.execution.watching import WatchedFile
 
-__all__ = ["ApiKeys", "KeyEntry", "KeyScope", "new_key"]
+__all__ = ["ApiKeys", "KeyEntry", "KeyScope"]
 
 KeyScope = Literal["search", "admin"]
 CollectionName = Annotated[str, Field(pattern="^[A-Za-z0-9._-]{1,64}$")]
 
-_PREFIX: Final = "lr_"
-_BYTES: Final = 32
-_REMEDY: Final = "Make an entry with `lightretriever key NAME --scope search`."
+_REMEDY: Final = "Write a list of entries such as {name: web, sha256: …, scopes: [search]}; docs/service.md makes one."
 
 
 class KeyEntry(BaseModel):
-    """A key's entry in the file."""
+    """A key's entry in the file: `sha256` is that of the key, as hex."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
@@ -37,14 +33,6 @@ class KeyEntry(BaseModel):
 
 
 _ENTRIES: Final = TypeAdapter(list[KeyEntry])
-
-
-def new_key(name: str, scopes: Sequence[str], collections: Sequence[str] = ()) -> tuple[str, KeyEntry]:
-    """Make a random 256-bit key and its entry, for all collections if none is named. ValidationError for an invalid
-    name or scope."""
-    key = _PREFIX + secrets.token_urlsafe(_BYTES)
-    entry = {"name": name, "sha256": _digest(key), "scopes": list(scopes), "collections": list(collections) or None}
-    return key, KeyEntry.model_validate(entry)
 
 
 class ApiKeys(WatchedFile[list[KeyEntry]]):

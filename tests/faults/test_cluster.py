@@ -15,13 +15,12 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.cluster.aliases import only_index
 from lightretriever.artifacts.cluster.client import Cluster
 from lightretriever.artifacts.cluster.push import push
-from lightretriever.service.http.api_keys import new_key
 from lightretriever.service.http.app import create_app
 from lightretriever.service.settings import Settings
 from tests.faults.conftest import Figure
 from tests.service.live import live, warm
 from tests.support.cluster import Proxy, connected, own_cluster, proxied, remove_indexes
-from tests.support.keys import keys_file
+from tests.support.keys import keys_file, new_key
 from tests.support.tiny import make_tiny_bundle
 
 NAME = f"faults-{os.getpid()}"

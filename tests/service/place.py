@@ -8,10 +8,9 @@ from typing import Self
 
 import httpx2
 
-from lightretriever.service.http.api_keys import new_key
 from tests.service.process import Server
 from tests.service.test_swap import flip
-from tests.support.keys import keys_file
+from tests.support.keys import keys_file, new_key
 
 __all__ = ["DOCUMENTS", "Place"]
 

@@ -13,15 +13,13 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.client import AnswerError, SearchClient
 from lightretriever.service.collections.collections import Collections, parse_folders
 from lightretriever.service.errors import SettingsError
-from lightretriever.service.http.api_keys import new_key
 from lightretriever.service.http.app import create_app
 from lightretriever.service.serving.server import EXIT_ERROR, run
 from tests.service.conftest import SETTINGS
 from tests.service.process import Server
 from tests.service.test_swap import flip
 from tests.support.asking import ids
-from tests.support.commands import invoke
-from tests.support.keys import keys_file
+from tests.support.keys import keys_file, new_key
 from tests.support.tiny import make_tiny_bundle, tiny_documents
 from tests.support.waiting import wait_until
 from tests.support.wordings import raises
@@ -174,9 +172,3 @@ def test_a_damaged_one_is_named_and_the_others_are_closed(
     output, errors = capsys.readouterr()
     assert output == ""
     assert errors.startswith(f"error: {tmp_path / 'none'}: there is no such folder")
-
-
-def test_the_key_command_binds_a_key() -> None:
-    made = invoke("key", "web", "--scope", "search", "--collection", "notes", "--collection", "shop")
-    assert "  collections: [notes, shop]\n" in made.stdout
-    assert "collections" not in invoke("key", "web", "--scope", "search").stdout

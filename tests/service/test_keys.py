@@ -1,9 +1,9 @@
 """API keys: who may do what, what a wrong file is told, and that no key ever shows up anywhere."""
 
-import hashlib
 import os
 import re
 import resource
+import subprocess
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -13,15 +13,14 @@ import pytest
 from fastapi.testclient import TestClient
 
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.service.errors import SettingsError
-from lightretriever.service.http.api_keys import ApiKeys, new_key
+from lightretriever.service.errors import ForbiddenError, SettingsError
+from lightretriever.service.http.api_keys import ApiKeys
 from lightretriever.service.http.app import create_app
 from lightretriever.service.observability.logging import configure_logging
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 from tests.service.live import live
-from tests.support.commands import invoke
-from tests.support.keys import keys_file
+from tests.support.keys import keys_file, new_key
 from tests.support.waiting import wait_until
 from tests.support.wordings import raises
 
@@ -296,31 +295,16 @@ def test_a_content_that_can_not_be_used_is_parsed_once_and_the_former_one_is_goo
         assert keys.problem is None
 
 
-def test_the_command_makes_a_key_that_works(tmp_path: Path) -> None:
-    file = tmp_path / "keys.yaml"
-    made = []
-    for name, scopes in (("web", ["search"]), ("ops-1", ["search", "admin"])):
-        options = [word for scope in scopes for word in ("--scope", scope)]
-        run = invoke("key", name, *options)
-        assert run.exit_code == 0
-        (key,) = re.findall(r"lr_[\w-]{43}", run.stderr)
-        assert "lr_" not in run.stdout
-        made.append(key)
-        with file.open("a") as keys:
-            keys.write(run.stdout)
-    assert len(set(made)) == 2
-    known = ApiKeys(file)
-    assert known.name(f"Bearer {made[0]}", "search", "default") == "web"
-    assert known.name(f"Bearer {made[1]}", "admin", "default") == "ops-1"
-    assert hashlib.sha256(made[0].encode()).hexdigest() in file.read_text()
-
-
-def test_the_command_refuses_a_name_that_the_file_can_not_have() -> None:
-    for name, scope in (("a b", "search"), ("web", "all")):
-        run = invoke("key", name, "--scope", scope)
-        assert isinstance(run.exception, SettingsError)
-        assert f"{name!r} with the scopes {scope}" in str(run.exception)
-    assert invoke("key", "web").exit_code == 2
+def test_the_commands_of_the_page_make_a_key_that_works(tmp_path: Path) -> None:
+    section = Path("docs/service.md").read_text().partition("## API keys")[2]
+    commands = section.partition("```sh\n")[2].partition("```")[0]
+    made = subprocess.run(["sh", "-euc", commands], cwd=tmp_path, capture_output=True, text=True, check=True)
+    key, known = made.stdout.strip(), ApiKeys(tmp_path / "keys.yaml")
+    assert re.fullmatch(r"lr_[0-9a-f]{64}", key)
+    assert known.name(f"Bearer {key}", "search", "default") == "web"
+    with raises(ForbiddenError):
+        known.name(f"Bearer {key}", "admin", "default")
+    assert key not in (tmp_path / "keys.yaml").read_text()
 
 
 def test_other_origins_are_let_in_only_if_named(engine: SearchEngine, tiny_bundle: Bundle) -> None:

@@ -22,9 +22,8 @@ from pydantic import SecretStr
 
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.client import SearchClient
-from lightretriever.service.http.api_keys import new_key
 from tests.service.process import serving
-from tests.support.keys import keys_file
+from tests.support.keys import keys_file, new_key
 
 pytestmark = pytest.mark.slow
 

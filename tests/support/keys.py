@@ -1,11 +1,21 @@
-"""Files of API keys."""
+"""API keys and files of them."""
 
+import hashlib
 import json
+import secrets
+from collections.abc import Sequence
 from pathlib import Path
 
-from lightretriever.service.http.api_keys import KeyEntry
+from lightretriever.service.http.api_keys import KeyEntry, KeyScope
 
-__all__ = ["keys_file"]
+__all__ = ["keys_file", "new_key"]
+
+
+def new_key(name: str, scopes: Sequence[KeyScope], collections: Sequence[str] = ()) -> tuple[str, KeyEntry]:
+    """Return a random key and its entry, for all collections if none is named."""
+    key = f"lr_{secrets.token_hex(32)}"
+    digest = hashlib.sha256(key.encode()).hexdigest()
+    return key, KeyEntry(name=name, sha256=digest, scopes=[*scopes], collections=[*collections] or None)
 
 
 def keys_file(path: Path, *entries: KeyEntry) -> Path:

@@ -9,11 +9,11 @@ import httpx2
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.live.documents import LiveDocuments
 from lightretriever.service.client import SearchClient
-from lightretriever.service.http.api_keys import new_key
 from lightretriever.service.http.app import create_app
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 from tests.service.live import live
+from tests.support.keys import new_key
 
 __all__ = ["ENTRIES", "KEY", "NEW", "OTHER", "READER", "VECTOR", "ask", "changeable", "found", "impacts_of", "opened"]
 
