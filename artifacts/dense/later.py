@@ -44,8 +44,7 @@ class LaterIndex:
         self._of_alive = self._parted(self._alive)
 
     def search(self, query: Vectors, k: int, among: Bits | None = None) -> tuple[Ordinals, Scores]:
-        """The best documents, as `DenseIndex.search` gives them, of those `among`, which may lack the last ones'
-        bits."""
+        """The best documents, as `DenseIndex.search` gives them, of those `among`."""
         chosen = self._of_alive if among is None or among is self._alive else self._parted(among)
         found = [part.search(query, max(k, _FEWEST), bits) for part, bits in zip(self._parts, chosen, strict=True)]
         ordinals = np.concatenate([one + start for (one, _), start in zip(found, self._starts, strict=True)])

@@ -30,11 +30,12 @@ _SHARE_MERGED: Final = 8  # if they are one in so many
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What searches see: the documents of the bundle and all written later, of which `index.alive` live, and their
-    vectors, None without a dense leg."""
+    """What searches see: the documents of the bundle and all written later, of which `index.alive` live, their
+    vectors, None without a dense leg, and the number of the last change."""
 
     index: ImpactIndex
     dense: LaterIndex | None
+    sequence: int
 
 
 class Overlay:
@@ -125,8 +126,8 @@ class Overlay:
         if index.count != self._alive.size:
             raise ValueError(f"{index.count} documents are indexed, not {self._alive.size}")
         alive = np.packbits(np.pad(self._alive, (0, -index.count % 64)), bitorder="little")
-        index.alive, index.sequence = index.chosen(alive), sequence
-        return Snapshot(index, None if self._dense is None else self._dense.behind(alive))
+        index.alive = index.chosen(alive)
+        return Snapshot(index, None if self._dense is None else self._dense.behind(alive), sequence)
 
     def publish(self, snapshot: Snapshot) -> None:
         """Let searches see a snapshot of all that was applied."""

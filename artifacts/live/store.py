@@ -278,7 +278,7 @@ class LiveStore:
                     self._apply(self._journal.read())
                 if self._overlay.settle():
                     with self._lock:
-                        self._overlay.publish(self._overlay.prepare(self.snapshot.index.sequence))
+                        self._overlay.publish(self._overlay.prepare(self.snapshot.sequence))
                 self._save(max(_LEAST_SAVED, self._saved // _SAVED_SHARE))
             except DiskError:
                 _log.warning("the journal is followed again when the disk has room", extra={"reason": self._behind})
@@ -336,14 +336,14 @@ class LiveStore:
 
     def _save(self, least: int) -> None:
         """Write a checkpoint, if none has all changes but `least`."""
-        sequence = self.snapshot.index.sequence
+        sequence = self.snapshot.sequence
         if sequence - self._saved >= least:
             self._saved = max(self._saved, self._follower.saved())  # another process may have written it
         if sequence - self._saved < least:
             return
         try:
             with self._lock:
-                self._saved = self.snapshot.index.sequence
+                self._saved = self.snapshot.sequence
                 files = self._overlay.checkpoint()
             self._follower.save(self._saved, files)
         except (JavaError, OSError) as error:

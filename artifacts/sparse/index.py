@@ -66,16 +66,10 @@ class FoundImpacts(NamedTuple):
 
 
 class ImpactIndex(LuceneIndex):
-    """The inverted index of the sparse leg. A document's ordinal is its place in the order of writing.
-
-    Sets of documents that an index of fewer documents gave hold for one with later documents behind it, too.
-    """
+    """The inverted index of the sparse leg. A document's ordinal is its place in the order of writing."""
 
     alive: DocumentSet | None = None
     """The documents that are not replaced or deleted, which alone are found; None: all."""
-
-    sequence: int = 0
-    """The number of the last change in it; 0 for a bundle's index, which never changes."""
 
     def __init__(self, handle: JavaObject, path: Path) -> None:
         super().__init__(handle, path)
@@ -269,8 +263,7 @@ class ImpactIndex(LuceneIndex):
 
 
 def _in_both(one: DocumentSet, other: DocumentSet) -> int:
-    size = min(one.bits.size, other.bits.size)  # of two snapshots
-    return int(np.bitwise_count(one.bits[:size] & other.bits[:size]).sum())
+    return int(np.bitwise_count(one.bits & other.bits).sum())
 
 
 def _most_frequent(field: str, counts: JavaObject | None) -> list[tuple[str, int]]:

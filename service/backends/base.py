@@ -159,10 +159,6 @@ class DocumentStore(Protocol):
     def count(self) -> int:
         """Number of documents."""
 
-    @property
-    def sequence(self) -> int:
-        """The number of the last change of the documents that `where` knows of; 0 where it needs to know of none."""
-
     def spread(self, count: int) -> Ordinals:
         """Give the ordinals of up to `count` documents from all over the store, ascending."""
 
@@ -250,6 +246,9 @@ class Backends(Protocol):
     @property
     def live(self) -> LiveDocuments | None:
         """The documents to be written, if they can be."""
+
+    def now(self) -> "Backends":
+        """Return the backends of the documents as they are now, for a search to use to its end."""
 
     def search(
         self, query: EncodedQuery, legs: Collection[LegName], count: int, among: DocumentFilter | None, until: float

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lightretriever.artifacts.dense.index import DenseIndex
+from lightretriever.artifacts.dense.later import LaterIndex
 from lightretriever.service.backends.base import DocumentFilter, EncodedQuery, Ordinals, ScoredDocuments, Scores
 from lightretriever.service.schemas import LegName
 
@@ -22,7 +23,7 @@ class FaissDense:
     name: Final[LegName] = "dense"
     backend: Final = "faiss"
 
-    def __init__(self, index: DenseIndex) -> None:
+    def __init__(self, index: DenseIndex | LaterIndex) -> None:
         self._index = index
 
     @property

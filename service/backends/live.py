@@ -1,68 +1,42 @@
-"""The backends of a bundle on this machine, beside which documents are written: Faiss and Lucene search both.
-
-Each call is of the newest snapshot. A search has the documents that lived when it began, or that its filter chose;
-ordinals stand for the same documents in every later snapshot.
-"""
-
-from collections.abc import Callable, Collection
-from typing import Any, cast
+"""The backends of a bundle on this machine, beside which documents are written: Faiss and Lucene search both."""
 
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.dense.index import DenseIndex
 from lightretriever.artifacts.live.store import LiveStore
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.sparse.jvm import start_jvm
-from lightretriever.artifacts.sparse.spelling import Spelling
-from lightretriever.service.backends.base import DocumentFilter, EncodedQuery, LegResults
-from lightretriever.service.backends.faiss import FaissDense
-from lightretriever.service.backends.local import LocalBackends, add_lane, open_index, spelling_of
-from lightretriever.service.backends.lucene import LuceneSparse
+from lightretriever.artifacts.sparse.vocabulary import Language
+from lightretriever.service.backends.local import LocalBackends, RunningSearches, open_dense, open_index
 from lightretriever.service.errors import SettingsError
 from lightretriever.service.execution.executor import Executor
-from lightretriever.service.schemas import LegName
 from lightretriever.service.settings import Settings
 
 __all__ = ["LiveBackends", "open_live"]
 
 
-class _Newest:
-    """Stands for an index of the newest snapshot: has what that one has."""
-
-    def __init__(self, index: Callable[[], object]) -> None:
-        self._index = index
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._index(), name)
-
-
 class LiveBackends(LocalBackends):
-    """Implements `Backends`, and searches as `LocalBackends` does."""
+    """Implements `Backends` over one snapshot of a store, whatever is written meanwhile."""
 
     live: LiveStore
 
     def __init__(
-        self, bundle: Bundle, index: ImpactIndex, store: LiveStore, settings: Settings, executor: Executor
+        self,
+        store: LiveStore,
+        language: Language | None,
+        executor: Executor,
+        running: RunningSearches,
+        bundled: ImpactIndex,
     ) -> None:
-        """`close` closes the store and `index`, which is the bundle's."""
-        newest = cast(ImpactIndex, _Newest(lambda: store.snapshot.index))
-        dense = None
-        if bundle.manifest.dense is not None:
-            dense = FaissDense(cast(DenseIndex, _Newest(lambda: store.snapshot.dense)))
-        language, spellings = bundle.manifest.sparse.language, None
-        if language is not None and spelling_of(bundle, index) is not None:
-            spellings = cast(Spelling, _Newest(lambda: Spelling(store.snapshot.index, language)))
-        add_lane(executor, settings, dense)
-        super().__init__(LuceneSparse(newest, language), dense, newest, spellings, executor)
+        """`close` closes the store and `bundled`, the index of the bundle, whose words are of a language."""
+        self._snapshot = snapshot = store.snapshot
+        super().__init__(snapshot.index, snapshot.dense, language, executor, running)
         self.live = store
-        self._bundled = index
+        self._bundled = bundled
 
-    def search(
-        self, query: EncodedQuery, legs: Collection[LegName], count: int, among: DocumentFilter | None, until: float
-    ) -> LegResults:
-        """Search these legs until the `perf_counter` time `until`, among documents that live now. Every leg gets an
-        outcome."""
-        alive = self.live.snapshot.index.alive
-        return super().search(query, legs, count, alive if among is None else among, until)
+    def now(self) -> "LiveBackends":
+        """Return the backends of the newest snapshot."""
+        if self.live.snapshot is self._snapshot:
+            return self
+        return LiveBackends(self.live, self._language, self._executor, self._running, self._bundled)
 
     def close(self) -> None:
         """Close the journal and the indexes."""
@@ -78,9 +52,8 @@ def open_live(bundle: Bundle, settings: Settings, executor: Executor, *, hashed:
     start_jvm()  # with a larger heap, for what is written
     index = open_index(bundle, hashed=hashed)
     try:
-        dense = None if bundle.manifest.dense is None else bundle.dense()
-        store = LiveStore(settings.live, bundle.manifest, index, dense)
-        return LiveBackends(bundle, index, store, settings, executor)
+        store = LiveStore(settings.live, bundle.manifest, index, open_dense(bundle, settings, executor))
+        return LiveBackends(store, bundle.manifest.sparse.language, executor, RunningSearches(), index)
     except BaseException:
         index.close()
         raise

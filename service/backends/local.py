@@ -12,20 +12,21 @@ import numpy as np
 import numpy.typing as npt
 
 from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.dense.index import DenseIndex
+from lightretriever.artifacts.dense.later import LaterIndex
 from lightretriever.artifacts.live.documents import LiveDocuments
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.sparse.jvm import start_jvm_to_search
 from lightretriever.artifacts.sparse.spelling import Spelling
+from lightretriever.artifacts.sparse.vocabulary import Language
 from lightretriever.service.backends.base import (
     DocumentFilter,
-    DocumentStore,
     EncodedQuery,
     Leg,
     LegResults,
     Ordinals,
     ScoredDocuments,
     Scores,
-    Spellings,
 )
 from lightretriever.service.backends.faiss import FaissDense
 from lightretriever.service.backends.lucene import LuceneSparse
@@ -38,11 +39,11 @@ __all__ = [
     "DENSE_LANE",
     "HAND_OVER_BYTES",
     "LocalBackends",
-    "add_lane",
+    "RunningSearches",
     "hands_over",
+    "open_dense",
     "open_index",
     "open_local",
-    "spelling_of",
 ]
 
 DENSE_LANE: Final = "dense"
@@ -65,6 +66,27 @@ def hands_over(search_bytes: int, running: int, free: int) -> bool:
     return search_bytes >= HAND_OVER_BYTES and running < free
 
 
+class RunningSearches:
+    """Counts the searches of a bundle that run at the same time, and knows how many `processors` they share."""
+
+    def __init__(self) -> None:
+        self.processors = processors()
+        self._running = 0
+        self._lock = Lock()
+
+    @contextmanager
+    def counted(self) -> Iterator[int]:
+        """Count a search during the block, and yield how many run now, this one included."""
+        with self._lock:
+            self._running += 1
+            running = self._running
+        try:
+            yield running
+        finally:
+            with self._lock:
+                self._running -= 1
+
+
 class LocalBackends:
     """Implements `Backends`. Lucene searches in the calling thread, and ends by itself when it is late. Faiss can't be
     interrupted: it searches meanwhile in the lane `dense`, or before, in the calling thread, as `hands_over` says."""
@@ -76,23 +98,29 @@ class LocalBackends:
 
     def __init__(
         self,
-        sparse: LuceneSparse,
-        dense: FaissDense | None,
-        documents: DocumentStore,
-        spellings: Spellings | None,
+        index: ImpactIndex,
+        dense: DenseIndex | LaterIndex | None,
+        language: Language | None,
         executor: Executor,
+        running: "RunningSearches",
     ) -> None:
-        """`close` closes the documents."""
-        self.legs: dict[LegName, Leg] = {} if dense is None else {"dense": dense}
-        self.legs["sparse"] = sparse
-        self.documents = documents
-        self.spellings = spellings
-        self._dense = dense
+        """`close` closes the index, whose words are of a language, if it has words."""
+        self.legs: dict[LegName, Leg] = {}
+        self._dense = None if dense is None else FaissDense(dense)
+        if self._dense is not None:
+            self.legs["dense"] = self._dense
+        self.legs["sparse"] = LuceneSparse(index, language)
+        self.documents = index
+        spelling = None if language is None else Spelling(index, language)
+        self.spellings = spelling if spelling is not None and spelling.available else None
+        self._language = language
+        self._search_bytes = 0 if self._dense is None else self._dense.search_bytes
         self._executor = executor
-        self._search_bytes = 0 if dense is None else dense.search_bytes
-        self._processors = processors()
-        self._running = 0
-        self._lock = Lock()
+        self._running = running
+
+    def now(self) -> "LocalBackends":
+        """Return these: the documents of a bundle never change."""
+        return self
 
     def search(
         self, query: EncodedQuery, legs: Collection[LegName], count: int, among: DocumentFilter | None, until: float
@@ -101,7 +129,7 @@ class LocalBackends:
 
         Where both search in this thread, Lucene reads the impacts of Faiss's documents on its way.
         """
-        with self._counted() as running:
+        with self._running.counted() as running:
             here: dict[LegName, Callable[[], Any]] = {
                 name: partial(self.legs[name].search, query, count, among, until) for name in legs
             }
@@ -109,7 +137,7 @@ class LocalBackends:
             if both:
                 sparse = cast(LuceneSparse, self.legs["sparse"])
                 here["sparse"] = partial(sparse.find, query, count, _NO_ORDINALS, among, until)
-            if "dense" in here and hands_over(self._search_bytes, running, self._processors):
+            if "dense" in here and hands_over(self._search_bytes, running, self._running.processors):
                 outcomes: dict[LegName, Outcome[Any]] = self._executor.gather(
                     {DENSE_LANE: here.pop("dense")}, until, here
                 )
@@ -150,18 +178,6 @@ class LocalBackends:
         """Close the index. Faiss's is mapped into memory, and freed with its last reference."""
         self.documents.close()
 
-    @contextmanager
-    def _counted(self) -> Iterator[int]:
-        """Count the searches that run now, this one included."""
-        with self._lock:
-            self._running += 1
-            running = self._running
-        try:
-            yield running
-        finally:
-            with self._lock:
-                self._running -= 1
-
 
 def _results(outcomes: dict[LegName, Outcome[Any]], query: EncodedQuery) -> LegResults:
     """Return what both legs gave, with the hits of the sparse leg in place of what it found, and the query with its
@@ -184,10 +200,8 @@ def open_local(bundle: Bundle, settings: Settings, executor: Executor, *, hashed
     """
     index = open_index(bundle, hashed=hashed)
     try:
-        dense = None if bundle.manifest.dense is None else FaissDense(bundle.dense())
-        add_lane(executor, settings, dense)
-        sparse = LuceneSparse(index, bundle.manifest.sparse.language)
-        return LocalBackends(sparse, dense, index, spelling_of(bundle, index), executor)
+        dense = open_dense(bundle, settings, executor)
+        return LocalBackends(index, dense, bundle.manifest.sparse.language, executor, RunningSearches())
     except BaseException:
         index.close()
         raise
@@ -204,14 +218,9 @@ def open_index(bundle: Bundle, *, hashed: bool) -> ImpactIndex:
     return bundle.sparse()
 
 
-def spelling_of(bundle: Bundle, index: ImpactIndex) -> Spelling | None:
-    """Give the spellings of a bundle's index, if they are in it."""
-    language = bundle.manifest.sparse.language
-    spelling = None if language is None else Spelling(index, language)
-    return spelling if spelling is not None and spelling.available else None
-
-
-def add_lane(executor: Executor, settings: Settings, dense: FaissDense | None) -> None:
-    """Add the lane of the dense leg to the executor, if there is such a leg."""
-    if dense is not None:
-        executor.add(DENSE_LANE, settings.threads(), patience_s=settings.deadline_ms / 1e3)
+def open_dense(bundle: Bundle, settings: Settings, executor: Executor) -> DenseIndex | None:
+    """Open the Faiss index of a bundle, if it has one, and add its lane to the executor."""
+    if bundle.manifest.dense is None:
+        return None
+    executor.add(DENSE_LANE, settings.threads(), patience_s=settings.deadline_ms / 1e3)
+    return bundle.dense()

@@ -96,6 +96,10 @@ class ClusterBackends:
         self.legs: dict[LegName, Leg] = {**self._by_name}
         self._executor = executor
 
+    def now(self) -> "ClusterBackends":
+        """Return these: the cluster has the documents."""
+        return self
+
     def search(
         self, query: EncodedQuery, legs: Collection[LegName], count: int, among: DocumentFilter | None, until: float
     ) -> LegResults:

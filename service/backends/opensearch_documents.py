@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from math import inf
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,8 +20,6 @@ __all__ = ["ClusterDocuments"]
 
 class ClusterDocuments:
     """The documents of one index: a `DocumentStore`."""
-
-    sequence: Final = 0  # a condition is a query, whatever has changed
 
     def __init__(self, group: ClusterLegs) -> None:
         self.count = group.count

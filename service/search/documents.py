@@ -57,7 +57,7 @@ class Documents:
         """`names` are those of all fields, as the manifest has them."""
         set_bytes = 2 * (store.count // 8 + 8)  # in Java and in Python
         kept = lru_cache(max(1, min(_KEPT_SETS, _KEPT_BYTES // set_bytes)))
-        self._where = kept(lambda condition, sequence: store.where(condition))
+        self._where = kept(lambda condition: store.where(condition))
         self.store = store
         self.fields: list[str] = sorted({"title", "text", *names} - {_ID_FIELD})
         """Names of the fields."""
@@ -81,7 +81,7 @@ class Documents:
         """Give the documents for which a condition holds, see `service.search.filters`. Sets of recent conditions are
         kept until a document changes: up to 64, within 64 MiB, but at least one."""
         with reading():
-            return self._where(condition, self.store.sequence)
+            return self._where(condition)
 
     def terms(self, document_id: str, vocabulary: Vocabulary) -> DocumentTerms | None:
         """Give one document's terms by descending impact, and mark those in its title and text; None if no document has

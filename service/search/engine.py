@@ -76,6 +76,7 @@ class SearchEngine:
         self.settings = settings
         self.metrics = metrics or Metrics()
         self.parts = parts
+        """The parts, with the documents as they were when `now` was called last."""
         manifest = bundle.manifest
         self.modes: list[Mode] = [mode for mode in get_args(Mode) if mode != "dense" or manifest.dense is not None]
         """Search modes that the bundle supports."""
@@ -152,6 +153,13 @@ class SearchEngine:
             rules_refused=self._rules_refused,
         )
 
+    def now(self) -> Parts:
+        """Return the parts with the documents as they are now, for a search to use to its end."""
+        backends = self.parts.backends.now()
+        if backends is not self.parts.backends:
+            self.parts = self.parts.over(backends)
+        return self.parts
+
     def search(self, request: SearchRequest, clock: StageClock | None = None) -> SearchResponse:
         """Answer one search."""
         return SearchResponse.model_validate(self.answer(request, clock))
@@ -220,12 +228,12 @@ class SearchEngine:
 
     def document(self, document_id: str, clock: StageClock | None = None) -> Document:
         """Read a document. DocumentNotFoundError if none has this id."""
-        fields = self._read(self.parts.documents.get, document_id, clock or StageClock())
+        fields = self._read(self.now().documents.get, document_id, clock or StageClock())
         return Document(id=document_id, fields=fields)
 
     def terms(self, document_id: str, clock: StageClock | None = None) -> DocumentTerms:
         """Give the terms of a document in the sparse index, by descending impact. Errors as in `document`."""
-        read = partial(self.parts.documents.terms, vocabulary=self.parts.encoder.vocabulary)
+        read = partial(self.now().documents.terms, vocabulary=self.parts.encoder.vocabulary)
         return self._read(read, document_id, clock or StageClock())
 
     def submit(self, work: Callable[[], T], lane: str = REQUESTS) -> Call[T]:
@@ -263,7 +271,7 @@ class SearchEngine:
             request = SearchRequest(query=query, allow_partial=False, k=1, rerank=False)
             plan = replace(self._reader.read_search(request), deadline_ms=_WARM_UP_DEADLINE_MS)
             try:
-                search(SearchContext(self.parts, plan, StageClock()))
+                search(SearchContext(self.now(), plan, StageClock()))
                 answered += 1
             except DeadlineError:  # on a machine that is busy now, the next may come in time
                 late += 1
@@ -305,7 +313,7 @@ class SearchEngine:
         )
 
     def _answer(self, plan: Plan, clock: StageClock) -> Plain:
-        context = SearchContext(self.parts, plan, clock)
+        context = SearchContext(self.now(), plan, clock)
         try:
             answer = search(context)
             for leg, reason in context.missing.items():
@@ -315,7 +323,7 @@ class SearchEngine:
             self.metrics.observe(clock, self._stage_backends)
             for leg, reason in context.unscored.items():
                 self.metrics.unscored.labels(leg, reason).inc()
-                about = {"leg": leg, "backend": self.parts.backends.legs[leg].backend, "reason": reason}
+                about = {"leg": leg, "backend": context.parts.backends.legs[leg].backend, "reason": reason}
                 _log.warning("candidates not scored", extra=about)
 
     def _of_batch(self, number: int, failed: list[int], plan: Plan, clock: StageClock) -> Plain:

@@ -1,7 +1,7 @@
 """The parts of a served bundle, opened and closed together."""
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Self
 
 import numpy as np
@@ -78,6 +78,10 @@ class Parts:
             except BaseException:
                 backends.close()
                 raise
+
+    def over(self, backends: Backends) -> Self:
+        """Return the same parts with the backends of other documents."""
+        return replace(self, backends=backends, documents=Documents(backends.documents, self.documents.fields))
 
     def stage_backends(self) -> dict[Stage, str]:
         """Give the backend of each stage that has one."""

@@ -1,4 +1,4 @@
-"""Sets of documents hold for later snapshots: what was written after them is not in them."""
+"""A search has one snapshot: what is written meanwhile is not in it."""
 
 from pathlib import Path
 from time import perf_counter
@@ -24,16 +24,17 @@ def change(engine: SearchEngine, number: int, title: str) -> Change:
     return Change(document.id, document, vector / np.linalg.norm(vector), {"music": 50, "zebra": number + 1})
 
 
-def test_a_set_has_the_documents_that_lived_when_it_was_made(tmp_path: Path) -> None:
+def test_a_search_sees_the_documents_that_lived_when_it_began(tmp_path: Path) -> None:
     bundle = make_tiny_bundle(tmp_path / "tiny", vocabulary="words", documents=COUNT, fields=FIELDS)
     with bundle.sparse() as sparse:
         ids = sparse.ids()
     settings = Settings(live=tmp_path / "live", deadline_ms=60_000, warm_up_queries=1)
     with SearchEngine.open(bundle, settings) as engine:
-        backends, live = engine.parts.backends, changeable(engine)
-        documents = backends.documents
+        live = changeable(engine)
         live.write([change(engine, number, "old") for number in range(100)], perf_counter() + 60)
         live.write([Change("z-3"), Change(ids[1]), change(engine, 4, "old")], perf_counter() + 60)
+        parts = engine.now()
+        documents = parts.backends.documents
         before = documents.where(("keyword", "title", "1", "old"))
         assert before.count == 99
         assert documents.totals([None]) == [COUNT - 1 + 99]
@@ -41,14 +42,21 @@ def test_a_set_has_the_documents_that_lived_when_it_was_made(tmp_path: Path) -> 
         assert documents.ordinal("z-4") == COUNT + 100
         live.write([change(engine, number, "old") for number in range(100, 180)], perf_counter() + 60)
 
-        query = engine.parts.encoder.encode("music zebra", bundle.manifest.default_task, StageClock())
-        found = backends.search(query, ["dense", "sparse"], 1000, before, perf_counter() + 60).outcomes
+        query = parts.encoder.encode("music zebra", bundle.manifest.default_task, StageClock())
         expected = [COUNT + number for number in range(101) if number not in (3, 4)]
-        for outcome in found.values():
-            assert sorted(outcome.get().ordinals.tolist()) == expected
+        for among, added in ((before, []), (None, [ordinal for ordinal in range(COUNT) if ordinal != 1])):
+            outcomes = parts.backends.search(query, ["dense", "sparse"], 1000, among, perf_counter() + 60).outcomes
+            assert sorted(outcomes["dense"].get().ordinals.tolist()) == added + expected
+            assert set(expected) <= set(outcomes["sparse"].get().ordinals.tolist()) <= set(added + expected)
+        assert documents.totals([None, before], before) == [99, 99]
         assert documents.counts_among("title", before) == [("old", 99)]
         year = Order("year", "number", descending=True)
         assert documents.listed(before, year, 0, 2).tolist() == [COUNT + 99, COUNT + 98]
         assert documents.listed(before, None, 97, 9).tolist() == [COUNT + 99, COUNT + 100]
+        assert documents.where(("keyword", "title", "1", "old")).count == 99
+        assert documents.listed(None, year, 0, 1).tolist() == [COUNT + 99]
+
+        documents = engine.now().documents.store
+        assert engine.now() is engine.now() is not parts
         assert documents.where(("keyword", "title", "1", "old")).count == 179
         assert documents.listed(None, year, 0, 1).tolist() == [COUNT + 180]
