@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
@@ -49,14 +48,14 @@ def documents(bundle: Bundle) -> dict[str, bytes]:
 
 def found(engine: SearchEngine) -> dict[str, float]:
     """The legs' own scores: what fusion makes of them depends on figures of the bundle."""
-    scores = Counter[str]()
+    scores = dict[str, float]()
     for mode in ("dense", "sparse"):
         asked = {"query": "zebra music terminal", "mode": mode, "k": 1000, "candidates": 1000}
         for hit in engine.search(SearchRequest.model_validate(asked)).hits:
             leg = hit.dense if mode == "dense" else hit.sparse
             assert leg is not None
-            scores[hit.id] += leg.score
-    return dict(scores)
+            scores[hit.id] = scores.get(hit.id, 0.0) + leg.score
+    return scores
 
 
 def test_a_compacted_bundle_is_what_a_rebuilt_one_is(bundle: Bundle, tmp_path: Path) -> None:
