@@ -77,13 +77,3 @@ def test_what_is_no_array_is_told_and_never_loaded(tmp_path: Path, mapped: bool)
         with raises(BundleError):
             HeadQueries.open(tmp_path / "texts.json", file, lowercase=True)
     assert not loaded.exists()
-
-
-@pytest.mark.parametrize("mapped", [True, False])
-def test_an_array_is_read_as_it_was_saved(tmp_path: Path, mapped: bool) -> None:
-    rows = np.arange(6, dtype=np.float16).reshape(3, 2)
-    np.save(tmp_path / "rows.npy", rows)
-    found = load_npy(tmp_path / "rows.npy", mapped=mapped)
-    assert found.dtype == rows.dtype
-    assert np.array_equal(found, rows)
-    assert isinstance(found, np.memmap) == mapped

@@ -1,6 +1,5 @@
 """The manifest: what is written is read, and what can't be right is refused with a reason."""
 
-import hashlib
 import json
 from collections.abc import Callable, Iterator
 from operator import methodcaller
@@ -10,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lightretriever.artifacts.bundle.hashes import IdsHash
 from lightretriever.artifacts.bundle.manifest import FORMAT_VERSION, Manifest, parse_manifest, read_manifest, table_file
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import BundleError
@@ -182,11 +180,3 @@ def test_what_can_not_be_right_is_named(tiny_bundle: Bundle, edit: Callable[[dic
 def test_names_that_can_not_be_files_are_no_tasks(task: str) -> None:
     with raises(ValueError, naming="64"):
         table_file(task)
-
-
-def test_ids_are_hashed_in_order() -> None:
-    ids = IdsHash(["a"])
-    for more in ([], ["b", "ü"]):
-        ids.add(more)
-    assert ids.hex() == hashlib.sha256("a\nb\nü".encode()).hexdigest() != IdsHash(["b", "a", "ü"]).hex()
-    assert ids.count == 3

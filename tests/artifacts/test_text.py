@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
-from lightretriever.artifacts.tokens.tokenizer import TextTokenizer, document_text
+from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 from tests.support.tiny import tiny_documents, train_tokenizer
 
 
@@ -157,9 +157,3 @@ def test_special_token_strings_are_ordinary_text(file: Path) -> None:
     assert control is not None
     assert control not in ids.tolist()
     assert "".join(tokenizer.token(int(token_id)) for token_id in ids).replace("Ġ", " ") == "a <|endoftext|> b"
-
-
-def test_a_documents_text_is_title_and_text() -> None:
-    assert document_text(" T ", " x ") == "T x"
-    assert document_text("", "x") == "x"
-    assert document_text("T", "") == "T"

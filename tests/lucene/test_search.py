@@ -209,13 +209,6 @@ def test_largest_impact_and_weight(tmp_path: Path) -> None:
         assert large.search(*query({16_777_215: 3.0}), k=2)[1].tolist() == [3.0]
 
 
-def test_empty_query_and_unknown_terms(numbered: Numbered) -> None:
-    for terms, weights in (query({}), query({2_000_000_000: 1.0})):
-        ordinals, scores = numbered.search(terms, weights, 10)
-        assert (len(ordinals), len(scores)) == (0, 0)
-        assert numbered.scores(terms, weights, np.array([0, 1])).tolist() == [0.0, 0.0]
-
-
 def test_query_of_ten_thousand_tokens(tmp_path: Path) -> None:
     wide = random_collection(count=30, vocabulary=10_000, seed=3)
     terms = np.random.default_rng(0).permutation(10_000).astype(np.int32)

@@ -88,13 +88,6 @@ def test_the_most_frequent_words_are_candidates(monkeypatch: pytest.MonkeyPatch)
     assert found.candidates.tolist() == [0, 2]
 
 
-def test_a_document_s_own_word_still_finds_it() -> None:
-    rows, mean = np.array([[-5.0], [0.0]], np.float32), np.zeros(1, np.float32)
-    expansion = Expansion(ExpansionInfo(terms=1), rows, np.array([0, 1], np.int32), mean, 100)
-    own = [(np.array([0], np.int32), np.array([30], np.uint16))]
-    assert [row[1].tolist() for row in expansion.impacts(np.ones((1, 1), np.float32), own)] == [[1]]
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_with_all_words_an_impact_is_the_sum_of_both_parts(seed: int) -> None:
     """But for words that a document lacks and that are below the mean, and for own ones, which keep at least 1."""
