@@ -1,13 +1,15 @@
-"""What `build` looks at before anything is encoded."""
+"""What `build` looks at before anything is encoded, and what it says of a bundle."""
 
 from pathlib import Path
 
 import pytest
 
+from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import BundleError, CorpusError
-from lightretriever.artifacts.pipeline.build import check_before_build
+from lightretriever.artifacts.pipeline.build import BundleSummary, check_before_build
 from lightretriever.artifacts.pipeline.recipe import Recipe, read_recipe
 from tests.support.recipes import write_recipe
+from tests.support.tiny import make_tiny_bundle
 from tests.support.wordings import raises
 
 
@@ -34,3 +36,21 @@ def test_missing_queries_are_found_before_the_model_starts(recipe: Recipe, tmp_p
         check_before_build(asked)
     file.write_text('{"_id":"1","text":"who plays it?"}\n')
     check_before_build(asked)
+
+
+def test_a_summary_names_the_terms_of_the_sparse_leg(tmp_path: Path) -> None:
+    """The tiny bundle's words are those of the texts, by BM25, so none is added."""
+    bundle = make_tiny_bundle(tmp_path / "words", vocabulary="words", dense=False)
+    found = BundleSummary.of(bundle, 0)
+    with bundle.sparse() as index:
+        indptr, *_ = index.rows(0, index.count)
+    assert (found.vocabulary, found.language, found.dimension) == ("words", "english", None)
+    assert found.terms == pytest.approx(indptr[-1] / 120, abs=0.05)
+    assert found.added == 0.0
+
+
+def test_a_summary_counts_the_terms_that_the_text_lacks(tiny_bundle: Bundle) -> None:
+    """Eight random tokens were added to each document, some of which it has."""
+    found = BundleSummary.of(tiny_bundle, 0)
+    assert (found.vocabulary, found.language, found.dimension) == ("tokens", None, 16)
+    assert 5 < found.added * found.terms < 9  # also its first token, which a query has behind a space

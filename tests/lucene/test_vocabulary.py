@@ -125,12 +125,8 @@ def test_what_a_text_has_is_a_term(tokenizer: TextTokenizer, text: str) -> None:
         ("0", "tokens words"),
         ("3", "tokens words"),
         ("4", "words"),
-        ("03", "words"),
         ("fox", "words"),
         ("#3", "words"),
-        ("#4", "words"),
-        ("#03", "words"),
-        ("#", "words"),
         ("#\ufe0f\u20e3", "words"),
         ("", ""),
         ("a\u2003b", ""),
@@ -138,7 +134,6 @@ def test_what_a_text_has_is_a_term(tokenizer: TextTokenizer, text: str) -> None:
         ("日" * 342, ""),
         ("-1", "words"),
         ("\u0663", "words"),
-        ("9" * 30, "words"),
     ],
 )
 def test_texts_that_are_no_terms_are_told(few: TextTokenizer, term: str, kinds: str) -> None:
