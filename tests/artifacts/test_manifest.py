@@ -119,7 +119,8 @@ def test_what_is_not_json_is_refused(content: bytes) -> None:
 def test_what_is_no_manifest_is_refused(found: object) -> None:
     with raises(BundleError, naming="format_version"):
         parse({"format": "lightretriever-bundle", "format_version": found})
-    for record in ([], {}, 3, {"format": "other", "format_version": found}):
+    records: list[object] = [[], {}, 3, {"format": "other", "format_version": found}]
+    for record in records:
         with raises(BundleError, naming="lightretriever-bundle"):
             parse(record)
 
