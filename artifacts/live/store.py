@@ -263,8 +263,8 @@ class LiveStore:
             self._overlay.apply(records, self._journal.sequence)
             self._overlay.publish(self._overlay.prepare(self._journal.sequence))
         except Exception as error:
-            self._behind = f"Changes are on the disk, but not searched: {error}".removesuffix(".")
-            raise DiskError(f"{self._behind}.", remedy=_FREE) from error
+            self._behind = _not_searched(error)
+            raise DiskError(self._behind, remedy=_FREE) from error
         self._follower.tell(self._journal.sequence)
 
     def _follow(self) -> None:
@@ -299,8 +299,7 @@ class LiveStore:
             self._overlay = self._replayed()
         except (JavaError, ValueError, OSError) as error:
             self._journal.check_room(probe=True)
-            what = f"Changes are on the disk, but not searched: {error}".removesuffix(".")
-            self.problem = f"{what}. Start the service again."
+            self.problem = f"{_not_searched(error)} Start the service again."
             raise JournalError(self.problem) from error
         self._behind = None
         self._follower.tell(self._journal.sequence)
@@ -402,6 +401,10 @@ class _Staged:
         terms, impacts = snapshot.index.terms(ordinal)
         vector = None if snapshot.dense is None else snapshot.dense.vectors(np.array([ordinal]))[0]
         return Record(document_id, b"", vector, dict(zip(terms, impacts.tolist(), strict=True)))
+
+
+def _not_searched(error: Exception) -> str:
+    return f"Changes are on the disk, but not searched: {error}".removesuffix(".") + "."
 
 
 def _strongest(impacts: Mapping[str, int], most: int | None) -> Mapping[str, int]:

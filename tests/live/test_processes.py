@@ -2,8 +2,6 @@
 
 import json
 import random
-import re
-import resource
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -136,23 +134,6 @@ def test_every_worker_sees_what_one_wrote(bundle: Bundle, environment: dict[str,
             condition = headers | {"if-match": answer.headers["etag"]}
             body, path = {"fields": answer.json()["fields"]}, f"{url}/documents/z-0?refresh=wait_for"
             assert httpx2.put(path, json=body, headers=condition, timeout=60).status_code == 200
-
-
-def test_a_full_disk_is_507_and_nothing_is_lost(bundle: Bundle, environment: dict[str, str]) -> None:
-    with served(bundle, environment) as (server, url), SearchClient(url, api_key=KEY, timeout_s=60) as client:
-        put(client, 0, 1)
-        (file,) = Path(environment["LIGHTRETRIEVER_LIVE"]).glob("*.sqlite-wal")
-        size = file.stat().st_size
-        resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (size + 10, resource.RLIM_INFINITY))
-        for _ in range(3):
-            with pytest.raises(AnswerError) as error:
-                put(client, 1, 1)
-            assert (error.value.status, error.value.kind) == (507, "no_room")
-            assert re.search(r"journal\.sqlite can't be written: .*Look at free space", str(error.value))
-        assert client.document("z-0").fields == fields_of(0, 1)
-        resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-        put(client, 2, 1)
-    check(bundle, environment, {0: 1, 2: 1})
 
 
 def test_what_a_killed_writer_left_is_no_hindrance(bundle: Bundle, environment: dict[str, str]) -> None:

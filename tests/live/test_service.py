@@ -44,7 +44,6 @@ def engine(bundle: Bundle, settings: Settings) -> Iterator[SearchEngine]:
 def test_a_document_is_found_at_once(client: SearchClient, engine: SearchEngine) -> None:
     client.put_document("soon", NEW, vector=VECTOR, impacts=impacts_of(engine, "zebra xylophone"))
     assert found(client, "zebra xylophone", mode="sparse")[0] == "soon"
-    assert client.search("xilophone", spelling="auto").searched == "xylophone"
     client.delete_document("soon")
     assert "soon" not in found(client, "zebra xylophone", k=200)
 
@@ -94,7 +93,7 @@ def test_many_changes_come_as_lines(url: str, client: SearchClient, engine: Sear
 def test_a_bad_line_is_told_before_anything_is_written(
     url: str, client: SearchClient, bad: dict[str, Any], field: str, message: str
 ) -> None:
-    answer = lines(url, {"id": "good", "fields": NEW, "vector": VECTOR, "impacts": {"zebra": 5}}, bad)
+    answer = lines(url, {"id": "good", "fields": NEW, "vector": VECTOR, "impacts": {"300": 5}}, bad)
     assert answer.status_code == 422, answer.text
     (error,) = answer.json()["errors"]
     assert error["field"].startswith(field)
