@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help install demo wheel release test lint format typecheck java pytest slow faults docs bench lock clean
+.PHONY: help install demo wheel release test lint format typecheck java pytest slow faults docs bench bench-floor lock clean
 
 help: ## This list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS='	' read -r name what; do printf '  make %-12s %s\n' "$$name" "$$what"; done
@@ -82,6 +82,12 @@ bench: ## Compare the service with other systems under load: BUNDLE=… QUERIES=
 	@deploy/install/install pipeline
 	@deploy/install/install loadtest
 	$(PYTHON_IN_VENV) -m research.servers $(BUNDLE) --queries $(QUERIES) --output $(OUTPUT) $(OPTIONS)
+
+bench-floor: ## Measure what a search costs above the libraries that answer it: BUNDLE=… QUERIES=… [OPTIONS=…], see docs/speed.md
+	$(if $(and $(BUNDLE),$(QUERIES)),,$(error Give BUNDLE and QUERIES, see docs/speed.md))
+	@deploy/install/install dev
+	$(PYTHON_IN_VENV) -m research.floor $(BUNDLE) --queries $(QUERIES) $(OPTIONS)
+	$(PYTHON_IN_VENV) -m research.pages.results
 
 lock: ## Pin the newest versions that pyproject.toml allows, in deploy/requirements/
 	$(PYTHON_IN_VENV) deploy/install/lock.py

@@ -74,6 +74,11 @@ class Server:
         LoadError if one ended."""
         return sum(self._of_each(lambda pid: time.clock_gettime((~pid << 3) | 2)))  # clock_getcpuclockid(3) of Linux
 
+    def switches(self) -> int:
+        """Return the context switches so far of the process and its children, over all threads that live. Raise
+        LoadError if a process ended."""
+        return sum(self._of_each(_switches))
+
     def memory_mb(self) -> float:
         """Return the memory of the process and its children in MiB: private pages, and 1/n of each page that n
         processes map (Linux's Pss). Raise LoadError if one ended."""
@@ -127,6 +132,17 @@ def finish(command: Sequence[str]) -> None:
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if run.returncode:
         raise LoadError(f"{' '.join(command)} ended with {run.returncode}: {run.stderr.strip()[-_LAST:]}")
+
+
+def _switches(pid: int) -> int:
+    found = 0
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        try:
+            lines = (thread / "status").read_text(encoding="ascii", errors="replace").splitlines()
+        except (ProcessLookupError, FileNotFoundError):  # it has ended since
+            continue
+        found += sum(int(line.split()[1]) for line in lines if "ctxt_switches" in line)
+    return found
 
 
 def _memory_mb(pid: int) -> float:

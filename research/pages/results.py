@@ -1,11 +1,12 @@
 """Write what the documentation says of quality, load and faults, from the result files in docs/results.
 
-    python -m research.pages.results           write the tables of README.md and docs/lab/results.md
+    python -m research.pages.results           write the tables of README.md, docs/speed.md and docs/lab/results.md
     python -m research.pages.results --check   say whether they are up to date, change nothing
 
 | page | gets | from |
 |---|---|---|
 | README.md | the short table of quality, the systems under load | quality.json, judged/load.json |
+| docs/speed.md | a search against its floor | floor.json |
 | docs/lab/results.md | every system on every set, tests against BM25, load, objectives | these and reliability.json |
 """
 
@@ -19,6 +20,7 @@ from typing import Any, Final
 import numpy as np
 from scipy import stats
 
+from research.floor.__main__ import floor_table
 from research.pages.generated import Part, wants_check, write_or_check
 from research.pages.objectives import objectives_table
 from research.quality.recorded import MEASURE, PerQuery, Row, read_queries_file, read_rows
@@ -170,8 +172,20 @@ def outputs(root: Path) -> dict[Path, str]:
             *("## Faults", "", *objectives_table(objectives)),
         ],
     }
+    if (file := folder / "floor.json").is_file():
+        floor = json.loads(file.read_text(encoding="utf-8"))
+        pages[root / "docs" / "speed.md"] = [*floor_table(floor), "", _floor_measured_on(floor)]
     texts = {page: "\n".join([*lines, ""]) for page, lines in pages.items()}
     return {page: PART.replaced(page.read_text(encoding="utf-8"), text) for page, text in texts.items()}
+
+
+def _floor_measured_on(floor: Mapping[str, Any]) -> str:
+    plan, bundle = floor["plan"], floor["bundle"]
+    turns = len(floor["turns"]["floor"])
+    return (
+        f"{bundle['corpus']}, {bundle['documents']:,} documents; medians of {turns} turns of {plan['seconds']:g} s, "
+        f"{plan['connections']} connections; {floor['machine']}, {floor['date'][:10]}, commit {floor['commit']}."
+    )
 
 
 def _measured_on(load: Mapping[str, Any]) -> str:

@@ -6,7 +6,7 @@ The same server, event loop, parser and JSON library as the service; no validati
 import gc
 import socket
 from argparse import Namespace
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from starlette.routing import Route
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.loadtest.program import ADDRESS, BUNDLE, Main, option, program
 
-__all__ = ["Hits", "Search", "serve_system"]
+__all__ = ["Hits", "Search", "serve", "serve_system"]
 
 Hits = list[dict[str, Any]]
 """`id`, `rank` from 1, `score`, `fields`; best first."""
@@ -30,8 +30,23 @@ Search = Callable[[str, int], Hits]
 """Finds the best documents for a query. Called from several threads at once."""
 
 
-def _application(search: Search, ready: Callable[[], None]) -> Starlette:
-    """Make the application around a search; `ready` is called when it takes requests."""
+def serve(answer: Callable[[Request], Awaitable[Response]], what: str, given: Namespace) -> None:
+    """Serve `POST /search` at the `given` host and port until SIGTERM. `what` is served is printed when it is ready."""
+    with socket.create_server((given.host, given.port), backlog=2048) as listener:
+
+        @asynccontextmanager
+        async def lifespan(_: Starlette) -> AsyncIterator[None]:
+            gc.freeze()
+            print(f"Ready: {what} at http://{given.host}:{listener.getsockname()[1]}", flush=True)
+            yield
+
+        application = Starlette(routes=[Route("/search", answer, methods=["POST"])], lifespan=lifespan)
+        config = uvicorn.Config(application, http="httptools", loop="uvloop", log_config=None, access_log=False)
+        uvicorn.Server(config).run(sockets=[listener])
+
+
+def _answered_by(search: Search) -> Callable[[Request], Awaitable[Response]]:
+    """Make the route of a search."""
 
     async def answer(request: Request) -> Response:
         try:
@@ -43,12 +58,7 @@ def _application(search: Search, ready: Callable[[], None]) -> Starlette:
             return _json({"error": f'send {{"query": "…", "k": 10}}: {error}'}, 422)
         return await run_in_threadpool(lambda: _json({"hits": search(query, k)}))
 
-    @asynccontextmanager
-    async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        ready()
-        yield
-
-    return Starlette(routes=[Route("/search", answer, methods=["POST"])], lifespan=lifespan)
+    return answer
 
 
 def serve_system(
@@ -69,17 +79,8 @@ def serve_system(
         if given.build:
             print(index)
             return
-        with opened(bundle, index) as search, socket.create_server((given.host, given.port), backlog=2048) as listener:
-
-            def ready() -> None:
-                gc.freeze()
-                url = f"http://{given.host}:{listener.getsockname()[1]}"
-                print(f"Ready: {name} with {bundle.manifest.documents} documents at {url}", flush=True)
-
-            config = uvicorn.Config(
-                _application(search, ready), http="httptools", loop="uvloop", log_config=None, access_log=False
-            )
-            uvicorn.Server(config).run(sockets=[listener])
+        with opened(bundle, index) as search:
+            serve(_answered_by(search), f"{name} with {bundle.manifest.documents} documents", given)
 
     main.__module__ = opened.__module__  # the system, by which the program is named
     work = option("--work", Path, "folder for the index")

@@ -1,0 +1,70 @@
+"""The floor answers as the service does, and both are measured by one command."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.loadtest.connection import LoadError
+from lightretriever.service.schemas import SearchRequest
+from lightretriever.service.search.engine import SearchEngine
+from lightretriever.service.settings import Settings
+from research.floor.__main__ import floor_table, main
+from research.floor.floor import Floor
+from tests.support.tiny import make_tiny_bundle, tiny_documents
+from tests.support.wordings import raises
+
+TEXTS = [f"{document.title} {document.text.split()[-2]}" for document in tiny_documents(40)[-19:]]
+TEXTS.append("Übergröße of the terminal terminal, reads music")
+
+
+def test_the_floor_has_the_hits_and_scores_of_the_service(word_bundle: Bundle) -> None:
+    floor = Floor(word_bundle)
+    moved = 0
+    with floor.sparse, SearchEngine.open(word_bundle, Settings(deadline_ms=60_000)) as engine:
+        assert engine.normalization == "evidence"
+        assert engine.feedback > 0
+        for text in TEXTS:
+            request = SearchRequest(query=text)
+            expected, found = engine.answer(request), json.loads(floor.search(request.model_dump_json().encode()))
+            floor.feedback = 0.0
+            moved += json.loads(floor.search(request.model_dump_json().encode()))["hits"] != found["hits"]
+            floor.feedback = engine.feedback
+            assert [hit["id"] for hit in found["hits"]] == [hit["id"] for hit in expected["hits"]]
+            for hit, of_service in zip(found["hits"], expected["hits"], strict=True):
+                of_service.pop("matched", None)
+                for score, of_hit in ((hit, of_service), (hit["dense"], of_service["dense"])):
+                    assert score.pop("score") == pytest.approx(of_hit.pop("score"), abs=1e-6)
+                assert hit == of_service
+            assert found["candidates"] == expected["candidates"]
+    assert moved  # else the queries would say nothing of feedback
+
+
+def test_a_bundle_without_words_is_refused(tmp_path: Path) -> None:
+    with raises(LoadError, naming="words"):
+        Floor(make_tiny_bundle(tmp_path / "bundle"))
+
+
+def test_floor_and_service_are_measured_in_turns(word_bundle: Bundle, tmp_path: Path) -> None:
+    queries, output = tmp_path / "queries.jsonl", tmp_path / "floor.json"
+    queries.write_text("".join(json.dumps({"_id": f"{row}", "text": text}) + "\n" for row, text in enumerate(TEXTS)))
+    options = ["--turns", "2", "--seconds", "0.5", "--warm-up-s", "0.5", "--connections", "2"]
+    assert main([str(word_bundle.path), "--queries", str(queries), "--output", str(output), *options]) == 0
+    content = json.loads(output.read_text())
+    assert {name: len(turns) for name, turns in content["turns"].items()} == {"floor": 2, "service": 2}
+    assert all(turn["cpu_ms"] > 0 and turn["qps"] > 0 for turns in content["turns"].values() for turn in turns)
+    assert content["bundle"] == {"corpus": "tiny", "documents": 120}
+
+
+def test_the_table_has_medians_and_their_ratio() -> None:
+    turn = {"cpu_ms": 1.0, "switches": 1, "qps": 1000, "p50_ms": 8, "p99_ms": 16}
+    turns = {
+        "floor": [turn, turn | {"cpu_ms": 0.8}, turn | {"cpu_ms": 9}],
+        "service": [turn | {"cpu_ms": 1.25, "switches": 2}],
+    }
+    assert floor_table({"turns": turns})[2:] == [
+        "| the floor | 1.00 | 1.00 | 1,000 | 8.00 | 16.00 |",
+        "| the service | 1.25 | 2.00 | 1,000 | 8.00 | 16.00 |",
+        "| service ÷ floor | 1.25 | 2.00 | 1.00 | 1.00 | 1.00 |",
+    ]
