@@ -25,11 +25,12 @@ from lightretriever.artifacts.files.reading import MAX_YAML_BYTES, line_of, pars
 from lightretriever.service.errors import SettingsError
 from lightretriever.service.execution.watching import WatchedFile
 from lightretriever.service.schemas import Plain
-from lightretriever.service.search.words import WORD
+from lightretriever.service.search.words import STOP_WORDS, WORD
 
 __all__ = ["NO_RULES", "AppliedRules", "RulesFile"]
 
 _MOST_ADDED: Final = 50  # words that synonyms add to a query
+_MAX_SHARE: Final = 0.5  # of added words, each by its weight, beside those of the query
 _REMEDY: Final = "Correct the file; a running service reads it again by itself."
 
 _Words = tuple[str, ...]
@@ -137,6 +138,8 @@ class _Rules:
         return AppliedRules(self._synonyms(query), _matching(self._pinned, query), _matching(self._hidden, query))
 
     def _synonyms(self, query: _Query) -> list[tuple[str, float]]:
+        """Return the texts to add, each with its weight: lower than in the rule where all their words together would
+        weigh more than half as much as the query's own, without stop words."""
         added: dict[str, float] = {}
         for word in query.different:
             for phrase, weight, texts in self._phrases.get(word, ()):
@@ -145,7 +148,10 @@ class _Rules:
                 for text, words in texts:
                     if not query.has(words):
                         added[text] = max(weight, added.get(text, 0.0))
-        return list(added.items())[:_MOST_ADDED]
+        kept = list(added.items())[:_MOST_ADDED]
+        most = _MAX_SHARE * max(1, sum(word not in STOP_WORDS for word in query.words))
+        total = sum(weight * len(_words(text)) for text, weight in kept)
+        return kept if total <= most else [(text, weight * most / total) for text, weight in kept]
 
 
 class RulesFile(WatchedFile[_Rules]):

@@ -118,6 +118,32 @@ def test_synonyms_count_as_extra_terms_do(client: TestClient, plain: TestClient,
     assert "rules" not in ask(client, "files of tune")
 
 
+@pytest.mark.parametrize(
+    ("query", "rules", "expected"),
+    [
+        ("terminal", [("terminal", 0.5, "console", "command line")], {"console": 1 / 6, "command line": 1 / 6}),
+        ("terminal", [("terminal", 10, "console")], {"console": 0.5}),
+        ("terminal", [("terminal", 0.25, "console")], {"console": 0.25}),
+        ("the terminal of a", [("terminal", 1, "console")], {"console": 0.5}),
+        ("the", [("the", 1, "console")], {"console": 0.5}),
+        ("terminal music", [("terminal", 1, "console"), ("music", 3, "sound")], {"console": 0.25, "sound": 0.75}),
+        ("terminal terminal", [("terminal", 1, "console")], {"console": 1}),
+        ("edit text files", [("files", 0.5, "one two three")], {"one two three": 0.5}),
+        ("edit text files", [("files", 1, *(f"word{number}" for number in range(50)))], 1.5 / 50),
+        ("終端", [("終端", 1, "コンソール")], {"コンソール": 0.2}),
+    ],
+)
+def test_added_words_never_outweigh_the_query(
+    tmp_path: Path, query: str, rules: list[tuple[str, float, str]], expected: dict[str, float] | float
+) -> None:
+    content = [{"words": [word], "weight": weight, "add": added} for word, weight, *added in rules]
+    write(tmp_path / "rules.json", {"synonyms": content})
+    added = dict(RulesFile(tmp_path / "rules.json").apply(query).synonyms)
+    expected = dict.fromkeys(added, expected) if isinstance(expected, float) else expected
+    assert added
+    assert added == pytest.approx(expected)
+
+
 def test_what_the_query_has_is_not_added(client: TestClient) -> None:
     assert ask(client, "tunes in files named music files")["rules"]["synonyms"] == []
     found = ask(client, "shell", mode="sparse")
