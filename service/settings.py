@@ -9,11 +9,10 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import AfterValidator, Field, ValidationError
 from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
-from pydantic_settings.exceptions import SettingsError as SourceError
 
 from lightretriever.artifacts.files.reading import read_yaml
 from lightretriever.service.errors import SettingsError
@@ -23,6 +22,7 @@ __all__ = ["CONFIG_VARIABLE", "ENV_PREFIX", "Settings", "load_settings"]
 
 ENV_PREFIX = "LIGHTRETRIEVER_"
 CONFIG_VARIABLE = "LIGHTRETRIEVER_CONFIG"
+_CANDIDATES: Final = 100
 _MOST_THREADS: Final = 4  # more would contend for the GIL
 _THREADS_ON_CLUSTER: Final = 16  # they wait most of the time
 
@@ -50,14 +50,23 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, extra="forbid", frozen=True)
 
+    max_batch: ClassVar[int] = 64
+    """Most searches in one batch request."""
+    max_batch_hits: ClassVar[int] = 10_000
+    """Most hits in one batch request: the sum of its searches' `k`."""
+    max_explained: ClassVar[int] = 50_000
+    """Most `k` times different terms and tokens of a request with `explain`; a batch's searches share it equally."""
+    warm_up_s: ClassVar[float] = 1.0
+    encode_timeout_s: ClassVar[float] = 30.0
+    """Time beyond `deadline_ms` for a document that the model has to encode, waiting included."""
+    shutdown_grace_s: ClassVar[int] = 10
+    """Time for requests in flight to finish after SIGTERM or SIGINT."""
+
     deadline_ms: float = Field(
         default=1000.0,
         gt=0,
         le=600_000,
         description="Time limit of a request. A request may ask for less, not for more.",
-    )
-    candidates: int = Field(
-        default=100, ge=1, le=100_000, description="Candidates per leg if the request gives no number."
     )
     max_candidates: int = Field(
         default=1000,
@@ -66,16 +75,6 @@ class Settings(BaseSettings):
         description="Most candidates of a request. It bounds offset + k of a query, and k without one.",
     )
     max_query_chars: int = Field(default=10_000, ge=1, description="Longest query or text, in characters.")
-    max_batch: int = Field(default=64, ge=1, description="Most searches in one batch request.")
-    max_batch_hits: int = Field(
-        default=10_000, ge=1, description="Most hits in one batch request: the sum of its searches' `k`."
-    )
-    max_explained: int = Field(
-        default=50_000,
-        ge=1,
-        description="Most shares that `explain` gives in one request: `k` times the query's different terms and "
-        "tokens. The explained searches of a batch share it equally.",
-    )
     max_body_bytes: int = Field(default=1_048_576, ge=1, description="Largest request body, in bytes.")
     search_threads: int = Field(
         default=0,
@@ -95,27 +94,12 @@ class Settings(BaseSettings):
         ge=1,
         description="Most searches of the warm-up, which lets the JVM compile its hot code.",
     )
-    warm_up_s: float = Field(
-        default=1.0,
-        gt=0,
-        le=600,
-        description="Time limit of the warm-up. The service is ready when it reaches either bound.",
-    )
-    write_timeout_s: float = Field(
-        default=10.0,
-        ge=1,
-        le=3_600,
-        description="Time after which the kernel closes a connection whose client does not read its answer (Linux).",
-    )
     keep_alive_s: int = Field(
         default=75,
         ge=1,
         le=86_400,
         description="Time after which the service closes a connection on which no whole head of a request has come. "
         "A proxy in front must close idle connections earlier.",
-    )
-    shutdown_grace_s: int = Field(
-        default=10, ge=1, description="Time for requests in flight to finish after SIGTERM or SIGINT."
     )
     watch_s: float = Field(
         default=5.0,
@@ -130,11 +114,6 @@ class Settings(BaseSettings):
     trusted_proxies: Annotated[str, AfterValidator(_checked_networks)] = Field(
         default="127.0.0.1",
         description="Comma-separated addresses or networks whose `X-Forwarded-For` names the client. `*`: all.",
-    )
-    cors_origins: list[Annotated[str, Field(pattern=r"^(\*|https?://[^/\s]+)$")]] = Field(
-        default=[],
-        description="Origins whose pages may call the service, as a JSON list, such as "
-        '`["https://example.org"]`. `["*"]`: all.',
     )
     rerank_url: str | None = Field(
         default=None,
@@ -161,26 +140,11 @@ class Settings(BaseSettings):
     tls_key_file: Path | None = Field(
         default=None, description="PEM file of the certificate's private key; without it, the key is in the same file."
     )
-    tls_key_password: str | None = Field(
-        default=None, repr=False, description="Password of the private key, if it is encrypted."
-    )
-    otlp_endpoint: str | None = Field(
-        default=None,
-        repr=False,  # it may hold a password
-        pattern="^https?://",
-        description="Address of an OpenTelemetry collector that gets traces by OTLP over HTTP, such as "
-        "`http://collector:4318/v1/traces`. Needs the extra `tracing`.",
-    )
-    backend: Literal["local", "opensearch"] = Field(
-        default="local",
-        description="Where the legs are searched: in the bundle's indexes, or on an OpenSearch cluster (extra "
-        "`cluster`).",
-    )
     opensearch_url: str | None = Field(
         default=None,
         repr=False,  # it may hold a password
-        description="Addresses of the cluster's nodes, separated by commas, such as "
-        "`https://one:9200,https://two:9200`.",
+        description="Addresses of an OpenSearch cluster's nodes, separated by commas, such as "
+        "`https://one:9200,https://two:9200`. With them, the legs are searched there (extra `cluster`).",
     )
     opensearch_index: str | None = Field(default=None, description="The alias of the index, as given to `push`.")
     opensearch_user: str | None = Field(default=None, description="User for the cluster, if it asks for one.")
@@ -199,12 +163,6 @@ class Settings(BaseSettings):
         description="Recipe of the bundle, whose model encodes documents that are written as fields alone. Needs the "
         "extra `pipeline`; see docs/howto/live-documents.md.",
     )
-    encode_timeout_s: float = Field(
-        default=30.0,
-        gt=0,
-        le=3_600,
-        description="Time beyond `deadline_ms` for a document that the model has to encode, waiting included.",
-    )
     rules: Path | None = Field(
         default=None,
         description="YAML or JSON file of synonyms, and of documents that are pinned or hidden for a query; see "
@@ -214,6 +172,16 @@ class Settings(BaseSettings):
         default="info",
         description="Lowest level to log. `info` has one line per request, without the query.",
     )
+
+    @property
+    def candidates(self) -> int:
+        """Candidates per leg if a request gives no number."""
+        return min(_CANDIDATES, self.max_candidates)
+
+    @property
+    def backend(self) -> Literal["local", "opensearch"]:
+        """Where the legs are searched: in the bundle's indexes, or on a cluster if its address is given."""
+        return "local" if self.opensearch_url is None else "opensearch"
 
     def threads(self) -> int:
         """Give the number of request threads: `search_threads`, or as many as suit a process that serves alone."""
@@ -237,12 +205,7 @@ def load_settings(config: Path | None = None, given: Mapping[str, Any] | None = 
     _check_environment()
     file = config or os.environ.get(CONFIG_VARIABLE)
     values = _read_yaml(Path(file)) if file else {}
-    try:
-        values |= EnvSettingsSource(Settings)()
-    except SourceError as error:
-        raise SettingsError(
-            f"A variable of the environment is no JSON: {error}.", remedy='Write a list as ["one", "two"].'
-        ) from error
+    values |= EnvSettingsSource(Settings)()
     values |= {name: value for name, value in (given or {}).items() if value is not None}
     try:
         settings = Settings(**values)
@@ -257,26 +220,21 @@ def load_settings(config: Path | None = None, given: Mapping[str, Any] | None = 
             f"Setting {name!r} can't be {value}: {first['msg'].removeprefix('Value error, ')}.",
             remedy=f"Correct it in the environment ({ENV_PREFIX}{name.upper()}) or the file.",
         ) from error
-    if settings.candidates > settings.max_candidates:
+    if (settings.opensearch_url is None) != (settings.opensearch_index is None):
         raise SettingsError(
-            f"Setting 'candidates' is {settings.candidates}, 'max_candidates' {settings.max_candidates}.",
-            remedy="Raise max_candidates or lower candidates.",
-        )
-    if settings.backend == "opensearch" and not (settings.opensearch_url and settings.opensearch_index):
-        raise SettingsError(
-            "Setting 'backend' is 'opensearch', but 'opensearch_url' or 'opensearch_index' is missing.",
-            remedy="Give both: --opensearch-url URL --index NAME.",
+            "Of the settings 'opensearch_url' and 'opensearch_index', one is missing.",
+            remedy="Give both, --opensearch-url URL --index NAME, or neither.",
         )
     if settings.live is not None and settings.backend != "local":
         raise SettingsError(
-            f"Setting 'live' is '{settings.live}', but 'backend' is {settings.backend!r}, which has its own documents.",
+            f"Setting 'live' is '{settings.live}', but 'opensearch_url' names a cluster, which has its own documents.",
             remedy="Leave live out: documents on a cluster can be written anyway.",
         )
     if settings.recipe is not None and settings.live is None and settings.backend != "opensearch":
         raise SettingsError(
-            f"Setting 'recipe' is '{settings.recipe}', but 'backend' is {settings.backend!r}, whose documents don't "
-            "change.",
-            remedy="Leave recipe out, give live a folder, or set backend to opensearch.",
+            f"Setting 'recipe' is '{settings.recipe}', but the documents don't change without 'live' or "
+            "'opensearch_url'.",
+            remedy="Leave recipe out, or give live a folder or opensearch_url a cluster.",
         )
     return settings
 

@@ -35,7 +35,9 @@ from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 
 __all__ = ["Bundle", "index_files"]
 
-_WHOLE = "Give the whole bundle, or serve this one on its cluster: `lightretriever serve --backend opensearch`."
+_WHOLE = (
+    "Give the whole bundle, or serve this one on its cluster: `lightretriever serve --opensearch-url URL --index NAME`."
+)
 
 
 class Bundle:

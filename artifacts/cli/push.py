@@ -64,6 +64,6 @@ def push(
             write_query_bundle(opened, query_bundle, overwrite=overwrite)
             summary.query_bundle = str(query_bundle)
         served = query_bundle or bundle
-        address = ["--backend", "opensearch", "--opensearch-url", cluster.name.replace(", ", ","), "--index", index]
+        address = ["--opensearch-url", cluster.name.replace(", ", ","), "--index", index]
         summary.next = next_command(context, "serve", served, *address, shared=())
         job.summary = summary

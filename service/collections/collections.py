@@ -35,7 +35,7 @@ class Collections:
         several collections on one index of a cluster or with one journal."""
         if len(folders) > 1 and settings.backend != "local":
             raise SettingsError(
-                f"There are {len(folders)} collections, but setting 'backend' is {settings.backend!r}.",
+                f"There are {len(folders)} collections, but setting 'opensearch_url' names a cluster.",
                 remedy="A cluster's index is one collection: serve each by a process of its own.",
             )
         if len(folders) > 1 and settings.live is not None:

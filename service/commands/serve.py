@@ -1,7 +1,7 @@
 """The command `serve`: serves bundles over HTTP."""
 
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final
 
 import typer
 
@@ -37,8 +37,7 @@ def serve(
         ),
     ] = _AUTO,
     config: Annotated[Path | None, typer.Option(help="YAML file of settings (docs/service.md).")] = None,
-    backend: Annotated[Literal["local", "opensearch"] | None, typer.Option(help="Where to search (backend).")] = None,
-    opensearch_url: Annotated[str | None, typer.Option(help="Addresses of the cluster (opensearch_url).")] = None,
+    opensearch_url: Annotated[str | None, typer.Option(help="Addresses of a cluster (opensearch_url).")] = None,
     index: Annotated[str | None, typer.Option(help="Alias of the cluster's index (opensearch_index).")] = None,
     live: Annotated[
         Path | None, typer.Option(help="Folder of the journal of documents that are written while it serves (live).")
@@ -48,9 +47,7 @@ def serve(
     ] = None,
 ) -> None:
     """Serve a bundle, or several, over HTTP until SIGTERM or Ctrl-C."""
-    given = {"backend": backend, "opensearch_url": opensearch_url, "opensearch_index": index, "live": live} | {
-        "recipe": recipe
-    }
+    given = {"opensearch_url": opensearch_url, "opensearch_index": index, "live": live, "recipe": recipe}
     folders, settings = parse_folders(bundle), load_settings(config, given)
     raise typer.Exit(run(folders, host=host, port=port, settings=settings, workers=_read_workers(workers)))
 

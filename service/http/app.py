@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
@@ -11,7 +12,6 @@ from threading import Event
 from typing import TYPE_CHECKING, Any, Final
 
 from starlette.exceptions import HTTPException
-from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
@@ -47,7 +47,7 @@ __all__ = ["Application", "create_app"]
 _log = logging.getLogger(__name__)
 _WARM_UP_PAUSE_S: Final = 1.0
 _REFRESH_S: Final = 1.0
-_TRACED: Final = ("x-request-id", "traceparent")
+_COLLECTOR: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _LEAST_GZIPPED: Final = 16_384  # bytes; packing takes longer than sending fewer
 _GZIP_LEVEL: Final = 1
 _BELOW: Final = re.compile(r"(?P<prefix>/collections/(?P<name>[^/]+))(?P<rest>/|$)")
@@ -65,14 +65,14 @@ def create_app(
 
     `source` is a bundle's folder, which the application opens and closes, or open `Collections` or an engine, which
     bring their own settings and which the caller closes. `on_ready` is called after the warm-up, `on_stopped` at the
-    end. SettingsError if the file of API keys can't be used, or if `otlp_endpoint` is set and the tracing packages are
-    missing.
+    end. SettingsError if the file of API keys can't be used, or if the environment names a collector of traces
+    and the packages are missing.
     """
     if isinstance(source, Path):
         chosen = settings or Settings()
     else:
         chosen = (source.first if isinstance(source, Collections) else source).settings
-    state = AppState(chosen, _tracing(chosen.otlp_endpoint))
+    state = AppState(chosen, _tracing())
     return Application(
         state, partial(_lifespan, source=source, settings=chosen, on_ready=on_ready, on_stopped=on_stopped)
     )
@@ -90,14 +90,6 @@ class Application:
         routes = [*served(), Route("/openapi.json", self._describe)]
         app: ASGIApp = _Router(routes, lifespan)
         app = AcceptedEncoding(GZipMiddleware(app, _LEAST_GZIPPED, _GZIP_LEVEL, _LEAST_IN_THREAD))
-        if state.settings.cors_origins:
-            app = CORSMiddleware(
-                app,
-                allow_origins=state.settings.cors_origins,
-                allow_methods=["GET", "POST", "PUT", "DELETE"],
-                allow_headers=["authorization", "content-type", "if-match", *_TRACED],
-                expose_headers=["etag", "retry-after", "x-request-id"],
-            )
         self._app = Envelope(app, metrics=lambda: state.collections.metrics, tracing=lambda: state.tracing)
 
     def openapi(self) -> dict[str, Any]:
@@ -187,18 +179,19 @@ async def _lifespan(
         on_stopped()
 
 
-def _tracing(endpoint: str | None) -> "Tracing | None":
-    """Open tracing; its packages load only if `endpoint` is set."""
-    if endpoint is None:
+def _tracing() -> "Tracing | None":
+    """Open tracing if OpenTelemetry's variables name a collector; otherwise its packages are not loaded."""
+    variable = next(filter(os.environ.get, _COLLECTOR), None)
+    if variable is None:
         return None
     try:
         from lightretriever.service.http.tracing import Tracing
     except ModuleNotFoundError as error:
         raise SettingsError(
-            f"Setting 'otlp_endpoint' is set, but the package of {error.name!r} is not installed.",
-            remedy="Install the extra: pip install 'lightretriever-search[tracing]'.",
+            f"{variable} in the environment is set, but the package of {error.name!r} is not installed.",
+            remedy="Install the extra: pip install 'lightretriever-search[tracing]', or unset it.",
         ) from error
-    return Tracing.open(endpoint)
+    return Tracing.open()
 
 
 async def _refresh(metrics: Metrics) -> None:

@@ -1,7 +1,7 @@
 """OpenTelemetry traces: a span for each request, with a child for each stage, at their true start and end times.
 
-Imported only if `otlp_endpoint` is set. The stages' spans are made after the request, from the times that its clock
-recorded, so the search itself only appends to a list.
+Imported only if the environment names a collector. The stages' spans are made after the request, from the times
+that its clock recorded, so the search itself only appends to a list.
 """
 
 from time import perf_counter, time_ns
@@ -38,9 +38,9 @@ class Tracing:
         self._propagator = TraceContextTextMapPropagator()
 
     @classmethod
-    def open(cls, endpoint: str) -> Self:
-        """Send the spans to a collector, by OTLP over HTTP, from a background thread."""
-        exporter: SpanExporter = OTLPSpanExporter(endpoint, timeout=_EXPORT_TIMEOUT_S)
+    def open(cls) -> Self:
+        """Send the spans to the collector that OpenTelemetry's variables name, by OTLP over HTTP, in a thread."""
+        exporter: SpanExporter = OTLPSpanExporter(timeout=_EXPORT_TIMEOUT_S)
         return cls(BatchSpanProcessor(exporter))
 
     def begin(self, scope: Scope, method: str, arrived: float, request_id: str) -> "Trace":

@@ -52,7 +52,7 @@ def check_explained(request: SearchRequest, query: EncodedQuery, most: int) -> N
     if hits * parts > most:
         message = (
             f"{hits} hits times {parts} different tokens and terms are too many to explain, at most {most} "
-            "are possible (max_explained, which the searches of a batch share): ask for fewer hits, or shorten "
+            "are possible, which the searches of a batch share): ask for fewer hits, or shorten "
             "the query"
         )
         raise InvalidRequestError.of(FieldError("explain", message, value=True))

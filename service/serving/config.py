@@ -42,7 +42,6 @@ def server_config(
         timeout_worker_healthcheck=_PATIENCE_S,
         ssl_certfile=settings.tls_certificate_file,
         ssl_keyfile=settings.tls_key_file,
-        ssl_keyfile_password=settings.tls_key_password,
         ssl_context_factory=None if settings.tls_certificate_file is None else certificates,
     )
 
@@ -67,9 +66,9 @@ class Certificates:
 
     def _use(self, content: bytes) -> None:
         check_tls(self._settings)
-        certificate, password = self._settings.tls_certificate_file, self._settings.tls_key_password or ""
+        certificate = self._settings.tls_certificate_file
         if self._context is not None and certificate is not None:
-            self._context.load_cert_chain(certificate, self._settings.tls_key_file, lambda: password)
+            self._context.load_cert_chain(certificate, self._settings.tls_key_file, _no_password)
 
 
 def _read_pem(files: Sequence[Path]) -> bytes:
@@ -77,6 +76,10 @@ def _read_pem(files: Sequence[Path]) -> bytes:
         return b"\n".join(read_bounded(file, _MAX_PEM_BYTES) for file in files)
     except OSError as error:
         raise SettingsError(f"{error.filename} can't be read: {error.strerror}.") from error
+
+
+def _no_password() -> str:
+    return ""  # without it, OpenSSL would ask at the terminal
 
 
 def check_tls(settings: Settings) -> None:
@@ -88,14 +91,13 @@ def check_tls(settings: Settings) -> None:
                 "Setting 'tls_key_file' is set, but 'tls_certificate_file' is not.", remedy="Set both, or neither."
             )
         return
-    password = settings.tls_key_password or ""  # without one, OpenSSL would ask at the terminal
     try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, lambda: password)
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, _no_password)
     except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
         raise SettingsError(
             f"Settings 'tls_certificate_file' and 'tls_key_file': {certificate} and {key or certificate} can't be "
             f"used: {error}.",
-            remedy="Name PEM files of a certificate and its private key, and set tls_key_password if the key has one.",
+            remedy="Name PEM files of a certificate and its private key, which is not encrypted.",
         ) from error
 
 

@@ -12,17 +12,18 @@ __all__ = ["BACKLOG", "address_of", "listening"]
 
 BACKLOG: Final = 2048
 _UNIX: Final = "unix:"
+_WRITE_TIMEOUT_MS: Final = 10_000
 _OPEN: Final = "fd:"
 _NO_SUCH_ADDRESS: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 
 @contextmanager
-def listening(host: str, port: int, write_timeout_s: float = 10.0) -> Iterator[list[socket.socket]]:
+def listening(host: str, port: int) -> Iterator[list[socket.socket]]:
     """Listen on every address of a host, such as 127.0.0.1 and ::1 of localhost, all on one port; port 0 takes a free
     one. A host `unix:PATH` is a Unix socket, which is removed afterwards, and `fd:N` a socket on which whoever started
     the process listens already, such as systemd. OSError, and ValueError for what is no name.
 
-    The kernel closes a connection whose client reads nothing for `write_timeout_s` (Linux only); otherwise the server
+    The kernel closes a connection whose client reads nothing for 10 s (Linux only); otherwise the server
     would hold the rest of the answer and wait.
     """
     path = host.removeprefix(_UNIX) if host.startswith(_UNIX) else None
@@ -33,7 +34,7 @@ def listening(host: str, port: int, write_timeout_s: float = 10.0) -> Iterator[l
     option = getattr(socket, "TCP_USER_TIMEOUT", None)
     for listener in listeners:
         if option is not None and listener.family != socket.AF_UNIX:
-            listener.setsockopt(socket.IPPROTO_TCP, option, round(write_timeout_s * 1e3))
+            listener.setsockopt(socket.IPPROTO_TCP, option, _WRITE_TIMEOUT_MS)
     try:
         yield listeners
     finally:

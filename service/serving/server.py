@@ -146,7 +146,7 @@ def _end(collections: Collections) -> None:
 
 def _listen(stack: ExitStack, host: str, port: int, settings: Settings) -> list[socket.socket]:
     try:
-        return stack.enter_context(listening(host, port, settings.write_timeout_s))
+        return stack.enter_context(listening(host, port))
     except OSError as error:
         where = host if host.startswith(("unix:", "fd:")) else f"{host} port {port}"
         taken = error.errno == errno.EADDRINUSE and where != host

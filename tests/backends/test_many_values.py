@@ -40,7 +40,7 @@ def test_more_than_ten_thousand_values_are_refused(
         request.addfinalizer(lambda: remove_indexes(url, NAME))
         with connected(url) as connection:
             push(bundle, connection, NAME, replicas=0, skipped=int, written=int)
-        settings = Settings(deadline_ms=60_000, backend="opensearch", opensearch_url=url, opensearch_index=NAME)
+        settings = Settings(deadline_ms=60_000, opensearch_url=url, opensearch_index=NAME)
     with SearchEngine.open(bundle, settings) as engine:
         answer = engine.search(asked(len(documents) - 1))
         assert answer.facets is not None

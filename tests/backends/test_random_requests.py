@@ -61,9 +61,7 @@ def searched(
         url = request.getfixturevalue("opensearch")
         with connected(url) as cluster:
             push(bundle, cluster, NAME, replicas=0, skipped=int, written=int)
-        settings = Settings(
-            deadline_ms=60_000, warm_up_queries=1, backend="opensearch", opensearch_url=url, opensearch_index=NAME
-        )
+        settings = Settings(deadline_ms=60_000, warm_up_queries=1, opensearch_url=url, opensearch_index=NAME)
     with SearchEngine.open(bundle, settings) as engine:
         if request.param == "live":
             live = engine.parts.backends.live

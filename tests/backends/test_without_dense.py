@@ -106,7 +106,7 @@ def test_a_cluster_has_no_vectors(bundle: Bundle, engine: SearchEngine, opensear
             assert meta.dimension is None
             mapping = cluster.client.indices.get_mapping(index=done.index)[done.index]["mappings"]["properties"]
             assert "vector" not in mapping
-            there = {"backend": "opensearch", "opensearch_url": opensearch, "opensearch_index": NAME}
+            there = {"opensearch_url": opensearch, "opensearch_index": NAME}
             with SearchEngine.open(bundle, SETTINGS.model_copy(update=there)) as remote:
                 for request in (asked(), asked(mode="sparse"), asked(filter={"field": "year", "gte": 2010})):
                     assert ids(remote.search(request)) == ids(engine.search(request))

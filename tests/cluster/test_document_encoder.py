@@ -78,9 +78,10 @@ def test_what_is_not_fields_alone_is_not_encoded(place: Place, engine: SearchEng
 
 
 def test_documents_wait_for_the_model_within_bounds_and_searches_do_not(
-    place: Place, settings: Settings, client: SearchClient
+    place: Place, settings: Settings, client: SearchClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own = settings.model_copy(update={"deadline_ms": 3_000, "encode_timeout_s": 0.5, "search_threads": 2})
+    monkeypatch.setattr(Settings, "encode_timeout_s", 0.5)
+    own = settings.model_copy(update={"deadline_ms": 3_000, "search_threads": 2})
     with SearchEngine.open(place.bundle, own) as engine, live(create_app(engine)) as url:
         engine.warm_up()
         ended = threading.Event()

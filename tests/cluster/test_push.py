@@ -72,7 +72,7 @@ def test_a_push_gives_the_alias_to_a_whole_index(tiny_bundle: Bundle, cluster: C
     summary = json.loads(subprocess.run(words, capture_output=True, check=True).stdout)
     assert (summary["documents"], summary["found"], summary["before"]) == (120, 0, [])
     assert only_index(cluster, NAME) == summary["index"]
-    assert f"serve {part} --backend opensearch --opensearch-url {cluster.name} --index {NAME}" in summary["next"]
+    assert f"serve {part} --opensearch-url {cluster.name} --index {NAME}" in summary["next"]
     meta = read_meta(cluster, summary["index"])
     assert (meta.version, meta.documents, meta.vocabulary) == (tiny_bundle.manifest.digest, 120, "tokens")
     assert verify_bundle(part, indexes=False) == []
@@ -206,7 +206,7 @@ def test_a_service_wants_the_index_of_its_bundle(tiny_bundle: Bundle, cluster: C
     with raises(SettingsError, naming="max_candidates"):
         open_cluster(tiny_bundle, settings(cluster, max_candidates=20_000), EXECUTOR)
     with raises(SettingsError, naming="opensearch_url"):
-        load_settings(None, {"backend": "opensearch", "opensearch_url": cluster.name})
+        load_settings(None, {"opensearch_url": cluster.name})
 
 
 def test_the_curl_of_the_page_gives_the_scores_of_the_bundle(cluster: Cluster, tmp_path: Path) -> None:

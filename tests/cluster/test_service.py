@@ -295,7 +295,7 @@ def test_a_swap_that_fails_in_passing_is_tried_again(
 def test_the_command_serves_a_query_bundle(bundle: Bundle, settings: Settings, tmp_path: Path) -> None:
     folder = write_query_bundle(bundle, tmp_path / "query").path
     command = str(Path(sys.executable).with_name("lightretriever"))
-    program = [command, "serve", str(folder), "--port", "0", "--backend", "opensearch"]
+    program = [command, "serve", str(folder), "--port", "0"]
     environment = {**os.environ, "LIGHTRETRIEVER_WARM_UP_QUERIES": "3", "LIGHTRETRIEVER_DEADLINE_MS": "60000"}
     where = ["--opensearch-url", str(settings.opensearch_url), "--index", NAME, "--workers", "1"]
     with subprocess.Popen([*program, *where], cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) as process:

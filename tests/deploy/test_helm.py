@@ -22,7 +22,7 @@ EVERYTHING = {
     **CLAIM,
     "autoscaling": {"enabled": True},
     "serviceMonitor": {"enabled": True, "labels": {"release": "monitoring"}},
-    "settings": {"max_body_bytes": 10485760, "warm_up_s": 0.5, "log_level": "warning"},
+    "settings": {"max_body_bytes": 10485760, "watch_s": 0.5, "log_level": "warning"},
     "env": [{"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "secret", "key": "token"}}}],
     "imagePullSecrets": [{"name": "pull"}],
     "serviceAccountName": "searcher",
@@ -232,7 +232,7 @@ def test_settings_reach_the_service_as_they_are_written(tmp_path: Path) -> None:
     values = {item["name"]: item.get("value") for item in container["env"]}
     assert values == {
         "LIGHTRETRIEVER_MAX_BODY_BYTES": "10485760",
-        "LIGHTRETRIEVER_WARM_UP_S": "0.5",
+        "LIGHTRETRIEVER_WATCH_S": "0.5",
         "LIGHTRETRIEVER_LOG_LEVEL": "warning",
         "TOKEN": None,
     }

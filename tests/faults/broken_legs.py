@@ -73,7 +73,7 @@ def closed_reader(bundle: Bundle) -> LuceneSparse:
 
 def main(bundle: Path) -> None:
     """Serve a bundle whose sparse leg hangs from the first request on, and print the port."""
-    settings = Settings(deadline_ms=4_000, search_threads=2, warm_up_queries=1, shutdown_grace_s=1, log_level="error")
+    settings = Settings(deadline_ms=4_000, search_threads=2, warm_up_queries=1, log_level="error")
     with create_server(("127.0.0.1", 0)) as listener, EngineHolder.open(bundle, settings) as serving:
         engine = serving.engine
 

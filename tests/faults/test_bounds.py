@@ -18,8 +18,7 @@ FILTER = {"field": "year", "eq": 1}
 
 @pytest.fixture(scope="module")
 def server(tiny_bundle: Bundle) -> Iterator[Server]:
-    # A limit on the rate, CORS and a proxy's protocol all used to take ways of their own.
-    environment = {"LIGHTRETRIEVER_LOG_LEVEL": "error", "LIGHTRETRIEVER_WRITE_TIMEOUT_S": "1"}
+    environment = {"LIGHTRETRIEVER_LOG_LEVEL": "error"}
     with Server(tiny_bundle.path, environment=environment) as server:
         yield server
 

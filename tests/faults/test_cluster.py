@@ -80,7 +80,7 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @contextmanager
 def served(bundle: Bundle, urls: str, keys: Path, **others: Any) -> Iterator[Caller]:
     """Serve a bundle from a cluster."""
-    where = {"backend": "opensearch", "opensearch_url": urls, "opensearch_index": NAME, "api_keys_file": keys}
+    where = {"opensearch_url": urls, "opensearch_index": NAME, "api_keys_file": keys}
     given = {"deadline_ms": 60_000, "warm_up_queries": 1, "watch_s": 0, **where, **others}
     with (
         warm(bundle, Settings.model_validate(given)) as engine,

@@ -20,7 +20,7 @@ def test_large_answers_fill_no_more_than_javas_heap(full: bool, figure: Figure, 
     large = {"k": 1000, "candidates": 1000, "offset": 0}
     bodies = [one | large for one in searches(200)]
     asks = [ask("POST", "/search", bodies[number % len(bodies)], key=place.key) for number in range(count)]
-    with place.served(deadline_ms=60_000, warm_up_s=2) as (server, url):
+    with place.served(deadline_ms=60_000) as (server, url):
         before = held(server.process.pid).resident_mb
         with elsewhere(clients, url, asks, CLIENTS) as traffic:
             answers = traffic.result()

@@ -88,7 +88,7 @@ def test_mixed_load_with_swaps_for_a_long_time(full: bool, figure: Figure, place
     asks = mix(place.key, 400 if full else 200)
     # Other processes may take the processors from the short form at any time.
     seconds, pause_s, deadline_s = (1800, 120, 5) if full else (16, 5, 20)
-    with place.served(environment=WHOLE_HEAP, deadline_ms=deadline_s * 1000, warm_up_s=2) as (server, url):
+    with place.served(environment=WHOLE_HEAP, deadline_ms=deadline_s * 1000) as (server, url):
         right = [right_answers(place, url, asks, version) for version in (1, 0)]
         before = held(server.process.pid)
         with elsewhere(clients, url, asks, CLIENTS, seconds) as traffic:

@@ -36,7 +36,7 @@ def engine(
     place: dict[str, Any] = {"live": folder / "live"}
     if kind == "cluster":
         address = request.getfixturevalue("opensearch")
-        place = {"backend": "opensearch", "opensearch_url": address, "opensearch_index": NAME}
+        place = {"opensearch_url": address, "opensearch_index": NAME}
         with connected(address) as cluster:
             push(bundle, cluster, NAME, replicas=0, skipped=int, written=int)
     keys = keys_file(folder, *ENTRIES)

@@ -159,8 +159,8 @@ def test_arguments_of_serve(tmp_path: Path) -> None:
 
 
 def test_a_cluster_serves_one_collection(folders: dict[str, Path]) -> None:
-    settings = SETTINGS.model_copy(update={"backend": "opensearch"})
-    with raises(SettingsError, naming="backend"):
+    settings = SETTINGS.model_copy(update={"opensearch_url": "http://x"})
+    with raises(SettingsError, naming="opensearch_url"):
         Collections.open(folders, settings)
 
 

@@ -198,7 +198,7 @@ def test_no_request_is_lost_when_it_stops(tiny_path: Path, workers: int) -> None
 
 
 def test_idle_connections_do_not_hold_up_the_stop(tiny_path: Path) -> None:
-    with Server(tiny_path, environment={"LIGHTRETRIEVER_SHUTDOWN_GRACE_S": "3600"}) as server:
+    with Server(tiny_path) as server:
         port = server.port
         with closing(dial(port)) as silent, closing(dial(port)) as idle:
             ask(idle)

@@ -305,31 +305,3 @@ def test_the_commands_of_the_page_make_a_key_that_works(tmp_path: Path) -> None:
     with raises(ForbiddenError):
         known.name(f"Bearer {key}", "admin", "default")
     assert key not in (tmp_path / "keys.yaml").read_text()
-
-
-def test_other_origins_are_let_in_only_if_named(engine: SearchEngine, tiny_bundle: Bundle) -> None:
-    body, origin = {"query": "music"}, {"origin": "https://example.org"}
-    preflight = {
-        **origin,
-        "access-control-request-method": "POST",
-        "access-control-request-headers": "authorization,content-type",
-    }
-    with TestClient(create_app(engine)) as client:
-        assert "access-control-allow-origin" not in client.post("/search", json=body, headers=origin).headers
-        assert client.options("/search", headers=preflight).status_code == 405
-    settings = SETTINGS.model_copy(update={"cors_origins": ["https://example.org"]})
-    with TestClient(create_app(tiny_bundle.path, settings)) as client:
-        for answer in (client.options("/search", headers=preflight), client.post("/search", json=body, headers=origin)):
-            assert answer.status_code == 200
-            assert answer.headers["access-control-allow-origin"] == "https://example.org"
-        refused = client.post("/search", json={}, headers=origin)
-        assert (refused.status_code, refused.headers["access-control-allow-origin"]) == (422, "https://example.org")
-        for method in ("PUT", "DELETE"):
-            asked = {"access-control-request-method": method, "access-control-request-headers": "if-match"}
-            written = client.options("/documents/1", headers={**origin, **asked})
-            assert written.status_code == 200
-            assert method in written.headers["access-control-allow-methods"]
-        assert "etag" in client.get("/documents/music", headers=origin).headers["access-control-expose-headers"]
-        other = client.options("/search", headers={**preflight, "origin": "https://example.com"})
-        assert other.status_code == 400
-        assert "access-control-allow-origin" not in other.headers

@@ -82,8 +82,9 @@ def test_a_failed_warm_up_is_tried_again(tiny_bundle: Bundle, monkeypatch: pytes
     assert len(tries) == 2
 
 
-def test_stopping_while_an_engine_of_its_owner_warms_up(tiny_bundle: Bundle) -> None:
-    settings = Settings(deadline_ms=60_000, warm_up_queries=1_000_000, warm_up_s=600)
+def test_stopping_while_an_engine_of_its_owner_warms_up(tiny_bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Settings, "warm_up_s", 600.0)
+    settings = Settings(deadline_ms=60_000, warm_up_queries=1_000_000)
     with SearchEngine.open(tiny_bundle, settings) as engine:
         with TestClient(create_app(engine)) as client:
             assert client.get("/readyz").status_code == 503
@@ -100,12 +101,10 @@ def test_the_warm_up_ends_by_number_or_by_time(tiny_bundle: Bundle, monkeypatch:
         return run(context)
 
     monkeypatch.setattr("lightretriever.service.search.engine.search", count)
-    for settings, most in (
-        (Settings(warm_up_queries=7, warm_up_s=600), 7),
-        (Settings(warm_up_queries=1_000_000, warm_up_s=1e-6), 1),
-    ):
+    for queries, seconds, most in ((7, 600.0, 7), (1_000_000, 1e-6, 1)):
         searches.clear()
-        with SearchEngine.open(tiny_bundle, settings) as engine:
+        monkeypatch.setattr(Settings, "warm_up_s", seconds)
+        with SearchEngine.open(tiny_bundle, Settings(warm_up_queries=queries)) as engine:
             engine.warm_up()
             engine.require_ready()
         assert len(searches) == most
@@ -125,7 +124,8 @@ def test_a_warm_up_goes_on_after_two_late_searches(
         return run(context)
 
     monkeypatch.setattr("lightretriever.service.search.engine.search", busy)
-    with SearchEngine.open(tiny_bundle, Settings(warm_up_queries=2, warm_up_s=1e-6)) as engine:
+    monkeypatch.setattr(Settings, "warm_up_s", 1e-6)
+    with SearchEngine.open(tiny_bundle, Settings(warm_up_queries=2)) as engine:
         if late == 3:
             with pytest.raises(DeadlineError):
                 engine.warm_up()

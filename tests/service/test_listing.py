@@ -55,7 +55,7 @@ def test_a_filter_alone_lists_what_matches_in_the_order_of_writing(client: TestC
 
 
 def test_pages_go_on_beyond_the_candidates_of_a_search(tmp_path: Path) -> None:
-    settings = Settings(deadline_ms=60_000, candidates=20, max_candidates=20)
+    settings = Settings(deadline_ms=60_000, max_candidates=20)
     bundle = make_tiny_bundle(tmp_path / "bundle", documents=DOCUMENTS, fields=FIELDS)
     every = {"field": "year", "gte": 0}
     with client_of(bundle, settings) as client:

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from time import sleep
 from typing import Any
@@ -23,7 +22,7 @@ from lightretriever.service.settings import Settings
 from tests.service.live import live_bundles
 from tests.service.process import ROOT, Server
 from tests.support.asking import samples
-from tests.support.waiting import free_port, wait_until
+from tests.support.waiting import wait_until
 from tests.support.wire import POST, dial, received
 
 SEARCH = {"query": "play music", "k": 3}
@@ -103,21 +102,6 @@ def test_a_missing_file_of_keys_is_one_line(tiny_path: Path, tmp_path: Path, ref
     missing = tmp_path / "none.yaml"
     line = refused(tiny_path, api_keys_file=missing)
     assert line == f"error: {missing}: the API keys can't be read: No such file or directory.\n"
-
-
-def test_it_stops_while_it_warms_up(tiny_path: Path) -> None:
-    endless = {"LIGHTRETRIEVER_WARM_UP_QUERIES": "100000000", "LIGHTRETRIEVER_WARM_UP_S": "600"}
-    port = free_port()
-    with Server(tiny_path, port=port, environment=endless) as server:
-        with httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
-            while True:
-                with suppress(httpx2.TransportError):
-                    assert client.get("/readyz").status_code == 503
-                    break
-                sleep(0.05)
-        code, output, errors = server.stop()
-    assert (code, output) == (0, "")
-    assert json.loads(errors.splitlines()[-1])["event"] == "stopped"
 
 
 def test_a_bad_bundle_is_one_line(tiny_bundle: Bundle, tmp_path: Path, refused: Refused) -> None:

@@ -19,7 +19,6 @@ from lightretriever.service.errors import SettingsError
 from lightretriever.service.http.app import create_app
 from lightretriever.service.http.tracing import Tracing
 from lightretriever.service.search.engine import SearchEngine
-from lightretriever.service.settings import Settings
 from tests.client.scripted import Scripted, answer
 from tests.service.process import Server
 from tests.support.wordings import raises
@@ -138,7 +137,7 @@ def test_errors_of_the_service_are_errors_of_the_span(
 
 def test_a_collector_gets_them_at_the_latest_when_the_service_stops(tiny_path: Path) -> None:
     with Scripted(answer(b"")) as collector:
-        environment = {"LIGHTRETRIEVER_OTLP_ENDPOINT": f"{collector.url}/v1/traces"}
+        environment = {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": f"{collector.url}/v1/traces"}
         with Server(tiny_path, environment=environment) as server:
             url = server.url
             assert httpx2.post(f"{url}/search", json={"query": "music"}, timeout=60).status_code == 200
@@ -155,7 +154,7 @@ def test_a_collector_gets_them_at_the_latest_when_the_service_stops(tiny_path: P
 
 
 def test_a_collector_that_is_not_there_harms_nothing(tiny_path: Path) -> None:
-    environment = {"LIGHTRETRIEVER_OTLP_ENDPOINT": "http://127.0.0.1:9/v1/traces"}
+    environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"}
     with Server(tiny_path, environment=environment) as server:
         url = server.url
         assert httpx2.post(f"{url}/search", json={"query": "music"}, timeout=60).status_code == 200
@@ -165,5 +164,6 @@ def test_a_collector_that_is_not_there_harms_nothing(tiny_path: Path) -> None:
 def test_missing_packages_are_named(engine: SearchEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "lightretriever.service.http.tracing")
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
-    with raises(SettingsError, naming="otlp_endpoint"):
-        create_app(Path("none"), Settings(otlp_endpoint="http://127.0.0.1:4318/v1/traces"))
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4318")
+    with raises(SettingsError, naming="OTEL_EXPORTER_OTLP_ENDPOINT"):
+        create_app(Path("none"))

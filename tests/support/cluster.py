@@ -145,7 +145,7 @@ def connected(url: str) -> Iterator[Cluster]:
 
 def served_by(cluster: Cluster, index: str, **others: Any) -> Settings:
     """The settings of a service on the cluster."""
-    place = {"backend": "opensearch", "opensearch_url": cluster.name, "opensearch_index": index}
+    place = {"opensearch_url": cluster.name, "opensearch_index": index}
     return Settings(**{"deadline_ms": 60_000, "warm_up_queries": 1, "watch_s": 0, **place, **others})
 
 
