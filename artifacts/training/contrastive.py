@@ -1,6 +1,7 @@
 """Contrastive training of the dense and the sparse side together."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from typing import Final
 
 import torch
@@ -10,15 +11,25 @@ from lightretriever.artifacts.pipeline.language_model import instruction_prefix,
 from lightretriever.artifacts.pipeline.model import Backbone
 from lightretriever.artifacts.pipeline.states import packed_states, token_states
 from lightretriever.artifacts.training.engine import Chunk, Engine
-from lightretriever.artifacts.training.losses import BatchLayout, TokenWeights, contrastive_objective
+from lightretriever.artifacts.training.losses import (
+    BatchLayout,
+    TokenWeights,
+    contrastive_objective,
+    cosine_scores,
+    query_means,
+    sparse_scores,
+)
 from lightretriever.artifacts.training.recipe import ContrastiveStage, DataRecipe
 from lightretriever.artifacts.training.teachers import Teachers
 from lightretriever.artifacts.training.types import Batch, StepContext, Tensors
 
-__all__ = ["ROW_TOKENS", "Contrastive", "document_outputs"]
+__all__ = ["ROW_TOKENS", "Contrastive", "corpus_scores", "document_outputs"]
 
 ROW_TOKENS: Final = 256
 """Positions of a row of packed texts."""
+
+_DOCUMENTS, _TOKENS = 64, 4096  # read at once where all documents are scored
+_TOP_K: Final = 128  # an untrained model gives every document most of the vocabulary
 
 
 class Contrastive:
@@ -96,6 +107,34 @@ def document_outputs(backbone: Backbone, sequences: list[list[int]], row_tokens:
     packed = packed_states(backbone, sequences, row_tokens)
     spans = backbone.sparse_spans(packed.spans)
     return {"dense": packed.dense(backbone), "sparse": sparse_weights(packed.hidden, backbone.head, spans)}
+
+
+def corpus_scores(
+    backbone: Backbone,
+    instruction: str,
+    queries: Iterable[str],
+    documents: Iterable[str],
+    max_length: int,
+    weights: TokenWeights,
+) -> Iterator[Tensors]:
+    """Scores of B queries for all documents, n at a time: `dense` and `sparse` (B, n) float32 on the model's device.
+
+    Documents keep their 128 strongest terms, as in an index. Run it by `Engine.evaluate`, without gradients.
+    """
+    ids = [torch.from_numpy(query).long() for query in backbone.tokenizer.as_queries(queries)]
+    prefix = instruction_prefix(backbone, instruction)
+    tokens, places = torch.cat(ids).unique(return_inverse=True)
+    states = torch.cat([token_states(backbone, prefix, part).float() for part in tokens.split(_TOKENS)])
+    if weights.rows is not None:
+        states = states * weights.rows[tokens.to(backbone.device)][:, None]
+    means, texts = query_means(states, places.split([len(query) for query in ids])), iter(documents)
+    while part := list(islice(texts, _DOCUMENTS)):
+        made = document_outputs(backbone, backbone.document_ids(part, max_length), ROW_TOKENS)
+        strongest, terms = made["sparse"].topk(min(_TOP_K, made["sparse"].shape[1]), dim=1)
+        kept = torch.zeros_like(made["sparse"]).scatter(1, terms, strongest)
+        with torch.autocast(backbone.device.type, enabled=False):  # bfloat16 would make many scores equal
+            scores = {"dense": cosine_scores(means, made["dense"]), "sparse": sparse_scores(ids, kept, weights.idf)}
+        yield scores
 
 
 def _by_instruction(

@@ -10,20 +10,15 @@ from lightretriever.artifacts.corpus.beir import Corpus
 from lightretriever.artifacts.documents.document import Document
 from lightretriever.artifacts.dtypes import Float32Array, FloatArray, Int64Array
 from lightretriever.artifacts.evaluation.runs import measure, ranking, read_judged
-from lightretriever.artifacts.pipeline.language_model import instruction_prefix
 from lightretriever.artifacts.pipeline.model import Backbone
-from lightretriever.artifacts.pipeline.states import token_states
-from lightretriever.artifacts.training.contrastive import document_outputs
-from lightretriever.artifacts.training.losses import TokenWeights, cosine_scores, query_means, sparse_scores
+from lightretriever.artifacts.training.contrastive import corpus_scores
+from lightretriever.artifacts.training.losses import TokenWeights
 from lightretriever.artifacts.training.recipe import DevRecipe
 
 __all__ = ["DevSet", "evaluate_dev"]
 
 _DEPTH = 100
-_TOP_K = 128  # as an index would cut; an untrained model gives every document most of the vocabulary
 _WEIGHTS = np.array([0.7, 0.3], np.float32)
-_BATCH = 32
-_ROW_TOKENS = 256
 
 
 @dataclass(frozen=True)
@@ -60,7 +55,9 @@ def evaluate_dev(backbone: Backbone, dev: DevSet, max_length: int, weights: Toke
 
     Run it by `Engine.evaluate`, without gradients.
     """
-    legs = _legs(backbone, dev, max_length, weights)
+    texts = (document.full_text for document in dev.documents)
+    parts = list(corpus_scores(backbone, dev.instruction, dev.queries.values(), texts, max_length, weights))
+    legs = {leg: torch.cat([part[leg] for part in parts], dim=1).cpu().numpy() for leg in parts[0]}
     runs: dict[str, dict[str, list[tuple[str, float]]]] = {system: {} for system in (*legs, "hybrid")}
     for number, name in enumerate(dev.queries):
         found = {leg: _best(scores[number]) for leg, scores in legs.items()}
@@ -69,26 +66,6 @@ def evaluate_dev(backbone: Backbone, dev: DevSet, max_length: int, weights: Toke
             hits = zip(ordinals[:_DEPTH].tolist(), scores.tolist(), strict=False)
             runs[system][name] = ranking([(dev.documents[ordinal].id, score) for ordinal, score in hits])
     return {system: measure(dev.qrels, run)["nDCG@10"] for system, run in runs.items()}
-
-
-def _legs(backbone: Backbone, dev: DevSet, max_length: int, weights: TokenWeights) -> dict[str, Float32Array]:
-    """The scores of every query with every document by leg, (queries, N)."""
-    queries = [torch.from_numpy(ids).long() for ids in backbone.tokenizer.as_queries(dev.queries.values())]
-    tokens, places = torch.cat(queries).unique(return_inverse=True)
-    states = token_states(backbone, instruction_prefix(backbone, dev.instruction), tokens).float()
-    if weights.rows is not None:
-        states = states * weights.rows[tokens.to(backbone.device)][:, None]
-    means = query_means(states, places.split([len(query) for query in queries]))
-    sequences = backbone.document_ids([document.full_text for document in dev.documents], max_length)
-    parts = []
-    for start in range(0, len(sequences), _BATCH):
-        made = document_outputs(backbone, sequences[start : start + _BATCH], _ROW_TOKENS)
-        strongest, terms = made["sparse"].topk(min(_TOP_K, made["sparse"].shape[1]), dim=1)
-        kept = torch.zeros_like(made["sparse"]).scatter(1, terms, strongest)
-        parts.append(
-            {"dense": cosine_scores(means, made["dense"]), "sparse": sparse_scores(queries, kept, weights.idf)}
-        )
-    return {leg: torch.cat([part[leg] for part in parts], dim=1).cpu().numpy() for leg in parts[0]}
 
 
 def _hybrid(legs: Float32Array) -> tuple[Int64Array, FloatArray]:

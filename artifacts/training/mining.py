@@ -3,26 +3,21 @@
 WORK/data/NAME/mined-STAGE.json    the set's examples with these negatives
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
 import torch
 
-from lightretriever.artifacts.pipeline.language_model import instruction_prefix
 from lightretriever.artifacts.pipeline.model import Backbone
-from lightretriever.artifacts.pipeline.states import token_states
-from lightretriever.artifacts.training.contrastive import ROW_TOKENS, document_outputs
+from lightretriever.artifacts.training.contrastive import corpus_scores
 from lightretriever.artifacts.training.data import read_examples, relevant_of, write_examples
-from lightretriever.artifacts.training.losses import TokenWeights, cosine_scores, query_means, sparse_scores
+from lightretriever.artifacts.training.losses import TokenWeights
 from lightretriever.artifacts.training.negatives import Hits, chosen
 from lightretriever.artifacts.training.recipe import ContrastiveStage, DataRecipe
 from lightretriever.artifacts.training.run import Run
 from lightretriever.artifacts.training.types import TrainingSet
 
 __all__ = ["ranked", "sets_of_stage"]
-
-_DOCUMENTS, _TOKENS = 64, 4096  # read at once
 
 
 def sets_of_stage(run: Run) -> list[TrainingSet]:
@@ -60,32 +55,16 @@ def ranked(
     """
     names = list(one.documents)
     queries = list(dict.fromkeys(example.query for example in one.examples))
-    ids = [torch.from_numpy(found).long() for found in backbone.tokenizer.as_queries(queries)]
     depth = data.negatives.depth if data.negatives else 1
-    means = _means(backbone, one.instructions[0], ids, weights) if stage.mine == "dense" else None
+    texts, length = one.documents.values(), data.max_document_length
     best, places = torch.empty(len(queries), 0), torch.empty(len(queries), 0, dtype=torch.long)
-    for start in range(0, len(names), _DOCUMENTS):
-        part = names[start : start + _DOCUMENTS]
-        sequences = backbone.document_ids([one.documents[name] for name in part], data.max_document_length)
-        outputs = document_outputs(backbone, sequences, ROW_TOKENS)
-        if means is not None:
-            scores = cosine_scores(means, outputs["dense"])
-        else:
-            scores = sparse_scores(ids, outputs["sparse"], weights.idf)
-        numbers = torch.arange(start, start + len(part)).expand(len(queries), -1)
-        best, order = torch.cat([best, scores.cpu()], dim=1).topk(min(depth, best.shape[1] + len(part)), dim=1)
-        places = torch.cat([places, numbers], dim=1).gather(1, order)
+    start = 0
+    for part in corpus_scores(backbone, one.instructions[0], queries, texts, length, weights):
+        scores = part[stage.mine or "sparse"].cpu()
+        numbers = torch.arange(start, start + scores.shape[1]).expand(len(queries), -1)
+        start += scores.shape[1]
+        scores, numbers = torch.cat([best, scores], dim=1), torch.cat([places, numbers], dim=1)
+        best, order = scores.topk(min(depth, scores.shape[1]), dim=1)
+        places = numbers.gather(1, order)
     rows = zip(queries, places.tolist(), best.tolist(), strict=True)
     return {query: [(names[n], score) for n, score in zip(own, scores, strict=True)] for query, own, scores in rows}
-
-
-def _means(
-    backbone: Backbone, instruction: str, queries: Sequence[torch.Tensor], weights: TokenWeights
-) -> torch.Tensor:
-    """Dense vectors of queries (B, D), not normalised."""
-    prefix = instruction_prefix(backbone, instruction)
-    tokens, places = torch.cat(list(queries)).unique(return_inverse=True)
-    states = torch.cat([token_states(backbone, prefix, part).float() for part in tokens.split(_TOKENS)])
-    if weights.rows is not None:
-        states = states * weights.rows[tokens.to(backbone.device)][:, None]
-    return query_means(states, places.split([len(query) for query in queries]))

@@ -17,7 +17,7 @@ from lightretriever.artifacts.pipeline.states import pack
 from lightretriever.artifacts.tokens.head_queries import FULL_QUERY_TERMS
 from lightretriever.artifacts.tokens.idf import idf_weights
 from lightretriever.artifacts.training.adapter import Adapter
-from lightretriever.artifacts.training.contrastive import Contrastive, document_outputs
+from lightretriever.artifacts.training.contrastive import Contrastive, corpus_scores, document_outputs
 from lightretriever.artifacts.training.dev import DevSet, evaluate_dev
 from lightretriever.artifacts.training.engine import Engine
 from lightretriever.artifacts.training.losses import TokenWeights, contrastive_loss, cosine_scores, flops, sparse_scores
@@ -217,6 +217,16 @@ def test_development_scores_are_of_the_tokens_that_the_service_looks_up(backbone
             for query, places, scores in zip(queries, order.tolist(), made.tolist(), strict=True)
         }
         assert found[leg] == pytest.approx(measure(qrels, runs)["nDCG@10"]), leg
+
+
+def test_scores_are_float32_whatever_the_model_computes_in(backbone: Backbone) -> None:
+    texts = [one.full_text for one in tiny_documents(70)]
+    with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
+        parts = list(corpus_scores(backbone, INSTRUCTION, ["music player", "zebra"], texts, 60, TokenWeights()))
+    assert [part["dense"].shape for part in parts] == [(2, 64), (2, 6)]
+    for scores in (part[leg] for part in parts for leg in ("dense", "sparse")):
+        assert scores.dtype == torch.float32
+        assert not torch.equal(scores, scores.bfloat16().float())
 
 
 def test_full_queries_are_the_model_read_whole(backbone: Backbone, batch: Batch) -> None:
