@@ -25,7 +25,7 @@ from lightretriever.artifacts.files.workdir import write_atomically
 from lightretriever.artifacts.pipeline.adapter_files import ADAPTER_SETTINGS, PROJECTION_FILE, save_projection
 from lightretriever.artifacts.pipeline.likelihood import LIKELIHOOD, Reading
 from lightretriever.artifacts.pipeline.model import Backbone, choose_dtype, load_model
-from lightretriever.artifacts.pipeline.weights import ADAPTER_CONFIG
+from lightretriever.artifacts.pipeline.weights import ADAPTER_CONFIG, GGUF
 from lightretriever.artifacts.tokens.idf import IDF_FILE, save_idf
 from lightretriever.artifacts.training.recipe import (
     ContrastiveStage,
@@ -161,19 +161,14 @@ class Adapter(torch.nn.Module):
 
     def _write_model(self, folder: Path, recipe: TrainRecipe, state: Tensors) -> None:
         """Write the whole model in float32, and its tokenizer as it was."""
-        whole = {
-            name.removeprefix(
-                "model.",
-            ): tensor.contiguous()
-            for name, tensor in state.items()
-        }
+        whole = {name.removeprefix("model."): tensor.contiguous() for name, tensor in state.items()}
         self.backbone.model.save_pretrained(str(folder), state_dict=whole, safe_serialization=True)
-        source = recipe.work / "model" if recipe.model.path.endswith(".gguf") else recipe.model.path
-        AutoTokenizer.from_pretrained(source, trust_remote_code=False).save_pretrained(str(folder))
+        AutoTokenizer.from_pretrained(recipe.model.path, trust_remote_code=False).save_pretrained(str(folder))
 
     def _write_weights(self, folder: Path, recipe: TrainRecipe, state: Tensors) -> None:
         lora = {name.removeprefix("peft."): tensor.bfloat16() for name, tensor in state.items() if "lora_" in name}
-        self.peft.save_pretrained(str(folder), state_dict=lora, safe_serialization=True)
+        # Without the last one, peft looks for the base model on the hub where it was a file.
+        self.peft.save_pretrained(str(folder), state_dict=lora, safe_serialization=True, save_embedding_layers=False)
         config = json.loads((folder / ADAPTER_CONFIG).read_text(encoding="utf-8"))
         config["base_model_name_or_path"] = recipe.model.name or self.backbone.name
         config["target_modules"] = sorted(config["target_modules"])  # a set, whose order changes from run to run
@@ -222,6 +217,11 @@ def load_for_training(
         raise RecipeError(
             f"model.adapter is {model.adapter!r}, but training makes a new adapter.",
             remedy="Leave it out; merge the old adapter into the model first if you want to build on it.",
+        )
+    if not recipe.lora and model.path.endswith(GGUF):
+        raise RecipeError(
+            f"lora is false, but model.path is {model.path!r}: transformers writes no model that it read from GGUF.",
+            remedy="Give a directory or a Hugging Face id.",
         )
     backbone = load_model(model, lowercase=recipe.lowercase, layers=recipe.layers)
     lengths = {"data.max_document_length": recipe.data.max_document_length} if recipe.needs_pairs else {}
