@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.software import generator, package_version
@@ -52,20 +52,15 @@ def environment() -> dict[str, Any]:
 def print_report(report: dict[str, Any], console: Console) -> None:
     """Print the warnings, then one line of measures per system."""
     dataset, bundle = report["dataset"], report["bundle"]
-    for warning in report["warnings"]:
-        console.print(f"[bold red]Warning:[/] {escape(warning)}", highlight=False)
+    _warn(report, console)
     unjudged = f" ({dataset['queries_without_judgments']:,} unjudged)" if dataset["queries_without_judgments"] else ""
-    table = Table(
-        title=escape(
-            f"{dataset['name']} ({dataset['split']}): {dataset['queries']:,} queries{unjudged}, "
-            f"{bundle['documents']:,} documents, task {report['settings']['task']}"
-        )
+    title = (
+        f"{dataset['name']} ({dataset['split']}): {dataset['queries']:,} queries{unjudged}, "
+        f"{bundle['documents']:,} documents, task {report['settings']['task']}"
     )
-    table.add_column("system")
     names = [name for name in MEASURES if all(name in measures for measures in report["metrics"].values())]
-    for name in names:
-        table.add_column(name, justify="right")
-    table.add_column("postings", justify="right")
+    columns = [Column(name, justify="right") for name in (*names, "postings")]
+    table = Table("system", *columns, title=escape(title))
     for system, measures in report["metrics"].items():
         postings = report["postings_per_query"].get(system)
         values = [*(f"{measures[name]:.4f}" for name in names), "" if postings is None else f"{postings:,.0f}"]
@@ -75,14 +70,18 @@ def print_report(report: dict[str, Any], console: Console) -> None:
 
 def print_benchmark(report: dict[str, Any], console: Console) -> None:
     """Print nDCG@10 by collection and system, and the mean row."""
-    for warning in report["warnings"]:
-        console.print(f"[bold red]Warning:[/] {escape(warning)}", highlight=False)
+    _warn(report, console)
     systems = list(report["mean"])
     table = Table("nDCG@10", *systems)
     rows = [*report["collections"].items(), ("mean", report["mean"])]
     for name, metrics in rows:
         table.add_row(escape(name), *(f"{metrics[system]['nDCG@10']:.4f}" for system in systems))
     console.print(table)
+
+
+def _warn(report: dict[str, Any], console: Console) -> None:
+    for warning in report["warnings"]:
+        console.print(f"[bold red]Warning:[/] {escape(warning)}", highlight=False)
 
 
 def _processor() -> str:
