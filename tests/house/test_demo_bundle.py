@@ -79,8 +79,6 @@ def test_expected_packages_are_found_as_often_as_recorded(bundle: Path) -> None:
     found = demo_queries.measure(bundle, queries)
     for group in ("looked at", "kept apart"):
         assert found[group] == recorded[group]
-    (music,) = [one["hits"] for one in found["answers"] if one["query"] == "play music from the terminal"]
-    assert {"cmus", "moc", "ncmpcpp"} <= set(music)
 
 
 def leaves(value: object, path: str = "") -> Iterator[tuple[str, object]]:
