@@ -2,6 +2,7 @@
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -166,8 +167,9 @@ def test_what_is_no_table_is_refused(tmp_path: Path) -> None:
     for rows in shapes:
         with raises(BundleError, naming="t.npy"):
             write_table(path, rows, "float32")
-    for rows in (*shapes, np.ones((3, 4)), np.asfortranarray(rows_of()), rows_of().astype(">f4")):
-        np.save(path, rows)
+    others: list[Any] = [*shapes, np.ones((3, 4)), np.asfortranarray(rows_of()), rows_of().astype(">f4")]
+    for other in others:
+        np.save(path, other)
         with raises(BundleError, naming="t.npy"):
             TokenTable.open(path)
     write_table(path, rows_of(), "int8")

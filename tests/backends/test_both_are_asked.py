@@ -12,7 +12,7 @@ import pytest
 from lightretriever.artifacts.bundle.archive import unpack
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.sparse.jvm import java_call
-from lightretriever.service.schemas import SearchRequest
+from lightretriever.service.schemas import LegName, SearchRequest
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.serving.demo import ARCHIVE
 from lightretriever.service.settings import Settings
@@ -56,7 +56,8 @@ def test_every_plain_search_asks_faiss_and_lucene(engine: SearchEngine, monkeypa
 
 def test_the_legs_are_asked_at_the_same_time(engine: SearchEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     both = threading.Barrier(2)
-    for name, method in (("dense", "search"), ("sparse", "find")):
+    methods: dict[LegName, str] = {"dense": "search", "sparse": "find"}
+    for name, method in methods.items():
         leg = engine.parts.backends.legs[name]
         real = getattr(leg, method)
 

@@ -16,7 +16,7 @@ from lightretriever.artifacts.cluster.live import LiveIndex
 from lightretriever.artifacts.cluster.push import push
 from lightretriever.artifacts.documents.document import Document, read_document
 from lightretriever.artifacts.errors import BundleError, UnencodedError
-from lightretriever.artifacts.live.documents import Change
+from lightretriever.artifacts.live.documents import Change, Encoded
 from lightretriever.artifacts.live.upsert import upsert
 from lightretriever.artifacts.sparse.vocabulary import VocabularyKind
 from lightretriever.service.errors import InvalidRequestError
@@ -115,7 +115,7 @@ def test_a_cluster_has_no_vectors(bundle: Bundle, engine: SearchEngine, opensear
             index = LiveIndex(cluster, NAME, done.index, meta)
             term = index_term(bundle)
             new = [document(number) for number in range(3)]
-            upserted = upsert(index, new, lambda some: [(None, {term: 3}) for _ in some], int)
+            upserted = upsert(index, new, lambda some: [Encoded(None, {term: 3}) for _ in some], int)
             assert (upserted.created, upserted.encoded) == (3, 3)
             assert upsert(index, new, refuse, int).unchanged == 3
             (stored,) = index.read(["new-1"])
