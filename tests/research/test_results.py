@@ -35,6 +35,10 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for page in ("README.md", "docs/lab/results.md"):
         (tmp_path / page).write_text(f"before\n{results.PART.begin}\nold\n{results.PART.end}\nafter\n")
     (folder / "judged" / "load.json").write_text(json.dumps(LOAD))
+    ways = {way: {"scifact": 0.25, "cacm": 0.75} for way in results.FUSIONS}
+    origin = {"machine": "a processor, 2 cores", "date": "2026-11-29T00:00", "commit": "abc"}
+    fusions = {"nDCG@10": ways, "average": dict.fromkeys(ways, 0.5), "origin": origin}
+    (folder / "fusion.json").write_text(json.dumps(fusions))
     record(folder / "reliability.json", [{"key": "soak_failures", "value": 0, "unit": "answers"}], "make faults")
     monkeypatch.setattr(results, "ROOT", tmp_path)
     return tmp_path
@@ -60,11 +64,13 @@ def test_recorded_results_become_tables(root: Path, capsys: pytest.CaptureFixtur
     assert results.main(["--check"]) == 0
     readme = (root / "README.md").read_text().splitlines()
     assert (readme[0], readme[-1]) == ("before", "after")
-    assert readme[2:6] == [
+    assert "| both legs, fused by range (the default before) | 0.500 | 0.250 | 0.750 |" in readme
+    first = readme.index("| nDCG@10 | model per query | average of 7 sets | scifact | wikiqa |")
+    assert readme[first : first + 4] == [
         "| nDCG@10 | model per query | average of 7 sets | scifact | wikiqa |",
         "|---|---|---:|---:|---:|",
         "| BM25 | no | 0.500 | 0.500 | 0.500 |",
-        "| the same, the table fitted to the corpus | no | 0.514 | 0.500 | 0.850 |",
+        "| MiniLM's table fitted to the corpus, hybrid | no | 0.514 | 0.500 | 0.850 |",
     ]
     assert "| BM25 (Lucene) | 12.5 | – | – |" in readme
     page = (root / "docs" / "lab" / "results.md").read_text()
