@@ -133,7 +133,7 @@ def distinct_rows(states: Float32Array, statistics: TokenStatistics) -> Float32A
     without an embedding, stays.
     """
     share = statistics.frequencies / max(int(statistics.frequencies.sum()), 1)  # documents may have no token at all
-    rows = (states - share @ states) * statistics.idf()[:, None]
+    rows = (states - share @ states) * statistics.bm25_idf()[:, None]
     rows[~states.any(axis=1)] = 0
     return scaled_rows(rows, np.flatnonzero(statistics.frequencies))
 

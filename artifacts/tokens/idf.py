@@ -37,8 +37,12 @@ class TokenStatistics:
     def idf(self) -> Float64Array:
         """IDF of all tokens (V,), in natural logarithms; above 0 even for a token of every one of millions, and 1 for
         one of none."""
+        return np.where(self.frequencies > 0, self.bm25_idf(), 1.0)
+
+    def bm25_idf(self) -> Float64Array:
+        """IDF of all tokens (V,) as BM25 has it: the largest for one of no document."""
         weights: Float64Array = np.log1p((self.documents - self.frequencies + 0.5) / (self.frequencies + 0.5))
-        return np.where(self.frequencies > 0, weights, 1.0)
+        return weights
 
 
 def count_tokens(documents: Iterable[Int32Array], vocab_size: int) -> TokenStatistics:

@@ -36,7 +36,6 @@ def run(*arguments: str, shell: str = '"$@"', **environment: str) -> "subprocess
 def commands(bundle: Path, service: str) -> dict[str, list[str]]:
     return {
         "help": ["--help"],
-        "key": ["key", "a", "--scope", "search"],
         "verify": ["verify", str(bundle)],
         "search": ["search", CHINESE, "--url", service],
         "search as JSON": ["search", CHINESE, "--url", service, "--json"],

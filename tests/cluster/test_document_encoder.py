@@ -149,7 +149,7 @@ main()
 
 
 def test_a_service_without_the_pipeline_says_what_is_missing(place: Place, settings: Settings) -> None:
-    where = {"BACKEND": "opensearch", "OPENSEARCH_URL": place.cluster.name, "OPENSEARCH_INDEX": NAME}
+    where = {"OPENSEARCH_URL": place.cluster.name, "OPENSEARCH_INDEX": NAME}
     environment: dict[str, Any] = {f"LIGHTRETRIEVER_{name}": value for name, value in where.items()}
     command = ["serve", str(place.bundle.path), "--port", "0", "--recipe", str(Path(place.recipe))]
     program = [sys.executable, "-c", _WITHOUT_TORCH, *command]

@@ -13,7 +13,7 @@ from lightretriever.artifacts.cluster.aliases import only_index, read_meta
 from lightretriever.artifacts.cluster.client import Cluster
 from lightretriever.artifacts.cluster.live import LiveIndex
 from lightretriever.artifacts.cluster.push import push
-from lightretriever.artifacts.errors import BundleError, ClusterError, CorpusError, DocumentError, ResumeError
+from lightretriever.artifacts.errors import BundleError, ClusterError, CorpusError, ResumeError
 from tests.support.cluster import remove_indexes
 from tests.support.commands import only, run, summary_of
 from tests.support.upserted import COUNT, NEW, Upserted, counts
@@ -86,7 +86,7 @@ def test_only_what_changed_is_encoded_and_written(kind: str, tmp_path: Path, clu
 def test_what_can_not_be_written_is_told_before_anything_is(tmp_path: Path, cluster: Cluster) -> None:
     place = Place(tmp_path, cluster, "learned")
     lines = place.lines()
-    for changed, error in (({**NEW, "colour": "red"}, DocumentError), ({"_id": "new"}, CorpusError)):
+    for changed, error in (({**NEW, "colour": "red"}, CorpusError), ({"_id": "new"}, CorpusError)):
         place.write([*lines, changed])
         with raises(error):
             place.upsert()

@@ -36,15 +36,15 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def settings(certificate: Path | None, key: Path | None, password: str | None = None) -> dict[str, str]:
-    given = {"CERTIFICATE_FILE": certificate, "KEY_FILE": key, "KEY_PASSWORD": password}
+def settings(certificate: Path | None, key: Path | None) -> dict[str, str]:
+    given = {"CERTIFICATE_FILE": certificate, "KEY_FILE": key}
     return {f"LIGHTRETRIEVER_TLS_{name}": str(value) for name, value in given.items() if value is not None}
 
 
 @pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_the_service_speaks_https(certificates: Path, tiny_bundle: Bundle, workers: int) -> None:
     certificate = certificates / "certificate.pem"
-    environment = settings(certificate, certificates / "locked.pem", PASSWORD)
+    environment = settings(certificate, certificates / "key.pem")
     with Server(tiny_bundle.path, environment=environment, workers=workers) as server:
         url = server.url
         assert url.startswith("https://127.0.0.1:")
