@@ -74,7 +74,7 @@ class _Modules(UserDict[str, Any]):
 
 class _Overview(TyperGroup):
     def list_commands(self, ctx: Any) -> list[str]:
-        """Give the names in the order of help."""
+        """Return the names in the order of help."""
         return list(self.commands)
 
 

@@ -93,7 +93,7 @@ class ServiceError(LightRetrieverError):
         return cls(f"{first.field}: {first.message}{more}", errors[:MOST_FIELD_ERRORS])
 
     def within(self, place: str) -> Self:
-        """Give the same error for a part of the request, such as `searches.3`."""
+        """Return the same error for a part of the request, such as `searches.3`."""
         errors = [replace(error, field=f"{place}.{error.field}") for error in self.errors]
         return type(self)(f"{place}{'.' if errors else ': '}{self.detail}", errors)
 

@@ -184,11 +184,11 @@ class Settings(BaseSettings):
         return "local" if self.opensearch_url is None else "opensearch"
 
     def threads(self) -> int:
-        """Give the number of request threads: `search_threads`, or as many as suit a process that serves alone."""
+        """Return the number of request threads: `search_threads`, or as many as suit a process that serves alone."""
         return self.among(1).search_threads
 
     def among(self, processes: int) -> "Settings":
-        """Give the settings of one of several processes, in which `search_threads` is never 0."""
+        """Return the settings of one of several processes, in which `search_threads` is never 0."""
         if self.search_threads:
             return self
         waits = processes == 1 or self.rerank_url is not None or self.live is not None

@@ -72,7 +72,7 @@ def differs(file: str, message: str, expected: object, found: object, remedy: st
 
 
 def check_file(root: Path, manifest: Manifest, file: str) -> Iterator[Problem]:
-    """Whether a listed file is there, inside the bundle, a regular file, and as long as it should be."""
+    """Check whether a listed file is there, inside the bundle, a regular file, and as long as it should be."""
     path = root / file
     size = manifest.files[file].bytes
     real = Path(os.path.realpath(path))  # unlike resolve(), it raises nothing for a link to itself
@@ -100,7 +100,7 @@ def check_unlisted(root: Path, manifest: Manifest) -> Iterator[Problem]:
 
 
 def check_hash(root: Path, manifest: Manifest, file: str, *, forged: bool = True) -> Iterator[Problem]:
-    """Whether the content of a file is what the manifest was written for, by every hash listed there.
+    """Check whether the content of a file is what the manifest was written for, by every hash listed there.
 
     Without `forged`, by XXH3 alone, several times as fast, which finds any damage but no forgery.
     """
@@ -119,7 +119,7 @@ def check_hash(root: Path, manifest: Manifest, file: str, *, forged: bool = True
 
 
 def check_table(root: Path, manifest: Manifest, task: str) -> Iterator[Problem]:
-    """Whether a token table has the shape and the number type that the manifest says."""
+    """Check whether a token table has the shape and the number type that the manifest says."""
     info = manifest.tasks[task]
     if info.file is None:
         return
@@ -134,7 +134,7 @@ def check_table(root: Path, manifest: Manifest, task: str) -> Iterator[Problem]:
 
 
 def check_head(manifest: Manifest, task: str, head: HeadQueries) -> Iterator[Problem]:
-    """Whether the head queries of a task are as many, and their vectors as long, as the manifest says."""
+    """Check whether the head queries of a task are as many, and their vectors as long, as the manifest says."""
     info, (_, file) = manifest.tasks[task].head, head_files(task, sparse=False)
     queries = 0 if info is None else info.queries
     yield from differs(file, "wrong shape (head queries, dimension)", (queries, manifest.dimension), head.vectors.shape)
@@ -142,7 +142,7 @@ def check_head(manifest: Manifest, task: str, head: HeadQueries) -> Iterator[Pro
 
 
 def check_idf(root: Path, manifest: Manifest) -> Iterator[Problem]:
-    """Whether the IDF weights, where the bundle has some, are one per token id, float32, finite and positive."""
+    """Check whether the IDF weights, where the bundle has some, are one per token id, float32, finite and positive."""
     file = manifest.sparse.idf
     if file is None:
         return
@@ -155,8 +155,8 @@ def check_idf(root: Path, manifest: Manifest) -> Iterator[Problem]:
 
 
 def check_tokenizer(manifest: Manifest, info: TokenizerInfo, tokenizer: TextTokenizer) -> Iterator[Problem]:
-    """Whether a tokenizer is the one that the tables were made with, or the documents' terms: its hash, and the number
-    of its ids, one for each row of a table."""
+    """Check whether a tokenizer is the one that the tables were made with, or the documents' terms: its hash, and the
+    number of its ids, one for each row of a table."""
     message, ids = "wrong number of token ids", manifest.sparse_vocab_size
     if info is manifest.tokenizer:
         tables = ", ".join(sorted(task.file for task in manifest.tasks.values() if task.file is not None))
@@ -166,14 +166,14 @@ def check_tokenizer(manifest: Manifest, info: TokenizerInfo, tokenizer: TextToke
 
 
 def check_dense(manifest: Manifest, index: DenseIndex) -> Iterator[Problem]:
-    """Whether the Faiss index has the manifest's documents and dimension."""
+    """Check whether the Faiss index has the manifest's documents and dimension."""
     file = "" if manifest.dense is None else manifest.dense.file
     yield from differs(file, "wrong number of documents", manifest.documents, index.count)
     yield from differs(file, "wrong dimension", manifest.dimension, index.dimension)
 
 
 def check_sparse(manifest: Manifest, index: ImpactIndex) -> Iterator[Problem]:
-    """Whether the Lucene index has the manifest's number of documents, and its declared fields in their kinds."""
+    """Check whether the Lucene index has the manifest's number of documents, and its declared fields in their kinds."""
     file = manifest.sparse.directory
     yield from differs(file, "wrong number of documents", manifest.documents, index.count)
     if not index.count:

@@ -100,7 +100,7 @@ class Bundle:
         return Vocabulary(tokenizer, None)
 
     def task(self, name: str) -> TaskInfo:
-        """Give the manifest's facts of a task. Raises BundleError for a task that the bundle does not have."""
+        """Return the manifest's facts of a task. Raises BundleError for a task that the bundle does not have."""
         if (info := self.manifest.tasks.get(name)) is None:
             raise BundleError(
                 f'{self.path}: there is no task "{name}".', remedy=f"Use one of: {', '.join(self.manifest.tasks)}."

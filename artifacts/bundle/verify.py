@@ -1,4 +1,4 @@
-"""Whether a bundle is exactly what its manifest says, down to every byte and every count."""
+"""Check whether a bundle is exactly what its manifest says, down to every byte and every count."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -149,7 +149,7 @@ def _head(root: Path, manifest: Manifest, task: str) -> Iterator[Problem]:
 
 
 def _dense(root: Path, manifest: Manifest) -> Iterator[Problem]:
-    """Whether the index fits the manifest, and each document's vector has about the length 1 (the first that has
+    """Check whether the index fits the manifest, and each document's vector has about the length 1 (the first that has
     not). Quantised vectors are shorter or longer by what the index rounds."""
     if (info := manifest.dense) is None:
         return
@@ -183,7 +183,7 @@ def _sparse(root: Path, manifest: Manifest) -> Iterator[Problem]:
 
 
 def _terms(manifest: Manifest, index: ImpactIndex) -> Iterator[Problem]:
-    """Whether the terms of the first documents are of the bundle's vocabulary (the first that is not)."""
+    """Check whether the terms of the first documents are of the bundle's vocabulary (the first that is not)."""
     if not index.count:
         return
     for term in index.rows(0, min(_CHUNK, index.count))[1]:
@@ -194,8 +194,8 @@ def _terms(manifest: Manifest, index: ImpactIndex) -> Iterator[Problem]:
 
 
 def _documents(manifest: Manifest, index: ImpactIndex, ids: list[str]) -> Iterator[Problem]:
-    """Whether each stored document is one that a bundle may hold, with the id that it is indexed under and values of
-    the declared kinds (the first that is not), whether as many documents have a value in the index, and whether the
+    """Check whether each stored document is one that a bundle may hold, with the id that it is indexed under and values
+    of the declared kinds (the first that is not), whether as many documents have a value in the index, and whether the
     manifest names all their fields."""
     folder = manifest.sparse.directory
     names: set[str] = set()

@@ -78,8 +78,8 @@ def built(path: Path) -> Path:
 
 
 def replacing(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command options of these names, behind its `recipe`. They replace keys of the recipe: the command gets it
-    by `overridden`. A name of the command's own parameters says that it stands there in help."""
+    """Return a command options of these names, behind its `recipe`. They replace keys of the recipe: the command gets
+    it by `overridden`. A name of the command's own parameters says that it stands there in help."""
 
     def decorated(command: Callable[..., None]) -> Callable[..., None]:
         own = dict(signature(command).parameters)

@@ -40,7 +40,7 @@ def send(
 
 
 def refusal(cluster: Cluster, item: Mapping[str, Any]) -> ClusterError | ConflictError | None:
-    """Give the error of what became of one action, None if it has none."""
+    """Return the error of what became of one action, None if it has none."""
     cause = item.get("error")
     if cause is None:
         return None

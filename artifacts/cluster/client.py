@@ -226,7 +226,7 @@ def _translated(name: str) -> Iterator[None]:
 
 
 def _reason(error: Exception) -> str:
-    """Give the reason that the cluster names, on one line."""
+    """Return the reason that the cluster names, on one line."""
     info = error.info if isinstance(error, exceptions.TransportError) else None
     cause = info.get("error") if isinstance(info, dict) else None
     if isinstance(cause, dict):

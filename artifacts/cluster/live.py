@@ -79,7 +79,7 @@ class LiveIndex:
         return self.read([document_id], until)[0]
 
     def known(self, documents: Sequence[Document]) -> list[tuple[str | None, bool]]:
-        """Give for each document the version that is there, None for none, and whether it is the same."""
+        """Return for each document the version that is there, None for none, and whether it is the same."""
         found = zip(documents, self.read([one.id for one in documents], fields=_HASHES), strict=True)
         return [
             (None, False)
@@ -176,7 +176,7 @@ class LiveIndex:
         return [stored[one] for one in ids]
 
     def _action(self, change: Change, stored: Stored | None) -> dict[str, Any] | None:
-        """Give the action of a bulk request, None where there is nothing to delete. ConflictError, UnencodedError."""
+        """Return the action of a bulk request, None where there is nothing to delete. ConflictError, UnencodedError."""
         check_version(change, stored)
         over = {} if stored is None else {"if_seq_no": stored.seq_no, "if_primary_term": stored.primary_term}
         if change.document is None:
@@ -222,7 +222,7 @@ class LiveIndex:
 
 
 def _body_of(change: Change, stored: Stored | None, meta: IndexMeta) -> dict[str, Any]:
-    """Give a document to write as the cluster gets it: whole, with the vector or the rank features of the one that is
+    """Return a document to write as the cluster gets it: whole, with the vector or the rank features of the one that is
     there if there are no new ones. Raises UnencodedError if that one has another text."""
     document = change.document
     if document is None:
@@ -244,7 +244,7 @@ def _body_of(change: Change, stored: Stored | None, meta: IndexMeta) -> dict[str
 
 
 def _runs(changes: Sequence[Change]) -> Iterator[list[int]]:
-    """Give the places of changes in runs: in order, no document twice, and of up to `BATCH`."""
+    """Return the places of changes in runs: in order, no document twice, and of up to `BATCH`."""
     run, ids = list[int](), set[str]()
     for place, change in enumerate(changes):
         if change.id in ids or len(run) == BATCH:
@@ -257,7 +257,7 @@ def _runs(changes: Sequence[Change]) -> Iterator[list[int]]:
 
 
 def _limits(until: float, *, wait: bool) -> dict[str, Any]:
-    """Give the options of a bulk request that ends by `until`: one that has time is sent again where the cluster is
+    """Return the options of a bulk request that ends by `until`: one that has time is sent again where the cluster is
     busy."""
     visible = {"refresh": "wait_for"} if wait else {}
     if until == inf:

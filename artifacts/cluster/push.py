@@ -194,7 +194,7 @@ def _write(
 
 
 def _missing(cluster: Cluster, index: str, first: int, end: int) -> list[range]:
-    """Give the ranges of ordinals of which a document is not there."""
+    """Return the ranges of ordinals of which a document is not there."""
     ranges = [range(start, min(start + _CHECKED, end)) for start in range(first, end, _CHECKED)]
     return [one for one in ranges if _count(cluster, index, one) < len(one)]
 

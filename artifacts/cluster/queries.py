@@ -75,7 +75,7 @@ def matching(*among: Query | None) -> Query:
 
 
 def listing(among: Query | None, order: Order | None, offset: int, count: int) -> Query:
-    """Give the documents `among` from the one at `offset` on, up to `count`, in an order, or by ordinal."""
+    """Return the documents `among` from the one at `offset` on, up to `count`, in an order, or by ordinal."""
     by: list[Query] = [{"ordinal": "asc"}]
     if order is not None:
         way = {"order": "desc", "mode": "max"} if order.descending else {"order": "asc", "mode": "min"}
@@ -85,7 +85,8 @@ def listing(among: Query | None, order: Order | None, offset: int, count: int) -
 
 
 def read_hits(leg: str, answer: Query) -> tuple[Int64Array, Float32Array]:
-    """Give ordinals (m,) int64 and our scores (m,) float32, best first, ties by ordinal, of the answer to a search."""
+    """Return ordinals (m,) int64 and our scores (m,) float32, best first, ties by ordinal, of the answer to a
+    search."""
     hits = answer["hits"]["hits"]
     ordinals = np.array([hit["sort"][1] if "sort" in hit else hit["fields"]["ordinal"][0] for hit in hits], np.int64)
     raw = np.array([hit["sort"][0] if "sort" in hit else hit["_score"] for hit in hits], np.float32)

@@ -109,7 +109,7 @@ def index_name(alias: str, manifest: Manifest, engine: Engine, shards: int) -> s
 
 
 def index_body(meta: IndexMeta, *, shards: int, replicas: int) -> dict[str, Any]:
-    """Give settings and mapping of a new index, which is not refreshed while it is written."""
+    """Return settings and mapping of a new index, which is not refreshed while it is written."""
     kinds = {"keyword": "keyword", "number": "double", "date": "long"}  # dates are milliseconds since 1970
     method = {"name": "hnsw", "engine": meta.engine, "space_type": "innerproduct"}
     fields: dict[str, Any] = {filter_field(name): {"type": kinds[kind]} for name, kind in meta.fields.items()}
@@ -144,14 +144,14 @@ def filter_field(name: str) -> str:
 
 
 def live_ordinal(document_id: str) -> int:
-    """Give the ordinal, from 2**62 on, of a document that the bundle lacks: a hash of its id, so that no writer has to
-    ask another. Of ten million such documents, two get the same one with a probability of 1 to 90,000."""
+    """Return the ordinal, from 2**62 on, of a document that the bundle lacks: a hash of its id, so that no writer has
+    to ask another. Of ten million such documents, two get the same one with a probability of 1 to 90,000."""
     digest = hashlib.blake2b(document_id.encode(), digest_size=8).digest()
     return FIRST_LIVE + (int.from_bytes(digest) >> 2)
 
 
 def document_hashes(text: str, raw: bytes) -> list[str]:
-    """Give the digests of a document's title and text, and of its JSON."""
+    """Return the digests of a document's title and text, and of its JSON."""
     return [hashlib.blake2b(one, digest_size=16).hexdigest() for one in (text.encode(), raw)]
 
 
@@ -161,7 +161,7 @@ def feature(term: str, *, high: bool = False) -> str:
 
 
 def features(terms: Sequence[str], impacts: Sequence[int]) -> dict[str, int]:
-    """Give the rank features of a document's terms and impacts of 1 to 65,535: of each one or two, of at most 9
+    """Return the rank features of a document's terms and impacts of 1 to 65,535: of each one or two, of at most 9
     bits."""
     found: dict[str, int] = {}
     for term, impact in zip(terms, impacts, strict=True):
@@ -174,7 +174,7 @@ def features(terms: Sequence[str], impacts: Sequence[int]) -> dict[str, int]:
 
 
 def read_features(found: Mapping[str, float]) -> dict[str, int]:
-    """Give a document's impacts by term from its rank features."""
+    """Return a document's impacts by term from its rank features."""
     impacts: dict[str, int] = {}
     for name, value in found.items():
         term, high = name.removesuffix(_HIGH_MARK).replace(_DOT, "."), name.endswith(_HIGH_MARK)
@@ -185,8 +185,8 @@ def read_features(found: Mapping[str, float]) -> dict[str, int]:
 def document_body(
     ordinal: int, raw: bytes, vector: Float32Array | None, impacts: Mapping[str, int], fields: Mapping[str, FieldKind]
 ) -> dict[str, Any]:
-    """Give a document as the cluster gets it, without a vector where there is no dense leg. ValueError for a value that
-    is not of its field's kind."""
+    """Return a document as the cluster gets it, without a vector where there is no dense leg. ValueError for a value
+    that is not of its field's kind."""
     record = orjson.loads(raw)
     body: dict[str, Any] = {"ordinal": ordinal, "impacts": impacts, "raw": raw.decode()}
     if vector is not None:

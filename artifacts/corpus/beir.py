@@ -103,7 +103,7 @@ class Corpus:
 
 
 def has_file(path: Path, stem: str) -> bool:
-    """Whether the folder `path` has `STEM.jsonl` or `STEM.jsonl.gz`; `path` itself may be that file."""
+    """True if the folder `path` has `STEM.jsonl` or `STEM.jsonl.gz`; `path` itself may be that file."""
     return any(file.is_file() for file in _files(Path(path), stem))
 
 

@@ -38,7 +38,7 @@ class Limit(Protocol):
         """The size of the largest passage below a title."""
 
     def sizes(self, text: str) -> _Size:
-        """Give a function that measures a span of a text."""
+        """Return a function that measures a span of a text."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class WordLimit:
         return self.words
 
     def sizes(self, text: str) -> _Size:
-        """Give a function that counts the words of a span."""
+        """Return a function that counts the words of a span."""
         return lambda span: sum(map(_words, text[slice(*span)].split()))
 
 
@@ -70,7 +70,7 @@ class TokenLimit:
 
     @classmethod
     def of_model(cls, source: str, tokens: int | None = None) -> "TokenLimit":
-        """Give the limit for a model, a folder or a Hugging Face id: `tokens`, or as many as it reads, at most 512.
+        """Return the limit for a model, a folder or a Hugging Face id: `tokens`, or as many as it reads, at most 512.
 
         Raises ModelError where it has no tokenizer.json, or does not say how much it reads.
         """
@@ -99,7 +99,7 @@ class TokenLimit:
         return max(room - len(self.tokenizer.encode(title)), room // 2, 1)
 
     def sizes(self, text: str) -> _Size:
-        """Give a function that counts the tokens that begin in a span."""
+        """Return a function that counts the tokens that begin in a span."""
         starts = [start for _, start, _ in self.tokenizer.spans(text)]
         return lambda span: bisect_left(starts, span[1]) - bisect_left(starts, span[0])
 

@@ -85,7 +85,7 @@ class LaterIndexWriter:
         self._new = np.concatenate([self._new, vectors])
 
     def behind(self, alive: Bits | None = None) -> LaterIndex:
-        """Give the documents of the index and those added up to now, as one index, in which those of the bits `alive`
+        """Return the documents of the index and those added up to now, as one index, in which those of the bits `alive`
         are found."""
         if self._made is not self._coded:
             self._new = self._new[self._made.ntotal - self._coded.ntotal :]

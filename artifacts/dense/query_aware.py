@@ -44,7 +44,7 @@ Vectors = Float32Array
 
 
 def is_query_aware(factory: str) -> bool:
-    """Whether a factory string is that of an index laid out by queries."""
+    """True if a factory string is that of an index laid out by queries."""
     return factory.startswith("Queries,")
 
 

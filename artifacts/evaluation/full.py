@@ -30,7 +30,7 @@ class FullQueries:
     sparse: bool
 
     def gives(self, system: str) -> bool:
-        """Whether `system` is one of the full model's."""
+        """True if `system` is one of the full model's."""
         return system in ({"full-dense", "full-hybrid"} | ({"full-sparse"} if self.sparse else set()))
 
     def searcher(self, light: Searcher, task: str) -> Searcher:

@@ -138,7 +138,7 @@ class TuneSummary(Summary):
 
 
 def dense_helps(gain: Difference) -> bool | None:
-    """Whether the dense leg makes search better, by what it gains over the sparse leg alone; None where the queries
+    """True if the dense leg makes search better, by what it gains over the sparse leg alone; None where the queries
     can't tell."""
     if gain.low > 0:
         return True

@@ -147,7 +147,7 @@ def _sync(path: Path) -> None:
 
 
 def _put_in_place(target: Path, new: Path, old: Path) -> None:
-    """Give `new` the name of `target`, and remove what had it."""
+    """Return `new` the name of `target`, and remove what had it."""
     if os.path.lexists(target):
         target.rename(old)
     try:

@@ -110,7 +110,7 @@ def _count(sparse: ImpactIndex, changed: Mapping[str, Record]) -> int:
 
 
 def _factory(dense: DenseInfo, manifest: Manifest) -> str | None:
-    """Give the factory of the dense index, None if it is the one by size or by queries."""
+    """Return the factory of the dense index, None if it is the one by size or by queries."""
     by_size = choose_factory(manifest.documents, manifest.dimension)
     return None if is_query_aware(dense.factory) or dense.factory == by_size else dense.factory
 

@@ -128,7 +128,7 @@ class LiveDocuments(Protocol):
         """Read a document as it is now; None if there is none with this id."""
 
     def known(self, documents: Sequence[Document]) -> list[tuple[str | None, bool]]:
-        """Give for each document the version that is there, None for none, and whether it is the same."""
+        """Return for each document the version that is there, None for none, and whether it is the same."""
 
     def to_encode(self, changes: Sequence[Change], until: float) -> list[int]:
         """Return the indexes of the changes that need a vector and impacts and have neither: of new documents, and of
@@ -228,7 +228,7 @@ def check_version(change: Change, stored: StoredDocument | None) -> None:
 
 
 def unencoded(change: Change, *, new: bool, dense: bool) -> UnencodedError:
-    """Give the error of a change without vector or impacts, whose document is `new` or has another text."""
+    """Return the error of a change without vector or impacts, whose document is `new` or has another text."""
     why = "the document is new" if new else "its title or text is another one"
     name = "vector" if dense and change.vector is None else "impacts"
     remedy = "Send vector and impacts with it, or let `lightretriever upsert` encode it."

@@ -57,7 +57,7 @@ class Follower:
         return not any(_behind(path, sequence) for path in self._folder.glob(f"*{_FOLLOWER}"))
 
     def saved(self) -> int:
-        """Give the number of the last change in the newest checkpoint; 0 for none."""
+        """Return the number of the last change in the newest checkpoint; 0 for none."""
         numbers = [path.name.partition(".")[0] for path in self._folder.glob(f"*{_CHECKPOINT}")]
         found = (int(number) for number in numbers if number.isdecimal())
         return max((sequence for sequence in found if self._checkpoint(sequence).exists()), default=0)
@@ -115,7 +115,7 @@ def _opened(path: str, flags: int) -> int:
 
 
 def _behind(path: Path, sequence: int) -> bool:
-    """Tell whether the process of a folder lives and does not see the change; remove what a dead one left."""
+    """Return whether the process of a folder lives and does not see the change; remove what a dead one left."""
     try:
         with open(path / _TOLD, "rb", opener=_opened) as file:
             told = file.read(8)

@@ -124,7 +124,8 @@ class Journal:
         return self._writers[max((position for position in self._writers if position < sequence), default=-1)]
 
     def read(self, most: int = -1) -> list[Record]:
-        """Give the changes since the last one read or appended, up to `most` if that is not negative. JournalError."""
+        """Return the changes since the last one read or appended, up to `most` if that is not negative.
+        JournalError."""
         with self._translated():
             rows = self._database.execute(
                 "SELECT sequence, id, raw, vector, impacts, checksum FROM changes WHERE sequence > ? ORDER BY sequence"
@@ -291,14 +292,14 @@ class Journal:
         return f"{self.name}.{self.origin(self.sequence)}"
 
     def _last(self) -> int:
-        """Give the number of the last change that was ever appended."""
+        """Return the number of the last change that was ever appended."""
         last = self._one("SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'changes'")
         if not isinstance(last, int):
             raise self._damaged("in its numbers")
         return last
 
     def _one(self, query: str) -> Any:
-        """Give the only value that a query finds."""
+        """Return the only value that a query finds."""
         with self._translated():
             return self._database.execute(query).fetchone()[0]
 

@@ -64,7 +64,7 @@ class Overlay:
         self._writer = LaterIndexWriter(folder, index, manifest.fields, spellings=spellings)
 
     def find(self, document_id: str) -> tuple[int | None, int]:
-        """Give the ordinal of the living document with this id, None if there is none, and the number of the change
+        """Return the ordinal of the living document with this id, None if there is none, and the number of the change
         that made it, 0 for one of the bundle."""
         known = self.changed.get(document_id)
         return (self._index.ordinal(document_id), 0) if known is None else known
@@ -109,7 +109,7 @@ class Overlay:
         return True
 
     def checkpoint(self) -> list[Path]:
-        """Give the files of the index of all changes, for `save`. JavaError."""
+        """Return the files of the index of all changes, for `save`. JavaError."""
         return self._writer.checkpoint()
 
     def close(self) -> None:

@@ -120,7 +120,7 @@ class LiveStore:
         return f"{self.written:,} documents are written beside the bundle, of at most {_MOST:,}. {_COMPACT}"
 
     def version(self, sequence: int) -> str:
-        """Give the version of the document that a change made; 0: that of a document of the bundle."""
+        """Return the version of the document that a change made; 0: that of a document of the bundle."""
         return f"{sequence}.{self._journal.origin(sequence) if sequence else self._digest}"
 
     def get(self, document_id: str, until: float = inf) -> Stored | None:
@@ -140,7 +140,7 @@ class LiveStore:
         return Stored(raw, self.version(sequence))
 
     def known(self, documents: Sequence[Document]) -> list[tuple[str | None, bool]]:
-        """Give for each document the version that is there, None for none, and whether it is the same."""
+        """Return for each document the version that is there, None for none, and whether it is the same."""
         found = ((one, self.seen(one.id)) for one in documents)
         return [(None, False) if there is None else (there.version, there.raw == one.raw) for one, there in found]
 
@@ -394,7 +394,7 @@ class _Staged:
         return Record(change.id, document.raw, vector, _strongest(impacts, self._store.top_k))
 
     def _kept(self, document_id: str) -> Record:
-        """Give vector and impacts of a document as the indexes hold them."""
+        """Return vector and impacts of a document as the indexes hold them."""
         snapshot, (ordinal, _) = self._overlay.snapshot, self._overlay.find(document_id)
         if ordinal is None:
             raise ValueError(f"document {document_id!r} is not there")

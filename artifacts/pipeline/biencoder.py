@@ -61,7 +61,7 @@ class BiEncoder(Encoder):
         return route(self.model, "query")[0]
 
     def are_cut(self, texts: Sequence[str]) -> list[bool]:
-        """Whether each text has more tokens than it reads, special ones included."""
+        """True if each text has more tokens than it reads, special ones included."""
         return longer_than(self.longest, route(self.model, "document")[0], texts)
 
     def query_prompt(self, instruction: str) -> str:
@@ -78,7 +78,7 @@ class BiEncoder(Encoder):
 
     @property
     def one_by_one(self) -> bool:
-        """Whether the encoder reads each document by itself. Means of static rows never depend on the texts beside."""
+        """True if the encoder reads each document by itself. Means of static rows never depend on the texts beside."""
         return super().one_by_one and not isinstance(route(self.model, "document")[0], StaticEmbedding)
 
     def encode_documents(self, texts: Sequence[str], *, progress: ProgressBar | None = None) -> Encoded:
@@ -283,7 +283,7 @@ class JointEncoder(Encoder):
 
     @property
     def one_by_one(self) -> bool:
-        """Whether a member reads each document by itself."""
+        """True if a member reads each document by itself."""
         return any(one.one_by_one for one in self.members)
 
     def encode_documents(self, texts: Sequence[str], *, progress: ProgressBar | None = None) -> Encoded:
@@ -303,7 +303,7 @@ class JointEncoder(Encoder):
         return Encoded(_joined([part.dense for part in parts]))
 
     def are_cut(self, texts: Sequence[str]) -> list[bool]:
-        """Whether each text is longer than one of them reads."""
+        """True if each text is longer than one of them reads."""
         return [any(cut) for cut in zip(*(one.are_cut(texts) for one in self.members), strict=True)]
 
     def token_states(self, instruction: str = "") -> StatesOf:

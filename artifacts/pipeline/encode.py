@@ -134,7 +134,7 @@ def encode_texts(
 
 
 def model_rows(ids: Sequence[str], made: Encoded, cut: Sequence[bool]) -> ModelRows:
-    """Give the rows of encoded documents, vectors as float16. Raises ModelError for a vector that is not finite."""
+    """Return the rows of encoded documents, vectors as float16. Raises ModelError for a vector that is not finite."""
     dense = made.dense.astype(np.float16)
     if not np.isfinite(dense).all():
         bad = ids[int(np.flatnonzero(~np.isfinite(dense).all(axis=1))[0])]

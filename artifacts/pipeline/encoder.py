@@ -87,13 +87,13 @@ class TextModel(ABC):
 
     @property
     def one_by_one(self) -> bool:
-        """Whether the model reads each document by itself. On a CPU a transformer does: this takes about as long, and
+        """True if the model reads each document by itself. On a CPU a transformer does: this takes about as long, and
         no vector depends in its last bits on the texts beside."""
         return self.device.type == "cpu"
 
     @abstractmethod
     def are_cut(self, texts: Sequence[str]) -> list[bool]:
-        """Whether each document is longer than it reads."""
+        """True if each document is longer than it reads."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -61,7 +61,7 @@ class Encoders:
 
     @cached_property
     def apart(self) -> bool:
-        """Whether the terms are tokens of another tokenizer than that of the dense leg."""
+        """True if the terms are tokens of another tokenizer than that of the dense leg."""
         return self.sparse is not None and _reading(self.dense) != _reading(self.sparse)
 
     @property
@@ -79,7 +79,7 @@ class Encoders:
 
     @property
     def one_by_one(self) -> bool:
-        """Whether one of the models that read documents reads each by itself."""
+        """True if one of the models that read documents reads each by itself."""
         reading = [model for model in self.models if self.given is None or model is not self.dense]
         return self.settings.batch_tokens is None and any(model.one_by_one for model in reading)
 
@@ -92,7 +92,7 @@ class Encoders:
         return replace(made, sparse=None if self.impacts == "bm25" else self.sparse.encode_impacts(texts))
 
     def are_cut(self, texts: Sequence[str]) -> list[bool]:
-        """Whether each document is longer than one of the models reads."""
+        """True if each document is longer than one of the models reads."""
         return [any(cut) for cut in zip(*(model.are_cut(texts) for model in self.models), strict=True)]
 
 

@@ -118,7 +118,7 @@ def read_heads(recipe: Recipe, facts: Mapping[str, Any], impacts: ImpactKind) ->
 
 
 def _have_sparse(recipe: Recipe, impacts: ImpactKind) -> bool:
-    """Whether head queries have sparse weights: where the model that reads them made the `impacts`, and it learned
+    """True if head queries have sparse weights: where the model that reads them made the `impacts`, and it learned
     them."""
     return impacts == "learned" and recipe.sparse is None
 

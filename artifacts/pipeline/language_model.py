@@ -171,7 +171,7 @@ class LanguageModel(Encoder, SparseEncoder):
         return self.encode_documents(texts).sparse or []
 
     def are_cut(self, texts: Sequence[str]) -> list[bool]:
-        """Whether each document has more tokens than it reads, special ones included."""
+        """True if each document has more tokens than it reads, special ones included."""
         longest = self.settings.max_length
         read = self.backbone.document_ids(texts, longest + 1)
         return [

@@ -53,7 +53,7 @@ class LaterDocuments:
             return cls(encoders, terms, manifest, most_impact)
 
     def encode(self, documents: Sequence[Document]) -> list[Encoded]:
-        """Give vectors, None without a dense leg, and impacts by term. Raises ModelError, and DocumentError for an
+        """Return vectors, None without a dense leg, and impacts by term. Raises ModelError, and DocumentError for an
         impact that the index can't have."""
         ids, texts = [one.id for one in documents], [one.full_text for one in documents]
         rows = model_rows(ids, self.encoders.encode_documents(texts), self.encoders.are_cut(texts))

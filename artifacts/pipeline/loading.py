@@ -84,7 +84,7 @@ def text_tokenizer(theirs: Any, path: str, *, lowercase: bool) -> tuple[TextToke
 
 
 def check_vocabulary(rows: int, tokenizer: Tokenizer, framing: Collection[int | None], path: str) -> bool:
-    """Whether special tokens have ids beyond an embedding of `rows` rows, so that none may be read from a text.
+    """True if special tokens have ids beyond an embedding of `rows` rows, so that none may be read from a text.
 
     Raises ModelError where an ordinary token has such an id, or a special one that the model reads with every text
     (`framing`).
@@ -189,7 +189,7 @@ def cut_at_longest(path: str, *modules: Any) -> None:
 
 
 def longer_than(longest: int | None, module: Any, texts: Sequence[str]) -> list[bool]:
-    """Whether each text has more than `longest` tokens (None: no limit) for a module of sentence-transformers, special
+    """True if each text has more than `longest` tokens (None: no limit) for a module of sentence-transformers, special
     ones included."""
     if longest is None:
         return [False] * len(texts)

@@ -401,7 +401,7 @@ class Recipe(Places):
 
 
 def is_of_sentence_transformers(path: str) -> bool:
-    """Whether a model is a folder that sentence-transformers saved, or one of that project's own on Hugging Face, or
+    """True if a model is a folder that sentence-transformers saved, or one of that project's own on Hugging Face, or
     several of these, joined by " + "."""
     paths = [one.strip() for one in _at_home(path).split(BESIDE)]
     return all(one.startswith(_ORGANISATION) or (Path(one) / MODULES_FILE).is_file() for one in paths)

@@ -66,7 +66,7 @@ class SparseModel(TextModel, SparseEncoder):
         return rows
 
     def are_cut(self, texts: Sequence[str]) -> list[bool]:
-        """Whether each document has more tokens than it reads, special ones included."""
+        """True if each document has more tokens than it reads, special ones included."""
         return longer_than(self.longest, route(self.model, "document")[0], texts)
 
 

@@ -62,7 +62,7 @@ def _states(
 
 
 def visible(owners: torch.Tensor, *, both_ways: bool = False, firsts: torch.Tensor | None = None) -> torch.Tensor:
-    """Whether a position (row) sees another (column), (R, L) → (R, L, L) bool: itself, and those of the same owner and
+    """True if a position (row) sees another (column), (R, L) → (R, L, L) bool: itself, and those of the same owner and
     SHARED ones that stand before it or, with `both_ways`, anywhere; none before the first (R, L) that it sees."""
     same = owners[:, :, None] == owners[:, None, :]
     seen: torch.Tensor = same | (owners == SHARED)[:, None, :]

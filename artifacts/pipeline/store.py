@@ -57,7 +57,7 @@ class Part(NamedTuple):
         raise RecipeError(f"--part is {text!r}, expected I/N with I from 1 to N.", remedy="Write 1/4, 2/4, 3/4, 4/4.")
 
     def has(self, shards: Int64Array) -> BoolArray:
-        """Whether each shard, counted from 0, belongs to it."""
+        """True if each shard, counted from 0, belongs to it."""
         own: BoolArray = shards % self.of == self.number - 1
         return own
 
@@ -148,7 +148,7 @@ class TextStore:
         return self.rows(places)
 
     def batches(self) -> Iterator[ModelRows]:
-        """Give the rows of the corpus' texts, a shard at a time. Raises ResumeError as `places` does."""
+        """Return the rows of the corpus' texts, a shard at a time. Raises ResumeError as `places` does."""
         places, size = self.places(), self.plan["shard_size"]
         for start in range(0, len(places), size):
             yield self.rows(places[start : start + size])

@@ -161,7 +161,7 @@ def encoded_batch(ids: list[str], documents: list[bytes], rows: ModelRows) -> En
 
 
 def encoded_batches(work: Path, corpus: EncodedCorpus, leg: SparseLeg) -> Iterator[EncodedBatch]:
-    """Give the documents in batches: ids, JSON, vectors, and impacts by term.
+    """Return the documents in batches: ids, JSON, vectors, and impacts by term.
 
     Raises ResumeError where documents are not encoded, and CorpusError for one without a term that BM25 counts.
     """

@@ -151,7 +151,7 @@ def java_call(function: JavaObject, *arguments: object) -> JavaObject:
 
 
 def _translated(error: Exception) -> Exception:
-    """Give the error of ours for an exception of Java's."""
+    """Return the error of ours for an exception of Java's."""
     kind = str(getattr(error, "classname", None) or "pyjnius").rpartition(".")[2]
     message = str(getattr(error, "innermessage", None) or error.args[0])
     if kind == "IllegalArgumentException":

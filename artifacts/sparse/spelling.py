@@ -42,7 +42,7 @@ class Spelling:
 
     @property
     def available(self) -> bool:
-        """Whether the index has spellings. One whose vocabulary has no words has none."""
+        """True if the index has spellings. One whose vocabulary has no words has none."""
         return bool(java_call(self._java.areIn, self._index.handle))
 
     def corrections(self, words: Sequence[str]) -> list[str]:

@@ -234,8 +234,8 @@ class LaterIndexWriter(ImpactIndexWriter):
         self.add(ids, documents, *numbered(impacts), [orjson.loads(document) for document in documents])
 
     def behind(self) -> ImpactIndex:
-        """Give the documents of the index and those added up to now, as one index, which is closed when nothing refers
-        to it any more."""
+        """Return the documents of the index and those added up to now, as one index, which is closed when nothing
+        refers to it any more."""
         handle = java_call(self._java.behind, self._handle, self._index.handle)
         found = ImpactIndex(handle, self._index.path)
         finalize(found, java_call, java_class("lightretriever.OpenIndex").close, handle).atexit = False
@@ -246,7 +246,7 @@ class LaterIndexWriter(ImpactIndexWriter):
         java_call(self._java.merge, self._handle)
 
     def checkpoint(self) -> list[Path]:
-        """Give the files that have all that was added up to now. They are not changed, and stay until the next call.
+        """Return the files that have all that was added up to now. They are not changed, and stay until the next call.
         JavaError when the disk fails."""
         names = unpack_parts(from_java(java_call(self._java.checkpoint, self._handle)))
         return [self.path / name.decode() for name in names]

@@ -336,7 +336,7 @@ def _joined(signs: Iterable[tuple[str, int]]) -> Iterator[list[tuple[str, int]]]
 
 
 def _composes(sign: str) -> bool:
-    """Whether a sign may become one with the sign before it: a mark, or a vowel or final of Hangul."""
+    """True if a sign may become one with the sign before it: a mark, or a vowel or final of Hangul."""
     return not sign.isascii() and ("\u1160" <= sign <= "\u11ff" or unicodedata.category(sign)[0] == "M")
 
 
@@ -360,6 +360,6 @@ def _unknown_id(tokenizer: Tokenizer, content: bytes) -> int | None:
 
 
 def is_of_library(error: BaseException) -> bool:
-    """Whether a library failed. `tokenizers` raises bare Exception, and PanicException, which derives from
+    """True if a library failed. `tokenizers` raises bare Exception, and PanicException, which derives from
     BaseException and can't be imported; KeyboardInterrupt and its like come from elsewhere."""
     return isinstance(error, Exception) or type(error).__name__ == "PanicException"

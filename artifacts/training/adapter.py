@@ -132,7 +132,7 @@ class Adapter(torch.nn.Module):
         set_model_state_dict(self, dict[str, Any](state), options=_WHOLE)
 
     def optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-        """Give the optimiser's state of each trained weight, by its name; as `state`."""
+        """Return the optimiser's state of each trained weight, by its name; as `state`."""
         known: dict[str, Any] = dict(get_optimizer_state_dict(self, optimizer, options=_WRITTEN))
         state: dict[str, Any] = known.get("state", {})
         return state

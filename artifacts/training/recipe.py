@@ -348,12 +348,12 @@ class TrainRecipe(Places):
         return self
 
     def has(self, kind: type[StageBase]) -> bool:
-        """Whether a stage is of this kind."""
+        """True if a stage is of this kind."""
         return any(isinstance(stage, kind) for stage in self.stages)
 
     @property
     def needs_pairs(self) -> bool:
-        """Whether a stage trains on queries with their documents, or all on texts alone."""
+        """True if a stage trains on queries with their documents, or all on texts alone."""
         return self.has(ContrastiveStage) or self.has(LikelihoodStage)
 
     def below(self, folder: Path) -> Self:

@@ -91,7 +91,7 @@ class EncodedQuery:
         return cls(list(terms), np.ones(len(terms), np.int64), weights, NO_TOKENS, dense)
 
     def dense_shares(self, vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """Give each token's share of the dense scores of documents, (m, u) float32: its part of the query's vector
+        """Return each token's share of the dense scores of documents, (m, u) float32: its part of the query's vector
         times the document's vector, of (m, D). ValueError if the query was encoded without `parts`."""
         if self.parts is None:
             raise ValueError("the query was encoded without the parts of its dense vector")
@@ -136,8 +136,8 @@ class Leg(Protocol):
         """Score given documents (m,) exactly as `search` does: (m,) float32. ValueError for an unknown ordinal."""
 
     def shares(self, query: EncodedQuery, ordinals: Ordinals) -> npt.NDArray[np.float32]:
-        """Give the shares of the scores of given documents: in the sparse leg each term's, (m, t) float32, in the dense
-        leg each token's, (m, u) float32."""
+        """Return the shares of the scores of given documents: in the sparse leg each term's, (m, t) float32, in the
+        dense leg each token's, (m, u) float32."""
 
 
 class UnavailableError(Exception):
@@ -160,17 +160,17 @@ class DocumentStore(Protocol):
         """Number of documents."""
 
     def spread(self, count: int) -> Ordinals:
-        """Give the ordinals of up to `count` documents from all over the store, ascending."""
+        """Return the ordinals of up to `count` documents from all over the store, ascending."""
 
     def documents(self, ordinals: Ordinals) -> list[bytes]:
-        """Give the JSON of documents (m,), byte for byte as they were added. ValueError for an unknown ordinal,
+        """Return the JSON of documents (m,), byte for byte as they were added. ValueError for an unknown ordinal,
         DocumentsGoneError if some were deleted."""
 
     def ordinal(self, document_id: str) -> int | None:
-        """Give the ordinal of the document with this id, None if there is none."""
+        """Return the ordinal of the document with this id, None if there is none."""
 
     def terms(self, ordinal: int) -> tuple[list[str], npt.NDArray[np.int32]]:
-        """Give all terms (n,) of a document, and their impacts (n,) int32."""
+        """Return all terms (n,) of a document, and their impacts (n,) int32."""
 
     def counts(self, field: str, ordinals: Ordinals) -> list[tuple[str, int]]:
         """Count the values of a keyword field in documents (m,), the most frequent first, ties by value."""
@@ -179,15 +179,15 @@ class DocumentStore(Protocol):
         """The same over all documents `among`; None: over all that there are."""
 
     def where(self, condition: Sequence[str]) -> DocumentFilter:
-        """Give the documents for which a condition holds, see `service.search.filters`."""
+        """Return the documents for which a condition holds, see `service.search.filters`."""
 
     def totals(self, chosen: Sequence[DocumentFilter | None], among: DocumentFilter | None = None) -> list[int]:
-        """Give the number of documents in each set, of those `among`; None: all documents."""
+        """Return the number of documents in each set, of those `among`; None: all documents."""
 
     def listed(
         self, among: DocumentFilter | None, order: Order | None, offset: int, count: int, seconds: float = inf
     ) -> Ordinals:
-        """Give the documents (m,) from the one at `offset` on, up to `count`, of those `among`, in an order, or by
+        """Return the documents (m,) from the one at `offset` on, up to `count`, of those `among`, in an order, or by
         ordinal; ties are by ordinal. TimeoutError after `seconds`, where the backend can be interrupted."""
 
     def close(self) -> None:
@@ -201,8 +201,8 @@ class Spellings(Protocol):
         """For each word in lower case, give the corpus's word most like it; "" if it has the word, or none is near."""
 
     def completions(self, beginning: str, most: int) -> list[tuple[str, int]]:
-        """Give the most frequent `most` words with this beginning in lower case, itself included if it is a word, each
-        with the number of documents that have it."""
+        """Return the most frequent `most` words with this beginning in lower case, itself included if it is a word,
+        each with the number of documents that have it."""
 
 
 @dataclass(frozen=True, slots=True)

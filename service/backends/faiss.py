@@ -42,7 +42,7 @@ class FaissDense:
         return self._index.scores(_vector(query), ordinals)
 
     def shares(self, query: EncodedQuery, ordinals: Ordinals) -> npt.NDArray[np.float32]:
-        """Give each token's share. ValueError without parts of the query's vector."""
+        """Return each token's share. ValueError without parts of the query's vector."""
         return query.dense_shares(self._index.vectors(ordinals))
 
     def vectors(self, ordinals: Ordinals) -> npt.NDArray[np.float32]:
@@ -51,7 +51,7 @@ class FaissDense:
 
 
 def _vector(query: EncodedQuery) -> npt.NDArray[np.float32]:
-    """Give the dense vector (D,) of a query. ValueError if it was encoded without one."""
+    """Return the dense vector (D,) of a query. ValueError if it was encoded without one."""
     if query.dense is None:
         raise ValueError("the query was encoded without its dense vector")
     return query.dense

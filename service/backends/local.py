@@ -58,7 +58,7 @@ _NO_ORDINALS: Final = np.empty(0, np.int64)
 
 
 def hands_over(search_bytes: int, running: int, free: int) -> bool:
-    """Tell whether Faiss searches in another thread, while Lucene searches in the request's own.
+    """Return whether Faiss searches in another thread, while Lucene searches in the request's own.
 
     That pays where the dense search takes longer than handing it over does (`search_bytes`: what it reads of the
     index), and where a processor is free for it: of `free` processors, each of the `running` searches needs one.

@@ -46,7 +46,7 @@ class LuceneSparse:
         return self._index.scores(query.terms, query.weights, ordinals)
 
     def shares(self, query: EncodedQuery, ordinals: Ordinals) -> npt.NDArray[np.float32]:
-        """Give each term's share: its weight times its impact in the document."""
+        """Return each term's share: its weight times its impact in the document."""
         shares: npt.NDArray[np.float32] = self._index.impacts(query.terms, ordinals).astype(np.float32)
         shares *= query.weights
         return shares

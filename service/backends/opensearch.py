@@ -65,7 +65,7 @@ class ClusterLeg:
         return result_of(self._group.scores({self.name: ordinals}, query)[self.name])
 
     def shares(self, query: EncodedQuery, ordinals: Ordinals) -> npt.NDArray[np.float32]:
-        """Give the share of each token or term, from the documents' vectors or impacts."""
+        """Return the share of each token or term, from the documents' vectors or impacts."""
         if self.name == "dense":
             return query.dense_shares(self.vectors(ordinals))
         found = [read_features(source) for source in self._documents.sources(ordinals, "impacts")]

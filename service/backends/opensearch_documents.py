@@ -26,15 +26,15 @@ class ClusterDocuments:
         self._group = group
 
     def spread(self, count: int) -> Ordinals:
-        """Give the ordinals of up to `count` documents of the bundle from all over it, ascending."""
+        """Return the ordinals of up to `count` documents of the bundle from all over it, ascending."""
         return np.linspace(0, self.count - 1, min(count, self.count)).astype(np.int64)
 
     def documents(self, ordinals: Ordinals) -> list[bytes]:
-        """Give the JSON of documents (m,). ValueError for an unknown ordinal."""
+        """Return the JSON of documents (m,). ValueError for an unknown ordinal."""
         return [raw.encode() for raw in self.sources(ordinals, "raw")]
 
     def sources(self, ordinals: Ordinals, field: str) -> list[Any]:
-        """Give a field of documents (m,), in the order given. ValueError for an unknown ordinal, DocumentsGoneError
+        """Return a field of documents (m,), in the order given. ValueError for an unknown ordinal, DocumentsGoneError
         if some were deleted."""
         self._group.check(ordinals)
         found: dict[int, Any] = {}
@@ -48,7 +48,7 @@ class ClusterDocuments:
         return [found[ordinal] for ordinal in ordinals.tolist()]
 
     def ordinal(self, document_id: str) -> int | None:
-        """Give the ordinal of the document with this id, None if there is none."""
+        """Return the ordinal of the document with this id, None if there is none."""
         try:
             document_id.encode()
         except UnicodeEncodeError:
@@ -58,7 +58,7 @@ class ClusterDocuments:
         return int(hits[0]["fields"]["ordinal"][0]) if hits else None
 
     def terms(self, ordinal: int) -> tuple[list[str], npt.NDArray[np.int32]]:
-        """Give all terms (n,) of a document, in order, and their impacts (n,) int32."""
+        """Return all terms (n,) of a document, in order, and their impacts (n,) int32."""
         found = sorted(read_features(self.sources(np.array([ordinal]), "impacts")[0]).items())
         return [term for term, _ in found], np.array([impact for _, impact in found], np.int32)
 
@@ -77,11 +77,11 @@ class ClusterDocuments:
         return sorted(((one["key"], one["doc_count"]) for one in found["buckets"]), key=lambda one: (-one[1], one[0]))
 
     def where(self, condition: Sequence[str]) -> DocumentFilter:
-        """Give the query that documents of a condition match."""
+        """Return the query that documents of a condition match."""
         return filter_query(condition)
 
     def totals(self, chosen: Sequence[DocumentFilter | None], among: DocumentFilter | None = None) -> list[int]:
-        """Give the number of documents in each set, of those `among`, all in one trip; None: all documents."""
+        """Return the number of documents in each set, of those `among`, all in one trip; None: all documents."""
         searches = [{"size": 0, "track_total_hits": True, "query": matching(one, among)} for one in chosen]
         answers = self._group.ask(("documents", search) for search in searches)
         for answer in answers:
@@ -92,8 +92,8 @@ class ClusterDocuments:
     def listed(
         self, among: DocumentFilter | None, order: Order | None, offset: int, count: int, seconds: float = inf
     ) -> Ordinals:
-        """Give the documents (m,) from the one at `offset` on, up to `count`, in an order, or by ordinal. The trip ends
-        by the time of `ClusterLegs.within`, so `seconds` ends nothing."""
+        """Return the documents (m,) from the one at `offset` on, up to `count`, in an order, or by ordinal. The trip
+        ends by the time of `ClusterLegs.within`, so `seconds` ends nothing."""
         hits = self._hits(listing(among, order, offset, count))
         return np.array([hit["fields"]["ordinal"][0] for hit in hits], np.int64)
 

@@ -212,7 +212,7 @@ class ClusterLegs:
 
 
 def _in_order(found: ScoredDocuments, ordinals: Ordinals) -> Scores | Exception:
-    """Give the scores of documents in the order given."""
+    """Return the scores of documents in the order given."""
     scores = dict(zip(found.ordinals.tolist(), found.scores.tolist(), strict=True))
     missing = [ordinal for ordinal in ordinals.tolist() if ordinal not in scores]
     if missing:
@@ -221,7 +221,7 @@ def _in_order(found: ScoredDocuments, ordinals: Ordinals) -> Scores | Exception:
 
 
 def result_of(found: T | Exception) -> T:
-    """Give a result, or raise the exception in its place."""
+    """Return a result, or raise the exception in its place."""
     if isinstance(found, Exception):
         raise found
     return found

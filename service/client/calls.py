@@ -130,7 +130,7 @@ def collections() -> Call[schemas.CollectionList]:
 
 
 def ready() -> Call[schemas.Status]:
-    """Whether the service is ready."""
+    """True if the service is ready."""
     return Call(path="/readyz", model=schemas.Status, once=True)
 
 

@@ -69,11 +69,11 @@ class Collections:
         return self.first.metrics
 
     def __iter__(self) -> Iterator[EngineHolder]:
-        """Give every collection's holder."""
+        """Return every collection's holder."""
         return iter(self._holders.values())
 
     def of(self, name: str) -> EngineHolder:
-        """Give a collection's holder. CollectionNotFoundError."""
+        """Return a collection's holder. CollectionNotFoundError."""
         try:
             return self._holders[name]
         except KeyError:

@@ -164,8 +164,8 @@ class EngineHolder:
                 left.cancel()
 
     def _look(self, folder: Path) -> bool:
-        """Tell whether the folder's bundle, or the index of the cluster's alias, differs from the last one handled and
-        is the same at two checks in a row, so that a copy in progress is left alone."""
+        """Return whether the folder's bundle, or the index of the cluster's alias, differs from the last one handled
+        and is the same at two checks in a row, so that a copy in progress is left alone."""
         try:
             before, self._looked = self._looked, self._source(folder)
         except OSError as error:
@@ -261,8 +261,8 @@ def _resolved(folder: Path) -> Path:
 
 
 def _signature(folder: Path) -> _Signature:
-    """Give every file's name, inode, size and times, which change with the folder's content and its permissions. Empty
-    without a folder. OSError where the machine lacks something, such as files that may be open."""
+    """Return every file's name, inode, size and times, which change with the folder's content and its permissions.
+    Empty without a folder. OSError where the machine lacks something, such as files that may be open."""
     found = []
 
     def failed(error: OSError) -> None:
@@ -282,5 +282,5 @@ def _signature(folder: Path) -> _Signature:
 
 
 def _is_passing(error: Exception) -> bool:
-    """Whether an error is of the machine and not of the bundle. Faiss and Java give its reason as text alone."""
+    """True if an error is of the machine and not of the bundle. Faiss and Java give its reason as text alone."""
     return isinstance(error, MemoryError) or any(reason in str(error) for reason in _OF_THE_MACHINE)

@@ -55,7 +55,7 @@ class EngineSearcher:
         return [Hit(hit.id, hit.score, None if hit.dense is None else hit.dense.score) for hit in hits]
 
     def terms(self, query: str, task: str) -> QueryVectors | None:
-        """Give the service's sparse query."""
+        """Return the service's sparse query."""
         try:
             found = self._engine.parts.encoder.encode(query, task, StageClock(), dense=False)
         except NoTokensError:
@@ -63,7 +63,7 @@ class EngineSearcher:
         return QueryVectors(found.terms, found.weights)
 
     def with_vectors(self, queries: Mapping[str, QueryVectors]) -> "EngineSearcher":
-        """Give a searcher that takes the encoded queries from `queries`, by text."""
+        """Return a searcher that takes the encoded queries from `queries`, by text."""
         engine = self._engine
         parts = replace(engine.parts, encoder=_GivenQueries(engine.parts.encoder, queries))
         return EngineSearcher(SearchEngine(engine.bundle, engine.settings, parts))
@@ -77,7 +77,7 @@ class _GivenQueries(QueryEncoder):
         self._queries = queries
 
     def can_encode(self, text: str, task: str) -> bool:
-        """Tell whether a text is one of the queries, and has a vector."""
+        """Return whether a text is one of the queries, and has a vector."""
         return text in self._queries and super().can_encode(text, task)
 
     def encode(

@@ -38,7 +38,7 @@ class Outcome(Generic[T]):
     handed_s: float = 0.0
 
     def get(self) -> T:
-        """Give the value; call it only if `reason` is None."""
+        """Return the value; call it only if `reason` is None."""
         return cast(T, self.value)
 
 
@@ -101,7 +101,7 @@ class Lane:
 
     @property
     def stuck(self) -> bool:
-        """Whether stuck calls hold every thread."""
+        """True if stuck calls hold every thread."""
         with self.lock:
             if len(self.running) < self._threads:
                 return False
@@ -163,7 +163,7 @@ class Executor:
 
 
 def split(outcome: Outcome[dict[Name, T | Exception]], names: Iterable[Name]) -> dict[Name, Outcome[T]]:
-    """Give the outcome of each part of a call that made several values, or exceptions in their place."""
+    """Return the outcome of each part of a call that made several values, or exceptions in their place."""
     if outcome.reason is not None:
         reason: Reason = "late" if isinstance(outcome.error, TimeoutError) else outcome.reason
         return {name: Outcome(reason=reason, error=outcome.error) for name in names}

@@ -93,7 +93,7 @@ class Application:
         self._app = Envelope(app, metrics=lambda: state.collections.metrics, tracing=lambda: state.tracing)
 
     def openapi(self) -> dict[str, Any]:
-        """Give the OpenAPI description."""
+        """Return the OpenAPI description."""
         return self._description
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

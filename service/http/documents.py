@@ -84,7 +84,7 @@ _OPTIONS: Final[list[dict[str, Any]]] = [
     tags=["search"],
 )
 async def document(request: Request) -> Response:
-    """Give a stored document by its id; where documents can be written, as it is now, with its version."""
+    """Return a stored document by its id; where documents can be written, as it is now, with its version."""
     enter(request, "search")
     clock = clock_of(request)
     async with admitted(request) as engine:  # in a lane of writes, which the journal waits for
@@ -175,7 +175,7 @@ async def delete(request: Request) -> Response:
     tags=["search"],
 )
 async def terms(request: Request) -> Response:
-    """Give the terms of a document in the sparse index, including those that its text lacks.
+    """Return the terms of a document in the sparse index, including those that its text lacks.
 
     This visits every term of the inverted index, which takes milliseconds.
     """
@@ -231,7 +231,7 @@ def _answer(answer: Document | DocumentWritten) -> Response:
 
 
 def _options(request: Request) -> tuple[str | None, bool]:
-    """Give the version that the document must have, and whether to wait. InvalidRequestError."""
+    """Return the version that the document must have, and whether to wait. InvalidRequestError."""
     for name, value in request.query_params.multi_items():
         if (name, value) != ("refresh", _WAIT):
             message = f"there is no such parameter, only refresh={_WAIT}"

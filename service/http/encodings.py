@@ -36,7 +36,7 @@ class AcceptedEncoding:
 
 
 def accepts_gzip(header: str) -> bool:
-    """Whether a client takes gzip by its `Accept-Encoding` (RFC 9110, 12.5.3): named with a weight above 0, or else
+    """True if a client takes gzip by its `Accept-Encoding` (RFC 9110, 12.5.3): named with a weight above 0, or else
     meant by `*`. A weight that is none counts as 0."""
     weights: dict[str, float] = {}
     for part in header.lower().split(","):

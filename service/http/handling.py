@@ -40,19 +40,19 @@ COLLECTION: Final = "collection"
 
 
 def engine_of(request: Request) -> SearchEngine:
-    """Give the engine that serves now."""
+    """Return the engine that serves now."""
     return holder_of(request).engine
 
 
 def holder_of(request: Request) -> EngineHolder:
-    """Give the holder of the collection that the request names, or else of the first."""
+    """Return the holder of the collection that the request names, or else of the first."""
     state = state_of(request)
     name = request.scope["state"].get(COLLECTION)
     return state.holder if name is None else state.collections.of(name)
 
 
 def state_of(request: Request) -> AppState:
-    """Give the state of the application."""
+    """Return the state of the application."""
     state: AppState = request.app.state
     return state
 

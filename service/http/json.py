@@ -170,13 +170,13 @@ def parse_documents(body: bytes, model: type[M]) -> list[M]:
 def problem_response(
     error: ServiceError, *, instance: str, request_id: str, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """Give an error as application/problem+json."""
+    """Return an error as application/problem+json."""
     body = orjson.dumps(problem(error, instance=instance, request_id=request_id))
     return Response(body, error.status, {**error.headers, **(headers or {})}, media_type=PROBLEM_JSON)
 
 
 def json_response(answer: BaseModel | Mapping[str, Any]) -> Response:
-    """Give as JSON a model, or a mapping that may have models in it."""
+    """Return as JSON a model, or a mapping that may have models in it."""
     return Response(orjson.dumps(answer, default=BaseModel.model_dump), media_type=JSON)
 
 
@@ -214,7 +214,8 @@ def _check_size(content: Any, most: int, deepest: int) -> None:
 
 
 def _check_media_type(request: Request, media: str) -> str:
-    """Give the body's encoding. MediaTypeError for a body that is not declared as `media`, or is packed another way."""
+    """Return the body's encoding. MediaTypeError for a body that is not declared as `media`, or is packed another
+    way."""
     declared = ", ".join(request.headers.getlist("content-type"))
     if declared.partition(";")[0].strip().lower() != media:
         shown = repr(declared[:100]) if declared else "missing"

@@ -114,7 +114,7 @@ def describe(
     query_parameters: Mapping[str, str] = MappingProxyType({}),
     parameters: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
-    """Give the keyword arguments of a FastAPI route. `answer` is a model, or else a media type, and `media` that
+    """Return the keyword arguments of a FastAPI route. `answer` is a model, or else a media type, and `media` that
     of the request; `query_parameters` have
     the names of fields of SearchRequest, `parameters` describe others."""
     responses = {200: {"description": "The answer.", "content": _content(answer)}, **_problems(errors)}

@@ -36,7 +36,7 @@ class Page:
         return cls(html.encode(), policy)
 
     def response(self) -> Response:
-        """Give the page as an answer."""
+        """Return the page as an answer."""
         headers = {"content-security-policy": self.policy, "cache-control": "no-cache"}
         return Response(self.html, headers=headers, media_type="text/html")
 

@@ -36,7 +36,7 @@ _MEANT: Final = {
 
 
 def problem(error: ServiceError, *, instance: str, request_id: str) -> dict[str, Any]:
-    """Give the RFC 9457 object of an error. `type` is the address of the kind's documentation on this server,
+    """Return the RFC 9457 object of an error. `type` is the address of the kind's documentation on this server,
     relative to `instance`, so that it also leads there behind a proxy that takes a prefix off.
 
     Below `/v1`, also that of a collection, `error` has its text for clients of OpenAI's API.

@@ -144,7 +144,7 @@ async def embeddings(request: Request) -> Response:
     tags=["search"],
 )
 async def models(request: Request) -> Response:
-    """Give the tasks that `POST /v1/embeddings` may name as its model, for clients of OpenAI's API."""
+    """Return the tasks that `POST /v1/embeddings` may name as its model, for clients of OpenAI's API."""
     enter(request, "search")
     return json_response(models_of(engine_of(request)))
 
@@ -181,13 +181,13 @@ async def collections(request: Request) -> Response:
 
 @router.get("/info", **describe("What is served?", answer=Info), tags=["operation"])
 async def info(request: Request) -> Response:
-    """Give the bundle's facts, the tasks and fields a request may name, and the limits of a request."""
+    """Return the bundle's facts, the tasks and fields a request may name, and the limits of a request."""
     return json_response(info_of(engine_of(request), state_of(request).collections.names))
 
 
 @router.get("/metrics", **describe("Metrics for Prometheus", answer="text/plain"), tags=["operation"])
 async def metrics(request: Request) -> Response:
-    """Give all metrics in Prometheus' text format."""
+    """Return all metrics in Prometheus' text format."""
     text = await asyncio.to_thread(holder_of(request).metrics.text)
     return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
@@ -209,18 +209,18 @@ async def reload(request: Request) -> Response:
 
 @router.get("/", **describe("Search page", answer="text/html"), tags=["pages"])
 async def page(request: Request) -> Response:
-    """Give a page that searches as you type."""
+    """Return a page that searches as you type."""
     return _PAGE.response()
 
 
 @router.get("/docs", **describe("API documentation", answer="text/html"), tags=["pages"])
 async def docs(request: Request) -> Response:
-    """Give this description as a page."""
+    """Return this description as a page."""
     return _DOCS.response()
 
 
 def _warnings(engine: SearchEngine) -> Iterator[str]:
-    """Give what to do about many documents beside the bundle, and about a file of rules that can't be used."""
+    """Return what to do about many documents beside the bundle, and about a file of rules that can't be used."""
     live, rules = engine.parts.backends.live, engine.parts.rules
     if live is not None and live.warning is not None:
         yield live.warning
@@ -229,6 +229,6 @@ def _warnings(engine: SearchEngine) -> Iterator[str]:
 
 
 def served() -> list[Route]:
-    """Give the routes for Starlette."""
+    """Return the routes for Starlette."""
     described = (route for route in router.routes if isinstance(route, APIRoute))
     return [Route(route.path, route.endpoint, methods=list(route.methods or ())) for route in described]

@@ -88,7 +88,7 @@ def _strict(function: Callable[..., Any]) -> Tool:
 
 
 def _compact(function: Callable[..., Awaitable[BaseModel]]) -> Callable[..., Awaitable[CallToolResult]]:
-    """Give the same tool with answers as JSON without white space. The library's own would be indented."""
+    """Return the same tool with answers as JSON without white space. The library's own would be indented."""
 
     @wraps(function)
     async def answer(**arguments: Any) -> CallToolResult:
@@ -166,7 +166,7 @@ class _Tools:
     async def document(
         self, id: Annotated[str, Field(description="The id of a hit.")], collection: CollectionName = None
     ) -> Document:
-        """Give a whole document."""
+        """Return a whole document."""
         with _told():
             return await self._client.call(calls.document(id).within(collection))
 

@@ -61,7 +61,7 @@ class StageClock:
         """Seconds of a processor that other threads spent on parts of the request that were handed to them."""
 
     def another(self) -> "StageClock":
-        """Give a clock for another search of the same request."""
+        """Return a clock for another search of the same request."""
         return StageClock(self.arrived, self._marks)
 
     @contextmanager
@@ -81,11 +81,11 @@ class StageClock:
         return ended
 
     def total(self) -> float:
-        """Give the seconds since the arrival."""
+        """Return the seconds since the arrival."""
         return perf_counter() - self.arrived
 
     def milliseconds(self) -> dict[str, float]:
-        """Give every recorded stage and the total so far, rounded to 0.1 µs."""
+        """Return every recorded stage and the total so far, rounded to 0.1 µs."""
         stages: dict[str, float] = {stage: round(seconds * 1e3, 4) for stage, seconds in self.seconds.items()}
         return stages | {"total": round(self.total() * 1e3, 4)}
 
@@ -172,7 +172,8 @@ class Metrics:
         self._searches.observe(clock.total())
 
     def text(self) -> bytes:
-        """Give the metrics of all processes in Prometheus' text format. Reads files: don't call it in an event loop."""
+        """Return the metrics of all processes in Prometheus' text format. Reads files: don't call it in an event
+        loop."""
         self.refresh()
         if self._folder is None:
             return generate_latest(self.registry)

@@ -19,7 +19,7 @@ _MOST_TEXTS: Final = 2048
 
 
 def _as_texts(value: object) -> object:
-    """Give one text as a list of one. ValueError for token ids, which OpenAI's API also takes."""
+    """Return one text as a list of one. ValueError for token ids, which OpenAI's API also takes."""
     if isinstance(value, str):
         return [value]
     if isinstance(value, list) and value and isinstance(value[0], int | list):

@@ -38,7 +38,7 @@ class Boost(Model):
     @field_validator("origin", mode="before")
     @classmethod
     def _number_or_date(cls, origin: object) -> object:
-        """Give one error where a union would give one for each of its members."""
+        """Return one error where a union would give one for each of its members."""
         if origin is not None and (isinstance(origin, bool) or not isinstance(origin, int | float | str)):
             raise ValueError("expected a number or a date")
         return origin

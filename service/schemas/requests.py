@@ -307,7 +307,7 @@ class DocumentWrite(Model):
     @field_validator("vector", mode="before")
     @classmethod
     def _numbers(cls, vector: object) -> object:
-        """Give one error for any number of wrong values."""
+        """Return one error for any number of wrong values."""
         for place, value in enumerate(vector if isinstance(vector, list) else []):
             if isinstance(value, bool) or not isinstance(value, int | float):
                 raise ValueError(f"value {place} is {value!r:.80}, expected a number")

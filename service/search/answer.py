@@ -328,7 +328,7 @@ def _counted(counts: Sequence[tuple[str, int]]) -> list[Plain]:
 
 
 def _typed(typed: Typed) -> Plain:
-    """Give `searched`, `did_you_mean` and `completions`."""
+    """Return `searched`, `did_you_mean` and `completions`."""
     facts: Plain = {} if typed.searched == typed.query else {"searched": typed.searched}
     if typed.meant is not None:
         facts["did_you_mean"] = typed.meant

@@ -63,7 +63,7 @@ class Documents:
         """Names of the fields."""
 
     def fetch(self, ordinals: npt.NDArray[np.int64], fields: Sequence[str] | None) -> list[tuple[str, dict[str, Any]]]:
-        """Give id and fields of documents (m,), in the order given; `fields` None: all."""
+        """Return id and fields of documents (m,), in the order given; `fields` None: all."""
         found = []
         for document in self._read(ordinals):
             document_id = document.pop(_ID_FIELD)
@@ -73,19 +73,19 @@ class Documents:
         return found
 
     def get(self, document_id: str) -> dict[str, Any] | None:
-        """Give the fields of one document, or None if no document has this id."""
+        """Return the fields of one document, or None if no document has this id."""
         ordinal = self._ordinal(document_id)
         return None if ordinal is None else self.fetch(np.array([ordinal], np.int64), None)[0][1]
 
     def where(self, condition: tuple[str, ...]) -> DocumentFilter:
-        """Give the documents for which a condition holds, see `service.search.filters`. Sets of recent conditions are
+        """Return the documents for which a condition holds, see `service.search.filters`. Sets of recent conditions are
         kept until a document changes: up to 64, within 64 MiB, but at least one."""
         with reading():
             return self._where(condition)
 
     def terms(self, document_id: str, vocabulary: Vocabulary) -> DocumentTerms | None:
-        """Give one document's terms by descending impact, and mark those in its title and text; None if no document has
-        this id."""
+        """Return one document's terms by descending impact, and mark those in its title and text; None if no document
+        has this id."""
         ordinal = self._ordinal(document_id)
         if ordinal is None:
             return None
@@ -105,14 +105,14 @@ class Documents:
         return DocumentTerms(id=document_id, terms=listed)
 
     def probes(self, count: int, longest: int = _PROBE_CHARACTERS) -> list[str]:
-        """Give up to `count` query-like texts of at most `longest` characters: the first words of documents spread over
-        the index."""
+        """Return up to `count` query-like texts of at most `longest` characters: the first words of documents spread
+        over the index."""
         texts = (f"{document.get('title') or ''} {document.get('text') or ''}" for document in self._sample(count))
         return [probe for text in texts if (probe := _beginning(text.split(), longest))]
 
     def examples(self, count: int, accept: Callable[[str], bool]) -> list[str]:
-        """Give up to `count` queries to try which are accepted: short titles of documents spread over the index, those
-        of several words first."""
+        """Return up to `count` queries to try which are accepted: short titles of documents spread over the index,
+        those of several words first."""
         found: list[str] = []
         for size in (count + 2, _MORE * count):
             sample = self._sample(size)

@@ -121,7 +121,7 @@ class QueryEncoder:
         return EncodedQuery(names, counts, weights, tokens, vector, text=text if unsplit else None)
 
     def can_encode(self, text: str, task: str) -> bool:
-        """Tell whether `encode` makes a query of a text for a task: the one place that says which texts are *without
+        """Return whether `encode` makes a query of a text for a task: the one place that says which texts are *without
         terms*, or without direction. Documents may be such texts, so whoever makes queries of documents asks first."""
         try:
             self.encode(text, task, StageClock(), dense=bool(self.tables))
@@ -156,7 +156,7 @@ class QueryEncoder:
         return (EncodedQuery(*one, bag, vector) for one, bag, vector in zip(weighed, tokens, vectors, strict=True))
 
     def vectors(self, texts: Sequence[str], task: str) -> npt.NDArray[np.float32]:
-        """Give the dense vectors of texts (n, D), of length 1; 0 for a text without tokens or direction. KeyError for
+        """Return the dense vectors of texts (n, D), of length 1; 0 for a text without tokens or direction. KeyError for
         a task without a table, TokenizerError for a text that the tokenizer fails on."""
         ids, lengths = self.tokenizer.query_ids_of(texts)
         bounds, distinct, counts = count_each(ids, lengths)
@@ -221,7 +221,8 @@ class QueryEncoder:
 
     @staticmethod
     def _ids(tokenizer: TextTokenizer, text: str, name: str, field: str) -> list[int]:
-        """Give the token ids of a text. NoTokensError names the request's field `name` if the tokenizer fails on it."""
+        """Return the token ids of a text. NoTokensError names the request's field `name` if the tokenizer fails on
+        it."""
         try:
             return tokenizer.query_ids(text, appended=name != field)
         except TokenizerError as error:

@@ -232,7 +232,7 @@ class SearchEngine:
         return Document(id=document_id, fields=fields)
 
     def terms(self, document_id: str, clock: StageClock | None = None) -> DocumentTerms:
-        """Give the terms of a document in the sparse index, by descending impact. Errors as in `document`."""
+        """Return the terms of a document in the sparse index, by descending impact. Errors as in `document`."""
         read = partial(self.now().documents.terms, vocabulary=self.parts.encoder.vocabulary)
         return self._read(read, document_id, clock or StageClock())
 
@@ -259,7 +259,7 @@ class SearchEngine:
             trim_heap()
 
     def _search_until_fast(self, stop: Event, share: float) -> bool:
-        """Give False as soon as `stop` is set."""
+        """Return False as soon as `stop` is set."""
         settings = self.settings
         texts = self.parts.documents.probes(_PROBES, settings.max_query_chars)
         until = perf_counter() + settings.warm_up_s
@@ -347,7 +347,7 @@ class SearchEngine:
         return found
 
     def _rules_refused(self) -> float:
-        """Give 1 while the file of rules can't be used, else 0."""
+        """Return 1 while the file of rules can't be used, else 0."""
         rules = self.parts.rules
         return float(rules is not None and rules.problem is not None)
 
@@ -357,7 +357,7 @@ class SearchEngine:
 
     @property
     def ready(self) -> bool:
-        """Whether `require_ready` raises nothing."""
+        """True if `require_ready` raises nothing."""
         try:
             self.require_ready()
         except NotReadyError:

@@ -49,7 +49,7 @@ _PARSE: Final[Mapping[FieldKind, Callable[[object], Any]]] = {
 def read_filter(
     given: Filter, fields: Mapping[str, FieldKind], path: str = "filter"
 ) -> tuple[tuple[str, ...], list[FieldError]]:
-    """Give a filter in the index's form, and its errors, by their path in the request, which begins with `path`."""
+    """Return a filter in the index's form, and its errors, by their path in the request, which begins with `path`."""
     errors: list[FieldError] = []
     texts = tuple(_texts(given, fields, path, 0, errors))
     values = count_values(given)
@@ -71,7 +71,7 @@ def count_values(given: Filter) -> int:
 
 
 def _parts(given: And | Or | Not) -> dict[str, Filter]:
-    """Give the conditions inside, by their path."""
+    """Return the conditions inside, by their path."""
     if isinstance(given, Not):
         return {"not": given.not_}
     name, parts = ("and", given.and_) if isinstance(given, And) else ("or", given.or_)
@@ -139,7 +139,7 @@ def _range(field: str, kind: FieldKind, name: str, value: Any) -> list[str]:
 
 
 def _bound(given: Condition, kind: FieldKind, closed: str, opened: str) -> float | int | None:
-    """Give the lowest or highest allowed value; None for no bound."""
+    """Return the lowest or highest allowed value; None for no bound."""
     if (value := getattr(given, closed)) is not None:
         found: float | int = _parsed(kind, closed, value, last=closed == "lte")
         return found
@@ -177,14 +177,14 @@ class FieldRanges:
     conditions: tuple[tuple[str, ...], ...]
 
     def counted(self, counts: Iterable[int]) -> list[Plain]:
-        """Give the number of documents of each range, as `RangeCount`."""
+        """Return the number of documents of each range, as `RangeCount`."""
         return [{**bounds, "count": count} for bounds, count in zip(self.bounds, counts, strict=True)]
 
 
 def read_ranges(
     given: Mapping[str, Sequence[Any]], fields: Mapping[str, FieldKind]
 ) -> tuple[dict[str, FieldRanges], list[FieldError]]:
-    """Give the ranges of `facet_ranges` by field, and their errors."""
+    """Return the ranges of `facet_ranges` by field, and their errors."""
     found: dict[str, FieldRanges] = {}
     errors: list[FieldError] = []
     if (together := sum(map(len, given.values()))) > MAX_EDGES:
@@ -212,7 +212,8 @@ def read_ranges(
 
 
 def values_of(kind: FieldKind, value: object) -> Iterator[Any]:
-    """Give the values of a declared field, as a document has them in JSON: texts, numbers, milliseconds since 1970."""
+    """Return the values of a declared field, as a document has them in JSON: texts, numbers, milliseconds since
+    1970."""
     for one in value if isinstance(value, list) else [] if value is None else [value]:
         with suppress(ValueError):  # an older version of the writer let it pass
             yield _PARSE[kind](one)

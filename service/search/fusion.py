@@ -86,7 +86,7 @@ class CandidateTable:
     ranks: npt.NDArray[np.int64]
 
     def missing(self, leg: int) -> Ordinals:
-        """Give the ordinals (m,) int64 whose score in row `leg` is unknown, ascending."""
+        """Return the ordinals (m,) int64 whose score in row `leg` is unknown, ascending."""
         missing: Ordinals = self.ordinals[np.isnan(self.scores[leg])]
         return missing
 
@@ -133,7 +133,7 @@ def align(legs: Sequence[tuple[Ordinals, npt.NDArray[np.floating]]]) -> Candidat
 
 
 def with_documents(table: CandidateTable, ordinals: Sequence[int]) -> CandidateTable:
-    """Give a table that has documents (m,), too, which no leg proposed and whose scores are not known yet."""
+    """Return a table that has documents (m,), too, which no leg proposed and whose scores are not known yet."""
     if not ordinals:
         return table
     new = np.setdiff1d(np.array(ordinals, np.int64), table.ordinals)

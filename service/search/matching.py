@@ -42,8 +42,8 @@ def matches(
     encoder: QueryEncoder,
     shares: npt.NDArray[np.float32] | None,
 ) -> Levels | None:
-    """Give the level of each candidate of a query, encoded from the tokens of `text` alone. None without thresholds or
-    dense scores.
+    """Return the level of each candidate of a query, encoded from the tokens of `text` alone. None without thresholds
+    or dense scores.
 
     Words count where the terms are words and the sparse leg was searched. If no candidate has one of the query, none is
     strong, those of a strong dense score are weak, and if the tokenizer of the tables knows no word of it either, all
@@ -67,7 +67,8 @@ def matches(
 
 
 def _share_of_words(shares: npt.NDArray[np.float32], which: npt.NDArray[np.intp]) -> npt.NDArray[np.float64]:
-    """Give the share (m,) of the query's words that some candidates (m,) have, from the terms' shares (u, t) of all."""
+    """Return the share (m,) of the query's words that some candidates (m,) have, from the terms' shares (u, t) of
+    all."""
     most = shares.max(axis=0).astype(np.float64)
     most[most <= 0] = most.max()
     squares = max(float(most @ most), np.finfo(np.float64).tiny)
@@ -76,12 +77,12 @@ def _share_of_words(shares: npt.NDArray[np.float32], which: npt.NDArray[np.intp]
 
 
 def _knows_a_word(text: str, tokenizer: TextTokenizer) -> bool:
-    """Whether a word of a text, stop words apart, is one token."""
+    """True if a word of a text, stop words apart, is one token."""
     words = [word for word in WORD.findall(text) if word.lower() not in STOP_WORDS]
     return bool(words) and 1 in tokenizer.query_ids_of(words)[1]
 
 
 def best_match(levels: Levels | None) -> Plain:
-    """Give `matched` of the answer: the level of the best candidate, `none` if there is none. Nothing without
+    """Return `matched` of the answer: the level of the best candidate, `none` if there is none. Nothing without
     levels."""
     return {} if levels is None else {"matched": LEVELS[levels.max(initial=0)]}

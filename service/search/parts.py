@@ -84,7 +84,7 @@ class Parts:
         return replace(self, backends=backends, documents=Documents(backends.documents, self.documents.fields))
 
     def stage_backends(self) -> dict[Stage, str]:
-        """Give the backend of each stage that has one."""
+        """Return the backend of each stage that has one."""
         documents = self.backends.name
         legs: dict[Stage, str] = {name: leg.backend for name, leg in self.backends.legs.items()}
         return {**legs, "filter": documents, "rank": documents, "fetch": documents, "facets": documents}

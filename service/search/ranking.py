@@ -72,7 +72,7 @@ class Ranked:
 
 
 def fields_to_rank(request: SearchRequest) -> list[str]:
-    """Give the document fields that the order depends on."""
+    """Return the document fields that the order depends on."""
     names = [boost.field for boost in request.boosts]
     names += [] if request.sort is None else [request.sort.field]
     names += [] if request.group_by is None else [request.group_by]
@@ -131,7 +131,7 @@ def grouped(
 
 
 def _share(boost: Boost, kind: FieldKind, now: float) -> Callable[[float], float]:
-    """Give the share of a boost's weight, from 0 to 1, that a value has. `now` is in milliseconds since 1970."""
+    """Return the share of a boost's weight, from 0 to 1, that a value has. `now` is in milliseconds since 1970."""
     if boost.half_life is None:
         most = math.log1p(boost.scale or 0.0)
         return lambda value: min(1.0, math.log1p(max(0.0, value)) / most)
@@ -224,7 +224,7 @@ class Reranker:
 
     @classmethod
     def of(cls, settings: Settings) -> "Reranker | None":
-        """Give that of the settings, if they name one."""
+        """Return that of the settings, if they name one."""
         return None if settings.rerank_url is None else cls(settings.rerank_url, settings)
 
     def scores(self, query: str, documents: Sequence[dict[str, Any]], until: float) -> list[float]:

@@ -47,7 +47,7 @@ def candidates_of(request: SearchRequest, settings: Settings) -> int:
 
 
 def reranks(request: SearchRequest) -> bool:
-    """Whether the reranking model orders the candidates of a search anew, if there is one."""
+    """True if the reranking model orders the candidates of a search anew, if there is one."""
     return not (request.sort or request.diversity) if request.rerank is None else request.rerank
 
 
@@ -144,7 +144,8 @@ class RequestReader:
     def _read(
         self, request: SearchRequest
     ) -> tuple[tuple[str, ...] | None, Mapping[str, FieldRanges], list[FieldError]]:
-        """Give a search's filter as the backends read it, its ranges by field, and everything that is wrong with it."""
+        """Return a search's filter as the backends read it, its ranges by field, and everything that is wrong with
+        it."""
         errors, condition, ranges = list(self._of_search(request)), None, dict[str, FieldRanges]()
         if request.facet_ranges:
             ranges, wrong = read_ranges(request.facet_ranges, self._filters)
@@ -185,7 +186,7 @@ class RequestReader:
         )
 
     def _legs(self, request: SearchRequest) -> dict[LegName, float]:
-        """Give the legs to search, which excludes those of weight 0 and those that the bundle lacks."""
+        """Return the legs to search, which excludes those of weight 0 and those that the bundle lacks."""
         if request.mode != "hybrid":
             return {request.mode: 1.0}
         weights = request.fusion.weights or self._weights

@@ -112,7 +112,7 @@ class _Query:
         self._runs: dict[int, frozenset[_Words]] = {}
 
     def has(self, phrase: _Words) -> bool:
-        """Whether the words of a phrase stand side by side."""
+        """True if the words of a phrase stand side by side."""
         length = len(phrase)
         if length not in self._runs:
             starts = range(len(self.words) - length + 1)
@@ -196,7 +196,7 @@ def _of(rules: Sequence[R], collection: str) -> Iterator[R]:
 
 
 def _by_word(rules: Iterator[_Documents]) -> dict[str, list[tuple[_Words, _Documents]]]:
-    """Give the rules, each behind its words, by the first of these."""
+    """Return the rules, each behind its words, by the first of these."""
     found: dict[str, list[tuple[_Words, _Documents]]] = {}
     for rule in rules:
         words = _words(rule.query if rule.query is not None else " ".join(rule.contains or ()))
@@ -205,7 +205,7 @@ def _by_word(rules: Iterator[_Documents]) -> dict[str, list[tuple[_Words, _Docum
 
 
 def _matching(rules: Mapping[str, Sequence[tuple[_Words, _Documents]]], query: _Query) -> list[str]:
-    """Give the documents of all rules for a query, without repetitions."""
+    """Return the documents of all rules for a query, without repetitions."""
     found: dict[str, None] = {}
     for word in query.different:
         for of_rule, rule in rules.get(word, ()):

@@ -48,7 +48,7 @@ class Snippets:
         self._weights = {term: weight for term, weight in pairs if weight > 0}
 
     def of(self, texts: Sequence[str], length: int) -> list[Snippet]:
-        """Give each text's best part of up to `length` characters; its beginning if no word matches."""
+        """Return each text's best part of up to `length` characters; its beginning if no word matches."""
         places = self._vocabulary.places_of([text[:LONGEST_READ] for text in texts], self._weights)
         return [self._one(text, found, length) for text, found in zip(texts, places, strict=True)]
 
@@ -59,7 +59,7 @@ class Snippets:
         return Snippet(text=text[start:end], start=start, marks=_joined(inside, end - start))
 
     def _matches(self, text: str, places: Sequence[Place]) -> list[_Match]:
-        """Give the matches in a text, by their places; none overlap."""
+        """Return the matches in a text, by their places; none overlap."""
         begins, matches = [place.start for place in places], list[_Match]()
         around, words = range(0), list[tuple[int, int]]()
         for place in places:
@@ -80,11 +80,11 @@ class Snippets:
         return matches
 
     def _is_known(self, term: str) -> bool:
-        """Whether a token is one of the query; a word, whose tokens stand beside it, is none."""
+        """True if a token is one of the query; a word, whose tokens stand beside it, is none."""
         return term in self._weights or self._vocabulary.token_of(term) is None
 
     def _best(self, matches: Sequence[_Match], length: int) -> tuple[int, int]:
-        """Give start and end of the best part of up to `length` characters: the one whose distinct terms have the
+        """Return start and end of the best part of up to `length` characters: the one whose distinct terms have the
         largest total weight, ties by length, then position. (0, 0) without a match."""
         best, key = (0, 0), (0.0, 0)
         inside = dict.fromkeys(self._weights, 0)
@@ -115,7 +115,7 @@ def snippets_of(
     length: int,
     require_time: Callable[[str], None],
 ) -> list[dict[str, Snippet]]:
-    """Give the snippets of each document's fields of these names. `require_time` is called again and again, and may
+    """Return the snippets of each document's fields of these names. `require_time` is called again and again, and may
     raise."""
     snippets, found = Snippets(vocabulary, query), list[dict[str, Snippet]]()
     for start in range(0, len(documents), _AT_ONCE):

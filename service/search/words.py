@@ -56,7 +56,7 @@ __all__ = [
 
 
 def _marks(places: Iterable[int]) -> str:
-    """Give the combining marks among these code points, as ranges of a regular expression."""
+    """Return the combining marks among these code points, as ranges of a regular expression."""
     ranges: list[list[int]] = []
     for place in places:
         character = chr(place)
@@ -174,7 +174,7 @@ def read_typed(query: str, request: SearchRequest, words: Spellings, encoder: Qu
 
 
 def completions_of(beginning: str, rest: str, words: Spellings, encoder: QueryEncoder, task: str) -> list[Completion]:
-    """Give the completions of a beginning in lower case behind the `rest` of a query, best first.
+    """Return the completions of a beginning in lower case behind the `rest` of a query, best first.
 
     A beginning that is itself a word of the corpus is among them. A stop word, and a beginning that no other word has,
     have none.
@@ -205,7 +205,7 @@ def completions_of(beginning: str, rest: str, words: Spellings, encoder: QueryEn
 
 
 def _nearness(rest: str, names: Sequence[str], encoder: QueryEncoder, task: str) -> npt.NDArray[np.float64]:
-    """Give the factor of each word (n,) by its nearness to the rest of the query: 1 where it is not known."""
+    """Return the factor of each word (n,) by its nearness to the rest of the query: 1 where it is not known."""
     if not rest.strip() or task not in encoder.tables:
         return np.ones(len(names))
     try:
