@@ -77,8 +77,9 @@ def test_it_is_served(tmp_path: Path) -> None:
             assert process.stdout is not None
             url = process.stdout.readline().split()[-1]
             assert len(httpx2.post(f"{url}/search", json=json.loads(EXAMPLE), timeout=60).json()["hits"]) == 5
-            rules = httpx2.get(f"{url}/search?q=terminal", timeout=60).json()["rules"]
-            assert rules["synonyms"] == [{"text": text, "weight": 0.5} for text in ("console", "ncurses")]
+            answer = httpx2.get(f"{url}/search?q=terminal", timeout=60).json()
+            assert "rules" not in answer
+            assert httpx2.get(f"{url}/info", timeout=60).json()["bundle"]["normalization"] == "evidence"
         finally:
             process.terminate()
         assert process.wait(60) == 0
