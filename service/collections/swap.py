@@ -117,8 +117,9 @@ class EngineHolder:
             raise BundleRefusedError("This process serves an engine that was opened elsewhere: there is no folder.")
         if self._thread is None or self._stop.is_set():
             raise NotReadyError("The service starts or stops.")
+        asked = self.ask()  # before the others are notified: one of their requests to this process could come first
         self.on_reload()
-        return await asyncio.wrap_future(self.ask())
+        return await asyncio.wrap_future(asked)
 
     def ask(self) -> "Future[bool]":
         """Request a reload from any thread."""
