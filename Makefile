@@ -57,7 +57,7 @@ typecheck: ## Check the types
 	.venv/bin/mypy --num-workers 2
 
 java: ## Check that the committed Java classes are those of the committed source
-	$(PYTHON_IN_VENV) -m lightretriever.artifacts.sparse.compile --check
+	deploy/java --check
 
 pytest: ## Run the tests only
 	$(PYTEST)
