@@ -8,6 +8,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any, Final
 
@@ -18,12 +19,22 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
 from tests.live.mirror import WORDS, Row
 
-__all__ = ["FIELDS", "BruteForce", "Expected", "random_request"]
+__all__ = ["FIELDS", "LEAVES", "BruteForce", "Expected", "random_request"]
 
-FIELDS: Final[dict[str, Any]] = {"year": "number", "size": "number", "title": "keyword", "tags": "keyword"}
+FIELDS: Final[dict[str, Any]] = {
+    "year": "number",
+    "size": "number",
+    "day": "date",
+    "title": "keyword",
+    "tags": "keyword",
+}
 TAGS: Final = ("red", "green", "blue", "grün")
 _LEGS: Final = ("dense", "sparse")
-_EDGES: Final = {"year": [1995, 2005, 2005.5, 2015], "size": [10, 20.5, 50, 90]}
+_EDGES: Final[dict[str, list[Any]]] = {
+    "year": [1995, 2005, 2005.5, 2015],
+    "size": [10, 20.5, 50, 90],
+    "day": ["2003-06-15", "2005-06-15T12:00:00Z", "2010-06-15T14:00:01+02:00", "2012-01-01"],
+}
 
 Asked = dict[str, Any]
 Scores = npt.NDArray[np.float64]
@@ -84,9 +95,8 @@ class BruteForce:
             order = sorted(union, key=lambda place: (-fused[place], place))
         for boost in asked.get("boosts", []):
             for place in union:
-                fused[place] += boost["weight"] * max(
-                    map(_share_of(boost), self._values(place, boost["field"])), default=0
-                )
+                values = map(as_number, self._values(place, boost["field"]))
+                fused[place] += boost["weight"] * max(map(_share_of(boost), values), default=0)
         if asked.get("boosts"):
             order = sorted(order, key=lambda place: -fused[place])
         if asked.get("diversity"):
@@ -279,9 +289,9 @@ class BruteForce:
         return [value for place in union for value in set(self._values(place, name))]
 
     def _in_ranges(self, union: Sequence[int], name: str, edges: Sequence[float]) -> list[int]:
-        bounds = [-math.inf, *edges, math.inf]
+        bounds = [-math.inf, *map(as_number, edges), math.inf]
         return [
-            sum(any(low <= value < high for value in self._values(place, name)) for place in union)
+            sum(any(low <= as_number(value) < high for value in self._values(place, name)) for place in union)
             for low, high in pairwise(bounds)
         ]
 
@@ -308,19 +318,36 @@ def holds(condition: Asked | None, fields: Asked) -> bool:
     values = values_of(fields, condition["field"])
     if "exists" in condition:
         return bool(values) is condition["exists"]
-    if "eq" in condition:
-        return condition["eq"] in values
-    if "in" in condition:
-        return any(value in condition["in"] for value in values)
-    tests = {"gt": float.__gt__, "gte": float.__ge__, "lt": float.__lt__, "lte": float.__le__}
-    bounds = [(tests[name], float(condition[name])) for name in tests if name in condition]
-    return any(all(test(float(value), bound) for test, bound in bounds) for value in values)
+    if FIELDS[condition["field"]] == "keyword":
+        return any(value in condition.get("in", [condition.get("eq")]) for value in values)
+    numbers = [as_number(value) for value in values]
+    if "eq" in condition or "in" in condition:
+        spans = [_span(value) for value in condition.get("in", [condition.get("eq")])]
+        return any(first <= number <= last for number in numbers for first, last in spans)
+    tests = {"gt": (float.__gt__, 1), "gte": (float.__ge__, 0), "lt": (float.__lt__, 0), "lte": (float.__le__, 1)}
+    bounds = [(test, _span(condition[name])[end]) for name, (test, end) in tests.items() if name in condition]
+    return any(all(test(number, bound) for test, bound in bounds) for number in numbers)
+
+
+def as_number(value: Any) -> float:
+    """A value of a number or a date to compare; a date in days since 1970."""
+    if not isinstance(value, str):
+        return float(value)
+    moment = datetime.fromisoformat(value)
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() / 86_400
+
+
+def _span(value: Any) -> tuple[float, float]:
+    """The first and the last value that one of a condition stands for: a date without a time is its whole day."""
+    first = as_number(value)
+    return first, first + 1 - 1e-9 if isinstance(value, str) and "T" not in value else first
 
 
 def _share_of(boost: Asked) -> Any:
     if "scale" in boost:
         return lambda value: min(1.0, math.log1p(max(0.0, value)) / math.log1p(boost["scale"]))
-    return lambda value: 0.5 ** (abs(value - boost["origin"]) / boost["half_life"])
+    origin = as_number(boost["origin"])
+    return lambda value: 0.5 ** (abs(value - origin) / boost["half_life"])
 
 
 def random_request(random: np.random.Generator) -> Asked:
@@ -336,7 +363,7 @@ def random_request(random: np.random.Generator) -> Asked:
     if chance(0.15):
         asked |= {"query": None, "filter": _random_filter(random, 2)}
         if chance(0.6):
-            asked["sort"] = {"field": one(["year", "size", "title", "tags"]), "order": one(["asc", "desc"])}
+            asked["sort"] = {"field": one(list(FIELDS)), "order": one(["asc", "desc"])}
     else:
         asked |= {"query": _words(random), "mode": one(["hybrid"] * 4 + ["dense", "sparse"])}
         asked["task"] = one(["default", "fact"])
@@ -348,12 +375,13 @@ def random_request(random: np.random.Generator) -> Asked:
         if asked["mode"] == "hybrid" and chance(0.7):
             asked["fusion"] = _fusion(one, chance)
         if chance(0.2):
-            field, weight = one(["year", "size"]), one([0.3, -0.2, 2.0])
-            shape = one([{"scale": 50.0}, {"origin": 2005.0, "half_life": 4.0}])
-            asked["boosts"] = [{"field": field, "weight": weight} | shape]
+            dated = {"field": "day", "origin": "2006-01-01", "half_life": 500.0}
+            scaled, near = {"scale": 50.0}, {"origin": 2005.0, "half_life": 4.0}
+            boost = one([{"field": field} | shape for field in ("year", "size") for shape in (scaled, near)] + [dated])
+            asked["boosts"] = [boost | {"weight": one([0.3, -0.2, 2.0])}]
         ordered = one(["", "", "", "", "diversity", "" if "boosts" in asked else "sort"])
         if ordered == "sort":
-            asked["sort"] = {"field": one(["year", "size", "title", "tags"]), "order": one(["asc", "desc"])}
+            asked["sort"] = {"field": one(list(FIELDS)), "order": one(["asc", "desc"])}
         elif ordered:
             asked["diversity"] = one([0.2, 0.5, 1.0])
         if chance(0.2):
@@ -361,7 +389,7 @@ def random_request(random: np.random.Generator) -> Asked:
     if chance(0.3):
         asked["facets"] = one([["tags"], ["title", "tags"]])
     if chance(0.2):
-        name = one(["year", "size"])
+        name = one(["year", "size", "day"])
         asked["facet_ranges"] = {name: _EDGES[name][: one([1, 2, 4])]}
     return asked
 
@@ -405,5 +433,19 @@ def _random_filter(random: np.random.Generator, depth: int) -> Asked:
         {"field": "tags", "in": [tag, "no such tag"]},
         {"field": "tags", "exists": bool(size % 2)},
         {"field": "title", "exists": True},
+        LEAVES[size % len(LEAVES)],
     )
     return leaves[int(random.integers(len(leaves)))]
+
+
+_NOON: Final = "2010-06-15T12:00:00Z"
+LEAVES: Final[tuple[Asked, ...]] = (
+    {"field": "size", "eq": 12},
+    {"field": "size", "in": [3, 5.0, 7.5]},
+    {"field": "day", "exists": False},
+    *({"field": "day", name: value} for name in ("gt", "gte", "lt", "lte", "eq") for value in (_NOON, "2010-06-15")),
+    {"field": "day", "eq": "20100615"},
+    {"field": "day", "lt": "2003-06-15T14:00:00+02:00"},
+    {"field": "day", "in": ["2010-06-15", "2011-06-14", "2012-06-15T12:00"]},
+)
+"""Conditions whose values are written in every way."""

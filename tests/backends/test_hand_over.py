@@ -1,23 +1,29 @@
 """When Faiss searches in another thread, and that Lucene ends by itself."""
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 import pytest
 
 from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.sparse.vocabulary import VocabularyKind
 from lightretriever.service.backends.local import HAND_OVER_BYTES, LocalBackends, hands_over, open_local
 from lightretriever.service.execution.executor import Executor
 from lightretriever.service.granted import memory_bytes, processors
 from lightretriever.service.observability.metrics import StageClock
+from lightretriever.service.schemas import LegName, SearchRequest
 from lightretriever.service.search.encoder import QueryEncoder
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 from research.floor.calls import count_calls
 from tests.service.live import warm
 from tests.support.tiny import make_tiny_bundle
+
+SETTINGS = Settings(deadline_ms=60_000, warm_up_queries=3)
 
 
 @pytest.mark.parametrize(
@@ -99,17 +105,47 @@ def test_both_legs_are_late_when_there_is_no_time(tiny_bundle: Bundle) -> None:
     executor.close()
 
 
+PLAIN = b'{"query": "play music from the terminal"}'
+
+
+@pytest.mark.parametrize(
+    ("kind", "dense", "crossings"),
+    [("words", True, 2), ("tokens", True, 2), ("words", False, 3), ("tokens", False, 2)],
+)
+def test_a_search_crosses_into_java_for_its_hits_and_for_the_documents(
+    tmp_path: Path, kind: VocabularyKind, dense: bool, crossings: int
+) -> None:
+    """Words are split, and the candidates' impacts read, on the way of a search of both legs."""
+    with SearchEngine.open(make_tiny_bundle(tmp_path / "tiny", vocabulary=kind, dense=dense), SETTINGS) as engine:
+        assert count_calls(engine, PLAIN).java == crossings
+
+
 def test_a_plain_search_is_a_short_line(engine: SearchEngine) -> None:
     """Without the comprehensions, which Python 3.11 counts as calls; see docs/lab/results.md for the bounds."""
-    calls = count_calls(engine, b'{"query": "play music from the terminal"}')
+    calls = count_calls(engine, PLAIN)
     comprehensions = sum(count for name, count in calls.functions.items() if name.endswith("comp>"))
-    assert calls.java <= 2
     assert calls.functions.total() - comprehensions <= 175
     assert len(calls.modules) <= 27
+
+
+@pytest.mark.usefixtures("handed_over")
+def test_the_legs_are_asked_at_the_same_time(engine: SearchEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    both = threading.Barrier(2)
+    methods: dict[LegName, str] = {"dense": "search", "sparse": "find"}
+    for name, method in methods.items():
+        leg = engine.parts.backends.legs[name]
+        real = getattr(leg, method)
+
+        def met(*arguments: Any, real: Callable[..., Any] = real) -> Any:
+            both.wait(60)  # neither goes on before the other one has begun
+            return real(*arguments)
+
+        monkeypatch.setattr(leg, method, met)
+    assert engine.search(SearchRequest(query="play music")).degraded == []
 
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SearchEngine]:
     bundle = make_tiny_bundle(tmp_path_factory.mktemp("words") / "bundle", vocabulary="words")
-    with warm(bundle, Settings(deadline_ms=60_000, warm_up_queries=3)) as engine:
+    with warm(bundle, SETTINGS) as engine:
         yield engine

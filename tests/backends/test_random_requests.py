@@ -17,7 +17,7 @@ from lightretriever.artifacts.sparse.vocabulary import VocabularyKind
 from lightretriever.service.schemas import SearchRequest, SearchResponse
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
-from tests.backends.brute_force import FIELDS, TAGS, BruteForce, Expected, random_request
+from tests.backends.brute_force import FIELDS, LEAVES, TAGS, BruteForce, Expected, random_request
 from tests.live.mirror import Mirror
 from tests.support.cluster import connected, remove_indexes
 from tests.support.tiny import TinyDocument, make_tiny_bundle, tiny_documents
@@ -35,6 +35,7 @@ def documents() -> Iterator[TinyDocument]:
         more: dict[str, Any] = {"tags": [TAGS[number % 4], TAGS[number % 3]]} if number % 5 else {}
         size = number * 7 % 100
         more |= {"size": [size, 50] if number % 7 == 0 else size} if number % 3 else {}
+        more |= {"day": f"20{number % 25:02}-06-15T12:00:00Z"} if number % 6 else {}
         yield TinyDocument(one.id, one.title, one.text, one.year, more=more)
 
 
@@ -74,10 +75,8 @@ def searched(
         remove_indexes(url, NAME)
 
 
-def compare(engine: SearchEngine, model: BruteForce, seed: int) -> None:
-    """Ask a random request of both. The same hits in the same order, but for neighbours whose scores are equal up to
-    rounding."""
-    asked = random_request(np.random.default_rng(seed))
+def compare(engine: SearchEngine, model: BruteForce, asked: dict[str, Any]) -> None:
+    """Ask both. The same hits in the same order, but for neighbours whose scores are equal up to rounding."""
     expected = model.answer(asked)
     answer = engine.search(SearchRequest.model_validate(asked))
     assert answer.degraded == []
@@ -117,10 +116,20 @@ def _compare_counts(answer: SearchResponse, expected: Expected) -> None:
 
 def test_random_requests_get_the_answers_of_brute_force(searched: tuple[SearchEngine, BruteForce]) -> None:
     for seed in range(40):
-        compare(*searched, seed)
+        compare(*searched, random_request(np.random.default_rng(seed)))
+
+
+@pytest.mark.parametrize("leaf", LEAVES, ids=str)
+@pytest.mark.parametrize("mode", [None, "hybrid", "dense", "sparse"])
+def test_a_condition_holds_where_brute_force_says(
+    searched: tuple[SearchEngine, BruteForce], mode: str | None, leaf: dict[str, Any]
+) -> None:
+    asked = {"query": "play music", "mode": mode, "candidates": 1000} if mode else {"query": None}
+    for condition in (leaf, {"not": leaf}):
+        compare(*searched, {**asked, "k": 40, "offset": 2, "filter": condition})
 
 
 @pytest.mark.slow
 def test_a_thousand_random_requests_get_the_answers_of_brute_force(searched: tuple[SearchEngine, BruteForce]) -> None:
     for seed in range(1000, 2000):
-        compare(*searched, seed)
+        compare(*searched, random_request(np.random.default_rng(seed)))

@@ -1,4 +1,4 @@
-"""A bundle without a dense leg: written, verified, served by Lucene alone, and pushed to a cluster."""
+"""A bundle without a dense leg: written, verified, and pushed to a cluster. tests/service/test_one_leg.py serves it."""
 
 import os
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ from lightretriever.artifacts.live.documents import Change, Encoded
 from lightretriever.artifacts.live.upsert import upsert
 from lightretriever.artifacts.sparse.vocabulary import VocabularyKind
 from lightretriever.service.errors import InvalidRequestError
-from lightretriever.service.schemas import EmbeddingsRequest, EncodeRequest, SearchRequest
+from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 from tests.service.live import warm
@@ -67,28 +67,6 @@ def test_it_has_neither_vectors_nor_tables(bundle: Bundle, tmp_path: Path) -> No
     edit_manifest(bundle.path, lambda record: record["tasks"]["default"].update(file="tables/a.npy", dtype="float32"))
     with raises(BundleError):
         Bundle.open(bundle.path)
-
-
-def test_both_modes_give_the_ranking_of_the_sparse_leg(bundle: Bundle, engine: SearchEngine, tmp_path: Path) -> None:
-    kind = bundle.manifest.sparse.vocabulary
-    whole = make_tiny_bundle(tmp_path / "whole", vocabulary=kind, fields={"year": "number"})
-    with SearchEngine.open(whole, SETTINGS) as other:
-        expected = ids(other.search(asked(mode="sparse")))
-    assert len(expected) == 20
-    assert ids(engine.search(asked(mode="sparse"))) == expected
-    for fusion in ({"method": "linear"}, {"method": "rrf"}):
-        found = engine.search(asked(fusion=fusion))
-        assert [name for name, _ in ids(found)] == [name for name, _ in expected]
-        assert (found.degraded, {hit.dense for hit in found.hits}) == ([], {None})
-    among = engine.search(asked(filter={"field": "year", "gte": 2010}))
-    assert among.hits
-
-
-def test_embeddings_are_refused_and_terms_are_given(engine: SearchEngine) -> None:
-    with raises(InvalidRequestError, naming="index.dense"):
-        engine.embeddings(EmbeddingsRequest(model="default", input=[QUERY]))
-    encoded = engine.encode(EncodeRequest(text=QUERY)).model_dump()
-    assert (encoded["dense"], encoded["dimension"]) == ([], 0)
 
 
 def document(number: int) -> Document:

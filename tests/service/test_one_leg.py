@@ -1,14 +1,15 @@
 """Bundles without a dense leg over HTTP, and queries for which a leg has nothing."""
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 from fastapi.testclient import TestClient
 
+from lightretriever.artifacts.documents.fields import FieldKind
 from lightretriever.artifacts.sparse.vocabulary import VocabularyKind
-from lightretriever.service.http.app import create_app
 from tests.service.conftest import SETTINGS
-from tests.service.live import warm
+from tests.service.live import client_of
 from tests.support.asking import ask
 from tests.support.tiny import make_tiny_bundle
 
@@ -17,16 +18,30 @@ KINDS: tuple[VocabularyKind, ...] = ("words", "tokens")
 
 
 @pytest.fixture(scope="module", params=KINDS)
-def sparse(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[TestClient]]:
+    """Services of the same documents, whose bundle has no dense leg, or has one."""
+    folder = tmp_path_factory.mktemp("bundles")
+    fields: dict[str, FieldKind] = {"year": "number"}
+    made = [
+        make_tiny_bundle(folder / str(dense), vocabulary=request.param, dense=dense, fields=fields)
+        for dense in (False, True)
+    ]
+    with ExitStack() as stack:
+        yield [stack.enter_context(client_of(bundle, SETTINGS)) for bundle in made]
+
+
+@pytest.fixture
+def sparse(both: list[TestClient]) -> TestClient:
     """A service whose bundle has no dense leg."""
-    path = tmp_path_factory.mktemp("sparse") / "bundle"
-    bundle = make_tiny_bundle(path, vocabulary=request.param, dense=False, fields={"year": "number"})
-    with warm(bundle, SETTINGS) as engine, TestClient(create_app(engine)) as client:
-        yield client
+    return both[0]
 
 
-def test_hybrid_is_the_sparse_leg(sparse: TestClient) -> None:
-    hybrid, alone = ask(sparse, QUERY, explain=True, k=50), ask(sparse, QUERY, mode="sparse", k=50)
+def test_hybrid_is_the_sparse_leg(both: list[TestClient]) -> None:
+    hybrid, alone, of_whole = (
+        ask(client, QUERY, explain=mode == "hybrid", k=50, mode=mode)
+        for client, mode in zip((both[0], *both), ("hybrid", "sparse", "sparse"), strict=True)
+    )
+    assert alone["hits"] == of_whole["hits"]
     assert [hit["id"] for hit in hybrid["hits"]] == [hit["id"] for hit in alone["hits"]]
     assert hybrid["degraded"] == []
     assert "matched" not in hybrid
@@ -51,7 +66,11 @@ def test_its_facts(sparse: TestClient) -> None:
     encoded = sparse.post("/encode", json={"text": QUERY}).json()
     assert (encoded["dense"], encoded["tokens"]) == ([], [])
     assert encoded["terms"]
+    assert encoded["dimension"] == 0
     assert encoded["timings_ms"]["encode"] is None
+    refused = sparse.post("/v1/embeddings", json={"model": "default", "input": [QUERY]})
+    assert refused.status_code == 422
+    assert "index.dense" in refused.json()["detail"]
 
 
 def test_everything_else_goes_on(sparse: TestClient) -> None:

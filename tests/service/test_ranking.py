@@ -1,6 +1,5 @@
-"""Boosts, diversity, sorting and groups: the order is that of the documented formulas over all candidates."""
+"""Boosts and groups: what is told of them. tests/backends/test_random_requests.py compares the order."""
 
-import math
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -20,8 +19,7 @@ from tests.support.tiny import make_tiny_bundle, tiny_documents
 
 COUNT = 300
 QUERY = "play music from the terminal"
-# At six in the morning, so that no two documents are as far from a midnight.
-NOW = (datetime.now(UTC) - timedelta(days=1)).replace(hour=6, minute=0, second=0, microsecond=0)
+NOW = datetime.now(UTC)
 
 
 def to_rank_by(number: int) -> dict[str, Any]:
@@ -60,62 +58,23 @@ def values(document_id: str, name: str) -> list[Any]:
     return value if isinstance(value, list) else [] if value is None else [value]
 
 
-def decayed(document_id: str) -> float:
-    ages = [
-        (datetime.now(UTC) - datetime.fromisoformat(value)) / timedelta(days=1)
-        for value in values(document_id, "added")
-    ]
-    return max((0.5 ** (abs(age) / 10) for age in ages), default=0.0)
-
-
-def logged(document_id: str) -> float:
-    return max((min(1.0, math.log1p(max(0, v)) / math.log1p(20)) for v in values(document_id, "stars")), default=0.0)
-
-
-def near(document_id: str) -> float:
-    return max((0.5 ** (abs(value - 30) / 5) for value in values(document_id, "stars")), default=0.0)
-
-
-@pytest.mark.parametrize("mode", ["hybrid", "dense", "sparse"])
-def test_boosts_add_what_they_say(engine: SearchEngine, mode: str) -> None:
-    before = {hit.id: hit.score for hit in hits(engine, k=100, mode=mode)}
+def test_boosts_are_explained_and_a_date_without_an_origin_is_near_now(engine: SearchEngine) -> None:
     boosts = [
         {"field": "added", "half_life": 10, "weight": 0.3},
-        {"field": "stars", "scale": 20, "weight": -0.5},
-        {"field": "stars", "half_life": 5, "origin": 30, "weight": 0.2},
+        {"field": "stars", "half_life": 5, "origin": 30, "weight": -0.2},
     ]
-    after = hits(engine, k=100, mode=mode, boosts=boosts, explain=True)
-    adds = {one: (0.3 * decayed(one), -0.5 * logged(one), 0.2 * near(one)) for one in FIELDS}
+    after = hits(engine, k=100, boosts=boosts, explain=True)
     for hit in after:
+        added = [datetime.now(UTC) - datetime.fromisoformat(value) for value in values(hit.id, "added")]
+        expected = [
+            0.3 * max((0.5 ** (age / timedelta(days=10)) for age in added), default=0.0),
+            -0.2 * max((0.5 ** (abs(value - 30) / 5) for value in values(hit.id, "stars")), default=0.0),
+        ]
         assert hit.explanation is not None
-        assert hit.explanation.boosts is not None
-        assert hit.explanation.boosts == pytest.approx(adds[hit.id], abs=1e-5)
+        assert hit.explanation.boosts == pytest.approx(expected, abs=1e-5)
         legs = [share for share in hit.explanation.fusion.model_dump().values() if share is not None]
-        assert hit.score == pytest.approx(sum(legs) + sum(hit.explanation.boosts), abs=1e-5)
-        if hit.id in before:
-            assert hit.score == pytest.approx(before[hit.id] + sum(adds[hit.id]), abs=1e-5)
-    assert [hit.score for hit in after] == sorted((hit.score for hit in after), reverse=True)
-    assert [hit.id for hit in after] != list(before)
+        assert hit.score == pytest.approx(sum(legs) + sum(expected), abs=1e-5)
     assert [hit.rank for hit in after] == list(range(1, 101))
-
-
-def test_a_date_is_an_origin(engine: SearchEngine) -> None:
-    origin = (NOW - timedelta(days=50)).date().isoformat()
-    found = hits(engine, k=100, boosts=[{"field": "added", "half_life": 1, "weight": 100, "origin": origin}])
-    dates = (datetime.fromisoformat(value) for hit in found[:5] for value in values(hit.id, "added"))
-    dated = [abs(one - datetime.fromisoformat(f"{origin}T00:00:00+00:00")) for one in dates]
-    assert len(dated) == 5
-    assert dated == sorted(dated)
-
-
-@pytest.mark.parametrize("order", ["asc", "desc"])
-def test_hits_are_sorted_by_a_date_and_ties_keep_their_order(engine: SearchEngine, order: str) -> None:
-    scores = [hit.id for hit in hits(engine, k=100, mode="dense")]
-    dates = {one: datetime.fromisoformat(value) for one in scores for value in values(one, "added")}
-    expected = sorted(dates, key=lambda one: dates[one], reverse=order == "desc")
-    found = [hit.id for hit in hits(engine, k=100, mode="dense", sort={"field": "added", "order": order})]
-    assert found == expected + [one for one in scores if one not in dates]
-    assert 0 < len(dates) < 100
 
 
 def test_a_value_that_an_older_version_let_pass_is_none(engine: SearchEngine, tmp_path: Path) -> None:
