@@ -1,5 +1,5 @@
-"""SIGINT and SIGTERM at random moments of every command: one line, the right status, nothing left behind, and on with
-the same command to the same end."""
+"""SIGINT, SIGTERM and SIGKILL at random moments of every command: on with the same command to the same end. The first
+two also end with one line and the right status, and leave nothing behind."""
 
 import contextlib
 import os
@@ -11,15 +11,15 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable
+from itertools import cycle
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 import yaml
 
-from lightretriever.artifacts.bundle.verify import verify_bundle
 from tests.faults.builds import (
     adapter_files,
     assert_whole_or_absent,
@@ -30,6 +30,7 @@ from tests.faults.builds import (
     write_train_recipe,
 )
 from tests.faults.commands import Command, Commands, Done, finished, lasted
+from tests.faults.conftest import Figure
 from tests.support.commands import only
 from tests.support.recipes import change
 from tests.support.tiny import make_tiny_bundle
@@ -43,67 +44,111 @@ RUBBISH = re.compile(r"partial|\.new/|\.old/|(words|bm25|query-model)-|/index/")
 
 
 class Stopper:
-    """Stops commands with either signal in turn, at random moments of a stage, and looks at what they leave."""
+    """Ends commands at random moments of a stage, with SIGINT and SIGTERM in turn or with SIGKILL, and looks at what
+    they leave."""
 
-    def __init__(self, commands: Commands, folder: Path) -> None:
-        self.stopped = Counter[str]()  # by command
+    def __init__(self, commands: Commands, folder: Path, *, kills: bool = False) -> None:
+        self.stopped = Counter[str]()  # by stage
         self._commands, self._folder = commands, folder
         self._random = np.random.default_rng(SEED)
-        self._numbers = self._endless()
+        self._numbers = cycle([signal.SIGKILL] if kills else [signal.SIGINT, signal.SIGTERM])
 
     def run(self, *arguments: object, stage: str, within: float, kept: str = r"^$") -> Done:
-        """Run a command and stop it `within` so many seconds of the stage; it may have ended before. What an earlier
+        """Run a command and end it `within` so many seconds of the stage; it may have ended before. What an earlier
         run had finished (`kept`) is still there, the same bytes."""
         before = {name: digest for name, digest in files(self._folder).items() if re.search(kept, name)}
         number, after = next(self._numbers), float(self._random.uniform()) * within
         done = self._commands.run(Command([*map(str, arguments)], kill=(stage, after), signal=number))
+        if number == signal.SIGKILL:
+            assert done.status in (0, -number), done.output
+            self.stopped[stage] += done.status != 0
+            return done
         if done.status in (-number, 128 + number) and not re.search(r"^stopped by ", done.output, re.MULTILINE):
             # All was done, and the signal met a process that was about to end.
             assert re.search(r"^took ", done.output, re.MULTILINE), done.output
             done = done._replace(status=0)
         if done.status:
-            self.stopped[str(arguments[0])] += 1
+            self.stopped[stage] += 1
             assert done.status == 128 + number, (arguments, stage, done)
             assert "Traceback" not in done.output, done.output
             lines = [line for line in done.output.splitlines() if "stopp" in line]
             assert lines == done.output.splitlines()[-1:], done.output
             assert re.fullmatch(rf"stopped by {signal.Signals(number).name}\. The same command .*\.", lines[0])
-        assert [name for name in files(self._folder) if RUBBISH.search(name)] == []
+        assert rubbish(self._folder) == []
         assert before.items() <= files(self._folder).items()
         return done
 
-    def _endless(self) -> Iterator[int]:
-        while True:
-            yield from (signal.SIGINT, signal.SIGTERM)
+
+def rubbish(folder: Path) -> list[str]:
+    return [name for name in files(folder) if RUBBISH.search(name)]
 
 
-def test_a_stopped_build_goes_on_and_ends_in_the_same_bundle(commands: Commands, tmp_path: Path, full: bool) -> None:
-    recipe = write_recipe(tmp_path)
+class Job(NamedTuple):
+    """A command, the stages in which it is ended in the short form and in full, the folders it makes, what they hold,
+    how long its last stage takes, and the files that an ended run leaves as they were."""
+
+    command: list[str]
+    stages: tuple[tuple[str, ...], tuple[str, ...]]
+    makes: tuple[str, ...]
+    content: Callable[[Path], object]
+    last_s: float
+    kept: str = r"^$"
+
+
+def a_build(folder: Path) -> Job:
+    def made(folder: Path) -> object:
+        return content(folder / "bundle"), files(folder / "work")
+
+    stages = (("begin", "table", "encode", "lucene", "dense"), BUILD)
+    return Job(["build", str(write_recipe(folder)), "--overwrite"], stages, ("work", "bundle"), made, 0.05)
+
+
+def a_training(folder: Path) -> Job:
+    command, stages = ["train", str(write_train_recipe(folder))], ("begin", "train")
+    makes = ("work", "adapter")
+    return Job(
+        command, (stages, stages), makes, lambda folder: adapter_files(folder / "adapter"), 0.2, r"examples\.jsonl$"
+    )
+
+
+def a_distillation(folder: Path) -> Job:
+    command, stages = ["build", "--until", "table", str(write_distil_recipe(folder))], ("encode", "table")
+    return Job(command, (stages, stages), ("work",), lambda folder: files(folder / "work"), 0.3)
+
+
+@pytest.mark.parametrize("kills", [False, True], ids=["stopped", "killed"])
+@pytest.mark.parametrize("make", [a_build, a_training, a_distillation])
+def test_the_same_command_goes_on_to_the_same_end(
+    commands: Commands, tmp_path: Path, full: bool, figure: Figure, make: Callable[[Path], Job], kills: bool
+) -> None:
+    """Where there was no bundle before, and in full also where there was one, which stays until then."""
+    job = make(tmp_path)
     before = {path.name for path in tmp_path.iterdir()}
-    whole = finished(commands.run(Command(["build", str(recipe), "--overwrite"])))
-    expected, work = content(tmp_path / "bundle"), files(tmp_path / "work")
+    whole = finished(commands.run(Command(job.command)))
+    expected, bundle = job.content(tmp_path), tmp_path / "bundle"
     older = make_tiny_bundle(tmp_path.with_name(f"{tmp_path.name}-older"), documents=12).path
-    stopper = Stopper(commands, tmp_path)
-    rounds = 8 if full else 1
-    for number in range(rounds):
-        shutil.rmtree(tmp_path / "work", ignore_errors=True)
-        shutil.rmtree(tmp_path / "bundle")
-        if number % 2:
-            shutil.copytree(older, tmp_path / "bundle")
-        for stage in BUILD if full else ("begin", "table", "encode", "lucene", "dense"):
-            within = lasted(whole.stages, stage, whole.stages[stage] + 0.05)
-            if stopper.run("build", recipe, "--overwrite", stage=stage, within=within).status:
-                assert_whole_or_absent(tmp_path / "bundle", 12 if number % 2 else None)
-            else:  # it was faster this time
-                shutil.rmtree(tmp_path / "bundle")
-                if number % 2:
-                    shutil.copytree(older, tmp_path / "bundle")
-        finished(commands.run(Command(["build", str(recipe), "--overwrite"])))
-        assert content(tmp_path / "bundle") == expected
-        assert files(tmp_path / "work") == work
-        assert {path.name for path in tmp_path.iterdir()} == before | {"work", "bundle"}
-        assert verify_bundle(tmp_path / "bundle") == []
-    assert stopper.stopped["build"] >= 3 * rounds
+    stopper = Stopper(commands, tmp_path, kills=kills)
+    for number in range(8 if full else 1):
+        for name in job.makes:
+            shutil.rmtree(tmp_path / name)
+        replaced = "bundle" in job.makes and number % 2
+        if replaced:
+            shutil.copytree(older, bundle)
+        for stage in job.stages[full]:
+            within = lasted(whole.stages, stage, whole.stages[stage] + job.last_s)
+            if not stopper.run(*job.command, stage=stage, within=within, kept=job.kept).status:
+                # It was faster this time: again, and ended as soon as the stage begins.
+                shutil.rmtree(tmp_path / "work")
+                stopper.run(*job.command, stage=stage, within=0)
+            assert_whole_or_absent(bundle, 12 if replaced else None)
+        finished(commands.run(Command(job.command)))
+        assert job.content(tmp_path) == expected
+        assert {path.name for path in tmp_path.iterdir()} == before | {*job.makes}
+        assert rubbish(tmp_path) == []
+    # The last stage of a build is over in milliseconds.
+    assert {*job.stages[full]} - {BUILD[-1]} <= stopper.stopped.keys()
+    if kills and make is a_build:
+        figure("kills_not_resumed", 0, f"of {stopper.stopped.total()}", kills=stopper.stopped)
 
 
 def test_stopped_stages_of_a_build_leave_no_rubbish(commands: Commands, tmp_path: Path, full: bool) -> None:
@@ -129,16 +174,17 @@ def test_stopped_stages_of_a_build_leave_no_rubbish(commands: Commands, tmp_path
             began = time.monotonic()
             whole = finished(commands.run(Command([*map(str, arguments)])))
             within = time.monotonic() - began - whole.stages[stage]
+        ended = 0
         for _ in range(8 if full else 1):
             forget(tmp_path, name)
             done = stopper.run(*arguments, stage=stage, within=within)
+            ended += done.status != 0
             if name == "evaluate" and done.status:
                 assert list((tmp_path / "evaluation").glob("*")) == []
-        if not stopper.stopped[arguments[0]]:  # it was faster each time
+        if not ended:  # it was faster each time
             forget(tmp_path, name)
             assert stopper.run(*arguments, stage=stage, within=0).status
         finished(commands.run(Command([*map(str, arguments)])))
-    assert stopper.stopped.keys() == {"build", "verify", "evaluate"}
     assert content(tmp_path / "bundle") == expected
     assert files(tmp_path / "work") == work
     runs = {"dense.trec", "sparse.trec", "hybrid.trec", "bm25.trec", "evaluation.json"}
@@ -150,42 +196,6 @@ def forget(folder: Path, command: str) -> None:
     left = {"refine": (folder / "work" / "tables").glob("*/refined-*"), "evaluate": folder.glob("evaluation")}
     for path in left.get(command, ()):
         shutil.rmtree(path)
-
-
-def test_a_stopped_training_goes_on_to_the_same_adapter(commands: Commands, tmp_path: Path, full: bool) -> None:
-    recipe = write_train_recipe(tmp_path)
-    before = {path.name for path in tmp_path.iterdir()}
-    whole = finished(commands.run(Command(["train", str(recipe)])))
-    expected = adapter_files(tmp_path / "adapter")
-    shutil.rmtree(tmp_path / "work")
-    shutil.rmtree(tmp_path / "adapter")
-    stopper = Stopper(commands, tmp_path)
-    for stage in ("begin", "train") * (8 if full else 1):
-        within = lasted(whole.stages, stage, whole.stages[stage] + 0.2)
-        stopper.run("train", recipe, stage=stage, within=within, kept=r"examples\.jsonl$")
-    if not stopper.stopped["train"]:  # it was faster each time
-        shutil.rmtree(tmp_path / "work")
-        shutil.rmtree(tmp_path / "adapter", ignore_errors=True)
-        assert stopper.run("train", recipe, stage="begin", within=0).status
-    finished(commands.run(Command(["train", str(recipe)])))
-    assert adapter_files(tmp_path / "adapter") == expected
-    assert {path.name for path in tmp_path.iterdir()} == before | {"work", "adapter"}
-
-
-def test_a_stopped_distillation_goes_on_to_the_same_table(commands: Commands, tmp_path: Path, full: bool) -> None:
-    recipe = write_distil_recipe(tmp_path)
-    whole = finished(commands.run(Command(["build", "--until", "table", str(recipe)])))
-    expected = files(tmp_path / "work")
-    shutil.rmtree(tmp_path / "work")
-    stopper = Stopper(commands, tmp_path)
-    for stage in ("encode", "table") * (8 if full else 1):
-        within = lasted(whole.stages, stage, whole.stages[stage] + 0.3)
-        stopper.run("build", "--until", "table", recipe, stage=stage, within=within)
-    if not stopper.stopped["build"]:  # it was faster each time
-        shutil.rmtree(tmp_path / "work")
-        assert stopper.run("build", "--until", "table", recipe, stage="encode", within=0).status
-    finished(commands.run(Command(["build", "--until", "table", str(recipe)])))
-    assert files(tmp_path / "work") == expected
 
 
 @pytest.mark.full_faults
@@ -208,7 +218,7 @@ def test_a_training_in_two_processes_is_stopped_as_one(tmp_path: Path, number: i
     assert process.returncode != 0, errors
     assert output == ""
     assert re.search(r"stopped by SIG\w+\. The same command goes on", errors)
-    assert [name for name in files(tmp_path / "work") if RUBBISH.search(name)] == []
+    assert rubbish(tmp_path / "work") == []
     assert running(str(recipe)) == []
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stderr
@@ -248,4 +258,4 @@ def test_ctrl_c_on_a_terminal(tmp_path: Path) -> None:
     assert b"Traceback" not in output
     assert b"stopped by SIGINT. The same command goes on where it was.\r\n" in output
     assert output.rindex(b"\x1b[?25h") > output.rindex(b"\x1b[?25l")  # the cursor is there again
-    assert [name for name in files(tmp_path) if RUBBISH.search(name)] == []
+    assert rubbish(tmp_path) == []

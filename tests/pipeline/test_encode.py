@@ -71,7 +71,7 @@ def test_killed_over_a_changed_corpus_and_started_again_it_ends_byte_identical(
     model_folder: Path, tmp_path: Path
 ) -> None:
     """A real process is killed by SIGKILL while it encodes what is new, twice, then finishes. Of a corpus that does not
-    change see `tests.faults.test_pipeline_kill`."""
+    change see `tests.faults.test_stop`."""
     encode = {"max_length": 48, "top_k": 20, "batch_tokens": 256, "shard_size": 2}
     recipe = write_recipe(tmp_path, model_folder, documents=60, tasks={"web": ""}, encode=encode)
     command = [sys.executable, "-m", "lightretriever.service.cli", *only("encode"), str(recipe)]
