@@ -84,15 +84,6 @@ def test_a_connection_that_was_idle_for_seconds_is_still_there(url: str) -> None
         assert ask(connection, SEARCH).startswith(b"HTTP/1.1 200 ")
 
 
-def test_head_and_body_of_an_answer_come_together(tiny_path: Path) -> None:
-    """Apart, a client that waits would nearly always read the head alone. What one read gives is what it finds."""
-    with Server(tiny_path) as server, dial(server.port) as connection:
-        for request in [LIVE, SEARCH] * 50:
-            connection.sendall(request)
-            head, _, body = connection.recv(65_536).partition(b"\r\n\r\n")
-            assert len(body) == int(head.partition(b"content-length: ")[2].split()[0])
-
-
 @pytest.fixture
 def narrow(tiny_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A server of eight connections."""

@@ -3,14 +3,12 @@
 import gzip
 import http.client
 import json
-import socket
 from typing import Any
 
 import orjson
 import pytest
 
 from tests.support.asking import without_times
-from tests.support.wire import POST, dial, received
 
 TAKE_GZIP = ("gzip", "GZIP;Q=0.5, br", "x-gzip", "br, *", "*;q=0.1", "identity;q=0.5, gzip;q=1.0", "gzip;q=0.001")
 TAKE_NO_GZIP = (
@@ -91,21 +89,3 @@ def test_answers_are_packed_for_who_takes_gzip(url: str, header: str, packed: bo
     _, headers, content = ask(url, large, {"accept-encoding": header})
     assert (headers["content-encoding"], headers["vary"]) == ("gzip" if packed else None, "Accept-Encoding")
     assert orjson.loads(gzip.decompress(content) if packed else content)["hits"]
-
-
-def test_a_client_that_has_closed_its_own_side_is_answered(url: str) -> None:
-    body = b'{"query": "music"}'
-    search = POST + b"Content-Length: %d\r\n\r\n"
-    for sent in (search % len(body) + body, b"GET /info HTTP/1.1\r\nhost: x\r\n\r\n"):
-        answer = answer_to_the_last(url, sent)
-        assert answer.startswith(b"HTTP/1.1 200 OK")
-        assert orjson.loads(answer.partition(b"\r\n\r\n")[2])
-    assert answer_to_the_last(url, search % (len(body) + 1) + body) == b""  # one byte is missing
-
-
-def answer_to_the_last(url: str, sent: bytes) -> bytes:
-    """What comes for bytes after which nothing can follow."""
-    with dial(url) as client:
-        client.sendall(sent)
-        client.shutdown(socket.SHUT_WR)
-        return received(client)  # the server closes after its answer
