@@ -2,27 +2,28 @@
 
 A background thread opens, verifies and warms the new version beside the old one, and swaps the two. A request keeps the
 engine it began with; the old engine is closed after its last request. A version that can't be served is refused, and
-the old one stays.
+the old one stays. It is tried again when the folder changes, and after pauses that double up to an hour.
 """
 
 import asyncio
-import errno
 import logging
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from math import inf
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Condition, Event, Thread
+from time import monotonic
 from typing import Final, Self
 
 from lightretriever.artifacts.bundle.manifest import read_manifest
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
-from lightretriever.artifacts.errors import BundleError, ClusterError, LightRetrieverError
-from lightretriever.service.errors import BundleRefusedError, DeadlineError, NotReadyError, SearchFailedError
+from lightretriever.artifacts.errors import BundleError, LightRetrieverError
+from lightretriever.service.errors import BundleRefusedError, NotReadyError
 from lightretriever.service.observability.metrics import Metrics
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.search.rules import RulesFile
@@ -34,12 +35,8 @@ _log = logging.getLogger(__name__)
 _JOIN_S: Final = 5.0
 _WARM_UP_SHARE: Final = 0.25  # of a processor; the rest is for the requests of the serving engine
 
-_PASSING: Final = (ClusterError, SearchFailedError, DeadlineError, NotReadyError)  # errors of a cluster
-
-_OF_THE_MACHINE: Final = (
-    *map(os.strerror, (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.ESTALE, errno.EAGAIN, errno.EINTR)),
-    *("bad_alloc", "OutOfMemoryError", "can't start new thread"),  # as C++, Java and Python say it
-)
+_RETRY_S: Final = 10.0  # doubled with each refusal
+_MAX_RETRY_S: Final = 3600.0
 
 _Signature = tuple[tuple[str, int, int, int, int], ...]
 _Source = tuple[_Signature, str | None]
@@ -69,6 +66,8 @@ class EngineHolder:
         self._thread: Thread | None = None
         self._looked: _Source | None = None
         self._handled: _Source | None = None
+        self._refusals = 0
+        self._retry_at = inf
 
     @classmethod
     def open(
@@ -152,51 +151,52 @@ class EngineHolder:
         """Check the folder every `watch_s` seconds, and on request."""
         while not self._stop.is_set():
             try:
-                try:
-                    asked = self._asked.get(timeout=self.settings.watch_s or None)
-                except Empty:
-                    asked = Future() if self._look(folder) else None
+                asked = self._next_reload(folder)
                 if asked is not None and asked.set_running_or_notify_cancel():
-                    self._replace(folder, asked)
+                    self._reload(folder, asked)
             except Exception:  # keep watching
                 _log.exception("swapping bundles failed")
         while not self._asked.empty():
             if (left := self._asked.get()) is not None:
                 left.cancel()
 
+    def _next_reload(self, folder: Path) -> "Future[bool] | None":
+        """Wait for a request of a reload, or make one if the folder has another bundle; None: there is none."""
+        try:
+            return self._asked.get(timeout=self.settings.watch_s or None)
+        except Empty:
+            return Future() if self._look(folder) else None
+
     def _look(self, folder: Path) -> bool:
-        """Return whether the folder's bundle, or the index of the cluster's alias, differs from the last one handled
-        and is the same at two checks in a row, so that a copy in progress is left alone."""
+        """Return whether the folder's bundle, or the index of the cluster's alias, is to be opened: it differs from the
+        last one, or that was refused some time ago. It must be the same at two checks in a row, so that a copy in
+        progress is left alone."""
         try:
             before, self._looked = self._looked, self._source(folder)
         except OSError as error:
             _log.warning("the bundle's folder can't be read now", extra={"collection": self.name, "reason": str(error)})
             return False
-        return self._looked == before and self._looked != self._handled
+        return self._looked == before and (self._looked != self._handled or monotonic() > self._retry_at)
 
-    def _replace(self, folder: Path, asked: "Future[bool]") -> None:
-        """Serve the folder's present bundle, complete `asked`, and close the old engine after its last request."""
+    def _source(self, folder: Path) -> _Source:
+        group = self.engine.parts.backends.cluster
+        return _signature(folder), None if group is None else group.present_index()
+
+    def _reload(self, folder: Path, asked: "Future[bool]") -> None:
+        """Serve the folder's present bundle, and complete `asked`."""
         try:
             engine = self._prepared(folder)
+            old = None if engine is None else self._exchange(engine)
         except Exception as error:
-            stopping = self._stop.is_set()
-            if _is_passing(error) or (self.engine.parts.backends.cluster is not None and isinstance(error, _PASSING)):
-                self._handled = None  # so that it is tried again
-            asked.set_exception(NotReadyError("The service stops.") if stopping else self._refused(error))
+            asked.set_exception(NotReadyError("The service stops.") if self._stop.is_set() else self._refused(error))
             return
-        if engine is None:
+        self._refusals, self._retry_at = 0, inf
+        if engine is None or old is None:
             asked.set_result(False)
             return
-        with self._changed:
-            stopping, old = self._stop.is_set(), self.engine
-            self.engine = old if stopping else engine
-        if stopping:
-            engine.close()
-            asked.set_exception(NotReadyError("The service stops."))
-            return
         manifest = engine.bundle.manifest
-        about = {"collection": self.name, "bundle": manifest.name, "version": manifest.digest}
-        _log.info("bundle swapped", extra=about)
+        fields = {"collection": self.name, "bundle": manifest.name, "version": manifest.digest}
+        _log.info("bundle swapped", extra=fields)
         try:
             engine.publish(self.name)
             self.metrics.swaps.labels("swapped").inc()
@@ -220,26 +220,33 @@ class EngineHolder:
         path = _resolved(folder)
         if read_manifest(path).digest == self.engine.bundle.manifest.digest and index == self.engine.parts.index:
             return None
-        engine = _open(path, self.settings, self.metrics, self.engine.parts.rules, verified=True)
-        try:
+        with ExitStack() as stack:
+            engine = _open(path, self.settings, self.metrics, self.engine.parts.rules, verified=True)
+            stack.callback(engine.close)
             engine.warm_up(self._stop, _WARM_UP_SHARE)
             engine.require_ready()
-        except BaseException:
-            engine.close()
-            raise
+            stack.pop_all()
         return engine
 
-    def _source(self, folder: Path) -> _Source:
-        group = self.engine.parts.backends.cluster
-        return _signature(folder), None if group is None else group.present_index()
+    def _exchange(self, engine: SearchEngine) -> SearchEngine:
+        """Serve another engine, and return the one before. NotReadyError when the service stops."""
+        with self._changed:
+            if not self._stop.is_set():
+                self.engine, old = engine, self.engine
+                return old
+        engine.close()
+        raise NotReadyError("The service stops.")
 
     def _refused(self, error: Exception) -> BundleRefusedError:
+        """Count a refusal. The same bundle is tried again later, since the reason may be the machine's."""
         if not isinstance(error, LightRetrieverError | OSError):
             _log.exception("a bundle could not be opened")
         reason = str(error) if isinstance(error, LightRetrieverError) else f"{type(error).__name__}: {error}"
         served = self.engine.bundle.manifest.digest
         _log.error("bundle refused", extra={"collection": self.name, "reason": reason, "served": served})
         self.metrics.swaps.labels("refused").inc()
+        self._retry_at = monotonic() + min(_MAX_RETRY_S, _RETRY_S * 2**self._refusals)
+        self._refusals = min(self._refusals + 1, 100)
         return BundleRefusedError(f"{reason} Version {served} is served as before.")
 
 
@@ -263,25 +270,17 @@ def _resolved(folder: Path) -> Path:
 
 def _signature(folder: Path) -> _Signature:
     """Return every file's name, inode, size and times, which change with the folder's content and its permissions.
-    Empty without a folder. OSError where the machine lacks something, such as files that may be open."""
+    Empty without a folder. OSError for what can't be looked into."""
     found = []
 
     def failed(error: OSError) -> None:
-        if _is_passing(error):
+        if not isinstance(error, FileNotFoundError):  # it has just gone
             raise error
 
     for root, _, names in os.walk(_resolved(folder), onerror=failed):
         for name in names:
             file = Path(root, name)
-            try:
+            with suppress(FileNotFoundError):
                 status = file.stat()
-            except OSError as error:  # it has just gone
-                failed(error)
-                continue
-            found.append((str(file), status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns))
+                found.append((str(file), status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns))
     return tuple(sorted(found))
-
-
-def _is_passing(error: Exception) -> bool:
-    """True if an error is of the machine and not of the bundle. Faiss and Java give its reason as text alone."""
-    return isinstance(error, MemoryError) or any(reason in str(error) for reason in _OF_THE_MACHINE)
