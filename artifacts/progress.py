@@ -1,22 +1,20 @@
-"""The one progress bar of the offline commands: done, rate, time left; plain lines in a log. All on stderr."""
+"""The one progress bar of the offline commands: done, time taken, time left; plain lines in a log. All on stderr."""
 
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from threading import Event, Thread
-from typing import ClassVar, Self, TypeVar
+from typing import ClassVar, Final, Self, TypeVar
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, Task, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from lightretriever.artifacts.signals import check_stopped
 
-__all__ = ["ProgressBar", "duration", "reporting", "tracked"]
+__all__ = ["ProgressBar", "duration", "tracked"]
 
 T = TypeVar("T")
 
-LOG_EVERY_S = 10.0
+LOG_EVERY_S: Final = 10.0
 """Without a terminal a plain line is written every so many seconds."""
 
 
@@ -27,91 +25,52 @@ class ProgressBar:
     """
 
     _display: ClassVar[Progress | None] = None
-    _open: ClassVar[list["ProgressBar"]] = []
-    _logged: ClassVar[float] = 0.0
 
     def __init__(self, stage: str, *, total: int | None, unit: str) -> None:
         self._stage, self._total, self._unit = stage, total, unit
-        self._console = Console(stderr=True)
-        self._bar: Progress | None = None
         self._outermost = False
-        self._done, self._began = 0, 0.0
-        self._skipped = 0
+        self._logged = 0.0
 
     def __enter__(self) -> Self:
-        self._began = ProgressBar._logged = time.monotonic()
-        ProgressBar._open.append(self)
-        if sys.stderr.isatty():
-            self._outermost = ProgressBar._display is None
-            if self._outermost:
-                ProgressBar._display = _display(self._console)
-            self._bar = ProgressBar._display
-        if self._bar is not None:
-            if self._outermost:
-                self._bar.start()
-            self._task = self._bar.add_task(self._stage, total=self._total, amount="", rate="", left="")
+        self._logged, self._outermost = time.monotonic(), ProgressBar._display is None
+        if ProgressBar._display is None:
+            ProgressBar._display = _display()
+        self._progress = ProgressBar._display
+        if self._outermost and not self._progress.disable:
+            self._progress.start()
+        self._task = self._progress.add_task(self._stage, total=self._total, unit=self._unit)
         return self
 
     def skip(self, amount: int) -> None:
-        """Count work that an earlier run had done: it moves the bar but not the rate."""
-        self._skipped += amount
-        self.advance(amount)
+        """Leave out work that an earlier run had done."""
+        if self._total is not None:
+            self._total -= amount
+            self._progress.update(self._task, total=self._total)
 
     def advance(self, amount: int) -> None:
         """Count finished work. A signal that came and got lost below is raised here."""
-        self._done += amount
-        if self._bar is not None:
-            left = self._left()
-            self._bar.update(self._task, completed=self._done, amount=self._amount(), rate=self._rate(), left=left)
-        elif time.monotonic() - ProgressBar._logged >= LOG_EVERY_S:
-            self._log(self._left())
+        self._progress.advance(self._task, amount)
+        if self._progress.disable and time.monotonic() - self._logged >= LOG_EVERY_S:
+            self._log()
         check_stopped()
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        ProgressBar._open.remove(self)
         if self._outermost:
             self.end_display()
-        elif self._bar is None and kind is None:
+        if self._progress.disable and kind is None:
             self._log()
 
     @classmethod
     def end_display(cls) -> None:
         """Take the bars off the terminal, and give it its cursor back."""
         display, cls._display = cls._display, None
-        if display is not None:
+        if display is not None and not display.disable:
             display.stop()
 
-    @classmethod
-    def report(cls, command: str, began: float) -> None:
-        """In a log, write a line of the innermost stage, or of the `command`, where none was written for a while."""
-        if cls._display is not None or time.monotonic() - max(cls._logged, began) < LOG_EVERY_S:
-            return
-        if cls._open:
-            cls._open[-1]._log(cls._open[-1]._left())
-        else:
-            cls._logged = time.monotonic()
-            line = f"{command}: at work, {duration(time.monotonic() - began)}"
-            Console(stderr=True).print(line, highlight=False, markup=False, soft_wrap=True)
-
-    def _log(self, left: str = "") -> None:
-        ProgressBar._logged = time.monotonic()
-        elapsed = duration(time.monotonic() - self._began)
-        parts = [f"{self._stage}: {self._amount()} {self._unit}", self._rate(), elapsed, left]
-        self._console.print(", ".join(filter(None, parts)), highlight=False, markup=False, soft_wrap=True)
-
-    def _rate(self) -> str:
-        made = self._done - self._skipped
-        rate = made / max(time.monotonic() - self._began, 1e-6)
-        return "" if made == 0 else f"{rate:,.0f} {self._unit}/s" if rate >= 10 else f"{rate:.2g} {self._unit}/s"
-
-    def _amount(self) -> str:
-        return f"{self._done:,}" + (f"/{self._total:,}" if self._total else "")
-
-    def _left(self) -> str:
-        made = self._done - self._skipped
-        if not self._total or made <= 0 or self._done >= self._total:
-            return ""
-        return f"{duration((time.monotonic() - self._began) * (self._total - self._done) / made)} left"
+    def _log(self) -> None:
+        self._logged = time.monotonic()
+        task = next(task for task in self._progress.tasks if task.id == self._task)
+        self._progress.console.print(_line(task), highlight=False, markup=False, soft_wrap=True)
 
 
 def tracked(items: Iterable[T], stage: str, *, total: int | None, unit: str) -> Iterator[T]:
@@ -120,26 +79,6 @@ def tracked(items: Iterable[T], stage: str, *, total: int | None, unit: str) -> 
         for item in items:
             yield item
             progress.advance(1)
-
-
-@contextmanager
-def reporting(command: str) -> Iterator[None]:
-    """Write a line in a log at least every ten seconds of the block, whatever its stages do meanwhile."""
-    began, ended = time.monotonic(), Event()
-
-    def report() -> None:
-        while not ended.wait(LOG_EVERY_S / 10):
-            ProgressBar.report(command, began)
-
-    thread = Thread(target=report, name="progress", daemon=True)
-    if not sys.stderr.isatty():
-        thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        if thread.ident is not None:
-            thread.join()
 
 
 def duration(seconds: float) -> str:
@@ -152,9 +91,17 @@ def duration(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60} min"
 
 
-def _display(console: Console) -> Progress:
-    texts = (TextColumn(f"{{task.fields[{name}]}}") for name in ("amount", "rate"))
-    left = TextColumn("{task.fields[left]}")
-    bar = BarColumn(bar_width=20)
-    columns = (TextColumn("{task.description}", markup=False), bar, *texts, TimeElapsedColumn(), left)
-    return Progress(*columns, console=console, redirect_stdout=False)
+def _line(task: Task) -> str:
+    """A stage for a log."""
+    total = "" if task.total is None else f"/{task.total:,.0f}"
+    line = f"{task.description}: {task.completed:,.0f}{total} {task.fields['unit']}, {duration(task.elapsed or 0)}"
+    left = task.time_remaining
+    return line if left is None or task.finished else f"{line}, {duration(left)} left"
+
+
+def _display() -> Progress:
+    """The bars of a terminal; they are not shown elsewhere, where they count alone."""
+    amount = TextColumn("{task.completed:,.0f} {task.fields[unit]}")
+    columns = TextColumn("{task.description}", markup=False), BarColumn(bar_width=20), amount, TimeElapsedColumn()
+    console, hidden = Console(stderr=True), not sys.stderr.isatty()
+    return Progress(*columns, TimeRemainingColumn(), console=console, redirect_stdout=False, disable=hidden)

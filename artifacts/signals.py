@@ -12,18 +12,15 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from threading import Timer, get_ident
 from types import FrameType
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from sys import UnraisableHookArgs
 
-__all__ = ["Stopped", "check_stopped", "commit_point", "stoppable", "until_stopped"]
+__all__ = ["Stopped", "check_stopped", "commit_point", "stoppable"]
 
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
-
-_AGAIN_S: Final = 0.05  # by then Python has left the method in which it can't raise
 
 _handled: tuple[signal.Signals, ...] = ()  # while `stoppable` runs, the signals that it handles
 _received: int | None = None  # the first of them
@@ -70,31 +67,11 @@ def check_stopped() -> None:
 
 
 def commit_point() -> None:
-    """From here to the end of `stoppable`, ignore both signals: the result takes its place, and the rest is short."""
+    """From here to the end of `stoppable`, ignore both signals: the result takes its place, and the rest is short.
+    Raise `Stopped` where the code below has swallowed it."""
+    check_stopped()
     for number in _handled:
         signal.signal(number, signal.SIG_IGN)
-
-
-@contextmanager
-def until_stopped() -> Iterator[None]:
-    """A block behind `commit_point` that a signal ends, without an error: the command goes on behind it."""
-    received = False
-
-    def end(number: int, frame: FrameType | None) -> None:
-        nonlocal received
-        received = True
-        commit_point()
-        raise Stopped(number)
-
-    try:
-        for number in _handled:
-            signal.signal(number, end)
-        yield
-    except (Exception, Stopped):
-        if not received:
-            raise
-    finally:
-        commit_point()
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
@@ -106,12 +83,6 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 
 def _lost(unraisable: "UnraisableHookArgs") -> None:
-    """Stop again, soon, where Python can't raise: in a `__del__`, say."""
+    """Say nothing of `Stopped` where Python can't raise, in a `__del__`, say: `check_stopped` raises it again."""
     if not isinstance(unraisable.exc_value, Stopped):
         sys.__unraisablehook__(unraisable)
-        return
-    again = unraisable.exc_value.number
-    signal.signal(again, _stop)
-    timer = Timer(_AGAIN_S, signal.pthread_kill, [get_ident(), again])
-    timer.daemon = True
-    timer.start()

@@ -26,7 +26,6 @@ from lightretriever.artifacts.pipeline.head import head_files
 from lightretriever.artifacts.pipeline.recipe import GeneralTableRecipe, Recipe, recipe_kind
 from lightretriever.artifacts.pipeline.store import Part, TextStore
 from lightretriever.artifacts.pipeline.terms import rank_by_bm25
-from lightretriever.artifacts.signals import until_stopped
 from lightretriever.artifacts.summary import Summary
 
 __all__ = ["Stage", "build"]
@@ -88,9 +87,8 @@ def build(
             job.summary = made
         if job.summary is not None:
             job.summary.next = _next(context, loaded, stages)
-        if "index" in stages and len(stages) > 1:
-            with until_stopped():
-                _compare_with_bm25(context, loaded)
+    if "index" in stages and len(stages) > 1:
+        _compare_with_bm25(context, loaded)
 
 
 def _stages(

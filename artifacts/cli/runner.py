@@ -8,47 +8,25 @@ import os
 import shlex
 import sys
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass
 from time import monotonic
-from typing import Annotated, Any, Final, NoReturn
+from typing import Annotated, Any, Final
 
 import typer
 
 from lightretriever.artifacts.corpus.beir import Skipped
 from lightretriever.artifacts.errors import DiskError, LightRetrieverError, readable
-from lightretriever.artifacts.progress import ProgressBar, reporting
+from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.signals import Stopped, commit_point, stoppable
 from lightretriever.artifacts.summary import Part, Summary, Text, left_out
 
-__all__ = [
-    "AGAIN",
-    "ErrorInfo",
-    "ErrorObject",
-    "Job",
-    "JsonOption",
-    "error_info",
-    "next_command",
-    "report_skipped",
-    "running",
-]
+__all__ = ["ErrorInfo", "ErrorObject", "Job", "JsonOption", "next_command", "report_skipped", "running"]
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")]
 
-AGAIN: Final = {
-    "corpus": "The same command begins again; nothing of it is left.",
-    "train": "The same command goes on from the last checkpoint.",
-    "build": "The same command goes on where it was.",
-    "verify": "The same command begins again; nothing was changed.",
-    "push": "The same command goes on after the last written documents; the alias is as it was.",
-    "upsert": "The same command goes on with the documents that are missing.",
-    "delete": "The same command goes on with the documents that are left.",
-    "compact": "The same command begins again; nothing of it is left, and the journal is as it was.",
-    "restore": "The same command begins again; the journal is as it was.",
-    "export": "The same command begins again; nothing of it is left.",
-    "evaluate": "The same command begins again; no result was changed.",
-}
-"""By command, what the next run does after a stop."""
+_GOING_ON: Final = ("build", "delete", "push", "train", "upsert")
+"""Commands that keep what they have finished when they are stopped."""
 
 _ERROR_STATUS: Final = 2  # of the errors that this project raises; that of Python's is 1
 
@@ -70,56 +48,38 @@ class ErrorObject(Part):
 
 @dataclass
 class Job:
-    """A command under way. Its `summary` is printed at the end; with none, nothing is. `quietly`: another process tells
-    how it was stopped or failed."""
+    """A command under way. Its `summary` is printed at the end; with none, nothing is."""
 
-    command: str
-    as_json: bool
-    quietly: bool = False
     summary: Summary | None = None
-    _began: float = field(default_factory=monotonic)
-
-    def end(self) -> None:
-        """Print the summary."""
-        if self.summary is not None:
-            self.summary.command = self.command
-            self.summary.seconds = round(monotonic() - self._began, 3)
-            typer.echo(self.summary.model_dump_json() if self.as_json else self.summary.text())
-
-    def fail(self, error: ErrorInfo) -> None:
-        """Print an error as JSON, where that is asked for."""
-        if self.as_json and not self.quietly:
-            typer.echo(ErrorObject(error=error).model_dump_json())
-
-    def stop(self, stopped: Stopped) -> NoReturn:
-        """End the process as one that a signal stopped: 130 for SIGINT, 143 for SIGTERM."""
-        status, again = 128 + stopped.number, AGAIN[self.command]
-        if not self.quietly:
-            typer.echo(f"{stopped}. {again}", err=True)
-            self.fail(ErrorInfo(kind="Stopped", message=f"{stopped}.", remedy=again, status=status))
-        sys.exit(status)
 
 
 @contextmanager
 def running(command: str, *, as_json: bool, quietly: bool = False) -> Iterator[Job]:
     """Run a command of this name in the block, which is to give the job its summary.
 
-    SIGINT and SIGTERM end it as `Job.stop` says (see `artifacts.signals`). With `as_json` an error is printed as JSON
-    too, and goes on to whoever prints it for people. `quietly`: another process tells of signals and errors. Raises
-    DiskError for an error of the system that names a file.
+    SIGINT and SIGTERM end the process with status 130 or 143 and a line that says what the next run does (see
+    `artifacts.signals`). With `as_json` an error is printed as JSON too, and goes on to whoever prints it for people.
+    `quietly`: another process tells of signals and errors. Raises DiskError for an error of the system that names a
+    file.
     """
-    job = Job(command, as_json, quietly)
+    job, began = Job(), monotonic()
     try:
         with stoppable():
-            with nullcontext() if quietly else reporting(command), _of_files():
+            with _of_files():
                 yield job
             commit_point()
-            job.end()
-    except Stopped as stopped:
+            if job.summary is not None:
+                job.summary.command, job.summary.seconds = command, round(monotonic() - began, 3)
+                typer.echo(job.summary.model_dump_json() if as_json else job.summary.text())
+    except (Exception, Stopped) as error:
+        info = _error_info(error, command)
         ProgressBar.end_display()
-        job.stop(stopped)
-    except Exception as error:
-        job.fail(error_info(error))
+        if isinstance(error, Stopped) and not quietly:
+            typer.echo(f"{info.message} {info.remedy}", err=True)
+        if as_json and not quietly:
+            typer.echo(ErrorObject(error=info).model_dump_json())
+        if isinstance(error, Stopped):
+            sys.exit(info.status)
         raise
 
 
@@ -147,9 +107,13 @@ def report_skipped(skipped: Skipped, what: str = "corpus lines", cut: int = 0) -
         typer.echo(line, err=True)
 
 
-def error_info(error: Exception) -> ErrorInfo:
+def _error_info(error: BaseException, command: str) -> ErrorInfo:
     """An error as it is printed as JSON."""
     kind = type(error).__name__
+    if isinstance(error, Stopped):
+        goes_on = "goes on where it was" if command in _GOING_ON else "begins again; nothing of it is left"
+        remedy = f"The same command {goes_on}."
+        return ErrorInfo(kind=kind, message=f"{error}.", remedy=remedy, status=128 + error.number)
     if isinstance(error, LightRetrieverError):
         return ErrorInfo(kind=kind, message=error.message, remedy=error.remedy, status=_ERROR_STATUS)
     return ErrorInfo(kind=kind, message=str(error), remedy="", status=1)

@@ -1,51 +1,39 @@
-"""Lines in a log while a stage works, also where it says nothing for long."""
-
-from collections.abc import Callable
-from threading import Event
+"""Lines in a log while a stage works."""
 
 import pytest
 
-from lightretriever.artifacts.progress import ProgressBar, reporting
+from lightretriever.artifacts.progress import ProgressBar, duration
 
 
-@pytest.fixture(autouse=True)
-def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lightretriever.artifacts.progress.LOG_EVERY_S", 0.02)
-
-
-def lines_until(enough: Callable[[str], bool], capsys: pytest.CaptureFixture[str]) -> str:
-    told = ""
-    for _ in range(1_500):
-        told += capsys.readouterr().err
-        if enough(told):
-            return told
-        Event().wait(0.02)
-    raise AssertionError(told)
-
-
-def test_a_stage_that_counts_nothing_for_long_says_where_it_is(capsys: pytest.CaptureFixture[str]) -> None:
-    with reporting("encode"), ProgressBar("encode", total=1_000, unit="documents") as progress:
+def test_a_log_has_a_line_every_while_and_one_at_the_end(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ProgressBar("encode", total=1_200, unit="documents") as progress:
+        progress.skip(200)
         progress.advance(512)
+        assert capsys.readouterr().err == ""
+        monkeypatch.setattr("lightretriever.artifacts.progress.LOG_EVERY_S", 0.0)
+        with ProgressBar("inner", total=None, unit="texts") as inner:
+            inner.advance(2_000)
+            assert capsys.readouterr().err == "inner: 2,000 texts, 0.0 s\n"
+        assert capsys.readouterr().err.startswith("inner: ")
+        progress.advance(100)
+        line = capsys.readouterr().err
+        assert line.startswith("encode: 612/1,000 documents, ")
+        assert line.endswith(" left\n")
+        progress.advance(388)
         capsys.readouterr()
-        told = lines_until(lambda told: told.count("\n") >= 2, capsys)
-    assert all(line.startswith("encode: 512/1,000 documents, ") for line in told.splitlines())
-    assert " left" in told
+    assert capsys.readouterr().err.startswith("encode: 1,000/1,000 documents, ")
 
 
-def test_work_outside_of_any_stage_says_that_it_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
-    with reporting("index"):
-        told = lines_until(lambda told: "\n" in told, capsys)
-        assert told.startswith("index: at work, ")
-        with ProgressBar("dense", total=10, unit="documents"):
-            lines_until(lambda told: "dense: 0/10 documents, " in told, capsys)
-        capsys.readouterr()
-        lines_until(lambda told: "index: at work, " in told, capsys)
-    capsys.readouterr()
-    Event().wait(0.1)
+def test_a_stage_that_fails_has_no_last_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ValueError, match="bad"), ProgressBar("encode", total=1, unit="documents"):
+        raise ValueError("bad")
     assert capsys.readouterr().err == ""
 
 
-def test_the_innermost_stage_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    with reporting("build"), ProgressBar("outer", total=2, unit="parts"), ProgressBar("inner", total=3, unit="texts"):
-        capsys.readouterr()
-        assert "outer" not in lines_until(lambda told: "inner: 0/3 texts" in told, capsys)
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.84, "0.8 s"), (41.7, "42 s"), (725, "12 min 5 s"), (12_000, "3 h 20 min")]
+)
+def test_a_length_of_time_for_people(seconds: float, text: str) -> None:
+    assert duration(seconds) == text

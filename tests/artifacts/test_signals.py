@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from lightretriever.artifacts.files.workdir import write_atomically
-from lightretriever.artifacts.signals import Stopped, check_stopped, commit_point, stoppable, until_stopped
+from lightretriever.artifacts.signals import Stopped, check_stopped, commit_point, stoppable
 from tests.support.wordings import raises
 
 ROOT = Path(__file__).parents[2]
@@ -67,24 +67,6 @@ def test_handlers_are_those_of_before_when_nothing_came(committed: bool) -> None
     assert signal.getsignal(signal.SIGINT) == signal.default_int_handler
 
 
-def test_a_signal_ends_what_a_command_does_behind_its_result() -> None:
-    with stoppable():
-        commit_point()
-        with until_stopped():
-            send(signal.SIGTERM)
-            time.sleep(60)
-        send(signal.SIGTERM)
-        with until_stopped():
-            try:
-                send(signal.SIGINT)
-                time.sleep(60)
-            except Stopped as error:
-                raise RuntimeError("as a library has it") from error
-        with pytest.raises(RuntimeError), until_stopped():
-            raise RuntimeError("of the block itself")
-        check_stopped()
-
-
 def test_an_ignored_signal_stays_ignored() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with stoppable():
@@ -124,7 +106,10 @@ def test_a_signal_that_was_swallowed_is_raised_again() -> None:
             check_stopped()
 
 
-def test_a_signal_that_python_can_not_raise_is_raised_a_moment_later(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("raises_again", [check_stopped, commit_point])
+def test_a_signal_that_python_can_not_raise_is_raised_again(
+    capsys: pytest.CaptureFixture[str], raises_again: Callable[[], None]
+) -> None:
     class Deleted:
         def __del__(self) -> None:
             send(signal.SIGTERM)
@@ -134,7 +119,7 @@ def test_a_signal_that_python_can_not_raise_is_raised_a_moment_later(capsys: pyt
     before = sys.unraisablehook
     with stopped(signal.SIGTERM):
         Deleted()
-        time.sleep(60)
+        raises_again()
     assert sys.unraisablehook is before
     assert capsys.readouterr().err == ""
 

@@ -62,14 +62,6 @@ def test_a_closed_stdout_is_one_line_and_status_2(tiny_path: Path, service: str,
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_too_little_address_space_is_one_line_and_status_2(tiny_path: Path, service: str, name: str) -> None:
-    done = run(*commands(tiny_path, service)[name], shell='ulimit -v 480000; "$@"')
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: This process may have 491,520,000 bytes of address space, too few")
-    assert len(done.stderr.splitlines()) == 1
-
-
-@pytest.mark.parametrize("name", NAMES)
 def test_a_closed_pipe_ends_a_command_without_a_word(tiny_path: Path, service: str, name: str) -> None:
     done = run(*commands(tiny_path, service)[name], shell='"$@" | sleep 0')
     assert done.returncode == 141

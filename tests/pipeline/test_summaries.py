@@ -10,7 +10,7 @@ from typing import Any, get_args
 import pytest
 
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.cli.runner import AGAIN, ErrorInfo, ErrorObject
+from lightretriever.artifacts.cli.runner import ErrorInfo, ErrorObject
 from lightretriever.artifacts.errors import LightRetrieverError
 from lightretriever.artifacts.evaluation.tune import TuneSummary
 from lightretriever.artifacts.signals import Stopped
@@ -148,7 +148,9 @@ def test_a_stop_and_an_unexpected_error_are_objects_too(
     assert result.exit_code == status
     found = ErrorObject.model_validate_json(result.stdout).error
     assert (found.kind, found.status) == (type(error).__name__, status)
-    assert ("stopped by SIGTERM. " + AGAIN["verify"] in result.stderr) == (status == 143)
+    assert ("stopped by SIGTERM. The same command begins again; nothing of it is left." in result.stderr) == (
+        status == 143
+    )
 
 
 def keys(model: Any) -> Iterator[str]:
@@ -176,5 +178,6 @@ def test_every_key_is_documented() -> None:
 
 
 def test_every_command_says_what_a_second_run_does() -> None:
+    offline = {name for name, one in COMMANDS.items() if one.module.startswith("lightretriever.artifacts.cli")}
     section = PAGE.read_text(encoding="utf-8").partition("\n## Stopped, and run again\n")[2].partition("\n## ")[0]
-    assert re.findall(r"^- `([\w-]+)`: ", section, flags=re.MULTILINE) == list(AGAIN)
+    assert set(re.findall(r"^- `([\w-]+)`: ", section, flags=re.MULTILINE)) == offline
