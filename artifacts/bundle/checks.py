@@ -1,41 +1,19 @@
-"""Checks of a bundle's parts against its manifest. Each yields what it found instead of raising."""
+"""Checks of a bundle's files against its manifest. Each yields what it found instead of raising."""
 
 import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-import numpy as np
 from pydantic.dataclasses import dataclass
 
 from lightretriever.artifacts.bundle.hashes import file_hashes
-from lightretriever.artifacts.bundle.manifest import MANIFEST_FILE, Manifest, TokenizerInfo, head_files
-from lightretriever.artifacts.dense.index import DenseIndex
-from lightretriever.artifacts.documents.fields import Order
-from lightretriever.artifacts.errors import BundleError, JavaError
-from lightretriever.artifacts.sparse.index import ImpactIndex
+from lightretriever.artifacts.bundle.manifest import MANIFEST_FILE, Manifest
+from lightretriever.artifacts.errors import BundleError
 from lightretriever.artifacts.summary import Text
-from lightretriever.artifacts.tokens.head_queries import HeadQueries
-from lightretriever.artifacts.tokens.idf import load_idf
-from lightretriever.artifacts.tokens.table import TokenTable
-from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 
-__all__ = [
-    "Problem",
-    "check_dense",
-    "check_file",
-    "check_hash",
-    "check_head",
-    "check_idf",
-    "check_sparse",
-    "check_table",
-    "check_tokenizer",
-    "check_unlisted",
-    "differs",
-    "raise_first",
-]
+__all__ = ["Problem", "ProblemError", "check_file", "check_hash", "check_unlisted", "differs", "raise_first"]
 
-_BUILD = "Build the bundle again."
 _FETCH = "Fetch or build the bundle again."
 # Lucene leaves its lock file behind; it is empty and belongs to whoever last looked at the index.
 _LOCK_FILE = "write.lock"
@@ -56,13 +34,21 @@ class Problem:
         return f"{self.file}: {self.message}: expected {self.expected}, found {self.found}. {self.remedy}"
 
 
-def raise_first(root: Path, problems: Iterator[Problem]) -> None:
-    """Raise BundleError for the first problem, if there is one."""
-    for problem in problems:
-        raise BundleError(
+class ProblemError(BundleError):
+    """A part of the bundle in the folder `root` has a `problem`."""
+
+    def __init__(self, root: Path, problem: Problem) -> None:
+        super().__init__(
             f"{root / problem.file}: {problem.message}: expected {problem.expected}, found {problem.found}.",
             remedy=problem.remedy,
         )
+        self.problem = problem
+
+
+def raise_first(root: Path, problems: Iterator[Problem]) -> None:
+    """Raise ProblemError for the first problem, if there is one."""
+    for problem in problems:
+        raise ProblemError(root, problem)
 
 
 def differs(file: str, message: str, expected: object, found: object, remedy: str = _FETCH) -> Iterator[Problem]:
@@ -116,73 +102,3 @@ def check_hash(root: Path, manifest: Manifest, file: str, *, forged: bool = True
             message = f"wrong {_HASH_NAMES[name]}, the content was changed"
             yield Problem(file, message, expected[name], found[name], _FETCH)
             return
-
-
-def check_table(root: Path, manifest: Manifest, task: str) -> Iterator[Problem]:
-    """Check whether a token table has the shape and the number type that the manifest says."""
-    info = manifest.tasks[task]
-    if info.file is None:
-        return
-    try:
-        table = TokenTable.open(root / info.file)
-    except BundleError as error:
-        yield Problem(info.file, error.message.rstrip("."), f"a table of {info.dtype}", "none", _FETCH)
-        return
-    shape = (manifest.vocab_size, manifest.dimension)
-    yield from differs(info.file, "wrong shape (token ids, dimension)", shape, table.shape)
-    yield from differs(info.file, "wrong number type", info.dtype, table.dtype)
-
-
-def check_head(manifest: Manifest, task: str, head: HeadQueries) -> Iterator[Problem]:
-    """Check whether the head queries of a task are as many, and their vectors as long, as the manifest says."""
-    info, (_, file) = manifest.tasks[task].head, head_files(task, sparse=False)
-    queries = 0 if info is None else info.queries
-    yield from differs(file, "wrong shape (head queries, dimension)", (queries, manifest.dimension), head.vectors.shape)
-    yield from differs(file, "wrong number type", "float16", head.vectors.dtype.name)
-
-
-def check_idf(root: Path, manifest: Manifest) -> Iterator[Problem]:
-    """Check whether the IDF weights, where the bundle has some, are one per token id, float32, finite and positive."""
-    file = manifest.sparse.idf
-    if file is None:
-        return
-    try:
-        load_idf(root / file, manifest.sparse_vocab_size)
-    except BundleError as error:
-        found = error.message.removeprefix(f"{root / file}: ").rstrip(".")
-        expected = f"{manifest.sparse_vocab_size} positive float32 values"
-        yield Problem(file, "unusable IDF weights", expected, found, _FETCH)
-
-
-def check_tokenizer(manifest: Manifest, info: TokenizerInfo, tokenizer: TextTokenizer) -> Iterator[Problem]:
-    """Check whether a tokenizer is the one that the tables were made with, or the documents' terms: its hash, and the
-    number of its ids, one for each row of a table."""
-    message, ids = "wrong number of token ids", manifest.sparse_vocab_size
-    if info is manifest.tokenizer:
-        tables = ", ".join(sorted(task.file for task in manifest.tasks.values() if task.file is not None))
-        message, ids = f"token ids and rows of {tables} are not equally many", manifest.vocab_size
-    yield from differs(info.file, "wrong SHA-256, another tokenizer", info.sha256, tokenizer.sha256)
-    yield from differs(info.file, message, ids, tokenizer.vocab_size)
-
-
-def check_dense(manifest: Manifest, index: DenseIndex) -> Iterator[Problem]:
-    """Check whether the Faiss index has the manifest's documents and dimension."""
-    file = "" if manifest.dense is None else manifest.dense.file
-    yield from differs(file, "wrong number of documents", manifest.documents, index.count)
-    yield from differs(file, "wrong dimension", manifest.dimension, index.dimension)
-
-
-def check_sparse(manifest: Manifest, index: ImpactIndex) -> Iterator[Problem]:
-    """Check whether the Lucene index has the manifest's number of documents, and its declared fields in their kinds."""
-    file = manifest.sparse.directory
-    yield from differs(file, "wrong number of documents", manifest.documents, index.count)
-    if not index.count:
-        return
-    bits = np.zeros(-(-index.count // 64) * 8, np.uint8)
-    bits[0] = 1
-    first = index.chosen(bits)
-    for name, kind in manifest.fields.items():
-        try:
-            index.listed(first, Order(name, kind, descending=False), 0, 1)  # Lucene refuses a field of another kind
-        except JavaError as error:
-            yield Problem(MANIFEST_FILE, f'the field "{name}" is not of its kind', kind, error.message, _BUILD)

@@ -9,23 +9,30 @@ from functools import partial
 from itertools import chain
 from pathlib import Path, PurePosixPath
 
+import numpy as np
+
 from lightretriever.artifacts.bundle.checks import (
-    check_dense,
+    Problem,
+    ProblemError,
     check_file,
     check_hash,
-    check_head,
-    check_idf,
-    check_sparse,
-    check_table,
-    check_tokenizer,
     check_unlisted,
+    differs,
     raise_first,
 )
-from lightretriever.artifacts.bundle.manifest import Manifest, TaskInfo, TokenizerInfo, head_files, read_manifest
+from lightretriever.artifacts.bundle.manifest import (
+    MANIFEST_FILE,
+    Manifest,
+    TaskInfo,
+    TokenizerInfo,
+    head_files,
+    read_manifest,
+)
 from lightretriever.artifacts.dense.background import load_background
 from lightretriever.artifacts.dense.index import DenseIndex
+from lightretriever.artifacts.documents.fields import Order
 from lightretriever.artifacts.dtypes import Float32Array
-from lightretriever.artifacts.errors import BundleError
+from lightretriever.artifacts.errors import BundleError, JavaError
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
 from lightretriever.artifacts.tokens.head_queries import HeadQueries
@@ -65,8 +72,9 @@ class Bundle:
         raise_first(path, chain.from_iterable(check_file(path, manifest, file) for file in bundle.files))
         raise_first(path, check_unlisted(path, manifest))
         if manifest.dense is not None:
-            raise_first(path, chain.from_iterable(check_table(path, manifest, task) for task in manifest.tasks))
-        raise_first(path, check_idf(path, manifest))
+            for task in manifest.tasks:
+                bundle.table(task)
+        bundle.idf()
         return bundle
 
     def check_hashes(self) -> None:
@@ -81,13 +89,24 @@ class Bundle:
 
     def tokenizer(self) -> TextTokenizer:
         """The tokenizer of dense queries. Raises BundleError when it is not the one the tables were made with."""
-        tokenizer = self._tokenizer(self.manifest.tokenizer)
+        tokenizer = self.read_tokenizer(self.manifest.tokenizer)
         return tokenizer.bare() if self.manifest.tokenizer.bare else tokenizer
 
-    def _tokenizer(self, info: TokenizerInfo) -> TextTokenizer:
+    def read_tokenizer(self, info: TokenizerInfo) -> TextTokenizer:
+        """One of the bundle's tokenizers. Raises BundleError for another one, and for another number of ids than the
+        tables have rows, or the documents terms."""
         tokenizer = TextTokenizer.from_file(self.path / info.file, lowercase=info.lowercase)
-        raise_first(self.path, check_tokenizer(self.manifest, info, tokenizer))
+        message, ids = "wrong number of token ids", self.manifest.sparse_vocab_size
+        if info is self.manifest.tokenizer:
+            tables = ", ".join(sorted(task.file for task in self.manifest.tasks.values() if task.file is not None))
+            message, ids = f"token ids and rows of {tables} are not equally many", self.manifest.vocab_size
+        self._compare(info.file, "wrong SHA-256, another tokenizer", info.sha256, tokenizer.sha256)
+        self._compare(info.file, message, ids, tokenizer.vocab_size)
         return tokenizer
+
+    def _compare(self, file: str, message: str, expected: object, found: object) -> None:
+        """Raise BundleError where a part is not what the manifest says."""
+        raise_first(self.path, differs(file, message, expected, found))
 
     def vocabulary(self, tokenizer: TextTokenizer) -> Vocabulary:
         """The vocabulary of the sparse leg; `tokenizer` is that of the dense leg. Raises BundleError where the tokens
@@ -96,7 +115,7 @@ class Bundle:
         if sparse.vocabulary == "words":
             return Vocabulary(None, sparse.language)
         if sparse.tokenizer is not None or self.manifest.tokenizer.bare:
-            tokenizer = self._tokenizer(sparse.tokenizer or self.manifest.tokenizer)
+            tokenizer = self.read_tokenizer(sparse.tokenizer or self.manifest.tokenizer)
         return Vocabulary(tokenizer, None)
 
     def task(self, name: str) -> TaskInfo:
@@ -108,19 +127,25 @@ class Bundle:
         return info
 
     def table(self, task: str) -> TokenTable:
-        """The token table of a task, memory-mapped. Raises BundleError for a task that the bundle does not have."""
-        if (file := self.task(task).file) is None:
+        """The token table of a task, memory-mapped. Raises BundleError for a task that the bundle does not have, and
+        for a table of another shape or number type."""
+        info = self.task(task)
+        if info.file is None:
             raise BundleError(f"{self.path}: the bundle has no dense leg.", remedy="Build one with index.dense: true.")
-        return TokenTable.open(self.path / file)
+        table, shape = TokenTable.open(self.path / info.file), (self.manifest.vocab_size, self.manifest.dimension)
+        self._compare(info.file, "wrong shape (token ids, dimension)", shape, table.shape)
+        self._compare(info.file, "wrong number type", info.dtype, table.dtype)
+        return table
 
     def head(self, task: str) -> HeadQueries | None:
         """The head queries of a task, memory-mapped; None for a task without. Raises BundleError for an unknown task
         and for unusable head queries."""
         if (info := self.task(task).head) is None:
             return None
-        files = [self.path / file for file in head_files(task, sparse=info.sparse)]
-        head = HeadQueries.open(*files, lowercase=self.manifest.tokenizer.lowercase)
-        raise_first(self.path, check_head(self.manifest, task, head))
+        files, shape = head_files(task, sparse=info.sparse), (info.queries, self.manifest.dimension)
+        head = HeadQueries.open(*(self.path / file for file in files), lowercase=self.manifest.tokenizer.lowercase)
+        self._compare(files[1], "wrong shape (head queries, dimension)", shape, head.vectors.shape)
+        self._compare(files[1], "wrong number type", "float16", head.vectors.dtype.name)
         return head
 
     def idf(self) -> Float32Array | None:
@@ -134,7 +159,8 @@ class Bundle:
         if (info := self.manifest.dense) is None:
             raise BundleError(f"{self.path}: the bundle has no dense leg.", remedy="Build one with index.dense: true.")
         index = DenseIndex.open(self.path / info.file, info.parameters)
-        raise_first(self.path, check_dense(self.manifest, index))
+        self._compare(info.file, "wrong number of documents", self.manifest.documents, index.count)
+        self._compare(info.file, "wrong dimension", self.manifest.dimension, index.dimension)
         return index
 
     def background(self) -> Float32Array | None:
@@ -144,14 +170,29 @@ class Bundle:
         return load_background(self.path / info.background, self.manifest.dimension)
 
     def sparse(self) -> ImpactIndex:
-        """The Lucene index with impacts and documents; starts the JVM. Close it after use."""
-        index = ImpactIndex.open(self.path / self.manifest.sparse.directory)
+        """The Lucene index with impacts and documents; starts the JVM. Close it after use. Raises BundleError for
+        another number of documents, and for declared fields of another kind."""
+        folder = self.manifest.sparse.directory
+        index = ImpactIndex.open(self.path / folder)
         try:
-            raise_first(self.path, check_sparse(self.manifest, index))
+            self._compare(folder, "wrong number of documents", self.manifest.documents, index.count)
+            self._check_fields(index)
         except BundleError:
             index.close()
             raise
         return index
+
+    def _check_fields(self, index: ImpactIndex) -> None:
+        bits = np.zeros(-(-index.count // 64) * 8, np.uint8)
+        bits[0] = 1
+        first = index.chosen(bits)
+        for name, kind in self.manifest.fields.items():
+            try:
+                index.listed(first, Order(name, kind, descending=False), 0, 1)  # Lucene refuses a field of another kind
+            except JavaError as error:
+                message = f'the field "{name}" is not of its kind'
+                problem = Problem(MANIFEST_FILE, message, kind, error.message, "Build the bundle again.")
+                raise ProblemError(self.path, problem) from error
 
 
 def index_files(manifest: Manifest) -> set[str]:

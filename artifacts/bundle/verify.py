@@ -8,13 +8,9 @@ import numpy as np
 
 from lightretriever.artifacts.bundle.checks import (
     Problem,
-    check_dense,
+    ProblemError,
     check_file,
     check_hash,
-    check_idf,
-    check_sparse,
-    check_table,
-    check_tokenizer,
     check_unlisted,
     differs,
 )
@@ -23,13 +19,11 @@ from lightretriever.artifacts.bundle.manifest import (
     FORMAT_VERSION,
     MANIFEST_FILE,
     Manifest,
-    TokenizerInfo,
     head_files,
     read_manifest,
     table_files,
 )
 from lightretriever.artifacts.bundle.reader import Bundle, index_files
-from lightretriever.artifacts.dense.index import DenseIndex
 from lightretriever.artifacts.documents.bounds import new_names
 from lightretriever.artifacts.documents.document import stored_object
 from lightretriever.artifacts.documents.fields import indexed_values
@@ -37,8 +31,6 @@ from lightretriever.artifacts.errors import BundleError, LightRetrieverError
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.sparse.jvm import start_jvm
 from lightretriever.artifacts.sparse.vocabulary import term_problem
-from lightretriever.artifacts.tokens.table import TokenTable
-from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 
 __all__ = ["Problem", "verify_bundle"]
 
@@ -69,7 +61,8 @@ def verify_bundle(path: Path, seen: Callable[[int], object] = lambda _: None, *,
         start_jvm()
     problems = list(check_unlisted(path, manifest))
     sound: set[str] = set()
-    for file in Bundle(path, manifest, indexes=indexes).files:
+    bundle = Bundle(path, manifest, indexes=indexes)
+    for file in bundle.files:
         found = list(check_file(path, manifest, file)) or list(check_hash(path, manifest, file))
         problems += found
         seen(manifest.files[file].bytes)
@@ -77,20 +70,24 @@ def verify_bundle(path: Path, seen: Callable[[int], object] = lambda _: None, *,
             sound.add(file)
     for part, files, check in _parts(manifest):
         if sound.issuperset(files):
-            problems += _guarded(part, check, path, manifest)
+            problems += _guarded(part, check, bundle)
         for file in files if indexes or not index_files(manifest).issuperset(files) else ():
             seen(manifest.files[file].bytes)
     return problems
 
 
-Check = Callable[[Path, Manifest], Iterator[Problem]]
+Check = Callable[[Bundle], Iterator[Problem]]
 
 
 def _parts(manifest: Manifest) -> Iterator[tuple[str, list[str], Check]]:
     """Each part of a bundle: its name, the files that must be sound before it is opened, and its check."""
     for tokenizer in (manifest.tokenizer, manifest.sparse.tokenizer):
         if tokenizer is not None:
-            yield tokenizer.file, [tokenizer.file], partial(_tokenizer, info=tokenizer)
+            yield (
+                tokenizer.file,
+                [tokenizer.file],
+                partial(_opened, opening=partial(Bundle.read_tokenizer, info=tokenizer)),
+            )
     for task, info in manifest.tasks.items():
         if files := table_files(info):
             yield files[0], files, partial(_table, task=task)
@@ -100,18 +97,20 @@ def _parts(manifest: Manifest) -> Iterator[tuple[str, list[str], Check]]:
     if manifest.dense is not None:
         yield manifest.dense.file, [manifest.dense.file], _dense
         if manifest.dense.background is not None:
-            yield manifest.dense.background, [manifest.dense.background], _background
+            yield manifest.dense.background, [manifest.dense.background], partial(_opened, opening=Bundle.background)
     if manifest.sparse.idf is not None:
-        yield manifest.sparse.idf, [manifest.sparse.idf], check_idf
+        yield manifest.sparse.idf, [manifest.sparse.idf], partial(_opened, opening=Bundle.idf)
     folder = manifest.sparse.directory
     yield folder, [file for file in manifest.files if file.startswith(f"{folder}/")], _sparse
 
 
-def _guarded(part: str, check: Check, root: Path, manifest: Manifest) -> list[Problem]:
+def _guarded(part: str, check: Check, bundle: Bundle) -> list[Problem]:
     """The problems of a part; one that can't be read at all is a problem too."""
     problems: list[Problem] = []
     try:
-        problems.extend(check(root, manifest))
+        problems.extend(check(bundle))
+    except ProblemError as error:
+        problems.append(error.problem)
     except LightRetrieverError as error:
         found = error.message.rstrip(".")
         problems.append(Problem(part, "it can't be opened", "a readable part", found, error.remedy or _REBUILD))
@@ -121,17 +120,14 @@ def _guarded(part: str, check: Check, root: Path, manifest: Manifest) -> list[Pr
     return problems
 
 
-def _tokenizer(root: Path, manifest: Manifest, info: TokenizerInfo) -> Iterator[Problem]:
-    yield from check_tokenizer(manifest, info, TextTokenizer.from_file(root / info.file, lowercase=info.lowercase))
+def _opened(bundle: Bundle, opening: Callable[[Bundle], object]) -> Iterator[Problem]:
+    """A part that is checked whole when it is opened."""
+    opening(bundle)
+    yield from ()
 
 
-def _table(root: Path, manifest: Manifest, task: str) -> Iterator[Problem]:
-    problems = list(check_table(root, manifest, task))
-    yield from problems
-    if problems:
-        return
-    file, *_ = table_files(manifest.tasks[task])
-    table = TokenTable.open(root / file)
+def _table(bundle: Bundle, task: str) -> Iterator[Problem]:
+    table, (file, *_) = bundle.table(task), table_files(bundle.task(task))
     for start in range(0, table.shape[0], _CHUNK):
         rows = table.rows(np.arange(start, min(start + _CHUNK, table.shape[0])))
         bad = np.flatnonzero(~(np.abs(rows) < _HUGE).all(axis=1))
@@ -140,21 +136,18 @@ def _table(root: Path, manifest: Manifest, task: str) -> Iterator[Problem]:
             return
 
 
-def _head(root: Path, manifest: Manifest, task: str) -> Iterator[Problem]:
-    head = Bundle(root, manifest).head(task)
-    bad = None if head is None else head.first_bad(manifest.sparse_vocab_size)
+def _head(bundle: Bundle, task: str) -> Iterator[Problem]:
+    head = bundle.head(task)
+    bad = None if head is None else head.first_bad(bundle.manifest.sparse_vocab_size)
     if bad is not None:
         file, expected = head_files(task, sparse=False)[0], "a vector of length 1, weights of tokens"
         yield Problem(file, "the values of a head query are impossible", expected, repr(bad[:80]), _REBUILD)
 
 
-def _dense(root: Path, manifest: Manifest) -> Iterator[Problem]:
-    """Check whether the index fits the manifest, and each document's vector has about the length 1 (the first that has
-    not). Quantised vectors are shorter or longer by what the index rounds."""
-    if (info := manifest.dense) is None:
-        return
-    index = DenseIndex.open(root / info.file, info.parameters)
-    yield from check_dense(manifest, index)
+def _dense(bundle: Bundle) -> Iterator[Problem]:
+    """Check whether each document's vector has about the length 1 (the first that has not). Quantised vectors are
+    shorter or longer by what the index rounds."""
+    index, file = bundle.dense(), "" if bundle.manifest.dense is None else bundle.manifest.dense.file
     for start in range(0, index.count, _CHUNK):
         ordinals = np.arange(start, min(start + _CHUNK, index.count))
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is found below
@@ -162,19 +155,14 @@ def _dense(root: Path, manifest: Manifest) -> Iterator[Problem]:
         if (bad := np.flatnonzero(~((lengths > _SHORTEST) & (lengths < _LONGEST)))).size:
             row = int(bad[0])
             message = f"the vector of document {ordinals[row]} has not the length 1"
-            yield Problem(info.file, message, f"{_SHORTEST:g} to {_LONGEST:g}", f"{lengths[row]:g}", _REBUILD)
+            yield Problem(file, message, f"{_SHORTEST:g} to {_LONGEST:g}", f"{lengths[row]:g}", _REBUILD)
             return
 
 
-def _background(root: Path, manifest: Manifest) -> Iterator[Problem]:
-    Bundle(root, manifest).background()
-    yield from ()
-
-
-def _sparse(root: Path, manifest: Manifest) -> Iterator[Problem]:
-    with ImpactIndex.open(root / manifest.sparse.directory) as index:
+def _sparse(bundle: Bundle) -> Iterator[Problem]:
+    manifest = bundle.manifest
+    with bundle.sparse() as index:
         index.check()
-        yield from check_sparse(manifest, index)
         ids = index.ids()
         message = "ids or their order differ (SHA-256 of all ids)"
         yield from differs(manifest.sparse.directory, message, manifest.ids_sha256, IdsHash(ids).hex(), _REBUILD)

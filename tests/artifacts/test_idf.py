@@ -115,11 +115,10 @@ def test_the_bundle_holds_the_weights_and_says_so(idf_bundle: Bundle) -> None:
 def test_weights_that_can_not_be_used_are_refused(damaged: Path) -> None:
     np.save(damaged / "idf.npy", np.ones(399, np.float32))
     resign(damaged)
-    found = "found float32 of shape (399,) instead of float32 of shape (400,)"
-    message = f"idf.npy: unusable IDF weights: expected 400 positive float32 values, {found}"
+    message = "idf.npy: float32 of shape (399,) instead of float32 of shape (400,), one IDF per token"
     assert message in refused(damaged)
     (problem,) = verify_bundle(damaged)
-    assert str(problem).startswith(message)
+    assert message in str(problem)
 
 
 @pytest.mark.parametrize(
