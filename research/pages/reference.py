@@ -132,8 +132,7 @@ def _models(operations: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
 def _error_kinds(operation: Mapping[str, Any]) -> Iterator[str]:
     for status, answer in sorted(operation["responses"].items()):
         if status != "200":
-            for content in answer["content"].values():
-                yield from content["examples"]
+            yield from re.findall(r"`(\w+)`", answer["description"])
 
 
 def _route(name: str, operation: Mapping[str, Any], kinds: Iterable[str]) -> str:

@@ -29,10 +29,9 @@ from lightretriever.service.errors import (
 )
 from lightretriever.service.execution.watching import keep_reading
 from lightretriever.service.http.encodings import AcceptedEncoding
-from lightretriever.service.http.handling import COLLECTION, engine_of
-from lightretriever.service.http.info import info_of
+from lightretriever.service.http.handling import COLLECTION
 from lightretriever.service.http.middleware import Envelope, refusal
-from lightretriever.service.http.openapi import description, fitted
+from lightretriever.service.http.openapi import description
 from lightretriever.service.http.routes import router, served
 from lightretriever.service.http.state import AppState
 from lightretriever.service.observability.metrics import Metrics
@@ -102,10 +101,7 @@ class Application:
         await self._app(scope, receive, send)
 
     async def _describe(self, request: Request) -> Response:
-        """Addresses are those beside this one, below `/collections/NAME` and behind a proxy that takes a prefix off.
-        Examples are those that the bundle answers."""
-        document = fitted(self._description, info_of(engine_of(request), []))
-        return JSONResponse({**document, "servers": [{"url": "."}]})
+        return JSONResponse(self._description)
 
 
 class _Router(Router):

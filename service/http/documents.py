@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request, Response
 from starlette.convertors import StringConvertor, register_url_convertor
 
 from lightretriever.artifacts.live.documents import Change, Result
-from lightretriever.service.errors import FieldError, InvalidRequestError, shortened
+from lightretriever.service.errors import DocumentNotFoundError, FieldError, InvalidRequestError, shortened
 from lightretriever.service.http.handling import (
     admitted,
     answered,
@@ -20,7 +20,7 @@ from lightretriever.service.http.handling import (
     in_thread,
 )
 from lightretriever.service.http.json import JSON_LINES, json_response, parse_document, parse_documents
-from lightretriever.service.http.openapi import DELETE_ERRORS, DOCUMENT_ERRORS, PUT_ERRORS, describe
+from lightretriever.service.http.openapi import BODY, READ, WRITE, describe
 from lightretriever.service.schemas import (
     Document,
     DocumentChanges,
@@ -59,6 +59,13 @@ _WAIT: Final = "wait_for"
 _POLL_S: Final = 0.02  # between two looks whether other processes search a change
 _ENCODED_AT_ONCE: Final = 16  # documents
 T = TypeVar("T")
+_ID: Final = {
+    "name": "id",
+    "in": "path",
+    "required": True,
+    "description": "Id, percent-encoded.",
+    "schema": {"type": "string"},
+}
 _OPTIONS: Final[list[dict[str, Any]]] = [
     {
         "name": "if-match",
@@ -80,7 +87,7 @@ _OPTIONS: Final[list[dict[str, Any]]] = [
 
 @router.get(
     "/documents/{id:any}",
-    **describe("Read a document", answer=Document, errors=DOCUMENT_ERRORS, path_parameter="id"),
+    **describe("Read a document", answer=Document, errors=READ, parameters=[_ID]),
     tags=["search"],
 )
 async def document(request: Request) -> Response:
@@ -98,9 +105,8 @@ async def document(request: Request) -> Response:
         "Write a document",
         request=DocumentWrite,
         answer=DocumentWritten,
-        errors=PUT_ERRORS,
-        path_parameter="id",
-        parameters=_OPTIONS,
+        errors=(*WRITE, *BODY),
+        parameters=[_ID, *_OPTIONS],
     ),
     tags=["operation"],
 )
@@ -126,7 +132,7 @@ async def put(request: Request) -> Response:
         request=DocumentLine,
         media=JSON_LINES,
         answer=DocumentChanges,
-        errors=PUT_ERRORS,
+        errors=(*WRITE, *BODY),
         parameters=_OPTIONS[1:],
     ),
     tags=["operation"],
@@ -155,9 +161,8 @@ async def change(request: Request) -> Response:
     **describe(
         "Delete a document",
         answer=DocumentDeleted,
-        errors=DELETE_ERRORS,
-        path_parameter="id",
-        parameters=_OPTIONS,
+        errors=(*WRITE, DocumentNotFoundError),
+        parameters=[_ID, *_OPTIONS],
     ),
     tags=["operation"],
 )
@@ -171,7 +176,7 @@ async def delete(request: Request) -> Response:
 
 @router.get(
     "/terms/{id:any}",
-    **describe("The terms of a document", answer=DocumentTerms, errors=DOCUMENT_ERRORS, path_parameter="id"),
+    **describe("The terms of a document", answer=DocumentTerms, errors=READ, parameters=[_ID]),
     tags=["search"],
 )
 async def terms(request: Request) -> Response:

@@ -13,6 +13,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.routing import APIRoute
 from starlette.routing import Route
 
+from lightretriever.service.errors import BundleRefusedError, NotReadyError, RouteNotFoundError
 from lightretriever.service.http import documents
 from lightretriever.service.http.handling import (
     COLLECTION,
@@ -30,15 +31,7 @@ from lightretriever.service.http.handling import (
 from lightretriever.service.http.info import bundle_facts, info_of, list_collections, models_of
 from lightretriever.service.http.json import ADDRESS_FIELDS, json_response, parse, parse_address, parse_batch
 from lightretriever.service.http.lanes import MAX_LIGHT_BYTES
-from lightretriever.service.http.openapi import (
-    ADDRESS_ERRORS,
-    ADMIN_ERRORS,
-    ENCODE_ERRORS,
-    GATE_ERRORS,
-    READY_ERRORS,
-    SEARCH_ERRORS,
-    describe,
-)
+from lightretriever.service.http.openapi import BODY, KEY, QUERY, SEARCH, describe
 from lightretriever.service.http.pages import Page
 from lightretriever.service.schemas import (
     BatchRequest,
@@ -65,10 +58,18 @@ router = APIRouter(default_response_class=Response)
 
 _PAGE: Final = Page.read(Path(__file__).parents[1] / "static" / "page.html")
 _DOCS: Final = Page.read(Path(__file__).parents[1] / "static" / "docs.html")
+_RELOAD: Final = (*KEY, RouteNotFoundError, BundleRefusedError, NotReadyError)
+_FIELDS: Final = SearchRequest.model_json_schema()["properties"]
+_ADDRESS: Final = [
+    {"name": name, "in": "query", "required": field == "query", "schema": _FIELDS[field]}
+    for name, field in ADDRESS_FIELDS.items()
+]
 
 
 @router.post(
-    "/search", **describe("Search", request=SearchRequest, answer=SearchResponse, errors=SEARCH_ERRORS), tags=["search"]
+    "/search",
+    **describe("Search", request=SearchRequest, answer=SearchResponse, errors=(*SEARCH, *BODY)),
+    tags=["search"],
 )
 async def search(request: Request) -> Response:
     """Find documents for one query. The two legs run in parallel where that pays, under one deadline."""
@@ -79,9 +80,7 @@ async def search(request: Request) -> Response:
 
 @router.get(
     "/search",
-    **describe(
-        "Search, from the address bar", answer=SearchResponse, errors=ADDRESS_ERRORS, query_parameters=ADDRESS_FIELDS
-    ),
+    **describe("Search, from the address bar", answer=SearchResponse, errors=SEARCH, parameters=_ADDRESS),
     tags=["search"],
 )
 async def search_by_address(request: Request) -> Response:
@@ -92,7 +91,7 @@ async def search_by_address(request: Request) -> Response:
 
 @router.post(
     "/search/batch",
-    **describe("Search for several queries", request=BatchRequest, answer=BatchResponse, errors=SEARCH_ERRORS),
+    **describe("Search for several queries", request=BatchRequest, answer=BatchResponse, errors=(*SEARCH, *BODY)),
     tags=["search"],
 )
 async def search_batch(request: Request) -> Response:
@@ -115,7 +114,9 @@ async def search_batch(request: Request) -> Response:
 
 
 @router.post(
-    "/encode", **describe("Encode", request=EncodeRequest, answer=EncodeResponse, errors=ENCODE_ERRORS), tags=["search"]
+    "/encode",
+    **describe("Encode", request=EncodeRequest, answer=EncodeResponse, errors=(*QUERY, *BODY)),
+    tags=["search"],
 )
 async def encode(request: Request) -> Response:
     """Encode a text as a query: its dense vector, and its tokens with their counts and weights."""
@@ -127,7 +128,7 @@ async def encode(request: Request) -> Response:
 
 @router.post(
     "/v1/embeddings",
-    **describe("Query vectors", request=EmbeddingsRequest, answer=EmbeddingsResponse, errors=ENCODE_ERRORS),
+    **describe("Query vectors", request=EmbeddingsRequest, answer=EmbeddingsResponse, errors=(*QUERY, *BODY)),
     tags=["search"],
 )
 async def embeddings(request: Request) -> Response:
@@ -140,7 +141,7 @@ async def embeddings(request: Request) -> Response:
 
 @router.get(
     "/v1/models",
-    **describe("Models of query vectors", answer=EmbeddingsModels, errors=GATE_ERRORS),
+    **describe("Models of query vectors", answer=EmbeddingsModels, errors=KEY),
     tags=["search"],
 )
 async def models(request: Request) -> Response:
@@ -158,7 +159,9 @@ async def livez(request: Request) -> Response:
     return json_response(Status(status="alive"))
 
 
-@router.get("/readyz", **describe("Should it get requests?", answer=Status, errors=READY_ERRORS), tags=["operation"])
+@router.get(
+    "/readyz", **describe("Should it get requests?", answer=Status, errors=(NotReadyError,)), tags=["operation"]
+)
 async def readyz(request: Request) -> Response:
     """Answer 200 once a search has used both legs, and 503 before that, while the threads of a leg are stuck, and while
     the cluster does not answer, if there is one."""
@@ -194,7 +197,7 @@ async def metrics(request: Request) -> Response:
 
 @router.post(
     "/admin/reload",
-    **describe("Serve what the folder has now", answer=Reloaded, errors=ADMIN_ERRORS),
+    **describe("Serve what the folder has now", answer=Reloaded, errors=_RELOAD),
     tags=["operation"],
 )
 async def reload(request: Request) -> Response:

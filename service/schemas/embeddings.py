@@ -2,7 +2,7 @@
 
 from typing import Annotated, Final, Literal
 
-from pydantic import BeforeValidator, Field, WithJsonSchema, field_validator
+from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema, field_validator
 
 from lightretriever.service.schemas.base import Model
 
@@ -29,6 +29,8 @@ def _as_texts(value: object) -> object:
 
 class EmbeddingsRequest(Model):
     """Texts to encode as queries, in the form of OpenAI's `POST /v1/embeddings`."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"model": "default", "input": ["play music"]}]})
 
     input: Annotated[
         list[Annotated[str, Field(min_length=1)]],

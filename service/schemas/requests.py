@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from lightretriever.artifacts.documents.bounds import MAX_FEEDBACK
 from lightretriever.service.schemas.base import Mode, Model, Normalization
@@ -122,6 +122,17 @@ class SnippetRequest(Model):
 
 class SearchRequest(Model):
     """One search."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"query": "play music", "k": 5},
+                {"query": "play music", "offset": 10, "candidates": 100, "fusion": {"method": "rrf"}},
+                {"query": "player", "terms": [{"text": "music", "weight": 2.0}, {"text": "video", "weight": -0.5}]},
+                {"query": "play music", "k": 3, "explain": True},
+            ]
+        }
+    )
 
     query: str | None = Field(
         default=None,
@@ -267,11 +278,17 @@ class SearchRequest(Model):
 class BatchRequest(Model):
     """Several searches, accepted or refused as a whole. Each deadline counts from the batch's arrival."""
 
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"searches": [{"query": "play music", "k": 3}, {"query": "edit text"}]}]}
+    )
+
     searches: list[SearchRequest] = Field(min_length=1, description="The answers have the same order.")
 
 
 class EncodeRequest(Model):
     """A text to encode as a query."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"text": "play music"}]})
 
     text: str = Field(min_length=1, description="The text.", examples=["play music"])
     task: str | None = Field(
@@ -284,6 +301,10 @@ class EncodeRequest(Model):
 class DocumentWrite(Model):
     """A document to write. Vector and impacts that are absent stay, as long as title and text do. If both are absent, a
     service with a model encodes another text."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"fields": {"title": "mpv", "text": "Plays music and films."}}]}
+    )
 
     fields: dict[str, Any] = Field(description="All fields of the document, as in a line of a corpus, without `_id`.")
     vector: list[float] | None = Field(
@@ -324,6 +345,8 @@ class DocumentWrite(Model):
 
 class DocumentLine(DocumentWrite):
     """A line of many: a document to write, as in `DocumentWrite`, or one to delete."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"id": "mpv", "delete": True}]})
 
     id: str = Field(min_length=1, description="The document's id.")
     delete: bool = Field(default=False, description="Delete the document; the line then has no fields.")
