@@ -10,15 +10,14 @@ import socket
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from ctypes import CDLL
 from dataclasses import dataclass
-from multiprocessing import Pipe
+from multiprocessing import Pipe, parent_process
 from multiprocessing.connection import Connection as PipeEnd
 from tempfile import TemporaryDirectory, gettempdir
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Final
 
-from uvicorn.config import STARTUP_FAILURE
+from uvicorn.config import STARTUP_FAILURE, Config
 from uvicorn.supervisors import Multiprocess
 
 from lightretriever.artifacts.errors import LightRetrieverError, OutputError
@@ -36,7 +35,6 @@ __all__ = ["announce", "automatic_workers", "forwards_hangups", "run_workers"]
 METRICS_FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
 _MAX_WORKERS: Final = 4
 _WORKER_BYTES: Final = 512 << 20  # of memory for each process, beside the files that all share; see docs/sizing.md
-_PR_SET_PDEATHSIG: Final = 1
 
 _log = logging.getLogger(__name__)
 
@@ -49,19 +47,15 @@ class _Worker:
     settings: Settings
     certificates: Certificates
     said: PipeEnd
-    supervisor: int
     replaces: bool = False
     """True once all workers were ready: one that can't start does not end the others then, and is tried again."""
 
     def __call__(self) -> "Application":
         from lightretriever.service.serving.server import open_worker
 
-        if sys.platform == "linux":
-            CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)  # no worker outlives its supervisor
-        if os.getppid() != self.supervisor:
-            sys.exit(1)
+        Thread(target=_end_with_supervisor, daemon=True).start()
         try:
-            app = open_worker(self.bundles, self.settings, self.supervisor, lambda: self.said.send(None))
+            app = open_worker(self.bundles, self.settings, os.getppid(), lambda: self.said.send(None))
         except LightRetrieverError as error:
             self.said.send(str(error))
             if not self.replaces:
@@ -71,6 +65,35 @@ class _Worker:
         _log.info("worker started", extra={"pid": os.getpid()})
         app.state.watched += self.certificates.watched()
         return app
+
+
+def _end_with_supervisor() -> None:
+    if (supervisor := parent_process()) is not None:
+        supervisor.join()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+class _Supervisor(Multiprocess):
+    """uvicorn's supervisor, which prints a line when all its workers are ready."""
+
+    def __init__(
+        self, config: Config, sockets: list[socket.socket], worker: _Worker, heard: PipeEnd, line: str
+    ) -> None:
+        super().__init__(config, sockets)
+        self.failure = "A worker process can't start."
+        self._worker, self._heard, self._line = worker, heard, line
+        self._ready = 0
+
+    def keep_subprocess_alive(self) -> None:
+        """Replace workers that ended or hang, and read what workers say."""
+        super().keep_subprocess_alive()
+        while self._heard.poll():
+            said = self._heard.recv()
+            self.failure = said or self.failure
+            self._ready += said is None
+            if self._ready == self.config.workers and not self._worker.replaces:
+                self._worker.replaces = True
+                announce(self._line)
 
 
 def automatic_workers(
@@ -104,14 +127,14 @@ def run_workers(
 
     Prints `line` on stdout when all are ready. SIGHUP, and SIGUSR1 of a worker, have all look for a new bundle.
     """
-    failures: list[str] = []
-    ours, theirs = Pipe(duplex=False)
+    heard, said = Pipe(duplex=False)
     with _shared_folder() as metrics:
         os.environ[METRICS_FOLDER] = metrics  # prometheus_client reads it on import
         certificates, chosen = Certificates(settings), settings.among(count)
-        worker = _Worker(bundles, chosen, certificates, theirs, os.getpid())
+        worker = _Worker(bundles, chosen, certificates, said)
         hangup = signal.getsignal(signal.SIGHUP)
-        supervisor = Multiprocess(server_config(worker, chosen, certificates, workers=count), list(listeners))
+        config = server_config(worker, chosen, certificates, workers=count)
+        supervisor = _Supervisor(config, list(listeners), worker, heard, line)
 
         def reload(*_: Any) -> None:
             for process in supervisor.processes:
@@ -120,20 +143,9 @@ def run_workers(
 
         signal.signal(signal.SIGUSR1, reload)
         signal.signal(signal.SIGHUP, reload if forwards_hangups(hangup) else hangup)
-
-        def listen() -> None:
-            ready = 0
-            while (said := ours.recv()) is None:
-                ready += 1
-                if ready == count:
-                    worker.replaces = True
-                    announce(line)
-            failures.append(said)
-
-        Thread(target=listen, daemon=True).start()
         supervisor.run()
         if any(process.exitcode == STARTUP_FAILURE for process in supervisor.processes):
-            raise LightRetrieverError(failures[0] if failures else "A worker process can't start.")
+            raise LightRetrieverError(supervisor.failure)
 
 
 def _shared_folder() -> "TemporaryDirectory[str]":
