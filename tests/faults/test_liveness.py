@@ -4,16 +4,13 @@ At full length the figures are recorded for the demo bundle; nothing here assert
 """
 
 import gzip
-import http.client
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
-from multiprocessing import get_context
 from pathlib import Path
 from time import perf_counter, sleep
 from typing import Any, Final
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import httpx2
 import numpy as np
@@ -23,7 +20,7 @@ import pytest
 from lightretriever.artifacts.bundle.archive import unpack
 from lightretriever.service.settings import Settings
 from tests.faults.conftest import Figure
-from tests.faults.traffic import Ask, ask
+from tests.faults.traffic import Ask, ask, clients, elsewhere
 from tests.service.place import Place
 
 pytestmark = pytest.mark.slow
@@ -69,42 +66,17 @@ def requests(ids: Sequence[str], key: str) -> dict[str, Ask]:
     return found | {"livez_bomb_ms": Ask(head.encode() + bomb)}
 
 
-def press(url: str, request: bytes, seconds: float) -> list[int]:
-    """Let some clients send a request again and again, each when the one before is answered; give the statuses."""
-    address = urlsplit(url)
-    until = perf_counter() + seconds
-    head, _, body = request.partition(b"\r\n\r\n")
-    first, *lines = head.decode().split("\r\n")
-    method, path, _ = first.split(" ")
-    headers = dict(line.split(": ", 1) for line in lines)
-
-    def client(_: int) -> list[int]:
-        line = http.client.HTTPConnection(str(address.hostname), address.port, timeout=60)
-        statuses = []
-        while perf_counter() < until:
-            line.request(method, path, body or None, headers)
-            answer = line.getresponse()
-            answer.read()
-            statuses.append(answer.status)
-        line.close()
-        return statuses
-
-    with ThreadPoolExecutor(CLIENTS) as pool:
-        return [status for statuses in pool.map(client, range(CLIENTS)) for status in statuses]
-
-
-def beside(url: str, request: bytes, seconds: float) -> tuple[list[int], list[float]]:
-    """The statuses of a request that is pressed, and the times of `/livez` meanwhile, in seconds."""
-    with ProcessPoolExecutor(1, get_context("spawn")) as pool, httpx2.Client(base_url=url, timeout=60) as client:
-        pool.submit(abs, 1).result()  # the process has started
-        pressed = pool.submit(press, url, request, seconds)
-        times: list[float] = []
+def beside(url: str, request: Ask, seconds: float) -> tuple[list[int], list[float]]:
+    """Let some clients send a request again and again, each when the one before is answered: the statuses, and the
+    times of `/livez` meanwhile, in seconds."""
+    times: list[float] = []
+    with elsewhere(clients, url, [request], CLIENTS, seconds) as pressed, httpx2.Client(base_url=url) as client:
         while not pressed.done() or not times:
             began = perf_counter()
-            assert client.get("/livez").status_code == 200
+            assert client.get("/livez", timeout=60).status_code == 200
             times.append(perf_counter() - began)
             sleep(EVERY_S)
-        return pressed.result(), times
+        return [answer.status for answer in pressed.result()], times
 
 
 @contextmanager
@@ -122,7 +94,7 @@ def test_livez_beside_the_most_expensive_requests(full: bool, figure: Figure, pl
     with served(place, full, tmp_path) as url:
         found = httpx2.post(f"{url}/search", json={"query": "music", "k": 50}, headers=place.headers).json()
         for name, request in requests([hit["id"] for hit in found["hits"]], place.key).items():
-            statuses, times = beside(url, request.request, 10 if full else 1)
+            statuses, times = beside(url, request, 10 if full else 1)
             assert set(statuses) <= RIGHT, (name, Counter(statuses))
             assert statuses
             p50, p99, longest = (round(1e3 * float(np.percentile(times, share)), 1) for share in (50, 99, 100))

@@ -22,7 +22,6 @@ from lightretriever.loadtest.connection import Connection, address
 __all__ = ["Answer", "Ask", "ask", "bare", "clients", "constant_rate", "elsewhere"]
 
 _MAX_CONNECTIONS: Final = 900
-_STALE_S: Final = 30.0  # the server closes a connection that was idle for 75 s: a request must not meet that
 _PROBLEM: Final = b"application/problem+json"
 _PASSING: Final = re.compile(rb'"timings_ms":\{[^}]*\}|"request_id":"[^"]*"')
 
@@ -51,7 +50,6 @@ class Answer(NamedTuple):
     degraded: bool = False
     digest: bytes = b""
     body: bytes = b""
-    fresh: bool = False
 
 
 def ask(method: str, path: str, body: object = None, *, key: str = "", status: int = 200, same: bool = True) -> Ask:
@@ -118,7 +116,7 @@ def elsewhere(function: Callable[..., list[Answer]], *arguments: Any, **more: An
 
 
 class _Load:
-    """Requests under way and the answers so far. Connections that were idle for long are not used again."""
+    """Requests under way and the answers so far."""
 
     def __init__(self, url: str, asks: Sequence[Ask], limit_s: float, keep: bool = False) -> None:
         self.answers: list[Answer] = []
@@ -153,7 +151,6 @@ class _Load:
         except (OSError, EOFError, ValueError):
             return 0, {}
         if connection.is_open:
-            connection.idle_since = self.now()
             self._free.append(connection)
         body, headers = response.body, response.headers
         problem = orjson.loads(body) if headers.get(b"content-type") == _PROBLEM else {}
@@ -163,13 +160,12 @@ class _Load:
             "degraded": b'"degraded":["' in body,
             "digest": blake2b(bare(body), digest_size=8).digest(),
             "body": body if self._keep else b"",
-            "fresh": connection.answers == 1,
         }
 
     def _idle(self) -> Connection | None:
         while self._free:
             connection = self._free.pop()
-            if self.now() - connection.idle_since < _STALE_S and not connection.at_eof():
+            if not connection.at_eof():
                 return connection
             connection.close()
         return None

@@ -132,6 +132,8 @@ def test_shares_sum_to_the_scores(
         for word in explanation(hit).words:
             assert word.dense is None or word.dense == pytest.approx(sum(one.dense or 0.0 for one in word.tokens))
             assert word.sparse is None or word.sparse == pytest.approx(sum(one.sparse or 0.0 for one in word.terms))
+            assert word.added == any(one.added for one in word.terms)
+            assert not (word.added and kind == "words")  # which have no expansion
         added = explanation(hit).fusion
         assert (added.dense or 0.0) + (added.sparse or 0.0) + (added.feedback or 0.0) == pytest.approx(
             hit.score, rel=1e-12
@@ -226,23 +228,6 @@ def test_in_scripts_without_spaces_signs_are_words(engines: dict[VocabularyKind,
     assert "".join(word.word for word in explanation(hit).words) in "検索エンジン"
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_terms_that_the_text_lacks_are_marked_as_added(
-    engines: dict[VocabularyKind, SearchEngine], corpus: Corpus, kind: VocabularyKind
-) -> None:
-    documents = {document.id: document.full_text for document in corpus.documents}
-    vocabulary, seen = engines[kind].parts.encoder.vocabulary, set()
-    for query in ("play music from the terminal", "a library of scientific papers with few dependencies"):
-        for hit in engines[kind].search(SearchRequest(query=query, k=100, explain=True)).hits:
-            own = set(vocabulary.terms_of([documents[hit.id]])[0])
-            for word in explanation(hit).words:
-                for term in word.terms:
-                    assert term.added == (bool(term.impact) and term.term not in own)
-                    seen.add(term.added)
-                assert word.added == any(term.added for term in word.terms)
-    assert seen == ({False} if kind == "words" else {True, False})  # words have no expansion
-
-
 @pytest.fixture
 def heads(engines: dict[VocabularyKind, SearchEngine]) -> Iterator[dict[VocabularyKind, SearchEngine]]:
     """The engines with two queries that a model read: it gave weights to tokens of the text, and to further ones."""
@@ -314,16 +299,6 @@ def test_the_words_have_every_part_of_the_query_once(
         for place, share in parts:
             shares[place] += share
         assert shares == pytest.approx(np.ones(count), abs=1e-9)
-
-
-def test_an_answer_without_explanations_does_not_mention_them(client: TestClient) -> None:
-    plain = client.post("/search", json={"query": "music"}).json()
-    assert plain["hits"]
-    assert not any("explanation" in hit for hit in plain["hits"])
-    assert "explain" not in plain["timings_ms"]
-    told = client.post("/search", json={"query": "music", "explain": True}).json()
-    assert all(hit["explanation"]["words"] for hit in told["hits"])
-    assert told["timings_ms"]["explain"] > 0
 
 
 @pytest.mark.parametrize("ordinal", [0, 1, 77])

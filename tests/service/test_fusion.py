@@ -101,16 +101,6 @@ def test_every_candidate_comes_once_by_descending_score_and_ties_by_ordinal(
         assert order == sorted(order, key=lambda ordinal: (-scores[ordinal], ordinal))
 
 
-@given(dense=leg(), sparse=leg(), weights=st.tuples(WEIGHT, WEIGHT))
-def test_range_scores_are_floored_above_zero_and_end_at_the_sum_of_weights(
-    dense: Leg, sparse: Leg, weights: tuple[float, float]
-) -> None:
-    _, scores = fuse("range", [dense, sparse], weights)
-    for ordinal, score in scores.items():
-        proposers = [w for w, (ordinals, _) in zip(weights, (dense, sparse), strict=True) if ordinal in ordinals]
-        assert FLOOR * min(proposers) * 0.999 <= score <= sum(weights) * 1.001
-
-
 @given(ordinal=st.integers(0, 9), score=SCORE, other=leg(minimum=2))
 def test_a_single_hit_is_not_zeroed(ordinal: int, score: float, other: Leg) -> None:
     single = (np.array([ordinal]), np.array([score], np.float32))
@@ -118,37 +108,6 @@ def test_a_single_hit_is_not_zeroed(ordinal: int, score: float, other: Leg) -> N
     assert scores[ordinal] >= 1.0
     _, paper = fuse("paper", [single, (np.array([99]), np.array([1.0]))], (1.0, 1.0))
     assert paper == {ordinal: 0.0, 99: 0.0}
-
-
-@given(count=st.integers(1, 9), score=SCORE)
-def test_equal_scores_all_become_one(count: int, score: float) -> None:
-    tied = (np.arange(count)[::-1], np.full(count, score, np.float32))
-    order, scores = fuse("range", [tied], (1.0,))
-    assert order == list(range(count))
-    assert set(scores.values()) == {1.0}
-
-
-@given(dense=leg(minimum=1), sparse=leg(minimum=1), weights=st.tuples(WEIGHT, WEIGHT))
-def test_filled_scores_take_part_in_range_and_not_in_paper_or_rrf(
-    dense: Leg, sparse: Leg, weights: tuple[float, float]
-) -> None:
-    bare, filled = align([dense, sparse]), align([dense, sparse])
-    for row in (0, 1):
-        filled.fill(row, np.zeros(len(filled.missing(row)), np.float32))
-        assert not len(filled.missing(row))
-    for method in ("paper", "rrf"):
-        results = [
-            fuse_rrf(table, weights) if method == "rrf" else fuse_linear(table, weights, "paper")
-            for table in (bare, filled)
-        ]
-        assert results[0].order.tolist() == results[1].order.tolist()
-        assert results[0].scores.tolist() == results[1].scores.tolist()
-    fused = fuse_linear(filled, weights)
-    for row, weight in enumerate(weights):
-        lowest, highest = filled.scores[row].argmin(), filled.scores[row].argmax()
-        if filled.scores[row][lowest] < filled.scores[row][highest]:
-            assert fused.scores[lowest] <= FLOOR * weight + weights[1 - row] * 1.000001
-        assert fused.scores[highest] >= weight * 0.999999
 
 
 @pytest.fixture(scope="module")
@@ -200,20 +159,6 @@ def test_scores_below_zero_of_a_leg_that_proposes_nothing_count(normalization: N
     fused = fuse_linear(table, (0.6, 0.4), normalization)
     assert table.ordinals[fused.order].tolist() == [2, 1, 3]
     assert fused.scores[fused.order].tolist() == sorted(fused.scores.tolist(), reverse=True)
-
-
-def test_linear_by_hand() -> None:
-    table = align([(np.array([4, 7, 1]), np.array([0.9, 0.5, 0.4])), (np.array([7, 3]), np.array([20.0, 10.0]))])
-    assert table.ordinals.tolist() == [1, 3, 4, 7]
-    assert table.ranks.tolist() == [[3, 0, 1, 2], [0, 2, 0, 1]]
-    assert table.missing(0).tolist() == [3]
-    table.fill(0, np.array([0.1]))
-    fused = fuse_linear(table, (0.7, 0.3))
-    expected = [0.7 * (0.001 + 0.999 * 0.3 / 0.8), 0.7 * 0.001 + 0.3 * 0.001, 0.7, 0.7 * (0.001 + 0.999 * 0.5) + 0.3]
-    assert fused.scores == pytest.approx(expected)
-    assert ranking(table, fused) == [4, 7, 1, 3]
-    paper = fuse_linear(table, (0.7, 0.3), "paper")
-    assert paper.scores == pytest.approx([0.0, 0.0, 0.7, 0.7 * 0.2 + 0.3])
 
 
 def test_equal_scores_are_in_the_middle_of_zscore_and_dbsf() -> None:

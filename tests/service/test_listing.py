@@ -17,10 +17,8 @@ from lightretriever.service.settings import Settings
 from tests.service.conftest import SETTINGS
 from tests.service.live import client_of, warm
 from tests.support.asking import ask, ids
-from tests.support.keys import keys_file
 from tests.support.tiny import make_tiny_bundle, tiny_documents
 from tests.support.wordings import raises
-from tests.support.written import ENTRIES, opened
 
 FIELDS: dict[str, FieldKind] = {"source": "keyword", "year": "number", "day": "date"}
 COUNT = 300
@@ -112,28 +110,6 @@ def test_nothing_matches(client: TestClient) -> None:
     assert (answer["hits"], answer["total"]) == ([], 0)
     assert answer["facets"] == {"source": []}
     assert answer["facet_ranges"]["year"] == [{"lt": 2000, "count": 0}, {"gte": 2000, "count": 0}]
-
-
-def test_documents_written_later_are_listed_and_deleted_ones_are_not(tmp_path: Path) -> None:
-    bundle = make_tiny_bundle(tmp_path / "bundle", documents=DOCUMENTS[:30], fields=FIELDS)
-    settings = SETTINGS.model_copy(update={"live": tmp_path / "live", "api_keys_file": keys_file(tmp_path, *ENTRIES)})
-    by_year = {"field": "year", "order": "desc"}
-    with opened(bundle, settings) as client:
-        assert client.search(sort=by_year).total == 30
-        fields = {"title": "New", "text": "new", "year": 9999, "source": "late"}
-        client.put_document("new", fields, vector=[1.0] * bundle.manifest.dimension, impacts={"1": 3})
-        client.delete_document(DOCUMENTS[5].id)
-        answer = client.search(sort=by_year, k=40, facets=["source"], facet_ranges={"year": [9000]})
-        assert (answer.total, answer.hits[0].id) == (30, "new")
-        assert DOCUMENTS[5].id not in [hit.id for hit in answer.hits]
-        assert answer.facets is not None
-        assert ("late", 1) in [(one.value, one.count) for one in answer.facets["source"]]
-        assert answer.facet_ranges is not None
-        assert (answer.facet_ranges["year"][1].gte, answer.facet_ranges["year"][1].count) == (9000, 1)
-        late = client.search(filter={"field": "source", "eq": "late"})
-        assert (late.total, [hit.id for hit in late.hits]) == (1, ["new"])
-        both = client.search(filter={"field": "source", "in": ["late", "wiki"]}, k=40)
-        assert both.hits[-1].id == "new"
 
 
 def test_no_further_range_is_counted_after_the_deadline(engine: SearchEngine, monkeypatch: pytest.MonkeyPatch) -> None:

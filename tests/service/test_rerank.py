@@ -89,6 +89,12 @@ def engine_with_model(tiny_bundle: Bundle, running_model: Model) -> Iterator[Sea
         yield engine
 
 
+@pytest.fixture
+def engine_with_named_model(tiny_bundle: Bundle, running_model: Model) -> Iterator[SearchEngine]:
+    with opened(tiny_bundle, running_model, rerank_model=NAME, rerank_characters=20) as engine:
+        yield engine
+
+
 def search(engine: SearchEngine, **fields: Any) -> Any:
     return engine.search(SearchRequest.model_validate({"query": "play music", "candidates": 30, **fields}))
 
@@ -120,50 +126,67 @@ def test_a_service_gets_ready_answers_and_takes_a_new_version_while_the_model_is
             assert client.get("/readyz").status_code == 200
 
 
-def test_the_first_candidates_are_in_the_models_order(engine_with_model: SearchEngine, model: Model) -> None:
-    before = search(engine_with_model, k=20, rerank=False).hits
-    after = search(engine_with_model, k=20).hits
+@pytest.mark.parametrize("form", ["engine_with_model", "engine_with_named_model"])
+def test_the_first_candidates_are_in_the_models_order(request: pytest.FixtureRequest, model: Model, form: str) -> None:
+    engine: SearchEngine = request.getfixturevalue(form)
+    named = form == "engine_with_named_model"
+    top, longest, field = (20, 20, "documents") if named else (7, 10_000, "texts")
+    model.answer = in_the_form_of_cohere if named else by_length
+    before = search(engine, k=30, rerank=False).hits
+    answer = search(engine, k=30)
+    after = answer.hits
     [asked] = model.asked
-    assert asked["query"] == "play music"
-    texts = [f"{hit.fields['title']} {hit.fields['text']}".strip() for hit in before[:7]]
-    assert [text.strip() for text in asked["texts"]] == texts
-    assert after[7:] == before[7:]
-    assert sorted(hit.id for hit in after[:7]) == sorted(hit.id for hit in before[:7])
-    scores = {hit.id: 1 / len(text) for hit, text in zip(before, asked["texts"], strict=False)}
-    assert [hit.rerank for hit in after[:7]] == sorted(scores.values(), reverse=True)
-    assert all(hit.rerank == scores[hit.id] for hit in after[:7])
+    assert (answer.degraded, asked["query"], asked.get("top_n", top)) == ([], "play music", top)
+    texts = [f"{hit.fields['title']} {hit.fields['text']}".strip()[:longest] for hit in before[:top]]
+    assert [text.strip() for text in asked[field]] == [text.strip() for text in texts]
+    assert after[top:] == before[top:]
+    scores = {hit.id: 1 / len(text) for hit, text in zip(before, asked[field], strict=False)}
+    assert [hit.rerank for hit in after[:top]] == sorted(scores.values(), reverse=True)
+    assert {hit.id: hit.rerank for hit in after[:top]} == scores
     assert {hit.id: hit.score for hit in after} == {hit.id: hit.score for hit in before}
-    assert all(hit.rerank is None for hit in (*after[7:], *before))
-    pages = [search(engine_with_model, k=5, offset=offset).hits for offset in (0, 5, 10, 15)]
-    assert [hit for page in pages for hit in page] == after
+    assert all(hit.rerank is None for hit in (*after[top:], *before))
+
+
+def test_pages_and_groups_have_the_models_order(engine_with_model: SearchEngine, model: Model) -> None:
     every = search(engine_with_model, k=30).hits
+    pages = [search(engine_with_model, k=5, offset=offset).hits for offset in (0, 5, 10, 15)]
+    assert [hit for page in pages for hit in page] == every[:20]
     grouped = search(engine_with_model, k=3, group_by="year").hits
     first_of = {hit.fields["year"]: hit.id for hit in reversed(every)}
     assert [hit.id for hit in grouped] == [hit.id for hit in every if first_of[hit.fields["year"]] == hit.id][:3]
 
 
 @pytest.mark.parametrize(
-    "answer",
+    ("form", "answer"),
     [
-        (500, b"out of memory"),
-        (200, b"no JSON"),
-        (200, {"error": "x"}),
-        (200, [{"index": 0, "score": 1}] * 7),
-        (200, [{"index": place, "score": None} for place in range(7)]),
-        (200, [{"index": place, "score": math.nan} for place in range(7)]),
-        (200, [{"index": place, "score": 1} for place in range(8)]),
+        *(
+            ("engine_with_model", answer)
+            for answer in (
+                (500, b"out of memory"),
+                (200, b"no JSON"),
+                (200, {"error": "x"}),
+                (200, [{"index": 0, "score": 1}] * 7),
+                (200, [{"index": place, "score": None} for place in range(7)]),
+                (200, [{"index": place, "score": math.nan} for place in range(7)]),
+                (200, [{"index": place, "score": 1} for place in range(8)]),
+            )
+        ),
+        ("engine_with_named_model", by_length({"texts": ["x"] * 20})),
+        ("engine_with_named_model", (200, {"results": None})),
+        ("engine_with_named_model", (200, {"results": [{"index": place, "score": 1} for place in range(20)]})),
     ],
 )
 def test_a_model_that_fails_is_named_and_the_order_stays(
-    engine_with_model: SearchEngine, model: Model, answer: tuple[int, Any]
+    request: pytest.FixtureRequest, model: Model, form: str, answer: tuple[int, Any]
 ) -> None:
+    engine: SearchEngine = request.getfixturevalue(form)
     model.answer = lambda _: answer
-    before = search(engine_with_model, rerank=False)
-    after = search(engine_with_model)
+    before = search(engine, rerank=False)
+    after = search(engine)
     assert after.degraded == ["rerank"]
     assert after.hits == before.hits
     with raises(SearchFailedError):
-        search(engine_with_model, allow_partial=False)
+        search(engine, allow_partial=False)
 
 
 def test_a_late_model_is_not_waited_for(engine_with_model: SearchEngine, model: Model, gate: threading.Event) -> None:
@@ -241,38 +264,3 @@ def test_many_candidates_are_sent_in_batches_and_long_texts_are_cut(tmp_path: Pa
     assert max(len(text) for asked in model.asked for text in asked["texts"]) == 10_000
     scores = [hit.rerank for hit in found.hits]
     assert scores == sorted(scores, reverse=True)
-
-
-@pytest.fixture
-def engine_with_named_model(tiny_bundle: Bundle, running_model: Model) -> Iterator[SearchEngine]:
-    with opened(tiny_bundle, running_model, rerank_model=NAME, rerank_characters=20) as engine:
-        yield engine
-
-
-def test_a_named_model_is_asked_in_the_form_of_cohere(engine_with_named_model: SearchEngine, model: Model) -> None:
-    model.answer = in_the_form_of_cohere
-    before = search(engine_with_named_model, k=30, rerank=False).hits
-    after = search(engine_with_named_model, k=30)
-    [asked] = model.asked
-    assert (after.degraded, asked["top_n"]) == ([], 20)
-    texts = [f"{hit.fields['title']} {hit.fields['text']}"[:20] for hit in before[:20]]
-    assert [text.strip() for text in asked["documents"]] == [text.strip() for text in texts]
-    scores = {hit.id: 1 / len(text) for hit, text in zip(before, asked["documents"], strict=False)}
-    assert [hit.rerank for hit in after.hits[:20]] == sorted(scores.values(), reverse=True)
-    assert all(hit.rerank == scores[hit.id] for hit in after.hits[:20])
-    assert after.hits[20:] == before[20:]
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        by_length({"texts": ["x"] * 20}),
-        (200, {"results": None}),
-        (200, {"results": [{"index": place, "score": 1} for place in range(20)]}),
-    ],
-)
-def test_a_named_model_that_answers_otherwise_is_told(
-    engine_with_named_model: SearchEngine, model: Model, answer: tuple[int, Any]
-) -> None:
-    model.answer = lambda _: answer
-    assert search(engine_with_named_model).degraded == ["rerank"]
