@@ -11,11 +11,11 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.http.app import create_app
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
-from tests.service.browsing import ATTACK, browsing
+from tests.service.browsing import browsing
 from tests.service.live import live, live_bundles, warm
 from tests.service.reference import Corpus
 from tests.support.meaning import make_meaningful_bundle
-from tests.support.tiny import TinyDocument, make_tiny_bundle, tiny_documents
+from tests.support.tiny import make_tiny_bundle
 
 # Generous: no test of this folder is about being fast.
 SETTINGS = Settings(deadline_ms=60_000, warm_up_queries=3)
@@ -92,11 +92,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The tiny corpus with one hostile document."""
-    hostile = TinyDocument(f"bad {ATTACK}", f"Hostile {ATTACK}", f"hostile hostile {ATTACK}", year=2000)
-    bundle: Bundle = make_tiny_bundle(
-        tmp_path_factory.mktemp("page") / "hostile", documents=[*tiny_documents(40), hostile]
-    )
+    bundle = make_tiny_bundle(tmp_path_factory.mktemp("page") / "bundle", documents=41)
     with live_bundles(bundle.path) as url:
         yield url
 

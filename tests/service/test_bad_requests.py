@@ -142,11 +142,6 @@ def test_errors_stay_small_whatever_was_sent(client: TestClient) -> None:
     assert len(unknown.content) < 1_000
 
 
-@given(body=st.binary(max_size=200))
-def test_random_bytes_are_never_a_mistake_of_the_service(client: TestClient, body: bytes) -> None:
-    assert post(client, body).status_code in {400, 422}
-
-
 JSON_VALUE = st.recursive(
     st.none()
     | st.booleans()

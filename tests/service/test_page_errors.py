@@ -1,6 +1,6 @@
 """What the page says when the service refuses, is busy or gone; and that it goes on afterwards."""
 
-from pathlib import Path
+from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
@@ -10,10 +10,11 @@ from lightretriever.service.http.app import create_app
 from lightretriever.service.settings import Settings
 from tests.service.browsing import page_of, search_for
 from tests.service.live import live, warm
-from tests.service.process import Server
 from tests.support.legs import FailingLeg
 
 pytestmark = pytest.mark.slow
+
+BAD_GATEWAY = {"status": 502, "content_type": "text/html", "body": "<h1>Bad</h1>"}
 
 
 def status(page: Page) -> Locator:
@@ -33,13 +34,21 @@ def test_what_the_service_refuses_is_told_in_its_words(page: Page) -> None:
 
 
 @pytest.mark.usefixtures("failing")
-def test_a_lost_connection_and_another_try(page: Page) -> None:
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (None, "The service can't be reached."),
+        (BAD_GATEWAY, "The service's answer can't be read (status 502)."),
+    ],
+    ids=["no connection", "a proxy's own page"],
+)
+def test_no_answer_of_the_service_and_another_try(page: Page, answer: dict[str, Any] | None, told: str) -> None:
     search_for(page, "music")
-    page.context.set_offline(True)
+    page.route("**/search", lambda route: route.fulfill(**answer) if answer else route.abort())
     page.get_by_role("searchbox").fill("player")
-    expect(status(page)).to_have_text("The service can't be reached.")
+    expect(status(page)).to_have_text(told)
     expect(page.locator("li.hit")).to_have_count(0)
-    page.context.set_offline(False)
+    page.unroute("**/search")
     again(page).click()
     expect(page.locator("li.hit")).to_have_count(10)
     expect(again(page)).to_be_hidden()
@@ -58,32 +67,6 @@ def test_a_busy_service_and_another_try(browser: Browser, tiny_bundle: Bundle) -
                 expect(page.locator("li.hit")).to_have_count(0)
             again(page).click()
             expect(page.locator("li.hit")).to_have_count(10)
-
-
-def test_a_service_that_comes_back(browser: Browser, tiny_path: Path) -> None:
-    with Server(tiny_path) as server:
-        url = server.url
-        page = browser.new_page(base_url=url)
-        page.goto("/")
-        search_for(page, "music")
-    page.get_by_role("searchbox").fill("player")
-    expect(status(page)).to_have_text("The service can't be reached.")
-    with Server(tiny_path, port=int(url.rpartition(":")[2])) as server:
-        assert server.url == url
-        again(page).click()
-        expect(page.locator("li.hit")).to_have_count(10)
-    page.close()
-
-
-@pytest.mark.usefixtures("failing")
-def test_what_a_proxy_says_instead_of_the_service(page: Page) -> None:
-    search_for(page, "music")
-    page.route("**/search", lambda route: route.fulfill(status=502, content_type="text/html", body="<h1>Bad</h1>"))
-    page.get_by_role("searchbox").fill("player")
-    expect(status(page)).to_have_text("The service's answer can't be read (status 502).")
-    page.unroute("**/search")
-    again(page).click()
-    expect(page.locator("li.hit")).to_have_count(10)
 
 
 def test_the_first_search_waits_for_what_is_served(browser: Browser, site: str) -> None:

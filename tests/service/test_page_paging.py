@@ -120,8 +120,9 @@ def test_a_page_of_an_older_search_is_dropped(page: Page, site: str) -> None:
     assert shown_ids(page) == ids(answer_of(site, query="scientific papers"))
 
 
-def asked_for_while_the_next_search_is_held(page: Page) -> tuple[Route, Route]:
-    """The requests of a further search, and of a page of the one before it that was asked for afterwards."""
+@pytest.mark.usefixtures("failing")
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_page_asked_for_while_the_next_search_runs_is_dropped(page: Page, site: str, fails: bool) -> None:
     search_for(page, QUERY)
     held = held_back(page, lambda _: len(held) < 2)
     with page.expect_request("**/search"):
@@ -130,13 +131,6 @@ def asked_for_while_the_next_search_is_held(page: Page) -> tuple[Route, Route]:
         more(page).click()
     search, further = held
     assert asked(further.request)["query"] == QUERY
-    return search, further
-
-
-@pytest.mark.usefixtures("failing")
-@pytest.mark.parametrize("fails", [False, True])
-def test_a_page_asked_for_while_the_next_search_runs_is_dropped(page: Page, site: str, fails: bool) -> None:
-    search, further = asked_for_while_the_next_search_is_held(page)
     search.continue_()
     whole = answer_of(site, query="scientific papers")
     expect(page.locator("li.hit").first).to_have_attribute("data-id", ids(whole)[0])
@@ -150,18 +144,6 @@ def test_a_page_asked_for_while_the_next_search_runs_is_dropped(page: Page, site
     assert shown_ids(page) == ids(whole)
     assert page.get_by_role("status").inner_text() == told
     expect(shown(page)).to_have_text(f"10 of {whole['candidates']} candidates are shown.")
-
-
-@pytest.mark.usefixtures("failing")
-def test_a_page_is_dropped_where_the_next_search_fails(page: Page) -> None:
-    search, further = asked_for_while_the_next_search_is_held(page)
-    search.abort()
-    expect(page.get_by_role("status")).to_have_text("The service can't be reached.")
-    with page.expect_response("**/search"):
-        further.continue_()
-    page.wait_for_timeout(100)
-    expect(page.locator("li.hit")).to_have_count(0)
-    expect(page.get_by_role("status")).to_have_text("The service can't be reached.")
 
 
 def test_where_the_ranking_changed_meanwhile_all_is_shown_anew(page: Page, site: str) -> None:

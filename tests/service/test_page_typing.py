@@ -70,19 +70,6 @@ def test_the_last_word_is_completed_until_enter(page: Page) -> None:
     assert page.get_by_role("searchbox").input_value() == "oil chess"
 
 
-def test_stop_words_are_not_marked(page: Page) -> None:
-    finish(page, "the brakes of a bicycle")
-    marks = page.locator("li.hit").first.locator("mark").all_inner_texts()
-    assert {"brakes", "bicycle"} <= {mark.lower() for mark in marks}
-    assert not {"the", "of", "a"} & {mark.lower() for mark in marks}
-
-
-def test_why_tells_how_many_words_the_document_has(page: Page) -> None:
-    finish(page, "bicycle brakes and honey")
-    page.get_by_text("Why this hit?").first.click()
-    expect(page.locator("li.hit").first).to_contain_text("Title and text have 67 % of the query's words.")
-
-
 def test_items_of_a_list_stand_apart(page: Page, tmp_path: Path) -> None:
     documents = [*tiny_documents(10), TinyDocument("list", "Pedals", LIST, 2000)]
     with live_bundles(make_tiny_bundle(tmp_path / "lists", documents=documents).path) as url:
