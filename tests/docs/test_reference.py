@@ -2,10 +2,9 @@
 
 import re
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import pytest
-import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
@@ -41,27 +40,6 @@ def test_every_model_of_the_api_is_on_the_page() -> None:
         fields = [field.alias or key for key, field in model.model_fields.items()]
         listed = re.findall(r"(?:^- |^|, )`(\w+)`(?::| )", section, flags=re.MULTILINE)
         assert [field for field in listed if field in fields] == fields, name
-
-
-def test_what_no_command_has_yet_is_listed_too() -> None:
-    """docs/cli.md has all else."""
-    application = typer.Typer()
-
-    @application.command()
-    def pour(size: Annotated[tuple[float, float] | None, typer.Option(help="Height | width.")] = None) -> None:
-        """Pour tea.
-
-        Not coffee.
-        """
-
-    @application.command()
-    def wash() -> None:
-        """Wash up."""
-
-    lines = reference.command_reference(application).splitlines()
-    assert lines[0] == "## pour"
-    assert lines[1:4] == ["`lightretriever pour`: Pour tea. Not coffee.", "", "- Options: `--size NUMBER NUMBER`."]
-    assert lines[-3:] == ["## wash", "`lightretriever wash`: Wash up.", ""]
 
 
 def test_check_names_page_and_remedy(

@@ -1,26 +1,34 @@
 """`lightretriever` commands in processes of their own that can be killed, stopped, or run out of room for files.
 
-Importing the libraries takes far longer than a tiny build, so a process imports them once (`python -m
-tests.faults.commands`) and forks for every command, before any thread or JVM is there. The child tells through a pipe
-which stage it has come to, by what it opens and renames.
+Importing the libraries takes far longer than a tiny build, so a server imports them once and forks for every command.
+The child tells through a pipe which stage it has come to, by what it opens and renames.
 """
 
-import importlib
-import json
 import os
 import re
 import resource
 import select
 import signal
-import subprocess
 import sys
 import time
 import traceback
-from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, NamedTuple, NoReturn, Self
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from typing import Any, Final, NamedTuple, NoReturn
 
-__all__ = ["STAGES", "Command", "Commands", "Done", "finished", "lasted"]
+__all__ = ["FORKS", "STAGES", "Command", "Done", "finished", "lasted", "run"]
+
+FORKS: Final = get_context("forkserver")
+FORKS.set_forkserver_preload(
+    [
+        "lightretriever.service.cli",
+        "lightretriever.artifacts.evaluation.evaluate",
+        "lightretriever.artifacts.pipeline.stages",
+        "lightretriever.artifacts.training.loop",
+        "tests.faults.test_live_kill",
+    ]
+)
+"""Of all tests in one process: what is forked begins in milliseconds."""
 
 STAGES: Final[dict[str, str]] = {
     "start": r"recipe\.yaml$|train\.yaml$|/bundle/manifest\.json$",
@@ -36,14 +44,6 @@ STAGES: Final[dict[str, str]] = {
 }
 """Stages in the order in which `build` comes to them, by the path that each opens first; `train` is of `train`, and
 `start` of all: they read a recipe, or a bundle."""
-
-
-_LIBRARIES: Final = (
-    "lightretriever.service.cli",
-    "lightretriever.artifacts.evaluation.evaluate",
-    "lightretriever.artifacts.pipeline.stages",
-    "lightretriever.artifacts.training.loop",
-)
 
 
 class Command(NamedTuple):
@@ -75,48 +75,18 @@ def lasted(stages: dict[str, float], stage: str, until: float) -> float:
     return min([began for began in stages.values() if began > stages[stage]], default=until) - stages[stage]
 
 
-class Commands:
-    """Runs commands one after the other."""
-
-    def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.faults.commands"],
-            cwd=Path(__file__).parents[2],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def run(self, command: Command) -> Done:
-        """Run a command to its end."""
-        if self._process.stdin is None or self._process.stdout is None:
-            raise RuntimeError("there is no pipe")
-        print(json.dumps(command), file=self._process.stdin, flush=True)
-        return Done(*json.loads(self._process.stdout.readline()))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._process.communicate()
-
-
-def _forked(command: Command) -> Done:
-    """Fork, and watch the child."""
-    output, output_end = os.pipe()
-    told, telling = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(output)
-        os.close(told)
-        _run(command, output_end, telling)
-    os.close(output_end)
-    os.close(telling)
-    said, stages = _watched(child, command, output, told)
-    _, status = os.waitpid(child, 0)
-    return Done(os.waitstatus_to_exitcode(status), said.decode(errors="replace"), stages)
+def run(command: Command) -> Done:
+    """Run a command to its end."""
+    output, output_end = FORKS.Pipe(duplex=False)
+    told, telling = FORKS.Pipe(duplex=False)
+    with output, told:
+        child = FORKS.Process(target=_run, args=(command, output_end, telling))
+        child.start()
+        output_end.close()
+        telling.close()
+        said, stages = _watched(child.pid or 0, command, output.fileno(), told.fileno())
+        child.join()
+    return Done(child.exitcode or 0, said.decode(errors="replace"), stages)
 
 
 def _watched(child: int, command: Command, output: int, told: int) -> tuple[bytes, dict[str, float]]:
@@ -137,21 +107,20 @@ def _watched(child: int, command: Command, output: int, told: int) -> tuple[byte
                     stages.setdefault(stage.replace("_", " "), time.monotonic() - began)
         if kill is not None and kill[0] in stages and due == float("inf") and open_pipes:
             due, kill = time.monotonic() + kill[1], None
-    os.close(output)
-    os.close(told)
     return said, stages
 
 
-def _run(command: Command, output: int, telling: int) -> NoReturn:
+def _run(command: Command, output: "Connection[object, object]", telling: "Connection[object, object]") -> NoReturn:
     """Be the command."""
     status = 70
     try:
-        os.dup2(output, 1)
-        os.dup2(output, 2)
+        os.dup2(output.fileno(), 1)
+        os.dup2(output.fileno(), 2)
+        output.close()
         if command.file_bytes is not None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (command.file_bytes, command.file_bytes))
         signal.signal(signal.SIGINT, signal.default_int_handler)  # the shell of the tests may have it ignored
-        _tell_stages(telling)
+        _tell_stages(telling.fileno())
         sys.argv = ["lightretriever", *command.arguments]
         from lightretriever.service.cli import main
 
@@ -179,17 +148,3 @@ def _tell_stages(pipe: int) -> None:
             os.write(pipe, f"{name} ".encode())
 
     sys.addaudithook(hook)
-
-
-def main() -> None:
-    """Import what the commands need, and run those that stdin names."""
-    for module in _LIBRARIES:
-        importlib.import_module(module)
-    for line in sys.stdin:
-        arguments, kill, *more = json.loads(line)
-        done = _forked(Command(arguments, None if kill is None else (kill[0], kill[1]), *more))
-        print(json.dumps(done), flush=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from research.pages.objectives import OBJECTIVES, record
-from tests.faults.commands import Commands
 from tests.service.place import DOCUMENTS, Place
 from tests.support.tiny import make_tiny_bundle
 
@@ -20,13 +19,6 @@ Figure = Callable[..., None]
 def full(request: pytest.FixtureRequest) -> bool:
     """Whether the test is to run at its full length."""
     return bool(request.config.getoption("full_faults"))
-
-
-@pytest.fixture(scope="session")
-def commands() -> Iterator[Commands]:
-    """Runs `lightretriever` commands that may be killed or run out of room."""
-    with Commands() as commands:
-        yield commands
 
 
 @pytest.fixture

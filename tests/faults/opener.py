@@ -1,18 +1,13 @@
-"""Opens bundles that may be damaged and tells what came of it, in a process of its own: damage can end a process.
-
-    python -m tests.faults.opener
-
-Each line of stdin is a JSON pair: how to open (`served`: as the server does, or `unhashed`: without reading the files
-first), and the bundle's folder. Each is answered by a line of JSON: `{"refused": message}`, or `{"answers": digest}` of
-what the bundle answers to a fixed set of queries, documents included.
-"""
+"""Opens bundles that may be damaged and tells what came of it, in a process of its own: damage can end a process."""
 
 import faulthandler
 import hashlib
 import json
-import sys
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import LightRetrieverError
@@ -23,7 +18,7 @@ from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 from tests.support.tiny import tiny_documents
 
-__all__ = ["QUERIES", "SETTINGS"]
+__all__ = ["Opener"]
 
 SETTINGS: Final = Settings(deadline_ms=20_000, warm_up_queries=2, search_threads=2)
 QUERIES: Final = (
@@ -60,31 +55,46 @@ def _answer(engine: SearchEngine, request: SearchRequest) -> Any:
         return error.kind
 
 
-def outcome(how: str, path: Path) -> dict[str, str]:
-    """What comes of opening a bundle, warming it up, and asking it."""
+def outcome(how: str, path: Path) -> tuple[str, str]:
+    """What comes of opening a bundle, warming it up, and asking it, in a word and in more of them. What hangs is a
+    crash."""
+    faulthandler.dump_traceback_later(_HANGS_S, exit=True)
     try:
         if how == "served":
             with EngineHolder.open(path, SETTINGS) as serving:
                 serving.engine.warm_up()
-                return {"answers": answers(serving.engine)}
+                return "answers", answers(serving.engine)
         with SearchEngine.open(Bundle.open(path), SETTINGS) as engine:
             engine.warm_up()
-            return {"answers": answers(engine)}
+            return "answers", answers(engine)
     except (LightRetrieverError, ServiceError) as error:
-        return {"refused": str(error)}
+        return "refused", str(error)
     except Exception as error:  # a mistake of ours: the test tells of it
-        return {"mistake": f"{type(error).__name__}: {error}"}
-
-
-def main() -> None:
-    """Answer until stdin ends. What hangs is a crash."""
-    faulthandler.enable()
-    for line in sys.stdin:
-        faulthandler.dump_traceback_later(_HANGS_S, exit=True)
-        how, path = json.loads(line)
-        print(json.dumps(outcome(how, Path(path))), flush=True)
+        return "mistake", f"{type(error).__name__}: {error}"
+    finally:
         faulthandler.cancel_dump_traceback_later()
 
 
-if __name__ == "__main__":
-    main()
+class Opener:
+    """Opens bundles in a process of its own, which is started again when one of them ended it."""
+
+    def __init__(self) -> None:
+        self._pool = self._started()
+
+    def _started(self) -> ProcessPoolExecutor:
+        return ProcessPoolExecutor(1, get_context("spawn"), initializer=faulthandler.enable)
+
+    def open(self, how: str, bundle: Path) -> tuple[str, str]:
+        """Open a bundle as the server does (`served`), or without reading the files first (`unhashed`). What came of
+        it: `refused` with the message, `answers` with a digest, `mistake`, or `crashed`."""
+        try:
+            return self._pool.submit(outcome, how, bundle).result()
+        except BrokenProcessPool:
+            self._pool = self._started()
+            return "crashed", "see stderr"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown()

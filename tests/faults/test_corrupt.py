@@ -1,13 +1,9 @@
 """Damaged bundles: refused with the name of the file, or proven harmless. Never served, and never a crash."""
 
-import json
 import shutil
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
-from types import TracebackType
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import httpx2
 import numpy as np
@@ -18,48 +14,13 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import BundleError
 from tests.faults.conftest import Figure
 from tests.faults.damage import KINDS, damage
+from tests.faults.opener import Opener
 from tests.service.place import Place
-from tests.service.process import ROOT, Server
+from tests.service.process import Server
 from tests.service.test_swap import flip
 from tests.support.tiny import make_tiny_bundle
 
 SEED = 20_260
-
-
-class Opener:
-    """The process that opens bundles. It is started again when one of them ended it."""
-
-    def __init__(self) -> None:
-        self._process = self._started()
-
-    def _started(self) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "tests.faults.opener"]
-        return subprocess.Popen(
-            command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-
-    def open(self, how: str, bundle: Path) -> tuple[str, str]:
-        """What came of it: `refused`, `answers`, `mistake` or `crashed`, and the words for it."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        print(json.dumps([how, str(bundle)]), file=self._process.stdin, flush=True)
-        line = self._process.stdout.readline()
-        if line:
-            ((kind, words),) = json.loads(line).items()
-            return kind, words
-        _, errors = self._process.communicate()
-        words = f"exit status {self._process.returncode}: {errors[-2000:]}"
-        self._process = self._started()
-        return "crashed", words
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._process.kill()
-        self._process.communicate()
 
 
 class Pair(NamedTuple):

@@ -20,7 +20,7 @@ import pytest
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
 from tests.faults.builds import files, write_recipe, write_train_recipe
-from tests.faults.commands import Command, Commands, Done
+from tests.faults.commands import Command, Done, run
 from tests.faults.conftest import Figure
 from tests.service.process import ROOT, SCRIPT, is_ready
 from tests.support.commands import only
@@ -63,53 +63,51 @@ def left_behind(folder: Path) -> list[str]:
     return [name for name in files(folder) if re.search(r"partial|\.new/|\.old/|^bundle", name)]
 
 
-def assert_every_step_stops(commands: Commands, folder: Path, steps: list[tuple[list[str], int, str]]) -> None:
+def assert_every_step_stops(folder: Path, steps: list[tuple[list[str], int, str]]) -> None:
     """Each step fails for want of room; then, with room, the command of the last step of a stage succeeds."""
     recipe = folder / "recipe.yaml"
     older = files(folder / "bundle")
     for number, (arguments, file_bytes, file) in enumerate(steps):
         stage, *options = arguments
         command = [*only(stage), str(recipe), *options] + (["--overwrite"] if stage == "index" else [])
-        line = error_of(commands.run(Command(command, file_bytes=file_bytes)))
+        line = error_of(run(Command(command, file_bytes=file_bytes)))
         assert re.search(file, line), line
         assert files(folder / "bundle") == older
         assert [name for name in left_behind(folder) if not name.startswith("bundle/")] == []
         if number + 1 == len(steps) or steps[number + 1][0][0] != arguments[0]:
-            done = commands.run(Command(command))
+            done = run(Command(command))
             assert done.status == 0, done.output
     assert verify_bundle(folder / "bundle") == []
     assert Bundle.open(folder / "bundle").manifest.documents == 300
 
 
 @pytest.mark.slow
-def test_a_full_disk_stops_every_stage_with_one_line(
-    commands: Commands, tmp_path: Path, full: bool, figure: Figure
-) -> None:
+def test_a_full_disk_stops_every_stage_with_one_line(tmp_path: Path, full: bool, figure: Figure) -> None:
     """Where there was no bundle before, and in full also where there was one, which stays as it is."""
     roomy_recipe(tmp_path)
-    assert_every_step_stops(commands, tmp_path, STEPS if full else STEPS[2:5] + STEPS[7:])
+    assert_every_step_stops(tmp_path, STEPS if full else STEPS[2:5] + STEPS[7:])
     if full:
         shutil.rmtree(tmp_path / "work")
         shutil.rmtree(tmp_path / "bundle")
         make_tiny_bundle(tmp_path / "bundle", documents=20)
-        assert_every_step_stops(commands, tmp_path, STEPS)
+        assert_every_step_stops(tmp_path, STEPS)
         figure("full_disk_failures", 0, f"of {2 * len(STEPS)}")
 
 
 @pytest.mark.full_faults
-def test_a_full_disk_stops_the_training(commands: Commands, tmp_path: Path) -> None:
+def test_a_full_disk_stops_the_training(tmp_path: Path) -> None:
     recipe = write_train_recipe(tmp_path)
     for file_bytes in (100, 1_000, 20_000):
-        line = error_of(commands.run(Command(["train", str(recipe)], file_bytes=file_bytes)))
+        line = error_of(run(Command(["train", str(recipe)], file_bytes=file_bytes)))
         assert str(tmp_path / "work") in line
         assert left_behind(tmp_path) == []
         assert not (tmp_path / "adapter").exists()
-    done = commands.run(Command(["train", str(recipe)]))
+    done = run(Command(["train", str(recipe)]))
     assert done.status == 0, done.output
 
 
 @pytest.mark.full_faults
-def test_a_small_disk_that_grows(commands: Commands, tmp_path: Path) -> None:
+def test_a_small_disk_that_grows(tmp_path: Path) -> None:
     """A whole build, over and over, on a real disk that has a little more room each time."""
     recipe, disk = roomy_recipe(tmp_path), tmp_path / "disk"
     places = ["--work", str(disk / "work"), "--output", str(disk / "bundle")]
@@ -119,7 +117,7 @@ def test_a_small_disk_that_grows(commands: Commands, tmp_path: Path) -> None:
             pytest.skip("no file system may be mounted here; test_a_full_disk_stops_every_stage_with_one_line has run")
         for size in range(100, 4000, 100):
             subprocess.run(["mount", "-o", f"remount,size={size}k", str(disk)], check=True)
-            done = commands.run(Command(["build", str(recipe), *places]))
+            done = run(Command(["build", str(recipe), *places]))
             if done.status == 0:
                 break
             assert str(disk) in error_of(done)

@@ -5,7 +5,6 @@ import random
 from collections import Counter
 from contextlib import suppress
 from itertools import count
-from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
 from threading import Lock, Thread
@@ -19,12 +18,10 @@ from lightretriever.artifacts.bundle.manifest import read_manifest
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.live import journal as journals
 from lightretriever.artifacts.live.journal import Journal, Record
+from tests.faults.commands import FORKS
 from tests.faults.conftest import Figure
 
 pytestmark = pytest.mark.slow
-
-FORKS = get_context("forkserver")
-FORKS.set_forkserver_preload([__name__])  # a writer begins in milliseconds
 
 
 def write(bundle: Path, folder: Path, name: str, told: "Connection[str, str]") -> None:

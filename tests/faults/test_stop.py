@@ -29,7 +29,7 @@ from tests.faults.builds import (
     write_recipe,
     write_train_recipe,
 )
-from tests.faults.commands import Command, Commands, Done, finished, lasted
+from tests.faults.commands import Command, Done, finished, lasted, run
 from tests.faults.conftest import Figure
 from tests.support.commands import only
 from tests.support.recipes import change
@@ -47,9 +47,9 @@ class Stopper:
     """Ends commands at random moments of a stage, with SIGINT and SIGTERM in turn or with SIGKILL, and looks at what
     they leave."""
 
-    def __init__(self, commands: Commands, folder: Path, *, kills: bool = False) -> None:
+    def __init__(self, folder: Path, *, kills: bool = False) -> None:
         self.stopped = Counter[str]()  # by stage
-        self._commands, self._folder = commands, folder
+        self._folder = folder
         self._random = np.random.default_rng(SEED)
         self._numbers = cycle([signal.SIGKILL] if kills else [signal.SIGINT, signal.SIGTERM])
 
@@ -58,7 +58,7 @@ class Stopper:
         run had finished (`kept`) is still there, the same bytes."""
         before = {name: digest for name, digest in files(self._folder).items() if re.search(kept, name)}
         number, after = next(self._numbers), float(self._random.uniform()) * within
-        done = self._commands.run(Command([*map(str, arguments)], kill=(stage, after), signal=number))
+        done = run(Command([*map(str, arguments)], kill=(stage, after), signal=number))
         if number == signal.SIGKILL:
             assert done.status in (0, -number), done.output
             self.stopped[stage] += done.status != 0
@@ -119,15 +119,15 @@ def a_distillation(folder: Path) -> Job:
 @pytest.mark.parametrize("kills", [False, True], ids=["stopped", "killed"])
 @pytest.mark.parametrize("make", [a_build, a_training, a_distillation])
 def test_the_same_command_goes_on_to_the_same_end(
-    commands: Commands, tmp_path: Path, full: bool, figure: Figure, make: Callable[[Path], Job], kills: bool
+    tmp_path: Path, full: bool, figure: Figure, make: Callable[[Path], Job], kills: bool
 ) -> None:
     """Where there was no bundle before, and in full also where there was one, which stays until then."""
     job = make(tmp_path)
     before = {path.name for path in tmp_path.iterdir()}
-    whole = finished(commands.run(Command(job.command)))
+    whole = finished(run(Command(job.command)))
     expected, bundle = job.content(tmp_path), tmp_path / "bundle"
     older = make_tiny_bundle(tmp_path.with_name(f"{tmp_path.name}-older"), documents=12).path
-    stopper = Stopper(commands, tmp_path, kills=kills)
+    stopper = Stopper(tmp_path, kills=kills)
     for number in range(8 if full else 1):
         for name in job.makes:
             shutil.rmtree(tmp_path / name)
@@ -141,7 +141,7 @@ def test_the_same_command_goes_on_to_the_same_end(
                 shutil.rmtree(tmp_path / "work")
                 stopper.run(*job.command, stage=stage, within=0)
             assert_whole_or_absent(bundle, 12 if replaced else None)
-        finished(commands.run(Command(job.command)))
+        finished(run(Command(job.command)))
         assert job.content(tmp_path) == expected
         assert {path.name for path in tmp_path.iterdir()} == before | {*job.makes}
         assert rubbish(tmp_path) == []
@@ -151,13 +151,13 @@ def test_the_same_command_goes_on_to_the_same_end(
         figure("kills_not_resumed", 0, f"of {stopper.stopped.total()}", kills=stopper.stopped)
 
 
-def test_stopped_stages_of_a_build_leave_no_rubbish(commands: Commands, tmp_path: Path, full: bool) -> None:
+def test_stopped_stages_of_a_build_leave_no_rubbish(tmp_path: Path, full: bool) -> None:
     """`refine`, `index`, `verify` and `evaluate` by themselves."""
     recipe = change(write_recipe(tmp_path), {"refine": {"batch_size": 8, "epochs": 40}})
     (tmp_path / "qrels").mkdir()
     (tmp_path / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq1\tmusic\t1\n")
     (tmp_path / "queries.jsonl").write_text('{"_id": "q1", "text": "playlists and a small library"}\n')
-    finished(commands.run(Command(["build", str(recipe)])))
+    finished(run(Command(["build", str(recipe)])))
     expected, work = content(tmp_path / "bundle"), files(tmp_path / "work")
     evaluate = ["evaluate", tmp_path / "bundle", tmp_path, "--output", tmp_path / "evaluation"]
     again: dict[str, list[Any]] = {
@@ -166,13 +166,13 @@ def test_stopped_stages_of_a_build_leave_no_rubbish(commands: Commands, tmp_path
         "verify": ["verify", tmp_path / "bundle"],
         "evaluate": evaluate,
     }
-    stopper = Stopper(commands, tmp_path)
+    stopper = Stopper(tmp_path)
     for name, arguments in again.items():
         forget(tmp_path, name)
         stage, within = "refine" if name == "refine" else "start", 0.3
         if full:
             began = time.monotonic()
-            whole = finished(commands.run(Command([*map(str, arguments)])))
+            whole = finished(run(Command([*map(str, arguments)])))
             within = time.monotonic() - began - whole.stages[stage]
         ended = 0
         for _ in range(8 if full else 1):
@@ -184,7 +184,7 @@ def test_stopped_stages_of_a_build_leave_no_rubbish(commands: Commands, tmp_path
         if not ended:  # it was faster each time
             forget(tmp_path, name)
             assert stopper.run(*arguments, stage=stage, within=0).status
-        finished(commands.run(Command([*map(str, arguments)])))
+        finished(run(Command([*map(str, arguments)])))
     assert content(tmp_path / "bundle") == expected
     assert files(tmp_path / "work") == work
     runs = {"dense.trec", "sparse.trec", "hybrid.trec", "bm25.trec", "evaluation.json"}
