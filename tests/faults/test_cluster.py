@@ -19,9 +19,11 @@ from lightretriever.service.http.app import create_app
 from lightretriever.service.settings import Settings
 from tests.faults.conftest import Figure
 from tests.service.live import live, warm
+from tests.support.asking import samples
 from tests.support.cluster import Proxy, connected, own_cluster, proxied, remove_indexes
 from tests.support.keys import keys_file, new_key
 from tests.support.tiny import make_tiny_bundle
+from tests.support.waiting import wait_until
 
 NAME = f"faults-{os.getpid()}"
 KEY, ENTRY = new_key("both", ["search", "admin"])
@@ -45,9 +47,7 @@ class Caller:
 
     def errors(self, kind: str) -> float:
         """How many errors of a kind the metrics have."""
-        start = f'lightretriever_errors_total{{kind="{kind}"}} '
-        lines = self._http.get("/metrics").text.splitlines()
-        return next((float(line.removeprefix(start)) for line in lines if line.startswith(start)), 0.0)
+        return samples(self._http.get("/metrics").text).get(("errors_total", kind), 0.0)
 
     def close(self) -> None:
         self._http.close()
@@ -193,12 +193,12 @@ def test_nodes_and_a_whole_cluster_that_die(bundle: Bundle, keys: Path, figure: 
                 nodes.wait_for_green()
             for number in (1, 2, 3):
                 nodes.kill(number)
-            assert wait_for_status(caller, 503)["kind"] == "not_ready"
+            wait_until(lambda: caller.search()[1].get("kind") == "not_ready")
             for number in (1, 2, 3):
                 nodes.revive(number)
             nodes.wait_for_green()
             traffic.go_on(20)
-            wait_for_ready(caller)
+            wait_until(lambda: caller.get("/readyz")[0] == 200)
             written = list(traffic.acknowledged)
             lost = [name for name in written if caller.get(f"/documents/{name}")[0] != 200]
     assert lost == []
@@ -267,16 +267,3 @@ def traffic_of(caller: Caller) -> Iterator[Traffic]:
             traffic.ended = True
     for one in running:
         one.result()
-
-
-def wait_for_status(caller: Caller, wanted: int) -> dict[str, Any]:
-    while True:
-        status, answer = caller.search()
-        if status == wanted:
-            return answer
-        sleep(0.1)
-
-
-def wait_for_ready(caller: Caller) -> None:
-    while caller.get("/readyz")[0] != 200:
-        sleep(0.1)

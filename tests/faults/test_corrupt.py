@@ -2,6 +2,7 @@
 
 import shutil
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,7 +14,6 @@ from lightretriever.artifacts.bundle.manifest import MANIFEST_FILE
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import BundleError
 from tests.faults.conftest import Figure
-from tests.faults.damage import KINDS, damage
 from tests.faults.opener import Opener
 from tests.service.place import Place
 from tests.service.process import Server
@@ -21,6 +21,31 @@ from tests.service.test_swap import flip
 from tests.support.tiny import make_tiny_bundle
 
 SEED = 20_260
+Random = np.random.Generator
+
+
+def flipped(content: bytes, _: bytes, random: Random) -> bytes:
+    changed = bytearray(content)
+    changed[random.integers(len(changed))] ^= 1 << int(random.integers(8))
+    return bytes(changed)
+
+
+def zeroed(content: bytes, _: bytes, random: Random) -> bytes:
+    size = int(random.integers(1, max(2, len(content) // 2)))
+    start = int(random.integers(len(content)))
+    return content[:start] + bytes(len(content[start : start + size])) + content[start + size :]
+
+
+#: What becomes of a file, by its content and that of the same file in another bundle; None: it is deleted.
+KINDS: dict[str, Callable[[bytes, bytes, Random], bytes | None]] = {
+    "truncated": lambda content, _, random: content[: random.integers(1, len(content))] if len(content) > 1 else b"",
+    "a bit flipped": flipped,
+    "a block zeroed": zeroed,
+    "emptied": lambda *_: b"",
+    "deleted": lambda *_: None,
+    "appended to": lambda content, _, random: content + random.bytes(int(random.integers(1, 4096))),
+    "of another bundle": lambda _, other, __: other,
+}
 
 
 class Pair(NamedTuple):
@@ -30,18 +55,15 @@ class Pair(NamedTuple):
     other: Path
 
 
-def pair(folder: Path) -> Pair:
+@pytest.fixture(scope="module")
+def bundles(tmp_path_factory: pytest.TempPathFactory) -> Pair:
     """Two bundles with every kind of file there is."""
-    bundles = [
+    folder = tmp_path_factory.mktemp("pair")
+    made = [
         make_tiny_bundle(folder / str(seed), table_dtype="int8", idf=True, factory="HNSW16,SQ8", seed=seed)
         for seed in (7, 8)
     ]
-    return Pair(*(bundle.path for bundle in bundles))
-
-
-@pytest.fixture(scope="module")
-def bundles(tmp_path_factory: pytest.TempPathFactory) -> Pair:
-    return pair(tmp_path_factory.mktemp("pair"))
+    return Pair(*(bundle.path for bundle in made))
 
 
 class Case(NamedTuple):
@@ -70,9 +92,14 @@ def make_damaged(bundles: Pair, case: Case, to: Path, random: np.random.Generato
     """Copy the bundle and damage the copy. Whether a byte is different now."""
     shutil.rmtree(to, ignore_errors=True)
     shutil.copytree(bundles.bundle, to)
-    damage(case.kind, to / case.file, bundles.other / case.file, random)
     file = to / case.file
-    return not file.is_file() or file.read_bytes() != (bundles.bundle / case.file).read_bytes()
+    content = file.read_bytes()
+    changed = KINDS[case.kind](content, (bundles.other / case.file).read_bytes(), random)
+    if changed is None:
+        file.unlink()
+    else:
+        file.write_bytes(changed)
+    return changed != content
 
 
 def test_no_damaged_bundle_is_served(bundles: Pair, damaged: Path, full: bool, figure: Figure) -> None:
