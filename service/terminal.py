@@ -4,7 +4,6 @@
 """
 
 import json
-import re
 import sys
 import unicodedata
 from collections.abc import Iterator
@@ -15,13 +14,12 @@ import typer
 from lightretriever.artifacts.cli.console import run_console
 from lightretriever.artifacts.errors import importing
 from lightretriever.service.errors import shortened
-from lightretriever.service.schemas import Explanation, Hit, LegScore, Mode, SearchResponse
+from lightretriever.service.schemas import Hit, LegScore, Mode, SearchResponse, WordShares
 
 __all__ = ["lines", "search"]
 
 _SNIPPETS: Final = {"fields": ["text"], "length": 300}
 _INDENT: Final = " " * 5
-_COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
 _JOINERS: Final = "\u200c\u200d"  # characters without a width of their own that join their neighbours
 
 
@@ -61,8 +59,7 @@ def search(
         sys.stdout.buffer.write(body + b"\n")
         sys.stdout.buffer.flush()
     else:
-        text = "\n".join(lines(response))
-        print(text if sys.stdout is not None and sys.stdout.isatty() else _COLOUR.sub("", text))
+        print("\n".join(lines(response)))
     if not response.hits:
         raise typer.Exit(1)
 
@@ -78,42 +75,40 @@ def _field(text: str) -> tuple[str, Any]:
 
 
 def lines(response: SearchResponse) -> Iterator[str]:
-    """Yield degraded legs, what became of the query, the hits, best first, and the times; colours are ANSI codes,
-    which only a terminal gets."""
-    notes = [f"degraded: {leg} failed or was late and is missing here" for leg in response.degraded]
+    """Yield degraded legs, what became of the query, the hits, best first, and the times."""
+    for leg in response.degraded:
+        yield f"degraded: {leg} failed or was late and is missing here"
     if response.did_you_mean is not None:
-        notes.append(f"did you mean: {_line(response.did_you_mean)}")
+        yield f"did you mean: {_line(response.did_you_mean)}"
     if response.searched is not None:
-        notes.append(f"searched for: {_line(response.searched)}")
+        yield f"searched for: {_line(response.searched)}"
     if not response.hits:
-        notes.append("no hits")
+        yield "no hits"
     elif response.matched == "none":
-        notes.append("no document matches well; these are the nearest")
-    yield from (typer.style(note, fg="yellow") for note in notes)
+        yield "no document matches well; these are the nearest"
     for hit in response.hits:
         yield from _hit_lines(hit)
-    count, matched = len(response.hits), ""
-    if response.matched and response.hits:
-        matched = f", best match {response.matched}"
+    count = len(response.hits)
+    matched = f", best match {response.matched}" if response.matched and response.hits else ""
     unmatched = "" if response.unmatched is None else f", {response.unmatched} left out by min_matched"
     stages = {name: ms for name, ms in response.timings_ms.model_dump().items() if ms is not None}
     times = f"{stages.pop('total'):.1f} ms ({', '.join(f'{name} {ms:.2f}' for name, ms in stages.items())})"
     hits = f"{count} hit{'' if count == 1 else 's'} of {response.candidates:,} candidates{matched}{unmatched}"
-    yield typer.style(f"{hits}, {response.mode}, task {response.task}; {times}", dim=True)
+    yield f"{hits}, {response.mode}, task {response.task}; {times}"
 
 
 def _hit_lines(hit: Hit) -> Iterator[str]:
     name, title = _line(hit.id), _line(hit.fields.get("title"))
-    yield f"{hit.rank:>3}. {typer.style(title or name, fg='cyan', bold=True)}"
+    yield f"{hit.rank:>3}. {title or name}"
     legs = (_leg("dense", hit.dense), _leg("sparse", hit.sparse)) if hit.dense or hit.sparse else ()
     yield "  ".join([f"{_INDENT}{hit.score:.4f}", *legs, *([f"id {name}"] if title else ())])
     if snippet := _snippet(hit):
         yield _INDENT + snippet
     others = {name: value for name, value in hit.fields.items() if name not in ("title", "text")}
     if plain := [f"{_line(name)}: {_line(value)}" for name, value in others.items() if _is_scalar(value)]:
-        yield _INDENT + typer.style("  ".join(plain), dim=True)
-    if hit.explanation is not None:
-        yield from _word_lines(hit.explanation)
+        yield _INDENT + "  ".join(plain)
+    for word in hit.explanation.words if hit.explanation else ():
+        yield f"{_INDENT}{_word(word)}"
 
 
 def _leg(name: str, leg: LegScore | None) -> str:
@@ -123,26 +118,20 @@ def _leg(name: str, leg: LegScore | None) -> str:
 
 
 def _snippet(hit: Hit) -> str:
-    """Return the service's snippet of the text with the query's words in bold, or the text's beginning."""
+    """Return the service's snippet of the text, or the text's beginning."""
     text, snippet = hit.fields.get("text"), (hit.snippets or {}).get("text")
     if snippet is None:
         return _line(text, 300)
-    parts, done = [], 0
-    for start, end in snippet.marks:
-        parts += [_visible(snippet.text[done:start]), typer.style(_visible(snippet.text[start:end]), bold=True)]
-        done = end
     cut = isinstance(text, str) and snippet.start + len(snippet.text) < len(text)
-    rest = _visible(snippet.text[done:]).rstrip()
-    return f"{'…' if snippet.start else ''}{''.join(parts)}{rest}{'…' if cut else ''}"
+    return f"{'…' if snippet.start else ''}{_visible(snippet.text).rstrip()}{'…' if cut else ''}"
 
 
-def _word_lines(explanation: Explanation) -> Iterator[str]:
-    """Yield a line for each word of the query: its shares of the scores, and whether it was added by meaning."""
-    for word in explanation.words:
-        shares = ((leg, getattr(word, leg)) for leg in ("dense", "sparse"))
-        scored = [f"{leg} {share:.4g}" for leg, share in shares if share is not None]
-        times, added = f" × {word.count}" if word.count > 1 else "", ["added by meaning"] if word.added else []
-        yield "  ".join([f"{_INDENT}{_line(word.word, 40)}{times}", *scored, *added])
+def _word(word: WordShares) -> str:
+    """Return a word of the query: its shares of the scores, and whether it was added by meaning."""
+    shares = (("dense", word.dense), ("sparse", word.sparse))
+    scored = [f"{leg} {share:.4g}" for leg, share in shares if share is not None]
+    times, added = f" × {word.count}" if word.count > 1 else "", ["added by meaning"] if word.added else []
+    return "  ".join([f"{_line(word.word, 40)}{times}", *scored, *added])
 
 
 def _is_scalar(value: object) -> bool:

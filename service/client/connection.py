@@ -5,8 +5,7 @@ import random
 import re
 from collections.abc import Callable
 from time import monotonic
-from typing import Any, Final, Generic, TypeVar
-from urllib.request import getproxies, proxy_bypass
+from typing import Final, Generic, TypeVar
 
 import httpx2
 
@@ -42,22 +41,14 @@ class Connection:
         self._attempts = attempts
 
     def open(self, kind: Callable[..., T]) -> T:
-        """Open a client of httpx2, with the proxy that the environment names. ClientError if that can't be used."""
-        address = f"{self._url.host}:{self._url.port}" if self._url.port else self._url.host
-        proxies = {} if proxy_bypass(address) else getproxies()
-        proxy = proxies.get(self._url.scheme) or proxies.get("all")
-        options: dict[str, Any] = {
-            "base_url": str(self._url).rstrip("/"),
-            "headers": {"accept": "application/json", "user-agent": "lightretriever-client", **self._authorization},
-            "verify": httpx2.create_ssl_context(),
-            "trust_env": False,  # from the environment it would take a proxy even for the hosts of NO_PROXY
-        }
+        """Open a client of httpx2. ClientError if the proxy that the environment names can't be used."""
+        headers = {"accept": "application/json", "user-agent": "lightretriever-client", **self._authorization}
         try:
-            return kind(**options, proxy=f"http://{proxy}" if proxy and "://" not in proxy else proxy)
+            return kind(base_url=str(self._url).rstrip("/"), headers=headers)
         except (ValueError, ImportError, httpx2.InvalidURL) as error:
             raise ClientError(
                 f"The proxy of the environment can't be used: {error}",
-                remedy=f"Correct HTTP_PROXY, HTTPS_PROXY or ALL_PROXY, or set NO_PROXY={self._url.host}.",
+                remedy="Correct or unset HTTP_PROXY, HTTPS_PROXY and ALL_PROXY.",
             ) from error
 
     def check(self, size: int, deadline: float) -> None:

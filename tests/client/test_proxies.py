@@ -28,10 +28,9 @@ def test_a_proxy_is_asked(make: Maker, monkeypatch: pytest.MonkeyPatch, variable
 
 
 @pytest.mark.parametrize("exempt", ["127.0.0.1", "*", "example.org, 127.0.0.1", ".0.0.1", "{host}"])
-@pytest.mark.parametrize("proxy", ["http://127.0.0.1:1", "socks5://127.0.0.1:1", "ftp://x"])
-def test_hosts_without_a_proxy(make: Maker, monkeypatch: pytest.MonkeyPatch, proxy: str, exempt: str) -> None:
+def test_hosts_without_a_proxy(make: Maker, monkeypatch: pytest.MonkeyPatch, exempt: str) -> None:
     with Scripted(answer()) as server:
-        monkeypatch.setenv("ALL_PROXY", proxy)
+        monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:1")
         monkeypatch.setenv("NO_PROXY", exempt.format(host=server.url.removeprefix("http://")))
         with make(server.url) as client:
             assert client.search("music").hits[0].id == "a"
@@ -51,7 +50,7 @@ def test_a_dead_proxy_and_one_that_refuses(make: Maker, monkeypatch: pytest.Monk
 def test_what_is_no_proxy(make: Maker, monkeypatch: pytest.MonkeyPatch, proxy: str) -> None:
     """Without the package socksio, SOCKS is none."""
     monkeypatch.setenv("HTTP_PROXY", proxy)
-    with raises(ClientError, naming="NO_PROXY=search.invalid") as error:
+    with raises(ClientError, naming="unset HTTP_PROXY") as error:
         make("http://search.invalid")
     assert "secret" not in str(error.value)
 
