@@ -1,8 +1,7 @@
 """The tools, and the two ways to serve them: stdio, and streamable HTTP."""
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import wraps
 from socket import socket
 from typing import Annotated, Any, Final
 
@@ -11,8 +10,8 @@ from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.mcpserver.tools import Tool
 from mcp.server.mcpserver.utilities.func_metadata import ArgModelBase
-from mcp.types import CallToolResult, TextContent, ToolAnnotations
-from pydantic import BaseModel, Field, create_model, model_validator
+from mcp.types import ToolAnnotations
+from pydantic import BaseModel, Field, create_model
 
 from lightretriever.artifacts.bundle.software import package_version
 from lightretriever.service.client import AsyncSearchClient, ClientError, calls
@@ -27,8 +26,6 @@ _INSTRUCTIONS: Final = (
     "can be filtered by, and which modes there are. `explain` says which words of a query gave a document its score."
 )
 _SNIPPETS: Final = {"fields": ["text"], "length": 500}
-_TEXTS: Final = ("query", "id", "document", "collection")
-_LEFT_OUT: Final = object()
 _READS: Final = ToolAnnotations(read_only_hint=True, idempotent_hint=True, open_world_hint=False)
 
 QueryText = Annotated[str, Field(description="What to look for: a question, or words.")]
@@ -41,7 +38,9 @@ FilterObject = Annotated[
     ),
 ]
 CollectionName = Annotated[str | None, Field(description="One of `collections`; null for the first.")]
-SearchMode = Annotated[Mode, Field(description="All legs fused, or one of those that `info` lists.")]
+SearchMode = Annotated[
+    Mode | None, Field(description="Both legs fused (hybrid, the default), or one of those that `info` lists.")
+]
 
 
 class FoundDocument(BaseModel):
@@ -80,23 +79,11 @@ def make_server(client: AsyncSearchClient) -> MCPServer:
 
 def _strict(function: Callable[..., Any]) -> Tool:
     """Make a tool that refuses arguments it does not have. The library's own would ignore them."""
-    tool = Tool.from_function(_compact(function), annotations=_READS)
-    arguments = create_model(tool.fn_metadata.arg_model.__name__, __base__=(_Strict, tool.fn_metadata.arg_model))
-    tool.fn_metadata.arg_model = arguments
+    tool = Tool.from_function(function, annotations=_READS)
+    model = tool.fn_metadata.arg_model
+    tool.fn_metadata.arg_model = arguments = create_model(model.__name__, __base__=(_Strict, model))
     tool.parameters = arguments.model_json_schema(by_alias=True)
     return tool
-
-
-def _compact(function: Callable[..., Awaitable[BaseModel]]) -> Callable[..., Awaitable[CallToolResult]]:
-    """Return the same tool with answers as JSON without white space. The library's own would be indented."""
-
-    @wraps(function)
-    async def answer(**arguments: Any) -> CallToolResult:
-        found = await function(**arguments)
-        text = TextContent(type="text", text=found.model_dump_json(by_alias=True))
-        return CallToolResult(content=[text], structured_content=found.model_dump(mode="json", by_alias=True))
-
-    return answer
 
 
 async def serve_stdio(client: AsyncSearchClient) -> None:
@@ -114,24 +101,7 @@ async def serve_http(client: AsyncSearchClient, listener: socket) -> None:
 
 
 class _Strict(ArgModelBase, extra="forbid"):
-    """Arguments as models send them: what is null, empty, or a number in place of a text is taken as it was meant."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _as_meant(cls, given: Any) -> Any:
-        return {name: value for name, value in map(cls._meant, given.items()) if value is not _LEFT_OUT}
-
-    @classmethod
-    def _meant(cls, argument: tuple[str, Any]) -> tuple[str, Any]:
-        name, value = argument
-        field = cls.model_fields.get(name)
-        if field is None:
-            return argument
-        if not field.is_required() and (value is None or value in ("", "null", {})):
-            return name, _LEFT_OUT
-        if isinstance(value, int | float) and not isinstance(value, bool) and name in _TEXTS:
-            return name, str(value)
-        return name, value.lower() if name == "mode" and isinstance(value, str) else value
+    pass
 
 
 class _Tools:
@@ -141,15 +111,15 @@ class _Tools:
     async def search(
         self,
         query: QueryText,
-        k: Annotated[int, Field(description="Number of hits.")] = 5,
-        offset: Annotated[int, Field(description="Hits to skip, for the next page.")] = 0,
+        k: Annotated[int | None, Field(description="Number of hits; null for 5.")] = None,
+        offset: Annotated[int | None, Field(description="Hits to skip, for the next page.")] = None,
         filter: FilterObject = None,
-        mode: SearchMode = "hybrid",
+        mode: SearchMode = None,
         collection: CollectionName = None,
     ) -> FoundDocuments:
         """Find documents. Each hit has its id, fields, and the part of its text that matches best."""
         with _told():
-            fields = {"k": k, "offset": offset, "filter": filter, "mode": mode, "snippets": _SNIPPETS}
+            fields = _given(k=5 if k is None else k, offset=offset, filter=filter, mode=mode, snippets=_SNIPPETS)
             found = await self._client.call(calls.search(query, fields).within(collection))
         hits = [
             FoundDocument(
@@ -174,20 +144,20 @@ class _Tools:
         self,
         query: QueryText,
         document: Annotated[str | None, Field(description="The id of a hit; null for the best `k` hits.")] = None,
-        k: Annotated[int, Field(description="Number of hits, without `document`.")] = 3,
+        k: Annotated[int | None, Field(description="Number of hits, without `document`; null for 3.")] = None,
         filter: FilterObject = None,
-        mode: SearchMode = "hybrid",
+        mode: SearchMode = None,
         collection: CollectionName = None,
     ) -> SearchResponse:
         """Say why documents are found: the share of each leg and of each word of the query in their scores."""
-        fields: dict[str, Any] = {"filter": filter, "mode": mode, "fields": []}
+        fields = _given(filter=filter, mode=mode, fields=[])
 
         async def found(**more: Any) -> SearchResponse:
             return await self._client.call(calls.search(query, fields | more).within(collection))
 
         with _told():
             if document is None:
-                return await found(k=k, explain=True)
+                return await found(k=3 if k is None else k, explain=True)
             most = (await self._client.call(calls.info().within(collection))).limits.candidates
             ranking = await found(k=most)
             for hit in ranking.hits:
@@ -205,6 +175,11 @@ class _Tools:
         """List the collections with their numbers of documents."""
         with _told():
             return await self._client.collections()
+
+
+def _given(**fields: Any) -> dict[str, Any]:
+    """Return the fields that are not null: models send null for what they leave out."""
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 @contextmanager

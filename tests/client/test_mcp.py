@@ -104,7 +104,6 @@ async def test_a_model_searches_reads_and_asks_why(url: str, over: Any) -> None:
         result = await client.call_tool("search", asked)
         found = FoundDocuments.model_validate_json(text_of(result))
         assert result.structured_content == json.loads(text_of(result))
-        assert text_of(result) == json.dumps(result.structured_content, separators=(",", ":"), ensure_ascii=False)
         with SearchClient(url, timeout_s=120) as own:
             best = own.search("play music", k=3, filter=condition, snippets={"fields": ["text"], "length": 500})
             assert [(hit.id, hit.score, hit.matched, hit.text) for hit in found.hits] == [
@@ -174,20 +173,15 @@ async def test_what_the_service_refuses_is_an_error_that_the_model_reads(url: st
 
 
 AS_MEANT: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
-    ("search", {"collection": None, "filter": {}, "k": None, "offset": None, "mode": None}, {}),
-    ("search", {"filter": "null"}, {}),
-    ("search", {"collection": "", "filter": "", "k": "", "mode": ""}, {}),
+    ("search", {"collection": None, "filter": None, "k": None, "offset": None, "mode": None}, {}),
     ("search", {"k": 2.0, "offset": "1"}, {"k": 2, "offset": 1}),
-    ("search", {"mode": "SPARSE"}, {"mode": "sparse"}),
-    ("search", {"query": 2000}, {"query": "2000"}),
-    ("search", {"query": 3.5}, {"query": "3.5"}),
     ("search", {"filter": '{"field": "year", "gte": 2000}'}, {"filter": {"field": "year", "gte": 2000}}),
-    ("explain", {"document": "", "k": 2}, {"k": 2}),
+    ("explain", {"document": None, "k": 2, "mode": None}, {"k": 2}),
 ]
 
 
 async def test_arguments_are_taken_as_they_were_meant(url: str) -> None:
-    """Language models send empty values for what they leave out, and numbers for texts."""
+    """Language models send null for what they leave out, and JSON as a text."""
     async with in_process(url) as client:
         for tool, given, plain in AS_MEANT:
             answers = [
@@ -197,9 +191,6 @@ async def test_arguments_are_taken_as_they_were_meant(url: str) -> None:
             for answer in answers:
                 answer.pop("timings_ms", None)
             assert answers[0] == answers[1], given
-        result = await client.call_tool("document", {"id": 7})
-        assert "7" in text_of(result)
-        assert "(404 document_not_found)" in text_of(result)
         for arguments in ({"query": ""}, {"query": None}, {"query": True}):
             assert (await client.call_tool("search", arguments)).is_error, arguments
 
