@@ -6,7 +6,15 @@ from collections.abc import Iterable, Iterator
 from typing import ClassVar, Final, Self, TypeVar
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, Task, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    Task,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from lightretriever.artifacts.signals import check_stopped
 
@@ -101,7 +109,7 @@ def _line(task: Task) -> str:
 
 def _display() -> Progress:
     """The bars of a terminal; they are not shown elsewhere, where they count alone."""
-    amount = TextColumn("{task.completed:,.0f} {task.fields[unit]}")
-    columns = TextColumn("{task.description}", markup=False), BarColumn(bar_width=20), amount, TimeElapsedColumn()
+    stage, unit = TextColumn("{task.description}", markup=False), TextColumn("{task.fields[unit]}")
+    columns = stage, BarColumn(bar_width=20), MofNCompleteColumn(), unit, TimeElapsedColumn(), TimeRemainingColumn()
     console, hidden = Console(stderr=True), not sys.stderr.isatty()
-    return Progress(*columns, TimeRemainingColumn(), console=console, redirect_stdout=False, disable=hidden)
+    return Progress(*columns, console=console, redirect_stdout=False, disable=hidden)

@@ -11,7 +11,6 @@ BM25. The least impact is 1, so that a term of all documents, whose IDF is almos
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, Final, Self
 
 import numpy as np
@@ -19,7 +18,7 @@ import numpy as np
 from lightretriever.artifacts.documents.bounds import MAX_IMPACT
 from lightretriever.artifacts.dtypes import Float64Array, FloatArray, Int32Array, Int64Array, IntegerArray
 from lightretriever.artifacts.errors import CorpusError
-from lightretriever.artifacts.pipeline.rows import ImpactRow, Rows, TermCounts, TermNumbers
+from lightretriever.artifacts.pipeline.rows import ImpactRow, ImpactRows, Rows, TermCounts, TermNumbers
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
 
 __all__ = ["Bm25Encoder", "impact_row", "lucene_lengths"]
@@ -98,18 +97,17 @@ class Bm25Encoder:
         weights: Float64Array = np.log1p((self.documents - counts + 0.5) / (counts + 0.5))
         return weights
 
-    def impacts(self, texts: Sequence[str]) -> list[ImpactRow]:
+    def impacts(self, texts: Sequence[str]) -> ImpactRows:
         """Terms and impacts of each document; each has at least 1."""
-        terms = Rows.of([self.numbers.of(one) for one in self.vocabulary.terms_of(texts)])
-        return self.rows(TermCounts(terms, self.numbers.names), 0, len(terms))
+        return self.rows(TermCounts.of(self.vocabulary.terms_of(texts), self.numbers), 0, len(texts))
 
-    def rows(self, counts: TermCounts, start: int, stop: int) -> list[ImpactRow]:
+    def rows(self, counts: TermCounts, start: int, stop: int) -> ImpactRows:
         """Terms and impacts of the documents from `start` on up to `stop`."""
         indptr, terms, found = counts.sorted(start, stop)
         lengths = np.diff(counts.terms.at[start : stop + 1])
         weights = self.weights(terms, found, np.repeat(lengths, np.diff(indptr)))
         impacts = np.clip(np.round(weights), 1, MAX_IMPACT).astype(np.uint16)
-        return [(terms[begin:end], impacts[begin:end]) for begin, end in pairwise(indptr.tolist())]
+        return ImpactRows(Rows(indptr, terms), impacts)
 
     def search(self, counts: TermCounts, queries: Sequence[str], k: int) -> list[tuple[IntegerArray, Float64Array]]:
         """The best `k` documents of the corpus that was counted for each query: their places in it and BM25 scores

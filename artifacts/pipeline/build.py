@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, Final, Literal, Self
 
@@ -23,7 +23,7 @@ from lightretriever.artifacts.bundle.manifest import (
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.writer import write_bundle
 from lightretriever.artifacts.corpus.beir import find_file, read_queries
-from lightretriever.artifacts.dtypes import Float32Array
+from lightretriever.artifacts.dtypes import Float32Array, Int32Array
 from lightretriever.artifacts.errors import ResumeError
 from lightretriever.artifacts.files.atomic_dir import check_target
 from lightretriever.artifacts.files.reading import file_sha256
@@ -257,7 +257,7 @@ def encoded_texts(recipe: Recipe) -> TextStore:
     """Open the store of the recipe's encoded corpus. Raises ResumeError where documents are missing, and where another
     corpus was encoded: it names each difference."""
     store = TextStore(recipe.work / "encode")
-    store.places()
+    store.check()
     corpus = recipe.corpus.open()
     vectors = None if recipe.distil is None else recipe.distil.vectors
     now = {"corpus_sha256": corpus.sha256(), "limit": corpus.limit, "skip_bad": corpus.skip_bad}
@@ -300,7 +300,7 @@ def _idf(
     if tokenizer is None or wanted is None or (wanted == "auto" and begun is None):
         return None
     if wanted == "corpus":
-        return idf_weights(map(tokenizer.known, corpus.tokens(tokenizer, queries=True)), tokenizer.vocab_size)
+        return idf_weights(map(tokenizer.known, _tokens(tokenizer, corpus)), tokenizer.vocab_size)
     now = begun if wanted == "auto" else idf_sha256(load_idf(Path(wanted), tokenizer.vocab_size))
     if now != begun:
         raise ResumeError(
@@ -315,13 +315,20 @@ def _idf(
     return idf
 
 
+def _tokens(tokenizer: TextTokenizer, corpus: EncodedCorpus) -> Iterator[Int32Array]:
+    """The token ids of every document as those of a query."""
+    texts = corpus.texts()
+    while part := list(islice(texts, _SAMPLE)):
+        yield from tokenizer.as_queries(part)
+
+
 def _corpus_info(recipe: Recipe, store: TextStore) -> CorpusInfo:
     return CorpusInfo(
         name=recipe.corpus.name,
         licence=recipe.corpus.licence,
         sha256=store.documents["corpus_sha256"],
         skipped=store.skipped,
-        cut=store.counts(store.places())[1],
+        cut=store.counts(store.texts)[1],
     )
 
 

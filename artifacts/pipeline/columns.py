@@ -1,4 +1,4 @@
-"""Columns: files of numbers that a stage writes once and later ones map. Numbers are little-endian."""
+"""What the encoded corpus and the store of encoded texts share: digests of texts, and files that are mapped."""
 
 import os
 import shutil
@@ -8,25 +8,17 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
+from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
 
 from lightretriever.artifacts.dtypes import Int64Array, UInt8Array
 from lightretriever.artifacts.errors import ResumeError
+from lightretriever.artifacts.files.arrays import UNREADABLE
 from lightretriever.artifacts.files.atomic_file import writing
 
-__all__ = [
-    "DIGEST_BYTES",
-    "Digests",
-    "check_length",
-    "digest_of",
-    "first_rows",
-    "mapped",
-    "new_folder",
-    "text_digest",
-    "text_digests",
-]
+__all__ = ["DIGEST_BYTES", "Digests", "column", "digest_of", "first_rows", "new_folder", "text_digest", "text_digests"]
 
 DIGEST_BYTES: Final = 16
 
@@ -80,10 +72,9 @@ def new_folder(target: Path) -> Iterator[Path]:
         new.mkdir(parents=True)
         try:
             yield new
-            for file in new.rglob("*"):
-                if file.is_file():
-                    with file.open("rb") as opened:
-                        os.fsync(opened.fileno())
+            for file in new.iterdir():
+                with file.open("rb") as opened:
+                    os.fsync(opened.fileno())
             try:
                 new.rename(target)
             except OSError:
@@ -93,24 +84,17 @@ def new_folder(target: Path) -> Iterator[Path]:
             shutil.rmtree(new, ignore_errors=True)
 
 
-def check_length(file: Path, found: int, expected: int) -> None:
-    """Raise ResumeError for a file with another number of values than expected."""
-    if found != expected:
-        raise _damaged(file, f"it has {found:,} values, expected {expected:,}")
-
-
-def _damaged(file: Path, reason: object) -> ResumeError:
-    remedy = f"Delete {file.parent}, and run the same command again."
-    return ResumeError(f"{file}: can't be read: {reason}.", remedy=remedy)
-
-
-def mapped(file: Path, dtype: str, width: int | None = None, count: int | None = None) -> npt.NDArray[Any]:
-    """The numbers of a file, (n,) or (n, width), mapped: all, or the first `count`. Raises ResumeError where it is
-    missing or damaged."""
+def column(source: Path, name: str) -> npt.NDArray[Any]:
+    """A column of numbers: NAME.npy in a folder, mapped, or the array NAME of a `.npz` file. Raises ResumeError where
+    it is missing or damaged."""
     try:
-        if count == 0 or not file.stat().st_size:
-            return np.zeros(0 if width is None else (0, width), dtype)
-        numbers: npt.NDArray[Any] = np.memmap(file, dtype, "r", shape=None if count is None else count * (width or 1))
-        return numbers if width is None else numbers.reshape(-1, width)
-    except (OSError, ValueError) as error:
-        raise _damaged(file, error) from error
+        if source.suffix != ".npz":
+            mapped: npt.NDArray[Any] = np.load(source / f"{name}.npy", mmap_mode="r")
+            return mapped
+        with source.open("rb") as file, np.load(file) as arrays:
+            array: npt.NDArray[Any] = arrays[name]
+            return array
+    except (*UNREADABLE, KeyError, BadZipFile) as error:
+        raise ResumeError(
+            f"{source}: {name} can't be read: {error}.", remedy=f"Delete {source}, and run the same command again."
+        ) from error

@@ -13,7 +13,7 @@ from lightretriever.artifacts.pipeline.encoded import EncodedCorpus
 from lightretriever.artifacts.pipeline.encoder import Encoded
 from lightretriever.artifacts.pipeline.encoders import Encoders
 from lightretriever.artifacts.pipeline.language_model import QUANTIZATION
-from lightretriever.artifacts.pipeline.rows import ModelRows
+from lightretriever.artifacts.pipeline.rows import ImpactRows, ModelRows
 from lightretriever.artifacts.pipeline.store import Part, TextStore
 from lightretriever.artifacts.pipeline.weights import software
 from lightretriever.artifacts.progress import ProgressBar
@@ -59,7 +59,7 @@ class EncodeSummary(Summary):
     @classmethod
     def of(cls, store: TextStore, documents: Int64Array, **counts: Any) -> Self:
         """Of the corpus that a store has, as far as these places of documents (n,); with the other counts."""
-        terms, cut = store.counts(store.find(store.texts[documents]))
+        terms, cut = store.counts(store.texts[documents])
         return cls(
             path=str(store.path),
             documents=len(documents),
@@ -74,7 +74,7 @@ class EncodeSummary(Summary):
 
 
 def encode_corpus(encoders: Encoders, corpus: EncodedCorpus, work: Path, *, part: Part | None = None) -> EncodeSummary:
-    """Encode every document of `corpus` into the columns below `work`, or a `part` of the shards; what is there is
+    """Encode every document of `corpus` below `work`, or a `part` of the shards; what is there is
     kept.
 
     Impacts are the encoder's, none where they are BM25: the stage `index` adds that, which depends on the whole corpus.
@@ -121,15 +121,14 @@ def encode_texts(
     """
     size = store.plan["shard_size"]
     own = (part or Part()).has(np.arange(len(texts)) // size)
-    wanted = np.flatnonzero(own & (store.find(texts) < 0))
+    wanted = np.flatnonzero(own & ~store.has(texts))
     distinct = wanted[first_rows(texts[wanted])]
     progress.skip(len(texts) - len(distinct))
     step = _PIECE if alone else size
-    with store.adding() as add:
-        for shard in np.split(distinct, np.flatnonzero(np.diff(distinct // size)) + 1):
-            for start in range(0, len(shard), step):
-                rows = shard[start : start + step]
-                add(texts[rows], encode(rows))
+    for shard in np.split(distinct, np.flatnonzero(np.diff(distinct // size)) + 1):
+        for start in range(0, len(shard), step):
+            rows = shard[start : start + step]
+            store.add(texts[rows], encode(rows))
     return np.flatnonzero(own), len(wanted)
 
 
@@ -139,7 +138,7 @@ def model_rows(ids: Sequence[str], made: Encoded, cut: Sequence[bool]) -> ModelR
     if not np.isfinite(dense).all():
         bad = ids[int(np.flatnonzero(~np.isfinite(dense).all(axis=1))[0])]
         raise ModelError(f'Document "{bad}" has a vector that is not finite.', remedy="Set model.dtype to float32.")
-    return ModelRows.of(dense, made.sparse or [_NO_TERMS] * len(ids), cut)
+    return ModelRows(dense, ImpactRows.of(made.sparse or [_NO_TERMS] * len(ids)), np.array(cut, np.bool_))
 
 
 def _plan(encoders: Encoders) -> dict[str, Any]:

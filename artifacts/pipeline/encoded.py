@@ -3,11 +3,10 @@
 WORK/encoded/KEY/     a corpus (`EncodedCorpus`)
     corpus.json       what KEY is a digest of: the format, the corpus file's SHA-256, how it is read; the number of
                       documents, the bad lines
-    ids, raw          the documents' ids and JSON, one after the other; ids.at, raw.at (N + 1,) int64: where each begins
-    texts             (N, 16) uint8, digests of title and text
-    tokens-VERSION/   token ids: at (N + 1,) int64, values (nnz,) int32, in the order of the text
-    terms-VERSION/    terms by number, likewise: at, values (nnz,) int32; names.json has the terms. VERSION is that of
-                      the tokenizer or the vocabulary, and of the libraries that make tokens and words
+    raw               the documents' JSON, one after the other; at.npy (N + 1,) int64: where each begins
+    texts.npy         (N, 16) uint8, digests of title and text
+    terms-VERSION/    terms by number: at.npy, values (nnz,) int32, in the order of the text; names.json has the terms.
+                      VERSION is that of the vocabulary, and of the libraries that make words
 
 A changed corpus is another KEY, and is read again; what the models made of its texts is kept (`pipeline.store`).
 """
@@ -15,8 +14,7 @@ A changed corpus is another KEY, and is read again; what the models made of its 
 import json
 import shutil
 from array import array
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, closing
+from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import pairwise
@@ -24,50 +22,27 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 import numpy as np
+import numpy.typing as npt
 import orjson
 
 from lightretriever.artifacts.corpus.beir import Corpus, Skipped
 from lightretriever.artifacts.documents.document import Document
-from lightretriever.artifacts.dtypes import Int32Array, Int64Array, UInt8Array
-from lightretriever.artifacts.errors import CorpusError
+from lightretriever.artifacts.dtypes import Int64Array, UInt8Array
+from lightretriever.artifacts.errors import CorpusError, ResumeError
 from lightretriever.artifacts.files.workdir import read_json
-from lightretriever.artifacts.pipeline.columns import DIGEST_BYTES, check_length, mapped, new_folder, text_digest
+from lightretriever.artifacts.pipeline.columns import DIGEST_BYTES, column, new_folder, text_digest
 from lightretriever.artifacts.pipeline.recipe import Recipe
 from lightretriever.artifacts.pipeline.rows import Rows, TermCounts, TermNumbers
 from lightretriever.artifacts.progress import tracked
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
-from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 
 __all__ = ["FORMAT", "EncodedCorpus", "encoded_corpus"]
 
-FORMAT: Final = 5
-"""Of an encoded corpus. Another one is needed where our own code makes other tokens or words of a text, too."""
+FORMAT: Final = 6
+"""Of an encoded corpus. Another one is needed where our own code makes other words of a text, too."""
 
 _FACTS: Final = "corpus.json"
 _BATCH: Final = 1024
-_TEXTS: Final = ("ids", "raw")
-
-
-@dataclass(frozen=True)
-class _Texts:
-    """Texts one after the other: text i is `content[at[i]:at[i + 1]]`."""
-
-    content: UInt8Array
-    at: Int64Array
-
-    @classmethod
-    def open(cls, file: Path, count: int) -> Self:
-        """Map so many texts. Raises ResumeError where the file, or that of their ends, is missing or damaged."""
-        ends = file.with_name(f"{file.name}.at")
-        texts = cls(mapped(file, "u1"), mapped(ends, "<i8"))
-        check_length(ends, len(texts.at), count + 1)
-        check_length(file, len(texts.content), int(texts.at[-1]))
-        return texts
-
-    def part(self, start: int, stop: int) -> list[bytes]:
-        ends = (self.at[start : stop + 1] - self.at[start]).tolist()
-        whole = self.content[self.at[start] : self.at[stop]].tobytes()
-        return [whole[begin:end] for begin, end in pairwise(ends)]
 
 
 @dataclass(frozen=True)
@@ -78,8 +53,8 @@ class EncodedCorpus:
     facts: dict[str, Any]
     skipped: Skipped
     digests: UInt8Array
-    _ids: _Texts
-    _raw: _Texts
+    _raw: UInt8Array
+    _at: Int64Array
 
     @classmethod
     def of(cls, corpus: Corpus, folder: Path, *, shared: bool = False) -> Self:
@@ -100,11 +75,8 @@ class EncodedCorpus:
     def open(cls, folder: Path) -> Self:
         """Map what `of` wrote. Raises ResumeError where it is damaged."""
         facts = read_json(folder / _FACTS)
-        skipped, count = Skipped(facts["skipped"], facts["reasons"]), facts["documents"]
-        ids, raw = (_Texts.open(folder / name, count) for name in _TEXTS)
-        digests = mapped(folder / "texts", "u1", DIGEST_BYTES)
-        check_length(folder / "texts", len(digests), count)
-        return cls(folder, facts, skipped, digests, ids, raw)
+        skipped, at = Skipped(facts["skipped"], facts["reasons"]), column(folder, "at")
+        return cls(folder, facts, skipped, column(folder, "texts"), _mapped(folder / "raw", "u1", int(at[-1])), at)
 
     @property
     def corpus_sha256(self) -> str:
@@ -114,62 +86,48 @@ class EncodedCorpus:
     def __len__(self) -> int:
         return int(self.facts["documents"])
 
-    def ids(self, start: int, stop: int) -> list[str]:
-        """The ids of the documents from `start` on up to `stop`."""
-        return [document_id.decode() for document_id in self._ids.part(start, stop)]
-
     def raws(self, start: int, stop: int) -> list[bytes]:
-        """The JSON of documents."""
-        return self._raw.part(start, stop)
+        """The JSON of the documents from `start` on up to `stop`."""
+        ends = (self._at[start : stop + 1] - self._at[start]).tolist()
+        whole = self._raw[self._at[start] : self._at[stop]].tobytes()
+        return [whole[begin:end] for begin, end in pairwise(ends)]
+
+    def documents(self, start: int, stop: int) -> list[Document]:
+        """The documents from `start` on up to `stop`."""
+        return [_document(raw) for raw in self.raws(start, stop)]
 
     def document(self, row: int) -> Document:
         """A document."""
-        return _document(self._raw.part(row, row + 1)[0])
+        return self.documents(row, row + 1)[0]
 
     def __iter__(self) -> Iterator[Document]:
         for start in range(0, len(self), _BATCH):
-            yield from map(_document, self.raws(start, min(start + _BATCH, len(self))))
+            yield from self.documents(start, min(start + _BATCH, len(self)))
 
     def texts(self) -> Iterator[str]:
         """Title and text of every document."""
         return (document.full_text for document in self)
 
-    def tokens(self, tokenizer: TextTokenizer, *, queries: bool = False) -> Rows:
-        """The token ids of every text, as `encode_batch` makes them, or as those of a query, unknown ones included."""
-        apart = queries and tokenizer.space is not None
-        read = tokenizer.as_queries if apart else tokenizer.encode_batch
-        return _rows(self._column(f"tokens-{tokenizer.version}{'-queries' * apart}", read))
-
     def terms(self, vocabulary: Vocabulary) -> TermCounts:
         """The terms of a vocabulary of words, or one of tokens, counted in every document."""
-        numbers = TermNumbers()
+        folder = self.folder / f"terms-{vocabulary.version}"
+        if not folder.is_dir():
+            with new_folder(folder) as new:
+                self._write_terms(vocabulary, new)
+        at = column(folder, "at")
+        terms = Rows(at, _mapped(folder / "values", "<i4", int(at[-1])))
+        return TermCounts(terms, orjson.loads((folder / "names.json").read_bytes()))
 
-        def read(texts: list[str]) -> Iterable[Int32Array]:
-            return map(numbers.of, vocabulary.terms_of(texts))
-
-        made = self._column(f"terms-{vocabulary.version}", read, numbers.names)
-        return TermCounts(_rows(made), orjson.loads((made / "names.json").read_bytes()))
-
-    def _column(
-        self, name: str, read: Callable[[list[str]], Iterable[Int32Array]], names: list[str] | None = None
-    ) -> Path:
-        """The folder of a column, which is made where it is not there: the numbers that `read` makes of texts, and the
-        `names` that they stand for, where that is not known otherwise."""
-        folder = self.folder / name
-        if folder.is_dir():
-            return folder
-        with new_folder(folder) as new, (new / "at").open("wb") as at, (new / "values").open("wb") as values:
-            end = 0
-            at.write(np.int64(end).tobytes())
-            for start in tracked(range(0, len(self), _BATCH), name.partition("-")[0], total=None, unit="batches"):
-                raws = self.raws(start, min(start + _BATCH, len(self)))
-                rows = Rows.of(list(read([_document(raw).full_text for raw in raws])))
-                at.write((rows.at[1:] + end).tobytes())
-                values.write(rows.values.astype(np.int32, copy=False).tobytes())
-                end += int(rows.at[-1])
-            if names is not None:
-                (new / "names.json").write_bytes(orjson.dumps(names))
-        return folder
+    def _write_terms(self, vocabulary: Vocabulary, new: Path) -> None:
+        numbers, at = TermNumbers(), array("q", [0])
+        with (new / "values").open("wb") as values:
+            for start in tracked(range(0, len(self), _BATCH), "terms", total=None, unit="batches"):
+                read = self.documents(start, min(start + _BATCH, len(self)))
+                for terms in vocabulary.terms_of([document.full_text for document in read]):
+                    values.write(numbers.of(terms).tobytes())
+                    at.append(at[-1] + len(terms))
+        np.save(new / "at.npy", np.array(at, np.int64))
+        (new / "names.json").write_bytes(orjson.dumps(numbers.names))
 
 
 def encoded_corpus(recipe: Recipe, *, shared: bool = False) -> EncodedCorpus:
@@ -177,41 +135,34 @@ def encoded_corpus(recipe: Recipe, *, shared: bool = False) -> EncodedCorpus:
     return EncodedCorpus.of(recipe.corpus.open(), recipe.work / "encoded", shared=shared)
 
 
-class _TextWriter:
-    def __init__(self, folder: Path, name: str) -> None:
-        self._at, self._file = array("q", [0]), (folder / name).open("wb")
-        self._end = folder / f"{name}.at"
-
-    def add(self, content: bytes) -> None:
-        self._file.write(content)
-        self._at.append(self._at[-1] + len(content))
-
-    def close(self) -> None:
-        self._file.close()
-        self._end.write_bytes(self._at.tobytes())
-
-
 def _write(corpus: Corpus, facts: dict[str, Any], new: Path) -> None:
     """Read a corpus into the folder `new`."""
-    count = 0
-    with ExitStack() as stack:
-        ids, raw = (stack.enter_context(closing(_TextWriter(new, name))) for name in _TEXTS)
-        texts = stack.enter_context((new / "texts").open("wb"))
+    at, digests = array("q", [0]), bytearray()
+    with (new / "raw").open("wb") as raw:
         for document in tracked(corpus, "corpus", total=None, unit="documents"):
-            ids.add(document.id.encode())
-            raw.add(document.raw)
-            texts.write(text_digest(document.full_text))
-            count += 1
+            raw.write(document.raw)
+            at.append(at[-1] + len(document.raw))
+            digests += text_digest(document.full_text)
     if corpus.sha256() != facts["corpus_sha256"]:
         raise CorpusError(f"{corpus.path}: changed while it was read.", remedy="Run it again once the file is whole.")
-    if not count:
+    if not digests:
         raise CorpusError(f"{corpus.path}: there is no document in it.", remedy="Give a corpus with documents.")
-    facts = {**facts, "documents": count, "skipped": corpus.skipped.count, "reasons": corpus.skipped.reasons}
+    np.save(new / "at.npy", np.array(at, np.int64))
+    np.save(new / "texts.npy", np.frombuffer(bytes(digests), np.uint8).reshape(-1, DIGEST_BYTES))
+    facts = {**facts, "documents": len(at) - 1, "skipped": corpus.skipped.count, "reasons": corpus.skipped.reasons}
     (new / _FACTS).write_bytes(orjson.dumps(facts))
 
 
-def _rows(column: Path) -> Rows:
-    return Rows(mapped(column / "at", "<i8"), mapped(column / "values", "<i4"))
+def _mapped(file: Path, dtype: str, count: int) -> npt.NDArray[Any]:
+    """The numbers (count,) of a file, mapped. Raises ResumeError where it is missing, or has another number of them."""
+    try:
+        numbers: npt.NDArray[Any] = np.memmap(file, dtype, "r") if file.stat().st_size else np.empty(0, dtype)
+        if len(numbers) != count:
+            raise ValueError(f"it has {len(numbers):,} values, expected {count:,}")
+    except (OSError, ValueError) as error:
+        remedy = f"Delete {file.parent}, and run the same command again."
+        raise ResumeError(f"{file}: can't be read: {error}.", remedy=remedy) from error
+    return numbers
 
 
 def _document(raw: bytes) -> Document:

@@ -20,7 +20,7 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -35,7 +35,7 @@ from lightretriever.artifacts.errors import ResumeError
 from lightretriever.artifacts.files.arrays import read_array, write_array
 from lightretriever.artifacts.files.workdir import read_json, write_atomically
 from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder, impact_row
-from lightretriever.artifacts.pipeline.rows import ImpactRow
+from lightretriever.artifacts.pipeline.rows import ImpactRow, ImpactRows
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 
 __all__ = ["FORM", "Expansion", "word_rows"]
@@ -96,11 +96,11 @@ class Expansion:
         bm25: Bm25Encoder,
         mean: Matrix,
         vectors: Matrix,
-        sparse: Sequence[ImpactRow],
+        sparse: ImpactRows,
     ) -> Self:
         """Measure u on a sample of the documents: their vectors (m, D) float32 of length 1, and BM25 impacts."""
         z = [rows[terms] @ (vector - mean) for vector, (terms, _) in zip(vectors, sparse, strict=True)]
-        own = np.concatenate([impacts for _, impacts in sparse])
+        own = sparse.impacts
         spread = float(np.sqrt(np.mean(np.concatenate(z).astype(np.float64) ** 2))) if len(own) else 0.0
         return cls._with(settings, rows, bm25, mean, float(own.mean()) / spread if spread else 0.0)
 
@@ -123,14 +123,15 @@ class Expansion:
         index.add(self.rows[self.candidates])
         return index
 
-    def impacts(self, dense: Matrix, sparse: Sequence[ImpactRow]) -> list[ImpactRow]:
-        """Expand documents with vectors (n, D) float32 of length 1 and BM25 impacts, terms ascending: n rows."""
+    def impacts(self, dense: Matrix, sparse: ImpactRows) -> ImpactRows:
+        """Expand n documents with vectors (n, D) float32 of length 1 and BM25 impacts."""
         moved = np.ascontiguousarray(dense - self.mean)
         count = min(2 * self.settings.terms, self.candidates.size)  # more than are added: own words are among them
         z, places = np.empty((len(dense), 0), np.float32), np.empty((len(dense), 0), np.int64)
         if count:
             z, places = self._index.search(moved, count)
-        return [self._row(*row) for row in zip(moved, self.candidates[places], z, sparse, strict=True)]
+        rows = zip(moved, self.candidates[places], z, sparse, strict=True)
+        return ImpactRows.of([self._row(*row) for row in rows])
 
     def _row(self, moved: Matrix, words: npt.NDArray[np.int32], z: Matrix, sparse: ImpactRow) -> ImpactRow:
         """Expand one document, with the `words` of highest `z`, highest first."""

@@ -19,7 +19,7 @@ from lightretriever.artifacts.errors import RecipeError
 from lightretriever.artifacts.files.workdir import read_json
 from lightretriever.artifacts.pipeline.columns import text_digests
 from lightretriever.artifacts.pipeline.encode import encode_texts, model_rows
-from lightretriever.artifacts.pipeline.encoded import encoded_corpus
+from lightretriever.artifacts.pipeline.encoded import EncodedCorpus, encoded_corpus
 from lightretriever.artifacts.pipeline.encoder import Encoded, Encoder
 from lightretriever.artifacts.pipeline.fit import FitTexts
 from lightretriever.artifacts.pipeline.recipe import DistilTableRecipe, Recipe, RefineRecipe
@@ -57,14 +57,13 @@ class DistilTexts:
         RecipeError where neither documents nor queries have a token that it knows."""
         store, corpus = TextStore(recipe.work / "encode"), encoded_corpus(recipe)
         rows = np.sort(np.random.default_rng(settings.seed).permutation(len(corpus))[: settings.documents])
-        vectors = store.rows(store.places()[rows]).dense
+        vectors = store.rows(rows).dense
         texts = query_texts(settings.queries, settings.sample, settings.seed)
         if settings.sentences:
             limit = None if settings.sentences is True else settings.sentences
             texts += corpus_sentences(map(corpus.document, rows.tolist()), limit, settings.seed)
         texts = list(dict.fromkeys(texts))
-        read = corpus.tokens(encoder.tokenizer)
-        tokens = _tokens(encoder.tokenizer, map(read.__getitem__, rows.tolist()), encoder.longest)
+        tokens = _tokens(encoder.tokenizer, corpus, rows, encoder.longest)
         if not any(map(len, tokens)) and not any(map(len, encoder.tokenizer.as_queries(texts))):
             raise RecipeError(
                 f"None of the {len(tokens)} documents and {len(texts)} other texts has a token that {encoder.name} "
@@ -105,9 +104,8 @@ def refine_texts(recipe: Recipe, settings: RefineRecipe, teacher: Encoder | None
     store, corpus = TextStore(recipe.work / "encode"), encoded_corpus(recipe)
     size = recipe.index.dimension or facts["hidden_size"]
     drawn = np.random.default_rng(settings.seed).permutation(len(corpus))[: settings.documents]
-    vectors = store.rows(store.places()[drawn]).dense[:, :size].astype(np.float32)
-    tokens = corpus.tokens(tokenizer)
-    bags = _tokens(tokenizer, (tokens[row] for row in drawn.tolist()), store.plan["max_length"])
+    vectors = store.rows(drawn).dense[:, :size].astype(np.float32)
+    bags = _tokens(tokenizer, corpus, drawn, store.plan["max_length"])
     kept = [place for place, tokens in enumerate(bags) if len(tokens)]
     cut = vectors[kept]
     unit = (cut / np.maximum(np.linalg.norm(cut, axis=1, keepdims=True), 1e-12)).astype(np.float16)
@@ -194,12 +192,16 @@ def teacher_vectors(
 
         encode_texts(store, digests, encode, progress, alone=apart)
     store.finish(digests, documents=None, keep=keep)
-    return store.whole().dense
+    return store.rows().dense
 
 
-def _tokens(tokenizer: TextTokenizer, texts: Iterable[Int32Array], longest: int | None) -> list[Int32Array]:
-    """The known token ids (n,) among the first `longest` of every text."""
-    return [tokenizer.known(ids[:longest]) for ids in texts]
+def _tokens(tokenizer: TextTokenizer, corpus: EncodedCorpus, rows: Int64Array, longest: int | None) -> list[Int32Array]:
+    """The known token ids (n,) among the first `longest` of documents."""
+    found: list[Int32Array] = []
+    for start in range(0, len(rows), _PART):
+        texts = [corpus.document(row).full_text for row in rows[start : start + _PART].tolist()]
+        found += (tokenizer.known(ids[:longest]) for ids in tokenizer.encode_batch(texts))
+    return found
 
 
 def draw(texts: list[Text], limit: int | None, seed: tuple[int, ...]) -> list[Text]:

@@ -119,11 +119,11 @@ def _compare(vectors: FloatArray, encoder: Encoder, corpus: EncodedCorpus) -> tu
 
 def _check_ids(path: Path, corpus: EncodedCorpus) -> None:
     ids = read_ids(path)
-    for number, document_id in enumerate(corpus.ids(0, len(corpus)), start=1):
+    for number, document in enumerate(corpus, start=1):
         found = ids[number - 1] if number <= len(ids) else "nothing"
-        if found != document_id:
+        if found != document.id:
             raise RecipeError(
-                f'distil.ids: line {number} of {path} has {found!r} where the corpus has "{document_id}".',
+                f'distil.ids: line {number} of {path} has {found!r} where the corpus has "{document.id}".',
                 remedy="Give ids and vectors in the corpus' order.",
             )
     if len(corpus) < len(ids):

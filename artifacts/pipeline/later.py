@@ -58,8 +58,7 @@ class LaterDocuments:
         ids, texts = [one.id for one in documents], [one.full_text for one in documents]
         rows = model_rows(ids, self.encoders.encode_documents(texts), self.encoders.are_cut(texts))
         self.cut += int(rows.cut.sum())
-        raws, size = [one.raw for one in documents], self.manifest.dimension
-        batch = encoded_batch(ids, raws, rows)
+        batch, size = encoded_batch(documents, rows), self.manifest.dimension
         vectors = dense_prefix(batch, size, first=0)
         if self.terms is not None:
             batch = self.terms.joined(batch, texts, vectors)

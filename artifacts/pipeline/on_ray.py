@@ -155,12 +155,12 @@ def _results(tasks: Sequence[Any]) -> Iterator[EncodeSummary]:
 def _whole(recipe: Recipe, made: Sequence[EncodeSummary]) -> EncodeSummary:
     """The parts as the result of one process."""
     store = TextStore(recipe.work / "encode")
-    documents, limited = store.places(), store.documents["limit"] is not None
+    limited = store.documents["limit"] is not None
     removed = 0 if limited else store.others(store.texts)
     store.finish(store.texts, store.documents, skipped=store.skipped, keep=limited)
     return EncodeSummary.of(
         store,
-        np.arange(len(documents)),
+        np.arange(len(store.texts)),
         reused=sum(one.reused for one in made),
         encoded=sum(one.encoded for one in made),
         removed=removed,

@@ -1,16 +1,14 @@
-"""Numbers of many texts in columns: whole numbers by text, terms counted, and what models make of texts."""
+"""Numbers of many texts in CSR form: whole numbers by text, terms counted, and what models make of texts."""
 
-from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Self, TypeAlias
 
 import numpy as np
 
 from lightretriever.artifacts.dtypes import BoolArray, Float16Array, Int32Array, Int64Array, UInt16Array
 
-__all__ = ["ImpactRow", "ModelRows", "Rows", "TermCounts", "TermNumbers", "csr"]
+__all__ = ["ImpactRow", "ImpactRows", "ModelRows", "Rows", "TermCounts", "TermNumbers"]
 
 ImpactRow: TypeAlias = tuple[Int32Array, UInt16Array]
 """Terms (n,), ascending, and impacts (n,) of a document."""
@@ -80,13 +78,10 @@ class TermCounts:
     names: list[str]
 
     @classmethod
-    def of(cls, texts: Iterable[Sequence[str]]) -> Self:
-        """Number the terms of texts."""
-        numbers, at, terms = TermNumbers(), array("q", [0]), array("i")
-        for text in texts:
-            terms.frombytes(numbers.of(text).tobytes())
-            at.append(len(terms))
-        return cls(Rows(np.array(at, np.int64), np.array(terms, np.int32)), numbers.names)
+    def of(cls, texts: Iterable[Sequence[str]], numbers: TermNumbers | None = None) -> Self:
+        """Number the terms of texts, by default anew."""
+        numbers = numbers or TermNumbers()
+        return cls(Rows.of([numbers.of(text) for text in texts]), numbers.names)
 
     def __len__(self) -> int:
         return len(self.terms)
@@ -106,53 +101,46 @@ class TermCounts:
             yield start, min(start + size, len(self))
 
 
-def csr(rows: Sequence[ImpactRow]) -> tuple[Int64Array, Int32Array, UInt16Array]:
-    """The terms and impacts of n texts as `indptr` (n + 1,), `terms` (nnz,) and `impacts` (nnz,)."""
-    terms = Rows.of([terms for terms, _ in rows])
-    return terms.at, terms.values, np.concatenate([np.empty(0, np.uint16), *(impacts for _, impacts in rows)])
+@dataclass(frozen=True)
+class ImpactRows:
+    """Impacts of n texts: the `terms` of each, ascending, and beside them `impacts` (nnz,) uint16."""
+
+    terms: Rows
+    impacts: UInt16Array
+
+    @classmethod
+    def of(cls, rows: Sequence[ImpactRow]) -> Self:
+        """Join the terms and impacts of each text."""
+        impacts = np.concatenate([np.empty(0, np.uint16), *(impacts for _, impacts in rows)])
+        return cls(Rows.of([terms for terms, _ in rows]), impacts)
+
+    def __len__(self) -> int:
+        return len(self.terms)
+
+    def __getitem__(self, row: int) -> ImpactRow:
+        return self.terms[row], self.impacts[self.terms.at[row] : self.terms.at[row + 1]]
+
+    def __iter__(self) -> Iterator[ImpactRow]:
+        return (self[row] for row in range(len(self)))
+
+    def take(self, rows: Int64Array) -> "ImpactRows":
+        """Copy the rows of some texts."""
+        places, at = self.terms.places(rows)
+        return ImpactRows(Rows(at, self.terms.values[places]), self.impacts[places])
 
 
 @dataclass(frozen=True)
 class ModelRows:
-    """Vectors and impacts of n texts: `dense` (n, H) float16, L2-normalised before rounding; `terms`, token ids,
-    ascending in each text, and beside them `impacts` (nnz,) uint16; `cut` (n,) bool, whether a text is longer than one
-    reads."""
+    """What the models made of n texts: `dense` (n, H) float16, L2-normalised before rounding; impacts of token ids;
+    `cut` (n,) bool, whether a text is longer than one reads."""
 
     dense: Float16Array
-    terms: Rows
-    impacts: UInt16Array
+    sparse: ImpactRows
     cut: BoolArray
-
-    @classmethod
-    def of(cls, dense: Float16Array, sparse: Sequence[ImpactRow], cut: Sequence[bool]) -> Self:
-        """Of vectors, and the terms and impacts of each text."""
-        at, terms, impacts = csr(sparse)
-        return cls(dense, Rows(at, terms), impacts, np.array(cut, np.bool_))
-
-    @classmethod
-    def joined(cls, parts: Sequence[Self]) -> Self:
-        """One or more parts as one."""
-        lengths = np.concatenate([np.diff(part.terms.at) for part in parts])
-        return cls(
-            np.concatenate([part.dense for part in parts]),
-            Rows(
-                np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
-                np.concatenate([part.terms.values for part in parts]),
-            ),
-            np.concatenate([part.impacts for part in parts]),
-            np.concatenate([part.cut for part in parts]),
-        )
 
     def __len__(self) -> int:
         return len(self.cut)
 
     def take(self, rows: Int64Array) -> "ModelRows":
         """Copy the rows of some texts."""
-        places, at = self.terms.places(rows)
-        return ModelRows(self.dense[rows], Rows(at, self.terms.values[places]), self.impacts[places], self.cut[rows])
-
-    def sparse(self) -> list[ImpactRow]:
-        """The terms and impacts of each text."""
-        return [
-            (self.terms.values[start:end], self.impacts[start:end]) for start, end in pairwise(self.terms.at.tolist())
-        ]
+        return ModelRows(self.dense[rows], self.sparse.take(rows), self.cut[rows])

@@ -1,45 +1,42 @@
 """What the models made of texts (`TextStore`), known by the texts' digests.
 
 WORK/encode/
-    plan.json         the format, and what a text is encoded with
-    run-PLAN-NAME/    texts (n, 16) uint8, their digests; dense (n, H) float16; impacts in CSR form: at (n + 1,) int64,
-                      terms (nnz,) int32, impacts (nnz,) uint16; cut (n,) bool
-    texts-NAME        (N, 16) uint8, the digests of a corpus' texts, in its order
-    corpus.json       the corpus that is encoded, and the name of its texts
+    plan.json            the format, and what a text is encoded with
+    run-PLAN-NAME.npz    some texts, as one process encoded them
+    run-PLAN-NAME/       all of them: texts.npy (n, 16) uint8, their digests; dense.npy (n, H) float16; impacts in CSR
+                         form: at.npy (n + 1,) int64, terms.npy (nnz,) int32, impacts.npy (nnz,) uint16; cut.npy (n,)
+    texts-NAME.npy       (N, 16) uint8, the digests of a corpus' texts, in its order
+    corpus.json          the corpus that is encoded, and the name of its texts
 
-A process appends the texts that no run has to a run of its own, so that several machines share the work. A text counts
-once its digest is there, which is written last. `finish` makes one run of all, with the bytes of a fresh one.
+A process writes the texts that are missing to files of its own, so that several machines share the work. `finish` makes
+one folder of all, with the bytes of a fresh one.
 """
 
 import json
-import os
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Iterator
 from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
-from time import monotonic
-from typing import Any, BinaryIO, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
 from uuid import uuid4
 
 import numpy as np
-import numpy.typing as npt
+from numpy.lib.format import open_memmap
 
 from lightretriever.artifacts.dtypes import BoolArray, Int64Array, UInt8Array
 from lightretriever.artifacts.errors import RecipeError, ResumeError
-from lightretriever.artifacts.files.atomic_file import writing
-from lightretriever.artifacts.files.workdir import check_plan, read_json, write_atomically
-from lightretriever.artifacts.pipeline.columns import DIGEST_BYTES, Digests, digest_of, first_rows, mapped, new_folder
-from lightretriever.artifacts.pipeline.rows import ModelRows, Rows
+from lightretriever.artifacts.files.arrays import write_array
+from lightretriever.artifacts.files.workdir import check_plan, read_json, write_atomically, writing_atomically
+from lightretriever.artifacts.pipeline.columns import DIGEST_BYTES, Digests, column, digest_of, first_rows, new_folder
+from lightretriever.artifacts.pipeline.rows import ImpactRows, ModelRows, Rows
 
 __all__ = ["STORE_FORMAT", "Part", "TextStore"]
 
-STORE_FORMAT: Final = 2
+STORE_FORMAT: Final = 3
 
 _FACTS: Final = "corpus.json"
-_BATCH: Final = 1024
-_SYNC_S: Final = 60.0
+_BATCH: Final = 65_536
 
 
 class Part(NamedTuple):
@@ -102,32 +99,30 @@ class TextStore:
     @cached_property
     def texts(self) -> UInt8Array:
         """The digests (N, 16) of the corpus' texts, in its order. Raises ResumeError as `documents` does."""
-        return mapped(self.path / self._corpus["texts"], "u1", DIGEST_BYTES)
+        return column(self.path, self._corpus["texts"])
 
-    def find(self, texts: UInt8Array) -> Int64Array:
-        """Where texts with these digests (n, 16) are among all that are here, (n,); -1 for one that is not."""
-        return self._places.find(texts)
+    def has(self, texts: UInt8Array) -> BoolArray:
+        """True if each text with these digests (n, 16) is here."""
+        found: BoolArray = self._index.find(texts) >= 0
+        return found
 
-    def rows(self, places: Int64Array) -> ModelRows:
-        """Copy the rows of the texts at these places (n,)."""
-        if len(self._runs) == 1:
-            return self._runs[0][1].take(places)
-        ends = np.cumsum([len(rows) for _, rows in self._runs])
-        run = np.searchsorted(ends, places, side="right")
-        parts = [ModelRows.of(np.zeros((0, self.plan["dimension"]), np.float16), [], [])]
-        for number, (_, rows) in enumerate(self._runs):
-            parts.append(rows.take(places[run == number] - (ends[number] - len(rows))))
-        return ModelRows.joined(parts).take(np.argsort(np.argsort(run, kind="stable"), kind="stable"))
+    def add(self, texts: UInt8Array, rows: ModelRows) -> None:
+        """Add texts, given by their digests (n, 16). Raises DiskError."""
+        at, terms, impacts = rows.sparse.terms.at, rows.sparse.terms.values, rows.sparse.impacts
+        with writing_atomically(self.path / f"{self._prefix}{uuid4().hex}.npz") as file:
+            np.savez(file, texts=texts, dense=rows.dense, at=at, terms=terms, impacts=impacts, cut=rows.cut)
+        self._forget()
 
-    def counts(self, places: Int64Array) -> tuple[int, int]:
-        """How many terms the texts at these places (n,) have together, and how many texts are cut."""
-        lengths = np.concatenate([np.empty(0, np.int64), *(np.diff(rows.terms.at) for _, rows in self._runs)])
-        cut = np.concatenate([np.empty(0, np.bool_), *(rows.cut for _, rows in self._runs)])
-        return int(lengths[places].sum()), int(cut[places].sum())
+    def counts(self, texts: UInt8Array) -> tuple[int, int]:
+        """How many terms these texts (n, 16) have together, and how many of them are cut."""
+        terms, cut = 0, 0
+        for source, _, rows in self._parts(texts):
+            terms += int(np.diff(column(source, "at"))[rows].sum())
+            cut += int(column(source, "cut")[rows].sum())
+        return terms, cut
 
-    def places(self) -> Int64Array:
-        """Where the corpus' texts are, (N,), for `rows`. Raises ResumeError when some are missing, and names their
-        parts."""
+    def check(self) -> None:
+        """Raise ResumeError when texts of the corpus are missing; it names their parts."""
         if missing := self.missing_shards():
             parts = self.missing_parts()
             options = [f"--part {part}" for part in parts] if parts[0].of > 1 else ["--from encode"]
@@ -137,25 +132,21 @@ class TextStore:
                 f"{self.path}: {len(missing)} of {shards} shards are not there.",
                 remedy=f"Run {commands} with this recipe.",
             )
-        return self._found
 
-    def whole(self) -> ModelRows:
-        """Map the rows of the corpus' texts where they lie in one run, in this order. Raises ResumeError as
-        `places` does."""
-        places = self.places()
-        if len(self._runs) == 1 and np.array_equal(places, np.arange(len(self._runs[0][1]))):
-            return self._runs[0][1]
-        return self.rows(places)
+    def rows(self, documents: Int64Array | None = None) -> ModelRows:
+        """Copy the rows of documents of the corpus (n,), by default of all. Raises ResumeError as `check` does."""
+        rows, places = self._whole
+        return rows.take(places if documents is None else places[documents])
 
     def batches(self) -> Iterator[ModelRows]:
-        """Return the rows of the corpus' texts, a shard at a time. Raises ResumeError as `places` does."""
-        places, size = self.places(), self.plan["shard_size"]
-        for start in range(0, len(places), size):
-            yield self.rows(places[start : start + size])
+        """Return the rows of the corpus' texts, a shard at a time. Raises ResumeError as `check` does."""
+        size = self.plan["shard_size"]
+        for start in range(0, len(self.texts), size):
+            yield self.rows(np.arange(start, min(start + size, len(self.texts))))
 
     def missing_shards(self) -> list[int]:
         """The shards of the corpus of which a text is missing, from 0 on. Raises ResumeError as `documents` does."""
-        rows = np.flatnonzero(self._found < 0)
+        rows = np.flatnonzero(~self.has(self.texts))
         return sorted(set((rows // self.plan["shard_size"]).tolist()))
 
     def missing_parts(self) -> list[Part]:
@@ -164,82 +155,103 @@ class TextStore:
         of = self._corpus["parts"]
         return [Part(number + 1, of) for number in sorted({shard % of for shard in self.missing_shards()})]
 
-    @contextmanager
-    def adding(self) -> Iterator[Callable[[UInt8Array, ModelRows], None]]:
-        """A function that adds n >= 1 texts, given by their digests (n, 16), and raises DiskError. They stay, whatever
-        ends the block."""
-        run = _Run(self.path / f"{self._prefix}{uuid4().hex}")
-        try:
-            yield run.add
-        finally:
-            run.close()
-            self._forget()
-
     def finish(
         self, texts: UInt8Array, documents: Any, *, skipped: int = 0, part: Part | None = None, keep: bool = False
     ) -> None:
         """Record of which `texts` (N, 16) the corpus `documents` is made, and how many bad lines were left out. What
-        was made of them becomes one run, and all else is removed, unless other processes make a `part`, or other texts
-        are to be kept."""
+        was made of them becomes one folder, and all else is removed, unless other processes make a `part`, or other
+        texts are to be kept."""
         name = f"texts-{digest_of(texts)}"
-        write_atomically(self.path / name, texts.tobytes())
+        write_array(self.path / f"{name}.npy", texts)
         made = {"documents": documents, "texts": name, "skipped": skipped, "parts": part.of if part else 1}
         write_atomically(self.path / _FACTS, json.dumps(made, indent=1).encode() + b"\n")
-        for former in ("texts", "_found"):
-            vars(self).pop(former, None)
-        if part is None and not keep:
-            self.places()  # while a text is missing, nothing is removed
-            self._tidy(texts[first_rows(texts)], name)
+        self._forget("texts")
+        if part is None:
+            self.check()  # while a text is missing, nothing is removed
+            self._join(self._known(texts) if keep else texts[first_rows(texts)])
 
     def others(self, texts: UInt8Array) -> int:
         """How many texts are here besides these (N, 16)."""
-        known = np.concatenate([texts, *(run for run, _ in self._runs)])
-        return len(first_rows(known)) - len(first_rows(texts))
+        return len(self._known(texts)) - len(first_rows(texts))
 
-    def _tidy(self, texts: UInt8Array, name: str) -> None:
-        kept = self.path / f"{self._prefix}{digest_of(texts)}"
-        if kept.is_dir() and not np.array_equal(_run(kept, self.plan["dimension"])[0], texts):  # it is damaged
-            kept.rename(self.path / f"{self._prefix}{uuid4().hex}")
-            self._forget()
-        runs = self._folders()
-        if not kept.is_dir() and len(runs) == 1 and np.array_equal(self._runs[0][0], texts):
-            runs[0].rename(kept)
-        elif not kept.is_dir() and len(texts):
-            with new_folder(kept) as new, closing(_Run(new)) as run:
-                for start in range(0, len(texts), _BATCH):
-                    part = texts[start : start + _BATCH]
-                    run.add(part, self.rows(self.find(part)))
+    def _known(self, texts: UInt8Array) -> UInt8Array:
+        """These texts and all others that are here, each once."""
+        known = np.concatenate([texts, *(column(source, "texts") for source in self._sources)])
+        return known[first_rows(known)]
+
+    @cached_property
+    def _whole(self) -> tuple[ModelRows, Int64Array]:
+        """The texts in one folder, mapped, and the row (N,) of each document. Parts are joined first."""
+        self.check()
+        if len(self._sources) != 1 or not self._sources[0].is_dir():
+            self._join(self._known(self.texts))
+        names = ("dense", "at", "terms", "impacts", "cut")
+        dense, at, terms, impacts, cut = (column(self._sources[0], name) for name in names)
+        return ModelRows(dense, ImpactRows(Rows(at, terms), impacts), cut), self._index.find(self.texts)
+
+    def _join(self, texts: UInt8Array) -> None:
+        """Write different texts (n, 16), which are all here, to one folder, and remove all else."""
+        joined = self.path / f"{self._prefix}{digest_of(texts)}"
+        if not joined.is_dir():
+            with new_folder(joined) as new:
+                self._write(texts, new)
         for other in self.path.iterdir():
-            if other.is_dir() and other != kept:
-                shutil.rmtree(other)
-            elif other.name.startswith("texts-") and other.name != name:
+            if other.name.startswith("run-") and other != joined:
+                shutil.rmtree(other) if other.is_dir() else other.unlink()
+            elif other.name.startswith("texts-") and other.stem != self._corpus["texts"]:
                 other.unlink()
         self._forget()
 
-    def _forget(self) -> None:
-        for name in ("_runs", "_places", "_found"):
-            vars(self).pop(name, None)
+    def _write(self, texts: UInt8Array, new: Path) -> None:
+        lengths, cut = np.zeros(len(texts), np.int64), np.zeros(len(texts), np.bool_)
+        for source, places, rows in self._parts(texts):
+            lengths[places] = np.diff(column(source, "at"))[rows]
+            cut[places] = column(source, "cut")[rows]
+        at = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        for name, array in (("texts", texts), ("at", at), ("cut", cut)):
+            np.save(new / f"{name}.npy", array)
+        dense = open_memmap(new / "dense.npy", "w+", np.float16, (len(texts), self.plan["dimension"]))
+        terms = open_memmap(new / "terms.npy", "w+", np.int32, (int(at[-1]),))
+        impacts = open_memmap(new / "impacts.npy", "w+", np.uint16, (int(at[-1]),))
+        target = Rows(at, terms)
+        for source, places, rows in self._parts(texts):
+            dense[places] = column(source, "dense")[rows]
+            there, _ = Rows(column(source, "at"), terms).places(rows)
+            here, _ = target.places(places)
+            terms[here], impacts[here] = column(source, "terms")[there], column(source, "impacts")[there]
 
-    def _folders(self) -> list[Path]:
-        return sorted(folder for folder in self.path.glob(f"{self._prefix}*") if not folder.suffix)
+    def _parts(self, texts: UInt8Array) -> Iterator[tuple[Path, Int64Array, Int64Array]]:
+        """Where texts (n, 16) are: a source, which of the texts it has, and their rows in it; some at a time."""
+        found = self._index.find(texts)
+        order = np.argsort(found, kind="stable")
+        bounds = np.searchsorted(found[order], self._ends)
+        for number, source in enumerate(self._sources):
+            for start in range(bounds[number], bounds[number + 1], _BATCH):
+                places = order[start : min(start + _BATCH, bounds[number + 1])]
+                yield source, places, found[places] - self._ends[number]
+
+    def _forget(self, *names: str) -> None:
+        for name in ("_sources", "_ends", "_index", "_whole", *names):
+            vars(self).pop(name, None)
 
     @property
     def _prefix(self) -> str:
-        """Runs that were made by another plan, and copied here, have other names."""
+        """What was made by another plan, and copied here, has other names."""
         return f"run-{blake2b(json.dumps(self.plan, sort_keys=True).encode(), digest_size=4).hexdigest()}-"
 
     @cached_property
-    def _runs(self) -> list[tuple[UInt8Array, ModelRows]]:
-        return [_run(folder, self.plan["dimension"]) for folder in self._folders()]
+    def _sources(self) -> list[Path]:
+        return sorted(path for path in self.path.glob(f"{self._prefix}*") if path.suffix in ("", ".npz"))
 
     @cached_property
-    def _found(self) -> Int64Array:
-        """Where the corpus' texts are, (N,); -1 for one that is not."""
-        return self.find(self.texts)
+    def _ends(self) -> Int64Array:
+        """Where the texts of each source begin among those of all, and where the last ones end."""
+        return np.cumsum([0, *(len(column(source, "texts")) for source in self._sources)]).astype(np.int64)
 
     @cached_property
-    def _places(self) -> "Digests":
-        return Digests(np.concatenate([np.empty((0, DIGEST_BYTES), np.uint8), *(texts for texts, _ in self._runs)]))
+    def _index(self) -> Digests:
+        texts = (column(source, "texts") for source in self._sources)
+        return Digests(np.concatenate([np.empty((0, DIGEST_BYTES), np.uint8), *texts]))
 
     @property
     def _corpus(self) -> dict[str, Any]:
@@ -250,54 +262,3 @@ class TextStore:
                 remedy="Run `lightretriever build --from encode` with this recipe.",
             )
         return read_json(file)
-
-
-class _Run:
-    """Appends to the columns of a new folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder, self._files, self._end, self._synced = folder, dict[str, BinaryIO](), 0, monotonic()
-
-    def add(self, texts: UInt8Array, rows: ModelRows) -> None:
-        """Add n >= 1 texts."""
-        at = rows.terms.at[1:] + self._end
-        if not self._files:
-            with writing(self._folder):
-                self._folder.mkdir(parents=True, exist_ok=True)
-            at = np.concatenate([[0], at])
-        columns: list[npt.NDArray[Any]] = [rows.dense, at, rows.terms.values, rows.impacts, rows.cut, texts]
-        for (name, dtype), values in zip(_MODEL.items(), columns, strict=True):
-            with writing(self._folder / name):
-                if name not in self._files:
-                    self._files[name] = (self._folder / name).open("wb", buffering=0)
-                left = memoryview(values.astype(dtype, copy=False).tobytes())
-                while left:
-                    left = left[self._files[name].write(left) :]
-        self._end = int(at[-1])
-        if monotonic() - self._synced >= _SYNC_S:
-            self._sync()
-
-    def close(self) -> None:
-        """Close the files."""
-        self._sync()
-        for file in self._files.values():
-            file.close()
-
-    def _sync(self) -> None:
-        with writing(self._folder):
-            for file in self._files.values():
-                os.fsync(file.fileno())
-        self._synced = monotonic()
-
-
-_MODEL: Final = {"dense": "<f2", "at": "<i8", "terms": "<i4", "impacts": "<u2", "cut": "?", "texts": "u1"}
-
-
-def _run(folder: Path, dimension: int) -> tuple[UInt8Array, ModelRows]:
-    """The texts of a run that are whole, and what was made of them."""
-    size = (folder / "texts").stat().st_size if (folder / "texts").is_file() else 0
-    count = size // DIGEST_BYTES
-    at = mapped(folder / "at", "<i8", count=count + 1) if count else np.zeros(1, np.int64)
-    terms, impacts = (mapped(folder / name, _MODEL[name], count=int(at[-1])) for name in ("terms", "impacts"))
-    dense, cut = mapped(folder / "dense", "<f2", dimension, count), mapped(folder / "cut", "?", count=count)
-    return mapped(folder / "texts", "u1", DIGEST_BYTES, count), ModelRows(dense, Rows(at, terms), impacts, cut)

@@ -14,13 +14,14 @@ import numpy as np
 
 from lightretriever.artifacts.bundle.batches import EncodedBatch, dense_prefix
 from lightretriever.artifacts.bundle.manifest import ExpansionInfo
-from lightretriever.artifacts.dtypes import Float32Array, Int32Array, UInt16Array
+from lightretriever.artifacts.documents.document import Document
+from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.errors import ResumeError
 from lightretriever.artifacts.files.workdir import differences, read_json, write_atomically
 from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder
 from lightretriever.artifacts.pipeline.encoded import EncodedCorpus
 from lightretriever.artifacts.pipeline.expansion import Expansion, word_rows
-from lightretriever.artifacts.pipeline.rows import ImpactRow, ModelRows, TermCounts, csr
+from lightretriever.artifacts.pipeline.rows import ImpactRow, ImpactRows, ModelRows, Rows, TermCounts
 from lightretriever.artifacts.pipeline.store import TextStore
 from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
@@ -113,26 +114,29 @@ class TermImpacts:
     def joined(self, batch: EncodedBatch, which: Which, dense: Float32Array) -> EncodedBatch:
         """A batch with the terms and impacts of its n documents, which have the vectors `dense` (n, D) of length 1."""
         found, names = self.rows(which), self.bm25.numbers.names
-        if self.bm25.vocabulary.kind == "tokens":
-            indptr, terms, impacts = csr([_by_id(names, *row) for row in found])
-            return replace(batch, indptr=indptr, terms=terms, impacts=impacts)
-        if self.expansion is not None:
+        tokens = self.bm25.vocabulary.kind == "tokens"
+        if tokens:
+            found = _by_id(names, found)
+        elif self.expansion is not None:
             found = self.expansion.impacts(dense[:, : self.expansion.dimension], found)
-        indptr, terms, impacts = csr(found)
-        return replace(batch, indptr=indptr, terms=terms, impacts=impacts, names=names)
+        terms = found.terms
+        return replace(
+            batch, indptr=terms.at, terms=terms.values, impacts=found.impacts, names=None if tokens else names
+        )
 
-    def rows(self, which: Which) -> list[ImpactRow]:
+    def rows(self, which: Which) -> ImpactRows:
         """Terms, by number, and BM25 impacts of documents."""
         if isinstance(which, range) and self.counts is not None:
             return self.bm25.rows(self.counts, which.start, which.stop)
         return self.bm25.impacts([str(text) for text in which])
 
 
-def _by_id(names: Sequence[str], terms: Int32Array, impacts: UInt16Array) -> ImpactRow:
-    """A row whose terms are token ids, ascending, in place of the numbers of their `names`."""
-    ids = np.array([int(names[term]) for term in terms.tolist()], np.int32)
-    order = np.argsort(ids)
-    return ids[order], impacts[order]
+def _by_id(names: Sequence[str], rows: ImpactRows) -> ImpactRows:
+    """Rows whose terms are token ids, ascending, in place of the numbers of their `names`."""
+    numbers, which = np.unique(rows.terms.values, return_inverse=True)
+    ids = np.array([int(names[number]) for number in numbers.tolist()], np.int32)[which]
+    order = np.lexsort((ids, np.repeat(np.arange(len(rows)), np.diff(rows.terms.at))))
+    return ImpactRows(Rows(rows.terms.at, ids[order]), rows.impacts[order])
 
 
 def rank_by_bm25(
@@ -154,10 +158,11 @@ def terms_tokenizer(work: Path) -> Path:
     return work / (SPARSE_TOKENIZER if apart else "tokenizer.json")
 
 
-def encoded_batch(ids: list[str], documents: list[bytes], rows: ModelRows) -> EncodedBatch:
+def encoded_batch(documents: Sequence[Document], rows: ModelRows) -> EncodedBatch:
     """Documents, with what the models made of them."""
-    dense = rows.dense.astype(np.float32)
-    return EncodedBatch(ids, documents, dense, rows.terms.at, rows.terms.values, rows.impacts)
+    ids, raws = [one.id for one in documents], [one.raw for one in documents]
+    terms = rows.sparse.terms
+    return EncodedBatch(ids, raws, rows.dense.astype(np.float32), terms.at, terms.values, rows.sparse.impacts)
 
 
 def encoded_batches(work: Path, corpus: EncodedCorpus, leg: SparseLeg) -> Iterator[EncodedBatch]:
@@ -171,7 +176,7 @@ def encoded_batches(work: Path, corpus: EncodedCorpus, leg: SparseLeg) -> Iterat
         terms = TermImpacts.of(leg, work, store, corpus)
     for first, rows in _tracked(store, "index"):
         which = range(first, first + len(rows))
-        batch = encoded_batch(corpus.ids(which.start, which.stop), corpus.raws(which.start, which.stop), rows)
+        batch = encoded_batch(corpus.documents(which.start, which.stop), rows)
         if terms is not None:
             dense = batch.dense
             if terms.expansion is not None:
@@ -206,11 +211,13 @@ def _measure(leg: SparseLeg, expand: Expand, store: TextStore, corpus: EncodedCo
     step, mean = -(-total // _SAMPLE), np.zeros(size)
     vectors, impacts = list[Float32Array](), list[ImpactRow]()
     for first, batch in _tracked(store, "expand"):
-        ids = corpus.ids(first, first + len(batch))
-        dense = dense_prefix(encoded_batch(ids, [], batch), size, first=first)
+        read = corpus.documents(first, first + len(batch))
+        dense = dense_prefix(encoded_batch(read, batch), size, first=first)
         mean += dense.sum(axis=0, dtype=np.float64) / total
         chosen = range(-first % step, len(dense), step)
         vectors.append(dense[chosen.start :: step].copy())  # a view would keep the batch
         for row in chosen:
-            impacts += words.rows(range(first + row, first + row + 1))
-    return Expansion.of(settings, rows, words.bm25, mean.astype(np.float32), np.concatenate(vectors), impacts)
+            impacts += [words.rows(range(first + row, first + row + 1))[0]]
+    return Expansion.of(
+        settings, rows, words.bm25, mean.astype(np.float32), np.concatenate(vectors), ImpactRows.of(impacts)
+    )

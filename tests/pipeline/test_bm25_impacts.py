@@ -13,7 +13,7 @@ from lightretriever.artifacts.documents.bounds import MAX_IMPACT
 from lightretriever.artifacts.errors import CorpusError
 from lightretriever.artifacts.evaluation.bm25 import WordIndex, build_word_index
 from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder, impact_row, lucene_lengths
-from lightretriever.artifacts.pipeline.rows import TermCounts, csr
+from lightretriever.artifacts.pipeline.rows import TermCounts
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.sparse.jvm import java_call, java_class
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
@@ -76,7 +76,9 @@ class Ranked:
         self.texts, self.encoder = texts, encoder
         ids = [str(number) for number in range(len(texts))]
         with ImpactIndexWriter(folder / "impacts") as writer:
-            writer.add(ids, [b"{}"] * len(ids), *csr(encoder.impacts(texts)), encoder.numbers.names)
+            found = encoder.impacts(texts)
+            arrays = found.terms.at, found.terms.values, found.impacts
+            writer.add(ids, [b"{}"] * len(ids), *arrays, encoder.numbers.names)
         build_word_index(folder / "words", ids, texts)
         self.impacts, self.words = ImpactIndex.open(folder / "impacts"), WordIndex.open(folder / "words")
 

@@ -48,6 +48,7 @@ from tests.service.live import warm
 from tests.support import recipes
 from tests.support.biencoder import save_biencoder
 from tests.support.commands import only, run
+from tests.support.encoded import keep_texts
 from tests.support.judged import write_queries
 from tests.support.recipes import change
 from tests.support.tiny import tiny_documents
@@ -156,7 +157,7 @@ def test_given_vectors_are_used_as_they_are(recipe: Path, tmp_path: Path, vector
     (tmp_path / "vectors.ids").write_bytes(ids.encode())
     change(recipe, {"distil.vectors": str(tmp_path / "vectors.npy"), "distil.ids": str(tmp_path / "vectors.ids")})
     run(*only("encode"), recipe)
-    dense = TextStore(tmp_path / "work" / "encode").whole().dense
+    dense = TextStore(tmp_path / "work" / "encode").rows().dense
     np.testing.assert_allclose(dense, vectors, atol=2e-3)
     np.testing.assert_array_equal(dense[7], dense[8])
     vectors[7] = vectors[9]
@@ -164,7 +165,7 @@ def test_given_vectors_are_used_as_they_are(recipe: Path, tmp_path: Path, vector
     with raises(ResumeError, naming="vectors_sha256"):
         run(*only("index"), recipe)
     run(*only("encode"), recipe)
-    dense = TextStore(tmp_path / "work" / "encode").whole().dense
+    dense = TextStore(tmp_path / "work" / "encode").rows().dense
     np.testing.assert_array_equal(dense[7], dense[9])
 
 
@@ -231,8 +232,7 @@ def test_a_stopped_run_ends_with_the_same_table(recipe: Path, tmp_path: Path) ->
     table = tmp_path / "work" / "tables" / "search" / "table.npy"
     whole = table.read_bytes()
     table.unlink()
-    (folder,) = (tmp_path / "work" / "encode").glob("run-*")
-    os.truncate(folder / "texts", 50 * 16 + 3)  # as if killed within the 51st document
+    keep_texts(tmp_path / "work" / "encode", 50)  # as if killed within the 51st document
     (tmp_path / "work" / "encode" / "corpus.json").unlink()
     for kept in (tmp_path / "work" / "tables" / "search" / "teacher").glob("run-*"):
         shutil.rmtree(kept)
@@ -456,11 +456,11 @@ def test_teacher_vectors_are_kept_and_checked(encoder: BiEncoder, tmp_path: Path
     vectors = teacher_vectors(encoder, QUERIES, "", tmp_path / "teacher")
     np.testing.assert_allclose(vectors, encoder.encode_queries(QUERIES).dense, atol=1e-3)
     (folder,) = (tmp_path / "teacher").glob("run-*")
-    (folder / "dense").write_bytes(np.ones_like(vectors).tobytes())
+    np.save(folder / "dense.npy", np.ones_like(vectors))
     np.testing.assert_array_equal(teacher_vectors(encoder, QUERIES, "", tmp_path / "teacher"), 1)  # not made again
     fewer = teacher_vectors(encoder, ["a new query", *QUERIES[1:]], "", tmp_path / "teacher")
     np.testing.assert_array_equal((fewer == 1).all(axis=1), [False] + [True] * (len(QUERIES) - 1))
-    (file,) = (tmp_path / "teacher").glob("run-*/dense")
+    (file,) = (tmp_path / "teacher").glob("run-*/dense.npy")
     os.truncate(file, 100)
     with raises(ResumeError):
         teacher_vectors(encoder, QUERIES, "", tmp_path / "teacher")

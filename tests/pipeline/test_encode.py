@@ -1,5 +1,4 @@
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -22,6 +21,7 @@ from lightretriever.artifacts.pipeline.recipe import EncodeRecipe
 from lightretriever.artifacts.pipeline.store import TextStore
 from tests.faults.builds import files
 from tests.support.commands import only, run
+from tests.support.encoded import keep_texts, kept_texts
 from tests.support.models import write_corpus
 from tests.support.recipes import write_recipe
 from tests.support.tiny import tiny_documents
@@ -35,8 +35,8 @@ def test_batched_encoding_equals_one_document_at_a_time_by_the_formulas(any_back
     corpus = EncodedCorpus.of(Corpus(tmp_path / "corpus.jsonl"), tmp_path / "encoded")
     encoders = Encoders(LanguageModel.of(any_backbone, SETTINGS), None, SETTINGS)
     encode_corpus(encoders, corpus, tmp_path / "work")
-    made = TextStore(tmp_path / "work").whole()
-    for row, (document, (terms, impacts)) in enumerate(zip(documents, made.sparse(), strict=True)):
+    made = TextStore(tmp_path / "work").rows()
+    for row, (document, (terms, impacts)) in enumerate(zip(documents, made.sparse, strict=True)):
         ids = any_backbone.frame(any_backbone.tokenizer.encode(document.full_text)[:46].tolist())
         with torch.inference_mode():
             hidden = any_backbone.decoder(input_ids=torch.tensor([ids]), use_cache=False)[0][0]
@@ -63,7 +63,7 @@ def test_documents_that_are_cut_are_counted(backbone: Backbone, tmp_path: Path) 
     corpus = EncodedCorpus.of(Corpus(tmp_path / "corpus.jsonl"), tmp_path / "encoded")
     made = encode_corpus(encoders, corpus, tmp_path / "work")
     longer = sum(len(backbone.tokenizer.encode(one.full_text)) > room for one in Corpus(tmp_path / "corpus.jsonl"))
-    assert made.cut == TextStore(tmp_path / "work").whole().cut.sum() == longer
+    assert made.cut == TextStore(tmp_path / "work").rows().cut.sum() == longer
 
 
 @pytest.mark.slow
@@ -80,13 +80,10 @@ def test_killed_over_a_changed_corpus_and_started_again_it_ends_byte_identical(
     lines = (tmp_path / "corpus.jsonl").read_text("utf-8").splitlines()[5:]
     (tmp_path / "corpus.jsonl").write_text("\n".join([*map(json.dumps, added), *lines]), encoding="utf-8")
 
-    def kept() -> int:
-        return sum(file.stat().st_size // 16 for file in (tmp_path / "work" / "encode").glob("run-*/texts"))
-
     for texts in (3, 7):  # it is killed once it has kept so many more
-        before = kept()
+        before = kept_texts(tmp_path / "work" / "encode")
         with subprocess.Popen(command, cwd=REPOSITORY, stderr=subprocess.DEVNULL) as process:
-            while kept() < before + texts and process.poll() is None:
+            while kept_texts(tmp_path / "work" / "encode") < before + texts and process.poll() is None:
                 time.sleep(0.001)
             process.send_signal(signal.SIGKILL)
         assert process.returncode == -signal.SIGKILL
@@ -102,8 +99,9 @@ def test_what_a_stopped_run_left_half_made_is_gone(backbone: Backbone, tmp_path:
     whole = files(work)
     (folder,) = work.glob("run-*")
     shutil.copytree(folder, work / f"{folder.name}.0123.partial")
-    os.truncate(folder / "texts", 8 * 16 + 1)
-    folder.rename(folder.with_name(f"{folder.name}0123"))
+    keep_texts(work, 8)
+    (piece,) = work.glob("run-*.npz")
+    piece.with_name(f"{piece.name}.{'0' * 32}.partial").write_bytes(piece.read_bytes()[:-99])
     made = encode_corpus(encoders, corpus, work)
     assert (made.reused, made.encoded, made.removed) == (8, 12, 0)
     assert files(work) == whole

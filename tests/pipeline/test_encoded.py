@@ -21,7 +21,7 @@ from lightretriever.artifacts.files.workdir import work_lock
 from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder
 from lightretriever.artifacts.pipeline.columns import text_digest, text_digests
 from lightretriever.artifacts.pipeline.encoded import FORMAT, EncodedCorpus
-from lightretriever.artifacts.pipeline.rows import ModelRows, TermCounts
+from lightretriever.artifacts.pipeline.rows import ImpactRows, ModelRows, TermCounts
 from lightretriever.artifacts.pipeline.store import STORE_FORMAT, Part, TextStore
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
@@ -49,7 +49,7 @@ def tokenizer(tmp_path: Path) -> TextTokenizer:
     return TextTokenizer.from_file(tmp_path / "tokenizer.json")
 
 
-def test_the_columns_have_what_the_corpus_has(tmp_path: Path, tokenizer: TextTokenizer) -> None:
+def test_the_columns_have_what_the_corpus_has(tmp_path: Path) -> None:
     bad = {"_id": "bad", "text": 3}
     corpus = write(tmp_path, [*LINES[:20], bad, {"_id": "ü", "text": "naïve"}, *LINES[20:]], skip_bad=True)
     encoded = EncodedCorpus.of(corpus, tmp_path / "encoded")
@@ -57,15 +57,11 @@ def test_the_columns_have_what_the_corpus_has(tmp_path: Path, tokenizer: TextTok
     assert list(encoded) == documents
     assert (len(encoded), encoded.facts["format"], encoded.corpus_sha256) == (41, FORMAT, corpus.sha256())
     assert (encoded.skipped.count, len(encoded.skipped.reasons)) == (1, 1)
-    assert encoded.ids(19, 22) == [LINES[19]["_id"], "ü", LINES[20]["_id"]]
+    assert [document.id for document in encoded.documents(19, 22)] == [LINES[19]["_id"], "ü", LINES[20]["_id"]]
     assert encoded.raws(20, 21) == [documents[20].raw]
     assert encoded.document(40) == documents[40]
     texts = [document.full_text for document in documents]
     assert [row.tobytes() for row in encoded.digests] == [text_digest(text) for text in texts]
-    for found, ids in zip(encoded.tokens(tokenizer), tokenizer.encode_batch(texts), strict=True):
-        np.testing.assert_array_equal(found, ids)
-    for found, ids in zip(encoded.tokens(tokenizer, queries=True), tokenizer.as_queries(texts), strict=True):
-        np.testing.assert_array_equal(tokenizer.known(found), ids)
     counts, expected = encoded.terms(ENGLISH), TermCounts.of(ENGLISH.terms_of(texts))
     assert counts.names == expected.names
     np.testing.assert_array_equal(counts.terms.values, expected.terms.values)
@@ -76,11 +72,10 @@ def test_the_columns_have_what_the_corpus_has(tmp_path: Path, tokenizer: TextTok
         assert (np.diff(terms[start:end]) > 0).all()
 
 
-def test_a_changed_corpus_takes_the_place_of_the_former_one(tmp_path: Path, tokenizer: TextTokenizer) -> None:
+def test_a_changed_corpus_takes_the_place_of_the_former_one(tmp_path: Path) -> None:
     changed = [{"_id": "new", "text": "zebra music"}, *LINES[30:], *LINES[5:20], {**LINES[20], "text": "another"}]
     for folder, lines in (("grown", LINES), ("grown", changed), ("fresh", changed)):
         encoded = EncodedCorpus.of(write(tmp_path, lines), tmp_path / folder)
-        encoded.tokens(tokenizer)
         encoded.terms(ENGLISH)
     assert files(tmp_path / "grown") == files(tmp_path / "fresh")
 
@@ -106,7 +101,7 @@ def test_processes_that_share_a_folder_have_the_same_columns(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("name", "size"), [("texts", 5), ("texts", 160), ("raw", 100), ("ids", 3), ("raw.at", 80), ("ids.at", 0)]
+    ("name", "size"), [("texts.npy", 5), ("texts.npy", 160), ("raw", 100), ("at.npy", 0), ("corpus.json", 3)]
 )
 def test_a_damaged_column_is_named(tmp_path: Path, name: str, size: int) -> None:
     encoded = EncodedCorpus.of(write(tmp_path, LINES), tmp_path / "encoded")
@@ -115,18 +110,12 @@ def test_a_damaged_column_is_named(tmp_path: Path, name: str, size: int) -> None
         EncodedCorpus.open(encoded.folder)
 
 
-def test_other_versions_of_the_libraries_read_all_texts_again(
-    tmp_path: Path, tokenizer: TextTokenizer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_versions_of_the_libraries_read_all_texts_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     encoded = EncodedCorpus.of(write(tmp_path, LINES), tmp_path / "encoded")
-    encoded.tokens(tokenizer)
     encoded.terms(ENGLISH)
-    columns = {folder.name for folder in encoded.folder.iterdir() if folder.is_dir()}
-    monkeypatch.setattr("tokenizers.__version__", "0.0.1")
     monkeypatch.setattr("lightretriever.artifacts.sparse.vocabulary.lucene_version", lambda: "0.0.1")
-    encoded.tokens(tokenizer)
     encoded.terms(ENGLISH)
-    assert len({folder.name for folder in encoded.folder.iterdir() if folder.is_dir()} - columns) == 2
+    assert len(list(encoded.folder.glob("terms-*"))) == 2
 
 
 def test_bad_lines_and_empty_corpora_leave_nothing(tmp_path: Path) -> None:
@@ -142,12 +131,12 @@ PLAN = {"dimension": 4, "shard_size": 3}
 def made(texts: npt.NDArray[np.uint8]) -> ModelRows:
     """What a model could have made of texts, which depends on their digests alone."""
     rows = [(np.arange(text[0] % 4, dtype=np.int32), text[: text[0] % 4].astype(np.uint16) + 1) for text in texts]
-    return ModelRows.of(texts[:, :4].astype(np.float16), rows, (texts[:, 5] % 2).astype(bool).tolist())
+    return ModelRows(texts[:, :4].astype(np.float16), ImpactRows.of(rows), (texts[:, 5] % 2).astype(bool))
 
 
 def assert_equal(found: ModelRows, expected: ModelRows) -> None:
     def columns(rows: ModelRows) -> list[npt.NDArray[Any]]:
-        return [rows.dense, rows.terms.at, rows.terms.values, rows.impacts, rows.cut]
+        return [rows.dense, rows.sparse.terms.at, rows.sparse.terms.values, rows.sparse.impacts, rows.cut]
 
     for one, other in zip(columns(found), columns(expected), strict=True):
         np.testing.assert_array_equal(one, other)
@@ -155,34 +144,38 @@ def assert_equal(found: ModelRows, expected: ModelRows) -> None:
 
 
 def add(store: TextStore, *parts: npt.NDArray[np.uint8]) -> None:
-    with store.adding() as added:
-        for part in parts:
-            added(part, made(part))
+    for part in parts:
+        store.add(part, made(part))
 
 
-def test_texts_of_several_runs_are_one_and_end_with_the_bytes_of_one_run(tmp_path: Path) -> None:
+def test_texts_of_several_processes_end_with_the_bytes_of_one(tmp_path: Path) -> None:
     texts = text_digests([f"text {number}" for number in range(11)])
     corpus = np.concatenate([texts[3:], texts[:3], texts[5:6]])
     grown, fresh = (TextStore.begin(tmp_path / name, PLAN) for name in ("grown", "fresh"))
     with raises(ResumeError):
-        grown.places()
+        grown.check()
     add(grown, texts[:4], texts[4:5])
     add(grown, texts[5:8])
-    np.testing.assert_array_equal(grown.find(texts[[7, 9, 0]]) < 0, [False, True, False])
-    assert_equal(grown.rows(grown.find(texts[[7, 0, 3, 4]])), made(texts[[7, 0, 3, 4]]))
+    assert grown.has(texts[[7, 9, 0]]).tolist() == [True, False, True]
     grown.finish(corpus, {"of": 1}, skipped=2, part=Part(1, 2))
     assert (grown.documents, grown.skipped, grown.missing_shards()) == ({"of": 1}, 2, [1, 2])
     assert list(map(str, grown.missing_parts())) == ["1/2", "2/2"]
     with raises(ResumeError):
-        grown.places()
-    add(grown, texts[8:], text_digests(["another"]))
+        grown.rows()
+    add(grown, texts[7:], text_digests(["another"]))  # one of them twice
+    assert grown.others(corpus) == 1
+    assert grown.counts(corpus) == (len(made(corpus).sparse.impacts), int(made(corpus).cut.sum()))
+    assert_equal(grown.rows(), made(corpus))  # joined, and the other is kept
     assert grown.others(corpus) == 1
     grown.finish(corpus, {"of": 1})
     add(fresh, texts[3:], texts[:3])
     fresh.finish(corpus, {"of": 1})
     for store in (grown, fresh, TextStore(tmp_path / "grown")):
-        assert_equal(store.whole(), made(corpus))
-        assert_equal(ModelRows.joined(list(store.batches())), made(corpus))
+        assert_equal(store.rows(), made(corpus))
+        assert_equal(store.rows(np.array([7, 0, 3])), made(corpus[[7, 0, 3]]))
+        batches = list(store.batches())
+        assert [len(batch) for batch in batches] == [3, 3, 3, 3]
+        assert_equal(batches[1], made(corpus[3:6]))
     assert files(tmp_path / "grown") == files(tmp_path / "fresh")
     assert {name.partition("-")[0] for name in files(tmp_path / "fresh")} == {
         "corpus.json",
@@ -192,39 +185,36 @@ def test_texts_of_several_runs_are_one_and_end_with_the_bytes_of_one_run(tmp_pat
     }
 
 
-@pytest.mark.parametrize("finished", [False, True])
-@pytest.mark.parametrize(("name", "size"), [("texts", 5 * 16 + 7), ("texts", 0), ("texts", None)])
-def test_a_run_that_was_killed_or_damaged_counts_as_far_as_its_texts_are_whole(
-    tmp_path: Path, name: str, size: int | None, finished: bool
-) -> None:
-    """The digests are written last: what is behind them in other columns is no text yet."""
+@pytest.mark.parametrize("damaged", ["texts.npy", "dense.npy", "cut.npy", ""])
+def test_a_damaged_file_is_named(tmp_path: Path, damaged: str) -> None:
     texts, store = text_digests(map(str, range(8))), TextStore.begin(tmp_path / "store", PLAN)
     add(store, texts)
-    if finished:
+    if damaged:
         store.finish(texts, None)
-    (folder,) = store.path.glob("run-*")
-    if size is None:
-        (folder / name).unlink()
-    else:
-        os.truncate(folder / name, size)
-    again = TextStore.begin(tmp_path / "store", PLAN)
-    whole = (size or 0) // 16
-    np.testing.assert_array_equal(again.find(texts) < 0, [False] * whole + [True] * (8 - whole))
-    add(again, texts[whole:])
-    again.finish(texts, None)
-    assert_equal(again.whole(), made(texts))
-    assert len(list(again.path.glob("run-*"))) == 1
+    (source,) = store.path.glob("run-*")
+    os.truncate(source / damaged if damaged else source, 100)
+    with raises(ResumeError, naming=source.name):
+        again = TextStore.begin(tmp_path / "store", PLAN)
+        again.finish(texts, None)
+        again.rows()
+
+
+def test_nothing_is_a_corpus_too(tmp_path: Path) -> None:
+    """As the sentences of a corpus that has none."""
+    store, none = TextStore.begin(tmp_path / "store", PLAN), text_digests([])
+    store.finish(none, None)
+    assert len(store.rows()) == 0
 
 
 def test_a_full_disk_is_an_error_that_names_the_file_and_loses_nothing(tmp_path: Path) -> None:
-    texts, store = text_digests(map(str, range(64))), TextStore.begin(tmp_path / "store", PLAN)
-    with full_disk(300), raises(DiskError):
-        add(store, *np.split(texts, 8))
-    missing = store.find(texts) < 0
-    assert 0 < missing.sum() < 64
+    texts, store = text_digests(map(str, range(520))), TextStore.begin(tmp_path / "store", PLAN)
+    with full_disk(4_000), raises(DiskError):
+        add(store, texts[:8], texts[8:])
+    missing = ~store.has(texts)
+    assert missing.sum() == 512
     add(store, texts[missing])
     store.finish(texts, None)
-    assert_equal(store.whole(), made(texts))
+    assert_equal(store.rows(), made(texts))
 
 
 def test_runs_of_another_plan_are_not_found(tmp_path: Path) -> None:
@@ -233,9 +223,9 @@ def test_runs_of_another_plan_are_not_found(tmp_path: Path) -> None:
     own, other = (TextStore.begin(tmp_path / name, {**PLAN, "software": name}) for name in ("own", "other"))
     add(own, texts[:5])
     add(other, texts[5:])
-    (folder,) = other.path.glob("run-*")
-    shutil.copytree(folder, own.path / folder.name)
-    assert (TextStore(own.path).find(texts) < 0).tolist() == [False] * 5 + [True] * 3
+    (file,) = other.path.glob("run-*")
+    shutil.copy(file, own.path / file.name)
+    assert TextStore(own.path).has(texts).tolist() == [True] * 5 + [False] * 3
 
 
 def test_a_store_keeps_its_own_plan_whatever_another_has_begun(tmp_path: Path) -> None:

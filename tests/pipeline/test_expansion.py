@@ -17,7 +17,7 @@ from lightretriever.artifacts.pipeline.encoded import EncodedCorpus
 from lightretriever.artifacts.pipeline.expansion import Expansion, Matrix, word_rows
 from lightretriever.artifacts.pipeline.later import LaterDocuments
 from lightretriever.artifacts.pipeline.recipe import Recipe, read_recipe
-from lightretriever.artifacts.pipeline.rows import ImpactRow, ModelRows, TermCounts, TermNumbers
+from lightretriever.artifacts.pipeline.rows import ImpactRow, ImpactRows, ModelRows, TermCounts, TermNumbers
 from lightretriever.artifacts.pipeline.store import TextStore
 from lightretriever.artifacts.pipeline.terms import SparseLeg, encoded_batches
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
@@ -39,7 +39,11 @@ def counted(frequencies: list[int], documents: int = N) -> Bm25Encoder:
     return Bm25Encoder(Vocabulary(None, "standard"), names, documents, 6.0, counts, 100, 0.9, 0.4)
 
 
-def random_corpus(seed: int) -> tuple[Matrix, Bm25Encoder, Matrix, list[ImpactRow]]:
+def impacts_of(rows: list[tuple[list[int], list[int]]]) -> ImpactRows:
+    return ImpactRows.of([(np.array(terms, np.int32), np.array(impacts, np.uint16)) for terms, impacts in rows])
+
+
+def random_corpus(seed: int) -> tuple[Matrix, Bm25Encoder, Matrix, ImpactRows]:
     """Rows of words (W, D), their counts, vectors (N, D) of length 1, and BM25 impacts."""
     random = np.random.default_rng(seed)
     rows = random.normal(size=(W, D)).astype(np.float32)
@@ -50,14 +54,14 @@ def random_corpus(seed: int) -> tuple[Matrix, Bm25Encoder, Matrix, list[ImpactRo
         terms = np.sort(random.choice(W, 6, replace=False)).astype(np.int32)
         sparse.append((terms, random.integers(1, 100, 6).astype(np.uint16)))
     frequencies = np.bincount(np.concatenate([terms for terms, _ in sparse]), minlength=W)
-    return rows, counted(np.maximum(frequencies, 2).tolist()), vectors, sparse
+    return rows, counted(np.maximum(frequencies, 2).tolist()), vectors, ImpactRows.of(sparse)
 
 
 def test_a_document_by_hand() -> None:
     """The mean is (0.5, 0.5). For the document (1, 0), with word 1 alone, z is (-0.5, 1, 0.25)."""
     rows = np.array([[-1, 0], [1, -1], [0, -0.5]], np.float32)
     mean, bm25 = np.array([0.5, 0.5], np.float32), counted([2, 2, 2])
-    document = (np.array([[1, 0]], np.float32), [(np.array([1], np.int32), np.array([200], np.uint16))])
+    document = (np.array([[1, 0]], np.float32), impacts_of([([1], [200])]))
     expansion = Expansion.of(ExpansionInfo(terms=1, weight=0.5), rows, bm25, mean, *document)
     assert expansion.unit == 200  # mean impact 200, root mean square of z 1
     [(terms, impacts)] = expansion.impacts(*document)
@@ -68,10 +72,10 @@ def test_a_document_by_hand() -> None:
 def test_words_of_one_document_are_never_added() -> None:
     rows = np.array([[1.0], [3.0], [2.0], [0.0]], np.float32)
     mean, vector = np.zeros(1, np.float32), np.ones((1, 1), np.float32)
-    nothing = [(np.empty(0, np.int32), np.empty(0, np.uint16))]
+    nothing = impacts_of([([], [])])
     expansion = Expansion(ExpansionInfo(terms=9), rows, np.arange(4, dtype=np.int32), mean, 100)
     assert expansion.impacts(vector, nothing)[0][0].tolist() == [0, 1, 2]
-    own = [(np.array([1], np.int32), np.array([10], np.uint16))]
+    own = impacts_of([([1], [10])])
     found = Expansion.of(ExpansionInfo(terms=9, weight=0.5), rows, counted([2, 1, 5, 9]), mean, vector, own)
     assert found.candidates.tolist() == [0, 2]  # word 3 has no row
     assert found.impacts(vector, nothing)[0][0].tolist() == [0, 2]
@@ -82,7 +86,7 @@ def test_words_of_one_document_are_never_added() -> None:
 
 def test_the_most_frequent_words_are_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lightretriever.artifacts.pipeline.expansion._MOST_CANDIDATES", 2)
-    own = [(np.array([1], np.int32), np.array([10], np.uint16))]
+    own = impacts_of([([1], [10])])
     ones = np.ones((4, 1), np.float32)
     found = Expansion.of(ExpansionInfo(), ones, counted([3, 2, 9, 3]), np.zeros(1, np.float32), ones[:1], own)
     assert found.candidates.tolist() == [0, 2]
@@ -126,15 +130,15 @@ def test_fewer_words_are_those_of_the_highest_weight() -> None:
 
 def test_a_corpus_without_words_or_directions_is_left_as_it_is() -> None:
     rows, bm25, vectors, _ = random_corpus(1)
-    nothing = [(np.empty(0, np.int32), np.empty(0, np.uint16))] * N
+    nothing = impacts_of([([], [])] * N)
     empty = Expansion.of(ExpansionInfo(), rows, bm25, vectors.mean(axis=0), vectors, nothing)
     assert (empty.unit, {len(terms) for terms, _ in empty.impacts(vectors, nothing)}) == (0, {0})
-    same, one = np.repeat(vectors[:1], 2, axis=0), (np.array([3], np.int32), np.array([9], np.uint16))
-    flat = Expansion.of(ExpansionInfo(), rows, bm25, vectors[0], same, [one, one])
-    assert [row[1].tolist() for row in flat.impacts(same, [one, one])] == [[9], [9]]
-    alone = Expansion.of(ExpansionInfo(), rows, counted([1] * W), vectors.mean(axis=0), vectors, [one] * N)
+    same, two, all_one = np.repeat(vectors[:1], 2, axis=0), impacts_of([([3], [9])] * 2), impacts_of([([3], [9])] * N)
+    flat = Expansion.of(ExpansionInfo(), rows, bm25, vectors[0], same, two)
+    assert [row[1].tolist() for row in flat.impacts(same, two)] == [[9], [9]]
+    alone = Expansion.of(ExpansionInfo(), rows, counted([1] * W), vectors.mean(axis=0), vectors, all_one)
     assert alone.candidates.size == 0
-    assert {tuple(terms) for terms, _ in alone.impacts(vectors, [one] * N)} == {(3,)}
+    assert {tuple(terms) for terms, _ in alone.impacts(vectors, all_one)} == {(3,)}
 
 
 def test_what_was_measured_is_kept_for_documents_that_come_later(tmp_path: Path) -> None:
@@ -145,7 +149,7 @@ def test_what_was_measured_is_kept_for_documents_that_come_later(tmp_path: Path)
     later = Expansion.read(ExpansionInfo(terms=5), table, bm25, tmp_path, "corpus one")
     for one, other in zip(later.impacts(vectors, sparse), expansion.impacts(vectors, sparse), strict=True):
         np.testing.assert_array_equal(one, other)
-    new = [(np.array([3, W + 2], np.int32), np.array([50, 60], np.uint16))] * N  # a word that the corpus lacks
+    new = impacts_of([([3, W + 2], [50, 60])] * N)  # a word that the corpus lacks
     for terms, impacts in later.impacts(vectors, new):
         assert impacts[terms == W + 2].tolist() == [60]
     with raises(ResumeError, naming="expansion.json"):
@@ -187,11 +191,7 @@ def test_measuring_keeps_the_sample_alone(tmp_path: Path) -> None:
     corpus.terms(leg.vocabulary)
     vectors = random.normal(size=(50, size)).astype(np.float16)
     store = TextStore.begin(tmp_path / "encode", {"dimension": size, "shard_size": 256})
-    with store.adding() as add:
-        add(
-            corpus.digests[:50],
-            ModelRows.of(vectors, [(np.zeros(0, np.int32), np.zeros(0, np.uint16))] * 50, [False] * 50),
-        )
+    store.add(corpus.digests[:50], ModelRows(vectors, impacts_of([([], [])] * 50), np.zeros(50, np.bool_)))
     store.finish(corpus.digests, {})
     tracemalloc.start()
     try:

@@ -63,12 +63,12 @@ def test_the_systems_of_a_whole_model(evaluated: dict[str, Any]) -> None:
 def test_dense_and_sparse_rank_by_the_models_own_vectors(
     evaluated: dict[str, Any], built: Path, backbone: Backbone
 ) -> None:
-    rows = TextStore(built / "work" / "encode").whole()
+    rows = TextStore(built / "work" / "encode").rows()
     names = [document.id.replace(" ", "%20") for document in read_recipe(built / "recipe.yaml", Recipe).corpus.open()]
     documents = rows.dense[:, :24].astype(np.float64)
     documents /= np.linalg.norm(documents, axis=1, keepdims=True)
     impacts = np.zeros((len(names), backbone.vocab_size))
-    for row, (terms, values) in enumerate(rows.sparse()):
+    for row, (terms, values) in enumerate(rows.sparse):
         impacts[row, terms] = values
     made = LanguageModel.of(backbone).encode_queries(list(QUERIES.values()), INSTRUCTION)
     found = {system: runs_in(built / "out", system) for system in ("full-dense", "full-sparse")}

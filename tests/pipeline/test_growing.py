@@ -93,12 +93,12 @@ def test_a_trial_with_some_documents_costs_nothing_of_all(tmp_path: Path) -> Non
     recipe = write_recipe(tmp_path, "distil")
     run("build", recipe)
     folders = ("encode", "tables/web/teacher")
-    before = {folder: TextStore(tmp_path / "work" / folder).whole().dense.tobytes() for folder in folders}
+    before = {folder: TextStore(tmp_path / "work" / folder).rows().dense.tobytes() for folder in folders}
     trial = summary_of("build", recipe, "--limit", 20, "--output", tmp_path / "trial")
     assert (trial["documents"], *counts(trial)) == (20, 20, 0, 0)
     assert counts(summary_of("build", recipe, "--overwrite")) == (COUNT, 0, 0)
     for folder, vectors in before.items():
-        assert TextStore(tmp_path / "work" / folder).whole().dense.tobytes() == vectors
+        assert TextStore(tmp_path / "work" / folder).rows().dense.tobytes() == vectors
         assert len(list((tmp_path / "work" / folder).glob("run-*"))) == 1
     other = ["--work", tmp_path / "fresh", "--output", tmp_path / "bundle2"]
     run("build", recipe, "--limit", 20, *other)
@@ -111,14 +111,14 @@ def test_what_is_known_of_a_text_is_taken_and_not_made_again(backbone: Backbone,
     corpus = EncodedCorpus.of(Corpus(write_corpus(tmp_path / "corpus.jsonl", 20)), tmp_path / "encoded")
     encode_corpus(encoders, corpus, tmp_path / "work")
     store = TextStore(tmp_path / "work")
-    (file,) = store.path.glob("run-*/dense")
-    file.write_bytes(np.ones_like(store.whole().dense).tobytes())
+    (file,) = store.path.glob("run-*/dense.npy")
+    np.save(file, np.ones_like(store.rows().dense))
     lines = write_corpus(tmp_path / "corpus.jsonl", 23).read_text("utf-8").splitlines()
     (tmp_path / "corpus.jsonl").write_text("".join(f"{line}\n" for line in reversed(lines)), encoding="utf-8")
     corpus = EncodedCorpus.of(Corpus(tmp_path / "corpus.jsonl"), tmp_path / "encoded")
     made = encode_corpus(encoders, corpus, tmp_path / "work")
     assert (made.reused, made.encoded, made.removed) == (20, 3, 0)
-    ones = (TextStore(tmp_path / "work").whole().dense == 1).all(axis=1)
+    ones = (TextStore(tmp_path / "work").rows().dense == 1).all(axis=1)
     np.testing.assert_array_equal(ones, [False] * 3 + [True] * 20)
 
 
@@ -233,6 +233,6 @@ def test_parts_of_a_changed_corpus_reuse_what_is_there(tmp_path: Path) -> None:
     made = [summary_of("build", recipe, "--part", f"{number}/2") for number in (1, 2)]
     assert [sum(one[key] for one in made) for key in ("reused", "encoded")] == [COUNT - 1, 2]
     run(*only("index"), recipe, "--overwrite")
-    assert len(list((tmp_path / "work" / "encode").glob("run-*"))) > 1
+    assert len(list((tmp_path / "work" / "encode").glob("run-*"))) == 1
     assert counts(summary_of(*only("encode"), recipe)) == (COUNT + 1, 0, 2)
     assert len(list((tmp_path / "work" / "encode").glob("run-*"))) == 1

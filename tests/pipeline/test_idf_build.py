@@ -101,7 +101,7 @@ def best(documents: list[Document], top_k: int) -> list[Document]:
 
 
 def encoded(work: Path) -> list[Document]:
-    rows = TextStore(work / "encode").whole().sparse()
+    rows = TextStore(work / "encode").rows().sparse
     return [dict(zip(terms.tolist(), impacts.tolist(), strict=True)) for terms, impacts in rows]
 
 

@@ -15,6 +15,7 @@ from lightretriever.artifacts.errors import RecipeError, ResumeError
 from tests.faults.builds import files
 from tests.pipeline.test_growing import COUNT, counts, write_recipe
 from tests.support.commands import invoke, only, summary_of
+from tests.support.encoded import kept_texts
 from tests.support.recipes import change
 
 pytestmark = pytest.mark.slow
@@ -46,25 +47,20 @@ def test_a_cluster_that_loses_a_worker_makes_the_shards_of_one_process(tmp_path:
     command = [sys.executable, "-m", "lightretriever.service.cli", "build", str(recipe), "--ray", cluster.address]
     with subprocess.Popen([*command, "--json"], stdout=subprocess.PIPE, text=True) as encode:
         encoded = tmp_path / "work" / "encode"
-        while not kept(encoded) or not (workers := working()):
+        while not kept_texts(encoded) or not (workers := working()):
             assert encode.poll() is None
             sleep(0.01)
         if lost == "process":
             os.kill(workers[0], signal.SIGKILL)
         else:
             cluster.remove_node(cluster.second, allow_graceful=False)
-        assert kept(encoded) < COUNT
+        assert kept_texts(encoded) < COUNT
         out, _ = encode.communicate()
     assert encode.returncode == 0
     assert f'"documents":{COUNT}' in out
     assert files(encoded) == files(tmp_path / "whole" / "encode")
     assert not list((tmp_path / "work").rglob("*.partial"))
     assert counts(summary_of(*only("encode"), recipe)) == (whole["documents"], 0, 0)
-
-
-def kept(encoded: Path) -> int:
-    """How many texts are encoded."""
-    return sum(file.stat().st_size // 16 for file in encoded.glob("run-*/texts"))
 
 
 def working() -> list[int]:

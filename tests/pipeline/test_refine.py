@@ -71,7 +71,7 @@ def cosine(bundle: Bundle, work: Path) -> float:
     documents = [json.loads(line) for line in (work.parent / "corpus.jsonl").read_text().splitlines()]
     texts = [f"{one['title']} {one['text']}".strip() for one in documents]
     made = np.stack([table.rows(tokenizer.encode(text)[:32]).mean(axis=0) for text in texts])
-    vectors = TextStore(work / "encode").whole().dense[:, : made.shape[1]]
+    vectors = TextStore(work / "encode").rows().dense[:, : made.shape[1]]
     lengths = np.linalg.norm(made, axis=1) * np.linalg.norm(vectors.astype(np.float32), axis=1)
     return float(((made * vectors).sum(axis=1) / lengths).mean())
 

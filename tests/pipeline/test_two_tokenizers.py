@@ -71,7 +71,7 @@ class Built:
         """By the table and the encoded documents."""
         rows = self.bundle.table("search").rows(np.array(list(tokens)))
         total = np.array(list(tokens.values())) @ rows.astype(np.float64)
-        vectors = TextStore(self.bundle.path.parent / "work" / "encode").whole().dense.astype(np.float64)
+        vectors = TextStore(self.bundle.path.parent / "work" / "encode").rows().dense.astype(np.float64)
         return np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True) @ (total / np.linalg.norm(total)))
 
     def sparse_scores(self, tokens: dict[int, float]) -> Scores:

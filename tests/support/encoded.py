@@ -1,0 +1,32 @@
+"""Stores of encoded texts, as processes leave them that were stopped."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+
+from lightretriever.artifacts.errors import ResumeError
+from lightretriever.artifacts.pipeline.columns import column
+from lightretriever.artifacts.pipeline.store import TextStore
+
+__all__ = ["keep_texts", "kept_texts"]
+
+
+def kept_texts(path: Path) -> int:
+    """How many texts a store has, while another process may write it."""
+    count = 0
+    for source in path.glob("run-*"):
+        try:
+            count += len(column(source, "texts")) if source.suffix in ("", ".npz") else 0
+        except ResumeError:
+            continue  # it was joined with others
+    return count
+
+
+def keep_texts(path: Path, count: int) -> None:
+    """Take all but the first texts of a finished store away."""
+    store = TextStore(path)
+    rows, texts = store.rows(np.arange(count)), store.texts[:count]
+    for source in path.glob("run-*"):
+        shutil.rmtree(source)
+    store.add(texts, rows)
