@@ -43,14 +43,6 @@ def test_dense_is_the_normalised_mean_and_sparse_the_counts(encoder: QueryEncode
     assert set(clock.seconds) == {"tokenize", "encode"}
 
 
-def test_many_tokens_are_counted_like_few(encoder: QueryEncoder) -> None:
-    query = encoder.encode("mupp" * 500 + " p", "task", StageClock())
-    assert dict(zip(query.terms, query.counts.tolist(), strict=True)) == {"0": 500, "1": 500, "3": 1001}
-    assert query.weights.tolist() == query.counts.tolist()
-    assert query.tokens.ids.tolist() == [0, 1, 3]
-    assert query.tokens.counts.tolist() == query.tokens.weights.tolist() == [500, 500, 1001]
-
-
 def test_errors_of_both_legs_name_the_field_and_the_text(encoder: QueryEncoder) -> None:
     for dense in (True, False):
         with raises(NoTokensError) as no_tokens:

@@ -105,13 +105,6 @@ def test_what_a_search_box_sends_along_changes_nothing(client: TestClient) -> No
     assert ids(batch["results"][0]) == ids(plain)
 
 
-def test_nothing_matches(client: TestClient) -> None:
-    answer = ask(client, filter={"field": "source", "eq": "nix"}, facets=["source"], facet_ranges={"year": [2000]})
-    assert (answer["hits"], answer["total"]) == ([], 0)
-    assert answer["facets"] == {"source": []}
-    assert answer["facet_ranges"]["year"] == [{"lt": 2000, "count": 0}, {"gte": 2000, "count": 0}]
-
-
 def test_no_further_range_is_counted_after_the_deadline(engine: SearchEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     """The clock of the search goes on by a day with each condition that is looked up."""
     looked: list[Sequence[str]] = []

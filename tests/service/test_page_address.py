@@ -97,15 +97,6 @@ def test_a_link_that_asks_for_an_undeclared_field_says_so_and_can_be_corrected(p
         assert "bogus" not in page.url
 
 
-def test_nothing_is_shown_of_filters_where_nothing_is_declared(page: Page) -> None:
-    with page.expect_response("**/search") as caught:
-        page.get_by_role("searchbox").fill("music")
-    expect(page.locator("li.hit")).to_have_count(10)
-    assert "facets" not in (caught.value.request.post_data_json or {})
-    expect(page.locator("#filters")).to_be_hidden()
-    expect(page.locator("#unfold")).to_be_hidden()
-
-
 def test_a_link_with_a_query_searches_and_becomes_the_address_of_the_search(page: Page, site: str) -> None:
     page.goto("/?q=music+player&mode=sparse")
     expect_search(page, site, "music player", mode="sparse")
