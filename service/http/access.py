@@ -26,7 +26,7 @@ class Access:
         if self.keys is not None:
             about["key"] = self.keys.name(authorization, scope, collection)
         elif scope == "admin":
-            raise RouteNotFoundError("The admin routes are off, because there is no file of API keys.")
+            raise RouteNotFoundError("The admin routes are off without API keys. Name their file, 'api_keys_file'.")
 
 
 def client_address(host: str | None) -> str:

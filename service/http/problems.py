@@ -62,6 +62,7 @@ def field_errors(error: ValidationError) -> list[FieldError]:
     """
     items = error.errors(include_url=False)[:MOST_FIELD_ERRORS]
     nameless = {item["loc"][:-1] for item in items if item["type"] == "missing" and item["loc"][-1] == "field"}
+    items.sort(key=lambda item: item["type"] == "missing" and item["loc"][:-1] in nameless)  # others say what to write
     return [_field_error(item, nameless) for item in items]
 
 
@@ -76,7 +77,8 @@ def _field_error(item: Mapping[str, Any], nameless: Collection[tuple[str | int, 
     elif kind in ("model_type", "model_attributes_type"):
         message = "must be an object" + _object(place, item["input"])  # pydantic's own message names a class of Python
     elif kind in ("missing", "union_tag_not_found"):
-        message, value = "the field is required", None
+        hint = ': write {"fields": {"title": "…", "text": "…"}}' if place[-1:] == ("fields",) else ""
+        message, value = f"the field is required{hint}", None
     elif kind == "union_tag_invalid":
         # Pydantic's own message repeats the whole tag, which may be long.
         message, value = f"must be one of {item['ctx']['expected_tags']}", _echo(item["input"]["method"])

@@ -348,14 +348,11 @@ class RequestReader:
             return
         window = candidates_of(request, self._settings)
         if window > most:
-            yield FieldError("candidates", f"at most {most} candidates are possible", window)
+            yield FieldError("candidates", f"at most {most} are possible (setting 'max_candidates')", window)
         elif request.offset + request.k > window:
-            yield FieldError(
-                "k",
-                f"offset + k is {request.offset + request.k}, but there are only {window} candidates: ask for fewer "
-                f"hits, or for more candidates with the field 'candidates' (at most {most})",
-                request.k,
-            )
+            bound = "setting 'max_candidates'" if window == most else f"field 'candidates', at most {most}"
+            message = f"offset + k is {request.offset + request.k}, but there are only {window} candidates ({bound})"
+            yield FieldError("k", message, request.k)
 
     def _of_listed_window(self, request: SearchRequest) -> Iterator[FieldError]:
         """A listing has no candidates: its pages may be anywhere, as far as the order can be found."""

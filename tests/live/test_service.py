@@ -20,7 +20,7 @@ from lightretriever.service.http.app import create_app
 from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings, load_settings
-from tests.service.live import live
+from tests.service.live import live, live_bundles
 from tests.support.keys import keys_file
 from tests.support.tiny import make_tiny_bundle
 from tests.support.waiting import wait_until
@@ -105,6 +105,19 @@ def test_a_bad_line_is_told_before_anything_is_written(
     answer = ask("POST", f"{url}/documents", KEY, headers, content=b'{"id": "good", "delete": true}')
     assert (answer.status_code, answer.json()["errors"][0]["field"]) == (422, "if-match")
     assert lines(url, {"id": "good", "delete": True}, key=READER).status_code == 403
+
+
+@pytest.mark.parametrize("guarded", [True, False])
+def test_a_document_in_another_form_and_a_service_without_keys_are_told(
+    bundle: Bundle, tmp_path: Path, url: str, guarded: bool
+) -> None:
+    if guarded:
+        answer = ask("PUT", f"{url}/documents/a", KEY, json={"title": "Zebra", "text": "A zebra."})
+        assert 'fields: the field is required: write {"fields": {"title"' in answer.json()["detail"]
+    else:
+        with live_bundles(bundle.path, live=tmp_path / "live") as open_to_all:
+            answer = ask("PUT", f"{open_to_all}/documents/a", KEY, json={"fields": NEW})
+        assert (answer.status_code, "'api_keys_file'" in answer.json()["detail"]) == (404, True)
 
 
 def test_every_process_follows_the_journal(bundle: Bundle, engine: SearchEngine, settings: Settings) -> None:

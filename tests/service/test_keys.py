@@ -133,7 +133,7 @@ def test_without_a_file_searching_is_open_and_admin_routes_are_off(client: TestC
     assert client.post("/search", json={"query": "music"}).status_code == 200
     answer = client.post("/admin/reload", headers=bearer(BOTH))
     assert (answer.status_code, answer.json()["kind"]) == (404, "route_not_found")
-    assert "no file of API keys" in answer.json()["detail"]
+    assert "api_keys_file" in answer.json()["detail"]
 
 
 def test_a_reload_tells_what_is_served_and_why_it_refuses(
