@@ -2,7 +2,6 @@
 nothing is refused late, and nothing is read that can't be served."""
 
 from collections.abc import Mapping, Set
-from math import inf
 from typing import Final
 
 __all__ = [
@@ -67,16 +66,16 @@ def check_id(value: object) -> str:
     return value
 
 
-def nesting(value: object, deepest: int, most: float = inf) -> tuple[int, int]:
-    """How deep mappings and lists stand in each other, and how many values they have; ends above either bound."""
-    level, depth, count = [value], 0, 0
-    while depth <= deepest and count <= most:
+def nesting(value: object, deepest: int) -> int:
+    """How deep mappings and lists stand in each other; ends above `deepest`."""
+    level, depth = [value], 0
+    while depth <= deepest:
         parts = [part for part in level if isinstance(part, dict | list | set | tuple)]
         if not parts:
             break
-        depth, count = depth + 1, count + sum(map(len, parts))
+        depth += 1
         level = [inner for part in parts for inner in (part.values() if isinstance(part, dict) else part)]
-    return depth, count
+    return depth
 
 
 def new_names(record: Mapping[str, object], known: Set[str]) -> Set[str]:

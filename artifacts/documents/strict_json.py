@@ -47,7 +47,7 @@ def read_object(content: bytes, *, around: int = 0) -> dict[str, Any]:
         raise ValueError(f"not JSON: {error}") from error
     except RecursionError as error:
         raise ValueError(_DEEP) from error
-    if nesting(record, MAX_NESTING + around)[0] > MAX_NESTING + around:
+    if nesting(record, MAX_NESTING + around) > MAX_NESTING + around:
         raise ValueError(_DEEP)
     if _ESCAPED_SURROGATE.search(text):
         serialised(record)

@@ -13,9 +13,15 @@ from lightretriever.service.schemas.base import Model
 
 __all__ = ["TAGS", "And", "Condition", "Filter", "Not", "Or", "Value"]
 
-Value = Annotated[
-    str | bool | int | float, BeforeValidator(lambda value: value.isoformat() if isinstance(value, date) else value)
-]
+
+def _plain(value: object) -> object:
+    """Raise one error where the union would give one for each of its members."""
+    if not isinstance(value, str | bool | int | float | date):
+        raise ValueError("expected a text, a number, true or false")
+    return value.isoformat() if isinstance(value, date) else value
+
+
+Value = Annotated[str | bool | int | float, BeforeValidator(_plain)]
 """A value of a declared field."""
 
 _BOUNDS = ("gt", "gte", "lt", "lte")
@@ -31,13 +37,13 @@ class _Operator(Model):
 class And(_Operator):
     """All of the conditions hold."""
 
-    and_: list["Filter"] = Field(alias="and", min_length=1, max_length=1000)
+    and_: list["Filter"] = Field(alias="and", min_length=1, max_length=1000, fail_fast=True)
 
 
 class Or(_Operator):
     """At least one of the conditions holds."""
 
-    or_: list["Filter"] = Field(alias="or", min_length=1, max_length=1000)
+    or_: list["Filter"] = Field(alias="or", min_length=1, max_length=1000, fail_fast=True)
 
 
 class Not(_Operator):
@@ -52,7 +58,12 @@ class Condition(_Operator):
     field: str = Field(description="Name of a declared field, see `filters` in `/info`.")
     eq: Value | None = Field(default=None, description="Equal to this value. A date without a time is its whole day.")
     in_: list[Value] | None = Field(
-        default=None, alias="in", min_length=1, max_length=1000, description="Equal to one of these values."
+        default=None,
+        alias="in",
+        min_length=1,
+        max_length=1000,
+        fail_fast=True,
+        description="Equal to one of these values.",
     )
     gt: Value | None = Field(
         default=None,

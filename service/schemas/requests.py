@@ -238,7 +238,7 @@ class SearchRequest(Model):
         "over all documents that match. A field has at most 10,000 different values there.",
         json_schema_extra=_EMPTY,
     )
-    facet_ranges: dict[str, list[Value]] = Field(
+    facet_ranges: dict[str, Annotated[list[Value], Field(max_length=100, fail_fast=True)]] = Field(
         default_factory=dict,
         max_length=20,
         description="Declared numbers and dates to count in ranges, over the same documents: by field, the edges of "
