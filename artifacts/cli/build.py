@@ -10,19 +10,25 @@ from typing import Annotated, Any, Final, Literal
 import typer
 
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.cli.options import OverwriteOption, RecipeArgument, overridden, replacing
+from lightretriever.artifacts.cli.options import (
+    DeviceOption,
+    LimitOption,
+    ModelOption,
+    OverwriteOption,
+    SkipOption,
+    WorkOption,
+    overridden,
+)
 from lightretriever.artifacts.cli.runner import Job, JsonOption, next_command, report_skipped, running
 from lightretriever.artifacts.errors import RecipeError, importing
 from lightretriever.artifacts.files.atomic_dir import check_target
-from lightretriever.artifacts.files.workdir import read_json, work_lock
+from lightretriever.artifacts.files.workdir import work_lock
 from lightretriever.artifacts.pipeline.build import (
     BundleSummary,
     build_bundle,
     check_before_build,
-    refined_folder,
 )
 from lightretriever.artifacts.pipeline.encoded import encoded_corpus
-from lightretriever.artifacts.pipeline.head import head_files
 from lightretriever.artifacts.pipeline.recipe import GeneralTableRecipe, Recipe, recipe_kind
 from lightretriever.artifacts.pipeline.store import Part, TextStore
 from lightretriever.artifacts.pipeline.terms import rank_by_bm25
@@ -36,12 +42,29 @@ _RECIPE_OPTIONS: Final = (
     *("corpus", "model", "adapter", "device", "head_queries", "top", "limit"),
     *("dimension", "top_k", "work", "output", "skip_bad"),
 )
+"""Options that replace keys of the recipe."""
 
 
-@replacing(*_RECIPE_OPTIONS)
 def build(
     context: typer.Context,
-    recipe: RecipeArgument,
+    recipe: Annotated[Path, typer.Argument(help="The recipe, a YAML file.", show_default=False)],
+    corpus: Annotated[
+        str | None,
+        typer.Option(help="Corpus file or BEIR folder (corpus.path); folder of the texts of a general table."),
+    ] = None,
+    model: ModelOption = None,
+    adapter: Annotated[str | None, typer.Option(help="PEFT adapter directory (model.adapter).")] = None,
+    device: DeviceOption = None,
+    head_queries: Annotated[
+        Path | None, typer.Option(help="Log whose most frequent queries the model reads (head.queries).")
+    ] = None,
+    top: Annotated[int | None, typer.Option(help="How many of the log's queries (head.top).")] = None,
+    limit: LimitOption = None,
+    dimension: Annotated[int | None, typer.Option(help="Serve the first D values (index.dimension).")] = None,
+    top_k: Annotated[int | None, typer.Option(help="Sparse terms kept per document (index.top_k).")] = None,
+    work: WorkOption = None,
+    output: Annotated[Path | None, typer.Option(help="The bundle to write (output).")] = None,
+    skip_bad: SkipOption = False,
     first: Annotated[
         Stage | None, typer.Option("--from", help="Begin with this stage: what comes before is there.")
     ] = None,
@@ -91,13 +114,17 @@ def build(
         _compare_with_bm25(context, loaded)
 
 
+def _every_stage(recipe: Recipe) -> list[Stage]:
+    """The recipe's stages. The table of an encoder comes behind the encoded corpus, to which it may be fitted."""
+    fitted: list[Stage] = [] if recipe.refine is None else ["refine"]
+    return [*(("encode", "table") if recipe.encoder else ("table", "encode")), *fitted, "index"]
+
+
 def _stages(
     recipe: Recipe, first: Stage | None, last: Stage | None, part: str | None, ray: str | None
 ) -> Sequence[Stage]:
-    """The stages to run. The table of an encoder comes behind the encoded corpus, to which it may be fitted. Raises
-    RecipeError for stages that the recipe does not have, and for none."""
-    fitted: list[Stage] = [] if recipe.refine is None else ["refine"]
-    every: list[Stage] = [*(("encode", "table") if recipe.encoder else ("table", "encode")), *fitted, "index"]
+    """The stages to run. Raises RecipeError for stages that the recipe does not have, and for none."""
+    every = _every_stage(recipe)
     if part is not None and ray is not None:
         raise RecipeError(f"--part is {part} and --ray is {ray!r}.", remedy="Give one: Ray makes parts of its own.")
     if part is not None or ray is not None:
@@ -141,8 +168,7 @@ def _run(
         else:
             summary = _write_bundle(recipe, overwrite)
             if encoded is not None:
-                summary.reused, summary.encoded = encoded.reused, encoded.encoded
-                summary.removed, summary.doubtful = encoded.removed, encoded.doubtful
+                summary.reused, summary.encoded, summary.removed = encoded.reused, encoded.encoded, encoded.removed
         job.summary = summary
     if stages[-1] == "encode" and encoded is not None:
         report_skipped(encoded_corpus(recipe, shared=True).skipped, cut=encoded.cut)
@@ -185,40 +211,17 @@ def _write_bundle(recipe: Recipe, overwrite: bool) -> BundleSummary:
 
 
 def _next(context: typer.Context, recipe: Recipe, stages: Sequence[Stage]) -> str:
-    """The command that comes next: `verify`, the next part, or the first stage that is not done."""
+    """The command that comes next: `verify`, the first part that is missing, or the stage behind the last one."""
     if stages[-1] == "index":
         return next_command(context, "verify", recipe.output)
     again = next_command(context, "build", context.params["recipe"], shared=_RECIPE_OPTIONS)
-    with work_lock(recipe.work, shared=True):
-        begun = (recipe.work / "encode" / "corpus.json").is_file()
-        missing = TextStore(recipe.work / "encode").missing_parts() if begun else []
-        if missing and missing[0].of > 1:
+    if stages[-1] == "encode":
+        with work_lock(recipe.work, shared=True):
+            missing = TextStore(recipe.work / "encode").missing_parts()
+        if missing:
             return f"{again} --part {missing[0]}"
-        return f"{again} --from {'encode' if missing else _first_undone(recipe)}"
-
-
-def _first_undone(recipe: Recipe) -> Stage:
-    """The first stage that is not done; `index`, where only the bundle is missing."""
-    work = recipe.work
-    encoded = (work / "encode" / "corpus.json").is_file()
-    if recipe.encoder and not encoded:
-        return "encode"
-    files = [work / "tables" / task / "table.npy" for task in recipe.tasks]
-    if recipe.head is not None:
-        files += [head_files(recipe, task, sparse=False)[1] for task in recipe.tasks]
-    if not all(file.is_file() for file in files):
-        return "table"
-    if not encoded:
-        return "encode"
-    documents = TextStore(work / "encode").documents
-    if recipe.refine is None:
-        return "index" if all(_fitted(work / "tables" / task, documents) for task in recipe.tasks) else "table"
-    return "index" if all(_fitted(refined_folder(recipe, task), documents) for task in recipe.tasks) else "refine"
-
-
-def _fitted(folder: Path, documents: object) -> bool:
-    """True if a table is there, and was fitted to these documents or to none."""
-    return (folder / "table.npy").is_file() and read_json(folder / "plan.json").get("documents", documents) == documents
+    every = _every_stage(recipe)
+    return f"{again} --from {every[every.index(stages[-1]) + 1]}"
 
 
 def _compare_with_bm25(context: typer.Context, recipe: Recipe) -> None:

@@ -1,9 +1,8 @@
 """The last stage: token tables and the encoded corpus become one bundle. Needs no torch."""
 
-import json
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import islice, pairwise
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final, Literal, Self
 
@@ -36,7 +35,7 @@ from lightretriever.artifacts.pipeline.terms import SPARSE_TOKENIZER, SparseLeg,
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
 from lightretriever.artifacts.summary import Summary, encoded_line, left_out, megabytes
 from lightretriever.artifacts.tokens.idf import IDF_FILE, idf_sha256, idf_weights, load_idf
-from lightretriever.artifacts.tokens.tokenizer import TextTokenizer, text_of
+from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 
 __all__ = [
     "BundleSummary",
@@ -51,7 +50,7 @@ __all__ = [
 ]
 
 
-_SAMPLE: Final = 512  # documents whose terms are counted
+_AT_ONCE: Final = 512  # documents
 
 _WEIGHTS: Final = LegWeights(dense=0.5, sparse=0.5)
 """Of the legs, beside a sparse leg of words."""
@@ -62,9 +61,8 @@ _QUANTIZATION: Final = {False: 4000, True: 40}
 
 class BundleSummary(Summary):
     """Of a whole bundle: `version` is the manifest's digest, the other counts are those of the stage `encode`, null for
-    `reused`, `encoded`, `removed` and `doubtful` where it did not run. `dimension` is null without a dense leg. A
-    document has `terms` of the `vocabulary` on average, of which the share `added` is not in its text, as measured on
-    some hundred documents; `language` is that of words."""
+    `reused`, `encoded` and `removed` where it did not run. `dimension` is null without a dense leg, `language` where
+    terms are tokens."""
 
     command: Literal["build"] = "build"
     stage: Literal["index"] = "index"
@@ -75,13 +73,10 @@ class BundleSummary(Summary):
     encoded: int | None = None
     removed: int | None = None
     skipped: int
-    doubtful: int | None = None
     cut: int
     dimension: int | None
     vocabulary: str
     language: str | None
-    terms: float
-    added: float
     tokens: int
     tasks: list[str]
     files: int
@@ -94,10 +89,7 @@ class BundleSummary(Summary):
             f"{self.path}: {self.documents:,} documents{dense}, tasks {', '.join(self.tasks)}; "
             f"{self.files} files, {megabytes(self.bytes)}"
         )
-        terms = "tokens" if self.language is None else f"{self.language} words"
-        yield (
-            f"sparse leg: {terms}, {self.terms:,.0f} a document, {self.added:.0%} of them added to those of its text"
-        )
+        yield "sparse leg: tokens" if self.language is None else f"sparse leg: {self.language} words"
         if self.reused is not None and self.encoded is not None and self.removed is not None:
             yield encoded_line(self.reused, self.encoded, self.removed)
         yield from left_out(self.skipped, self.cut)
@@ -107,7 +99,6 @@ class BundleSummary(Summary):
         """Of a bundle that was written from a corpus, of which so many lines were skipped; its manifest is not counted
         among the files."""
         manifest = bundle.manifest
-        terms, added = _terms(bundle)
         return cls(
             path=str(bundle.path),
             name=manifest.name,
@@ -118,27 +109,11 @@ class BundleSummary(Summary):
             dimension=None if manifest.dense is None else manifest.dimension,
             vocabulary=manifest.sparse.vocabulary,
             language=manifest.sparse.language,
-            terms=terms,
-            added=added,
             tokens=manifest.vocab_size,
             tasks=list(manifest.tasks),
             files=len(manifest.files),
             bytes=sum(file.bytes for file in manifest.files.values()),
         )
-
-
-def _terms(bundle: Bundle) -> tuple[float, float]:
-    """Terms a document has on average, and the share of them that is not in its text: of documents from the middle."""
-    vocabulary = bundle.vocabulary(bundle.tokenizer())
-    with bundle.sparse() as index:
-        first = max(0, (index.count - _SAMPLE) // 2)
-        ordinals = np.arange(first, min(first + _SAMPLE, index.count))
-        indptr, names, terms, _ = index.rows(first, first + ordinals.size)
-        texts = [text_of(json.loads(raw)) for raw in index.documents(ordinals)]
-    own = 0
-    for (start, end), found in zip(pairwise(indptr.tolist()), vocabulary.terms_of(texts), strict=True):
-        own += len(set(found).intersection(names[term] for term in terms[start:end].tolist()))
-    return round(terms.size / ordinals.size, 1), round(1 - own / terms.size if terms.size else 0.0, 4)
 
 
 def check_before_build(recipe: Recipe, *, overwrite: bool = False) -> None:
@@ -318,7 +293,7 @@ def _idf(
 def _tokens(tokenizer: TextTokenizer, corpus: EncodedCorpus) -> Iterator[Int32Array]:
     """The token ids of every document as those of a query."""
     texts = corpus.texts()
-    while part := list(islice(texts, _SAMPLE)):
+    while part := list(islice(texts, _AT_ONCE)):
         yield from tokenizer.as_queries(part)
 
 

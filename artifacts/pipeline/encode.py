@@ -30,8 +30,8 @@ _NO_TERMS: Final = (np.empty(0, np.int32), np.empty(0, np.uint16))
 class EncodeSummary(Summary):
     """Of the stage `encode`: of the documents the model read `encoded`, and the vectors of the `reused` were there;
     `removed` are texts of an earlier corpus. `terms` are sparse terms that the model gave all documents together,
-    `skipped` bad lines of the corpus, `doubtful` given vectors that were compared and are not the encoder's, `cut`
-    documents that are longer than the model reads, `shards` runs of `encode.shard_size` documents."""
+    `skipped` bad lines of the corpus, `cut` documents that are longer than the model reads, `shards` runs of
+    `encode.shard_size` documents."""
 
     command: Literal["build"] = "build"
     stage: Literal["encode"] = "encode"
@@ -40,7 +40,6 @@ class EncodeSummary(Summary):
     encoded: int
     removed: int
     skipped: int
-    doubtful: int = 0
     cut: int
     terms: int
     dimension: int
@@ -100,8 +99,7 @@ def encode_corpus(encoders: Encoders, corpus: EncodedCorpus, work: Path, *, part
     limited = corpus.facts["limit"] is not None  # a trial, say, which must not cost what the whole corpus took
     removed = 0 if limited or part is not None else store.others(texts)
     store.finish(texts, documents, skipped=corpus.skipped.count, part=part, keep=limited)
-    doubtful = 0 if given is None else given.doubtful
-    return EncodeSummary.of(store, own, reused=len(own) - new, encoded=new, removed=removed, doubtful=doubtful)
+    return EncodeSummary.of(store, own, reused=len(own) - new, encoded=new, removed=removed)
 
 
 def encode_texts(

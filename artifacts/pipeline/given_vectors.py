@@ -35,13 +35,12 @@ class GivenVectors(DenseEncoder):
     """Document vectors (N, H), float16 or float32, of a file with this `sha256`, in the order of the corpus' `texts`.
     Equal texts have the vector of the first of them.
 
-    `doubtful` counts the compared rows that are not the encoder's, and `doubt` names the first of them.
+    `doubt` says which compared rows are not the encoder's.
     """
 
     vectors: FloatArray
     texts: Digests
     sha256: str
-    doubtful: int = 0
     doubt: str = ""
 
     @classmethod
@@ -68,7 +67,7 @@ class GivenVectors(DenseEncoder):
         if ids is not None:
             _check_ids(ids, corpus)
         _check_norms(vectors, corpus)
-        return cls(vectors, Digests(corpus.digests), file_sha256(path), *_compare(vectors, encoder, corpus))
+        return cls(vectors, Digests(corpus.digests), file_sha256(path), _compare(vectors, encoder, corpus))
 
     def encode_documents(self, texts: Sequence[str], *, progress: ProgressBar | None = None) -> Encoded:
         """The vectors of documents of the corpus, (n, H), made of length 1."""
@@ -93,9 +92,8 @@ def _unit(vectors: FloatArray) -> Float32Array:
     return unit
 
 
-def _compare(vectors: FloatArray, encoder: Encoder, corpus: EncodedCorpus) -> tuple[int, str]:
-    """Compare some rows with the encoder's own: how many are bad, and what to say of them. Raises RecipeError where
-    they are too many."""
+def _compare(vectors: FloatArray, encoder: Encoder, corpus: EncodedCorpus) -> str:
+    """Compare some rows with the encoder's own: what to say of bad ones. Raises RecipeError where they are too many."""
     last = len(vectors) - 1
     drawn = np.random.default_rng(0).choice(last + 1, size=min(_PROBES, last + 1), replace=False)
     rows = np.unique([0, last, *drawn])
@@ -105,7 +103,7 @@ def _compare(vectors: FloatArray, encoder: Encoder, corpus: EncodedCorpus) -> tu
     cosines = (given * made).sum(axis=1)
     bad = np.flatnonzero(cosines < _LEAST_COSINE)
     if not len(bad):
-        return 0, ""
+        return ""
     doubt = (
         f"distil.vectors: {len(bad)} of {len(rows)} compared rows are not what {encoder.name} makes of the corpus' "
         f'documents. The first of them is row {rows[bad[0]]}, document "{documents[bad[0]].id}", with a cosine of '
@@ -114,7 +112,7 @@ def _compare(vectors: FloatArray, encoder: Encoder, corpus: EncodedCorpus) -> tu
     if len(bad) > _MOST_BAD * len(rows):
         remedy = "Give the vectors of this bi-encoder and this corpus (title, one space, text), in its order."
         raise RecipeError(doubt, remedy=remedy)
-    return len(bad), doubt
+    return doubt
 
 
 def _check_ids(path: Path, corpus: EncodedCorpus) -> None:

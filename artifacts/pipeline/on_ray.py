@@ -164,5 +164,4 @@ def _whole(recipe: Recipe, made: Sequence[EncodeSummary]) -> EncodeSummary:
         reused=sum(one.reused for one in made),
         encoded=sum(one.encoded for one in made),
         removed=removed,
-        doubtful=max(one.doubtful for one in made),
     )
