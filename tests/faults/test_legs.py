@@ -2,7 +2,7 @@
 
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Timer
 from time import sleep
@@ -28,19 +28,11 @@ from tests.support.waiting import wait_until
 BODY = {"query": "play music from the terminal", "k": 20}
 
 
-def out_of_memory(engine: SearchEngine) -> Leg:
-    return OutOfMemory(engine.bundle.sparse())
-
-
-def endless_recursion(engine: SearchEngine) -> Leg:
-    return EndlessRecursion(engine.bundle.sparse())
-
-
-def closed(engine: SearchEngine) -> Leg:
-    return closed_reader(engine.bundle)
-
-
-SPARSE = {"AlreadyClosedException": closed, "OutOfMemoryError": out_of_memory, "StackOverflowError": endless_recursion}
+SPARSE: dict[str, Callable[[Bundle], Leg]] = {
+    "AlreadyClosedException": closed_reader,
+    "OutOfMemoryError": lambda bundle: OutOfMemory(bundle.sparse()),
+    "StackOverflowError": lambda bundle: EndlessRecursion(bundle.sparse()),
+}
 
 
 @pytest.fixture
@@ -100,7 +92,7 @@ def test_a_java_error_in_the_sparse_leg(engine: SearchEngine, kind: str, caplog:
         assert status(url, "readyz") == 200
         before = search(url)
         healthy = engine.parts.backends.legs["sparse"]
-        engine.parts.backends.legs["sparse"] = SPARSE[kind](engine)
+        engine.parts.backends.legs["sparse"] = SPARSE[kind](engine.bundle)
         assert_does_without(url, "sparse", "dense")
         assert kind in caplog.text
         engine.parts.backends.legs["sparse"] = healthy
@@ -114,7 +106,7 @@ def test_an_error_in_the_dense_leg_and_then_in_both(engine: SearchEngine, tmp_pa
         healthy = dict(engine.parts.backends.legs)
         engine.parts.backends.legs["dense"] = FaissDense(other.dense())
         assert_does_without(url, "dense", "sparse")
-        engine.parts.backends.legs["sparse"] = closed(engine)
+        engine.parts.backends.legs["sparse"] = closed_reader(engine.bundle)
         for answer in (search(url), search(url, allow_partial=False), search(url, mode="dense")):
             assert problem(answer) == (500, "search_failed")
         assert "dense and sparse" in search(url).json()["detail"]
