@@ -13,31 +13,25 @@ from lightretriever.artifacts.bundle.verify import verify_bundle
 from lightretriever.artifacts.errors import BundleError
 from lightretriever.artifacts.pipeline.recipe import IndexRecipe
 from lightretriever.service.errors import InvalidRequestError
-from lightretriever.service.http.app import create_app
-from lightretriever.service.schemas import LinearFusion, SearchRequest, Weights
+from lightretriever.service.schemas import LinearFusion, SearchRequest
 from lightretriever.service.search.engine import SearchEngine
 from tests.service.conftest import SETTINGS
+from tests.service.live import client_of
 from tests.support.tiny import make_tiny_bundle
 from tests.support.wordings import raises
 
 QUERY = "a music player for the terminal"
 
 
-def test_they_are_used_where_a_request_names_none(tmp_path: Path, engine: SearchEngine) -> None:
+def test_they_are_told_and_rrf_has_none(tmp_path: Path, client: TestClient) -> None:
+    """tests/backends/test_random_requests.py uses them."""
     bundle = make_tiny_bundle(tmp_path / "tiny", weights=LegWeights(dense=0.2, sparse=0.8))
     assert verify_bundle(bundle.path) == []
-    with SearchEngine.open(bundle, SETTINGS) as own, TestClient(create_app(own)) as client:
-        own.warm_up()
-        for weights, same in ((Weights(dense=0.2, sparse=0.8), True), (Weights(dense=0.7, sparse=0.3), False)):
-            explicit = own.search(SearchRequest(query=QUERY, fusion=LinearFusion(weights=weights))).hits
-            for fusion in (LinearFusion(), LinearFusion(weights=None)):
-                plain = own.search(SearchRequest(query=QUERY, fusion=fusion)).hits
-                assert ([(hit.id, hit.score) for hit in plain] == [(hit.id, hit.score) for hit in explicit]) == same
-        assert client.get("/info").json()["bundle"]["fusion_weights"] == {"dense": 0.2, "sparse": 0.8}
-        rrf = {"query": QUERY, "fusion": {"method": "rrf"}}
-        with TestClient(create_app(engine)) as other:  # the same bundle without weights
-            assert client.post("/search", json=rrf).json()["hits"] == other.post("/search", json=rrf).json()["hits"]
-            assert other.get("/info").json()["bundle"]["fusion_weights"] == {"dense": 0.7, "sparse": 0.3}
+    rrf = {"query": QUERY, "fusion": {"method": "rrf"}}
+    with client_of(bundle, SETTINGS) as own:
+        assert own.post("/search", json=rrf).json()["hits"] == client.post("/search", json=rrf).json()["hits"]
+        told = [one.get("/info").json()["bundle"]["fusion_weights"] for one in (own, client)]
+    assert told == [{"dense": 0.2, "sparse": 0.8}, {"dense": 0.7, "sparse": 0.3}]
 
 
 def test_a_bundle_without_a_background_fuses_by_range(tmp_path: Path, engine: SearchEngine) -> None:
