@@ -1,19 +1,8 @@
 """Memory management of a process after start-up."""
 
-import ctypes
 import gc
 
-__all__ = ["freeze_gc", "trim_heap"]
-
-
-def trim_heap() -> None:
-    """Return the free pages of glibc's heaps to the system: tens of MiB after a start.
-
-    Does nothing if the C library has no `malloc_trim`.
-    """
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
+__all__ = ["freeze_gc"]
 
 
 def freeze_gc() -> None:

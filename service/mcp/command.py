@@ -5,7 +5,6 @@ import os
 import re
 import socket
 from ipaddress import ip_address
-from pathlib import Path
 from typing import Annotated, Final
 
 import typer
@@ -15,8 +14,6 @@ from lightretriever.service.errors import SettingsError
 
 __all__ = ["mcp"]
 
-_KEY: Final = "LIGHTRETRIEVER_API_KEY"
-_MOST_KEY_BYTES: Final = 1024
 _ADDRESS: Final = re.compile(r"(?:\[(?P<ipv6>[^\]]+)\]|(?P<host>[^:\[\]]+)):(?P<port>[0-9]{1,5})")
 
 
@@ -27,36 +24,18 @@ def mcp(
     http: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="Serve streamable HTTP there, at /mcp, in place of stdio.")
     ] = None,
-    api_key_file: Annotated[
-        Path | None,
-        typer.Option(help=f"File with the service's API key, if it needs one; or else the variable {_KEY} has it."),
-    ] = None,
     timeout_s: Annotated[float, typer.Option(help="Most seconds for a call of the service.")] = 30.0,
 ) -> None:
-    """Give language models a running service as tools, by the Model Context Protocol."""
+    """Give language models a running service as tools, by the Model Context Protocol; the variable
+    LIGHTRETRIEVER_API_KEY has its API key."""
     with importing("mcp"):
         from lightretriever.service.client import AsyncSearchClient
         from lightretriever.service.mcp.tools import serve_http, serve_stdio
-    key = os.environ.get(_KEY) if api_key_file is None else _key(api_key_file)
-    if key is not None and not key.strip():
-        where = _KEY if api_key_file is None else api_key_file
-        raise SettingsError(f"{where}: the API key is empty.", remedy="Leave it out, or give a key.")
-    client = AsyncSearchClient(url, api_key=key, timeout_s=timeout_s)
+    client = AsyncSearchClient(url, api_key=os.environ.get("LIGHTRETRIEVER_API_KEY"), timeout_s=timeout_s)
     if http is None:
         asyncio.run(serve_stdio(client))
     else:
         asyncio.run(serve_http(client, _listen(http)))
-
-
-def _key(file: Path) -> str:
-    try:
-        with file.open("rb") as key:
-            return key.read(_MOST_KEY_BYTES).decode("ascii").strip()
-    except (OSError, ValueError) as error:
-        what = error.strerror if isinstance(error, OSError) else "it is no ASCII text"
-        raise SettingsError(
-            f"{file}: the API key can't be read: {what}.", remedy="Write the key alone into it."
-        ) from error
 
 
 def _listen(address: str) -> socket.socket:

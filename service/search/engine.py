@@ -24,7 +24,6 @@ from lightretriever.service.errors import (
     ServiceError,
 )
 from lightretriever.service.execution.executor import Call
-from lightretriever.service.execution.memory import trim_heap
 from lightretriever.service.observability.metrics import Metrics, StageClock
 from lightretriever.service.schemas import (
     Document,
@@ -256,7 +255,6 @@ class SearchEngine:
         self._require_open()
         if not self._warm:
             self._warm = self._search_until_fast(stop or Event(), share)
-            trim_heap()
 
     def _search_until_fast(self, stop: Event, share: float) -> bool:
         """Return False as soon as `stop` is set."""

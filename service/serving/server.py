@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import uvicorn
 
@@ -25,7 +25,7 @@ from lightretriever.service.observability.logging import configure_logging
 from lightretriever.service.serving.config import Certificates, check_tls, server_config
 from lightretriever.service.serving.connection import Connection
 from lightretriever.service.serving.listening import address_of, listening
-from lightretriever.service.serving.workers import announce, automatic_workers, forwards_hangups, run_workers
+from lightretriever.service.serving.workers import announce, automatic_workers, run_workers
 from lightretriever.service.settings import Settings
 
 __all__ = ["EXIT_ERROR", "make_server", "open_worker", "ready_line", "run", "serve"]
@@ -88,15 +88,11 @@ def serve(collections: Collections, listeners: Sequence[socket.socket], on_ready
     """Answer requests in this process until SIGTERM or SIGINT. `on_ready` is called after the warm-up. Errors as in
     `create_app`.
 
-    SIGHUP has the folders of bundles looked into; from a terminal that closes, it ends the process as any other. Ends
-    the process at once if a call into a backend hangs then, since Python would wait for its thread.
+    Ends the process at once if a call into a backend hangs then, since Python would wait for its thread.
     """
     app = _application(collections, on_ready)
-    handled: dict[int, Any] = {signal.SIGTERM: signal.SIG_IGN, signal.SIGINT: signal.SIG_IGN}
-    if forwards_hangups(signal.getsignal(signal.SIGHUP)):
-        handled[signal.SIGHUP] = lambda *_: [holder.ask() for holder in collections]
     # uvicorn stops gracefully and then raises the signal again for the previous handler; ignore it.
-    before = {number: signal.signal(number, handler) for number, handler in handled.items()}
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         make_server(app).run(sockets=list(listeners))
     finally:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from lightretriever.service.collections.collections import Folders
     from lightretriever.service.http.app import Application
 
-__all__ = ["announce", "automatic_workers", "forwards_hangups", "run_workers"]
+__all__ = ["announce", "automatic_workers", "run_workers"]
 
 METRICS_FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
 _MAX_WORKERS: Final = 4
@@ -125,14 +125,14 @@ def run_workers(
 ) -> None:
     """Serve in `count` spawned processes: a JVM doesn't survive a fork. LightRetrieverError if one can't start.
 
-    Prints `line` on stdout when all are ready. SIGHUP, and SIGUSR1 of a worker, have all look for a new bundle.
+    Prints `line` on stdout when all are ready. SIGUSR1 of a worker has all look for a new bundle.
     """
     heard, said = Pipe(duplex=False)
     with _shared_folder() as metrics:
         os.environ[METRICS_FOLDER] = metrics  # prometheus_client reads it on import
         certificates, chosen = Certificates(settings), settings.among(count)
         worker = _Worker(bundles, chosen, certificates, said)
-        hangup = signal.getsignal(signal.SIGHUP)
+        hangup = signal.getsignal(signal.SIGHUP)  # of a terminal that closes, which uvicorn would take for a reload
         config = server_config(worker, chosen, certificates, workers=count)
         supervisor = _Supervisor(config, list(listeners), worker, heard, line)
 
@@ -142,7 +142,7 @@ def run_workers(
                     os.kill(process.pid, signal.SIGUSR1)
 
         signal.signal(signal.SIGUSR1, reload)
-        signal.signal(signal.SIGHUP, reload if forwards_hangups(hangup) else hangup)
+        signal.signal(signal.SIGHUP, hangup)
         supervisor.run()
         if any(process.exitcode == STARTUP_FAILURE for process in supervisor.processes):
             raise LightRetrieverError(supervisor.failure)
@@ -162,8 +162,3 @@ def announce(line: str) -> None:
     """Print a line on stdout; ignore a full disk or a closed pipe."""
     with suppress(OSError, OutputError):
         print(line, flush=True)
-
-
-def forwards_hangups(handler: Any) -> bool:
-    """True if SIGHUP asks for a new bundle, as no terminal is there that closes, and nobody ignores it."""
-    return not os.isatty(0) and handler is not signal.SIG_IGN
