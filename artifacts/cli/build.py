@@ -19,12 +19,11 @@ from lightretriever.artifacts.cli.options import (
     WorkOption,
     overridden,
 )
-from lightretriever.artifacts.cli.runner import Job, JsonOption, next_command, report_skipped, running
+from lightretriever.artifacts.cli.runner import JsonOption, next_command, report_skipped, running
 from lightretriever.artifacts.errors import RecipeError, importing
 from lightretriever.artifacts.files.atomic_dir import check_target
 from lightretriever.artifacts.files.workdir import work_lock
 from lightretriever.artifacts.pipeline.build import (
-    BundleSummary,
     build_bundle,
     check_before_build,
 )
@@ -103,13 +102,12 @@ def build(
             check_before_build(loaded, overwrite=overwrite)
         if ray is None:
             with work_lock(loaded.work, shared=own is not None):
-                _run(context, job, loaded, stages, own, overwrite)
+                job.summary = _run(loaded, stages, own, overwrite)
         else:
-            made = _encode_on_ray(loaded, ray)
-            report_skipped(encoded_corpus(loaded, shared=True).skipped, cut=made.cut)
-            job.summary = made
-        if job.summary is not None:
-            job.summary.next = _next(context, loaded, stages)
+            job.summary = _encode_on_ray(loaded, ray)
+        if {"encode", "index"} & {*stages}:
+            report_skipped(encoded_corpus(loaded, shared=True).skipped.reasons)
+        job.summary.next = _next(context, loaded, stages)
     if "index" in stages and len(stages) > 1:
         _compare_with_bm25(context, loaded)
 
@@ -145,10 +143,8 @@ def _stages(
     return every[begin : end + 1]
 
 
-def _run(
-    context: typer.Context, job: Job, recipe: Recipe, stages: Sequence[Stage], own: Part | None, overwrite: bool
-) -> None:
-    """Run stages; the summary is that of the last one."""
+def _run(recipe: Recipe, stages: Sequence[Stage], own: Part | None, overwrite: bool) -> Summary:
+    """Run stages, and return the summary of the last one."""
     encoded = None
     if {"table", "encode"} & {*stages}:
         # A bad line is found before the models are loaded.
@@ -163,15 +159,12 @@ def _run(
         elif stage == "refine":
             summary = _torch_stages().run_refine(recipe)
             if stage != stages[-1]:
-                for line in summary.made():
-                    typer.echo(line, err=True)
+                typer.echo("\n".join(summary.made()), err=True)
         else:
-            summary = _write_bundle(recipe, overwrite)
+            summary = bundle = build_bundle(recipe, overwrite=overwrite)
             if encoded is not None:
-                summary.reused, summary.encoded, summary.removed = encoded.reused, encoded.encoded, encoded.removed
-        job.summary = summary
-    if stages[-1] == "encode" and encoded is not None:
-        report_skipped(encoded_corpus(recipe, shared=True).skipped, cut=encoded.cut)
+                bundle.reused, bundle.encoded, bundle.removed = encoded.reused, encoded.encoded, encoded.removed
+    return summary
 
 
 def _torch_stages() -> Any:
@@ -198,16 +191,6 @@ def _general_table(context: typer.Context, overwrite: bool) -> Summary:
         from lightretriever.artifacts.pipeline.general import run_general_table
     with work_lock(recipe.work):
         return run_general_table(recipe, overwrite=overwrite)
-
-
-def _write_bundle(recipe: Recipe, overwrite: bool) -> BundleSummary:
-    """Build the indexes and write the bundle. Print on stderr how much of the corpus was left out."""
-    summary = build_bundle(recipe, overwrite=overwrite)
-    report_skipped(encoded_corpus(recipe).skipped, cut=summary.cut)
-    if recipe.head is None and any((recipe.work / "tables" / task / "head").is_dir() for task in recipe.tasks):
-        unused = f"{recipe.work} has head queries, which this recipe leaves out: it has no section head"
-        typer.echo(f"{unused} (or --head-queries)", err=True)
-    return summary
 
 
 def _next(context: typer.Context, recipe: Recipe, stages: Sequence[Stage]) -> str:

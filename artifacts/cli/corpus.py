@@ -8,7 +8,6 @@ import typer
 
 from lightretriever.artifacts.bundle.manifest import check_outside
 from lightretriever.artifacts.cli.runner import JsonOption, next_command, report_skipped, running
-from lightretriever.artifacts.corpus.beir import Skipped
 from lightretriever.artifacts.corpus.columns import Columns, write_row_corpus
 from lightretriever.artifacts.corpus.folder import write_text_corpus
 from lightretriever.artifacts.corpus.passages import Limit, TokenLimit, WordLimit
@@ -124,7 +123,7 @@ def corpus(
                     raise CorpusError(f"{name} {value}: rows of a table are not cut.", remedy="Leave the option out.")
             written = write_row_corpus(source, files, output, columns, dialect, skip_bad=skip_bad, overwrite=overwrite)
             written.passed_over = passed_over
-        report_skipped(Skipped(written.skipped, written.skipped_files), "files" if written.rows is None else "rows")
+        report_skipped(written.skipped_files)
         written.bytes = output.stat().st_size
         written.next = next_command(context, "build", "RECIPE", "--corpus", output, shared=())
         job.summary = written

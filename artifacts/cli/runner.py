@@ -7,7 +7,7 @@ is one as well, `{"error": …}`, beside the line on stderr.
 import os
 import shlex
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from time import monotonic
@@ -15,11 +15,10 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from lightretriever.artifacts.corpus.beir import Skipped
 from lightretriever.artifacts.errors import DiskError, LightRetrieverError, readable
 from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.signals import Stopped, commit_point, stoppable
-from lightretriever.artifacts.summary import Part, Summary, Text, left_out
+from lightretriever.artifacts.summary import Part, Summary, Text
 
 __all__ = ["ErrorInfo", "ErrorObject", "Job", "JsonOption", "next_command", "report_skipped", "running"]
 
@@ -97,14 +96,10 @@ def _of_files() -> Iterator[None]:
         ) from error
 
 
-def report_skipped(skipped: Skipped, what: str = "corpus lines", cut: int = 0) -> None:
-    """Say on stderr what of a corpus was left out or cut, where something was."""
-    for reason in skipped.reasons:
+def report_skipped(reasons: Iterable[str]) -> None:
+    """Say on stderr why parts of a corpus were left out; the summary has their number."""
+    for reason in reasons:
         typer.echo(f"skipped: {reason}", err=True)
-    if skipped.count:
-        typer.echo(f"{skipped.count} bad {what} were skipped", err=True)
-    for line in left_out(0, cut):
-        typer.echo(line, err=True)
 
 
 def _error_info(error: BaseException, command: str) -> ErrorInfo:

@@ -89,7 +89,7 @@ def upsert(
                 skipped=documents.skipped.count,
                 cut=encoder.cut,
             )
-        report_skipped(documents.skipped, cut=encoder.cut)
+        report_skipped(documents.skipped.reasons)
 
 
 class _Encoder:

@@ -16,14 +16,11 @@ read again. A word that is left out counts as an average one, z = 0.
 Words of at least two documents are added, at most the 50,000 most frequent ones.
 """
 
-import hashlib
-import json
 import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Final, Self
 
 import faiss
@@ -31,17 +28,12 @@ import numpy as np
 import numpy.typing as npt
 
 from lightretriever.artifacts.bundle.manifest import ExpansionInfo
-from lightretriever.artifacts.errors import ResumeError
-from lightretriever.artifacts.files.arrays import read_array, write_array
-from lightretriever.artifacts.files.workdir import read_json, write_atomically
 from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder, impact_row
 from lightretriever.artifacts.pipeline.rows import ImpactRow, ImpactRows
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 
 __all__ = ["FORM", "Expansion", "word_rows"]
 
-_FILE: Final = "expansion.json"
-_ROWS: Final = "word_rows.npy"
 FORM: Final = re.compile(r"[^\W_]+(?:['\u2019][^\W_]+)?")
 _MOST_FORMS: Final = 2_000_000  # of a corpus; rarer ones are let go when there are more
 _LEAST_DOCUMENTS: Final = 2
@@ -147,32 +139,11 @@ class Expansion:
         order = np.argsort(terms, kind="stable")
         return impact_row(terms[order], np.round(np.minimum(sums[order], _MOST)))
 
-    def save(self, work: Path, corpus_sha256: str, table: Matrix) -> None:
-        """Keep for documents that come later what was measured on the corpus, and made of its words and a `table` (V,
-        D)."""
-        write_array(work / _ROWS, self.rows)
-        content: dict[str, Any] = {"corpus_sha256": corpus_sha256, "table_sha256": _digest(table), "unit": self.unit}
-        content["mean"] = self.mean.tolist()
-        write_atomically(work / _FILE, json.dumps(content).encode())
+    def measured(self) -> dict[str, Any]:
+        """What was measured on the corpus, as JSON, for `again`."""
+        return {"unit": self.unit, "mean": self.mean.tolist()}
 
     @classmethod
-    def read(
-        cls, settings: ExpansionInfo, table: Matrix, bm25: Bm25Encoder, work: Path, corpus_sha256: str | None
-    ) -> Self:
-        """What `save` kept. Raises ResumeError where the work directory was used for another corpus since, or the table
-        was fitted again."""
-        kept = read_json(work / _FILE)
-        for what, then, now in (
-            ("corpus", kept["corpus_sha256"], corpus_sha256),
-            ("token table", kept["table_sha256"], _digest(table)),
-        ):
-            if then != now:
-                raise ResumeError(
-                    f"{work / _FILE}: was measured with another {what} than that of the bundle.",
-                    remedy="Run `lightretriever build --from index` with this recipe, and push the bundle.",
-                )
-        return cls._with(settings, read_array(work / _ROWS), bm25, np.array(kept["mean"], np.float32), kept["unit"])
-
-
-def _digest(table: Matrix) -> str:
-    return hashlib.sha256(table.tobytes()).hexdigest()
+    def again(cls, settings: ExpansionInfo, rows: Matrix, bm25: Bm25Encoder, measured: dict[str, Any]) -> Self:
+        """The expansion of which this was measured, with the same rows."""
+        return cls._with(settings, rows, bm25, np.array(measured["mean"], np.float32), measured["unit"])

@@ -1,12 +1,13 @@
 """Documents as a bundle has them: what the model made of them, joined with the encoded corpus and its terms.
 
-WORK/bm25.json        what was counted for BM25, for documents that come later
-WORK/expansion.json, WORK/word_rows.npy   where a token table expands documents, what was measured and made for it
+WORK/bm25.json, WORK/word_rows.npy   what was counted for BM25, and measured and made for the expansion, for documents
+                                     that come later
 """
 
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final, Self, TypeAlias
 
@@ -17,6 +18,7 @@ from lightretriever.artifacts.bundle.manifest import ExpansionInfo
 from lightretriever.artifacts.documents.document import Document
 from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.errors import ResumeError
+from lightretriever.artifacts.files.arrays import read_array, write_array
 from lightretriever.artifacts.files.workdir import differences, read_json, write_atomically
 from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder
 from lightretriever.artifacts.pipeline.encoded import EncodedCorpus
@@ -41,6 +43,7 @@ SPARSE_TOKENIZER = "sparse_tokenizer.json"
 """In the work directory, the tokenizer of the sparse side where that has another one than the dense side."""
 
 _BM25: Final = "bm25.json"
+_WORD_ROWS: Final = "word_rows.npy"
 _SAMPLE: Final = 1000
 
 Which: TypeAlias = Sequence[str] | range
@@ -84,14 +87,14 @@ class TermImpacts:
         """Count the corpus, and keep the counts below `work`. Raises CorpusError for one without a term."""
         counts = corpus.terms(leg.vocabulary)
         bm25 = Bm25Encoder.of(counts, leg.vocabulary, quantization=leg.quantization, k1=leg.k1, b=leg.b)
-        about = _counted_by(leg, corpus.corpus_sha256, len(corpus))
-        write_atomically(work / _BM25, json.dumps({"by": about, "counted": bm25.counted()}).encode())
         made = cls(bm25, counts, None)
-        if leg.expand is None:
-            return made
-        expansion = _measure(leg, leg.expand, store, corpus, made)
-        expansion.save(work, corpus.corpus_sha256, leg.expand[1])
-        return replace(made, expansion=expansion)
+        kept: dict[str, Any] = {"by": _counted_by(leg, corpus.corpus_sha256, len(corpus)), "counted": bm25.counted()}
+        if leg.expand is not None:
+            expansion = _measure(leg, leg.expand, store, corpus, made)
+            made, kept["expansion"] = replace(made, expansion=expansion), expansion.measured()
+            write_array(work / _WORD_ROWS, expansion.rows)
+        write_atomically(work / _BM25, json.dumps(kept).encode())
+        return made
 
     @classmethod
     def again(cls, leg: SparseLeg, work: Path, corpus_sha256: str | None, documents: int | None) -> Self:
@@ -108,8 +111,10 @@ class TermImpacts:
                 remedy="Run `lightretriever build --from index` with this recipe, and serve or push that bundle.",
             )
         bm25 = Bm25Encoder.again(kept["counted"], leg.vocabulary)
-        expand = leg.expand and Expansion.read(*leg.expand, bm25, work, corpus_sha256)
-        return cls(bm25, None, expand)
+        if leg.expand is None:
+            return cls(bm25, None, None)
+        rows = read_array(work / _WORD_ROWS)
+        return cls(bm25, None, Expansion.again(leg.expand[0], rows, bm25, kept["expansion"]))
 
     def joined(self, batch: EncodedBatch, which: Which, dense: Float32Array) -> EncodedBatch:
         """A batch with the terms and impacts of its n documents, which have the vectors `dense` (n, D) of length 1."""
@@ -186,10 +191,11 @@ def encoded_batches(work: Path, corpus: EncodedCorpus, leg: SparseLeg) -> Iterat
 
 
 def _counted_by(leg: SparseLeg, corpus_sha256: str | None, documents: int) -> dict[str, Any]:
-    """Everything that decides what is counted for BM25."""
+    """Everything that decides what is counted for BM25, and measured for the expansion."""
     settings = {name: getattr(leg, name) for name in ("learned", "quantization", "k1", "b")}
-    corpus = {"corpus_sha256": corpus_sha256, "documents": documents}
-    return {**corpus, "vocabulary": leg.vocabulary.kind, "language": leg.vocabulary.language, **settings}
+    settings |= {"vocabulary": leg.vocabulary.kind, "language": leg.vocabulary.language}
+    table = None if leg.expand is None else sha256(leg.expand[1].tobytes()).hexdigest()
+    return {"corpus_sha256": corpus_sha256, "documents": documents, "table_sha256": table, **settings}
 
 
 def _tracked(store: TextStore, label: str) -> Iterator[tuple[int, ModelRows]]:

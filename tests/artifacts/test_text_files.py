@@ -172,7 +172,7 @@ def test_bad_files_are_left_out_on_request_and_counted(folder: Path, tmp_path: P
     done = run(folder, tmp_path / "corpus.jsonl.gz", "--skip-bad", "--words", "14")
     assert done.returncode == 0
     assert len([line for line in done.stderr.splitlines() if line.startswith("skipped: ")]) == 20
-    assert "28 bad files were skipped" in done.stderr.splitlines()
+    assert "skipped: 28 bad files" in done.stdout.splitlines()
     assert len(lines(tmp_path / "corpus.jsonl.gz")) == 6
 
 

@@ -123,9 +123,9 @@ def test_a_bad_line_stops_the_build_or_is_counted(recipe: Path, tmp_path: Path) 
         file.write('{"_id": "broken"\n{"_id": "music", "text": "again"}\n')
     with raises(CorpusError, naming="corpus.jsonl, line 31"):
         run("build", recipe)
-    assert "2 bad corpus lines were skipped" in run(*only("encode"), recipe, "--skip-bad", "--work", tmp_path / "work2")
+    assert "skipped: 2 bad corpus lines" in run(*only("encode"), recipe, "--skip-bad", "--work", tmp_path / "work2")
     output = run("build", recipe, "--skip-bad", "--work", tmp_path / "work2")
-    assert "2 bad corpus lines were skipped" in output
+    assert "skipped: 2 bad corpus lines" in output
     assert 'id "music" was already used in line 1' in " ".join(output.split())
     assert Bundle.open(tmp_path / "bundle").manifest.documents == 30
 

@@ -1,5 +1,6 @@
 """Document expansion by the token table: the formula, what ranking it aims at, and a bundle that has it."""
 
+import json
 import tracemalloc
 from pathlib import Path
 
@@ -141,21 +142,15 @@ def test_a_corpus_without_words_or_directions_is_left_as_it_is() -> None:
     assert {tuple(terms) for terms, _ in alone.impacts(vectors, all_one)} == {(3,)}
 
 
-def test_what_was_measured_is_kept_for_documents_that_come_later(tmp_path: Path) -> None:
+def test_what_was_measured_is_kept_for_documents_that_come_later() -> None:
     rows, bm25, vectors, sparse = random_corpus(2)
-    table = np.random.default_rng(9).normal(size=(30, D)).astype(np.float32)
     expansion = Expansion.of(ExpansionInfo(terms=5), rows, bm25, vectors.mean(axis=0), vectors, sparse)
-    expansion.save(tmp_path, "corpus one", table)
-    later = Expansion.read(ExpansionInfo(terms=5), table, bm25, tmp_path, "corpus one")
+    later = Expansion.again(ExpansionInfo(terms=5), rows, bm25, json.loads(json.dumps(expansion.measured())))
     for one, other in zip(later.impacts(vectors, sparse), expansion.impacts(vectors, sparse), strict=True):
         np.testing.assert_array_equal(one, other)
     new = impacts_of([([3, W + 2], [50, 60])] * N)  # a word that the corpus lacks
     for terms, impacts in later.impacts(vectors, new):
         assert impacts[terms == W + 2].tolist() == [60]
-    with raises(ResumeError, naming="expansion.json"):
-        Expansion.read(ExpansionInfo(terms=5), table, bm25, tmp_path, "corpus two")
-    with raises(ResumeError, naming="expansion.json"):
-        Expansion.read(ExpansionInfo(terms=5), table + 1, bm25, tmp_path, "corpus one")
 
 
 def test_the_row_of_a_word_is_the_mean_over_its_forms(tmp_path: Path) -> None:
@@ -255,7 +250,12 @@ def test_documents_that_come_later_need_the_sparse_leg_and_the_counts_of_the_bun
     ):
         with raises(ResumeError):
             LaterDocuments.open(read_recipe(recipe, Recipe, changed), manifest, MAX_IMPACT)
-    loaded = read_recipe(recipe, Recipe)
+    loaded, table = read_recipe(recipe, Recipe), tmp_path / "work" / "tables" / "web" / "table.npy"
+    rows = np.load(table)
+    np.save(table, rows + 1)
+    with raises(ResumeError, naming="table_sha256"):
+        LaterDocuments.open(loaded, manifest, MAX_IMPACT)
+    np.save(table, rows)
     run(*only("index"), change(recipe, {"index.k1": 1.2}), "--output", tmp_path / "other")
     with raises(ResumeError):
         LaterDocuments.open(loaded, manifest, MAX_IMPACT)
