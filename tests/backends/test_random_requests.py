@@ -1,5 +1,5 @@
 """Random requests, answered as brute force over all documents answers them: on this machine, beside a journal, and on
-a cluster."""
+a cluster. And how many values of a field are counted."""
 
 import os
 from collections.abc import Iterator
@@ -12,8 +12,10 @@ import pytest
 
 from lightretriever.artifacts.bundle.manifest import LegWeights
 from lightretriever.artifacts.cluster.push import push
+from lightretriever.artifacts.documents.bounds import MAX_COUNTED
 from lightretriever.artifacts.errors import LightRetrieverError
 from lightretriever.artifacts.sparse.vocabulary import VocabularyKind
+from lightretriever.service.errors import InvalidRequestError
 from lightretriever.service.schemas import SearchRequest, SearchResponse
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
@@ -21,6 +23,7 @@ from tests.backends.brute_force import FIELDS, LEAVES, TAGS, BruteForce, Expecte
 from tests.live.mirror import Mirror
 from tests.support.cluster import connected, remove_indexes
 from tests.support.tiny import TinyDocument, make_tiny_bundle, tiny_documents
+from tests.support.wordings import raises
 
 NAME = f"random-{os.getpid()}"
 ERROR = 1e-5  # of scores: vectors and their products are float32
@@ -133,3 +136,37 @@ def test_a_condition_holds_where_brute_force_says(
 def test_a_thousand_random_requests_get_the_answers_of_brute_force(searched: tuple[SearchEngine, BruteForce]) -> None:
     for seed in range(1000, 2000):
         compare(*searched, random_request(np.random.default_rng(seed)))
+
+
+VALUES = f"values-{os.getpid()}"
+EACH = 1000
+
+
+def asked(years: int) -> SearchRequest:
+    return SearchRequest.model_validate(
+        {"query": None, "filter": {"field": "year", "lt": 2000 + years}, "k": 1, "fields": [], "facets": ["tags"]}
+    )
+
+
+@pytest.mark.parametrize("cluster", [False, True])
+def test_more_than_ten_thousand_values_are_refused(
+    request: pytest.FixtureRequest, tmp_path: Path, cluster: bool
+) -> None:
+    documents = [
+        TinyDocument(f"doc-{n}", "", "music", 2000 + n, more={"tags": [f"{n}-{value}" for value in range(EACH)]})
+        for n in range(MAX_COUNTED // EACH + 1)
+    ]
+    bundle = make_tiny_bundle(tmp_path / "bundle", documents=documents, fields={"tags": "keyword", "year": "number"})
+    settings = Settings(deadline_ms=60_000)
+    if cluster:
+        url = request.getfixturevalue("opensearch")
+        request.addfinalizer(lambda: remove_indexes(url, VALUES))
+        with connected(url) as connection:
+            push(bundle, connection, VALUES, replicas=0, skipped=int, written=int)
+        settings = Settings(deadline_ms=60_000, opensearch_url=url, opensearch_index=VALUES)
+    with SearchEngine.open(bundle, settings) as engine:
+        answer = engine.search(asked(len(documents) - 1))
+        assert answer.facets is not None
+        assert (len(answer.facets["tags"]), answer.total) == (MAX_COUNTED, len(documents) - 1)
+        with raises(InvalidRequestError, naming="tags"):
+            engine.search(asked(len(documents)))

@@ -1,7 +1,12 @@
 """Hostile requests over a real connection: an answer that says what is wrong, never a 5xx, and service goes on."""
 
+import gzip
+import json
+import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any, Final, NamedTuple
 
 import httpx2
 import numpy as np
@@ -10,8 +15,189 @@ import pytest
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.errors import KINDS
 from tests.faults.conftest import Figure
-from tests.faults.hostile import GOOD, ask, hostile_requests, request
 from tests.service.process import Server
+
+OK: Final = (200,)
+ANY_4XX: Final = tuple(range(400, 500))
+_PAUSE_S: Final = 0.2
+
+
+class Hostile(NamedTuple):
+    """Bytes, and what may come back: statuses, and the kind of problem. Without a kind it is the web server that
+    answers, before the application: in plain text, or by closing the connection (status 0)."""
+
+    name: str
+    sent: bytes
+    statuses: tuple[int, ...]
+    kind: str | None = None
+    field: str | None = None
+
+
+class Reply(NamedTuple):
+    """What came back; status 0: the connection was closed without a word."""
+
+    status: int
+    headers: bytes
+    body: bytes
+
+    @property
+    def problem(self) -> dict[str, Any]:
+        return dict(json.loads(self.body))
+
+
+def request(body: bytes, *headers: str, content_type: str = "application/json") -> bytes:
+    """A search with this body."""
+    lines = ["POST /search HTTP/1.1", "Host: x", "Connection: close", f"Content-Type: {content_type}", *headers]
+    if not any(line.lower().startswith(("content-length", "transfer-encoding")) for line in headers):
+        lines.append(f"Content-Length: {len(body)}")
+    return "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + body
+
+
+def ask(port: int, sent: bytes, pause_s: float = _PAUSE_S, wait_s: float = 10.0) -> Reply:
+    """Send bytes and read what comes. When nothing comes for `pause_s`, the server is told that nothing follows, and
+    drops what is under way; if it still waits `wait_s` later, it has nothing to say."""
+    received = b""
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection, suppress(OSError):
+        connection.sendall(sent)
+        for wait in (pause_s, wait_s):
+            connection.settimeout(wait)
+            with suppress(TimeoutError):
+                while part := connection.recv(65536):
+                    received += part
+                break
+            connection.shutdown(socket.SHUT_WR)
+    head, _, body = received.partition(b"\r\n\r\n")
+    return Reply(int(head.split()[1]) if head.startswith(b"HTTP/") else 0, head, body)
+
+
+GOOD: Final = b'{"query": "play music"}'
+
+
+def hostile_requests() -> list[Hostile]:
+    """All of them."""
+    return [*_queries(), *_json(), *_media(), *_bodies(), *_protocol()]
+
+
+def _queries() -> list[Hostile]:
+    """Escapes of half characters and of odd ones."""
+    found = []
+    for escape in (r"\ud800", r"\udfff", r"\udc00\ud800", r"a\ud83d", r"\ud83d\ud83d\ude00"):
+        found.append(Hostile(escape, request(b'{"query": "%s"}' % escape.encode()), (400,), "invalid_json"))
+    for escape in (r"\u0000", r"a\u0000b", r"\u0000\uffff", r"\ufeffa", r"a\u202e\u2066", r"\u0007\u001b[2J"):
+        found.append(Hostile(escape, request(b'{"query": "%s"}' % escape.encode()), OK))
+    return found
+
+
+def _json() -> list[Hostile]:
+    numbers = {
+        "k": (b"1" + b"0" * 40, b"-1", b"1e2", b"9223372036854775808", b"-9223372036854775809", b"1.0000000000000001"),
+        "offset": (b"1e308", b"1E+2", b"18446744073709551616"),
+        "deadline_ms": (b"-0", b"1e308", b"-1e-400", b"99999999999999999999999"),
+    }
+    found = [
+        Hostile(f"{field} {number[:30]!r}", request(b'{"query": "a", "%s": %s}' % (field.encode(), number)), (422,),
+                "invalid_request", field)
+        for field, values in numbers.items()
+        for number in values
+    ]  # fmt: skip
+    malformed = (
+        b'{"query": "a", "k": 01}', b'{"query": "a", "k": +1}', b'{"query": "a", "k": 0x1}', b'{"query": "a", "k": .5}',
+        b'{"query": "a", "k": 1e400}', b'{"query": "a", "k": 1e}', b'{"query": "a",}', b"{'query': 'a'}",
+        b'{"query": "a"} // why', b'{"query": "a\tb"}', b'{"query": "\\x41"}', b'{"query": "\\u12"}', b'{query: "a"}',
+        b'{"query": "a"', b'"', b"\x00", b"", b"query=a", b"\xef\xbb\xbf{}", b'{"query": "a"} {}',
+        b'{"query": "a\x00"}', b'{"query": "a", "k": NaN}', b'{"query": "a", "deadline_ms": Infinity}',
+        b'{"query": "\xff\xfe"}', b'{"a":' * 100_000, b"[" * 1_000_000, b'{"query": "\xc0\xaf"}',
+        b'{"query": "\xed\xa0\x80"}', b'{"query": "\xf4\x90\x80\x80"}',
+    )  # fmt: skip
+    found += [Hostile(repr(body[:40]), request(body), (400,), "invalid_json") for body in malformed]
+    twice = b'{"query": "a", "k": 1, "k": "many", "query": "b"}'
+    nested = b'{"query": "a", "fusion": ' + b'{"fusion": ' * 500 + b"1" + b"}" * 501
+    found += [
+        Hostile("a number of 400 digits", request(b'{"query": "a", "k": 1%s}' % (b"0" * 400)), (400,), "invalid_json"),
+        Hostile("the last of equal keys counts", request(twice), (422,), "invalid_request", "k"),
+        Hostile("nested fields", request(nested), (422,), "invalid_request", "fusion.method"),
+        Hostile("a key with NUL", request(b'{"query": "a", "\\u0000": 1}'), (422,), "invalid_request", "\x00"),
+        Hostile("an empty key", request(b'{"query": "a", "": 1}'), (422,), "invalid_request"),
+        Hostile("a key like a path", request(b'{"query": "a", "fusion.method": 1}'), (422,), "invalid_request"),
+    ]
+    return found
+
+
+def _media() -> list[Hostile]:
+    kinds = (
+        "application/json, application/json", "application/json+x", "*/*", "application/", "application json",
+        "text/json", "multipart/form-data; boundary=x", "application/problem+json", "x" * 10_000, "\xff\xfe", ";",
+    )  # fmt: skip
+    found = [
+        Hostile(f"content type {kind[:40]!r}", request(GOOD, content_type=kind), (415,), "unsupported_media_type")
+        for kind in kinds
+    ]
+    for charset in ("utf-16", "utf-32", "latin-1"):
+        body = '{"query": "é"}'.encode(charset)
+        sent = request(body, content_type=f"application/json; charset={charset}")
+        found.append(Hostile(f"charset {charset}", sent, (400,), "invalid_json"))
+    packed = gzip.compress(GOOD)
+    for name, body, status, kind in (
+        ("packed, but cut", packed[:-3], 400, "invalid_json"),
+        ("packed in two members, the second cut", packed + packed[:-1], 400, "invalid_json"),
+        ("packed, and no JSON", gzip.compress(b"no json"), 400, "invalid_json"),
+        ("packed, and nothing there", b"", 400, "invalid_json"),
+        ("packed, and a byte too large", gzip.compress(GOOD.ljust((1 << 20) + 1)), 413, "body_too_large"),
+        ("packed members, too large together", gzip.compress(bytes(1 << 19)) * 3, 400, "invalid_json"),
+        ("packed, and more", packed + b"{}", 400, "invalid_json"),
+        ("not packed, but said so", GOOD, 400, "invalid_json"),
+        ("a bomb", gzip.compress(bytes(64 << 20)), 413, "body_too_large"),
+    ):
+        found.append(Hostile(name, request(body, "Content-Encoding: gzip"), (status,), kind))
+    for encoding in ("deflate", "br", "zstd", "gzip, identity", "x" * 5_000):
+        sent = request(gzip.compress(GOOD), f"Content-Encoding: {encoding}")
+        found.append(Hostile(f"encoding {encoding[:20]}", sent, (415,), "unsupported_media_type"))
+    for lines in (("gzip", "gzip"), ("identity", "gzip"), ("",)):
+        sent = request(gzip.compress(GOOD), *(f"Content-Encoding: {line}" for line in lines))
+        found.append(Hostile(f"encodings {lines}", sent, (415,), "unsupported_media_type"))
+    found.append(Hostile("packed, but not said so", request(gzip.compress(GOOD)), (400,), "invalid_json"))
+    return found
+
+
+def _bodies() -> list[Hostile]:
+    te = "Transfer-Encoding: chunked"
+    return [
+        Hostile("chunks that stop", request(b"17\r\n" + GOOD[:5], te), (0,)),
+        Hostile("another transfer encoding", request(GOOD, "Transfer-Encoding: gzip"), (0, *ANY_4XX)),
+        Hostile("a length too short", request(GOOD, "Content-Length: 5"), (400,), "invalid_json"),
+        Hostile("a length too long", request(GOOD, "Content-Length: 500"), (0,)),
+        Hostile("a negative length", request(GOOD, "Content-Length: -1"), (0, 400)),
+        Hostile("a length in words", request(GOOD, "Content-Length: many"), (0, 400)),
+        Hostile("a length beyond the limit", request(GOOD, "Content-Length: 99999999999"), (413,), "body_too_large"),
+        Hostile("no length at all", request(GOOD, "Content-Length: 0"), (400,), "invalid_json"),
+    ]
+
+
+def _protocol() -> list[Hostile]:
+    line = b"POST /search HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+    get = b"GET /info HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+    return [
+        Hostile("a thousand headers", request(GOOD, *(f"X-{n}: {n}" for n in range(1000))), OK),
+        Hostile("a header of 60 kB", request(GOOD, "X-A: " + "a" * 60_000), (*OK, 0, *ANY_4XX)),
+        Hostile("NUL in a header", get + b"X-A: a\x00b\r\n\r\n", (0, 400)),
+        Hostile("a header without a name", get + b": b\r\n\r\n", (0, 400)),
+        Hostile("a header without a colon", get + b"X-A\r\n\r\n", (0, 400)),
+        Hostile("header bytes beyond ASCII", get + b"X-\xff: \xff\r\n\r\n", (*OK, 0, 400)),
+        Hostile("an odd request id", get + b"X-Request-ID: \x7f\xff%0d%0aX: y\r\n\r\n", (*OK, 0, 400)),
+        Hostile("no host", b"GET /info HTTP/1.1\r\nConnection: close\r\n\r\n", (*OK, 400)),
+        Hostile("TLS", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(range(200)), (0, 400)),
+        Hostile("HTTP/2", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", (0, 400, 404)),
+        Hostile("a path of 100 kB", b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\n\r\n", (0, *ANY_4XX)),
+        Hostile("a path with NUL", b"GET /documents/%00%0d%0a HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", (404,),
+                "document_not_found"),
+        Hostile("a whole address", b"GET http://x/nix HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", (404,),
+                "route_not_found"),
+        Hostile("no path", b"GET  HTTP/1.1\r\n\r\n", (0, 400)),
+        Hostile("a promise of more", line + b"Expect: 100-continue\r\nContent-Length: 5\r\n\r\n", (0, 100, *ANY_4XX)),
+        Hostile("only a line", b"POST /search", (0, 400)),
+        Hostile("nothing", b"", (0,)),
+    ]  # fmt: skip
+
 
 SEED = 20_263
 CLIENTS = 16

@@ -1,6 +1,8 @@
 """Corpora that are odd, such as one without a single word that the tokenizer knows: they start, swap and answer."""
 
+import json
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 from typing import Final
@@ -11,6 +13,7 @@ from fastapi.testclient import TestClient
 
 from lightretriever.artifacts.bundle.query_sample import query_vectors
 from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.documents.bounds import MAX_NESTING
 from lightretriever.artifacts.sparse.vocabulary import VocabularyKind
 from lightretriever.artifacts.tokens.table import TokenTable
 from lightretriever.service.collections.swap import EngineHolder
@@ -21,7 +24,7 @@ from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.encoder import QueryEncoder
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
-from tests.service.live import warm
+from tests.service.live import client_of, warm
 from tests.service.test_swap import flip
 from tests.support.tiny import TinyDocument, english_tokenizer, make_tiny_bundle
 from tests.support.wordings import raises
@@ -203,3 +206,31 @@ def test_a_snippet_of_a_text_without_terms_is_its_beginning_or_what_is_spelt_ali
         assert snippet.text == KHMER
         marked[query] = [snippet.text[start:end] for start, end in snippet.marks]
     assert marked == {"music": [], f"music {KHMER}": [KHMER]}
+
+
+@dataclass(frozen=True)
+class Deep(TinyDocument):
+    """A document with a list in a list, and so on."""
+
+    depth: int = 0
+
+    @property
+    def raw(self) -> bytes:
+        fields = {"_id": self.id, "title": self.title, "text": self.text, "year": self.year}
+        return json.dumps(fields).encode()[:-1] + b',"deep":' + b"[" * self.depth + b"]" * self.depth + b"}"
+
+
+def test_a_deep_document_is_answered(tmp_path_factory: pytest.TempPathFactory) -> None:
+    depth = MAX_NESTING - 1  # the document is an object around it
+    documents = [TinyDocument("flat", "music", "music", 2000), Deep("deep", "music", "music player", 2001, depth)]
+    bundle = make_tiny_bundle(tmp_path_factory.mktemp("deep") / "bundle", documents=documents)
+    with client_of(bundle, SETTINGS) as client:
+        nested = "[" * depth + "]" * depth
+        for answer in (
+            client.post("/search", json={"query": "music player", "explain": True}),
+            client.post("/search/batch", json={"searches": [{"query": "music"}] * 2}),
+            client.get("/documents/deep"),
+        ):
+            assert answer.status_code == 200
+            assert f'"deep":{nested}' in answer.text
+        assert client.get("/documents/flat").json()["fields"]["text"] == "music"

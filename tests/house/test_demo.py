@@ -1,0 +1,214 @@
+"""The demo: its bundle is sound, small, and gives the answer that the README shows; how its archive and its corpus are
+made."""
+
+import gzip
+import io
+import json
+import os
+import random
+import re
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from demo import demo_corpus
+from demo.pack import pack
+from lightretriever.artifacts.bundle.archive import unpack
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.bundle.verify import verify_bundle
+from lightretriever.artifacts.errors import BundleError
+from lightretriever.service.schemas import SearchRequest
+from lightretriever.service.search.engine import SearchEngine
+from lightretriever.service.serving.demo import ARCHIVE, EXAMPLE, unpack_demo
+from lightretriever.service.settings import Settings
+from research.quality import demo_queries
+from tests.support.asking import agree
+from tests.support.wordings import raises
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield unpack_demo(None)
+
+
+def test_it_is_sound(bundle: Path) -> None:
+    assert verify_bundle(bundle) == []
+
+
+def test_it_is_unpacked_to_the_cache_once(bundle: Path) -> None:
+    assert bundle.parts[-2:] == ("lightretriever", "demo")
+    before = bundle.stat().st_ino
+    assert unpack_demo(None).stat().st_ino == before
+
+
+def test_it_is_small_enough_for_git() -> None:
+    assert ARCHIVE.stat().st_size < 40_000_000
+
+
+def test_its_documents_may_be_shipped(bundle: Path) -> None:
+    manifest = Bundle.open(bundle).manifest
+    assert manifest.corpus.name == "debian-package-descriptions"
+    assert manifest.model.licence == "Apache-2.0"
+    assert manifest.sparse.impacts == "bm25", "then the README's words on the demo need another look"
+
+
+def test_letters_typed_at_random_match_nothing(bundle: Path) -> None:
+    queries = {"asdkjh sdkjfhk": "none", "qqqq": "none", "the qqqq": "none", "play music": "strong", "git": "strong"}
+    with SearchEngine.open(Bundle.open(bundle), Settings(deadline_ms=60_000)) as engine:
+        assert {query: engine.search(SearchRequest(query=query)).matched for query in queries} == queries
+
+
+def test_expected_packages_are_found_as_often_as_recorded(bundle: Path) -> None:
+    queries = demo_queries.read_queries()
+    assert (len(queries), sum(query["kept_apart"] for query in queries)) == (30, 20)
+    documents = Bundle.open(bundle)
+    with documents.sparse() as index:
+        assert [one for query in queries for one in query["expected"] if index.ordinal(one) is None] == []
+    recorded = json.loads((ROOT / "docs" / "results" / "demo-queries.json").read_text(encoding="utf-8"))
+    found = demo_queries.measure(bundle, queries)
+    for group in ("looked at", "kept apart"):
+        assert found[group] == recorded[group]
+
+
+def test_the_readme_shows_its_answer(bundle: Path) -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    shown = re.search(r"^```json\n(.*?)^```", readme, flags=re.MULTILINE | re.DOTALL)
+    assert shown is not None
+    expected = json.loads(shown[1])
+    request = {**json.loads(EXAMPLE), "k": 2, "fields": ["title"]}
+    assert EXAMPLE in readme
+    with SearchEngine.open(Bundle.open(bundle), Settings(deadline_ms=60_000)) as engine:
+        found = engine.search(SearchRequest(**request)).model_dump(mode="json")
+    assert set(found.pop("timings_ms")) == set(expected.pop("timings_ms"))
+    agree(found, expected, 1e-4)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    folder = tmp_path / "source"
+    (folder / "lucene").mkdir(parents=True)
+    (folder / "manifest.json").write_text("{}")
+    (folder / "lucene" / "segments_1").write_bytes(bytes(range(256)) * 40)
+    return folder
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_same_bundle_gives_same_bytes(source: Path, tmp_path: Path) -> None:
+    pack(source, tmp_path / "first")
+    for path in source.rglob("*"):
+        os.utime(path, (0, 12345))
+    pack(source, tmp_path / "second")
+    assert (tmp_path / "first").read_bytes() == (tmp_path / "second").read_bytes()
+
+
+def test_unpacks_again_only_when_the_archive_changed(source: Path, tmp_path: Path) -> None:
+    archive, target = tmp_path / "bundle.tar.xz", tmp_path / "bundle"
+    pack(source, archive)
+    unpack(archive, target)
+    assert not unpack(archive, target)
+    (source / "lucene" / "segments_1").rename(source / "lucene" / "segments_2")
+    pack(source, archive)
+    assert unpack(archive, target)
+    assert contents(target) == contents(source)
+
+
+def member(name: str, kind: bytes = tarfile.REGTYPE) -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type = kind
+    info.linkname = "/etc/passwd"
+    return info
+
+
+@pytest.mark.parametrize(
+    "bad", [member("../outside"), member("/absolute"), member("link", tarfile.SYMTYPE), member("hard", tarfile.LNKTYPE)]
+)
+def test_a_bad_member_leaves_everything_as_it_was(source: Path, tmp_path: Path, bad: tarfile.TarInfo) -> None:
+    archive, target = tmp_path / "bundle.tar.xz", tmp_path / "bundle"
+    pack(source, archive)
+    unpack(archive, target)
+    with tarfile.open(archive, "w:xz") as tar:
+        tar.addfile(member("good"), io.BytesIO(b""))
+        tar.addfile(bad)
+    before = {path.name for path in tmp_path.iterdir()}
+    with raises(BundleError):
+        unpack(archive, target)
+    assert contents(target) == contents(source)
+    assert {path.name for path in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize("damage", ["truncated", "without a file"])
+def test_a_damaged_archive_leaves_everything_as_it_was(source: Path, tmp_path: Path, damage: str) -> None:
+    archive, target = tmp_path / "bundle.tar.xz", tmp_path / "bundle"
+    (source / "tables.npy").write_bytes(random.Random(0).randbytes(100_000))
+    pack(source, archive)
+    unpack(archive, target)
+    if damage == "truncated":
+        archive.write_bytes(archive.read_bytes()[:60_000])
+    else:
+        tarfile.open(archive, "w:xz").close()
+    before = {path.name for path in tmp_path.iterdir()}
+    with raises(BundleError, naming="bundle.tar.xz"):
+        unpack(archive, target)
+    assert contents(target) == contents(source)
+    assert {path.name for path in tmp_path.iterdir()} == before
+
+
+PACKAGES = """\
+Package: mpv
+Version: 2
+Section: video
+Installed-Size: 4711
+Description: player
+ Section: a line of the description, not of the index
+
+Package: quake
+Section: contrib/games
+
+Package: mpv
+Version: 1
+Section: old
+Installed-Size: 1
+
+Package: libmpv2
+Section: libs
+Installed-Size: 5
+"""
+
+
+def write(path: Path, *ids: str) -> Path:
+    path.write_text("".join(json.dumps({"_id": name, "title": name, "text": f"About {name}."}) + "\n" for name in ids))
+    return path
+
+
+def chosen(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines()]
+
+
+def test_programs_get_the_facts_that_the_archive_has(tmp_path: Path) -> None:
+    corpus = write(tmp_path / "corpus.jsonl", "libmpv2", "mpv", "quake", "unknown")
+    (tmp_path / "Packages").write_text(PACKAGES)
+    output = tmp_path / "made" / "corpus.jsonl.gz"
+    demo_corpus.main([str(corpus), str(output), "--packages", str(tmp_path / "Packages")])
+    assert chosen(output) == [
+        {"_id": "mpv", "title": "mpv: player", "text": "About mpv.", "section": "video", "installed_kb": 4711},
+        {"_id": "quake", "title": "quake", "text": "About quake.", "section": "games"},
+        {"_id": "unknown", "title": "unknown", "text": "About unknown."},
+    ]
+
+
+def test_without_an_index_there_are_no_facts(tmp_path: Path) -> None:
+    corpus = write(tmp_path / "corpus.jsonl", "mpv", "quake-dev")
+    demo_corpus.main([str(corpus), str(tmp_path / "a.gz")])
+    demo_corpus.main([str(corpus), str(tmp_path / "b.gz")])
+    assert chosen(tmp_path / "a.gz") == [{"_id": "mpv", "title": "mpv", "text": "About mpv."}]
+    assert (tmp_path / "a.gz").read_bytes() == (tmp_path / "b.gz").read_bytes()
