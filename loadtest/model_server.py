@@ -30,7 +30,7 @@ from lightretriever.loadtest.program import ADDRESS, BUNDLE, MODEL, option, prog
 from lightretriever.service.backends.base import EncodedQuery
 from lightretriever.service.collections.collections import DEFAULT, Collections
 from lightretriever.service.collections.swap import EngineHolder
-from lightretriever.service.errors import FieldError, InvalidRequestError, NoDirectionError, shortened
+from lightretriever.service.errors import FieldError, InvalidRequestError, UnsearchableError, shortened
 from lightretriever.service.observability.logging import configure_logging
 from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.search.encoder import QueryEncoder
@@ -83,7 +83,7 @@ class ModelQueryEncoder(QueryEncoder):
         clock.add("encode", started)
         if dense and query.dense is None:
             reason = "the model's vector of this text is zero, so no document is nearer than another"
-            raise NoDirectionError.of(FieldError(field, reason, shortened(text)))
+            raise UnsearchableError.of(FieldError(field, reason, shortened(text)))
         return query
 
     def with_parts(self, query: EncodedQuery, task: str) -> EncodedQuery:

@@ -6,7 +6,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import ClassVar, Final, Self
+from typing import ClassVar, Self
 
 from lightretriever.artifacts.errors import LightRetrieverError
 
@@ -17,27 +17,25 @@ __all__ = [
     "BodyTimeoutError",
     "BodyTooLargeError",
     "BundleRefusedError",
-    "CollectionNotFoundError",
     "DeadlineError",
     "DocumentNotFoundError",
     "FieldError",
     "ForbiddenError",
     "ImmutableError",
     "InternalError",
-    "InvalidJsonError",
+    "InvalidBodyError",
     "InvalidRequestError",
     "MediaTypeError",
     "MethodNotAllowedError",
-    "NoDirectionError",
     "NoRoomError",
-    "NoTokensError",
+    "NotFoundError",
     "NotReadyError",
     "OverloadedError",
-    "RouteNotFoundError",
     "SearchFailedError",
     "ServiceError",
     "SettingsError",
     "UnauthorizedError",
+    "UnsearchableError",
     "VersionConflictError",
     "WriteFailedError",
     "shortened",
@@ -74,8 +72,16 @@ class ServiceError(LightRetrieverError):
     headers: Mapping[str, str] = MappingProxyType({})
     """Headers that this error adds to the answer."""
 
-    def __init_subclass__(cls, *, kind: str, status: int, title: str) -> None:
-        cls.kind, cls.status, cls.title = kind, status, title
+    def __init_subclass__(cls, *, status: int, kind: str = "", title: str = "") -> None:
+        """A subclass of a kind has its own status."""
+        cls.status = status
+        if kind:
+            cls.kind, cls.title = kind, title
+
+    @classmethod
+    def statuses(cls) -> list[int]:
+        """Return the statuses of this kind."""
+        return [cls.status, *(variant.status for variant in cls.__subclasses__())]
 
     def __init__(self, detail: str, errors: Sequence[FieldError] = ()) -> None:
         super().__init__(detail)
@@ -98,8 +104,23 @@ class ServiceError(LightRetrieverError):
         return type(self)(f"{place}{'.' if errors else ': '}{self.detail}", errors)
 
 
-class InvalidJsonError(ServiceError, kind="invalid_json", status=400, title="The body is not JSON"):
-    """The body is not JSON."""
+class InvalidBodyError(ServiceError, kind="invalid_body", status=400, title="The body can't be read"):
+    """The body is no JSON in UTF-8 or gzip (400), comes too slowly (408), is too large (413), or is declared as another
+    media type (415)."""
+
+
+class BodyTimeoutError(InvalidBodyError, status=408):
+    """The body did not arrive within the deadline."""
+
+    headers = MappingProxyType({"connection": "close"})  # don't wait for the rest of the body
+
+
+class BodyTooLargeError(InvalidBodyError, status=413):
+    """The body is over the limit."""
+
+
+class MediaTypeError(InvalidBodyError, status=415):
+    """The body is not declared as JSON, plain or gzipped."""
 
 
 class UnauthorizedError(ServiceError, kind="unauthorized", status=401, title="An API key is needed"):
@@ -112,14 +133,8 @@ class ForbiddenError(ServiceError, kind="forbidden", status=403, title="The API 
     """The API key lacks the scope."""
 
 
-class RouteNotFoundError(ServiceError, kind="route_not_found", status=404, title="There is no such path"):
-    """There is no such path."""
-
-
-class CollectionNotFoundError(
-    ServiceError, kind="collection_not_found", status=404, title="No collection has this name"
-):
-    """No collection has this name."""
+class NotFoundError(ServiceError, kind="not_found", status=404, title="There is no such path"):
+    """There is no such path, or no collection of this name."""
 
 
 class DocumentNotFoundError(ServiceError, kind="document_not_found", status=404, title="No document has this id"):
@@ -130,12 +145,6 @@ class MethodNotAllowedError(
     ServiceError, kind="method_not_allowed", status=405, title="The method is not allowed here"
 ):
     """The path exists, but not for this method."""
-
-
-class BodyTimeoutError(ServiceError, kind="body_timeout", status=408, title="The body came too slowly"):
-    """The body did not arrive within the deadline."""
-
-    headers = MappingProxyType({"connection": "close"})  # don't wait for the rest of the body
 
 
 class BundleRefusedError(ServiceError, kind="bundle_refused", status=409, title="The bundle was refused"):
@@ -150,28 +159,14 @@ class VersionConflictError(ServiceError, kind="version_conflict", status=412, ti
     """The document does not have the version that `If-Match` names, or others change it all the time."""
 
 
-class BodyTooLargeError(ServiceError, kind="body_too_large", status=413, title="The body is too large"):
-    """The body is over the limit."""
-
-
-class MediaTypeError(ServiceError, kind="unsupported_media_type", status=415, title="The body has another media type"):
-    """The body is not declared as JSON, plain or gzipped."""
-
-
 class InvalidRequestError(ServiceError, kind="invalid_request", status=422, title="The request is not valid"):
     """A field is missing, unknown, malformed or out of range."""
 
 
-class NoTokensError(ServiceError, kind="query_without_tokens", status=422, title="The query has no tokens"):
-    """The tokenizer finds no token in the query."""
-
-
-class NoDirectionError(ServiceError, kind="query_without_direction", status=422, title="The query's vector is zero"):
-    """The query's vector is zero, so no document is nearer than another."""
-
-
-UNSEARCHABLE: Final = (NoTokensError, NoDirectionError)
-"""The errors of `QueryEncoder.encode` for a text that nothing can be searched by: one without terms or direction."""
+class UnsearchableError(
+    ServiceError, kind="unsearchable_query", status=422, title="Nothing can be searched by the query"
+):
+    """The query has neither a token nor a term, or its vector is zero, so that no document is nearer than another."""
 
 
 class SearchFailedError(ServiceError, kind="search_failed", status=500, title="The search failed"):

@@ -102,7 +102,7 @@ def api_reference(paths: Mapping[str, Any]) -> str:
         for method, operation in methods.items()
     }
     models = _models(operations.values())
-    kinds = {name: list(_error_kinds(operation)) for name, operation in operations.items()}
+    kinds = {name: list(dict.fromkeys(_error_kinds(operation))) for name, operation in operations.items()}
     counts = Counter(kind for names in kinds.values() for kind in names)
     common = [kind for kind, count in counts.items() if count > len(operations) / 2]
     head = ["## Routes", f"Most routes may answer {', '.join(f'`{kind}`' for kind in common)}.\n"]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from lightretriever.service.collections.swap import EngineHolder
-from lightretriever.service.errors import CollectionNotFoundError, SettingsError, shortened
+from lightretriever.service.errors import NotFoundError, SettingsError, shortened
 from lightretriever.service.observability.metrics import Metrics
 from lightretriever.service.settings import Settings
 
@@ -73,12 +73,12 @@ class Collections:
         return iter(self._holders.values())
 
     def of(self, name: str) -> EngineHolder:
-        """Return a collection's holder. CollectionNotFoundError."""
+        """Return a collection's holder. NotFoundError."""
         try:
             return self._holders[name]
         except KeyError:
             known = shortened(", ".join(self._holders), 300)
-            raise CollectionNotFoundError(f"There is no collection {name[:100]!r}; there are: {known}.") from None
+            raise NotFoundError(f"There is no collection {name[:100]!r}; there are: {known}.") from None
 
     def each(self, *, on_closed: Callable[[], None]) -> None:
         """Set what every holder calls after a replaced engine is closed."""

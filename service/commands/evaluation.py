@@ -9,7 +9,7 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.evaluation.searching import Fusion, Hit, QueryVectors, SearchMode
 from lightretriever.artifacts.sparse.jvm import start_jvm
 from lightretriever.service.backends.base import EncodedQuery
-from lightretriever.service.errors import UNSEARCHABLE, FieldError, NoDirectionError, NoTokensError, shortened
+from lightretriever.service.errors import FieldError, UnsearchableError, shortened
 from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.encoder import QueryEncoder
@@ -50,7 +50,7 @@ class EngineSearcher:
         request = SearchRequest.model_validate({**asked, **settings, "allow_partial": False})
         try:
             hits = self._engine.search(request).hits
-        except UNSEARCHABLE:
+        except UnsearchableError:
             return None
         return [Hit(hit.id, hit.score, None if hit.dense is None else hit.dense.score) for hit in hits]
 
@@ -58,7 +58,7 @@ class EngineSearcher:
         """Return the service's sparse query."""
         try:
             found = self._engine.parts.encoder.encode(query, task, StageClock(), dense=False)
-        except NoTokensError:
+        except UnsearchableError:
             return None
         return QueryVectors(found.terms, found.weights)
 
@@ -92,9 +92,9 @@ class _GivenQueries(QueryEncoder):
         extra_terms: Sequence[tuple[str, float]] = (),
         split: bool = True,
     ) -> EncodedQuery:
-        """Look up a text. NoDirectionError if the model's vector is zero."""
+        """Look up a text. UnsearchableError if the model's vector is zero."""
         query = self._queries[text]
         if dense and query.dense is None:
             reason = "the query model's vector of this text is zero, so no document is nearer than another"
-            raise NoDirectionError.of(FieldError(field, reason, shortened(text)))
+            raise UnsearchableError.of(FieldError(field, reason, shortened(text)))
         return EncodedQuery.of_model(query.terms, query.weights, query.dense if dense else None)

@@ -3,7 +3,7 @@
 import ipaddress
 from typing import Any
 
-from lightretriever.service.errors import RouteNotFoundError
+from lightretriever.service.errors import NotFoundError
 from lightretriever.service.http.api_keys import ApiKeys, KeyScope
 from lightretriever.service.settings import Settings
 
@@ -21,12 +21,12 @@ class Access:
         """Let a request to a collection pass, with its header `Authorization`, "" if it has none. UnauthorizedError,
         ForbiddenError. `about`, which is logged, gets the key's name.
 
-        Without keys, searching is open to all and the scope `admin` gives RouteNotFoundError.
+        Without keys, searching is open to all and the scope `admin` gives NotFoundError.
         """
         if self.keys is not None:
             about["key"] = self.keys.name(authorization, scope, collection)
         elif scope == "admin":
-            raise RouteNotFoundError("The admin routes are off without API keys. Name their file, 'api_keys_file'.")
+            raise NotFoundError("The admin routes are off without API keys. Name their file, 'api_keys_file'.")
 
 
 def client_address(host: str | None) -> str:

@@ -23,7 +23,7 @@ from lightretriever.service.collections.swap import EngineHolder
 from lightretriever.service.errors import (
     InternalError,
     MethodNotAllowedError,
-    RouteNotFoundError,
+    NotFoundError,
     ServiceError,
     SettingsError,
 )
@@ -123,7 +123,7 @@ class _Router(Router):
 
 
 def _below_collection(scope: Scope) -> Response | None:
-    """Note the collection that a path names, and leave the rest of the path to the routes; CollectionNotFoundError.
+    """Note the collection that a path names, and leave the rest of the path to the routes; NotFoundError.
     A path that ends with the name is redirected, as the page's relative addresses need the slash."""
     root = scope.get("root_path", "")
     found = _BELOW.match(scope["path"].removeprefix(root)) if scope["type"] == "http" else None
@@ -218,8 +218,8 @@ def _routing_error(request: Request, error: HTTPException) -> Response:
         allowed = ", ".join(sorted({method for route in there for method in route.methods}))
         detail = f"{request.method} is not possible here, only {allowed}."
         return _answer(request, MethodNotAllowedError(detail), {"Allow": allowed})
-    if error.status_code == RouteNotFoundError.status:
-        return _answer(request, RouteNotFoundError("There is no such path. The paths are listed at /docs."))
+    if error.status_code == NotFoundError.status:
+        return _answer(request, NotFoundError("There is no such path. The paths are listed at /docs."))
     return _answer(request, InternalError(str(error.detail)))
 
 

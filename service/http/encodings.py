@@ -7,7 +7,7 @@ from typing import Final
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from lightretriever.service.errors import BodyTooLargeError, InvalidJsonError, MediaTypeError
+from lightretriever.service.errors import BodyTooLargeError, InvalidBodyError, MediaTypeError
 
 __all__ = ["GZIP", "IDENTITY", "AcceptedEncoding", "accepts_gzip", "content_encoding", "too_large", "unpacked"]
 
@@ -58,19 +58,19 @@ def content_encoding(headers: Headers) -> str:
 
 
 def unpacked(body: bytes, limit: int) -> bytes:
-    """Return the content of a gzip file of one member. InvalidJsonError if it is none, BodyTooLargeError if there are
+    """Return the content of a gzip file of one member. InvalidBodyError if it is none, BodyTooLargeError if there are
     more than `limit` bytes in it."""
     unpacker = zlib.decompressobj(zlib.MAX_WBITS | 16)
     try:
         content = unpacker.decompress(body, limit + 1)
     except zlib.error as error:
-        raise InvalidJsonError(f"The body is not gzip, as its header Content-Encoding says: {error}.") from error
+        raise InvalidBodyError(f"The body is not gzip, as its header Content-Encoding says: {error}.") from error
     if len(content) > limit:
         raise too_large(limit)
     if not unpacker.eof:
-        raise InvalidJsonError("The body's gzip data is cut off.")
+        raise InvalidBodyError("The body's gzip data is cut off.")
     if unpacker.unused_data:
-        raise InvalidJsonError("Something follows the body's gzip data; pack it as one member.")
+        raise InvalidBodyError("Something follows the body's gzip data; pack it as one member.")
     return content
 
 

@@ -16,7 +16,7 @@ from lightretriever.artifacts.documents.strict_json import read_object
 from lightretriever.service.errors import (
     BodyTimeoutError,
     FieldError,
-    InvalidJsonError,
+    InvalidBodyError,
     InvalidRequestError,
     MediaTypeError,
     ServiceError,
@@ -61,14 +61,14 @@ M = TypeVar("M", bound=BaseModel)
 async def read_body(request: Request, *, max_body_bytes: int, deadline_ms: float, media: str = JSON) -> bytes:
     """Read the body of a request that is declared as `media`, plain or packed by gzip.
 
-    MediaTypeError if it is not, InvalidJsonError if its length is announced in two ways or it can't be unpacked,
+    MediaTypeError if it is not, InvalidBodyError if its length is announced in two ways or it can't be unpacked,
     BodyTooLargeError over the limit (announced, streamed or unpacked), BodyTimeoutError if it does not arrive within
     the deadline, counted from now.
     """
     encoding = _check_media_type(request, media)
     if {"transfer-encoding", "content-length"} <= set(request.headers):
         # A proxy and this server may trust different headers, and read the rest as another request (smuggling).
-        raise InvalidJsonError("The request announces both a length and chunks; send one of the two.")
+        raise InvalidBodyError("The request announces both a length and chunks; send one of the two.")
     try:
         async with asyncio.timeout(deadline_ms / 1e3):
             body = await _read(request, max_body_bytes)
@@ -84,7 +84,7 @@ def parse(body: bytes, model: type[M]) -> M:
     """Read JSON into a model. Don't call it in an event loop: a large body takes milliseconds. Of a key that stands
     twice, the last value counts.
 
-    InvalidJsonError for invalid JSON (including bad UTF-8, NaN, lone surrogates and nesting beyond 1,024),
+    InvalidBodyError for invalid JSON (including bad UTF-8, NaN, lone surrogates and nesting beyond 1,024),
     InvalidRequestError if it has too many values, or does not fit the model.
     """
     return _validated(_loaded(body), model)
@@ -130,7 +130,7 @@ def parse_document(body: bytes, model: type[M]) -> M:
     try:
         content = read_object(body, around=1)
     except ValueError as error:
-        raise InvalidJsonError(f"The document can't be read: {error}.") from error
+        raise InvalidBodyError(f"The document can't be read: {error}.") from error
     return _validated(content, model)
 
 
@@ -168,7 +168,7 @@ def _loaded(body: bytes) -> Any:
     try:
         return orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        raise InvalidJsonError(f"The body is not JSON: {error}.") from error
+        raise InvalidBodyError(f"The body is not JSON: {error}.") from error
 
 
 def _validated(content: Any, model: type[M]) -> M:

@@ -18,19 +18,14 @@ __all__ = ["BODY", "KEY", "QUERY", "READ", "SEARCH", "WRITE", "describe", "descr
 
 # Errors of groups of routes.
 KEY: Final = (errors.UnauthorizedError, errors.ForbiddenError)
-BODY: Final = (
-    errors.InvalidJsonError,
-    errors.BodyTimeoutError,
-    errors.BodyTooLargeError,
-    errors.MediaTypeError,
-)
+BODY: Final = (errors.InvalidBodyError, errors.BodyTimeoutError, errors.BodyTooLargeError, errors.MediaTypeError)
 _WORK: Final = (*KEY, errors.OverloadedError, errors.NotReadyError, errors.DeadlineError)
-QUERY: Final = (*_WORK, errors.InvalidRequestError, errors.NoTokensError, errors.NoDirectionError)
+QUERY: Final = (*_WORK, errors.InvalidRequestError, errors.UnsearchableError)
 SEARCH: Final = (*QUERY, errors.SearchFailedError)
 READ: Final = (*_WORK, errors.DocumentNotFoundError, errors.SearchFailedError)
 WRITE: Final = (
     *_WORK,
-    errors.RouteNotFoundError,
+    errors.NotFoundError,
     errors.ImmutableError,
     errors.VersionConflictError,
     errors.InvalidRequestError,
@@ -82,7 +77,7 @@ def description(routes: Sequence[BaseRoute], settings: Settings) -> dict[str, An
     if settings.api_keys_file is not None:
         _set_security(document)
     document["x-error-kinds"] = [
-        {"kind": kind, "status": error.status, "title": error.title, "description": error.__doc__}
+        {"kind": kind, "statuses": error.statuses(), "title": error.title, "description": error.__doc__}
         for kind, error in errors.KINDS.items()
     ]
     return document

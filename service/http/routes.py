@@ -13,7 +13,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.routing import APIRoute
 from starlette.routing import Route
 
-from lightretriever.service.errors import BundleRefusedError, NotReadyError, RouteNotFoundError
+from lightretriever.service.errors import BundleRefusedError, NotFoundError, NotReadyError
 from lightretriever.service.http import documents
 from lightretriever.service.http.handling import (
     COLLECTION,
@@ -58,7 +58,7 @@ router = APIRouter(default_response_class=Response)
 
 _PAGE: Final = Page.read(Path(__file__).parents[1] / "static" / "page.html")
 _DOCS: Final = Page.read(Path(__file__).parents[1] / "static" / "docs.html")
-_RELOAD: Final = (*KEY, RouteNotFoundError, BundleRefusedError, NotReadyError)
+_RELOAD: Final = (*KEY, NotFoundError, BundleRefusedError, NotReadyError)
 _FIELDS: Final = SearchRequest.model_json_schema()["properties"]
 _ADDRESS: Final = [
     {"name": name, "in": "query", "required": field == "query", "schema": _FIELDS[field]}

@@ -33,7 +33,7 @@ from lightretriever.artifacts.tokens.head_queries import HeadQueries, HeadQuery
 from lightretriever.artifacts.tokens.table import TokenTable, count_each
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 from lightretriever.service.backends.base import NO_TOKENS, EncodedQuery, QueryTokens
-from lightretriever.service.errors import UNSEARCHABLE, FieldError, NoDirectionError, NoTokensError, shortened
+from lightretriever.service.errors import FieldError, UnsearchableError, shortened
 from lightretriever.service.observability.metrics import StageClock
 
 __all__ = ["ENCODE_DOCUMENT", "DocumentEncoder", "QueryEncoder", "require_terms"]
@@ -87,9 +87,9 @@ class QueryEncoder:
         `sparse`.
 
         Unless `split`, a query whose terms are its own words alone has its `text` in place of them, for the search to
-        split. `extra_terms`: texts with their weights. NoTokensError for a text that has neither tokens nor terms for
-        the legs that are asked for, or if negative weights cancel all of them; NoDirectionError if the mean of the
-        tokens' rows is zero. Both name the request's `field` with the text.
+        split. `extra_terms`: texts with their weights. UnsearchableError, which names the request's `field` with the
+        text, if a text has neither tokens nor terms for the legs that are asked for, if negative weights cancel all of
+        them, or if the mean of the tokens' rows is zero.
         """
         started = perf_counter()
         texts = [(text, field), *((one.strip(), f"terms.{place}.text") for place, (one, _) in enumerate(extra_terms))]
@@ -113,7 +113,7 @@ class QueryEncoder:
                 vector, length = self.tables[task].direction(tokens.ids, tokens.weights)
         if not names and not tokens.ids.size:
             reason = "they take away every token of the query: leave one of them out, or change a weight"
-            raise NoTokensError.of(FieldError("terms", reason))
+            raise UnsearchableError.of(FieldError("terms", reason))
         if not _SHORTEST <= length < np.inf:
             raise _no_direction(field, text)
         if dense:
@@ -125,7 +125,7 @@ class QueryEncoder:
         terms*, or without direction. Documents may be such texts, so whoever makes queries of documents asks first."""
         try:
             self.encode(text, task, StageClock(), dense=bool(self.tables))
-        except UNSEARCHABLE:
+        except UnsearchableError:
             return False
         return True
 
@@ -221,12 +221,12 @@ class QueryEncoder:
 
     @staticmethod
     def _ids(tokenizer: TextTokenizer, text: str, name: str, field: str) -> list[int]:
-        """Return the token ids of a text. NoTokensError names the request's field `name` if the tokenizer fails on
+        """Return the token ids of a text. UnsearchableError names the request's field `name` if the tokenizer fails on
         it."""
         try:
             return tokenizer.query_ids(text, appended=name != field)
         except TokenizerError as error:
-            raise NoTokensError.of(FieldError(name, "the tokenizer fails on this text", shortened(text))) from error
+            raise UnsearchableError.of(FieldError(name, "the tokenizer fails on this text", shortened(text))) from error
 
 
 def _joined(bags: Sequence[list[int]], factors: Sequence[float]) -> QueryTokens:
@@ -247,20 +247,20 @@ def _joined(bags: Sequence[list[int]], factors: Sequence[float]) -> QueryTokens:
 
 
 def require_terms(found: Sized, field: str, text: str) -> None:
-    """Raise NoTokensError, which names the request's `field` with the text, if nothing was found."""
+    """Raise UnsearchableError, which names the request's `field` with the text, if nothing was found."""
     if not found:
         reason = (
             "nothing in this text can be searched for, no word and no known token: use other words, numbers or signs"
         )
-        raise NoTokensError.of(FieldError(field, reason, shortened(text)))
+        raise UnsearchableError.of(FieldError(field, reason, shortened(text)))
 
 
-def _no_direction(field: str, text: str) -> NoDirectionError:
+def _no_direction(field: str, text: str) -> UnsearchableError:
     reason = (
         "the mean of the tokens' vectors is zero, so no document is nearer than another: use other words, or "
         "search with mode 'sparse'"
     )
-    return NoDirectionError.of(FieldError(field, reason, shortened(text)))
+    return UnsearchableError.of(FieldError(field, reason, shortened(text)))
 
 
 class DocumentEncoder:

@@ -65,7 +65,7 @@ class SearchEngine:
     """Searches one bundle. Thread-safe.
 
     `clock` times the stages; the deadline starts at its `arrived`, default now. InvalidRequestError for a request out
-    of limits, NoTokensError or NoDirectionError for a query that can't be encoded, DeadlineError or SearchFailedError
+    of limits, UnsearchableError for a query that can't be encoded, DeadlineError or SearchFailedError
     if there is no answer.
     """
 
@@ -205,7 +205,7 @@ class SearchEngine:
 
     def embeddings(self, request: EmbeddingsRequest, clock: StageClock | None = None) -> Plain:
         """Encode texts as queries in the form of OpenAI's API, as `EmbeddingsResponse`, for stores that are not this
-        service. NoTokensError and NoDirectionError name the text as `input.N`."""
+        service. UnsearchableError names the text as `input.N`."""
         self._require_open()
         manifest = self.bundle.manifest
         self._reader.check_embeddings(request, manifest.dimension)

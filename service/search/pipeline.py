@@ -58,7 +58,7 @@ Shares = npt.NDArray[np.float32]
 def search(context: SearchContext) -> Plain:
     """Answer a search as `SearchResponse`, in plain dictionaries.
 
-    NoTokensError or NoDirectionError if the query can't be encoded, InvalidRequestError if it has too many tokens to be
+    UnsearchableError if the query can't be encoded, InvalidRequestError if it has too many tokens to be
     explained, DeadlineError, SearchFailedError or NotReadyError if there is no answer.
     """
     if perf_counter() >= context.until(SEARCH_UNTIL):

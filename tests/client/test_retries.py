@@ -76,7 +76,7 @@ def test_readiness_is_asked_for_once(make: Maker) -> None:
         assert not client.ready()
         assert len(server.seen) == 1
         assert client.ready()
-    with Scripted(problem(404, "route_not_found")) as server, make(server.url) as client, raises(AnswerError):
+    with Scripted(problem(404, "not_found")) as server, make(server.url) as client, raises(AnswerError):
         client.ready()
     with make(f"http://127.0.0.1:{free_port()}") as client:
         assert not client.ready()

@@ -73,10 +73,10 @@ def test_each_collection_answers_below_its_path_and_the_first_above(client: Test
 def test_paths_that_are_none(client: TestClient) -> None:
     for path in ("/collections/nix/search", "/collections/nix/", "/collections/nix", "/collections/https:evil.example"):
         problem = client.request("POST" if path.endswith("search") else "GET", path, json={"query": "music"}).json()
-        assert (problem["status"], problem["kind"]) == (404, "collection_not_found")
+        assert (problem["status"], problem["kind"]) == (404, "not_found")
         assert "there are: notes, shop" in problem["detail"]
         assert problem["instance"] == path
-    assert client.get("/collections/notes/nix").json()["kind"] == "route_not_found"
+    assert client.get("/collections/notes/nix").json()["kind"] == "not_found"
     moved = client.get("/collections/notes", follow_redirects=False)
     assert (moved.status_code, moved.headers["location"]) == (307, "notes/")
     moved = client.get("/collections/notes?q=a%20%C3%BC&k=3", follow_redirects=False)

@@ -9,7 +9,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
 from lightretriever.artifacts.tokens.table import TokenTable, write_table
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
-from lightretriever.service.errors import NoDirectionError, NoTokensError
+from lightretriever.service.errors import UnsearchableError
 from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.search.encoder import QueryEncoder
 from tests.support.wordings import raises
@@ -45,9 +45,9 @@ def test_dense_is_the_normalised_mean_and_sparse_the_counts(encoder: QueryEncode
 
 def test_errors_of_both_legs_name_the_field_and_the_text(encoder: QueryEncoder) -> None:
     for dense in (True, False):
-        with raises(NoTokensError) as no_tokens:
+        with raises(UnsearchableError) as no_tokens:
             encoder.encode("ABC xyz", "task", StageClock(), dense=dense, field="text")
-    with raises(NoDirectionError) as no_direction:
+    with raises(UnsearchableError) as no_direction:
         encoder.encode("ud", "task", StageClock())
     (error,) = no_tokens.value.within("searches.4").errors
     assert (error.field, error.value) == ("searches.4.text", "ABC xyz")
@@ -83,9 +83,9 @@ def test_a_batch_is_encoded_to_the_same(encoder: QueryEncoder, idf: np.ndarray |
 
 def test_errors_of_a_batch_name_the_text(encoder: QueryEncoder) -> None:
     for dense in (True, False):
-        with pytest.raises(NoTokensError) as no_tokens:
+        with pytest.raises(UnsearchableError) as no_tokens:
             encoder.encode_batch(["m", "xyz", "m"], "task", StageClock(), dense=dense)
-    with pytest.raises(NoDirectionError) as no_direction:
+    with pytest.raises(UnsearchableError) as no_direction:
         encoder.encode_batch(["m", "u", "ud"], "task", StageClock())
     assert [(error.field, error.value) for error in no_tokens.value.errors] == [("queries.1", "xyz")]
     assert [(error.field, error.value) for error in no_direction.value.errors] == [("queries.2", "ud")]
@@ -127,16 +127,16 @@ def test_two_tokenizers_encode_as_one_does_for_its_leg(
 
 def test_a_text_needs_a_token_of_one_of_two_tokenizers(apart: QueryEncoder) -> None:
     for texts, field in ((("z", ()), "query"), (("m", (("x", 1.0), ("z", 1.0))), "terms.1.text")):
-        with pytest.raises(NoTokensError) as no_tokens:
+        with pytest.raises(UnsearchableError) as no_tokens:
             apart.encode(texts[0], "task", StageClock(), extra_terms=texts[1])
         assert [error.field for error in no_tokens.value.errors] == [field]
-    with raises(NoTokensError):
+    with raises(UnsearchableError):
         apart.encode("m x", "task", StageClock(), extra_terms=[("x", -1.0), ("m", -1.0)])
-    with pytest.raises(NoTokensError) as no_tokens:
+    with pytest.raises(UnsearchableError) as no_tokens:
         apart.encode_batch(["m", "z"], "task", StageClock())
     assert [error.field for error in no_tokens.value.errors] == ["queries.1"]
     assert apart.encode("x", "task", StageClock(), dense=False).tokens.ids.size == 0
-    with pytest.raises(NoTokensError):
+    with pytest.raises(UnsearchableError):
         apart.encode("p", "task", StageClock(), dense=False)
 
 
@@ -157,5 +157,5 @@ def test_each_leg_goes_on_without_what_it_lacks(of_words: QueryEncoder) -> None:
     assert stop.terms == ["mu"]
     unknown = of_words.encode("xyz", "task", StageClock())
     assert (unknown.terms, unknown.dense) == (["xyz"], None)
-    with raises(NoTokensError):
+    with raises(UnsearchableError):
         of_words.encode("the of", "task", StageClock(), dense=False)

@@ -78,7 +78,7 @@ WHOLE = gzip.compress(b'{"query": "music"}', mtime=0)
 )
 def test_a_packed_body_is_one_member(url: str, packed: bytes) -> None:
     status, _, content = ask(url, packed, {"content-encoding": "gzip"})
-    assert (status, orjson.loads(content)["kind"]) == (400, "invalid_json")
+    assert (status, orjson.loads(content)["kind"]) == (400, "invalid_body")
 
 
 @pytest.mark.parametrize(

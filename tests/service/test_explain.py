@@ -17,7 +17,7 @@ from lightretriever.artifacts.tokens.head_queries import HeadQueries, SparseRow,
 from lightretriever.artifacts.tokens.table import TokenTable
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 from lightretriever.service.backends.base import EncodedQuery
-from lightretriever.service.errors import DeadlineError, NoTokensError
+from lightretriever.service.errors import DeadlineError, UnsearchableError
 from lightretriever.service.http.app import create_app
 from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.schemas import (
@@ -122,7 +122,7 @@ def test_shares_sum_to_the_scores(
     )
     try:
         answer = engines[kind].search(asked)
-    except NoTokensError:
+    except UnsearchableError:
         reject()
     for hit in answer.hits:
         assert sums(hit) == {
@@ -288,7 +288,7 @@ def test_the_words_have_every_part_of_the_query_once(
         encoded = encoder.encode(
             query, "default", StageClock(), extra_terms=[(term.text, term.weight) for term in terms]
         )
-    except NoTokensError:
+    except UnsearchableError:
         reject()
     words = query_words(query, [(term.text, term.weight) for term in asked.terms], encoded, encoder)
     for parts, count in (

@@ -132,7 +132,7 @@ def test_the_description_names_the_keys(guarded: TestClient, client: TestClient)
 def test_without_a_file_searching_is_open_and_admin_routes_are_off(client: TestClient) -> None:
     assert client.post("/search", json={"query": "music"}).status_code == 200
     answer = client.post("/admin/reload", headers=bearer(BOTH))
-    assert (answer.status_code, answer.json()["kind"]) == (404, "route_not_found")
+    assert (answer.status_code, answer.json()["kind"]) == (404, "not_found")
     assert "api_keys_file" in answer.json()["detail"]
 
 

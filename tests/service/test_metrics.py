@@ -64,7 +64,7 @@ def test_gauges_tell_the_state_and_requests_and_errors_count(fresh_client: TestC
     assert {key[1]: value for key, value in found.items() if key[0] == "errors_total"} == {
         **{key[1]: value for key, value in before.items() if key[0] == "errors_total"},
         **dict.fromkeys(
-            ("invalid_request", "invalid_json", "document_not_found", "route_not_found", "method_not_allowed"), 1
+            ("invalid_request", "invalid_body", "document_not_found", "not_found", "method_not_allowed"), 1
         ),
     }
     requests = {key[1:]: value for key, value in found.items() if key[0] == "request_seconds_count"}

@@ -176,7 +176,7 @@ def test_a_connection_whose_body_does_not_come_is_answered_and_closed(tiny_path:
         connection.sendall(POST + b"Content-Length: 100\r\n\r\n{")
         answer = received(connection)
     assert answer.startswith(b"HTTP/1.1 408 ")
-    assert b'"kind":"body_timeout"' in answer
+    assert b'"kind":"invalid_body"' in answer
 
 
 def test_a_body_that_comes_in_pieces_is_waited_for(url: str) -> None:

@@ -58,7 +58,7 @@ def test_a_query_of_nothing_else_has_no_tokens(engine: SearchEngine) -> None:
                 ("/v1/embeddings", {"model": "default", "input": ["party", text]}),
             ):
                 answer = client.post(path, json=body)
-                assert (answer.status_code, answer.json()["kind"]) == (422, "query_without_tokens")
+                assert (answer.status_code, answer.json()["kind"]) == (422, "unsearchable_query")
                 assert "no word and no known token" in answer.json()["detail"]
         told = client.post("/encode", json={"text": "party 🎉 party"}).json()["tokens"]
         assert [(token["token"], token["count"]) for token in told] == [("party", 2)]
