@@ -38,7 +38,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield unpack_demo(None)
 
 
-def test_it_is_sound(bundle: Path) -> None:
+def test_the_bundle_is_sound(bundle: Path) -> None:
     assert verify_bundle(bundle) == []
 
 
@@ -194,7 +194,7 @@ def chosen(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines()]
 
 
-def test_programs_get_the_facts_that_the_archive_has(tmp_path: Path) -> None:
+def test_programs_of_the_corpus_get_the_facts_that_the_archive_has(tmp_path: Path) -> None:
     corpus = write(tmp_path / "corpus.jsonl", "libmpv2", "mpv", "quake", "unknown")
     (tmp_path / "Packages").write_text(PACKAGES)
     output = tmp_path / "made" / "corpus.jsonl.gz"

@@ -58,11 +58,11 @@ NOT_FOR_SHIPPING = ("non-commercial", "research only", "CC-BY-NC")
 HIDDEN, DIMENSION = 576, 384  # SmolLM2-135M's, and its teacher's
 
 
-def test_it_is_small_enough_for_git() -> None:
+def test_the_adapter_is_small_enough_for_git() -> None:
     assert sum(file.stat().st_size for file in ADAPTER.iterdir()) < 20e6
 
 
-def test_peft_reads_it() -> None:
+def test_peft_reads_the_adapter() -> None:
     config, lora = LoraConfig.from_pretrained(str(ADAPTER)), RECIPE.lora
     assert lora
     assert lora.layers is not None
@@ -77,7 +77,7 @@ def test_peft_reads_it() -> None:
         assert tensor.any(), f"{name} was never trained"
 
 
-def test_it_says_how_it_was_trained() -> None:
+def test_the_adapter_says_how_it_was_trained() -> None:
     settings = json.loads((ADAPTER / "lightretriever.json").read_text())
     for key in ("attention", "lowercase", "layers", "pooling"):
         assert settings[key] == getattr(RECIPE, key), key
@@ -85,7 +85,7 @@ def test_it_says_how_it_was_trained() -> None:
     assert settings["projection"]
 
 
-def test_its_log_has_every_step_of_the_recipe() -> None:
+def test_the_adapters_log_has_every_step_of_the_recipe() -> None:
     with gzip.open(ADAPTER / "log.jsonl.gz", "rt", encoding="utf-8") as file:
         lines = [json.loads(line) for line in file]
     compared: list[float] = []

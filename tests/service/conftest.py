@@ -12,7 +12,7 @@ from lightretriever.service.http.app import create_app
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 from tests.service.browsing import browsing
-from tests.service.live import live, live_bundles, warm
+from tests.service.live import client_of, live, live_bundles, warm
 from tests.service.reference import Corpus
 from tests.support.meaning import make_meaningful_bundle
 from tests.support.tiny import make_tiny_bundle
@@ -70,6 +70,14 @@ def meaningful_engine(meaningful_bundle: Bundle) -> Iterator[SearchEngine]:
 def meaning(meaningful_engine: SearchEngine) -> Iterator[TestClient]:
     """The application over it."""
     with TestClient(create_app(meaningful_engine)) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def words_client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+    """The application over the tiny documents, whose terms are words and whose year is a field."""
+    path = tmp_path_factory.mktemp("of-words") / "bundle"
+    with client_of(make_tiny_bundle(path, vocabulary="words", fields={"year": "number"}), SETTINGS) as client:
         yield client
 
 

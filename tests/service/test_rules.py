@@ -8,7 +8,6 @@ from time import process_time
 import pytest
 from fastapi.testclient import TestClient
 
-from lightretriever.artifacts.documents.fields import FieldKind
 from lightretriever.service.collections.collections import Collections
 from lightretriever.service.errors import SettingsError
 from lightretriever.service.http.app import create_app
@@ -16,13 +15,12 @@ from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.search.rules import RulesFile
 from lightretriever.service.settings import Settings
 from tests.service.conftest import SETTINGS
-from tests.service.live import client_of, warm
+from tests.service.live import warm
 from tests.support.asking import ask, ids, without_times
 from tests.support.tiny import make_tiny_bundle
 from tests.support.waiting import wait_until
 from tests.support.wordings import raises
 
-FIELDS: dict[str, FieldKind] = {"year": "number"}
 RULES = """
 synonyms:
   - {words: [tunes, music files], weight: 0.5}
@@ -41,21 +39,14 @@ hidden:
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
     folder = tmp_path_factory.mktemp("rules")
     (folder / "rules.yaml").write_text(RULES)
-    bundle = make_tiny_bundle(folder / "bundle", vocabulary="words", fields=FIELDS)
+    bundle = make_tiny_bundle(folder / "bundle", vocabulary="words", fields={"year": "number"})
     settings = SETTINGS.model_copy(update={"rules": folder / "rules.yaml"})
     with warm(bundle, settings) as engine, TestClient(create_app(engine)) as client:
         yield client
 
 
-@pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
-    bundle = make_tiny_bundle(tmp_path_factory.mktemp("plain") / "bundle", vocabulary="words", fields=FIELDS)
-    with client_of(bundle, SETTINGS) as client:
-        yield client
-
-
-def test_a_query_without_a_rule_is_answered_as_without_rules(client: TestClient, plain: TestClient) -> None:
-    assert without_times(ask(client, "chess engine")) == without_times(ask(plain, "chess engine"))
+def test_a_query_without_a_rule_is_answered_as_without_rules(client: TestClient, words_client: TestClient) -> None:
+    assert without_times(ask(client, "chess engine")) == without_times(ask(words_client, "chess engine"))
 
 
 @pytest.mark.parametrize("mode", ["hybrid", "dense", "sparse"])
@@ -74,9 +65,9 @@ def test_pinned_documents_come_first_and_hidden_ones_never(client: TestClient, m
     assert [one for page in pages for one in ids(page)] == ids(answer)
 
 
-def test_the_other_documents_keep_their_order(client: TestClient, plain: TestClient) -> None:
+def test_the_other_documents_keep_their_order(client: TestClient, words_client: TestClient) -> None:
     with_rules = ids(ask(client, "play music", mode="sparse", k=50))
-    others = ids(ask(plain, "play music", mode="sparse", k=100))
+    others = ids(ask(words_client, "play music", mode="sparse", k=100))
     assert with_rules[2:] == [one for one in others if one not in ("cjk", "doc-60", "music", "doc-13")][:48]
 
 
@@ -108,9 +99,9 @@ def test_words_that_all_have_to_be_there(client: TestClient) -> None:
 
 
 @pytest.mark.parametrize("mode", ["hybrid", "dense", "sparse"])
-def test_synonyms_count_as_extra_terms_do(client: TestClient, plain: TestClient, mode: str) -> None:
+def test_synonyms_count_as_extra_terms_do(client: TestClient, words_client: TestClient, mode: str) -> None:
     answer = ask(client, "search tunes", mode=mode, explain=True)
-    same = ask(plain, "search tunes", mode=mode, explain=True, terms=[{"text": "music files", "weight": 0.5}])
+    same = ask(words_client, "search tunes", mode=mode, explain=True, terms=[{"text": "music files", "weight": 0.5}])
     assert answer["hits"] == same["hits"]
     assert answer["rules"] == {"synonyms": [{"text": "music files", "weight": 0.5}], "pinned": [], "hidden": 0}
     back = ask(client, "read files, music files too")

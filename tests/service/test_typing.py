@@ -1,6 +1,5 @@
 """Queries as they are typed: misspelt, not typed to their end, in another number, or the id of a document."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -98,20 +97,10 @@ def test_a_batch_takes_it_for_each_search(meaning: TestClient) -> None:
     assert first["hits"] == second["hits"]
 
 
-FIELDS: Any = {"year": "number"}
-
-
-@pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
-    bundle = make_tiny_bundle(tmp_path_factory.mktemp("names") / "bundle", vocabulary="words", fields=FIELDS)
-    with client_of(bundle, SETTINGS) as client:
-        yield client
-
-
 @pytest.mark.parametrize("mode", ["hybrid", "dense", "sparse"])
 @pytest.mark.parametrize("query", ["doc-77", " DOC-77 "])
-def test_it_comes_first_with_its_own_scores(client: TestClient, query: str, mode: str) -> None:
-    answer = ask(client, query, mode=mode, k=20, explain=True)
+def test_the_document_of_an_id_comes_first_with_its_own_scores(words_client: TestClient, query: str, mode: str) -> None:
+    answer = ask(words_client, query, mode=mode, k=20, explain=True)
     first, *others = answer["hits"]
     assert (first["id"], first["rank"]) == ("doc-77", 1)
     assert first["explanation"]["note"].startswith("The query is the id")
@@ -120,11 +109,11 @@ def test_it_comes_first_with_its_own_scores(client: TestClient, query: str, mode
     assert "rules" not in answer
 
 
-def test_it_passes_the_filter_and_leaves_a_sorted_order_alone(client: TestClient) -> None:
-    year = ask(client, "doc-77")["hits"][0]["fields"]["year"]
+def test_the_document_of_an_id_passes_the_filter_and_leaves_a_sorted_order_alone(words_client: TestClient) -> None:
+    year = ask(words_client, "doc-77")["hits"][0]["fields"]["year"]
     others = {"not": {"field": "year", "gte": year, "lte": year}}
-    assert "doc-77" not in {hit["id"] for hit in ask(client, "doc-77", k=50, filter=others)["hits"]}
-    years = [hit["fields"].get("year") for hit in ask(client, "doc-77", sort={"field": "year"}, k=20)["hits"]]
+    assert "doc-77" not in {hit["id"] for hit in ask(words_client, "doc-77", k=50, filter=others)["hits"]}
+    years = [hit["fields"].get("year") for hit in ask(words_client, "doc-77", sort={"field": "year"}, k=20)["hits"]]
     assert [year for year in years if year] == sorted((year for year in years if year), reverse=True)
 
 

@@ -31,7 +31,7 @@ from tests.support.wordings import raises
 QUERY = "a music player for the terminal"
 
 
-def test_they_are_told_and_rrf_has_none(tmp_path: Path, client: TestClient) -> None:
+def test_the_weights_of_a_bundle_are_told_and_rrf_has_none(tmp_path: Path, client: TestClient) -> None:
     """tests/backends/test_random_requests.py uses them."""
     bundle = make_tiny_bundle(tmp_path / "tiny", weights=LegWeights(dense=0.2, sparse=0.8))
     assert verify_bundle(bundle.path) == []
@@ -63,7 +63,7 @@ def test_a_leg_of_weight_0_is_not_searched(tmp_path: Path) -> None:
         assert all(hit.dense is None for hit in engine.search(SearchRequest(query=QUERY)).hits)
 
 
-def test_a_bundle_without_them_has_no_such_field(tmp_path: Path) -> None:
+def test_a_bundle_without_weights_has_no_such_field(tmp_path: Path) -> None:
     plain = make_tiny_bundle(tmp_path / "plain")
     assert b'"fusion"' not in (plain.path / MANIFEST_FILE).read_bytes()
     weighted = make_tiny_bundle(tmp_path / "weighted", weights=LegWeights(dense=1, sparse=2))
@@ -137,7 +137,7 @@ def test_a_term_has_the_tokens_that_it_has_within_a_text(make: Callable[[list[st
         assert apart.weights.tolist() == joined.weights.tolist()
 
 
-def test_in_a_hybrid_search_both_legs_have_them(client: TestClient) -> None:
+def test_both_legs_have_further_texts(client: TestClient) -> None:
     asked = {"query": "music", "terms": [{"text": "terminal", "weight": -0.5}, {"text": "chess", "weight": 2.5}]}
     answer = client.post("/search", json={**asked, "explain": True, "k": 5}).json()
     assert not answer["degraded"]
