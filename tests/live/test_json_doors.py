@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +16,8 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
 from lightretriever.artifacts.corpus.beir import Corpus
 from lightretriever.artifacts.corpus.columns import Columns, write_row_corpus
-from lightretriever.artifacts.errors import CorpusError
+from lightretriever.artifacts.errors import CorpusError, JournalError
+from lightretriever.artifacts.live.journal import Journal, Record
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 from tests.support.keys import keys_file
@@ -123,6 +125,19 @@ def writer(fields: bytes, door: Door) -> Any:
     return json.loads(raw)["more"]
 
 
+def journal(fields: bytes, door: Door) -> Any:
+    raw, unit = b'{"_id": "a", "text": "zebra", ' + fields + b"}", np.full(16, 0.25, np.float32)
+    folder, manifest, written = door.tmp_path / "live", door.bundle.manifest, Record("a", raw, unit, {"0": 1})
+    with Journal(folder, manifest) as one, one.writing(inf), one.appending([written]):
+        pass
+    with Journal(folder, manifest) as one:
+        try:
+            (record,) = one.read()
+        except JournalError as error:
+            raise ValueError(str(error)) from error
+    return json.loads(record.raw or b"")["more"]
+
+
 def verify(fields: bytes, door: Door) -> Any:
     damaged, documents = copy_of(door.bundle.path, door.tmp_path), tiny_documents(20)
     ids, raws = [document.id for document in documents], [document.raw for document in documents]
@@ -134,7 +149,8 @@ def verify(fields: bytes, door: Door) -> Any:
     return json.loads(raws[5])["more"]
 
 
-DOORS = [corpus, table, put, bulk, writer, verify]
+DOORS = [corpus, table, put, bulk, writer, journal, verify]
+IN_OWN_WORDS = (table, journal)  # DuckDB finds some before, and a journal says where it is damaged, not why
 
 
 @pytest.fixture(scope="module")
@@ -162,7 +178,7 @@ def door(bundle: Bundle, engine: SearchEngine, url: str, tmp_path: Path) -> Door
 def test_all_doors_refuse_the_same(read: Callable[[bytes, Door], Any], door: Door) -> None:
     for name, (fields, says) in REFUSED.items():
         (door.tmp_path / name).mkdir()
-        expected = None if read is table else f"(?i){re.escape(says)}"  # DuckDB finds some before, in its words
+        expected = None if read in IN_OWN_WORDS else f"(?i){re.escape(says)}"
         with pytest.raises(ValueError, match=expected):  # if none is raised, print which
             print(name, read(fields, door._replace(tmp_path=door.tmp_path / name)))
 
