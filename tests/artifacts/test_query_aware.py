@@ -66,19 +66,6 @@ def test_a_search_of_all_lists_finds_what_an_exhaustive_search_finds(
     assert recall(index, vectors, queries[1::2], 20) > 0.97
 
 
-def test_faiss_itself_searches(path: Path, queries: Vectors) -> None:
-    """The same documents as the library finds by itself in the file, and nearly its scores."""
-    setting = {"nprobe": 4, "k_factor_rf": 2}
-    index, library = DenseIndex.open(path, setting), faiss.read_index(str(path))
-    for name, value in setting.items():
-        faiss.ParameterSpace().set_index_parameter(library, name, value)
-    for query in queries[1:40:2]:
-        found, scores = index.search(query, 20)
-        theirs, ordinals = library.search(query[None], 20)
-        assert set(found.tolist()) == set(ordinals[0].tolist())
-        np.testing.assert_allclose(scores, theirs[0], atol=1e-5)
-
-
 def test_a_tuned_search_finds_as_much_as_measured(
     path: Path, tmp_path: Path, vectors: Vectors, queries: Vectors
 ) -> None:
@@ -89,44 +76,6 @@ def test_a_tuned_search_finds_as_much_as_measured(
     assert parameters["nprobe"] < 16
     opened = DenseIndex.open(path, parameters)
     assert recall(opened, vectors, queries[1::2], 100) == pytest.approx(measured, abs=1e-4)
-
-
-@pytest.mark.parametrize("few", [0, 20_000])
-@pytest.mark.parametrize("share", [0.001, 0.1, 0.5])
-def test_filters_hold(path: Path, queries: Vectors, share: float, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where few documents are allowed all are scored; among many, Faiss searches as widely as without a filter."""
-    monkeypatch.setattr("lightretriever.artifacts.dense.index._FEW", few)
-    allowed = np.random.default_rng(5).random(COUNT) < share
-    among = np.packbits(allowed, bitorder="little")
-    index = DenseIndex.open(path, {"nprobe": 12, "k_factor_rf": 8})
-    wanted, shared = min(30, int(allowed.sum())), 0
-    for query in queries[1::20]:
-        every = index.scores(query, np.arange(COUNT))
-        exact = np.lexsort((np.arange(COUNT), -np.where(allowed, every, -np.inf)))[:wanted]
-        found, scores = index.search(query, 30, among)
-        assert found.size == wanted
-        assert allowed[found].all()
-        np.testing.assert_array_equal(scores, every[found])
-        if few and share < 0.5:
-            np.testing.assert_array_equal(found, exact)
-        shared += np.intersect1d(found, exact).size
-    assert shared > 0.9 * wanted * 10
-
-
-def test_scores_are_the_same_bits_once_and_again(path: Path, vectors: Vectors, queries: Vectors) -> None:
-    """By search, by `scores` in any company, and from a file that was mapped twice."""
-    setting = {"nprobe": 8, "k_factor_rf": 4}
-    one, other = DenseIndex.open(path, setting), DenseIndex.open(path, setting)
-    assert (one.count, one.dimension) == (COUNT, DIMENSION)
-    for query in queries[1::40]:
-        found, scores = one.search(query, 70)
-        again, theirs = other.search(query, 70)
-        assert (found.tobytes(), scores.tobytes()) == (again.tobytes(), theirs.tobytes())
-        assert other.scores(query, found).tobytes() == scores.tobytes()
-        alone = [other.scores(query, found[place : place + 1])[0] for place in range(70)]
-        np.testing.assert_array_equal(alone, scores)
-        np.testing.assert_allclose(scores, one.vectors(found) @ query, atol=1e-6)
-        np.testing.assert_allclose(one.vectors(found), vectors[found], atol=0.01)
 
 
 def test_fewer_codes_than_documents(vectors: Vectors, queries: Vectors) -> None:
