@@ -2,24 +2,22 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
-from lightretriever.artifacts.documents.bounds import new_names
-from lightretriever.artifacts.documents.document import stored_object
 from lightretriever.artifacts.dtypes import Float32Array, FloatArray, Int64Array, IntegerArray
 from lightretriever.artifacts.errors import CorpusError
 from lightretriever.artifacts.sparse.arguments import check_rows
 
-__all__ = ["EncodedBatch", "check_batch", "check_documents", "dense_prefix", "keep_top_terms"]
+__all__ = ["EncodedBatch", "check_batch", "dense_prefix", "keep_top_terms"]
 
 _ENCODE_AGAIN = "Encode the corpus again."
 
 
 @dataclass(frozen=True)
 class EncodedBatch:
-    """Documents in corpus order: n ids, n documents as UTF-8 JSON, and both of their vectors.
+    """Documents in corpus order: n ids, n documents as UTF-8 JSON with these ids, as `document_of` makes them, and both
+    of their vectors.
 
     `dense` (n, H) of any float type, H at least the bundle's dimension D; the sparse vectors in CSR form: `indptr`
     (n+1,) int64, `terms` (nnz,) places in `names`, or token ids where there are no names, no term twice in a document,
@@ -58,24 +56,6 @@ def check_batch(batch: EncodedBatch, *, vocab_size: int, dimension: int, first: 
         check_rows(batch.ids, batch.indptr, batch.terms, batch.impacts, vocab_size=size)
     except ValueError as error:
         raise CorpusError(f"{where}: {error}.", remedy=_ENCODE_AGAIN) from error
-
-
-def check_documents(batch: EncodedBatch, names: set[str], *, first: int) -> list[dict[str, Any]]:
-    """Return the JSON objects of the documents. `names` are those of the fields of all documents before, and grow.
-    Raise CorpusError for a document that no bundle may hold, or that has another id than the batch says."""
-    records = []
-    for number, (document_id, raw) in enumerate(zip(batch.ids, batch.documents, strict=True), start=first):
-        try:
-            record = stored_object(raw)
-            names |= new_names(record, names)
-            if record["_id"] != document_id:
-                raise ValueError(f'"_id" is "{record["_id"]}" in it')
-            records.append(record)
-        except ValueError as error:
-            raise CorpusError(
-                f'document "{document_id}" (number {number}): {error}.', remedy="Mend it in the corpus."
-            ) from error
-    return records
 
 
 def dense_prefix(batch: EncodedBatch, dimension: int, *, first: int) -> Float32Array:

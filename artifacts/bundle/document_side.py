@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
+import orjson
 
-from lightretriever.artifacts.bundle.batches import check_batch, check_documents, dense_prefix, keep_top_terms
+from lightretriever.artifacts.bundle.batches import check_batch, dense_prefix, keep_top_terms
 from lightretriever.artifacts.bundle.content import BundleContent, DenseSettings
 from lightretriever.artifacts.bundle.hashes import IdsHash
 from lightretriever.artifacts.bundle.manifest import DenseInfo
@@ -51,7 +52,8 @@ def write_documents(folder: Path, content: BundleContent, vocabulary: Vocabulary
                 prefix = dense_prefix(batch, dimension, first=ids.count)
                 with writing(file), file.open("ab") as vectors:
                     vectors.write(prefix.tobytes())
-            records = check_documents(batch, names, first=ids.count)
+            records = [orjson.loads(raw) for raw in batch.documents]
+            names.update(*records)
             ids.add(batch.ids)
             kept = keep_top_terms(batch, content.sparse.top_k)
             sample.add(kept)

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from lightretriever.artifacts.bundle.batches import check_documents
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
 from lightretriever.artifacts.corpus.beir import Corpus
@@ -22,7 +21,7 @@ from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 from tests.support.keys import keys_file
 from tests.support.tampering import copy_of, rewrite_lucene
-from tests.support.tiny import batch_of, make_tiny_bundle, tiny_documents
+from tests.support.tiny import make_tiny_bundle, tiny_documents
 from tests.support.written import ENTRIES, VECTOR, ask, impacts_of
 
 BOUND = "objects and lists stand in each other"
@@ -116,15 +115,6 @@ def written(door: Door, method: str, path: str, fields: bytes, name: bytes, medi
     return ask("GET", f"{door.url}/documents/a").json()["fields"]["more"]
 
 
-def writer(fields: bytes, door: Door) -> Any:
-    raw = b'{"_id": "a", "text": "zebra", ' + fields + b"}"
-    try:
-        check_documents(batch_of(["a"], [raw], np.ones((1, 4), np.float32), [{}]), set(), first=0)
-    except CorpusError as error:
-        raise ValueError(str(error)) from error
-    return json.loads(raw)["more"]
-
-
 def journal(fields: bytes, door: Door) -> Any:
     raw, unit = b'{"_id": "a", "text": "zebra", ' + fields + b"}", np.full(16, 0.25, np.float32)
     folder, manifest, written = door.tmp_path / "live", door.bundle.manifest, Record("a", raw, unit, {"0": 1})
@@ -149,7 +139,7 @@ def verify(fields: bytes, door: Door) -> Any:
     return json.loads(raws[5])["more"]
 
 
-DOORS = [corpus, table, put, bulk, writer, journal, verify]
+DOORS = [corpus, table, put, bulk, journal, verify]
 IN_OWN_WORDS = (table, journal)  # DuckDB finds some before, and a journal says where it is damaged, not why
 
 
