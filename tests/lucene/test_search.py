@@ -7,15 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightretriever.artifacts.errors import JavaError
 from lightretriever.artifacts.sparse.arguments import scores_of, weighted_ids, weighted_query
-from lightretriever.artifacts.sparse.index import DocumentSet, ImpactIndex
-from lightretriever.artifacts.sparse.writer import ImpactIndexWriter
+from lightretriever.artifacts.sparse.index import ImpactIndex
 from tests.lucene.support import Collection, Numbered, named, named_query, opened, query, random_collection
 from tests.support.wordings import raises
 
@@ -28,10 +26,9 @@ def exactly_best(
     terms: npt.NDArray[np.int32],
     weights: npt.NDArray[np.float32],
     k: int,
-    among: DocumentSet | None = None,
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
     """Search, and give what is found, which is what numpy finds, to the last bit."""
-    ordinals, scores = index.search(terms, weights, k, among)
+    ordinals, scores = index.search(terms, weights, k)
     wanted, true_scores = collection.best(terms, weights, k)
     np.testing.assert_array_equal(ordinals, wanted)
     np.testing.assert_array_equal(scores, true_scores)
@@ -139,25 +136,6 @@ def test_texts_weigh_as_ids_do() -> None:
     assert names == ["c", "日本"]
     np.testing.assert_array_equal(sums, weighted_ids(np.array([0, 1, 2, 0, 1]), weights)[1])
     assert [len(part) for part in weighted_query([], np.empty(0, np.float32))] == [0, 0]
-
-
-@pytest.mark.parametrize("share", [0.0, 0.001, 0.1, 0.9, 1.0])
-def test_filters(tmp_path: Path, share: float) -> None:
-    random = np.random.default_rng(13)
-    impacts = np.where(random.random((9000, 12)) < 0.4, random.integers(1, 200, (9000, 12)), 0)
-    marked = random.random(9000) < share
-    collection = Collection(impacts)
-    with ImpactIndexWriter(tmp_path / "index", {"marked": "keyword"}) as writer:
-        records = [{"marked": "yes" if mark else "no"} for mark in marked]
-        documents = [orjson.dumps(record) for record in records]
-        writer.add(collection.ids, documents, *collection.rows(0, 9000), records=records)
-    within = Collection(impacts * marked[:, None])
-    with Numbered(tmp_path / "index") as index:
-        among = index.lucene.where(["keyword", "marked", "1", "yes"])
-        assert among.count == marked.sum()
-        for weights in ({0: 1.3}, {1: 2.0, 4: 0.3, 5: 0.7}, {1: 2.0, 2: -0.4, 5: 0.7, 11: -0.1}):
-            for k in (1, 10, 9000):
-                exactly_best(index, within, *query(weights), k, among)
 
 
 @settings(max_examples=60)
