@@ -166,7 +166,10 @@ def test_a_document_that_could_not_be_served_is_an_error(
 ) -> None:
     """One with the id of another, and one without a vector."""
     batch = batches[1]
-    bad = {"ids": {"ids": ["cjk", *batch.ids[1:]]}, "dense": {"dense": np.full_like(batch.dense, np.nan)}}
+    bad: dict[str, dict[str, Any]] = {
+        "ids": {"ids": ["cjk", *batch.ids[1:]]},
+        "dense": {"dense": np.full_like(batch.dense, np.nan)},
+    }
     with raises(CorpusError):
         write(tmp_path / "b", documents=changed(batches, 1, bad[part]))
     assert list(tmp_path.iterdir()) == []
