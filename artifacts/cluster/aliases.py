@@ -10,7 +10,7 @@ from lightretriever.artifacts.cluster.client import Cluster
 from lightretriever.artifacts.cluster.schema import IndexMeta
 from lightretriever.artifacts.errors import ClusterError
 
-__all__ = ["check_name", "indexes_of", "only_index", "read_meta", "switch"]
+__all__ = ["check_name", "indexes_of", "only_index", "read_index", "read_meta", "switch"]
 
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,199}")
 _PUSH: Final = "Write it: `lightretriever push BUNDLE --to URL --index NAME`."
@@ -51,11 +51,18 @@ def only_index(cluster: Cluster, alias: str) -> str:
 
 def read_meta(cluster: Cluster, index: str) -> IndexMeta:
     """Read what an index was written from. ClusterError if it is not one of ours, or of another format."""
+    return read_index(cluster, index)[0]
+
+
+def read_index(cluster: Cluster, index: str, timeout_s: float | None = None) -> tuple[IndexMeta, str]:
+    """Read what an index was written from, and its UUID, which no other index of its name has had, such as one restored
+    from a snapshot. ClusterError as in `read_meta`."""
+    limit = {} if timeout_s is None else {"request_timeout": timeout_s}
     with cluster.translated():
-        mapping: dict[str, Any] = cluster.client.indices.get_mapping(index=index)
-    meta = mapping[index]["mappings"].get("_meta")
+        found: dict[str, Any] = cluster.client.indices.get(index=index, **limit)[index]
+    meta = found["mappings"].get("_meta")
     try:
-        return IndexMeta.model_validate(meta)
+        return IndexMeta.model_validate(meta), found["settings"]["index"]["uuid"]
     except ValidationError as error:
         what = "has no _meta of lightretriever" if not isinstance(meta, dict) else "is of another format"
         raise ClusterError(f"The index {index} of {cluster.name} {what}.", remedy=_PUSH) from error

@@ -6,11 +6,12 @@ its impacts, nor what another writer has written meanwhile.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from math import inf
 from time import perf_counter
 from typing import Any, Final
 
-from lightretriever.artifacts.cluster.aliases import only_index, read_meta
+from lightretriever.artifacts.cluster.aliases import only_index, read_index
 from lightretriever.artifacts.cluster.bulk import BATCH, refusal, send
 from lightretriever.artifacts.cluster.client import Cluster
 from lightretriever.artifacts.cluster.schema import (
@@ -35,10 +36,11 @@ _ATTEMPTS: Final = 5  # to write over a version that others change meanwhile
 
 @dataclass(frozen=True)
 class Stored:
-    """A document as an index has it: its `_source`, or the part of it that was asked for, and its version there."""
+    """A document as an index has it: its `_source`, or the part of it that was asked for, and its version there, in the
+    index with this UUID."""
 
     source: Mapping[str, Any]
-    index: str
+    uuid: str
     seq_no: int
     primary_term: int
 
@@ -50,9 +52,9 @@ class Stored:
 
     @property
     def version(self) -> str:
-        """The version as one text, for those who write only what they have read. It has the hash in the index' name,
-        because another bundle's index counts from 0 again."""
-        return f"{self.seq_no}.{self.primary_term}.{self.index.rpartition('-')[2]}"
+        """The version as one text, for those who write only what they have read. It has a hash of the index' UUID,
+        because another index counts from 0 again, and one restored from a snapshot from there."""
+        return f"{self.seq_no}.{self.primary_term}.{blake2b(self.uuid.encode(), digest_size=6).hexdigest()}"
 
 
 class LiveIndex:
@@ -76,11 +78,12 @@ class LiveIndex:
 
     def get(self, document_id: str, until: float) -> Stored | None:
         """Read a document as it is now, whether searches see it or not; None if there is none with this id."""
-        return self.read([document_id], until)[0]
+        return self._read([document_id], self._present(until)[1], until)[0]
 
     def known(self, documents: Sequence[Document]) -> list[tuple[str | None, bool]]:
         """Return for each document the version that is there, None for none, and whether it is the same."""
-        found = zip(documents, self.read([one.id for one in documents], fields=_HASHES), strict=True)
+        _, uuid = self._present(inf)
+        found = zip(documents, self._read([one.id for one in documents], uuid, fields=_HASHES), strict=True)
         return [
             (None, False)
             if stored is None
@@ -111,7 +114,7 @@ class LiveIndex:
         """Return the indexes of the changes that need a vector and impacts and have neither."""
         asked = (one for one in changes if one.document and one.vector is None and one.impacts is None)
         ids = list(dict.fromkeys(one.id for one in asked))
-        stored = dict(zip(ids, self.read(ids, until, _HASHES) if ids else [], strict=True))
+        stored = dict(zip(ids, self._read(ids, "", until, _HASHES) if ids else [], strict=True))
 
         def has_text(document: Document) -> bool:
             there = stored[document.id]
@@ -131,7 +134,8 @@ class LiveIndex:
         """Make the changes at these places, of different documents, and set their results. Give the places of those
         that others have changed meanwhile, and that are not for one version alone."""
         actions, places, again = list[dict[str, Any]](), list[int](), list[int]()
-        stored = self._read_for([changes[place] for place in run], until)
+        meta, uuid = self._present(until)  # may be another one now, under the same name
+        stored = self._read_for([changes[place] for place in run], uuid, until)
         for place, there in zip(run, stored, strict=True):
             try:
                 action = self._action(changes[place], there)
@@ -143,13 +147,14 @@ class LiveIndex:
                 places.append(place)
         if not actions:
             return []
-        self.mark()
+        if not meta.live:
+            self._mark(meta)
         new = {place: there is None for place, there in zip(run, stored, strict=True)}
         items = send(self.cluster, self.index, actions, **_limits(until, wait=wait))
         for place, item in zip(places, items, strict=True):
             refused = refusal(self.cluster, item)
             if refused is None:
-                written = Written(new[place], self._stored(item, {}).version)
+                written = Written(new[place], _stored(item, {}, uuid).version)
                 results[place] = None if item["result"] == "not_found" else written
             elif not isinstance(refused, ConflictError):
                 raise refused
@@ -160,9 +165,9 @@ class LiveIndex:
         self.check_alias()
         return again
 
-    def _read_for(self, changes: Sequence[Change], until: float) -> list[Stored | None]:
+    def _read_for(self, changes: Sequence[Change], uuid: str, until: float) -> list[Stored | None]:
         """Read what is there of documents that will change: vector and impacts only of those that keep them."""
-        stored = dict(zip(ids := [one.id for one in changes], self.read(ids, until, _HASHES), strict=True))
+        stored = dict(zip(ids := [one.id for one in changes], self._read(ids, uuid, until, _HASHES), strict=True))
         kept = [
             one.id
             for one in changes
@@ -172,7 +177,7 @@ class LiveIndex:
             and there.source["hashes"][0] == document_hashes(one.document.full_text, b"")[0]
         ]
         if kept:
-            stored |= zip(kept, self.read(kept, until), strict=True)
+            stored |= zip(kept, self._read(kept, uuid, until), strict=True)
         return [stored[one] for one in ids]
 
     def _action(self, change: Change, stored: Stored | None) -> dict[str, Any] | None:
@@ -185,10 +190,11 @@ class LiveIndex:
         about = {"_op_type": "create" if stored is None else "index", "_id": change.id, **over}
         return {**about, "_source": _body_of(change, stored, self.meta)}
 
-    def read(
-        self, ids: Sequence[str], until: float | None = None, fields: Sequence[str] | None = None
+    def _read(
+        self, ids: Sequence[str], uuid: str, until: float | None = None, fields: Sequence[str] | None = None
     ) -> list[Stored | None]:
-        """Read documents as they are now, all of each or only some `fields`; None for an id that no document has."""
+        """Read documents as they are now, all of each or only some `fields`; None for an id that no document has.
+        `uuid` is that of the index."""
         params: dict[str, Any] = {} if fields is None else {"_source_includes": ",".join(fields)}
         if until is not None and until < inf:
             params |= {"request_timeout": _left(until)}
@@ -199,16 +205,17 @@ class LiveIndex:
                 reason = f"{one['error'].get('type')}: {one['error'].get('reason')}"
                 what = f"{self.cluster.name} can't read document {one['_id']!r}: {reason:.300}."
                 raise ClusterError(what, remedy="Look at the cluster's logs.")
-        return [self._stored(one, one["_source"]) if one["found"] else None for one in found]
+        return [_stored(one, one["_source"], uuid) if one["found"] else None for one in found]
 
-    def mark(self) -> None:
-        """Note in the index that it no longer has the documents of its bundle alone. To be called before each write: an
-        index can be removed, and pushed again under the same name."""
-        meta = read_meta(self.cluster, self.index)
-        if not meta.live:
-            body = {"_meta": meta.model_copy(update={"live": True}).model_dump()}
-            with self.cluster.translated():
-                self.cluster.client.indices.put_mapping(index=self.index, body=body)
+    def _present(self, until: float) -> tuple[IndexMeta, str]:
+        """Read what the index that has this name now was written from, and its UUID."""
+        return read_index(self.cluster, self.index, None if until == inf else _left(until))
+
+    def _mark(self, meta: IndexMeta) -> None:
+        """Note in the index that it no longer has the documents of its bundle alone."""
+        body = {"_meta": meta.model_copy(update={"live": True}).model_dump()}
+        with self.cluster.translated():
+            self.cluster.client.indices.put_mapping(index=self.index, body=body)
 
     def check_alias(self) -> None:
         """Raise ClusterError if the alias stands for another index now, which lacks what was just written."""
@@ -217,8 +224,9 @@ class LiveIndex:
                 f"{self._alias} became {now} while {self.index} was written to.", remedy="Repeat the change."
             )
 
-    def _stored(self, found: Mapping[str, Any], source: Mapping[str, Any]) -> Stored:
-        return Stored(source, self.index, found["_seq_no"], found["_primary_term"])
+
+def _stored(found: Mapping[str, Any], source: Mapping[str, Any], uuid: str) -> Stored:
+    return Stored(source, uuid, found["_seq_no"], found["_primary_term"])
 
 
 def _body_of(change: Change, stored: Stored | None, meta: IndexMeta) -> dict[str, Any]:

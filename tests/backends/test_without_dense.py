@@ -96,12 +96,12 @@ def test_a_cluster_has_no_vectors(bundle: Bundle, engine: SearchEngine, opensear
             upserted = upsert(index, new, lambda some: [Encoded(None, {term: 3}) for _ in some], int)
             assert (upserted.created, upserted.encoded) == (3, 3)
             assert upsert(index, new, refuse, int).unchanged == 3
-            (stored,) = index.read(["new-1"])
+            stored = index.get("new-1", until())
             assert stored is not None
             assert "vector" not in stored.source
             index.write([Change("new-1", new[1], impacts={term: 5})], until())
             index.write([Change("new-1", new[1])], until())  # keeps its impacts
-            (stored,) = index.read(["new-1"])
+            stored = index.get("new-1", until())
             assert stored is not None
             assert stored.source["impacts"] == {term: 5}
             (refused,) = index.write([Change("new-9", document(9))], until())

@@ -75,6 +75,19 @@ class Nodes:
         """Start a node again."""
         self._run("revive", node)
 
+    def keep_snapshots(self, folder: str = "snapshots") -> str:
+        """Start the nodes again so that they may write snapshots to a folder, and give its path."""
+        path = Path(self._data, folder)
+        path.mkdir()
+        path.chmod(0o777)
+        for node in range(1, len(self.urls) + 1):
+            self.kill(node)
+            with Path(self._data, f"config-{node}", "opensearch.yml").open("a") as settings:
+                settings.write(f"\npath.repo: ['{path}']\n")
+            self.revive(node)
+        self.wait_for_green()
+        return str(path)
+
     def freeze(self, node: int) -> None:
         """Stop a node, which then neither answers nor refuses connections."""
         os.kill(self._process(node), signal.SIGSTOP)
