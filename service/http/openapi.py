@@ -91,7 +91,8 @@ def _body(model: type[BaseModel], mode: JsonSchemaMode = "serialization") -> dic
 def _problems(kinds: Sequence[type[errors.ServiceError]]) -> dict[int, dict[str, Any]]:
     """Describe the errors of a route, grouped by status."""
     texts: dict[int, list[str]] = {}
-    for kind in (*kinds, errors.InternalError):
+    possible: list[type[errors.ServiceError]] = [*kinds, errors.InternalError]
+    for kind in possible:
         texts.setdefault(kind.status, []).append(f"`{kind.kind}`: {kind.title}.")
     content = {PROBLEM_JSON: _body(schemas.Problem)}
     return {status: {"description": " ".join(text), "content": content} for status, text in texts.items()}

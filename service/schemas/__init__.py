@@ -11,6 +11,8 @@ from lightretriever.service.schemas.answers import (
     DocumentTerm,
     DocumentTerms,
     DocumentWritten,
+    EncodeResponse,
+    EncodeTimings,
     Explanation,
     FacetCount,
     FusionShares,
@@ -36,7 +38,6 @@ from lightretriever.service.schemas.embeddings import (
     EmbeddingsResponse,
     EmbeddingsUsage,
 )
-from lightretriever.service.schemas.encoding import EncodeResponse, EncodeTimings
 from lightretriever.service.schemas.facts import (
     BundleFacts,
     ClusterFacts,
@@ -52,9 +53,9 @@ from lightretriever.service.schemas.facts import (
 )
 from lightretriever.service.schemas.filters import And, Condition, Filter, Not, Or
 from lightretriever.service.schemas.problems import FieldProblem, OpenAIError, Problem
-from lightretriever.service.schemas.ranking import Boost, Sort
 from lightretriever.service.schemas.requests import (
     BatchRequest,
+    Boost,
     DocumentLine,
     DocumentWrite,
     EncodeRequest,
@@ -63,6 +64,7 @@ from lightretriever.service.schemas.requests import (
     RrfFusion,
     SearchRequest,
     SnippetRequest,
+    Sort,
     Weights,
 )
 

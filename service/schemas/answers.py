@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from lightretriever.service.schemas.base import LegName, Matched, Mode, Model
+from lightretriever.service.schemas.base import LegName, Matched, Mode, Model, optional
 
 __all__ = [
     "AddedSynonym",
@@ -17,6 +17,8 @@ __all__ = [
     "DocumentTerm",
     "DocumentTerms",
     "DocumentWritten",
+    "EncodeResponse",
+    "EncodeTimings",
     "Explanation",
     "FacetCount",
     "FusionShares",
@@ -35,16 +37,10 @@ __all__ = [
 ]
 
 
-def _absent(value: object) -> bool:
-    return value is None
-
-
 class LegScore(Model):
     """A leg's score and rank of a hit."""
 
-    score: float = Field(
-        description="Dense: cosine. Sparse: sum over the query's terms of weight times the document's impact."
-    )
+    score: float = Field(description="Dense: cosine. Sparse: sum of weight times impact over the query's terms.")
     rank: int | None = Field(description="Rank among the leg's candidates from 1, null if it did not propose the hit.")
 
 
@@ -53,10 +49,7 @@ class TermCount(Model):
 
     term: str = Field(description="As the bundle's vocabulary has it: a word in its stem, or a token id.")
     text: str = Field(description="The same to read: of a token, the tokenizer's own spelling.")
-    count: int = Field(
-        description="Occurrences in the query and its `terms`, regardless of their weights; 0 if the model added the "
-        "term to a head query."
-    )
+    count: int = Field(description="Occurrences in the query and its `terms`; 0 if the model added the term.")
     weight: float = Field(description="Its weight in the sparse leg, by the bundle's `query_weights`, see `/info`.")
 
 
@@ -74,9 +67,7 @@ class TermShares(TermCount):
 
     impact: int | None = Field(description="Its impact in the document, 0 if the document lacks it.")
     sparse: float | None = Field(description="The word's share of the sparse score by this term: weight times impact.")
-    added: bool = Field(
-        description="Whether the document has the term by meaning alone: it has an impact, and title and text lack it."
-    )
+    added: bool = Field(description="Whether the document has the term by meaning alone.")
 
 
 class TokenShares(TokenCount):
@@ -90,9 +81,7 @@ class WordShares(Model):
     words have in common is shared out by their weights."""
 
     word: str = Field(description="As the query spells it.")
-    count: int = Field(
-        description="Occurrences in the query and its `terms`; 0 for a sign, and for a term that a model added."
-    )
+    count: int = Field(description="Occurrences in the query and its `terms`; 0 for a sign or an added term.")
     dense: float | None = Field(description="Its share of the dense score; null if that is not explained.")
     sparse: float | None = Field(description="Its share of the sparse score; null if that is not explained.")
     added: bool = Field(description="Whether the document has one of its terms by meaning alone.")
@@ -106,38 +95,17 @@ class FusionShares(Model):
 
     dense: float | None = None
     sparse: float | None = None
-    feedback: float | None = Field(
-        default=None,
-        exclude_if=_absent,
-        description="What it adds that the document is like the first one of the first fusion; present with feedback.",
-    )
+    feedback: float | None = optional("What likeness to the first document adds; present with feedback.")
 
 
 class Explanation(Model):
     """Why a hit has its scores."""
 
     fusion: FusionShares
-    words: list[WordShares] = Field(
-        description="In the query's order. The shares of a leg sum to its score; null if the leg was not searched or "
-        "gave no shares in time. A head query's shares of the dense score are null: its vector is no sum over tokens."
-    )
-    coverage: float | None = Field(
-        default=None,
-        exclude_if=_absent,
-        description="Share of the query's terms of positive weight that title or text has, whatever their forms. "
-        "Absent if the query has none.",
-    )
-    note: str | None = Field(
-        default=None,
-        exclude_if=_absent,
-        description="Says that there is no query, and what gives the order, or that a rule put the hit first; present "
-        "then.",
-    )
-    boosts: list[float] | None = Field(
-        default=None,
-        exclude_if=_absent,
-        description="What each boost of the request adds to the score; present if it has `boosts`.",
-    )
+    words: list[WordShares] = Field(description="In the query's order; the shares of a leg sum to its score.")
+    coverage: float | None = optional("Share of the query's terms that title or text has, if it has any.")
+    note: str | None = optional("What gives the order, if there is no query or a rule put the hit first.")
+    boosts: list[float] | None = optional("What each boost adds to the score; present with `boosts`.")
 
 
 class Snippet(Model):
@@ -145,9 +113,7 @@ class Snippet(Model):
 
     text: str = Field(description="The part, verbatim, without escapes.")
     start: int = Field(description="Offset of the part in the field, in Unicode characters from 0.")
-    marks: list[tuple[int, int]] = Field(
-        description="Query words in the part: offsets of the first character and of the one after the last."
-    )
+    marks: list[tuple[int, int]] = Field(description="Query words in the part: offsets of their beginnings and ends.")
 
 
 class Hit(Model):
@@ -155,30 +121,15 @@ class Hit(Model):
 
     id: str
     rank: int = Field(description="Rank among all hits from 1, `offset` included.")
-    score: float = Field(
-        description="Fused score; in modes other than `hybrid`, the leg's own score; without a query, 0."
-    )
+    score: float = Field(description="Fused score, the leg's own score, or 0 without a query.")
     dense: LegScore | None = Field(description="Null if the dense leg was not searched or gave no score in time.")
     sparse: LegScore | None = Field(description="Null if the sparse leg was not searched or gave no score in time.")
-    rerank: float | None = Field(
-        default=None, exclude_if=_absent, description="Score by the reranking model; present if it read the hit."
-    )
-    matched: Matched | None = Field(
-        default=None,
-        exclude_if=_absent,
-        description="How well the document matches, by its dense score and the query's words that it has; present if "
-        "the answer has `matched` and the hit a dense score.",
-    )
+    rerank: float | None = optional("Score by the reranking model; present if it read the hit.")
+    matched: Matched | None = optional("How well the document matches; present if it was judged.")
     fields: dict[str, Any] = Field(description="The document's fields that the request asks for.")
-    snippets: dict[str, Snippet] | None = Field(
-        default=None, exclude_if=_absent, description="By field; present if the request has `snippets`."
-    )
-    explanation: Explanation | None = Field(
-        default=None, exclude_if=_absent, description="Present if the request has `explain`."
-    )
-    group: "HitGroup | None" = Field(
-        default=None, exclude_if=_absent, description="Present if the request has `group_by`."
-    )
+    snippets: dict[str, Snippet] | None = optional("By field; present if the request has `snippets`.")
+    explanation: Explanation | None = optional("Present if the request has `explain`.")
+    group: "HitGroup | None" = optional("Present if the request has `group_by`.")
 
 
 class HitGroup(Model):
@@ -186,10 +137,7 @@ class HitGroup(Model):
 
     value: str | int | float | bool | None = Field(description="Null: the hit has no such value, and is alone.")
     candidates: int = Field(description="Number of candidates in the group.")
-    hits: list[Hit] = Field(
-        description="The next best of the group, up to `group_size` with the hit itself; `rank` is the rank in the "
-        "group."
-    )
+    hits: list[Hit] = Field(description="The next best of the group; `rank` is the rank in the group.")
 
 
 Hit.model_rebuild()
@@ -198,11 +146,9 @@ Hit.model_rebuild()
 class Timings(Model):
     """Milliseconds per stage; null for a stage that did not run. The legs may run in parallel."""
 
-    spelling: float | None = Field(
-        default=None, exclude_if=_absent, description="Present if the request has `spelling` or `prefix`."
-    )
+    spelling: float | None = optional("Present if the request has `spelling` or `prefix`.")
     tokenize: float | None = None
-    filter: float | None = Field(default=None, exclude_if=_absent, description="Present if the request has `filter`.")
+    filter: float | None = optional("Present if the request has `filter`.")
     encode: float | None = Field(
         default=None, description="Summing the tokens' table rows, weighted by count, and normalising the sum."
     )
@@ -210,21 +156,12 @@ class Timings(Model):
     sparse: float | None = None
     rescore: float | None = Field(default=None, description="Scoring each leg's candidates in the other legs.")
     fuse: float | None = None
-    rank: float | None = Field(
-        default=None,
-        exclude_if=_absent,
-        description="Reading what the order depends on, and ordering, `rerank` included; present if the request has "
-        "`boosts`, `diversity`, `sort` or `group_by`, or no query, or a model reranked.",
-    )
-    rerank: float | None = Field(default=None, exclude_if=_absent, description="Present if a model reranked.")
+    rank: float | None = optional("Ordering, `rerank` included; present if more than scores order the hits.")
+    rerank: float | None = optional("Present if a model reranked.")
     fetch: float | None = Field(default=None, description="Reading the documents.")
-    snippets: float | None = Field(
-        default=None, exclude_if=_absent, description="Present if the request has `snippets`."
-    )
-    facets: float | None = Field(
-        default=None, exclude_if=_absent, description="Present if the request has `facets` or `facet_ranges`."
-    )
-    explain: float | None = Field(default=None, exclude_if=_absent, description="Present if the request has `explain`.")
+    snippets: float | None = optional("Present if the request has `snippets`.")
+    facets: float | None = optional("Present if the request has `facets` or `facet_ranges`.")
+    explain: float | None = optional("Present if the request has `explain`.")
     total: float = Field(description="From the arrival of the request, including waiting.")
 
 
@@ -239,12 +176,8 @@ class RangeCount(Model):
     """A range of a field's values, and the number of candidates that have a value in it; without a query, of documents
     that match."""
 
-    gte: float | str | None = Field(
-        default=None, exclude_if=_absent, description="From this value on; absent in the first range."
-    )
-    lt: float | str | None = Field(
-        default=None, exclude_if=_absent, description="Below this value; absent in the last range."
-    )
+    gte: float | str | None = optional("From this value on; absent in the first range.")
+    lt: float | str | None = optional("Below this value; absent in the last range.")
     count: int
 
 
@@ -268,71 +201,42 @@ class SearchResponse(Model):
 
     hits: list[Hit]
     degraded: list[LegName | Literal["rerank"]] = Field(
-        description="Legs missing from this ranking, because they failed or were late; `rerank`: the reranking model."
+        description="Legs missing from this ranking because they failed or were late, or `rerank`."
     )
     mode: Mode
     task: str
-    candidates: int = Field(
-        description="Number of distinct documents that the legs proposed; without a query, `total`."
-    )
-    total: int | None = Field(
-        default=None,
-        exclude_if=_absent,
-        description="Number of all documents that match the filter; present without a query.",
-    )
-    matched: Matched | None = Field(
-        default=None,
-        exclude_if=_absent,
-        description="How well the best candidate matches, by the thresholds of the dense score in `/info` and, where "
-        "the terms are words and the sparse leg was searched, by the query's words that it has: `none` if words drawn "
-        "at random score as high. Present if the task has thresholds and the dense leg was searched, but not for head "
-        "queries, nor with `terms` or synonyms of a rule.",
-    )
-    unmatched: int | None = Field(
-        default=None,
-        exclude_if=_absent,
-        description="Number of `candidates` that `min_matched` left out, which no page and no facet has; present if "
-        "the request has it, and the answer was judged.",
-    )
-    searched: str | None = Field(
-        default=None,
-        exclude_if=_absent,
-        description="The text that was searched for in its place; present if `prefix` or `spelling` changed it.",
-    )
-    did_you_mean: str | None = Field(
-        default=None,
-        exclude_if=_absent,
-        description="The query, better spelt; present if the request has `spelling: suggest`, and the corpus has "
-        "words like those of the query that it lacks.",
-    )
-    completions: list[str] | None = Field(
-        default=None,
-        exclude_if=_absent,
-        description="The query with what its last word may become, the likeliest first, at most 12; present if the "
-        "request has `prefix` and the last word has completions.",
-    )
-    rules: AppliedRules | None = Field(
-        default=None,
-        exclude_if=_absent,
-        description="Present if the service has rules, and some are for this query.",
-    )
-    head_query: bool | None = Field(
-        default=None,
-        exclude_if=_absent,
-        description="Whether the model itself read the query when the bundle was built; if not, the token table "
-        "encoded it. Present if the task has head queries.",
-    )
-    facets: dict[str, list[FacetCount]] | None = Field(
-        default=None,
-        exclude_if=_absent,
-        description="By field, the most frequent value first; present if the request has `facets`.",
-    )
-    facet_ranges: dict[str, list[RangeCount]] | None = Field(
-        default=None,
-        exclude_if=_absent,
-        description="By field, the ranges in ascending order; present if the request has `facet_ranges`.",
-    )
+    candidates: int = Field(description="Documents that the legs proposed; without a query, `total`.")
+    total: int | None = optional("Number of all documents that match the filter; present without a query.")
+    matched: Matched | None = optional("How well the best candidate matches; present if it was judged.")
+    unmatched: int | None = optional("Number of `candidates` that `min_matched` left out.")
+    searched: str | None = optional("What was searched for, if `prefix` or `spelling` changed it.")
+    did_you_mean: str | None = optional("The query, better spelt.")
+    completions: list[str] | None = optional("The query with what its last word may become, the likeliest first.")
+    rules: AppliedRules | None = optional("Present if the service has rules, and some are for this query.")
+    head_query: bool | None = optional("Whether the model itself read the query; present if the task has head queries.")
+    facets: dict[str, list[FacetCount]] | None = optional("By field, the most frequent value first.")
+    facet_ranges: dict[str, list[RangeCount]] | None = optional("By field, the ranges in ascending order.")
     timings_ms: Timings
+
+
+class EncodeTimings(Model):
+    """Milliseconds per stage."""
+
+    tokenize: float
+    encode: float | None = Field(default=None, description="As in the answer of a search; null without a dense leg.")
+    total: float
+
+
+class EncodeResponse(Model):
+    """A text encoded as a query."""
+
+    task: str
+    dimension: int
+    dense: list[float] = Field(description="Query vector of length 1; empty if only the sparse leg finds a term.")
+    terms: list[TermCount] = Field(description="The terms of the sparse leg, in the text's order.")
+    tokens: list[TokenCount] = Field(description="The tokens of the dense leg, by id.")
+    head_query: bool | None = optional("As in the answer of a search.")
+    timings_ms: EncodeTimings
 
 
 class BatchResponse(Model):
@@ -346,11 +250,7 @@ class Document(Model):
 
     id: str
     fields: dict[str, Any]
-    version: str | None = Field(
-        default=None,
-        exclude_if=_absent,
-        description="Its version, for `If-Match`; present if the documents are on a cluster.",
-    )
+    version: str | None = optional("Its version, for `If-Match`; present if the documents are on a cluster.")
 
 
 class DocumentWritten(Model):
@@ -359,16 +259,8 @@ class DocumentWritten(Model):
     id: str
     created: bool = Field(description="Whether no document had this id before.")
     version: str = Field(description="Its version, for `If-Match`.")
-    encoded: bool = Field(
-        default=False,
-        exclude_if=lambda encoded: not encoded,
-        description="Present if the service's model encoded it.",
-    )
-    cut: bool = Field(
-        default=False,
-        exclude_if=lambda cut: not cut,
-        description="Present if the model read only its beginning, because it reads no more.",
-    )
+    encoded: bool = optional("Present if the service's model encoded it.", default=False)
+    cut: bool = optional("Present if the model read only its beginning, because it reads no more.", default=False)
 
 
 class DocumentDeleted(Model):
@@ -383,18 +275,10 @@ class DocumentChange(Model):
 
     id: str
     result: Literal["created", "changed", "deleted", "missing", "refused"]
-    version: str | None = Field(default=None, exclude_if=lambda version: version is None)
-    reason: str | None = Field(default=None, exclude_if=lambda reason: reason is None)
-    encoded: bool = Field(
-        default=False,
-        exclude_if=lambda encoded: not encoded,
-        description="Present if the service's model encoded it.",
-    )
-    cut: bool = Field(
-        default=False,
-        exclude_if=lambda cut: not cut,
-        description="Present if the model read only its beginning, because it reads no more.",
-    )
+    version: str | None = optional()
+    reason: str | None = optional()
+    encoded: bool = optional("Present if the service's model encoded it.", default=False)
+    cut: bool = optional("Present if the model read only its beginning, because it reads no more.", default=False)
 
 
 class DocumentChanges(Model):

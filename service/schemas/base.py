@@ -2,9 +2,9 @@
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
-__all__ = ["LegName", "Matched", "Mode", "Model", "Normalization", "Plain"]
+__all__ = ["LegName", "Matched", "Mode", "Model", "Normalization", "Plain", "optional"]
 
 LegName = Literal["dense", "sparse"]
 """A way of ranking documents. `hybrid` fuses those whose weight is above 0."""
@@ -22,6 +22,11 @@ Plain = dict[str, Any]
 
 
 class Model(BaseModel):
-    """Base of all models: no unknown fields, no type conversion, immutable."""
+    """Base of all models: no unknown fields, no type conversion, no infinite numbers, immutable."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+
+def optional(description: str = "", default: object = None) -> Any:
+    """Return a field of an answer that is left out while it has its default."""
+    return Field(default=default, exclude_if=lambda value: value == default, description=description or None)

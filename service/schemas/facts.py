@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import Field
 
 from lightretriever.artifacts.documents.fields import FieldKind
-from lightretriever.service.schemas.base import LegName, Mode, Model, Normalization
+from lightretriever.service.schemas.base import LegName, Mode, Model, Normalization, optional
 from lightretriever.service.schemas.requests import Weights
 
 __all__ = [
@@ -23,22 +23,14 @@ __all__ = [
 ]
 
 
-def _absent(value: object) -> bool:
-    return value is None
-
-
 class Status(Model):
     """Answer of the health routes."""
 
     status: Literal["alive", "ready"]
-    index: str | None = Field(
-        default=None, exclude_if=_absent, description="The cluster's index that is searched; present if there is one."
-    )
-    warning: str | None = Field(
-        default=None,
-        exclude_if=_absent,
-        description="What to do about many documents written beside the bundle, and about a file of rules that "
-        "can't be used; present if there is either.",
+    index: str | None = optional("The cluster's index that is searched; present if there is one.")
+    warning: str | None = optional(
+        "What to do about many documents written beside the bundle, and about a file of rules that "
+        "can't be used; present if there is either."
     )
 
 
@@ -65,12 +57,8 @@ class BundleFacts(Model):
     documents: int
     dimension: int
     vocab_size: int
-    sparse_vocab_size: int | None = Field(
-        default=None, exclude_if=_absent, description="Ids of the sparse leg's tokenizer; present if it has its own."
-    )
-    sparse_model: ModelFacts | None = Field(
-        default=None, exclude_if=_absent, description="What made the impacts; present if that is another model."
-    )
+    sparse_vocab_size: int | None = optional("Ids of the sparse leg's tokenizer; present if it has its own.")
+    sparse_model: ModelFacts | None = optional("What made the impacts; present if that is another model.")
     dense_index: str | None = Field(description="Faiss factory string; null for a bundle without a dense leg.")
     vocabulary: Literal["words", "tokens"] = Field(description="What a term of the sparse leg is.")
     language: str | None = Field(description="Whose analyzer makes the words; null if a term is a token.")
@@ -154,53 +142,36 @@ class Info(Model):
     """The served bundle and the limits of requests."""
 
     bundle: BundleFacts
-    collections: list[str] = Field(
-        default_factory=list,
-        exclude_if=lambda names: not names,
-        description="Names of the collections; present if there are several.",
-    )
+    collections: list[str] = optional("Names of the collections; present if there are several.", default=[])
     legs: dict[LegName, LegFacts] = Field(description="The bundle's legs.")
-    cluster: ClusterFacts | None = Field(
-        default=None, exclude_if=_absent, description="The legs' cluster; present with the backend `opensearch`."
-    )
-    document_model: str | None = Field(
-        default=None,
-        exclude_if=_absent,
-        description="The model that encodes documents written as fields alone; present if the service has one. "
-        "Searches don't ask it.",
+    cluster: ClusterFacts | None = optional("The legs' cluster; present with the backend `opensearch`.")
+    document_model: str | None = optional(
+        "The model that encodes documents written as fields alone; present if the service has one. "
+        "Searches don't ask it."
     )
     default_task: str
     tasks: dict[str, str] = Field(description="Name and instruction of each token table.")
-    head_queries: dict[str, int] = Field(
-        default_factory=dict,
-        exclude_if=lambda tasks: not tasks,
-        description="By task, the number of queries that the model itself read; present if a task has any.",
+    head_queries: dict[str, int] = optional(
+        "By task, the number of queries that the model itself read; present if a task has any.", default={}
     )
-    matched: dict[str, MatchLimits] = Field(
-        default_factory=dict,
-        exclude_if=lambda tasks: not tasks,
-        description="By task, the thresholds of `matched` in answers; present if the bundle has any.",
+    matched: dict[str, MatchLimits] = optional(
+        "By task, the thresholds of `matched` in answers; present if the bundle has any.", default={}
     )
-    rerank_top: int | None = Field(
-        default=None,
-        exclude_if=_absent,
-        description="Candidates that a reranking model reads in each search; present if the service has one. It is a "
-        "model in the query path.",
+    rerank_top: int | None = optional(
+        "Candidates that a reranking model reads in each search; present if the service has one. It is a "
+        "model in the query path."
     )
     modes: list[Mode] = Field(
         description="Search modes; of a bundle without a dense leg, `hybrid` and `sparse`, which are the same."
     )
-    examples: list[str] = Field(
-        default_factory=list,
-        exclude_if=lambda examples: not examples,
-        description="Queries to try: those of the recipe, or else titles; absent if the service has API keys.",
+    examples: list[str] = optional(
+        "Queries to try: those of the recipe, or else titles; absent if the service has API keys.", default=[]
     )
     fields: list[str] = Field(description="Document fields that a request may name.")
-    spelling: bool = Field(
-        default=False,
-        exclude_if=lambda spells: not spells,
-        description="Whether requests may have `spelling` and `prefix`; present if so: the terms of the bundle are "
+    spelling: bool = optional(
+        "Whether requests may have `spelling` and `prefix`; present if so: the terms of the bundle are "
         "words, and it is on this machine.",
+        default=False,
     )
     filters: dict[str, FieldKind] = Field(description="Declared fields, which a filter may name.")
     limits: Limits

@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from lightretriever.service.schemas.base import Model
+from lightretriever.service.schemas.base import Model, optional
 
 __all__ = ["FieldProblem", "OpenAIError", "Problem"]
 
@@ -33,6 +33,4 @@ class Problem(Model):
     kind: str = Field(description="Short name of the kind of error, for programs.")
     request_id: str = Field(description="Also in the header X-Request-ID and in the log.")
     errors: list[FieldProblem] = Field(description="The fields at fault, if any.")
-    error: OpenAIError | None = Field(
-        default=None, exclude_if=lambda error: error is None, description="Present below `/v1`."
-    )
+    error: OpenAIError | None = optional("Present below `/v1`.")

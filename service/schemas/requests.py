@@ -7,10 +7,10 @@ from pydantic import ConfigDict, Field, field_validator, model_validator
 from lightretriever.artifacts.documents.bounds import MAX_FEEDBACK
 from lightretriever.service.schemas.base import Mode, Model, Normalization
 from lightretriever.service.schemas.filters import Filter, Value
-from lightretriever.service.schemas.ranking import Boost, Sort
 
 __all__ = [
     "BatchRequest",
+    "Boost",
     "DocumentLine",
     "DocumentWrite",
     "EncodeRequest",
@@ -19,6 +19,7 @@ __all__ = [
     "RrfFusion",
     "SearchRequest",
     "SnippetRequest",
+    "Sort",
     "Weights",
 ]
 
@@ -29,8 +30,8 @@ _EMPTY: Final[dict[str, Any]] = {"default": []}
 class Weights(Model):
     """Weight of each leg. A leg with weight 0 is not searched."""
 
-    dense: float = Field(ge=0, le=1000, allow_inf_nan=False, description="Weight of the dense leg.")
-    sparse: float = Field(ge=0, le=1000, allow_inf_nan=False, description="Weight of the sparse leg.")
+    dense: float = Field(ge=0, le=1000, description="Weight of the dense leg.")
+    sparse: float = Field(ge=0, le=1000, description="Weight of the sparse leg.")
 
     @model_validator(mode="after")
     def _not_all_zero(self) -> Self:
@@ -46,23 +47,13 @@ class LinearFusion(Model):
     weights: Weights | None = Field(default=None, description="Null: the bundle's weights, see `/info`.")
     normalization: Normalization | None = Field(
         default=None,
-        description="`range`: map a leg's scores of all candidates, including the other legs', onto 0.001 to 1, and to "
-        "1 if all are equal. `evidence`: the same, and a leg weighs what it knows of the query: how far the dense "
-        "leg's best document is above the corpus, and how much of the query's heaviest words the sparse leg's best "
-        "document has. `zscore`: subtract the mean of all candidates and divide by their standard deviation; 0 "
-        "if all are equal. `dbsf`, as in Qdrant: map three standard deviations below and above the mean of the leg's "
-        "own candidates onto 0 and 1; 0.5 if all are equal, 0 for documents that the leg did not propose. `paper`: "
-        "plain min-max over the leg's own candidates, 0 for the last, for a single one and for documents that the leg "
-        "did not propose. Null: the bundle's, see `/info`.",
+        description="How to map a leg's scores before adding them. Null: the bundle's way, see `/info`.",
     )
     feedback: float | None = Field(
         default=None,
         ge=0,
         le=MAX_FEEDBACK,
-        allow_inf_nan=False,
-        description="After a first fusion, the query's vector moves towards that of the first document, by so much of "
-        "it at most, and the dense leg scores the same candidates again. It moves less the fewer of the query's words "
-        "this document has. 0: no feedback. Null: the bundle's, see `/info`; none with `paper`.",
+        description="How far the query's vector moves towards the first document's. Null: see `/info`.",
     )
 
 
@@ -71,9 +62,7 @@ class RrfFusion(Model):
 
     method: Literal["rrf"]
     weights: Weights = Weights(dense=1.0, sparse=1.0)
-    rank_constant: float = Field(
-        default=60.0, ge=0, le=1_000_000, allow_inf_nan=False, description="60 in the literature."
-    )
+    rank_constant: float = Field(default=60.0, ge=0, le=1_000_000, description="60 in the literature.")
 
 
 Fusion = Annotated[LinearFusion | RrfFusion, Field(discriminator="method")]
@@ -92,9 +81,7 @@ class QueryTerm(Model):
     weight: float = Field(
         ge=-100,
         le=100,
-        allow_inf_nan=False,
-        description="How often the words count. A negative weight lowers the scores of documents that contain the "
-        "words or are near them.",
+        description="How often the words count; below 0 they lower scores.",
         examples=[-0.5],
     )
 
@@ -106,6 +93,53 @@ class QueryTerm(Model):
         if weight == 0:
             raise ValueError("with weight 0 the words count nothing: leave them out")
         return weight
+
+
+class Boost(Model):
+    """Adds to the scores of candidates by the value of a declared field: give `half_life` or `scale`.
+
+    With `half_life`: `weight * 0.5 ** (distance of the value to origin / half_life)`. With `scale`:
+    `weight * min(1, log(1 + value) / log(1 + scale))`, for values above 0. Documents without a value get nothing; of
+    several values, the one that adds most counts.
+    """
+
+    field: str = Field(min_length=1, description="A declared number or date.", examples=["year"])
+    weight: float = Field(ge=-1000, le=1000, description="The most that is added, or below 0 taken away.")
+    half_life: float | None = Field(
+        default=None,
+        gt=0,
+        description="Distance at which half of the weight is left; days if the field is a date.",
+    )
+    origin: float | str | None = Field(
+        default=None,
+        description="Where the whole weight is added, for `half_life`: a number, or a date. Null: now, for a date.",
+    )
+    scale: float | None = Field(default=None, gt=0, description="Number from which on the whole weight is added.")
+
+    @field_validator("origin", mode="before")
+    @classmethod
+    def _number_or_date(cls, origin: object) -> object:
+        """Return one error where a union would give one for each of its members."""
+        if origin is not None and (isinstance(origin, bool) or not isinstance(origin, int | float | str)):
+            raise ValueError("expected a number or a date")
+        return origin
+
+    @model_validator(mode="after")
+    def _one_shape(self) -> Self:
+        if (self.half_life is None) == (self.scale is None):
+            raise ValueError("give half_life or scale, one of the two")
+        if self.scale is not None and self.origin is not None:
+            raise ValueError("origin belongs to half_life")
+        return self
+
+
+class Sort(Model):
+    """Orders the candidates by a declared field. Ties keep the order of scores; documents without a value come last."""
+
+    field: str = Field(min_length=1, description="A declared field.", examples=["year"])
+    order: Literal["asc", "desc"] = Field(
+        default="desc", description="Ascending or descending. Of several values, the first in this order counts."
+    )
 
 
 class SnippetRequest(Model):
@@ -137,9 +171,7 @@ class SearchRequest(Model):
     query: str | None = Field(
         default=None,
         min_length=1,
-        description="What to look for, in plain words. Null: list all documents that match `filter`, in the order of "
-        "`sort`, or of writing; the request needs one of the two. `spelling`, `prefix`, `mode` and `fusion` then "
-        "change nothing, and what orders hits by scores is refused.",
+        description="What to look for, in plain words. Null: list all documents that match `filter`, by `sort`.",
         examples=["play music"],
     )
     terms: list[QueryTerm] = Field(
@@ -155,24 +187,22 @@ class SearchRequest(Model):
         default=0,
         ge=0,
         le=2**31 - 1,
-        description="Hits to skip, for paging. Without a query, any number; with `sort` up to 100,000 with `k`, on a "
-        "cluster 10,000.",
+        description="Hits to skip, for paging.",
     )
     mode: Mode = Field(
         default="hybrid",
-        description="The legs of weight above 0 fused, or one leg alone, whose own score is then `score`.",
+        description="The legs fused, or one leg alone.",
     )
     task: str | None = Field(
         default=None,
         min_length=1,
-        description="Name of the token table that encodes the query, see `/info`. Null: the bundle's default.",
+        description="Name of the token table that encodes the query. Null: the default, see `/info`.",
     )
     fusion: Fusion = Field(default=LinearFusion(), description="How to combine the legs in mode `hybrid`.")
     candidates: int | None = Field(
         default=None,
         ge=1,
-        description="Number of documents that each leg proposes. The order of hits depends on it, but not on `k` or "
-        "`offset`. Null: the service's default, see `/info`, or as many times that as `offset + k` needs.",
+        description="Documents that each leg proposes. Null: as many as `offset + k` needs.",
     )
     fields: list[str] | None = Field(
         default=None, max_length=100, description="Document fields to return, see `/info`. Null: all. []: none."
@@ -180,13 +210,11 @@ class SearchRequest(Model):
     deadline_ms: float | None = Field(
         default=None,
         gt=0,
-        allow_inf_nan=False,
-        description="Time limit of this request in milliseconds, at most the service's own deadline, see `/info`.",
+        description="Time limit in milliseconds, at most the service's own.",
     )
     allow_partial: bool = Field(
         default=True,
-        description="If a leg fails or is late: answer with the others and name the missing leg in "
-        "`degraded` (true), or answer with an error (false).",
+        description="If a leg fails or is late: answer with the others (true), or with an error (false).",
     )
     filter: Filter | None = Field(
         default=None,
@@ -195,10 +223,7 @@ class SearchRequest(Model):
     )
     min_matched: Literal["strong", "weak"] | None = Field(
         default=None,
-        description="Leave out candidates that match less well than this, see `matched` of hits, before they are "
-        "ordered and counted for pages and facets; `unmatched` has their number. Documents that a rule pins stay, and "
-        "so do all hits of head queries and of queries with a rule's synonyms, which are not judged. If a leg fails "
-        "or is late, there is no answer.",
+        description="Leave out candidates that match less well than this.",
     )
     boosts: list[Boost] = Field(
         default_factory=list,
@@ -210,63 +235,50 @@ class SearchRequest(Model):
         default=0.0,
         ge=0,
         le=1,
-        allow_inf_nan=False,
-        description="Above 0: order the candidates by maximal marginal relevance, so that hits differ from those above "
-        "them. 1: only by their difference.",
+        description="Above 0: order by maximal marginal relevance. 1: only by difference.",
     )
     sort: Sort | None = Field(
         default=None,
-        description="Order all candidates by a field instead of their scores; without a query, all documents that "
-        "match.",
+        description="Order all candidates by a field instead of their scores.",
     )
     rerank: bool | None = Field(
         default=None,
-        description="Whether the service's reranking model orders the first candidates anew, if it has one, see "
-        "`/info`. Null: if there is one, and `sort` and `diversity` are not used.",
+        description="Whether the service's reranking model orders the first candidates anew. Null: if there is one.",
     )
     group_by: str | None = Field(
         default=None,
         min_length=1,
-        description="Document field whose equal values make a group, such as the document that a passage is from. "
-        "Each hit is the best of its group, and `k` and `offset` count groups. A document without a value is alone.",
+        description="Document field whose equal values make a group: each hit is the best of its group.",
     )
     group_size: int = Field(default=1, ge=1, le=100, description="Most hits of a group, its best included.")
     facets: list[str] = Field(
         default_factory=list,
         max_length=20,
-        description="Declared keyword fields whose values to count over all candidates of the legs; without a query, "
-        "over all documents that match. A field has at most 10,000 different values there.",
+        description="Declared keyword fields whose values to count over all candidates.",
         json_schema_extra=_EMPTY,
     )
     facet_ranges: dict[str, Annotated[list[Value], Field(max_length=100, fail_fast=True)]] = Field(
         default_factory=dict,
         max_length=20,
-        description="Declared numbers and dates to count in ranges, over the same documents: by field, the edges of "
-        "the ranges in ascending order. Of n edges there are n + 1 ranges, the first below the first edge; a range has "
-        "its lower edge, not its upper one. All fields together have at most 100 edges.",
+        description="Edges of ranges, ascending, in which to count declared numbers and dates; at most 100 in all.",
         json_schema_extra={"default": {}},
         examples=[{"year": [2000, 2010, 2020]}],
     )
     spelling: Literal["suggest", "auto"] | None = Field(
         default=None,
-        description="Compare the query's words with those of the corpus, if `/info` has `spelling`. `suggest`: give a "
-        "better spelt query as `did_you_mean`. `auto`: search for it, and give it as `searched`. Null: take the query "
-        "as it is. The first 8 doubtful words of at least 3 letters are compared; `terms` are not.",
+        description="Correct the words by those of the corpus: as `did_you_mean`, or by searching (auto).",
     )
     prefix: bool = Field(
         default=False,
-        description="Complete the last word while someone types it: a beginning of at least 2 letters stands for all "
-        "words of the corpus that begin so, at most 12, weighed by their frequency and by their nearness to the other "
-        "words. `completions` has the query with each of them, `searched` with the likeliest.",
+        description="Complete the last word, as someone types it.",
     )
     snippets: SnippetRequest | None = Field(
         default=None,
-        description="For each hit, give the part of its text that matches the query best, with the query's words "
-        "marked.",
+        description="For each hit, give the part of its text that matches best.",
         examples=[{"fields": ["text"], "length": 160}],
     )
     explain: bool = Field(
-        default=False, description="For each hit, give the share of each leg and each query word in its scores."
+        default=False, description="For each hit, give each leg's and each word's share of its scores."
     )
 
     @field_validator("query")
@@ -309,13 +321,11 @@ class DocumentWrite(Model):
     fields: dict[str, Any] = Field(description="All fields of the document, as in a line of a corpus, without `_id`.")
     vector: list[float] | None = Field(
         default=None,
-        description="Its dense vector by the model of the bundle, with `dimension` values; it is "
-        "scaled to the length 1.",
+        description="Its dense vector by the model of the bundle; it is scaled to the length 1.",
     )
     impacts: dict[str, int] | None = Field(
         default=None,
-        description="Impacts by term of the bundle's vocabulary, such as a word's stem or a token id: at most 65,535, "
-        "on a cluster 511 if the bundle has no larger ones.",
+        description="Impacts by term of the bundle's vocabulary: at most 65,535, on a cluster 511.",
     )
 
     @field_validator("fields", mode="after")
