@@ -96,10 +96,15 @@ class _Answer:
         self.request_id = given_id if _REQUEST_ID.fullmatch(given_id) else f"{random.getrandbits(64):016x}"
         self.status = 0
         """Status of the answer; 0 before the answer begins."""
-        self.about: dict[str, Any] = {"client": client_address((scope.get("client") or (None,))[0])}
-        """Further fields of the log line, such as the legs and their backends."""
+        self.about: dict[str, Any] = {
+            "request_id": self.request_id,
+            "method": method,
+            "path": shortened(scope["path"], _LONGEST_PATH),
+            "client": client_address((scope.get("client") or (None,))[0]),
+        }
+        """The fields of the log line, to which others are added, such as the legs and their backends."""
         self._seconds: float | None = None
-        self._method, self._path, self._send = method, scope["path"], send
+        self._method, self._send = method, send
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -116,14 +121,8 @@ class _Answer:
         """Observe the request's time under its route's pattern, and write the access line, without the query."""
         seconds = perf_counter() - self.arrived if self._seconds is None else self._seconds
         metrics.request(route, self.status).observe(seconds)
-        line = {
-            "request_id": self.request_id,
-            "method": self._method,
-            "path": shortened(self._path, _LONGEST_PATH),
-            "status": self.status,
-            "ms": round(seconds * 1e3, 3),
-        }
-        _log.info("request", extra=line | self.about)
+        self.about["status"], self.about["ms"] = self.status, round(seconds * 1e3, 3)
+        _log.info("request", extra=self.about)
 
 
 def refusal(

@@ -1,141 +1,18 @@
 """Requests and answers of the API, as pydantic models."""
 
-from lightretriever.service.schemas.answers import (
-    AddedSynonym,
-    AppliedRules,
-    BatchResponse,
-    Document,
-    DocumentChange,
-    DocumentChanges,
-    DocumentDeleted,
-    DocumentTerm,
-    DocumentTerms,
-    DocumentWritten,
-    EncodeResponse,
-    EncodeTimings,
-    Explanation,
-    FacetCount,
-    FusionShares,
-    Hit,
-    HitGroup,
-    LegScore,
-    RangeCount,
-    SearchResponse,
-    Snippet,
-    TermCount,
-    TermShares,
-    Timings,
-    TokenCount,
-    TokenShares,
-    WordShares,
-)
+from lightretriever.service.schemas import answers, embeddings, facts, filters, problems, requests
+from lightretriever.service.schemas.answers import *
 from lightretriever.service.schemas.base import LegName, Matched, Mode, Normalization, Plain
-from lightretriever.service.schemas.embeddings import (
-    Embedding,
-    EmbeddingsModel,
-    EmbeddingsModels,
-    EmbeddingsRequest,
-    EmbeddingsResponse,
-    EmbeddingsUsage,
-)
-from lightretriever.service.schemas.facts import (
-    BundleFacts,
-    ClusterFacts,
-    CollectionFacts,
-    CollectionList,
-    Info,
-    LegFacts,
-    Limits,
-    MatchLimits,
-    ModelFacts,
-    Reloaded,
-    Status,
-)
-from lightretriever.service.schemas.filters import And, Condition, Filter, Not, Or
-from lightretriever.service.schemas.problems import FieldProblem, OpenAIError, Problem
-from lightretriever.service.schemas.requests import (
-    BatchRequest,
-    Boost,
-    DocumentLine,
-    DocumentWrite,
-    EncodeRequest,
-    LinearFusion,
-    QueryTerm,
-    RrfFusion,
-    SearchRequest,
-    SnippetRequest,
-    Sort,
-    Weights,
-)
+from lightretriever.service.schemas.embeddings import *
+from lightretriever.service.schemas.facts import *
+from lightretriever.service.schemas.filters import *
+from lightretriever.service.schemas.problems import *
+from lightretriever.service.schemas.requests import *
 
-__all__ = [
-    "AddedSynonym",
-    "And",
-    "AppliedRules",
-    "BatchRequest",
-    "BatchResponse",
-    "Boost",
-    "BundleFacts",
-    "ClusterFacts",
-    "CollectionFacts",
-    "CollectionList",
-    "Condition",
-    "Document",
-    "DocumentChange",
-    "DocumentChanges",
-    "DocumentDeleted",
-    "DocumentLine",
-    "DocumentTerm",
-    "DocumentTerms",
-    "DocumentWrite",
-    "DocumentWritten",
-    "Embedding",
-    "EmbeddingsModel",
-    "EmbeddingsModels",
-    "EmbeddingsRequest",
-    "EmbeddingsResponse",
-    "EmbeddingsUsage",
-    "EncodeRequest",
-    "EncodeResponse",
-    "EncodeTimings",
-    "Explanation",
-    "FacetCount",
-    "FieldProblem",
-    "Filter",
-    "FusionShares",
-    "Hit",
-    "HitGroup",
-    "Info",
-    "LegFacts",
-    "LegName",
-    "LegScore",
-    "Limits",
-    "LinearFusion",
-    "MatchLimits",
-    "Matched",
-    "Mode",
-    "ModelFacts",
-    "Normalization",
-    "Not",
-    "OpenAIError",
-    "Or",
-    "Plain",
-    "Problem",
-    "QueryTerm",
-    "RangeCount",
-    "Reloaded",
-    "RrfFusion",
-    "SearchRequest",
-    "SearchResponse",
-    "Snippet",
-    "SnippetRequest",
-    "Sort",
-    "Status",
-    "TermCount",
-    "TermShares",
-    "Timings",
-    "TokenCount",
-    "TokenShares",
-    "Weights",
-    "WordShares",
-]
+__all__ = ["LegName", "Matched", "Mode", "Normalization", "Plain"]
+__all__ += answers.__all__
+__all__ += embeddings.__all__
+__all__ += facts.__all__
+__all__ += filters.__all__
+__all__ += problems.__all__
+__all__ += requests.__all__
