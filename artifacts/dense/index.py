@@ -136,25 +136,32 @@ class DenseIndex:
 
         Raises ValueError for k < 1 and for a query of another shape or with a value that is not finite.
         """
+        ordinals = self.nearest(query, k, among)
+        return best_first(ordinals, self.scores(query, ordinals), k)
+
+    def nearest(self, query: Float32Array, k: int, among: UInt8Array | None = None) -> Int64Array:
+        """The documents, int64 (m,), that `search` scores and picks the best `k` from, in no order. Errors as in
+        `search`."""
         query = self._checked(query)
         if k < 1:
             raise ValueError(f"k must be at least 1, found {k}")
         allowed = self.count if among is None else int(np.bitwise_count(among).sum())
         if among is None or allowed == self.count:
-            return self._best(query, self._found(query, min(k, self.count), self.count, None), k)
+            return self._found(query, min(k, self.count), self.count, None)
         wanted = min(k, allowed)
         if _MOST * allowed >= self.count:  # most are allowed: Faiss scans fastest without a selector
             share = allowed / self.count
             deeper = min(self.count, math.ceil(min(_DEEPER, 3 - 2 * share) * wanted / share) + _FEW_MORE)
             found = self._found(query, deeper, self.count, None)
-            found = found[(among[found >> 3] >> (found & 7)) & 1 == 1]
+            found = np.compress((among[found >> 3] >> (found & 7)) & 1 == 1, found)
             if found.size >= wanted:
-                return self._best(query, found, wanted)
+                return found
         if allowed > _FEW:
             found = self._found(query, wanted, allowed, among)
             if found.size >= wanted:
-                return self._best(query, found, wanted)
-        return self._best(query, np.flatnonzero(np.unpackbits(among, count=self.count, bitorder="little")), wanted)
+                return found
+        every: Int64Array = np.flatnonzero(np.unpackbits(among, count=self.count, bitorder="little"))
+        return every
 
     def scores(self, query: Float32Array, ordinals: IntegerArray) -> Float32Array:
         """Inner products of a query vector, shape (D,), with given documents, shape (m,), float32 (m,).
@@ -177,10 +184,6 @@ class DenseIndex:
             fetched = min(2 * fetched, allowed)
         found: Int64Array = ordinals[0]
         return found[found >= 0]  # Faiss pads with -1
-
-    def _best(self, query: Float32Array, ordinals: Int64Array, wanted: int) -> tuple[Int64Array, Float32Array]:
-        """The best `wanted` of given documents (n,) and their scores."""
-        return best_first(ordinals, inner_products(self.vectors, query, ordinals), wanted)
 
     def vectors(self, ordinals: IntegerArray) -> Float32Array:
         """The vectors of given documents as the index holds them, quantised or not, float32 (m, D).

@@ -50,6 +50,10 @@ class LaterIndex:
         ordinals = np.concatenate([one + start for (one, _), start in zip(found, self._starts, strict=True)])
         return best_first(ordinals, np.concatenate([scores for _, scores in found]), k)
 
+    def nearest(self, query: Vectors, k: int, among: Bits | None = None) -> Ordinals:
+        """The best documents alone."""
+        return self.search(query, k, among)[0]
+
     def scores(self, query: Vectors, ordinals: Ordinals) -> Scores:
         """The scores (m,) float32 of given documents (m,). ValueError for an unknown ordinal or a bad query."""
         return inner_products(self.vectors, np.ascontiguousarray(query, np.float32), ordinals)

@@ -59,6 +59,9 @@ def weighted_ids(terms: IntegerArray, weights: FloatArray) -> tuple[Int32Array, 
 def scores_of(shares: Float32Array) -> Float32Array:
     """The scores (m,) float32 of documents by the products (m, t) float32 of weight and impact of a query's terms: the
     bits that `ImpactIndex.scores` gives, if the weights are those of `weighted_ids`."""
+    if shares.min(initial=0.0) >= 0:
+        total: Float32Array = shares.sum(axis=1, dtype=np.float64).astype(np.float32)
+        return total
     added = np.maximum(shares, 0).sum(axis=1, dtype=np.float64).astype(np.float32)
     subtracted = np.maximum(-shares, 0).sum(axis=1, dtype=np.float64).astype(np.float32)
     scores: Float32Array = added - subtracted

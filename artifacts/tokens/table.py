@@ -4,6 +4,7 @@
 `normalise(mean_i E[t_i])`. Rows are stored as the model returns them: they are *not* normalised.
 """
 
+from math import sqrt
 from pathlib import Path, PurePath
 from typing import Final, Literal, TypeVar, cast, get_args
 
@@ -115,8 +116,10 @@ class TokenTable:
 
         A sum of norm 0 is returned as it is. Raises ValueError for an id outside 0..V-1.
         """
-        vectors, norms = self.directions(np.array([0, ids.size]), ids, weights)
-        return vectors[0], float(norms[0])
+        with np.errstate(over="ignore", invalid="ignore"):  # a norm that is not finite says so
+            wide = np.add.reduce(self.rows(ids) * weights[:, None], axis=0).astype(np.float64)
+            norm = sqrt(float(np.einsum("d,d->", wide, wide)))
+            return (wide / (norm if norm > 0 else 1.0)).astype(np.float32), norm
 
     def directions(
         self, bounds: Int64Array, ids: IntegerArray, weights: Float32Array

@@ -8,6 +8,7 @@ It has no limits, deadline, metrics or errors, and does not look for a document 
 
 import sys
 from argparse import Namespace
+from collections import Counter
 from typing import Final
 
 import numpy as np
@@ -17,13 +18,13 @@ from starlette.responses import Response
 
 from lightretriever.artifacts.bundle.manifest import FEEDBACK
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.dense.index import products
+from lightretriever.artifacts.dense.index import best_first, products
 from lightretriever.artifacts.sparse.arguments import scores_of
 from lightretriever.artifacts.sparse.jvm import start_jvm_to_search
 from lightretriever.loadtest.connection import LoadError
 from lightretriever.loadtest.program import ADDRESS, BUNDLE, program
 from lightretriever.service.schemas import SearchRequest
-from lightretriever.service.search.fusion import align, evidence, fuse_linear, moved_query, word_share
+from lightretriever.service.search.fusion import align, evidence, fuse_again, fuse_linear, moved_query, word_share
 from research.servers.minimal_server import serve
 
 __all__ = ["Floor", "main"]
@@ -50,28 +51,31 @@ class Floor:
         """Answer a request, both as JSON."""
         request = SearchRequest.model_validate(orjson.loads(body))
         text = request.query or ""
-        ids, counts = np.unique(self.tokenizer.query_ids(text), return_counts=True)
-        vector, _ = self.table.direction(ids, counts.astype(np.float32))
-        nearest = self.dense.search(vector, _CANDIDATES)
-        found = self.sparse.find(text, _CANDIDATES, nearest[0], language=self.language)
-        table = align([nearest, (found.ordinals, found.scores)])
-        vectors, shares = self.dense.vectors(table.ordinals), found.impacts.astype(np.float32) * found.weights
-        dense, sparse = table.scores
-        dense[:], sparse[:], most = products(vectors, vector), scores_of(shares), shares.max(axis=0)
-        weights = np.array(self.weights)
+        tokens = Counter(self.tokenizer.query_ids(text))
+        ids = sorted(tokens)
+        counts = np.array([tokens[token] for token in ids], np.float32)
+        vector, _ = self.table.direction(np.array(ids, np.int32), counts)
+        nearest = self.dense.nearest(vector, _CANDIDATES)
+        found = self.sparse.find(text, _CANDIDATES, nearest, language=self.language)
+        vectors, shares = self.dense.vectors(found.documents), found.impacts.astype(np.float32) * found.weights
+        dense, sparse, largest = products(vectors, vector), scores_of(shares), shares.max(axis=0)
+        ranked = best_first(nearest, dense[found.documents.searchsorted(nearest)], _CANDIDATES)
+        table = align([ranked, (found.ordinals, found.scores)])
+        table.scores[:] = dense, sparse
+        weights = self.weights
         if self.background is not None:
-            weights *= evidence(vector, self.background, dense, sparse, most)
-            weights /= weights.sum()
-        fused = fuse_linear(table, weights.tolist())
-        scores, first = table.scores.copy(), fused.order[0]
-        if self.feedback and sparse[first] > 0:
-            weight = self.feedback * word_share(sparse[first], most)
-            dense[:] = products(vectors, moved_query(vector, vectors[first], weight))
-            fused = fuse_linear(table, weights.tolist())
+            known = evidence(vector, self.background, table.scores[0], table.scores[1], largest)
+            weighed = [weight * share for weight, share in zip(self.weights, known, strict=True)]
+            weights = [weight / sum(weighed) for weight in weighed]
+        fused = fuse_linear(table, weights)
+        if self.feedback and sparse[first := fused.order[0]] > 0:
+            weight = self.feedback * word_share(float(sparse[first]), largest)
+            again = products(vectors, moved_query(vector, vectors[first], weight))
+            fused = fuse_again(table, fused, weights, "range", 0, again)
         columns = fused.order[: request.k]
         legs = [
             [{"score": score, "rank": rank or None} for score, rank in zip(*cells, strict=True)]
-            for cells in zip(scores[:, columns].tolist(), table.ranks[:, columns].tolist(), strict=True)
+            for cells in zip(table.scores[:, columns].tolist(), table.ranks[:, columns].tolist(), strict=True)
         ]
         documents, hits = self.sparse.documents(table.ordinals[columns]), []
         cells = zip(documents, fused.scores[columns].tolist(), *legs, strict=True)

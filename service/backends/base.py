@@ -103,13 +103,15 @@ class EncodedQuery:
 class LegResults:
     """What the legs of a search gave, by leg. query: with its terms, where the backend splits its `text`. documents:
     (u,) int64, ascending, the candidates of both legs, with shares: (u, t) float32, each term's share of their sparse
-    scores, and vectors: (u, D) float32, as the index has them; all None unless the backend reads them on its way."""
+    scores, vectors: (u, D) float32, as the index has them, and dense: (u,) float32, their dense scores; all None unless
+    the backend reads them on its way."""
 
     outcomes: dict[LegName, Outcome[ScoredDocuments]]
     query: EncodedQuery
     documents: Ordinals | None = None
     shares: npt.NDArray[np.float32] | None = None
     vectors: npt.NDArray[np.float32] | None = None
+    dense: Scores | None = None
 
 
 class Leg(Protocol):

@@ -6,7 +6,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from lightretriever.artifacts.dense.index import DenseIndex
+from lightretriever.artifacts.dense.index import DenseIndex, products
 from lightretriever.artifacts.dense.later import LaterIndex
 from lightretriever.service.backends.base import DocumentFilter, EncodedQuery, Ordinals, ScoredDocuments, Scores
 from lightretriever.service.schemas import LegName
@@ -37,9 +37,18 @@ class FaissDense:
         """Find the best `count` documents. Faiss can't be interrupted, so `until` ends nothing."""
         return ScoredDocuments(*self._index.search(_vector(query), count, None if among is None else among.bits))
 
+    def nearest(self, query: EncodedQuery, count: int, among: DocumentFilter | None) -> Ordinals:
+        """Find the documents (m,) that `search` scores and picks the best `count` from."""
+        return self._index.nearest(_vector(query), count, None if among is None else among.bits)
+
     def scores(self, query: EncodedQuery, ordinals: Ordinals) -> Scores:
         """Score given documents."""
         return self._index.scores(_vector(query), ordinals)
+
+    def scored(self, query: EncodedQuery, ordinals: Ordinals) -> tuple[npt.NDArray[np.float32], Scores]:
+        """Return the vectors of given documents (m, D), as the index has them, and their scores (m,)."""
+        vectors = self._index.vectors(ordinals)
+        return vectors, products(vectors, _vector(query))
 
     def shares(self, query: EncodedQuery, ordinals: Ordinals) -> npt.NDArray[np.float32]:
         """Return each token's share. ValueError without parts of the query's vector."""

@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
+from math import inf
 from threading import Lock
 from typing import Any, Final, cast
 
@@ -12,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.dense.index import DenseIndex
+from lightretriever.artifacts.dense.index import DenseIndex, best_first
 from lightretriever.artifacts.dense.later import LaterIndex
 from lightretriever.artifacts.live.documents import LiveDocuments
 from lightretriever.artifacts.sparse.index import ImpactIndex
@@ -109,7 +110,8 @@ class LocalBackends:
         self._dense = None if dense is None else FaissDense(dense)
         if self._dense is not None:
             self.legs["dense"] = self._dense
-        self.legs["sparse"] = LuceneSparse(index, language)
+        self._sparse = LuceneSparse(index, language)
+        self.legs["sparse"] = self._sparse
         self.documents = index
         spelling = None if language is None else Spelling(index, language)
         self.spellings = spelling if spelling is not None and spelling.available else None
@@ -125,35 +127,43 @@ class LocalBackends:
     def search(
         self, query: EncodedQuery, legs: Collection[LegName], count: int, among: DocumentFilter | None, until: float
     ) -> LegResults:
-        """Search these legs until the `perf_counter` time `until`. Every leg gets an outcome.
-
-        Where both search in this thread, Lucene reads the impacts of Faiss's documents on its way.
-        """
+        """Search these legs until the `perf_counter` time `until`. Every leg gets an outcome."""
         with self._running.counted() as running:
+            both = len(legs) == 2
+            handed_over = "dense" in legs and hands_over(self._search_bytes, running, self._running.processors)
+            if both and not handed_over:
+                return self._search_both(query, count, among, until)
             here: dict[LegName, Callable[[], Any]] = {
                 name: partial(self.legs[name].search, query, count, among, until) for name in legs
             }
-            both = len(here) == 2
-            if both:
-                sparse = cast(LuceneSparse, self.legs["sparse"])
-                here["sparse"] = partial(sparse.find, query, count, _NO_ORDINALS, among, until)
-            if "dense" in here and hands_over(self._search_bytes, running, self._running.processors):
-                outcomes: dict[LegName, Outcome[Any]] = self._executor.gather(
-                    {DENSE_LANE: here.pop("dense")}, until, here
-                )
-                return _results(outcomes, query) if both else LegResults(outcomes, query)
-            if not both:
+            if not handed_over:
                 return LegResults({name: call_here(search, until) for name, search in here.items()}, query)
-            outcomes = {"dense": call_here(here["dense"], until)}
-            others = _NO_ORDINALS if outcomes["dense"].reason else outcomes["dense"].get().ordinals
-            outcomes["sparse"] = call_here(partial(sparse.find, query, count, others, among, until), until)
-            found, results = outcomes["sparse"].value, _results(outcomes, query)
-            if found is not None and others.size:
-                dense = cast(FaissDense, self.legs["dense"])
-                results.documents = found.documents
-                results.shares = found.impacts.astype(np.float32) * found.weights
-                results.vectors = call_here(partial(dense.vectors, found.documents), until).value
+            if both:
+                here["sparse"] = partial(self._sparse.find, query, count, _NO_ORDINALS, among, until)
+            outcomes: dict[LegName, Outcome[Any]] = self._executor.gather({DENSE_LANE: here.pop("dense")}, until, here)
+            return _results(outcomes, query) if both else LegResults(outcomes, query)
+
+    def _search_both(self, query: EncodedQuery, count: int, among: DocumentFilter | None, until: float) -> LegResults:
+        """Search both legs in this thread, and read vectors and impacts of their candidates once."""
+        dense, sparse = cast(FaissDense, self._dense), self._sparse
+        nearest = call_here(partial(dense.nearest, query, count, among), until)
+        ordinals = _NO_ORDINALS if nearest.value is None else nearest.value
+        found = call_here(partial(sparse.find, query, count, ordinals, among, until), until)
+        results = _results({"dense": nearest, "sparse": found}, query)
+        if nearest.value is None:
             return results
+        documents = np.sort(ordinals) if found.value is None else found.value.documents
+        scored = call_here(partial(dense.scored, query, documents), inf)
+        if scored.value is None:
+            results.outcomes["dense"] = Outcome(None, scored.reason, scored.error)
+            return results
+        vectors, scores = scored.value
+        hits = ScoredDocuments(*best_first(ordinals, scores[documents.searchsorted(ordinals)], count))
+        results.outcomes["dense"] = Outcome(hits, started=nearest.started, ended=nearest.ended)
+        if found.value is not None:
+            results.documents, results.vectors, results.dense = documents, vectors, scores
+            results.shares = found.value.impacts.astype(np.float32) * found.value.weights
+        return results
 
     def score(
         self, query: EncodedQuery, wanted: Mapping[LegName, Ordinals], until: float

@@ -38,7 +38,7 @@ normalisation can't turn two of its scores into a tie.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite
+from math import isfinite, sqrt
 from typing import Final
 
 import numpy as np
@@ -52,16 +52,17 @@ __all__ = [
     "Fused",
     "align",
     "evidence",
+    "fuse_again",
     "fuse_linear",
     "fuse_rrf",
     "moved_query",
     "with_documents",
-    "with_feedback",
     "word_share",
 ]
 
 Ordinals = npt.NDArray[np.int64]
 Scores = npt.NDArray[np.float64]
+Ranks = npt.NDArray[np.int64]
 Vector = npt.NDArray[np.float32]
 
 FLOOR: Final = 0.001
@@ -111,22 +112,22 @@ class Fused:
 
 
 def align(legs: Sequence[tuple[Ordinals, npt.NDArray[np.floating]]]) -> CandidateTable:
-    """Put the candidates of `legs`, pairs of ordinals (m,) int64 and scores (m,), into one table.
+    """Put the candidates of `legs`, pairs of ordinals (m,) int64 and scores (m,), best first, into one table.
 
-    Ranks follow the score, ties the ordinal; the order of a leg's candidates doesn't matter.
     ValueError if a leg's two arrays differ in length, a score is not finite, or a leg has an ordinal twice.
     """
+    every = np.concatenate([ordinals for ordinals, _ in legs])
+    every.sort()
+    first = np.ones(every.size, np.bool_)
+    np.not_equal(every[1:], every[:-1], out=first[1:])  # several times as fast as np.unique
+    every = every[first]
+    table = CandidateTable(every, np.full((len(legs), every.size), np.nan), np.zeros((len(legs), every.size), np.int64))
     for leg, (ordinals, scores) in enumerate(legs):
         if ordinals.shape != scores.shape or not np.isfinite(scores).all():
             raise ValueError(f"leg {leg} needs a finite score for each of its {ordinals.size} ordinals, not {scores}")
-    every = np.concatenate([ordinals for ordinals, _ in legs])
-    every.sort()
-    every = every[np.append(True, every[1:] != every[:-1])[: every.size]]  # several times as fast as np.unique
-    table = CandidateTable(every, np.full((len(legs), every.size), np.nan), np.zeros((len(legs), every.size), np.int64))
-    for leg, (ordinals, scores) in enumerate(legs):
-        columns = np.searchsorted(every, ordinals)
+        columns = every.searchsorted(ordinals)
         table.scores[leg, columns] = scores
-        table.ranks[leg, columns[np.lexsort((ordinals, -scores))]] = np.arange(1, ordinals.size + 1)
+        table.ranks[leg, columns] = np.arange(1, ordinals.size + 1)
         if np.count_nonzero(table.ranks[leg]) != ordinals.size:
             raise ValueError(f"leg {leg} has an ordinal more than once")
     return table
@@ -150,7 +151,7 @@ def fuse_linear(table: CandidateTable, weights: Sequence[float], normalization: 
     ValueError if a weight is negative or not finite, or if all are 0.
     """
     _check_weights(table, weights)
-    return _fused(table, weights, _NORMALIZATIONS[normalization](table))
+    return _fused(table, weights, list(map(_NORMALIZATIONS[normalization], table.scores, table.ranks)))
 
 
 def evidence(query: Vector, background: Vector, dense: Scores, sparse: Scores, largest: Vector) -> tuple[float, float]:
@@ -161,9 +162,10 @@ def evidence(query: Vector, background: Vector, dense: Scores, sparse: Scores, l
     `background` (n, D) for the query's vector (D,). sparse: the best of the scores `sparse` (u,) divided by the sum of
     the five largest of `largest` (t,), the most that each term adds to the score of any candidate; at most 1.
     """
-    scores = np.einsum("nd,d->n", background, query)  # `@` would start BLAS's threads
-    deviation = float(scores.std())
-    above = float(dense.max()) - float(scores.mean())
+    scores = np.einsum("nd,d->n", background, query).astype(np.float64)  # `@` would start BLAS's threads
+    mean = float(scores.sum()) / scores.size
+    scores -= mean
+    deviation, above = sqrt(float(scores @ scores) / scores.size), float(dense.max()) - mean
     return (
         max(FLOOR, above / (_DEVIATIONS * deviation)) if deviation > 0 else 1.0,
         max(FLOOR, _share_of(float(sparse.max()), largest, _HEAVIEST_KNOWN)),
@@ -177,23 +179,33 @@ def word_share(score: float, largest: npt.NDArray[np.float32]) -> float:
 
 
 def _share_of(score: float, largest: Vector, heaviest: int) -> float:
-    most = float(np.sort(largest)[-heaviest:].sum())
+    most = sum(sorted(largest.tolist())[-heaviest:])
     return min(1.0, max(0.0, score / most)) if most > 0 else 0.0
 
 
-def moved_query(query: npt.NDArray[np.float32], first: npt.NDArray[np.float32], weight: float) -> Vector:
+def moved_query(query: Vector, first: Vector, weight: float) -> Vector:
     """Return `normalise(query + weight * first / |first|)`, float32 (D,), of two vectors (D,); `query` where one of the
     lengths is 0."""
-    length = float(np.sqrt(np.einsum("d,d->", first, first)))
+    length = sqrt(float(first @ first))  # BLAS computes a product of two vectors in the calling thread
     moved: Vector = query + np.float32(weight / length if length else 0.0) * first
-    length = float(np.sqrt(np.einsum("d,d->", moved, moved)))
+    length = sqrt(float(moved @ moved))
     return moved / np.float32(length) if length else query
 
 
-def with_feedback(fused: Fused, again: Fused, row: int) -> Fused:
-    """Return the ranking `again`, which was fused with other scores of the leg `row` than `fused`, with the shares of
-    `fused` and what the other scores add."""
-    return Fused(again.order, fused.shares, again.scores, again.shares[row] - fused.shares[row])
+def fuse_again(
+    table: CandidateTable,
+    fused: Fused,
+    weights: Sequence[float],
+    normalization: Normalization,
+    row: int,
+    scores: npt.NDArray[np.floating],
+) -> Fused:
+    """Return the ranking with other scores (u,), all known, of the leg in a row, and the shares of `fused`: what the
+    other scores add is the feedback."""
+    shares = fused.shares.copy()
+    shares[row] = weights[row] * _NORMALIZATIONS[normalization](scores.astype(np.float64), table.ranks[row])
+    again = _ranked(table, weights, shares)
+    return Fused(again.order, fused.shares, again.scores, shares[row] - fused.shares[row])
 
 
 def fuse_rrf(table: CandidateTable, weights: Sequence[float], rank_constant: float = 60.0) -> Fused:
@@ -205,47 +217,54 @@ def fuse_rrf(table: CandidateTable, weights: Sequence[float], rank_constant: flo
         raise ValueError(f"the rank constant must be a number from 0 up, not {rank_constant}")
     _check_weights(table, weights)
     proposed = table.ranks > 0
-    return _fused(table, weights, np.where(proposed, 1.0 / np.where(proposed, rank_constant + table.ranks, 1.0), 0.0))
+    values = np.where(proposed, 1.0 / np.where(proposed, rank_constant + table.ranks, 1.0), 0.0)
+    return _fused(table, weights, values)
 
 
-def _fused(table: CandidateTable, weights: Sequence[float], values: Scores) -> Fused:
+def _fused(table: CandidateTable, weights: Sequence[float], values: Sequence[Scores] | Scores) -> Fused:
     """Add up the legs' normalised scores (legs, u), each times its weight."""
-    factors = np.array(weights)
-    shares = values * factors[:, None]
-    fused = shares.sum(axis=0)
-    proposed = table.ranks > 0
-    proposing = (factors > 0) & proposed.any(axis=1)
-    columns = np.flatnonzero(proposed[proposing].any(axis=0))
-    # Another leg, which proposed none, may still add more to some documents than to others.
-    if proposing.sum() != 1 or (shares != shares[:, :1])[~proposing].any():
-        return Fused(columns[np.argsort(-fused[columns], kind="stable")], shares, fused)
-    return Fused(columns[np.argsort(table.ranks[proposing.argmax(), columns])], shares, fused)
+    return _ranked(table, weights, np.array(values) * np.array(weights)[:, None])
 
 
-def _range(table: CandidateTable) -> Scores:
-    scores = table.scores
+def _ranked(table: CandidateTable, weights: Sequence[float], shares: Scores) -> Fused:
+    """Rank the documents that a leg of weight above 0 proposed by the sums of their shares (legs, u)."""
+    scores = shares.sum(axis=0)
+    counts = np.count_nonzero(table.ranks, axis=1).tolist()
+    proposing = [row for row, weight in enumerate(weights) if weight > 0 and counts[row]]
+    ranks = table.ranks if len(proposing) == len(weights) else table.ranks[proposing]
+    columns = np.flatnonzero(ranks.any(axis=0))
+    if len(proposing) == 1:
+        # Another leg, which proposed none, may still add more to some documents than to others.
+        others = np.delete(shares, proposing, axis=0)
+        if not (others != others[:, :1]).any():
+            return Fused(columns[np.argsort(ranks[0, columns])], shares, scores)
+    return Fused(columns[np.argsort(-scores[columns], kind="stable")], shares, scores)
+
+
+def _range(scores: Scores, _: Ranks) -> Scores:
     least, spread = _extremes(scores)
-    values = np.where(spread > 0, FLOOR + (1 - FLOOR) * ((scores - least) / np.where(spread > 0, spread, 1.0)), 1.0)
-    return np.where(np.isnan(scores), 0.0, values)
+    values = FLOOR + (1 - FLOOR) * ((scores - least) / spread) if spread > 0 else np.ones_like(scores)
+    values[np.isnan(scores)] = 0.0
+    return values
 
 
-def _zscore(table: CandidateTable) -> Scores:
-    least, _ = _extremes(table.scores)
-    return np.nan_to_num(_standard(np.where(np.isnan(table.scores), least, table.scores), table.scores))
+def _zscore(scores: Scores, _: Ranks) -> Scores:
+    least, _spread = _extremes(scores)
+    return np.nan_to_num(_standard(np.where(np.isnan(scores), least, scores), scores))
 
 
-def _dbsf(table: CandidateTable) -> Scores:
-    own = np.where(table.ranks > 0, table.scores, np.nan)
-    return np.where(table.ranks > 0, 0.5 + _standard(own, own) / 6.0, 0.0)
+def _dbsf(scores: Scores, ranks: Ranks) -> Scores:
+    own = np.where(ranks > 0, scores, np.nan)
+    return np.where(ranks > 0, 0.5 + _standard(own, own) / 6.0, 0.0)
 
 
-def _paper(table: CandidateTable) -> Scores:
-    own = np.where(table.ranks > 0, table.scores, np.nan)
+def _paper(scores: Scores, ranks: Ranks) -> Scores:
+    own = np.where(ranks > 0, scores, np.nan)
     least, spread = _extremes(own)
-    return np.where(table.ranks > 0, (own - least) / np.fmax(spread, _SMALLEST_RANGE), 0.0)
+    return np.where(ranks > 0, (own - least) / max(spread, _SMALLEST_RANGE), 0.0)
 
 
-_NORMALIZATIONS: Final[Mapping[Normalization, Callable[[CandidateTable], Scores]]] = {
+_NORMALIZATIONS: Final[Mapping[Normalization, Callable[[Scores, Ranks], Scores]]] = {
     "evidence": _range,  # the caller weighs
     "range": _range,
     "zscore": _zscore,
@@ -254,22 +273,21 @@ _NORMALIZATIONS: Final[Mapping[Normalization, Callable[[CandidateTable], Scores]
 }
 
 
-def _extremes(scores: Scores) -> tuple[Scores, Scores]:
-    """Return the lowest known score of each leg, and the distance to its highest, (legs, 1); NaN if none is known."""
-    least = np.fmin.reduce(scores, axis=1, keepdims=True, initial=np.nan)
-    return least, np.fmax.reduce(scores, axis=1, keepdims=True, initial=np.nan) - least
+def _extremes(scores: Scores) -> tuple[float, float]:
+    """Return a leg's lowest known score, and the distance to its highest; NaN if none is known."""
+    least = float(np.fmin.reduce(scores, initial=np.nan))
+    return least, float(np.fmax.reduce(scores, initial=np.nan)) - least
 
 
 def _standard(scores: Scores, known: Scores) -> Scores:
-    """Return scores (legs, u) in standard deviations from the mean of the `known` ones (legs, u), which are not NaN;
-    0 if these are equal."""
-    counts = np.maximum(1, np.count_nonzero(~np.isnan(known), axis=1, keepdims=True))
-    mean = np.nansum(known, axis=1, keepdims=True) / counts
-    distances = known - mean
-    deviation = np.sqrt(np.nansum(distances * distances, axis=1, keepdims=True) / counts)
+    """Return scores (u,) in standard deviations from the mean of the `known` ones (u,), which are not NaN; 0 if these
+    are equal."""
     _, spread = _extremes(known)
-    differ = spread > 0
-    return np.where(differ, (scores - mean) / np.where(differ, deviation, 1.0), 0.0)
+    if not spread > 0:
+        return np.zeros_like(scores)
+    known = known[~np.isnan(known)]
+    standard: Scores = (scores - known.mean()) / known.std()
+    return standard
 
 
 def _check_weights(table: CandidateTable, weights: Sequence[float]) -> None:

@@ -35,11 +35,11 @@ from lightretriever.service.search.fusion import (
     Fused,
     align,
     evidence,
+    fuse_again,
     fuse_linear,
     fuse_rrf,
     moved_query,
     with_documents,
-    with_feedback,
     word_share,
 )
 from lightretriever.service.search.matching import LEVELS, Levels, matches
@@ -94,9 +94,10 @@ def _search(context: SearchContext) -> Plain:
         started = clock.add("fuse", started)
         shares = _score(context, results, table, legs)
         started = perf_counter()
-        weights = _weights(context, query, table, legs, shares)
+        largest = None if shares is None else shares.max(axis=0, initial=0.0)
+        weights = _weights(context, query, table, legs, largest)
         fused = _fused(context, table, weights)
-        fused = _with_feedback(context, fused, results, table, legs, shares, weights)
+        fused = _with_feedback(context, fused, results, table, legs, largest, weights)
         levels = matches(thresholds, typed.searched, table, legs, parts.encoder, shares)
         clock.add("fuse", started)
         columns = np.searchsorted(table.ordinals, list(pinned.values())).tolist() if pinned else []
@@ -236,9 +237,9 @@ def _score(
         shares = _shares_or_none(context, query, table.ordinals)
     sparse, dense = legs.index("sparse"), legs.index("dense")
     if shares is not None:
-        table.fill(sparse, scores_of(shares[np.isnan(table.scores[sparse])]))
-    if results.vectors is not None and query.dense is not None:
-        table.fill(dense, products(results.vectors[np.isnan(table.scores[dense])], query.dense))
+        table.scores[sparse] = scores_of(shares)
+    if results.dense is not None:
+        table.scores[dense] = results.dense
     elif (missing := table.missing(dense)).size:
         outcome = context.parts.backends.score(query, {"dense": missing}, context.until(RESCORE_UNTIL))["dense"]
         if outcome.reason is None:
@@ -274,20 +275,19 @@ def _weights(
     query: EncodedQuery,
     table: CandidateTable,
     legs: Sequence[LegName],
-    shares: Shares | None,
+    largest: npt.NDArray[np.float32] | None,
 ) -> list[float]:
     """Return the weight of each leg: that of the request, or their shares of what the legs know of the query. The
     request's where neither knows anything, and where a score is not known."""
     weights, background = [context.plan.legs[name] for name in legs], context.parts.background
     linear = isinstance(context.plan.request.fusion, LinearFusion) and context.plan.normalization == "evidence"
-    if not linear or background is None or shares is None or query.dense is None or np.isnan(table.scores).any():
+    if not linear or background is None or largest is None or query.dense is None:
         return weights
-    dense, sparse = (table.scores[legs.index(name)] for name in ("dense", "sparse"))
-    if not dense.size:
+    dense, sparse = table.scores[legs.index("dense")], table.scores[legs.index("sparse")]
+    if not dense.size or np.isnan(dense).any():
         return weights
-    known = evidence(query.dense, background, dense, sparse, shares.max(axis=0))
-    by_leg = dict(zip(("dense", "sparse"), known, strict=True))
-    weighed = [weight * by_leg[name] for name, weight in zip(legs, weights, strict=True)]
+    known = dict(zip(("dense", "sparse"), evidence(query.dense, background, dense, sparse, largest), strict=True))
+    weighed = [weight * known[name] for name, weight in zip(legs, weights, strict=True)]
     total = sum(weighed)
     return [weight / total for weight in weighed] if total > 0 else weights
 
@@ -307,19 +307,19 @@ def _with_feedback(
     results: LegResults,
     table: CandidateTable,
     legs: Sequence[LegName],
-    shares: Shares | None,
+    largest: npt.NDArray[np.float32] | None,
     weights: Sequence[float],
 ) -> Fused:
     """Fuse again, with the dense leg's scores for the query's vector moved towards that of the first document. Without
     feedback where this document has none of the query's words, and where a backend fails or is late."""
     query = results.query
-    if not context.plan.feedback or shares is None or query.dense is None or not fused.order.size:
+    if not context.plan.feedback or largest is None or query.dense is None or not fused.order.size:
         return fused
     first, dense = fused.order[0], legs.index("dense")
     score = float(table.scores[legs.index("sparse"), first])
     if score <= 0 or np.isnan(table.scores[dense]).any():
         return fused
-    weight = context.plan.feedback * word_share(score, shares.max(axis=0))
+    weight = context.plan.feedback * word_share(score, largest)
     try:
         if results.vectors is not None:
             scores = products(results.vectors, moved_query(query.dense, results.vectors[first], weight))
@@ -333,9 +333,7 @@ def _with_feedback(
         context.unscored["dense"] = "late" if isinstance(error, TimeoutError) else "failed"
         context.log_failure("dense", error)
         return fused
-    again = CandidateTable(table.ordinals, table.scores.copy(), table.ranks)
-    again.scores[dense] = scores
-    return with_feedback(fused, _fused(context, again, weights), dense)
+    return fuse_again(table, fused, weights, context.plan.normalization, dense, scores)
 
 
 def _with_columns(fused: Fused, columns: list[int]) -> Fused:

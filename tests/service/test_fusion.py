@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lightretriever.artifacts.dense.index import best_first
 from lightretriever.service.schemas import Normalization
 from lightretriever.service.search.fusion import (
     FLOOR,
@@ -37,7 +38,7 @@ def leg(draw: st.DrawFn, *, minimum: int = 0, ties: bool = True) -> Leg:
     ordinals = draw(st.lists(st.integers(0, 60), unique=True, min_size=minimum, max_size=40))
     score = SCORE | st.sampled_from([0.0, 0.5, 1.0])
     scores = draw(st.lists(score, unique=not ties, min_size=len(ordinals), max_size=len(ordinals)))
-    return np.array(ordinals, np.int64), np.array(scores, np.float32)
+    return best_first(np.array(ordinals, np.int64), np.array(scores, np.float32), len(ordinals))
 
 
 def in_leg_order(leg: Leg) -> list[int]:
