@@ -182,8 +182,9 @@ class DenseIndex:
             if fetched == allowed or not self._exhaustive or scores[0, wanted - 1] != scores[0, -1]:
                 break
             fetched = min(2 * fetched, allowed)
-        found: Int64Array = ordinals[0]
-        return found[found >= 0]  # Faiss pads with -1
+        least = scores[0, wanted - 1] if self._exhaustive else -inf
+        found: Int64Array = ordinals[0, (scores[0] >= least) & (ordinals[0] >= 0)]  # Faiss pads with -1
+        return found
 
     def vectors(self, ordinals: IntegerArray) -> Float32Array:
         """The vectors of given documents as the index holds them, quantised or not, float32 (m, D).

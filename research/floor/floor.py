@@ -57,10 +57,15 @@ class Floor:
         vector, _ = self.table.direction(np.array(ids, np.int32), counts)
         nearest = self.dense.nearest(vector, _CANDIDATES)
         found = self.sparse.find(text, _CANDIDATES, nearest, language=self.language)
-        vectors, shares = self.dense.vectors(found.documents), found.impacts.astype(np.float32) * found.weights
-        dense, sparse, largest = products(vectors, vector), scores_of(shares), shares.max(axis=0)
-        ranked = best_first(nearest, dense[found.documents.searchsorted(nearest)], _CANDIDATES)
+        documents, shares = found.documents, found.impacts.astype(np.float32) * found.weights
+        vectors = self.dense.vectors(documents)
+        dense = products(vectors, vector)
+        ranked = best_first(nearest, dense[documents.searchsorted(nearest)], _CANDIDATES)
         table = align([ranked, (found.ordinals, found.scores)])
+        if table.ordinals.size < documents.size:  # documents as good as the last of the nearest
+            kept = np.isin(documents, table.ordinals)
+            vectors, dense, shares = vectors[kept], dense[kept], shares[kept]
+        sparse, largest = scores_of(shares), shares.max(axis=0)
         table.scores[:] = dense, sparse
         weights = self.weights
         if self.background is not None:
