@@ -1,13 +1,29 @@
 """The command `demo`: serves the bundle that comes with the installation."""
 
+import os
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
-from lightretriever.service.serving.demo import serve_demo, unpack_demo
+from lightretriever.artifacts.bundle.archive import unpack as unpack_archive
+from lightretriever.artifacts.errors import BundleError, DiskError
+from lightretriever.service.collections.collections import DEFAULT
+from lightretriever.service.serving.server import run
+from lightretriever.service.settings import ENV_PREFIX, load_settings
 
-__all__ = ["demo"]
+__all__ = ["ARCHIVE", "EXAMPLE", "demo", "unpack_demo"]
+
+ARCHIVE: Final = Path(__file__).resolve().parents[2] / "demo" / "bundle.tar.xz"
+"""The demo bundle: `demo/bundle.tar.xz` of the checkout, or of the installed demo wheel."""
+
+EXAMPLE: Final = '{"query":"merge several pdf files into one","k":5}'
+_ADVICE: Final = """
+  Serving the demo bundle on {address}/  (API: {address}/docs; Ctrl-C stops it)
+
+  curl -s {address}/search -H 'content-type: application/json' -d '{body}'
+"""
 
 
 def demo(
@@ -24,4 +40,26 @@ def demo(
     if unpack:
         typer.echo(target)
         return
-    raise typer.Exit(serve_demo(target, host, port))
+    quiet = {} if f"{ENV_PREFIX}LOG_LEVEL" in os.environ else {"log_level": "warning"}
+    settings = load_settings(given=quiet)
+    if port:
+        address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+        print(_ADVICE.format(address=address, body=EXAMPLE), file=sys.stderr, flush=True)
+    raise typer.Exit(run({DEFAULT: target}, host=host, port=port, settings=settings))
+
+
+def unpack_demo(folder: Path | None) -> Path:
+    """Unpack the demo bundle to a folder, unless it is there; None: `lightretriever/demo` of the user's cache. Return
+    the folder. DiskError; BundleError for a damaged archive, and where the demo wheel is not installed."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    target = folder or cache / "lightretriever" / "demo"
+    try:
+        unpack_archive(ARCHIVE, target)
+    except FileNotFoundError as error:
+        raise BundleError(
+            f"The demo bundle is not installed: there is no {ARCHIVE}.",
+            remedy="Install the demo wheel of the same version, lightretriever_search_demo-….whl.",
+        ) from error
+    except OSError as error:
+        raise DiskError(f"The demo bundle can't be unpacked to {target}: {error.strerror or error}.") from error
+    return target

@@ -16,10 +16,10 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.cluster.client import Cluster
 from lightretriever.artifacts.cluster.push import push
 from lightretriever.artifacts.live.compact import write_again
+from lightretriever.service.commands.demo import ARCHIVE
 from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.schemas import LegName, SearchRequest
 from lightretriever.service.search.engine import SearchEngine
-from lightretriever.service.serving.demo import ARCHIVE
 from lightretriever.service.settings import Settings
 from tests.support.cluster import served_by
 

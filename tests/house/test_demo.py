@@ -20,9 +20,9 @@ from lightretriever.artifacts.bundle.archive import unpack
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
 from lightretriever.artifacts.errors import BundleError
+from lightretriever.service.commands.demo import ARCHIVE, EXAMPLE, unpack_demo
 from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine
-from lightretriever.service.serving.demo import ARCHIVE, EXAMPLE, unpack_demo
 from lightretriever.service.settings import Settings
 from research.quality import demo_queries
 from tests.support.asking import agree

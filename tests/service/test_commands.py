@@ -15,7 +15,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from lightretriever.service.cli import COMMANDS, app
-from lightretriever.service.serving.demo import EXAMPLE
+from lightretriever.service.commands.demo import EXAMPLE
 from tests.service.process import ROOT
 
 HEAVY = {"faiss", "jnius", "numpy", "pydantic", "torch", "transformers"}

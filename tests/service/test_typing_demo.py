@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from lightretriever import Bundle, SearchEngine
+from lightretriever.service.commands.demo import unpack_demo
 from lightretriever.service.schemas import SearchRequest, SearchResponse
-from lightretriever.service.serving.demo import unpack_demo
 from lightretriever.service.settings import Settings
 from tests.service.process import ROOT
 
