@@ -82,10 +82,10 @@ class Floor:
             [{"score": score, "rank": rank or None} for score, rank in zip(*cells, strict=True)]
             for cells in zip(table.scores[:, columns].tolist(), table.ranks[:, columns].tolist(), strict=True)
         ]
-        documents, hits = self.sparse.documents(table.ordinals[columns]), []
-        cells = zip(documents, fused.scores[columns].tolist(), *legs, strict=True)
-        for rank, (document, score, of_dense, of_sparse) in enumerate(cells, start=1):
-            fields = orjson.loads(document)
+        texts, hits = self.sparse.documents(table.ordinals[columns]), []
+        cells = zip(texts, fused.scores[columns].tolist(), *legs, strict=True)
+        for rank, (text, score, of_dense, of_sparse) in enumerate(cells, start=1):
+            fields = orjson.loads(text)
             hit = {"id": fields.pop("_id"), "rank": rank, "score": score, "dense": of_dense, "sparse": of_sparse}
             hits.append(hit | {"fields": fields})
         answer = {"hits": hits, "degraded": [], "mode": "hybrid", "task": self.task, "candidates": table.ordinals.size}
