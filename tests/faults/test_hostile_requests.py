@@ -240,24 +240,17 @@ def test_hostile_requests_are_refused_by_name(port: int, figure: Figure) -> None
     figure("bad_requests_failed", 0, f"of {len(requests)}")
 
 
+PIECES = (b"\r\n", b"\x00", b": ", b"chunked", b"\xff", b"%", b"\r\n\r\n")
+
+
 def mutated(content: bytes, random: np.random.Generator) -> bytes:
-    """A request with up to four bytes or runs of bytes changed, doubled, or gone."""
+    """A request with up to four runs of bytes replaced, by random ones, by others of it, by a piece or by nothing."""
     changed = bytearray(content)
     for _ in range(int(random.integers(1, 5))):
-        place = int(random.integers(len(changed) or 1))
-        match int(random.integers(5)):
-            case 0:
-                changed[place : place + 1] = random.bytes(1)
-            case 1:
-                del changed[place : place + int(random.integers(1, 20))]
-            case 2:
-                changed[place:place] = random.bytes(int(random.integers(1, 20)))
-            case 3:
-                changed[place:place] = changed[place : place + int(random.integers(1, 200))]
-            case _:
-                changed[place:place] = (b"\r\n", b"\x00", b": ", b"chunked", b"\xff", b"%", b"\r\n\r\n")[
-                    int(random.integers(7))
-                ]
+        place, other = random.integers(len(changed) or 1, size=2).tolist()
+        size, own = random.integers((20, 200)).tolist()
+        pieces = (random.bytes(size), bytes(changed[other : other + own]), random.choice(PIECES), b"")
+        changed[place : place + random.integers(4) * size // 3] = pieces[random.integers(4)]
     return bytes(changed)
 
 
