@@ -1,31 +1,38 @@
-"""Corpora that are odd, such as one without a single word that the tokenizer knows: they start, swap and answer."""
+"""Corpora and bundles that are odd: without a single word that the tokenizer knows, nested, with values that nobody
+here writes. They start, swap and answer, or say what is wrong. And what the vocabulary lacks is no evidence."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from threading import Event
 from typing import Final
 
+import faiss
 import numpy as np
 import pytest
 from fastapi.testclient import TestClient
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 from lightretriever.artifacts.bundle.query_sample import query_vectors
 from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.bundle.verify import verify_bundle
 from lightretriever.artifacts.documents.bounds import MAX_NESTING
+from lightretriever.artifacts.errors import BundleError
 from lightretriever.artifacts.sparse.vocabulary import VocabularyKind
 from lightretriever.artifacts.tokens.table import TokenTable
 from lightretriever.service.collections.swap import EngineHolder
 from lightretriever.service.errors import InvalidRequestError
 from lightretriever.service.http.app import create_app
 from lightretriever.service.observability.metrics import StageClock
-from lightretriever.service.schemas import SearchRequest
+from lightretriever.service.schemas import Mode, SearchRequest
 from lightretriever.service.search.encoder import QueryEncoder
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 from tests.service.live import client_of, warm
 from tests.service.test_swap import flip
+from tests.support.tampering import copy_of, edit_manifest, resign
 from tests.support.tiny import TinyDocument, english_tokenizer, make_tiny_bundle
 from tests.support.wordings import raises
 
@@ -234,3 +241,125 @@ def test_a_deep_document_is_answered(tmp_path_factory: pytest.TempPathFactory) -
             assert answer.status_code == 200
             assert f'"deep":{nested}' in answer.text
         assert client.get("/documents/flat").json()["fields"]["text"] == "music"
+
+
+UNKNOWN = ("🎉", "漢字", "ภาษาไทย", "ተማሪ", "x" * 150)
+DOCUMENTS = [
+    TinyDocument("party", "brain party", "a party of brains", 2001),
+    TinyDocument("emoji", "🎉 🎉", "漢字 ภาษาไทย ተማሪ 🎉", 2002),
+    TinyDocument("long", "long", f"{'y' * 150} 漢 {'x' * 150}", 2003),
+    TinyDocument("quiet", "quiet", "nothing of all that", 2004),
+]
+
+
+def known_words() -> Tokenizer:
+    """A tokenizer that knows words of letters without accents alone."""
+    words = sorted({word for document in DOCUMENTS for word in document.full_text.split() if word.isascii()})
+    vocabulary = ["[UNK]", *(word for word in words if len(word) < 100)]
+    tokenizer = Tokenizer(models.WordPiece({word: place for place, word in enumerate(vocabulary)}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    return tokenizer
+
+
+@pytest.fixture(scope="module")
+def knowing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SearchEngine]:
+    path = tmp_path_factory.mktemp("bundle") / "bundle"
+    bundle = make_tiny_bundle(path, documents=DOCUMENTS, own_tokenizer=known_words())
+    with SearchEngine.open(bundle, SETTINGS) as engine:
+        yield engine
+
+
+@pytest.mark.parametrize("mode", ["hybrid", "dense", "sparse"])
+def test_unknown_words_change_no_hit(knowing: SearchEngine, mode: Mode) -> None:
+    expected = knowing.search(SearchRequest(query="party", mode=mode)).hits
+    for count in (1, 2, 5):
+        for unknown in combinations(UNKNOWN, count):
+            query = " ".join(["party", *unknown])
+            assert knowing.search(SearchRequest(query=query, mode=mode)).hits == expected, query
+
+
+def test_a_query_of_unknown_words_alone_has_no_tokens(knowing: SearchEngine) -> None:
+    with TestClient(create_app(knowing)) as client:
+        for text in (*UNKNOWN, " ".join(UNKNOWN)):
+            for path, body in (
+                ("/search", {"query": text}),
+                ("/encode", {"text": text}),
+                ("/v1/embeddings", {"model": "default", "input": ["party", text]}),
+            ):
+                answer = client.post(path, json=body)
+                assert (answer.status_code, answer.json()["kind"]) == (422, "unsearchable_query")
+                assert "no word and no known token" in answer.json()["detail"]
+        told = client.post("/encode", json={"text": "party 🎉 party"}).json()["tokens"]
+        assert [(token["token"], token["count"]) for token in told] == [("party", 2)]
+
+
+@pytest.mark.parametrize("mode", ["hybrid", "dense"])
+def test_snippets_mark_words_that_only_the_sparse_leg_knows(tmp_path: Path, mode: Mode) -> None:
+    query = f"quiet 漢 {'x' * 150} ภาษา"
+    asked = {"query": query, "mode": mode, "snippets": {"fields": ["text"]}}
+    found = {}
+    bundle = make_tiny_bundle(tmp_path / "bundle", documents=DOCUMENTS, own_tokenizer=known_words(), vocabulary="words")
+    with SearchEngine.open(bundle, SETTINGS) as engine:
+        for hit in engine.search(SearchRequest.model_validate(asked)).hits:
+            assert hit.snippets is not None
+            snippet = hit.snippets["text"]
+            found[hit.id] = [snippet.text[start:end] for start, end in snippet.marks]
+    assert found == {"party": [], "emoji": ["漢", "ภาษา"], "long": ["漢", "x" * 150], "quiet": []}
+
+
+def not_finite(bundle: Path, value: float) -> None:
+    """Write `value` into the vector of the first document."""
+    index = faiss.read_index(str(bundle / "dense.faiss"))
+    vectors = index.reconstruct_n(0, index.ntotal)
+    vectors[0, 0] = value
+    index.reset()
+    index.add(vectors)
+    faiss.write_index(index, str(bundle / "dense.faiss"))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 3e38])
+def test_a_vector_that_is_not_finite_is_like_no_query(tiny_bundle: Bundle, tmp_path: Path, value: float) -> None:
+    bundle = copy_of(tiny_bundle.path, tmp_path)
+    not_finite(bundle, value)
+    resign(bundle)
+    with client_of(Bundle.open(bundle), SETTINGS) as client:
+        for body in ({"mode": "hybrid"}, {"mode": "dense"}, {"fusion": {"method": "rrf"}}, {"explain": True, "k": 3}):
+            answer = client.post("/search", json={"query": "music player", "k": 100, **body})
+            assert answer.status_code == 200, answer.text
+            scores = [hit["dense"]["score"] for hit in answer.json()["hits"] if hit["dense"]]
+            assert all(np.isfinite(scores))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_table_that_is_not_finite_fails_no_search(tiny_bundle: Bundle, tmp_path: Path, value: float) -> None:
+    bundle = copy_of(tiny_bundle.path, tmp_path)
+    task = tiny_bundle.manifest.tasks[tiny_bundle.manifest.default_task]
+    assert task.file is not None
+    rows = np.load(bundle / task.file)
+    rows[:] = value
+    np.save(bundle / task.file, rows)
+    resign(bundle)
+    with client_of(Bundle.open(bundle), SETTINGS) as client:
+        for mode in ("dense", "hybrid"):
+            answer = client.post("/search", json={"query": "music", "mode": mode})
+            assert answer.status_code == 200 or answer.json()["kind"] == "unsearchable_query"
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda record: record.update(name="x" * 5_000_000),
+        lambda record: record["model"].update(name="x" * 10_001),
+        lambda record: record["corpus"].update(licence="x" * 10_001),
+        lambda record: next(iter(record["tasks"].values())).update(instruction="x" * 10_001),
+    ],
+)
+def test_long_texts_of_a_manifest_are_refused(
+    tiny_bundle: Bundle, tmp_path: Path, edit: Callable[[dict[str, object]], object]
+) -> None:
+    bundle = copy_of(tiny_bundle.path, tmp_path)
+    edit_manifest(bundle, edit)
+    with raises(BundleError, naming="manifest.json") as caught:
+        Bundle.open(bundle)
+    assert len(str(caught.value)) < 1_000
+    assert verify_bundle(bundle)

@@ -1,0 +1,192 @@
+"""The pages: their links lead to files and headings, and they have what the code has: files, commands, recipe keys,
+fields, version."""
+
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+from urllib.parse import unquote, urlsplit
+
+import pytest
+from pydantic import BaseModel
+from typer.core import TyperGroup
+from typer.main import get_command
+
+from lightretriever.artifacts.pipeline.recipe import Recipe
+from lightretriever.artifacts.training.recipe import TrainRecipe
+from lightretriever.service import schemas
+from lightretriever.service.cli import app
+from research.pages import reference
+from tests.docs.pages import PAGES, ROOT, anchors, blocks, links, page_name
+from tests.support.wordings import raises
+
+EVERY = sorted({*PAGES, *ROOT.glob("*.md")})
+
+
+@pytest.mark.parametrize("page", EVERY, ids=page_name)
+def test_links_lead_to_files_and_headings(page: Path) -> None:
+    assert broken_links(page) == []
+
+
+def broken_links(page: Path) -> list[str]:
+    found = []
+    for link in links(page):
+        parts = urlsplit(link)
+        if parts.scheme or parts.netloc:
+            continue
+        target = page if not parts.path else (page.parent / unquote(parts.path)).resolve()
+        if not target.exists() or (parts.fragment and unquote(parts.fragment) not in anchors(target)):
+            found.append(link)
+    return found
+
+
+def test_a_broken_link_is_seen(tmp_path: Path) -> None:
+    other = tmp_path / "other.md"
+    other.write_text("# One `two`: three\n\n## The end\n\n## The end\n")
+    page = tmp_path / "page.md"
+    page.write_text(
+        "# Page\n[a](other.md) [b](other.md#one-two-three) [c](#page) [d](other.md#the-end-1) [e](https://example.org)\n"
+        "![f](other.md)\n\n| | |\n|---|---|\n| [g](none.md) | [h](other.md#nothing) |\n\n- ![i](no.png) [j](#page-1)\n"
+        '\n<img src="no.svg" alt="k">\n\nText <a href="other.md#no">l</a>\n'
+    )
+    assert anchors(other) == ["one-two-three", "the-end", "the-end-1"]
+    assert broken_links(page) == ["none.md", "other.md#nothing", "no.png", "#page-1", "no.svg", "other.md#no"]
+
+
+def test_the_start_page_leads_to_every_page() -> None:
+    index = ROOT / "docs" / "index.md"
+    listed = {(index.parent / link).resolve() for link in links(index)}
+    assert set(PAGES) - {index} <= listed
+
+
+def test_blocks_are_read_as_they_stand() -> None:
+    found = blocks(ROOT / "docs" / "tutorial.md")
+    assert ("sh", "deploy/install/install pipeline\n") in found
+    assert {block.language for block in found} == {"sh", "text", "json"}
+
+
+@pytest.mark.parametrize("page", EVERY, ids=page_name)
+def test_mentioned_files_exist(page: Path) -> None:
+    """A path in backticks below one of the repository's folders is there, or made by `make demo`."""
+    mentioned = re.findall(
+        r"`((?:artifacts|service|loadtest|demo|deploy|docs|recipes|research|tests)/[\w./-]+)`", page.read_text("utf-8")
+    )
+    assert [path for path in mentioned if path != "demo/bundle" and not (ROOT / path).exists()] == []
+
+
+@pytest.mark.parametrize("page", EVERY, ids=page_name)
+def test_make_targets_exist(page: Path) -> None:
+    known = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE))
+    mentioned = set(
+        re.findall(r"(?:^|`)(?:PORT=\d+ )?make (\w+)", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    )
+    assert mentioned <= known
+
+
+def test_make_alone_lists_every_target() -> None:
+    run = subprocess.run(["make", "--no-print-directory"], cwd=ROOT, capture_output=True, text=True, check=True)
+    phony = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    assert phony is not None
+    assert sorted(line.split()[1] for line in run.stdout.splitlines()) == sorted(phony[1].split())
+
+
+def test_commands_and_options_exist() -> None:
+    commands = get_command(app)
+    assert isinstance(commands, TyperGroup)
+    mentioned = [
+        line.split()
+        for page in EVERY
+        for line in re.findall(r"^(?:\.venv/bin/)?lightretriever (.*)$", page.read_text("utf-8"), flags=re.MULTILINE)
+    ]
+    assert mentioned
+    for name, *words in mentioned:
+        options = {option for parameter in commands.commands[name].params for option in parameter.opts}
+        assert {word for word in words if word.startswith("--")} <= options, name
+
+
+def test_every_recipe_key_is_documented() -> None:
+    text = (ROOT / "docs" / "pipeline.md").read_text(encoding="utf-8")
+    section = text.partition("\n## The recipe\n")[2].partition("\n## ")[0]
+    items = re.findall(r"^- (`[\w.]+`(?:, `[\w.]+`)*)(?: \(|:|$)", section, flags=re.MULTILINE)
+    keys = [key for item in items for key in re.findall(r"[\w.]+", item)]
+    assert sorted(keys) == sorted(keys_of(Recipe))
+
+
+def test_every_training_key_is_documented_and_no_other() -> None:
+    documented = set()
+    for name, heading in (("training.md", "The recipe"), ("training-data.md", "The keys")):
+        text = (ROOT / "docs" / name).read_text(encoding="utf-8")
+        section = text.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+        for item in re.findall(r"^- (`[^:\n]*?)(?:: |$)", section, flags=re.MULTILINE):
+            documented |= set(re.findall(r"`((?:[a-z_0-9]+(?:\[\])?\.)*[a-z_0-9]+)`", re.sub(r"\([^)]*\)", "", item)))
+    assert documented == keys_of(TrainRecipe)
+
+
+def keys_of(model: Any, prefix: str = "") -> set[str]:
+    """Keys of a recipe, as the tables have them: `[]` after the name of a list."""
+    keys = set()
+    for name, field in model.model_fields.items():
+        sections = sections_of(field.annotation)
+        listed = "[]" if "list[" in str(field.annotation) else ""
+        for section in sections:
+            keys |= keys_of(section, f"{prefix}{name}{listed}.")
+        if not sections or any(get_origin(kind) is Literal for kind in get_args(field.annotation)):  # it may be false
+            keys.add(prefix + name)
+    return keys
+
+
+def sections_of(annotation: Any) -> list[type[BaseModel]]:
+    """The models that a field's type is made of."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [section for part in get_args(annotation) for section in sections_of(part)]
+
+
+def test_the_version_is_in_the_changelog() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    assert f"## [{version}]" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+def test_the_pages_are_up_to_date(capsys: pytest.CaptureFixture[str]) -> None:
+    assert reference.main(["--check"]) == 0, capsys.readouterr().err
+
+
+def test_every_command_and_every_option_has_a_help() -> None:
+    commands = get_command(app)
+    assert isinstance(commands, TyperGroup)
+    texts: dict[str, Any] = {name: command.help for name, command in commands.commands.items()}
+    for name, command in commands.commands.items():
+        texts |= {f"{name} {parameter.name}": getattr(parameter, "help", None) for parameter in command.params}
+    assert [name for name, text in texts.items() if not text] == []
+
+
+def test_every_model_of_the_api_is_on_the_page() -> None:
+    text = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    for name in schemas.__all__:
+        model = getattr(schemas, name)
+        if not hasattr(model, "model_fields"):
+            continue  # a type of a field
+        section = text.partition(f"\n### {name}\n")[2].partition("\n### ")[0]
+        assert section, name
+        fields = [field.alias or key for key, field in model.model_fields.items()]
+        listed = re.findall(r"(?:^- |^|, )`(\w+)`(?::| )", section, flags=re.MULTILINE)
+        assert [field for field in listed if field in fields] == fields, name
+
+
+def test_check_names_page_and_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "docs").mkdir()
+    for name in ("cli.md", "api.md"):
+        (tmp_path / "docs" / name).write_text(f"before\n{reference.PART.begin}\nold\n{reference.PART.end}\nafter\n")
+    monkeypatch.setattr(reference, "ROOT", tmp_path)
+    assert reference.main(["--check"]) == 1
+    assert "docs/cli.md: differs from the code; run: python -m research.pages.reference" in capsys.readouterr().err
+    assert "\nold\n" in (tmp_path / "docs" / "cli.md").read_text()
+    assert reference.main([]) == 0
+    assert reference.main(["--check"]) == 0
+    assert (tmp_path / "docs" / "api.md").read_text().startswith(f"before\n{reference.PART.begin}\n## Routes\n")
+    (tmp_path / "docs" / "cli.md").write_text("no markers")
+    with raises(ValueError, naming="reference.py"):
+        reference.main([])
