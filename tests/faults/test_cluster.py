@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter, sleep
 from typing import Any
@@ -30,34 +30,27 @@ KEY, ENTRY = new_key("both", ["search", "admin"])
 DOCUMENT = {"fields": {"text": "A zebra."}, "vector": [1.0] * 16, "impacts": {"300": 7}}
 
 
-class Caller:
-    """A caller of a service on a cluster, with a short deadline."""
-
-    def __init__(self, url: str) -> None:
-        self._http = httpx2.Client(base_url=url, headers={"authorization": f"Bearer {KEY}"}, timeout=60)
+class Caller(httpx2.Client):
+    """A caller of a service on a cluster, who gets status and content of an answer."""
 
     def search(self, **fields: Any) -> tuple[int, dict[str, Any]]:
-        return self._read(self._http.post("/search", json={"query": "play music", **fields}))
+        return read(self.post("/search", json={"query": "play music", **fields}))
 
-    def put(self, name: str) -> tuple[int, dict[str, Any]]:
-        return self._read(self._http.put(f"/documents/{name}", json=DOCUMENT))
+    def write(self, name: str) -> tuple[int, dict[str, Any]]:
+        return read(self.put(f"/documents/{name}", json=DOCUMENT))
 
-    def get(self, path: str) -> tuple[int, dict[str, Any]]:
-        return self._read(self._http.get(path))
+    def fetch(self, path: str) -> tuple[int, dict[str, Any]]:
+        return read(self.get(path))
 
     def errors(self, kind: str) -> float:
         """How many errors of a kind the metrics have."""
-        return samples(self._http.get("/metrics").text).get(("errors_total", kind), 0.0)
+        return samples(self.get("/metrics").text).get(("errors_total", kind), 0.0)
 
-    def close(self) -> None:
-        self._http.close()
 
-    @staticmethod
-    def _read(answer: httpx2.Response) -> tuple[int, dict[str, Any]]:
-        problem = answer.headers["content-type"] == "application/problem+json"
-        assert problem == (answer.status_code != 200)
-        found: dict[str, Any] = answer.json()
-        return answer.status_code, found
+def read(answer: httpx2.Response) -> tuple[int, dict[str, Any]]:
+    assert (answer.headers["content-type"] == "application/problem+json") == (answer.status_code != 200)
+    found: dict[str, Any] = answer.json()
+    return answer.status_code, found
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +78,7 @@ def served(bundle: Bundle, urls: str, keys: Path, **others: Any) -> Iterator[Cal
     with (
         warm(bundle, Settings.model_validate(given)) as engine,
         live(create_app(engine)) as url,
-        closing(Caller(url)) as caller,
+        Caller(base_url=url, headers={"authorization": f"Bearer {KEY}"}, timeout=60) as caller,
     ):
         yield caller
 
@@ -104,28 +97,28 @@ def test_a_missing_copy_changes_nothing(behind: tuple[Proxy, Caller], cluster: C
     assert cluster.client.cluster.health(index=NAME)["status"] == "yellow"
     status, answer = caller.search()
     assert (status, answer["degraded"], len(answer["hits"])) == (200, [], 10)
-    assert caller.put("new")[0] == 200
-    assert caller.get("/documents/new")[0] == 200
-    assert caller.get("/readyz")[0] == 200
+    assert caller.write("new")[0] == 200
+    assert caller.fetch("/documents/new")[0] == 200
+    assert caller.fetch("/readyz")[0] == 200
 
 
 def test_credentials_that_are_refused(behind: tuple[Proxy, Caller], caplog: pytest.LogCaptureFixture) -> None:
     """A server that answers 401 stands before the cluster, which has no security of its own."""
     proxy, caller = behind
     proxy.refusing = 401
-    for status, answer in (caller.search(), caller.get("/documents/music")):
+    for status, answer in (caller.search(), caller.fetch("/documents/music")):
         assert (status, answer["kind"]) == (503, "not_ready")
         assert proxy.url not in answer["detail"]
-    status, answer = caller.put("new")
+    status, answer = caller.write("new")
     assert (status, answer["kind"]) == (503, "write_failed")
     assert "does not know who asks (401)" in answer["detail"]
-    assert caller.get("/readyz")[0] == 503
+    assert caller.fetch("/readyz")[0] == 503
     assert (caller.errors("write_failed"), caller.errors("not_ready")) == (1, 3)
     assert {"leg failed", "documents failed", "write failed"} <= set(caplog.messages)
     proxy.refusing = None
-    assert (caller.search()[0], caller.get("/documents/new")[0]) == (200, 404)
+    assert (caller.search()[0], caller.fetch("/documents/new")[0]) == (200, 404)
     sleep(1.1)  # it is asked once a second
-    assert caller.get("/readyz")[0] == 200
+    assert caller.fetch("/readyz")[0] == 200
 
 
 def test_a_shard_that_is_slow(behind: tuple[Proxy, Caller]) -> None:
@@ -136,24 +129,24 @@ def test_a_shard_that_is_slow(behind: tuple[Proxy, Caller]) -> None:
     assert caller.errors("deadline_exceeded") == 1
     proxy.held = None
     assert caller.search()[0] == 200
-    assert caller.get("/readyz")[0] == 200
+    assert caller.fetch("/readyz")[0] == 200
 
 
 def test_a_full_disk(behind: tuple[Proxy, Caller], cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
     """The block is the one that the cluster sets at its flood-stage watermark."""
     _, caller = behind
-    kept = [caller.put(f"kept-{number}")[1]["version"] for number in range(3)]
+    kept = [caller.write(f"kept-{number}")[1]["version"] for number in range(3)]
     block(cluster, on=True)
-    status, answer = caller.put("refused")
+    status, answer = caller.write("refused")
     assert (status, answer["kind"]) == (503, "write_failed")
     assert "A full disk" in answer["detail"]
     assert "write failed" in caplog.messages
     assert caller.errors("write_failed") == 1
     assert caller.search()[0] == 200
     block(cluster, on=False)
-    assert caller.get("/documents/refused")[0] == 404
-    assert [caller.get(f"/documents/kept-{number}")[1]["version"] for number in range(3)] == kept
-    assert caller.put("refused")[0] == 200
+    assert caller.fetch("/documents/refused")[0] == 404
+    assert [caller.fetch(f"/documents/kept-{number}")[1]["version"] for number in range(3)] == kept
+    assert caller.write("refused")[0] == 200
 
 
 def block(cluster: Cluster, *, on: bool) -> None:
@@ -169,7 +162,7 @@ def test_another_version_under_the_alias(
     other = make_tiny_bundle(tmp_path / "other", seed=8)
     pushed = push(other, cluster, NAME, replicas=0, skipped=int, written=int)
     assert caller.search()[0] == 200
-    status, answer = caller.put("late")
+    status, answer = caller.write("late")
     assert (status, answer["kind"]) == (503, "write_failed")
     assert f"became {pushed.index}" in answer["detail"]
     cluster.client.indices.delete(index=pushed.before[0])
@@ -198,9 +191,9 @@ def test_nodes_and_a_whole_cluster_that_die(bundle: Bundle, keys: Path, figure: 
                 nodes.revive(number)
             nodes.wait_for_green()
             traffic.go_on(20)
-            wait_until(lambda: caller.get("/readyz")[0] == 200)
+            wait_until(lambda: caller.fetch("/readyz")[0] == 200)
             written = list(traffic.acknowledged)
-            lost = [name for name in written if caller.get(f"/documents/{name}")[0] != 200]
+            lost = [name for name in written if caller.fetch(f"/documents/{name}")[0] != 200]
     assert lost == []
     assert traffic.wrong == []
     freeze, kill = gaps
@@ -236,7 +229,7 @@ class Traffic:
         since, number = perf_counter(), 0
         while not self.ended:
             number += 1
-            status, answer = self._caller.put(f"written-{number}")
+            status, answer = self._caller.write(f"written-{number}")
             if status == 200:
                 self.acknowledged.append(f"written-{number}")
                 self.gap_s, since = max(self.gap_s, perf_counter() - since), perf_counter()

@@ -5,7 +5,7 @@ tests/faults/test_legs.py breaks them in Java and in Faiss, behind a real server
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from math import inf
 from time import perf_counter
 from typing import Any
@@ -19,6 +19,7 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.service.backends.base import Leg
 from lightretriever.service.errors import DeadlineError, NotReadyError, SearchFailedError
+from lightretriever.service.execution.executor import Executor
 from lightretriever.service.http.app import create_app
 from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.schemas import EncodeRequest, LegName, LinearFusion, SearchRequest, Weights
@@ -255,3 +256,13 @@ def test_a_mistake_of_the_service_is_a_problem_too(
     assert answer.json()["kind"] == "internal_error"
     assert "secret" not in answer.text
     assert "secret" in caplog.text
+
+
+def test_a_call_that_never_began_is_cancelled(gate: threading.Event) -> None:
+    begun: list[int] = []
+    with closing(Executor(["one"], 1, patience_s=60)) as executor:
+        assert executor.gather({"one": gate.wait}, perf_counter() + 0.1)["one"].reason == "late"
+        assert executor.gather({"one": lambda: begun.append(1)}, perf_counter() + 0.1)["one"].reason == "late"
+        gate.set()
+        assert executor.gather({"one": lambda: 7}, perf_counter() + 60)["one"].get() == 7
+    assert begun == []
