@@ -164,6 +164,9 @@ def _run(recipe: Recipe, stages: Sequence[Stage], own: Part | None, overwrite: b
             summary = bundle = build_bundle(recipe, overwrite=overwrite)
             if encoded is not None:
                 bundle.reused, bundle.encoded, bundle.removed = encoded.reused, encoded.encoded, encoded.removed
+            if recipe.head is None and any((recipe.work / "tables" / task / "head").is_dir() for task in recipe.tasks):
+                unused = f"{recipe.work} has head queries, which this recipe leaves out: it has no section head"
+                typer.echo(f"{unused} (or --head-queries)", err=True)
     return summary
 
 

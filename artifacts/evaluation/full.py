@@ -66,7 +66,8 @@ def encode_fully(
             remedy="Give the model that encoded the documents.",
         )
     with ProgressBar("query model", total=len(texts), unit="queries") as progress:
-        made = encoder.encode_queries(texts, instruction, progress=progress)
+        made = encoder.encode_queries(texts, instruction)
+        progress.advance(len(texts))
     idf, sparse = bundle.idf(), made.sparse if has_sparse and made.sparse else [_NO_TERMS] * len(texts)
     found = {
         text: QueryVectors(

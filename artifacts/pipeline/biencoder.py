@@ -40,7 +40,6 @@ from lightretriever.artifacts.pipeline.loading import (
 from lightretriever.artifacts.pipeline.model import choose_device, choose_dtype
 from lightretriever.artifacts.pipeline.recipe import BESIDE, ModelDtype, name_of
 from lightretriever.artifacts.pipeline.weights import fingerprint, hashes, local_folder
-from lightretriever.artifacts.progress import ProgressBar
 
 __all__ = ["BiEncoder", "JointEncoder", "StaticTable", "load_biencoder", "load_biencoders"]
 
@@ -68,23 +67,21 @@ class BiEncoder(Encoder):
         """What stands before a query: `instruction`, or where that is empty, the encoder's own query prompt, if any."""
         return instruction or self.model.prompts.get("query") or ""
 
-    def encode_queries(
-        self, texts: Sequence[str], instruction: str = "", *, progress: ProgressBar | None = None
-    ) -> Encoded:
+    def encode_queries(self, texts: Sequence[str], instruction: str = "") -> Encoded:
         """Vectors of queries by the whole encoder, (n, H). Raises ModelError for one that is not finite."""
         prompt = self.query_prompt(instruction)
         options = {"prompt": prompt} if prompt else {}
-        return self._encoded(texts, self.model.encode_query, {"batch_size": _BATCH, **options}, progress)
+        return self._encoded(texts, self.model.encode_query, {"batch_size": _BATCH, **options})
 
     @property
     def one_by_one(self) -> bool:
         """True if the encoder reads each document by itself. Means of static rows never depend on the texts beside."""
         return super().one_by_one and not isinstance(route(self.model, "document")[0], StaticEmbedding)
 
-    def encode_documents(self, texts: Sequence[str], *, progress: ProgressBar | None = None) -> Encoded:
+    def encode_documents(self, texts: Sequence[str]) -> Encoded:
         """Vectors of documents, (n, H). Raises ModelError for one that is not finite."""
         size = 1 if self.one_by_one else _BATCH
-        return self._encoded(texts, self.model.encode_document, {"batch_size": size}, progress)
+        return self._encoded(texts, self.model.encode_document, {"batch_size": size})
 
     def token_states(self, instruction: str = "") -> StatesOf:
         """Encode single tokens behind the query prompt: ids (n,) → states (n, H)."""
@@ -154,15 +151,11 @@ class BiEncoder(Encoder):
             remedy="Use a model whose tokenizer puts special tokens before and after a text alone.",
         )
 
-    def _encoded(
-        self, texts: Sequence[str], encode: Callable[..., Any], options: dict[str, Any], progress: ProgressBar | None
-    ) -> Encoded:
+    def _encoded(self, texts: Sequence[str], encode: Callable[..., Any], options: dict[str, Any]) -> Encoded:
         vectors = encode(list(texts), normalize_embeddings=True, show_progress_bar=False, **options)
         rows = np.asarray(vectors, dtype=np.float32)
         if not np.isfinite(rows).all():
             raise ModelError(f"{self.name}: a vector is not finite.", remedy="Set model.dtype to float32.")
-        if progress is not None:
-            progress.advance(len(texts))
         norms = np.linalg.norm(rows, axis=1, keepdims=True)  # of bfloat16 only nearly 1
         return Encoded(rows / np.maximum(norms, 1e-12))
 
@@ -286,21 +279,14 @@ class JointEncoder(Encoder):
         """True if a member reads each document by itself."""
         return any(one.one_by_one for one in self.members)
 
-    def encode_documents(self, texts: Sequence[str], *, progress: ProgressBar | None = None) -> Encoded:
+    def encode_documents(self, texts: Sequence[str]) -> Encoded:
         """Vectors of documents, (n, H). Raises ModelError for one that is not finite."""
-        first, *others = self.members
-        parts = [first.encode_documents(texts, progress=progress), *(one.encode_documents(texts) for one in others)]
-        return Encoded(_joined([part.dense for part in parts]))
+        return Encoded(_joined([one.encode_documents(texts).dense for one in self.members]))
 
-    def encode_queries(
-        self, texts: Sequence[str], instruction: str = "", *, progress: ProgressBar | None = None
-    ) -> Encoded:
+    def encode_queries(self, texts: Sequence[str], instruction: str = "") -> Encoded:
         """Vectors of whole queries, (n, H), each encoder's behind its own prompt where `instruction` is empty. Raises
         ModelError for one that is not finite."""
-        first, *others = self.members
-        parts = [first.encode_queries(texts, instruction, progress=progress)]
-        parts += [one.encode_queries(texts, instruction) for one in others]
-        return Encoded(_joined([part.dense for part in parts]))
+        return Encoded(_joined([one.encode_queries(texts, instruction).dense for one in self.members]))
 
     def are_cut(self, texts: Sequence[str]) -> list[bool]:
         """True if each text is longer than one of them reads."""

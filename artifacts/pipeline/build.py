@@ -163,7 +163,7 @@ def build_bundle(recipe: Recipe, *, overwrite: bool = False) -> BundleSummary:
 
 def fit_settings(settings: TableTraining) -> dict[str, Any]:
     """How a table is fitted, as its plan has it: without the files, which the plan has by their content."""
-    return settings.model_dump(mode="json", exclude={"vectors", "ids", "queries"})
+    return settings.model_dump(mode="json", exclude={"vectors", "queries"})
 
 
 def queries_sha256(distil: DistilTableRecipe) -> list[str]:

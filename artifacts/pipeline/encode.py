@@ -92,7 +92,7 @@ def encode_corpus(encoders: Encoders, corpus: EncodedCorpus, work: Path, *, part
         def encode(rows: Int64Array) -> ModelRows:
             read = [corpus.document(row) for row in rows.tolist()]
             full = [document.full_text for document in read]
-            made = encoders.encode_documents(full, progress=progress)
+            made = encoders.encode_documents(full)
             return model_rows([document.id for document in read], made, encoders.are_cut(full))
 
         own, new = encode_texts(store, texts, encode, progress, part=part, alone=encoders.one_by_one)
@@ -114,7 +114,7 @@ def encode_texts(
     """Encode those of the texts with these digests (N, 16) that the store lacks, or of a `part` of their shards.
     Gives the places of the part's texts, and how many of them were new.
 
-    `encode` is called with places of texts, each once, all of one shard, and advances the progress. `alone` says that
+    `encode` is called with places of texts, each once, all of one shard. `alone` says that
     what is made of a text doesn't depend on those beside it: shards are encoded in pieces, and a stop loses one piece.
     """
     size = store.plan["shard_size"]
@@ -127,6 +127,7 @@ def encode_texts(
         for start in range(0, len(shard), step):
             rows = shard[start : start + step]
             store.add(texts[rows], encode(rows))
+            progress.advance(len(rows))
     return np.flatnonzero(own), len(wanted)
 
 

@@ -57,7 +57,7 @@ class DenseEncoder(Protocol):
     """Gives documents dense vectors, and impacts too if the same pass makes them."""
 
     @abstractmethod
-    def encode_documents(self, texts: Sequence[str], *, progress: ProgressBar | None = None) -> Encoded:
+    def encode_documents(self, texts: Sequence[str]) -> Encoded:
         """Vectors of documents. Raises ModelError for what the model can't read."""
 
 
@@ -109,9 +109,7 @@ class Encoder(TextModel, DenseEncoder):
     has_sparse: bool = False
 
     @abstractmethod
-    def encode_queries(
-        self, texts: Sequence[str], instruction: str = "", *, progress: ProgressBar | None = None
-    ) -> Encoded:
+    def encode_queries(self, texts: Sequence[str], instruction: str = "") -> Encoded:
         """Vectors of whole queries, which the mean of token rows stands for. Raises ModelError."""
 
     @abstractmethod

@@ -18,7 +18,6 @@ from lightretriever.artifacts.pipeline.given_vectors import GivenVectors
 from lightretriever.artifacts.pipeline.language_model import LanguageModel
 from lightretriever.artifacts.pipeline.model import load_model
 from lightretriever.artifacts.pipeline.recipe import EncodeRecipe, ModelRecipe, Recipe, is_of_sentence_transformers
-from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 
 if TYPE_CHECKING:
@@ -83,10 +82,10 @@ class Encoders:
         reading = [model for model in self.models if self.given is None or model is not self.dense]
         return self.settings.batch_tokens is None and any(model.one_by_one for model in reading)
 
-    def encode_documents(self, texts: Sequence[str], *, progress: ProgressBar | None = None) -> Encoded:
+    def encode_documents(self, texts: Sequence[str]) -> Encoded:
         """Dense vectors, and impacts unless they are BM25. Raises ModelError."""
         source: DenseEncoder = self.given or self.dense
-        made = source.encode_documents(texts, progress=progress)
+        made = source.encode_documents(texts)
         if self.sparse is None:
             return made
         return replace(made, sparse=None if self.impacts == "bm25" else self.sparse.encode_impacts(texts))

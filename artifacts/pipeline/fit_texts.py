@@ -186,7 +186,6 @@ def teacher_vectors(
             else:
                 parts = (new[start : start + step] for start in range(0, len(new), step))
                 made = [encoder.encode_queries(part, instruction) for part in parts]
-            progress.advance(len(new))
             dense = np.concatenate([one.dense for one in made])
             return model_rows(new, Encoded(dense), [False] * len(new))
 

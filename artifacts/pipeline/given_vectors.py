@@ -8,7 +8,6 @@ from typing import Self
 
 import numpy as np
 
-from lightretriever.artifacts.corpus.beir import read_ids
 from lightretriever.artifacts.dtypes import Float32Array, FloatArray, UInt8Array
 from lightretriever.artifacts.errors import CorpusError, RecipeError
 from lightretriever.artifacts.files.arrays import UNREADABLE, load_npy
@@ -16,7 +15,6 @@ from lightretriever.artifacts.files.reading import file_sha256
 from lightretriever.artifacts.pipeline.columns import Digests, text_digests
 from lightretriever.artifacts.pipeline.encoded import EncodedCorpus
 from lightretriever.artifacts.pipeline.encoder import DenseEncoder, Encoded, Encoder
-from lightretriever.artifacts.progress import ProgressBar
 
 __all__ = ["GivenVectors"]
 
@@ -44,12 +42,11 @@ class GivenVectors(DenseEncoder):
     doubt: str = ""
 
     @classmethod
-    def open(cls, path: Path, ids: Path | None, encoder: Encoder, corpus: EncodedCorpus) -> Self:
+    def open(cls, path: Path, encoder: Encoder, corpus: EncodedCorpus) -> Self:
         """Map the vectors of the corpus' documents, checked against corpus and encoder.
 
-        Raises RecipeError for another shape or number type, for `ids` in another order than the corpus', and when they
-        are not what the encoder makes of the first, the last and drawn documents; CorpusError for one that is zero or
-        not finite, and for `ids` that can't be read.
+        Raises RecipeError for another shape or number type, and when they are not what the encoder makes of the first,
+        the last and drawn documents; CorpusError for one that is zero or not finite.
         """
         try:
             vectors: FloatArray = load_npy(path)
@@ -64,15 +61,11 @@ class GivenVectors(DenseEncoder):
                 f"of shape {shape}: one row per document of the corpus.",
                 remedy="Give all the vectors, in the corpus' order, saved as vectors.astype(numpy.float32).",
             )
-        if ids is not None:
-            _check_ids(ids, corpus)
         _check_norms(vectors, corpus)
         return cls(vectors, Digests(corpus.digests), file_sha256(path), _compare(vectors, encoder, corpus))
 
-    def encode_documents(self, texts: Sequence[str], *, progress: ProgressBar | None = None) -> Encoded:
+    def encode_documents(self, texts: Sequence[str]) -> Encoded:
         """The vectors of documents of the corpus, (n, H), made of length 1."""
-        if progress is not None:
-            progress.advance(len(texts))
         return Encoded(_unit(self.vectors[self.texts.find(text_digests(texts))]))
 
     def digests(self, texts: UInt8Array) -> UInt8Array:
@@ -113,22 +106,6 @@ def _compare(vectors: FloatArray, encoder: Encoder, corpus: EncodedCorpus) -> st
         remedy = "Give the vectors of this bi-encoder and this corpus (title, one space, text), in its order."
         raise RecipeError(doubt, remedy=remedy)
     return doubt
-
-
-def _check_ids(path: Path, corpus: EncodedCorpus) -> None:
-    ids = read_ids(path)
-    for number, document in enumerate(corpus, start=1):
-        found = ids[number - 1] if number <= len(ids) else "nothing"
-        if found != document.id:
-            raise RecipeError(
-                f'distil.ids: line {number} of {path} has {found!r} where the corpus has "{document.id}".',
-                remedy="Give ids and vectors in the corpus' order.",
-            )
-    if len(corpus) < len(ids):
-        raise RecipeError(
-            f"distil.ids: {path} has {len(ids)} ids, the corpus {len(corpus)} documents.",
-            remedy="Give ids and vectors of these documents alone.",
-        )
 
 
 def _check_norms(vectors: FloatArray, corpus: EncodedCorpus) -> None:

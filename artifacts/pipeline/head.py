@@ -141,7 +141,8 @@ def _encoded(
             if dense.is_file():
                 progress.skip(len(chunk))
             else:
-                made = encoder.encode_queries(chunk, instruction, progress=progress)
+                made = encoder.encode_queries(chunk, instruction)
+                progress.advance(len(chunk))
                 if sparse:
                     write_array(terms, padded(made.sparse or [], FULL_QUERY_TERMS))
                 write_array(dense, made.dense)  # last, as the sign that the part is whole

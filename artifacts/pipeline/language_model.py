@@ -20,7 +20,6 @@ from lightretriever.artifacts.pipeline.model import CHARS_PER_TOKEN, Backbone
 from lightretriever.artifacts.pipeline.recipe import EncodeRecipe
 from lightretriever.artifacts.pipeline.rows import ImpactRow
 from lightretriever.artifacts.pipeline.states import PackedStates, packed_states, token_states
-from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.tokens.head_queries import FULL_QUERY_TERMS
 
 __all__ = [
@@ -144,7 +143,7 @@ class LanguageModel(Encoder, SparseEncoder):
             settings=settings,
         )
 
-    def encode_documents(self, texts: Sequence[str], *, progress: ProgressBar | None = None) -> Encoded:
+    def encode_documents(self, texts: Sequence[str]) -> Encoded:
         """Dense vectors (n, H) and impacts. The longest are batched first, so that a batch too large fails at once.
 
         On a CPU each text is read by itself, unless the settings say how many positions at a time: this takes about as
@@ -162,8 +161,6 @@ class LanguageModel(Encoder, SparseEncoder):
                 if self.has_sparse:
                     weights = sparse_weights(states.hidden, backbone.head, backbone.sparse_spans(states.spans))
                     sparse |= zip(batch, quantise_top_k(weights, settings.top_k, QUANTIZATION), strict=True)
-                if progress is not None:
-                    progress.advance(len(batch))
         return Encoded(dense, [sparse[index] for index in range(len(texts))] if self.has_sparse else None)
 
     def encode_impacts(self, texts: Sequence[str]) -> list[ImpactRow]:
@@ -178,9 +175,7 @@ class LanguageModel(Encoder, SparseEncoder):
             len(ids) > longest or len(text) > CHARS_PER_TOKEN * longest for ids, text in zip(read, texts, strict=True)
         ]
 
-    def encode_queries(
-        self, texts: Sequence[str], instruction: str = "", *, progress: ProgressBar | None = None
-    ) -> Encoded:
+    def encode_queries(self, texts: Sequence[str], instruction: str = "") -> Encoded:
         """Dense vectors (n, H) and, where documents have learned impacts, the weights of the strongest terms, as
         documents have them before quantisation."""
         prefix = instruction_prefix(self.backbone, instruction)
@@ -195,8 +190,6 @@ class LanguageModel(Encoder, SparseEncoder):
                 for row in weights:
                     terms = row.nonzero()[:, 0]
                     sparse.append((terms.cpu().numpy().astype(np.int32), row[terms].cpu().numpy()))
-                if progress is not None:
-                    progress.advance(len(part))
         return Encoded(dense, sparse if self.has_sparse else None)
 
     def token_states(self, instruction: str = "") -> StatesOf:

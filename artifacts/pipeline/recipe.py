@@ -71,7 +71,6 @@ GENERAL_TABLE: Final = "general-table"
 
 _ORGANISATION: Final = "sentence-transformers/"
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
-_MOST_NAMED = 20
 
 
 def _at_home(path: Any) -> Any:
@@ -235,13 +234,12 @@ class TableTraining(Section):
 class DistilTableRecipe(TableTraining):
     """A token table for a bi-encoder whose document vectors stay as they are (see `artifacts.pipeline.fit`).
 
-    `vectors` is a .npy of them in corpus order (None: they are encoded), `ids` a file with one document id per line to
-    check that order by. The texts to train on: `queries`, files or folders in BEIR layout, at most `sample` of each;
-    at most so many `documents` of the corpus, drawn by `seed`; and their `sentences` (a number: at most so many).
+    `vectors` is a .npy of them in corpus order (None: they are encoded). The texts to train on: `queries`, files or
+    folders in BEIR layout, at most `sample` of each; at most so many `documents` of the corpus, drawn by `seed`; and
+    their `sentences` (a number: at most so many).
     """
 
     vectors: Place | None = None
-    ids: Place | None = None
     queries: list[Place] = Field(default_factory=list)
     sample: int | None = Field(default=None, ge=1)
     documents: int = Field(default=500_000, ge=1)
@@ -451,11 +449,11 @@ def read_recipe(path: Path, kind: type[AnyRecipe], overrides: dict[str, Any] | N
         if value is not None:
             _set(content, key, str(value) if isinstance(value, Path) else value)
     if problems := list(_wrong_keys(content, kind)):
-        raise RecipeError(f"{path}: {_joined(problems)}.", remedy=keys)
+        raise RecipeError(f"{path}: {'; '.join(problems)}.", remedy=keys)
     try:
         return kind.model_validate(content)
     except ValidationError as error:
-        raise RecipeError(f"{path}: {_joined([_named(item) for item in error.errors()])}.", remedy=keys) from error
+        raise RecipeError(f"{path}: {'; '.join(map(_named, error.errors()))}.", remedy=keys) from error
 
 
 def _content(path: Path, kind: type[Places]) -> dict[str, Any]:
@@ -470,11 +468,6 @@ def _content(path: Path, kind: type[Places]) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise RecipeError(f"{path}: expected a mapping of settings, found {type(content).__name__}.", remedy=keys)
     return content
-
-
-def _joined(problems: list[str]) -> str:
-    more = [f"and {len(problems) - _MOST_NAMED} more"] if len(problems) > _MOST_NAMED else []
-    return "; ".join([*problems[:_MOST_NAMED], *more])
 
 
 def _named(item: Mapping[str, Any]) -> str:

@@ -194,7 +194,7 @@ def run_encode(recipe: Recipe, encoders: Encoders, part: Part | None = None) -> 
     the place of the encoder's; a warning on stderr says that some differ. Raises RecipeError when they don't fit."""
     corpus = encoded_corpus(recipe, shared=part is not None)
     if recipe.distil is not None and recipe.distil.vectors is not None:
-        given = GivenVectors.open(recipe.distil.vectors, recipe.distil.ids, encoders.dense, corpus)
+        given = GivenVectors.open(recipe.distil.vectors, encoders.dense, corpus)
         if given.doubt:
             _warn(given.doubt)
         encoders = replace(encoders, given=given)

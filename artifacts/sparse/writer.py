@@ -15,11 +15,10 @@ from weakref import finalize
 import numpy as np
 import orjson
 
-from lightretriever.artifacts.documents.bounds import MAX_DOCUMENT_BYTES, MAX_ID_BYTES, MAX_TERM
+from lightretriever.artifacts.documents.bounds import MAX_DOCUMENT_BYTES, MAX_ID_BYTES
 from lightretriever.artifacts.documents.fields import FieldKind, indexed_values
 from lightretriever.artifacts.dtypes import Int64Array, IntegerArray
 from lightretriever.artifacts.errors import BundleError, JavaError
-from lightretriever.artifacts.sparse.arguments import check_rows
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.sparse.java_bytes import from_java, pack_ints, pack_texts, unpack_parts, utf8
 from lightretriever.artifacts.sparse.jvm import JavaObject, java_call, java_class
@@ -134,7 +133,8 @@ class ImpactIndexWriter(LuceneWriter):
 
         `ids` are n different texts, `documents` n JSON texts in UTF-8. Document i has the terms
         `terms[indptr[i]:indptr[i + 1]]` (each once) with the `impacts` at the same places (1 to 65,535); `indptr` has
-        shape (n + 1,), `terms` and `impacts` (nnz,). A term is a place in `names`, or a token id where there are none.
+        shape (n + 1,), `terms` and `impacts` (nnz,): the caller has checked them, by `check_rows`. A term is a place in
+        `names`, or a token id where there are none.
         `records` are the n JSON objects, where a field or the spellings are indexed.
 
         Raises ValueError on bad input, after which the writer is to be rolled back (the end of the `with` block does
@@ -145,7 +145,6 @@ class ImpactIndexWriter(LuceneWriter):
             raise ValueError(f"{len(ids)} ids and {len(documents)} documents were given; their numbers must be equal.")
         if (self._fields or self._spellings) and len(records) != len(ids):
             raise ValueError(f"{len(ids)} ids and {len(records)} records were given; their numbers must be equal.")
-        check_rows(ids, indptr, terms, impacts, vocab_size=MAX_TERM if names is None else len(names))
         check_texts(identities, documents)
         for start, end in chunks(identities, documents, np.diff(indptr).tolist()):
             rows = indptr[start : end + 1]

@@ -85,39 +85,25 @@ def test_an_index_without_documents(tmp_path: Path) -> None:
         index.check()
 
 
-GOOD = rows({1: 1}, {2: 2})
-
-
 @pytest.mark.parametrize(
-    ("ids", "documents", "arrays"),
+    ("ids", "documents"),
     [
-        (["a"], [b"", b""], GOOD),
-        (["a", "b"], [b"", b""], rows({1: 0}, {2: 2})),
-        (["a", "b"], [b"", b""], rows({1: 65_536}, {2: 2})),
-        (["a", "b"], [b"", b""], rows({-1: 1}, {2: 2})),
-        (["a", "b"], [b"", b""], rows({1 << 24: 1}, {2: 2})),
-        (["a", "b"], [b"", b""], (np.array([0, 2, 1]), *GOOD[1:])),
-        (["a", "b"], [b"", b""], (np.array([0, 1, 3]), *GOOD[1:])),
-        (["a", "b"], [b"", b""], (GOOD[0], GOOD[1].astype(float), GOOD[2])),
-        (["a", "b"], [b"", b""], (GOOD[0], GOOD[1], GOOD[2][None])),
-        (["a", "b"], [b"", b""], (np.array([0, 0, 2]), np.array([3, 3]), GOOD[2])),
-        (["a", ""], [b"", b""], GOOD),
-        (["a", "b" * 513], [b"", b""], GOOD),
-        (["a", "\ud800"], [b"", b""], GOOD),
-        (["a", "b"], [b"", b"\xff"], GOOD),
-        (["a", "b"], [b"", bytes(MAX_DOCUMENT_BYTES + 1)], GOOD),
-        (["a", "a"], [b"", b""], GOOD),
+        (["a"], [b"", b""]),
+        (["a", ""], [b"", b""]),
+        (["a", "b" * 513], [b"", b""]),
+        (["a", "\ud800"], [b"", b""]),
+        (["a", "b"], [b"", b"\xff"]),
+        (["a", "b"], [b"", bytes(MAX_DOCUMENT_BYTES + 1)]),
+        (["a", "a"], [b"", b""]),
     ],
 )
-def test_bad_batches_are_refused_without_a_trace(
-    tmp_path: Path, ids: list[str], documents: list[bytes], arrays: tuple[Array, Array, Array]
-) -> None:
+def test_bad_batches_are_refused_without_a_trace(tmp_path: Path, ids: list[str], documents: list[bytes]) -> None:
     path = tmp_path / "bad"
 
     def write() -> None:
         with ImpactIndexWriter(path) as writer:
             writer.add(["before"], [b"before"], *rows({1: 1}))
-            writer.add(ids, documents, *arrays)
+            writer.add(ids, documents, *rows({1: 1}, {2: 2}))
 
     with raises(ValueError):
         write()

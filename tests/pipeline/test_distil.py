@@ -6,7 +6,6 @@ import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -48,7 +47,6 @@ from tests.service.live import warm
 from tests.support import recipes
 from tests.support.biencoder import save_biencoder
 from tests.support.commands import only, run
-from tests.support.encoded import keep_texts
 from tests.support.judged import write_queries
 from tests.support.recipes import change
 from tests.support.tiny import tiny_documents
@@ -150,12 +148,9 @@ def test_the_bundle_says_what_it_is(recipe: Path, tmp_path: Path, encoder: BiEnc
 
 
 def test_given_vectors_are_used_as_they_are(recipe: Path, tmp_path: Path, vectors: npt.NDArray[np.float32]) -> None:
-    documents = tiny_documents(COUNT)
     vectors[7] = vectors[8]  # what only the file can say
     np.save(tmp_path / "vectors.npy", 3 * vectors.astype(np.float16))
-    ids = "\ufeff" + "".join(f"{document.id}\r\n" for document in documents)
-    (tmp_path / "vectors.ids").write_bytes(ids.encode())
-    change(recipe, {"distil.vectors": str(tmp_path / "vectors.npy"), "distil.ids": str(tmp_path / "vectors.ids")})
+    change(recipe, {"distil.vectors": str(tmp_path / "vectors.npy")})
     run(*only("encode"), recipe)
     dense = TextStore(tmp_path / "work" / "encode").rows().dense
     np.testing.assert_allclose(dense, vectors, atol=2e-3)
@@ -210,36 +205,6 @@ def test_a_few_changed_documents_are_counted_and_no_obstacle(
     said = run(*only("encode"), recipe, "--json")
     assert "warning: distil.vectors: 2 of " in said
     assert 'The first of them is row 0, document "music", with a cosine of -1.00' in said
-
-
-def test_ids_in_another_order_are_refused(recipe: Path, tmp_path: Path, vectors: npt.NDArray[np.float32]) -> None:
-    np.save(tmp_path / "vectors.npy", vectors)
-    ids = [document.id for document in tiny_documents(COUNT)]
-    change(recipe, {"distil.vectors": str(tmp_path / "vectors.npy"), "distil.ids": str(tmp_path / "vectors.ids")})
-    swapped = [ids[1], ids[0], *ids[2:]]
-    for wrong in (swapped, ids[:-1], [*ids, "one more"], [*ids[:2], "x" * 600], []):
-        (tmp_path / "vectors.ids").write_text("".join(f"{one}\n" for one in wrong))
-        with raises(LightRetrieverError, naming="vectors.ids"):
-            run(*only("encode"), recipe)
-
-
-@pytest.mark.slow
-def test_a_stopped_run_ends_with_the_same_table(recipe: Path, tmp_path: Path) -> None:
-    """Whatever of its parts a work directory has lost, they are made again, and the table is the same."""
-    change(recipe, {"distil.epochs": 3})
-    run("build", "--until", "table", recipe)
-    table = tmp_path / "work" / "tables" / "search" / "table.npy"
-    whole = table.read_bytes()
-    table.unlink()
-    keep_texts(tmp_path / "work" / "encode", 50)  # as if killed within the 51st document
-    (tmp_path / "work" / "encode" / "corpus.json").unlink()
-    for kept in (tmp_path / "work" / "tables" / "search" / "teacher").glob("run-*"):
-        shutil.rmtree(kept)
-    run("build", "--until", "table", recipe)
-    assert table.read_bytes() == whole
-    written = table.stat().st_mtime_ns
-    run("build", "--until", "table", recipe)
-    assert table.stat().st_mtime_ns == written  # a finished table is kept
 
 
 @pytest.fixture(scope="module")
@@ -474,13 +439,13 @@ class StoppedEncoder(BiEncoder):
     most: int = 1_000
     read: list[str] = field(default_factory=list)
 
-    def encode_queries(self, texts: Sequence[str], instruction: str = "", **options: Any) -> Encoded:
+    def encode_queries(self, texts: Sequence[str], instruction: str = "") -> Encoded:
         self._read(texts)
-        return super().encode_queries(texts, instruction, **options)
+        return super().encode_queries(texts, instruction)
 
-    def encode_documents(self, texts: Sequence[str], **options: Any) -> Encoded:
+    def encode_documents(self, texts: Sequence[str]) -> Encoded:
         self._read(texts)
-        return super().encode_documents(texts, **options)
+        return super().encode_documents(texts)
 
     def _read(self, texts: Sequence[str]) -> None:
         if len(self.read) >= self.most:
