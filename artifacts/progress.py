@@ -17,8 +17,9 @@ from rich.progress import (
 )
 
 from lightretriever.artifacts.signals import check_stopped
+from lightretriever.artifacts.summary import duration
 
-__all__ = ["ProgressBar", "duration", "tracked"]
+__all__ = ["ProgressBar", "tracked"]
 
 T = TypeVar("T")
 
@@ -87,16 +88,6 @@ def tracked(items: Iterable[T], stage: str, *, total: int | None, unit: str) -> 
         for item in items:
             yield item
             progress.advance(1)
-
-
-def duration(seconds: float) -> str:
-    """A length of time for people: 0.8 s, 42 s, 12 min 5 s, 3 h 20 min."""
-    if seconds < 59.5:
-        return f"{seconds:.1f} s" if seconds < 9.95 else f"{seconds:.0f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest} s"
-    return f"{minutes // 60} h {minutes % 60} min"
 
 
 def _line(task: Task) -> str:

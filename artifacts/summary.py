@@ -7,9 +7,8 @@ from typing import Annotated
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from lightretriever.artifacts.errors import readable
-from lightretriever.artifacts.progress import duration
 
-__all__ = ["Part", "Summary", "Text", "encoded_line", "folder_size", "left_out", "megabytes"]
+__all__ = ["Part", "Summary", "Text", "duration", "encoded_line", "folder_size", "left_out", "megabytes"]
 
 
 Text = Annotated[str, BeforeValidator(lambda value: readable(value) if isinstance(value, str) else value)]
@@ -39,6 +38,16 @@ class Summary(Part):
         """All of it for people."""
         lines = [*self.made(), f"took {duration(self.seconds)}"]
         return "\n".join([*lines, f"next: {self.next}"] if self.next else lines)
+
+
+def duration(seconds: float) -> str:
+    """A length of time for people: 0.8 s, 42 s, 12 min 5 s, 3 h 20 min."""
+    if seconds < 59.5:
+        return f"{seconds:.1f} s" if seconds < 9.95 else f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    return f"{minutes // 60} h {minutes % 60} min"
 
 
 def encoded_line(reused: int, encoded: int, removed: int) -> str:

@@ -12,8 +12,7 @@ from lightretriever.artifacts.cli.options import DeviceOption, ModelOption, over
 from lightretriever.artifacts.cli.runner import JsonOption, next_command, running
 from lightretriever.artifacts.errors import RecipeError, importing
 from lightretriever.artifacts.files.workdir import work_lock
-from lightretriever.artifacts.progress import duration
-from lightretriever.artifacts.summary import Summary, Text, folder_size, megabytes
+from lightretriever.artifacts.summary import Summary, Text, duration, folder_size, megabytes
 from lightretriever.artifacts.training.recipe import TrainRecipe
 
 __all__ = ["TrainSummary", "train"]

@@ -2,7 +2,8 @@
 
 import pytest
 
-from lightretriever.artifacts.progress import ProgressBar, duration
+from lightretriever.artifacts.progress import ProgressBar
+from lightretriever.artifacts.summary import duration
 
 
 def test_a_log_has_a_line_every_while_and_one_at_the_end(
