@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from lightretriever.service.collections.swap import EngineHolder
-from lightretriever.service.errors import DeadlineError
+from lightretriever.service.errors import DeadlineError, NotFoundError
 from lightretriever.service.http.api_keys import KeyScope
 from lightretriever.service.http.json import JSON, json_response, read_body
 from lightretriever.service.http.lanes import LIGHT_S, is_light
@@ -58,10 +58,15 @@ def state_of(request: Request) -> AppState:
 
 
 def enter(request: Request, scope: KeyScope) -> None:
-    """Let the request in, whose API key needs the scope. UnauthorizedError, ForbiddenError."""
-    authorization = request.headers.get("authorization", "")
-    about = request.scope["state"]["about"]
-    state_of(request).access.enter(scope, authorization, about, holder_of(request).name)
+    """Let the request in, whose API key needs the scope. UnauthorizedError, ForbiddenError.
+
+    Without keys, searching is open to all and the scope `admin` gives NotFoundError.
+    """
+    if (keys := state_of(request).keys) is not None:
+        authorization = request.headers.get("authorization", "")
+        request.scope["state"]["about"]["key"] = keys.name(authorization, scope, holder_of(request).name)
+    elif scope == "admin":
+        raise NotFoundError("The admin routes are off without API keys. Name their file, 'api_keys_file'.")
 
 
 def clock_of(request: Request) -> StageClock:

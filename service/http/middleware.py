@@ -1,6 +1,7 @@
 """Middleware for every request: id, headers of every answer, metric, trace, log line, and a problem for a crash."""
 
 import asyncio
+import ipaddress
 import logging
 import random
 import re
@@ -14,7 +15,6 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lightretriever.service.errors import InternalError, ServiceError, shortened
-from lightretriever.service.http.access import client_address
 from lightretriever.service.http.json import problem_response
 from lightretriever.service.observability.metrics import Metrics, StageClock
 
@@ -100,7 +100,7 @@ class _Answer:
             "request_id": self.request_id,
             "method": method,
             "path": shortened(scope["path"], _LONGEST_PATH),
-            "client": client_address((scope.get("client") or (None,))[0]),
+            "client": _address((scope.get("client") or ("",))[0]),
         }
         """The fields of the log line, to which others are added, such as the legs and their backends."""
         self._seconds: float | None = None
@@ -123,6 +123,16 @@ class _Answer:
         metrics.request(route, self.status).observe(seconds)
         self.about["status"], self.about["ms"] = self.status, round(seconds * 1e3, 3)
         _log.info("request", extra=self.about)
+
+
+def _address(host: str) -> str:
+    """The address of a client, as a proxy or the connection has it: of an IPv4-mapped IPv6 address the IPv4 address,
+    and `unknown` for what is no address."""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return "unknown"
+    return str(getattr(address, "ipv4_mapped", None) or address)
 
 
 def refusal(

@@ -1,8 +1,8 @@
 """Models of query vectors in the form of OpenAI's API."""
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema, field_validator
+from pydantic import BeforeValidator, ConfigDict, Field, field_validator
 
 from lightretriever.service.schemas.base import Model
 
@@ -15,7 +15,8 @@ __all__ = [
     "EmbeddingsUsage",
 ]
 
-_MOST_TEXTS: Final = 2048
+_Text = Annotated[str, Field(min_length=1)]
+_Texts = Annotated[list[_Text], Field(min_length=1, max_length=2048)]
 
 
 def _as_texts(value: object) -> object:
@@ -32,25 +33,9 @@ class EmbeddingsRequest(Model):
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"model": "default", "input": ["play music"]}]})
 
-    input: Annotated[
-        list[Annotated[str, Field(min_length=1)]],
-        Field(min_length=1, max_length=_MOST_TEXTS, description="A text, or a list of texts.", examples=["play music"]),
-        BeforeValidator(_as_texts),
-        WithJsonSchema(
-            {
-                "anyOf": [
-                    {"type": "string", "minLength": 1},
-                    {
-                        "type": "array",
-                        "items": {"type": "string", "minLength": 1},
-                        "minItems": 1,
-                        "maxItems": _MOST_TEXTS,
-                    },
-                ],
-                "title": "Input",
-            }
-        ),
-    ]
+    input: Annotated[_Texts, BeforeValidator(_as_texts, json_schema_input_type=_Text | _Texts)] = Field(
+        description="A text, or a list of texts.", examples=["play music"]
+    )
     model: str = Field(
         description="A task, see `tasks` in `/info`. Any other name, such as `default`: the default task.",
         examples=["default"],
