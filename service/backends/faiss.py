@@ -1,15 +1,17 @@
 """The dense leg in Faiss, on this machine."""
 
 from math import inf
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from lightretriever.artifacts.dense.index import DenseIndex, products
-from lightretriever.artifacts.dense.later import LaterIndex
 from lightretriever.service.backends.base import DocumentFilter, EncodedQuery, Ordinals, ScoredDocuments, Scores
 from lightretriever.service.schemas import LegName
+
+if TYPE_CHECKING:
+    from lightretriever.artifacts.dense.later import LaterIndex
 
 __all__ = ["FaissDense"]
 
@@ -23,7 +25,7 @@ class FaissDense:
     name: Final[LegName] = "dense"
     backend: Final = "faiss"
 
-    def __init__(self, index: DenseIndex | LaterIndex) -> None:
+    def __init__(self, index: "DenseIndex | LaterIndex") -> None:
         self._index = index
 
     @property

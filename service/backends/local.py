@@ -7,14 +7,13 @@ from dataclasses import replace
 from functools import partial
 from math import inf
 from threading import Lock
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.dense.index import DenseIndex, best_first
-from lightretriever.artifacts.dense.later import LaterIndex
 from lightretriever.artifacts.live.documents import LiveDocuments
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.sparse.jvm import start_jvm_to_search
@@ -35,6 +34,9 @@ from lightretriever.service.execution.executor import Executor, Outcome, call_he
 from lightretriever.service.granted import processors
 from lightretriever.service.schemas import LegName
 from lightretriever.service.settings import Settings
+
+if TYPE_CHECKING:
+    from lightretriever.artifacts.dense.later import LaterIndex
 
 __all__ = [
     "DENSE_LANE",
@@ -100,7 +102,7 @@ class LocalBackends:
     def __init__(
         self,
         index: ImpactIndex,
-        dense: DenseIndex | LaterIndex | None,
+        dense: "DenseIndex | LaterIndex | None",
         language: Language | None,
         executor: Executor,
         running: "RunningSearches",
