@@ -26,7 +26,7 @@ __all__ = ["Documents", "write_dense", "write_documents"]
 
 _DENSE_FILE: Final = "dense.faiss"
 _VECTORS_FILE: Final = "vectors.partial"
-_MOST_QUERIES: Final = 1024
+_MAX_QUERIES: Final = 1024
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def write_dense(
 ) -> DenseInfo:
     """Every other query lays out the index, the others choose its parameters. Queries made of documents choose them
     where fewer than two are given."""
-    queries = settings.queries[:: max(1, -(-len(settings.queries) // _MOST_QUERIES))]  # from all over
+    queries = settings.queries[:: max(1, -(-len(settings.queries) // _MAX_QUERIES))]  # from all over
     given = query_vectors(table, tokenizer.as_queries(queries))
     made = documents.sample.queries(table, tokenizer, vocabulary.spelt)
     raw = folder / _VECTORS_FILE

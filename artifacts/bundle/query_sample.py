@@ -13,7 +13,7 @@ from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 __all__ = ["QuerySample", "query_vectors"]
 
 Bags = Iterable[Int32Array]
-_MOST: Final = 512  # queries
+_MAX_QUERIES: Final = 512  # queries
 _TERMS: Final = 8  # of a document, for a query
 
 
@@ -37,7 +37,7 @@ class QuerySample:
         best = np.argsort(-batch.impacts[part].astype(np.int64), kind="stable")[:_TERMS]
         terms = batch.terms[part][best].tolist()
         self._terms.append([str(term) if batch.names is None else batch.names[term] for term in terms])
-        if len(self._terms) == _MOST:
+        if len(self._terms) == _MAX_QUERIES:
             self._terms = self._terms[::2]
             self._stride *= 2
 

@@ -25,7 +25,7 @@ __all__ = ["match_thresholds", "unrelated_queries", "with_thresholds"]
 
 _QUERIES: Final = 1000
 _LENGTHS: Final = (2, 4, 6, 8)  # words
-_LEAST_WORDS: Final = 1000  # a smaller vocabulary was made of the corpus, whose words it would repeat
+_MIN_WORDS: Final = 1000  # a smaller vocabulary was made of the corpus, whose words it would repeat
 _WEAK: Final = 0.95
 _STRONG: Final = 0.995
 
@@ -64,7 +64,7 @@ def unrelated_queries(tokenizer: TextTokenizer) -> list[Int32Array]:
     """
     spelt = [tokenizer.token(token) for token in range(tokenizer.vocab_size)]
     words = next(
-        (found for pattern in (_SPACED, _PLAIN) if len(found := _matching(pattern, spelt)) >= _LEAST_WORDS), None
+        (found for pattern in (_SPACED, _PLAIN) if len(found := _matching(pattern, spelt)) >= _MIN_WORDS), None
     )
     if words is None:
         return []

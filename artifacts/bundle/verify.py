@@ -35,8 +35,8 @@ from lightretriever.artifacts.sparse.vocabulary import term_problem
 __all__ = ["Problem", "verify_bundle"]
 
 _CHUNK = 4096  # table rows, or documents, looked at together
-_SHORTEST, _LONGEST = 0.05, 2.0  # lengths of a vector of length 1, however coarse its codes are
-_HUGE = 1e9  # of a token's row: sums of more would not be finite
+_MIN_LENGTH, _MAX_LENGTH = 0.05, 2.0  # lengths of a vector of length 1, however coarse its codes are
+_MAX_VALUE = 1e9  # of a token's row: sums of more would not be finite
 _REBUILD = "Build the bundle again."
 
 
@@ -130,7 +130,7 @@ def _table(bundle: Bundle, task: str) -> Iterator[Problem]:
     table, (file, *_) = bundle.table(task), table_files(bundle.task(task))
     for start in range(0, table.shape[0], _CHUNK):
         rows = table.rows(np.arange(start, min(start + _CHUNK, table.shape[0])))
-        bad = np.flatnonzero(~(np.abs(rows) < _HUGE).all(axis=1))
+        bad = np.flatnonzero(~(np.abs(rows) < _MAX_VALUE).all(axis=1))
         if len(bad):
             yield Problem(file, f"row {start + bad[0]} is not finite, or huge", "numbers", str(rows[bad[0]]), _REBUILD)
             return
@@ -152,10 +152,10 @@ def _dense(bundle: Bundle) -> Iterator[Problem]:
         ordinals = np.arange(start, min(start + _CHUNK, index.count))
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is found below
             lengths = np.linalg.norm(index.vectors(ordinals), axis=1)
-        if (bad := np.flatnonzero(~((lengths > _SHORTEST) & (lengths < _LONGEST)))).size:
+        if (bad := np.flatnonzero(~((lengths > _MIN_LENGTH) & (lengths < _MAX_LENGTH)))).size:
             row = int(bad[0])
             message = f"the vector of document {ordinals[row]} has not the length 1"
-            yield Problem(file, message, f"{_SHORTEST:g} to {_LONGEST:g}", f"{lengths[row]:g}", _REBUILD)
+            yield Problem(file, message, f"{_MIN_LENGTH:g} to {_MAX_LENGTH:g}", f"{lengths[row]:g}", _REBUILD)
             return
 
 

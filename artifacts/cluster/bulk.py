@@ -15,7 +15,7 @@ BATCH: Final = 256
 
 _BATCH_BYTES: Final = 16 << 20
 _RETRIES: Final = 8  # after 429, the first after 1 s, then twice as long each time
-_LONGEST_WAIT_S: Final = 60
+_MAX_WAIT_S: Final = 60
 _LOAD: Final = "Look at the cluster's disk and load, and try again."
 
 
@@ -32,7 +32,7 @@ def send(
             max_chunk_bytes=_BATCH_BYTES,
             max_retries=max_retries,
             initial_backoff=1,
-            max_backoff=_LONGEST_WAIT_S,
+            max_backoff=_MAX_WAIT_S,
             raise_on_error=False,
             **options,
         ):

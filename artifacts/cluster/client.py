@@ -22,8 +22,8 @@ from lightretriever.artifacts.errors import ClusterError, ClusterTimeoutError
 
 __all__ = ["Cluster", "ClusterAddress", "connect"]
 
-LEAST_VERSION: Final = (2, 19)
-_LONGEST_REASON: Final = 300
+MIN_VERSION: Final = (2, 19)
+_MAX_REASON: Final = 300
 _CREDENTIALS: Final = "Look at the user and password, or the API key."
 _ADDRESS: Final = (
     "Write http://HOST:PORT or https://HOST:PORT. User and password have settings of their own; before the host, write "
@@ -192,8 +192,8 @@ def _version(found: Any, name: str) -> tuple[int, int]:
         raise ClusterError(f"{name} is not OpenSearch.", remedy="Give the address of an OpenSearch cluster.")
     number = re.match(r"(\d+)\.(\d+)", str(about.get("number")))
     version = (int(number[1]), int(number[2])) if number else (0, 0)
-    if version < LEAST_VERSION:
-        least = ".".join(map(str, LEAST_VERSION))
+    if version < MIN_VERSION:
+        least = ".".join(map(str, MIN_VERSION))
         raise ClusterError(f"{name} is OpenSearch {about.get('number')}; {least} is needed.", remedy="Upgrade it.")
     return version
 
@@ -232,4 +232,4 @@ def _reason(error: Exception) -> str:
     if isinstance(cause, dict):
         cause = ((cause.get("root_cause") or [cause])[0] or cause).get("reason") or cause.get("reason")
     text = str(cause or (error.error if isinstance(error, exceptions.TransportError) else error))
-    return " ".join(text.split())[:_LONGEST_REASON].rstrip(".")
+    return " ".join(text.split())[:_MAX_REASON].rstrip(".")

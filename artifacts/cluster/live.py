@@ -15,7 +15,7 @@ from lightretriever.artifacts.cluster.aliases import only_index, read_index
 from lightretriever.artifacts.cluster.bulk import BATCH, refusal, send
 from lightretriever.artifacts.cluster.client import Cluster
 from lightretriever.artifacts.cluster.schema import (
-    LARGEST_PLAIN_IMPACT,
+    MAX_PLAIN_IMPACT,
     IndexMeta,
     document_body,
     document_hashes,
@@ -73,7 +73,7 @@ class LiveIndex:
         self.cluster = cluster
         self.index = index
         self.meta = meta
-        self.most_impact = MAX_IMPACT if meta.large else LARGEST_PLAIN_IMPACT
+        self.most_impact = MAX_IMPACT if meta.large else MAX_PLAIN_IMPACT
         self._alias = alias
 
     def get(self, document_id: str, until: float) -> Stored | None:

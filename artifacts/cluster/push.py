@@ -17,8 +17,8 @@ from lightretriever.artifacts.cluster.bulk import refusal, send
 from lightretriever.artifacts.cluster.client import Cluster
 from lightretriever.artifacts.cluster.queries import dense_search, of_ordinals, read_hits, sparse_search
 from lightretriever.artifacts.cluster.schema import (
-    LARGEST_PLAIN_IMPACT,
-    MOST_DIMENSION,
+    MAX_CLUSTER_DIMENSION,
+    MAX_PLAIN_IMPACT,
     Engine,
     IndexMeta,
     document_body,
@@ -101,14 +101,14 @@ def push(
             "--delete-old would remove what this bundle lacks.",
             remedy="Push without it, run `lightretriever upsert` with those documents, and then remove that index.",
         )
-    if manifest.dense is not None and manifest.dimension > MOST_DIMENSION:
+    if manifest.dense is not None and manifest.dimension > MAX_CLUSTER_DIMENSION:
         raise ClusterError(
-            f"The bundle's vectors have {manifest.dimension} values; a cluster takes {MOST_DIMENSION}.",
+            f"The bundle's vectors have {manifest.dimension} values; a cluster takes {MAX_CLUSTER_DIMENSION}.",
             remedy="Build it with a smaller index.dimension.",
         )
     dense = None if manifest.dense is None else bundle.dense()
     with bundle.sparse() as sparse:
-        meta = IndexMeta.of(manifest, engine, large=_largest_impact(sparse) > LARGEST_PLAIN_IMPACT)
+        meta = IndexMeta.of(manifest, engine, large=_largest_impact(sparse) > MAX_PLAIN_IMPACT)
         index = index_name(alias, manifest, engine, shards)
         _create(cluster, index, meta, shards=shards, replicas=replicas)
         found = _write(bundle, dense, sparse, cluster, index, skipped, written)

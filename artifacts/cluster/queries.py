@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from lightretriever.artifacts.cluster.schema import MOST_FOUND, feature, filter_field
+from lightretriever.artifacts.cluster.schema import MAX_FOUND, feature, filter_field
 from lightretriever.artifacts.documents.fields import Order
 from lightretriever.artifacts.dtypes import Float32Array, Int64Array, IntegerArray
 from lightretriever.artifacts.sparse.arguments import weighted_query
@@ -20,7 +20,7 @@ Query = dict[str, Any]
 
 Vector = Float32Array
 
-_LEAST_EFFORT: Final = 512
+_MIN_EFFORT: Final = 512
 """Least `ef_search`. Queries lie away from the documents, so HNSW needs more effort than for documents."""
 
 _PLAIN: Final = {
@@ -34,8 +34,8 @@ _NOTHING: Final[Query] = {"match_none": {}}
 
 def dense_search(vector: Vector, count: int, among: Query | None = None) -> Query:
     """Find the best `count` documents by the inner product with a vector (D,), of those `among`."""
-    count = min(count, MOST_FOUND)
-    effort = min(MOST_FOUND, max(_LEAST_EFFORT, 4 * count))
+    count = min(count, MAX_FOUND)
+    effort = min(MAX_FOUND, max(_MIN_EFFORT, 4 * count))
     knn: Query = {"vector": vector, "k": count, "method_parameters": {"ef_search": effort}}
     if among is not None:
         knn["filter"] = among  # beside knn it would filter afterwards
@@ -55,11 +55,11 @@ def sparse_search(
         _features([(term, abs(float(weight))) for term, weight in weighted if weight * sign > 0], large=large)
         for sign in (1, -1)
     )
-    found = {**_PLAIN, "size": min(count, MOST_FOUND), "query": _matching(added, among, every=every)}
+    found = {**_PLAIN, "size": min(count, MAX_FOUND), "query": _matching(added, among, every=every)}
     if subtracted and (added or every):
         less = {"query_weight": 1, "rescore_query_weight": -1, "rescore_query": {"bool": {"should": subtracted}}}
         del found["sort"], found["stored_fields"]  # can't be combined with rescoring
-        found |= {"docvalue_fields": ["ordinal"], "rescore": {"window_size": MOST_FOUND, "query": less}}
+        found |= {"docvalue_fields": ["ordinal"], "rescore": {"window_size": MAX_FOUND, "query": less}}
     return found
 
 

@@ -29,9 +29,9 @@ from lightretriever.artifacts.tokens.tokenizer import text_of
 
 __all__ = [
     "FIRST_LIVE",
-    "LARGEST_PLAIN_IMPACT",
-    "MOST_DIMENSION",
-    "MOST_FOUND",
+    "MAX_CLUSTER_DIMENSION",
+    "MAX_FOUND",
+    "MAX_PLAIN_IMPACT",
     "Engine",
     "IndexMeta",
     "document_body",
@@ -48,16 +48,16 @@ __all__ = [
 Engine = Literal["lucene", "faiss"]
 """The library that stores and searches the vectors on the cluster."""
 
-MOST_DIMENSION: Final = 16_000
+MAX_CLUSTER_DIMENSION: Final = 16_000
 """Most values of a vector on a cluster."""
 
-MOST_FOUND: Final = 10_000
+MAX_FOUND: Final = 10_000
 """Most documents that one search on a cluster finds."""
 
 FIRST_LIVE: Final = 1 << 62
 """Least ordinal of a document that was written after the bundle."""
 
-LARGEST_PLAIN_IMPACT: Final = 511
+MAX_PLAIN_IMPACT: Final = 511
 """Largest impact of an index that is not `large`."""
 
 _FORMAT: Final = 3

@@ -27,7 +27,7 @@ __all__ = [
 
 _FORMS: Final = "query-id, corpus-id and score (BEIR), or query-id, iteration, corpus-id and grade (TREC)"
 _TABLE: Final = "; if this is CSV or another table, make a corpus of it by `lightretriever corpus`"
-_MOST_REASONS: Final = 20
+_MAX_REASONS: Final = 20
 
 
 @dataclass
@@ -40,7 +40,7 @@ class Skipped:
     def add(self, reason: str) -> None:
         """Count one bad line, and keep its reason if it is one of the first 20."""
         self.count += 1
-        if len(self.reasons) < _MOST_REASONS:
+        if len(self.reasons) < _MAX_REASONS:
             self.reasons.append(reason)
 
 

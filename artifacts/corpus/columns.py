@@ -20,7 +20,7 @@ __all__ = ["Columns", "write_row_corpus"]
 _REMEDY: Final = "Mend the row, or pass --skip-bad to leave such rows out."
 _NUMBER: Final = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _INDEX: Final = re.compile(r"__index_level_[0-9]+__")
-_MOST_NAMED: Final = 30
+_MAX_NAMED: Final = 30
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,8 +169,8 @@ def _lines(source: Path, files: list[Path], reader: _Reader, dialect: Dialect, *
 
 
 def _missing(name: str, there: Collection[str]) -> str:
-    names = [f'"{one}"' for one in list(there)[:_MOST_NAMED]]
-    more = f" and {len(there) - _MOST_NAMED} more" if len(there) > _MOST_NAMED else ""
+    names = [f'"{one}"' for one in list(there)[:_MAX_NAMED]]
+    more = f" and {len(there) - _MAX_NAMED} more" if len(there) > _MAX_NAMED else ""
     return f'there is no column "{name}"; there are {", ".join(names)}{more}'
 
 

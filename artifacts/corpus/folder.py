@@ -26,9 +26,9 @@ from lightretriever.artifacts.progress import ProgressBar
 __all__ = ["text_documents", "title_and_text", "write_text_corpus"]
 
 _ENDINGS: Final = (".md", ".txt")
-_LONGEST_PATH: Final = 500
+_MAX_PATH_BYTES: Final = 500
 """UTF-8 bytes, so that an id with its number has no more than the 512 that a corpus allows."""
-_LARGEST: Final = 1 << 30
+_MAX_BYTES: Final = 1 << 30
 """Bytes of a file, which is cut up in memory."""
 _REMEDY: Final = "Mend or remove what is named, or pass --skip-bad to leave it out."
 
@@ -67,8 +67,8 @@ def text_documents(folder: Path, name: str, limit: Limit) -> list[Document]:
         name.encode()
     except UnicodeEncodeError as error:
         raise ValueError("this path is not UTF-8; rename it") from error
-    if "\n" in name or len(name.encode()) > _LONGEST_PATH:
-        raise ValueError(f"the path must have at most {_LONGEST_PATH} bytes and no line break")
+    if "\n" in name or len(name.encode()) > _MAX_PATH_BYTES:
+        raise ValueError(f"the path must have at most {_MAX_PATH_BYTES} bytes and no line break")
     title, text = title_and_text(PurePosixPath(name), _content(folder, name))
     headings = markdown_headings(text) if name.lower().endswith(".md") else []
     parts = passages(text, limit, title, headings) or [Passage("", [])]
@@ -102,8 +102,8 @@ def _content(folder: Path, name: str) -> str:
             about = os.fstat(descriptor)
             if not stat.S_ISREG(about.st_mode):
                 raise ValueError("no regular file")
-            if about.st_size > _LARGEST:
-                raise ValueError(f"at most {_LARGEST:,} bytes are possible, it has {about.st_size:,}; cut it up")
+            if about.st_size > _MAX_BYTES:
+                raise ValueError(f"at most {_MAX_BYTES:,} bytes are possible, it has {about.st_size:,}; cut it up")
             content = file.read().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         byte = error.object[error.start]

@@ -19,10 +19,10 @@ __all__ = ["Limit", "Passage", "TokenLimit", "WordLimit", "passages"]
 
 _Span = tuple[int, int]
 _Size = Callable[[_Span], int]
-_LONGEST_WORD: Final = 100  # letters
-_MOST_TOKENS: Final = 512
+_MAX_WORD: Final = 100  # letters
+_MAX_TOKENS: Final = 512
 """Of a passage, where a model reads more: longer ones say too many things for one vector."""
-_LEAST_TOKENS: Final = 16
+_MIN_TOKENS: Final = 16
 _MARGIN: Final = 2
 """Tokens that a text may have more than its parts."""
 _ENDLESS: Final = 1_000_000
@@ -91,7 +91,7 @@ class TokenLimit:
         if tokens is not None and longest is not None and tokens > longest:
             raise ModelError(f"--tokens {tokens}: {source} reads {longest}.", remedy="Lower --tokens.")
         framing = Tokenizer.from_buffer(content).num_special_tokens_to_add(False)
-        return cls(tokenizer, tokens or min(longest or _MOST_TOKENS, _MOST_TOKENS), framing)
+        return cls(tokenizer, tokens or min(longest or _MAX_TOKENS, _MAX_TOKENS), framing)
 
     def most(self, title: str) -> int:
         """The tokens of the largest passage below a title; at least half of all, however long the title is."""
@@ -127,7 +127,7 @@ _SIGNS: Final = r"\u3001-\u3004\u3008-\u3020\u3030\uff01-\uff0f\uff1a-\uff20\uff
 _UNSPACED: Final = r"\u0e00-\u109f\u1780-\u17ff\u1950-\u19df\u1a00-\u1aaf\u1b00-\u1b7f\ua980-\ua9ff\uaa60-\uaadf"
 _MARKS: Final = "".join(chr(code) for code in range(0xE00, 0xAAE0) if unicodedata.category(chr(code)) in ("Mn", "Mc"))
 _WORD: Final = re.compile(
-    rf"[{_HAN}][{_SIGNS}]*|[{_UNSPACED}]{{1,6}}[{_MARKS}]*|[^\s{_HAN}{_UNSPACED}]{{1,{_LONGEST_WORD}}}"
+    rf"[{_HAN}][{_SIGNS}]*|[{_UNSPACED}]{{1,6}}[{_MARKS}]*|[^\s{_HAN}{_UNSPACED}]{{1,{_MAX_WORD}}}"
 )
 _BORDERS: Final = tuple(map(re.compile, (r"\n[^\S\n]*\n\s*", r"\n\s*", r"(?<=[.!?])\s+|(?<=[。！？])\s*", r"\s+")))
 _HEADINGS: Final = re.compile(r"#{1,6} [^\n]*(\n\s*#{1,6} [^\n]*)*")
@@ -220,7 +220,7 @@ def _headed(text: str, parts: list[_Span], most: int, size: _Size) -> list[_Span
 
 
 def _words(word: str) -> int:
-    if len(word) <= _LONGEST_WORD and (word.isascii() or max(word) < "\u0e00"):  # before Thai, all scripts have spaces
+    if len(word) <= _MAX_WORD and (word.isascii() or max(word) < "\u0e00"):  # before Thai, all scripts have spaces
         return 1
     return sum(1 for _ in _WORD.finditer(word))
 
@@ -235,7 +235,7 @@ def _longest(source: str) -> int | None:
     positions = _number(config, "max_position_embeddings")
     if positions is not None and any(kind in str(config.get("model_type")) for kind in _OFFSET_MODELS):
         positions -= 2
-    found = [number for number in (*said, positions) if number is not None and _LEAST_TOKENS <= number < _ENDLESS]
+    found = [number for number in (*said, positions) if number is not None and _MIN_TOKENS <= number < _ENDLESS]
     return min(found, default=None)
 
 

@@ -49,7 +49,7 @@ _ROWS: Final = 256
 """Rows in memory at a time."""
 _PARTITION: Final = re.compile(r"[^.=][^=]*=.*")
 _NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
-_MOST_DIGITS: Final = 38
+_MAX_DIGITS: Final = 38
 """Digits of a decimal that DuckDB keeps; it rounds longer ones to a float."""
 
 
@@ -281,8 +281,8 @@ class _File:
         ).fetchall()
         names = _top_level(schema)
         for name, _, digits in schema:
-            if digits > _MOST_DIGITS and name not in drop:
-                raise ValueError(f'column "{name}" has decimals of {digits} digits, of which {_MOST_DIGITS} are read')
+            if digits > _MAX_DIGITS and name not in drop:
+                raise ValueError(f'column "{name}" has decimals of {digits} digits, of which {_MAX_DIGITS} are read')
         source = "read_parquet($file, hive_partitioning = false, union_by_name = false)"
         described = self._database.execute(f"SELECT * FROM {source} LIMIT 0", {"file": self._name}).description
         kept = [

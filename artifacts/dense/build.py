@@ -9,7 +9,7 @@ import numpy as np
 
 from lightretriever.artifacts.dense.index import DenseIndex, FaissIndex, faiss_reason, innermost, use_threads
 from lightretriever.artifacts.dense.query_aware import (
-    LEAST_DIMENSION,
+    MIN_DIMENSION,
     build_query_aware_index,
     is_query_aware,
     parse_query_aware,
@@ -70,7 +70,7 @@ def factory_for(vectors: Float32Array, queries: Float32Array | None) -> str:
     Small corpora and vectors of few dimensions gain nothing from queries and get that of `choose_factory`.
     """
     count, dimension = vectors.shape
-    if queries is None or not len(queries) or count <= SCAN_LIMIT or dimension < LEAST_DIMENSION:
+    if queries is None or not len(queries) or count <= SCAN_LIMIT or dimension < MIN_DIMENSION:
         return choose_factory(count, dimension)
     return query_aware_factory(vectors, queries, lists_by_size(count))
 

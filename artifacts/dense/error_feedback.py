@@ -19,7 +19,7 @@ from lightretriever.artifacts.dtypes import Float32Array, Float64Array, UInt8Arr
 
 __all__ = ["error_feedback_codes"]
 
-_LARGEST_CODE: Final = 255
+_MAX_CODE: Final = 255
 _BLOCK: Final = 32  # dimensions whose errors are passed on to all later ones in one product
 _CHUNK: Final = 8192  # documents that fit into the processor's caches
 
@@ -61,7 +61,7 @@ def _rounded(targets: Float32Array, feedback: Float32Array) -> UInt8Array:
         last = min(first + _BLOCK, len(targets))
         errors = np.empty((last - first, targets.shape[1]), np.float32)
         for row in range(first, last):
-            rounded = np.clip(np.rint(targets[row]), 0, _LARGEST_CODE)
+            rounded = np.clip(np.rint(targets[row]), 0, _MAX_CODE)
             codes[row] = rounded
             errors[row - first] = error = targets[row] - rounded
             targets[row + 1 : last] -= feedback[row, row + 1 : last, None] * error

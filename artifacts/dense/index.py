@@ -35,7 +35,7 @@ _FETCH: Final = "Fetch or build the bundle again."
 _FEW: Final = 20_000
 """Up to this many allowed documents are all scored, which is exact; among more, Faiss searches."""
 
-_MOST: Final = 2  # a filter that keeps one document of so many is applied to what Faiss finds without it
+_KEPT_ONE_OF: Final = 2  # a filter that keeps one document of so many is applied to what Faiss finds without it
 _DEEPER: Final = 1.5  # times as many documents as are needed on average, so that enough of them match; fewer times and
 _FEW_MORE: Final = 8  # some more where the filter leaves few out
 
@@ -149,7 +149,7 @@ class DenseIndex:
         if among is None or allowed == self.count:
             return self._found(query, min(k, self.count), self.count, None)
         wanted = min(k, allowed)
-        if _MOST * allowed >= self.count:  # most are allowed: Faiss scans fastest without a selector
+        if _KEPT_ONE_OF * allowed >= self.count:  # most are allowed: Faiss scans fastest without a selector
             share = allowed / self.count
             deeper = min(self.count, math.ceil(min(_DEEPER, 3 - 2 * share) * wanted / share) + _FEW_MORE)
             found = self._found(query, deeper, self.count, None)

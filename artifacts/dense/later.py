@@ -22,14 +22,14 @@ Ordinals = npt.NDArray[np.int64]
 Scores = npt.NDArray[np.float32]
 Vectors = npt.NDArray[np.float32]
 
-LEAST_CODED: Final = 2_048
+MIN_CODED: Final = 2_048
 """So many vectors are scored about as fast as their codes are scanned; fewer have no codes."""
 
-_LEAST_NEW: Final = 512  # vectors get codes when they are so many
+_MIN_NEW: Final = 512  # vectors get codes when they are so many
 _NEW_SHARE: Final = 32  # and one for so many that have some, as these are copied
 _TRAINING: Final = 2_048  # vectors that codes are learned from
 _DEEPER: Final = 3  # candidates by codes for each document that is wanted
-_FEWEST: Final = 70  # documents; a search for fewer looks at as many candidates
+_MIN_CANDIDATES: Final = 70  # documents; a search for fewer looks at as many candidates
 
 
 class LaterIndex:
@@ -46,7 +46,9 @@ class LaterIndex:
     def search(self, query: Vectors, k: int, among: Bits | None = None) -> tuple[Ordinals, Scores]:
         """The best documents, as `DenseIndex.search` gives them, of those `among`."""
         chosen = self._of_alive if among is None or among is self._alive else self._parted(among)
-        found = [part.search(query, max(k, _FEWEST), bits) for part, bits in zip(self._parts, chosen, strict=True)]
+        found = [
+            part.search(query, max(k, _MIN_CANDIDATES), bits) for part, bits in zip(self._parts, chosen, strict=True)
+        ]
         ordinals = np.concatenate([one + start for (one, _), start in zip(found, self._starts, strict=True)])
         return best_first(ordinals, np.concatenate([scores for _, scores in found]), k)
 
@@ -104,7 +106,7 @@ class LaterIndexWriter:
         new, count = self._new, made.ntotal
         if self._made is not made:
             return True
-        if count + len(new) < LEAST_CODED or len(new) < max(_LEAST_NEW, count // _NEW_SHARE):
+        if count + len(new) < MIN_CODED or len(new) < max(_MIN_NEW, count // _NEW_SHARE):
             return False
         use_threads(1)
         if count + len(new) < 2 * self._trained:

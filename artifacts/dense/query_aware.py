@@ -26,18 +26,18 @@ from lightretriever.artifacts.dense.error_feedback import error_feedback_codes
 from lightretriever.artifacts.dtypes import Float32Array, Float64Array
 from lightretriever.artifacts.errors import RecipeError
 
-__all__ = ["LEAST_DIMENSION", "build_query_aware_index", "is_query_aware", "parse_query_aware", "query_aware_factory"]
+__all__ = ["MIN_DIMENSION", "build_query_aware_index", "is_query_aware", "parse_query_aware", "query_aware_factory"]
 
-LEAST_DIMENSION: Final = 16
+MIN_DIMENSION: Final = 16
 """Vectors with fewer dimensions have no directions to choose from."""
 
 _PATTERN: Final = re.compile(r"Queries,IVF([1-9]\d*),PQ([1-9]\d*)x4fsr,Refine\(SQ8\)")
 _ISOTROPIC: Final = 0.1  # added to M in every direction, for queries unlike those of the sample
 _TRAINING_DOCUMENTS_PER_LIST: Final = 128
-_LEAST_TRAINING_DOCUMENTS: Final = 65_536
+_MIN_TRAINING_DOCUMENTS: Final = 65_536
 _CLUSTERING_ITERATIONS: Final = 20
 _KEPT_VARIANCE: Final = 0.99  # share of the variance of scores that the kept directions hold
-_MOST_PARTS: Final = 256  # Faiss adds up the scores of a document's codes in 16 bits
+_MAX_PARTS: Final = 256  # Faiss adds up the scores of a document's codes in 16 bits
 _CHUNK: Final = 65_536
 
 Vectors = Float32Array
@@ -58,13 +58,13 @@ def query_aware_factory(vectors: Vectors, queries: Vectors, lists: int) -> str:
     _, _, variances = _maps(_sample(vectors, lists), queries, dimension // 2)
     held = np.cumsum(variances) / variances.sum()
     parts = next((m for m in (dimension // 8, dimension // 4) if held[2 * m - 1] >= _KEPT_VARIANCE), dimension // 2)
-    return f"Queries,IVF{lists},PQ{min(parts, _MOST_PARTS)}x4fsr,Refine(SQ8)"
+    return f"Queries,IVF{lists},PQ{min(parts, _MAX_PARTS)}x4fsr,Refine(SQ8)"
 
 
 def parse_query_aware(factory: str, dimension: int) -> tuple[int, int]:
     """The numbers of lists n and of codes per document m. Raises RecipeError for another form or too large an m."""
     found = _PATTERN.fullmatch(factory)
-    most = min(dimension // 2, _MOST_PARTS)
+    most = min(dimension // 2, _MAX_PARTS)
     if found is None or int(found[2]) > most:
         raise RecipeError(
             f'The factory "{factory}" can\'t be built for {dimension} dimensions.',
@@ -131,7 +131,7 @@ def _chunks(vectors: Vectors) -> Iterator[Vectors]:
 
 def _sample(vectors: Vectors, lists: int) -> Vectors:
     """Documents from all over the corpus to train the clustering on."""
-    count = min(len(vectors), max(_LEAST_TRAINING_DOCUMENTS, _TRAINING_DOCUMENTS_PER_LIST * lists))
+    count = min(len(vectors), max(_MIN_TRAINING_DOCUMENTS, _TRAINING_DOCUMENTS_PER_LIST * lists))
     return vectors[np.linspace(0, len(vectors) - 1, count).astype(np.int64)]
 
 

@@ -18,14 +18,14 @@ import faiss
 from lightretriever.artifacts.dense.index import DenseIndex, FaissIndex, innermost
 from lightretriever.artifacts.dtypes import Float32Array
 
-__all__ = ["LEAST_RECALL", "LEAST_RECALL_OF_A_SCAN", "choose_parameters"]
+__all__ = ["MIN_RECALL", "MIN_RECALL_OF_A_SCAN", "choose_parameters"]
 
-LEAST_RECALL: Final = 0.95
-LEAST_RECALL_OF_A_SCAN: Final = 0.99  # of an index of few documents, whose codes are all scanned
+MIN_RECALL: Final = 0.95
+MIN_RECALL_OF_A_SCAN: Final = 0.99  # of an index of few documents, whose codes are all scanned
 """Share of the exact best 100 that a search is to find."""
 
 _DEPTH: Final = 100
-_TOLERANCE: Final = 0.01  # below the best recall, where no setting reaches LEAST_RECALL
+_TOLERANCE: Final = 0.01  # below the best recall, where no setting reaches MIN_RECALL
 _GRAPH_WIDTHS: Final = (128, 256, 512, 1024)
 _NARROWEST: Final = 128  # nprobe goes from a 128th of the lists to half of them
 _STEPS_PER_DOUBLING: Final = 8
@@ -59,7 +59,7 @@ def choose_parameters(index: FaissIndex, vectors: Vectors, queries: Vectors) -> 
             return _recall(index, widths[width] | factors[factor], queries, exact, threads)
 
         best = recall(len(widths) - 1, factor=len(factors) - 1)
-        wanted = LEAST_RECALL if len(widths) > 1 else LEAST_RECALL_OF_A_SCAN
+        wanted = MIN_RECALL if len(widths) > 1 else MIN_RECALL_OF_A_SCAN
         least = wanted if best >= wanted else best - _TOLERANCE
         cheapest, chosen = math.inf, (len(widths) - 1, len(factors) - 1)
         for factor in range(len(factors)):

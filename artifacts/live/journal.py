@@ -56,7 +56,7 @@ _OF_THE_DISK: Final = frozenset(
     }
 )
 _IMPACTS: Final = TypeAdapter(dict[str, Annotated[int, Field(ge=1, le=MAX_IMPACT)]])
-_LONGEST: Final = 2.0  # of a vector: its length is 1, but for what the codes of an index made of it
+_MAX_LENGTH: Final = 2.0  # of a vector: its length is 1, but for what the codes of an index made of it
 _POLL_S: Final = 0.002
 _COPIES: Final = 4  # of a change on the disk: in the log, the database, and the index before and after a merge
 _FREE: Final = "Look at free space and permissions, and run the same command again."
@@ -385,7 +385,7 @@ def _record(dimension: int | None, document_id: str, raw: bytes | None, vector: 
             raise ValueError(f"the document's id is {own!r:.80}")
         if (None if record.vector is None else record.vector.size) != dimension:
             raise ValueError("the vector has another size")
-        if record.vector is not None and not 0 < float(np.linalg.norm(record.vector)) < _LONGEST:
+        if record.vector is not None and not 0 < float(np.linalg.norm(record.vector)) < _MAX_LENGTH:
             raise ValueError("the vector has no direction")
     return record._replace(impacts=_IMPACTS.validate_json(impacts))
 

@@ -24,7 +24,7 @@ from lightretriever.artifacts.sparse.writer import LaterIndexWriter
 
 __all__ = ["Overlay", "Snapshot"]
 
-_LEAST_MERGED: Final = 512  # documents in segments of their own that are worth one segment of all
+_MIN_MERGED: Final = 512  # documents in segments of their own that are worth one segment of all
 _SHARE_MERGED: Final = 8  # if they are one in so many
 
 
@@ -99,7 +99,7 @@ class Overlay:
         anything new."""
         coded = self._dense is not None and self._dense.encode()
         later = self.snapshot.index.count - self._index.count
-        if later - self._merged < max(_LEAST_MERGED, later // _SHARE_MERGED):
+        if later - self._merged < max(_MIN_MERGED, later // _SHARE_MERGED):
             return coded
         size = sum(file.stat().st_size for file in self._folder.iterdir())
         if free_bytes(self._folder) < 2 * size + FREE_BYTES:

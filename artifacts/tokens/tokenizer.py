@@ -25,8 +25,8 @@ __all__ = ["INVISIBLE", "TextTokenizer", "document_text", "is_of_library", "sent
 _BATCH = 4096
 _WORDS = 512  # tokens of a vocabulary that are looked at, to see how it spells words
 _SENTENCE_END = re.compile(r"(?<=[.!?;:])\s+|\n+|(?<=[。！？])")
-_SHORTEST = 4  # words of a sentence; a text in a script without spaces counts its characters
-_MOST_BYTES = 128 << 20
+_MIN_SENTENCE = 4  # words of a sentence; a text in a script without spaces counts its characters
+_MAX_BYTES = 128 << 20
 _REMEDY = "Give a whole tokenizer.json, or fetch the model or the bundle again."
 _UNKNOWN = "\U0010fffd"
 """For private use, so that no vocabulary has it."""
@@ -51,7 +51,9 @@ def text_of(document: Mapping[str, Any]) -> str:
 def sentences_of(title: str, text: str) -> list[str]:
     """The title and the sentences of a document that say something: those of 4 words or more."""
     parts = (" ".join(part.split()) for part in (title, *_SENTENCE_END.split(text)))
-    return [one for one in parts if len(one.split()) >= _SHORTEST or (" " not in one and len(one) >= 2 * _SHORTEST)]
+    return [
+        one for one in parts if len(one.split()) >= _MIN_SENTENCE or (" " not in one and len(one) >= 2 * _MIN_SENTENCE)
+    ]
 
 
 class TextTokenizer:
@@ -101,8 +103,8 @@ class TextTokenizer:
     def from_bytes(cls, content: bytes, *, name: str, lowercase: bool = True) -> "TextTokenizer":
         """Parse the content of a `tokenizer.json`. Raises BundleError, which calls the content `name`."""
         try:
-            if len(content) > _MOST_BYTES:
-                raise ValueError(f"it has {len(content):,} bytes, at most {_MOST_BYTES:,} are possible")
+            if len(content) > _MAX_BYTES:
+                raise ValueError(f"it has {len(content):,} bytes, at most {_MAX_BYTES:,} are possible")
             tokenizer = cls(Tokenizer.from_buffer(content), content=content, lowercase=lowercase)
             tokenizer._try()
         except BaseException as error:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.cluster.aliases import only_index, read_meta
 from lightretriever.artifacts.cluster.client import ClusterAddress, connect
-from lightretriever.artifacts.cluster.schema import MOST_FOUND, IndexMeta, read_features
+from lightretriever.artifacts.cluster.schema import MAX_FOUND, IndexMeta, read_features
 from lightretriever.artifacts.errors import BundleError
 from lightretriever.artifacts.sparse.jvm import start_jvm_to_search
 from lightretriever.service.backends.base import (
@@ -133,9 +133,9 @@ def open_cluster(bundle: Bundle, settings: Settings, executor: Executor) -> Clus
     ClusterError if it can't be used, BundleError if it has another bundle, SettingsError if a cluster can't find
     `max_candidates`.
     """
-    if settings.max_candidates > MOST_FOUND:
+    if settings.max_candidates > MAX_FOUND:
         raise SettingsError(
-            f"Setting 'max_candidates' is {settings.max_candidates}; a cluster finds at most {MOST_FOUND}.",
+            f"Setting 'max_candidates' is {settings.max_candidates}; a cluster finds at most {MAX_FOUND}.",
             remedy="Lower max_candidates.",
         )
     alias = settings.opensearch_index or ""

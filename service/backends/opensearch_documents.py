@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lightretriever.artifacts.cluster.queries import Query, filter_query, listing, matching, of_ordinals
-from lightretriever.artifacts.cluster.schema import MOST_FOUND, filter_field, read_features
+from lightretriever.artifacts.cluster.schema import MAX_FOUND, filter_field, read_features
 from lightretriever.artifacts.documents.bounds import MAX_COUNTED
 from lightretriever.artifacts.documents.fields import Order
 from lightretriever.artifacts.errors import TooManyValuesError
@@ -38,8 +38,8 @@ class ClusterDocuments:
         if some were deleted."""
         self._group.check(ordinals)
         found: dict[int, Any] = {}
-        for start in range(0, ordinals.size, MOST_FOUND):
-            part = ordinals[start : start + MOST_FOUND]
+        for start in range(0, ordinals.size, MAX_FOUND):
+            part = ordinals[start : start + MAX_FOUND]
             query = {"constant_score": {"filter": of_ordinals(part)}}
             hits = self._hits({"size": part.size, "query": query, "_source": [field], "docvalue_fields": ["ordinal"]})
             found |= {hit["fields"]["ordinal"][0]: hit["_source"].get(field) for hit in hits}

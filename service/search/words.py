@@ -33,7 +33,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lightretriever.artifacts.errors import TokenizerError
-from lightretriever.artifacts.sparse.spelling import LEAST_WORD
+from lightretriever.artifacts.sparse.spelling import MIN_WORD
 from lightretriever.artifacts.sparse.vocabulary import words_of
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 from lightretriever.service.backends.base import Spellings
@@ -226,7 +226,7 @@ def _words_alone(query: str) -> Iterator[re.Match[str]]:
 
 
 def _is_doubtful(word: str, tokenizer: TextTokenizer) -> bool:
-    if len(word) < LEAST_WORD or word[1:] != word[1:].lower():
+    if len(word) < MIN_WORD or word[1:] != word[1:].lower():
         return False
     try:
         return len(tokenizer.query_ids(word)) != 1

@@ -5,7 +5,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lightretriever.artifacts.dense.index import DenseIndex
-from lightretriever.artifacts.dense.later import LEAST_CODED, LaterIndex, LaterIndexWriter
+from lightretriever.artifacts.dense.later import MIN_CODED, LaterIndex, LaterIndexWriter
 from tests.support.vectors import random_unit, unit
 from tests.support.wordings import raises
 
@@ -59,7 +59,7 @@ def test_few_later_vectors_give_the_scores_and_the_order_of_one_index() -> None:
 
 
 def test_many_later_vectors_get_codes_which_find_nearly_all() -> None:
-    rows = random_unit(FIRST + 5 * LEAST_CODED, D, 3)
+    rows = random_unit(FIRST + 5 * MIN_CODED, D, 3)
     whole = flat(rows)
     writer = LaterIndexWriter(flat(rows[:FIRST]))
     made = []
@@ -81,7 +81,7 @@ def test_many_later_vectors_get_codes_which_find_nearly_all() -> None:
 
 
 def test_documents_that_came_after_a_filter_are_not_found_with_it() -> None:
-    rows = random_unit(FIRST + 3 * LEAST_CODED, D, 6)
+    rows = random_unit(FIRST + 3 * MIN_CODED, D, 6)
     writer = LaterIndexWriter(flat(rows[:FIRST]))
     writer.add(rows[FIRST:])
     writer.encode()
@@ -107,11 +107,11 @@ def test_a_query_like_later_vectors_alone_finds_as_many_of_them_as_are_wanted() 
 
 
 def test_codes_that_are_made_beside_a_write_are_those_of_their_vectors() -> None:
-    rows = random_unit(FIRST + 2 * LEAST_CODED - 100, D, 5)
+    rows = random_unit(FIRST + 2 * MIN_CODED - 100, D, 5)
     writer = LaterIndexWriter(flat(rows[:FIRST]))
-    writer.add(rows[FIRST : FIRST + LEAST_CODED])
+    writer.add(rows[FIRST : FIRST + MIN_CODED])
     assert writer.encode()
-    writer.add(rows[FIRST + LEAST_CODED : -7])
+    writer.add(rows[FIRST + MIN_CODED : -7])
     before = writer.behind()
     assert writer.encode()
     writer.add(rows[-7:])

@@ -13,7 +13,7 @@ from lightretriever.artifacts.bundle.batches import EncodedBatch
 from lightretriever.artifacts.bundle.query_sample import QuerySample
 from lightretriever.artifacts.dense.build import build_dense_index, write_dense_index
 from lightretriever.artifacts.dense.index import DenseIndex
-from lightretriever.artifacts.dense.tuning import LEAST_RECALL, choose_parameters
+from lightretriever.artifacts.dense.tuning import MIN_RECALL, choose_parameters
 from lightretriever.artifacts.tokens.table import TokenTable, write_table
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 from tests.support.vectors import recall, unit
@@ -47,14 +47,14 @@ def test_the_setting_finds_enough_and_a_cheaper_one_does_not(
     opened = partial(DenseIndex.open, tmp_path / "dense.faiss")
     parameters, found = choose_parameters(index, vectors, queries)
     assert found is not None
-    assert found >= LEAST_RECALL
+    assert found >= MIN_RECALL
     assert recall(opened(parameters), vectors, queries, 100) == pytest.approx(found, abs=0.01)
     name, least = ("efSearch", 128) if factory.startswith("HNSW") else ("nprobe", 1)
     if parameters[name] > least:
         # Of lists the next narrower width is tried, of a graph's candidates half as many.
         share = 0.5 if factory.startswith("HNSW") else 2 ** (-1 / 8)
         narrower = {**parameters, name: min(parameters[name] - 1, round(parameters[name] * share))}
-        assert recall(opened(narrower), vectors, queries, 100) < LEAST_RECALL
+        assert recall(opened(narrower), vectors, queries, 100) < MIN_RECALL
     assert choose_parameters(index, vectors, queries) == (parameters, found)
 
 
@@ -66,7 +66,7 @@ def test_where_nothing_finds_enough_the_best_is_nearly_reached(
     write_dense_index(index, tmp_path / "dense.faiss")
     parameters, found = choose_parameters(index, vectors, queries)
     assert found is not None
-    assert found < LEAST_RECALL
+    assert found < MIN_RECALL
     assert found >= recall(DenseIndex.open(tmp_path / "dense.faiss", {"nprobe": 32}), vectors, queries, 100) - 0.02
     assert parameters["nprobe"] < 32
 

@@ -11,7 +11,7 @@ import pytest
 from lightretriever.artifacts.dense.build import build_dense_index, check_factory, factory_for, write_dense_index
 from lightretriever.artifacts.dense.index import DenseIndex
 from lightretriever.artifacts.dense.query_aware import parse_query_aware, query_aware_factory
-from lightretriever.artifacts.dense.tuning import LEAST_RECALL, choose_parameters
+from lightretriever.artifacts.dense.tuning import MIN_RECALL, choose_parameters
 from lightretriever.artifacts.errors import BundleError, RecipeError
 from tests.support.vectors import random_unit, recall, unit
 from tests.support.wordings import raises
@@ -72,7 +72,7 @@ def test_a_tuned_search_finds_as_much_as_measured(
     index = build_dense_index(vectors, FACTORY, queries[::2])
     parameters, measured = choose_parameters(index, vectors, queries[1::2])
     assert measured is not None
-    assert measured >= LEAST_RECALL
+    assert measured >= MIN_RECALL
     assert parameters["nprobe"] < 16
     opened = DenseIndex.open(path, parameters)
     assert recall(opened, vectors, queries[1::2], 100) == pytest.approx(measured, abs=1e-4)

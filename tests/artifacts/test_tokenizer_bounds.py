@@ -42,7 +42,7 @@ def test_a_text_that_the_tokenizer_fails_on_is_an_error_of_that_text(unknown: st
 
 def test_too_large_a_file_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     content = words().to_str().encode()
-    monkeypatch.setattr("lightretriever.artifacts.tokens.tokenizer._MOST_BYTES", len(content) - 1)
+    monkeypatch.setattr("lightretriever.artifacts.tokens.tokenizer._MAX_BYTES", len(content) - 1)
     with raises(BundleError, naming="tokenizer.json"):
         TextTokenizer.from_bytes(content, name="made")
 

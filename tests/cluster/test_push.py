@@ -190,7 +190,7 @@ def test_a_name_that_no_index_can_have(tiny_bundle: Bundle, cluster: Cluster, na
 
 
 def test_a_vector_that_is_too_long(tiny_bundle: Bundle, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lightretriever.artifacts.cluster.push.MOST_DIMENSION", 15)
+    monkeypatch.setattr("lightretriever.artifacts.cluster.push.MAX_CLUSTER_DIMENSION", 15)
     assert "vectors have 16 values; a cluster takes 15" in refused(lambda: pushed(tiny_bundle, cluster))
     assert not cluster.client.indices.exists(index=f"{NAME}-*", allow_no_indices=False)
 

@@ -104,7 +104,7 @@ def compare(bundle: Bundle, folder: Path, seed: int, changes: int, groups: int =
 @pytest.fixture(autouse=True)
 def checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a checkpoint pay for two changes."""
-    monkeypatch.setattr("lightretriever.artifacts.live.store._LEAST_SAVED", 2)
+    monkeypatch.setattr("lightretriever.artifacts.live.store._MIN_SAVED", 2)
 
 
 @pytest.mark.parametrize("seed", range(4))

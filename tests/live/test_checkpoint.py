@@ -27,7 +27,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lightretriever.artifacts.live.store._LEAST_SAVED", LEAST)
+    monkeypatch.setattr("lightretriever.artifacts.live.store._MIN_SAVED", LEAST)
 
 
 def opened(bundle: Bundle, folder: Path) -> SearchEngine:

@@ -194,7 +194,7 @@ def test_versions_never_come_again_after_a_restore(tmp_path: Path) -> None:
 def test_a_checkpoint_of_other_changes_with_the_same_numbers_is_not_read(
     tiny_bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lightretriever.artifacts.live.store._LEAST_SAVED", 2)
+    monkeypatch.setattr("lightretriever.artifacts.live.store._MIN_SAVED", 2)
     settings = Settings(deadline_ms=60_000, warm_up_queries=1)
 
     def write(folder: Path, numbers: range) -> dict[str, int | None]:

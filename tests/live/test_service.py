@@ -147,7 +147,7 @@ def test_many_documents_are_told_and_too_many_refused(
     own = settings.model_copy(update={"live": tmp_path / "live"})
     monkeypatch.setattr("lightretriever.artifacts.live.store._FEW", 2)
     monkeypatch.setattr("lightretriever.artifacts.live.store._SHARE", 60)
-    monkeypatch.setattr("lightretriever.artifacts.live.store._MOST", 3)
+    monkeypatch.setattr("lightretriever.artifacts.live.store._MAX_WRITTEN", 3)
     with SearchEngine.open(bundle, own) as few, live(create_app(few)) as url:
         few.warm_up()
         with SearchClient(url, api_key=KEY, timeout_s=60) as client:
