@@ -59,8 +59,8 @@ class SearchedQuery:
 class Candidates:
     """The candidates of a search in their order.
 
-    legs: names of the table's rows. levels: how well each column matches, None if that can't be told. unmatched: how
-    many candidates `min_matched` left out, None if the request has none. pinned: ids of the documents that come
+    legs: names of the table's rows. levels: how well each column matches; None if `unjudged` says why not. unmatched:
+    how many candidates `min_matched` left out, None if the request has none. pinned: ids of the documents that come
     first, by a rule or because the query is their id.
     """
 
@@ -68,6 +68,7 @@ class Candidates:
     table: CandidateTable
     fused: Fused
     levels: Levels | None
+    unjudged: str | None
     unmatched: int | None
     ranking: Ranked
     pinned: Sequence[str]
@@ -94,7 +95,7 @@ def build_answer(context: SearchContext, query: SearchedQuery, candidates: Candi
         "mode": request.mode,
         "task": plan.task,
         "candidates": table.ordinals.size,
-        **best_match(candidates.levels),
+        **best_match(candidates.levels, candidates.unjudged),
     }
     if plan.task in context.parts.encoder.heads:
         answer["head_query"] = query.encoded.head

@@ -82,7 +82,7 @@ def _knows_a_word(text: str, tokenizer: TextTokenizer) -> bool:
     return bool(words) and 1 in tokenizer.query_ids_of(words)[1]
 
 
-def best_match(levels: Levels | None) -> Plain:
-    """Return `matched` of the answer: the level of the best candidate, `none` if there is none. Nothing without
-    levels."""
-    return {} if levels is None else {"matched": LEVELS[levels.max(initial=0)]}
+def best_match(levels: Levels | None, unjudged: str | None) -> Plain:
+    """Return `matched` of the answer: the level of the best candidate, `none` if there is none. Without levels, return
+    `unjudged`, which says why."""
+    return {"unjudged": unjudged} if levels is None else {"matched": LEVELS[levels.max(initial=0)]}

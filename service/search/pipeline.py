@@ -83,7 +83,7 @@ def _search(context: SearchContext) -> Plain:
     query, legs = _encoded(context, typed.searched, extra_terms)
     if plan.request.explain:
         check_explained(plan.request, query, plan.max_explained)
-    thresholds = None if query.head or rules.synonyms else plan.thresholds  # of sums over the query's own tokens
+    unjudged = _unjudged(context, query, rules)
     hits, results = _hits(context, query, legs, _condition(context, rules))
     query, legs, pinned = results.query, list(hits), _pinned(context, rules, typed.query)
     with parts.backends.within(context.until()):
@@ -98,6 +98,7 @@ def _search(context: SearchContext) -> Plain:
         weights = _weights(context, query, table, legs, largest)
         fused = _fused(context, table, weights)
         fused = _with_feedback(context, fused, results, table, legs, largest, weights)
+        thresholds = plan.thresholds if unjudged is None else None
         levels = matches(thresholds, typed.searched, table, legs, parts.encoder, shares)
         clock.add("fuse", started)
         columns = np.searchsorted(table.ordinals, list(pinned.values())).tolist() if pinned else []
@@ -105,7 +106,9 @@ def _search(context: SearchContext) -> Plain:
             fused = _with_columns(fused, columns)
         fused, unmatched = _matching(context, fused, levels, legs, columns)
         ranking = _ranked(context, typed.searched, table, fused, columns)
-        candidates = Candidates(legs, table, fused, levels, unmatched, ranking, list(pinned))
+        if levels is None and unjudged is None:
+            unjudged = "The dense leg did not answer."
+        candidates = Candidates(legs, table, fused, levels, unjudged, unmatched, ranking, list(pinned))
         return build_answer(context, SearchedQuery(typed, query, extra_terms, rules), candidates)
 
 
@@ -156,6 +159,23 @@ def _is_known(context: SearchContext, text: str) -> bool:
         )
     except TokenizerError:
         return False
+
+
+def _unjudged(context: SearchContext, query: EncodedQuery, rules: AppliedRules) -> str | None:
+    """Return why the hits of a query are not judged; None if they are. Thresholds are those of the dense scores of sums
+    over the query's own tokens."""
+    plan = context.plan
+    if "dense" not in plan.legs:
+        return "Matches are judged by the dense score, and the dense leg is not searched."
+    if plan.request.terms:
+        return "A search with terms is not judged."
+    if rules.synonyms:
+        return "Rules added words to the query."
+    if query.head:
+        return "A model read this query: the thresholds are for sums of tokens."
+    if plan.thresholds is None:
+        return f"The bundle has no thresholds of a match for the task {plan.task!r}."
+    return None if query.dense is not None else "The query has no tokens of the dense leg."
 
 
 def _condition(context: SearchContext, rules: AppliedRules) -> tuple[str, ...] | None:

@@ -98,8 +98,9 @@ def test_a_strong_match_has_the_rare_words_of_the_query(meaningful_bundle: Bundl
 def test_a_candidate_without_a_dense_score_has_no_level(meaningful_bundle: Bundle) -> None:
     found = levels(meaningful_bundle, "bababa", [1.0, np.nan], [[9.0], [9.0]])
     assert found == ["strong", None]
-    assert best_match(np.array([2, -1], np.int8)) == {"matched": "strong"}
-    assert best_match(np.array([-1], np.int8)) == best_match(np.empty(0, np.int8)) == {"matched": "none"}
+    assert best_match(np.array([2, -1], np.int8), None) == {"matched": "strong"}
+    for nothing in (np.array([-1], np.int8), np.empty(0, np.int8)):
+        assert best_match(nothing, None) == {"matched": "none"}
 
 
 def test_every_page_of_a_search_says_the_same(meaning: TestClient) -> None:
@@ -110,11 +111,26 @@ def test_every_page_of_a_search_says_the_same(meaning: TestClient) -> None:
     assert len({page["hits"][0]["matched"] for page in pages}) > 1
 
 
-@pytest.mark.parametrize("fields", [{"mode": "sparse"}, {"terms": [{"text": "oven", "weight": 2.0}]}])
-def test_without_a_comparable_dense_score_nothing_is_said(meaning: TestClient, fields: dict[str, Any]) -> None:
-    answer = ask(meaning, "bicycle", **fields)
+@pytest.mark.parametrize(
+    ("query", "fields", "reason"),
+    [
+        ("bicycle", {"mode": "sparse"}, "the dense leg is not searched"),
+        (
+            "bicycle",
+            {"fusion": {"method": "linear", "weights": {"dense": 0, "sparse": 1}}},
+            "the dense leg is not searched",
+        ),
+        ("bicycle", {"terms": [{"text": "oven", "weight": 2.0}]}, "with terms"),
+        ("bicycling", {}, "no tokens of the dense leg"),
+    ],
+)
+def test_an_answer_says_why_it_is_not_judged(
+    meaning: TestClient, query: str, fields: dict[str, Any], reason: str
+) -> None:
+    answer = ask(meaning, query, **fields)
     assert answer["hits"]
     assert "matched" not in answer
+    assert reason in answer["unjudged"]
     assert not any("matched" in hit for hit in answer["hits"])
 
 
@@ -169,6 +185,7 @@ def test_a_query_without_a_dense_score_has_no_hit_that_matches(meaning: TestClie
 def test_a_bundle_without_thresholds_fields_and_spellings_says_nothing_of_them(client: TestClient) -> None:
     answer = ask(client, "music")
     assert "matched" not in answer
+    assert "no thresholds" in answer["unjudged"]
     assert not any("matched" in hit for hit in answer["hits"])
     info = client.get("/info").json()
     assert not {"matched", "spelling"} & info.keys()
