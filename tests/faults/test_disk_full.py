@@ -10,6 +10,8 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx2
@@ -125,7 +127,18 @@ def test_a_small_disk_that_grows(tmp_path: Path) -> None:
     assert failures > 0
 
 
-NOWHERE = {"full disk": 'exec "$@" >/dev/full 2>&1', "closed pipe": 'exec "$@" > >(exec true) 2>&1'}
+@contextmanager
+def nowhere(kind: str) -> Iterator[int]:
+    """Where nothing can be written to: a full disk, or a pipe whose reader is gone."""
+    if kind == "full disk":
+        end = os.open("/dev/full", os.O_WRONLY)
+    else:
+        reader, end = os.pipe()
+        os.close(reader)
+    try:
+        yield end
+    finally:
+        os.close(end)
 
 
 @pytest.mark.slow
@@ -134,18 +147,19 @@ def test_a_service_that_can_not_write_its_log_serves_on(tiny_path: Path, kind: s
     """Neither log lines nor the line that says it is ready can be written."""
     port = free_port()
     url = f"http://127.0.0.1:{port}"
-    shell = ["bash", "-c", NOWHERE[kind], "bash"]
-    command = [*shell, sys.executable, "-c", SCRIPT, "127.0.0.1", str(port), str(workers), str(tiny_path)]
+    command = [sys.executable, "-c", SCRIPT, "127.0.0.1", str(port), str(workers), str(tiny_path)]
     settings = {"LIGHTRETRIEVER_WARM_UP_QUERIES": "3", "LIGHTRETRIEVER_DEADLINE_MS": "60000"}
-    with subprocess.Popen(command, cwd=ROOT, env={**os.environ, **settings}) as process:
-        try:
-            wait_until(lambda: is_ready(url))
-            for _ in range(20):
-                answer = httpx2.post(f"{url}/search", json={"query": "music"}, timeout=60)
-                assert (answer.status_code, answer.json()["degraded"]) == (200, [])
-                assert httpx2.post(f"{url}/search", json={"query": ""}, timeout=60).status_code == 422
-            assert is_ready(url)
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(120) == 0
-        finally:
-            process.kill()
+    with nowhere(kind) as end:
+        process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, **settings}, stdout=end, stderr=end)
+    try:
+        wait_until(lambda: is_ready(url))
+        for _ in range(20):
+            answer = httpx2.post(f"{url}/search", json={"query": "music"}, timeout=60)
+            assert (answer.status_code, answer.json()["degraded"]) == (200, [])
+            assert httpx2.post(f"{url}/search", json={"query": ""}, timeout=60).status_code == 422
+        assert is_ready(url)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(120) == 0
+    finally:
+        process.kill()
+        process.wait()
