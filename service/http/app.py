@@ -28,7 +28,6 @@ from lightretriever.service.errors import (
     SettingsError,
 )
 from lightretriever.service.execution.watching import keep_reading
-from lightretriever.service.http.encodings import AcceptedEncoding
 from lightretriever.service.http.handling import COLLECTION
 from lightretriever.service.http.middleware import Envelope, refusal
 from lightretriever.service.http.openapi import description
@@ -88,7 +87,7 @@ class Application:
         self._description = description(router.routes, state.settings)
         routes = [*served(), Route("/openapi.json", self._describe)]
         app: ASGIApp = _Router(routes, lifespan)
-        app = AcceptedEncoding(GZipMiddleware(app, _LEAST_GZIPPED, _GZIP_LEVEL, _LEAST_IN_THREAD))
+        app = GZipMiddleware(app, _LEAST_GZIPPED, _GZIP_LEVEL, _LEAST_IN_THREAD)
         self._app = Envelope(app, metrics=lambda: state.collections.metrics, tracing=lambda: state.tracing)
 
     def openapi(self) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import asyncio
 import re
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from fastapi import APIRouter, Request, Response
 from starlette.convertors import StringConvertor, register_url_convertor
@@ -20,7 +20,7 @@ from lightretriever.service.http.handling import (
     in_thread,
 )
 from lightretriever.service.http.json import JSON_LINES, json_response, parse_document, parse_documents
-from lightretriever.service.http.openapi import BODY, READ, WRITE, describe
+from lightretriever.service.http.openapi import BODY, READ, WRITE, describe, parameter
 from lightretriever.service.schemas import (
     Document,
     DocumentChanges,
@@ -59,30 +59,16 @@ _WAIT: Final = "wait_for"
 _POLL_S: Final = 0.02  # between two looks whether other processes search a change
 _ENCODED_AT_ONCE: Final = 16  # documents
 T = TypeVar("T")
-_ID: Final = {
-    "name": "id",
-    "in": "path",
-    "required": True,
-    "description": "Id, percent-encoded.",
-    "schema": {"type": "string"},
-}
-_OPTIONS: Final[list[dict[str, Any]]] = [
-    {
-        "name": "if-match",
-        "in": "header",
-        "required": False,
-        "description": "The version that the document must have, in quotation marks, as in the answer's `ETag`.",
-        "schema": {"type": "string", "pattern": _ETAG.pattern},
-    },
-    {
-        "name": "refresh",
-        "in": "query",
-        "required": False,
-        "description": "`wait_for`: answer when searches of every process see the change, which is within a second "
-        "otherwise.",
-        "schema": {"type": "string", "enum": [_WAIT]},
-    },
-]
+_ID: Final = parameter("id", "path", "Id, percent-encoded.")
+_IF_MATCH: Final = parameter(
+    "if-match",
+    "header",
+    "The version that the document must have, in quotation marks, as in the answer's `ETag`.",
+    pattern=_ETAG.pattern,
+)
+_REFRESH: Final = parameter(
+    "refresh", "query", "`wait_for`: answer when searches of every process see the change.", enum=[_WAIT]
+)
 
 
 @router.get(
@@ -106,7 +92,7 @@ async def document(request: Request) -> Response:
         request=DocumentWrite,
         answer=DocumentWritten,
         errors=(*WRITE, *BODY),
-        parameters=[_ID, *_OPTIONS],
+        parameters=[_ID, _IF_MATCH, _REFRESH],
     ),
     tags=["operation"],
 )
@@ -133,7 +119,7 @@ async def put(request: Request) -> Response:
         media=JSON_LINES,
         answer=DocumentChanges,
         errors=(*WRITE, *BODY),
-        parameters=_OPTIONS[1:],
+        parameters=[_REFRESH],
     ),
     tags=["operation"],
 )
@@ -162,7 +148,7 @@ async def change(request: Request) -> Response:
         "Delete a document",
         answer=DocumentDeleted,
         errors=(*WRITE, DocumentNotFoundError),
-        parameters=[_ID, *_OPTIONS],
+        parameters=[_ID, _IF_MATCH, _REFRESH],
     ),
     tags=["operation"],
 )

@@ -1,50 +1,17 @@
-"""Packing by gzip: whether an answer may be packed, and bodies of requests that are."""
+"""Bodies of requests that are packed by gzip."""
 
-import re
 import zlib
 from typing import Final
 
 from starlette.datastructures import Headers
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from lightretriever.service.errors import BodyTooLargeError, InvalidBodyError, MediaTypeError
 
-__all__ = ["GZIP", "IDENTITY", "AcceptedEncoding", "accepts_gzip", "content_encoding", "too_large", "unpacked"]
+__all__ = ["GZIP", "IDENTITY", "content_encoding", "too_large", "unpacked"]
 
 GZIP: Final = "gzip"
 IDENTITY: Final = "identity"
 _NAMES: Final = {"gzip": GZIP, "x-gzip": GZIP, "identity": IDENTITY}  # RFC 9110, 8.4.1.3
-_WEIGHT: Final = re.compile(r"\s*[qQ]=(0(?:\.[0-9]{0,3})?|1(?:\.0{0,3})?)\s*")
-_ACCEPT: Final = b"accept-encoding"
-
-
-class AcceptedEncoding:
-    """ASGI middleware that reads `Accept-Encoding` for the one behind it, which only looks for the letters `gzip`."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request."""
-        if scope["type"] == "http":
-            asked = ",".join(Headers(scope=scope).getlist("accept-encoding"))
-            others = [header for header in scope["headers"] if header[0] != _ACCEPT]
-            chosen = GZIP if accepts_gzip(asked) else IDENTITY
-            # In place: the router notes the route there, for the metrics and the log.
-            scope["headers"] = [*others, (_ACCEPT, chosen.encode())]
-        await self._app(scope, receive, send)
-
-
-def accepts_gzip(header: str) -> bool:
-    """True if a client takes gzip by its `Accept-Encoding` (RFC 9110, 12.5.3): named with a weight above 0, or else
-    meant by `*`. A weight that is none counts as 0."""
-    weights: dict[str, float] = {}
-    for part in header.lower().split(","):
-        name, *parameters = part.split(";")
-        found = [_WEIGHT.fullmatch(parameter) for parameter in parameters]
-        weight = 1.0 if not found else float(found[0][1]) if found[0] is not None and len(found) == 1 else 0.0
-        weights[_NAMES.get(name.strip(), name.strip())] = weight
-    return weights.get(GZIP, weights.get("*", 0.0)) > 0
 
 
 def content_encoding(headers: Headers) -> str:

@@ -14,7 +14,7 @@ from lightretriever.service.http.json import JSON
 from lightretriever.service.http.problems import PROBLEM_JSON
 from lightretriever.service.settings import Settings
 
-__all__ = ["BODY", "KEY", "QUERY", "READ", "SEARCH", "WRITE", "describe", "description"]
+__all__ = ["BODY", "KEY", "QUERY", "READ", "SEARCH", "WRITE", "describe", "description", "parameter"]
 
 # Errors of groups of routes.
 KEY: Final = (errors.UnauthorizedError, errors.ForbiddenError)
@@ -63,6 +63,12 @@ def describe(
         extra["requestBody"] = {"required": True, "content": {media: _body(request, "validation")}}
     responses = {200: {"description": "The answer.", "content": content}, **_problems(errors)}
     return {"summary": summary, "responses": responses, "openapi_extra": extra}
+
+
+def parameter(name: str, where: str, text: str, **schema: Any) -> dict[str, Any]:
+    """Describe a parameter that stands in the path, the query or a header."""
+    about = {"name": name, "in": where, "required": where == "path", "description": text}
+    return {**about, "schema": {"type": "string", **schema}}
 
 
 def description(routes: Sequence[BaseRoute], settings: Settings) -> dict[str, Any]:
