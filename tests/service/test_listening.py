@@ -90,6 +90,7 @@ def test_a_socket_that_is_open_already_is_taken(tiny_bundle: Bundle) -> None:
             subprocess.Popen(
                 [*command, "--host", f"fd:{opened.fileno()}"],
                 cwd=ROOT,
+                env={**os.environ, "LIGHTRETRIEVER_DEADLINE_MS": "60000", "LIGHTRETRIEVER_WARM_UP_QUERIES": "3"},
                 pass_fds=[opened.fileno()],
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
