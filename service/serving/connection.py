@@ -96,7 +96,10 @@ class Connection(HttpToolsProtocol):
     def shutdown(self) -> None:
         """Close the connection with its next answer, or in a moment: a request may be on its way."""
         self._stopping = True
-        self.loop.call_later(_LAST_CALL_S, super().shutdown)
+        if self._answering():
+            super().shutdown()
+        else:
+            self.loop.call_later(_LAST_CALL_S, super().shutdown)
 
     def on_response_complete(self) -> None:
         """Begin with the next request, if it has come."""
