@@ -31,6 +31,7 @@ LEVELS: Final[tuple[Matched, ...]] = ("none", "weak", "strong")
 Levels = npt.NDArray[np.int8]
 """The level of each candidate (u,), as its place in `LEVELS`; -1 for one without a dense score."""
 
+_TINY: Final = float(np.finfo(np.float64).tiny)
 _STRONG: Final = 0.7  # chosen by the ten visible queries of the demo and by seven collections (docs/lab/results.md)
 
 
@@ -41,13 +42,15 @@ def matches(
     legs: Sequence[LegName],
     encoder: QueryEncoder,
     shares: npt.NDArray[np.float32] | None,
+    largest: npt.NDArray[np.float32] | None,
 ) -> Levels | None:
     """Return the level of each candidate of a query, encoded from the tokens of `text` alone. None without thresholds
     or dense scores.
 
     Words count where the terms are words and the sparse leg was searched. If no candidate has one of the query, none is
     strong, those of a strong dense score are weak, and if the tokenizer of the tables knows no word of it either, all
-    are none: letters typed at random have pieces that are near to something, too. Without `shares`, none is strong.
+    are none: letters typed at random have pieces that are near to something, too. Without `shares` (u, t) and the
+    `largest` of each term (t,), none is strong.
     """
     if thresholds is None or "dense" not in legs:
         return None
@@ -56,23 +59,22 @@ def matches(
     strong = np.flatnonzero(dense >= thresholds.strong)
     if encoder.vocabulary.language is None or "sparse" not in legs:
         levels[strong] = 2
-    elif np.fmax.reduce(table.scores[legs.index("sparse")], initial=0.0) <= 0:
+    elif not np.any(table.scores[legs.index("sparse")] > 0):
         levels[:] = 0
         levels[strong] = int(_knows_a_word(text, encoder.tokenizer))
-    elif strong.size and shares is not None:
-        had = _share_of_words(shares, strong)
+    elif strong.size and shares is not None and largest is not None:
+        had = _share_of_words(shares[strong], largest.astype(np.float64))
         levels[strong[dense[strong] * had >= _STRONG * thresholds.strong]] = 2
     levels[np.isnan(dense)] = -1
     return levels
 
 
-def _share_of_words(shares: npt.NDArray[np.float32], which: npt.NDArray[np.intp]) -> npt.NDArray[np.float64]:
-    """Return the share (m,) of the query's words that some candidates (m,) have, from the terms' shares (u, t) of
-    all."""
-    most = shares.max(axis=0).astype(np.float64)
+def _share_of_words(shares: npt.NDArray[np.float32], most: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Return the share (m,) of the query's words that some candidates (m,) have, from the terms' shares (m, t) of
+    theirs and the largest of all candidates (t,)."""
     most[most <= 0] = most.max()
-    squares = max(float(most @ most), np.finfo(np.float64).tiny)
-    had: npt.NDArray[np.float64] = np.einsum("mt,t->m", shares[which], most) / squares
+    squares = max(float(most @ most), _TINY)
+    had: npt.NDArray[np.float64] = np.einsum("mt,t->m", shares, most) / squares
     return had
 
 

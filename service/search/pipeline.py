@@ -99,7 +99,7 @@ def _search(context: SearchContext) -> Plain:
         fused = _fused(context, table, weights)
         fused = _with_feedback(context, fused, results, table, legs, largest, weights)
         thresholds = plan.thresholds if unjudged is None else None
-        levels = matches(thresholds, typed.searched, table, legs, parts.encoder, shares)
+        levels = matches(thresholds, typed.searched, table, legs, parts.encoder, shares, largest)
         clock.add("fuse", started)
         columns = np.searchsorted(table.ordinals, list(pinned.values())).tolist() if pinned else []
         if pinned:

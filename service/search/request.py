@@ -33,6 +33,7 @@ _NO_SPELLING: Final = (
     "words that are written with spaces"
 )
 _NO_SPELLING_THERE: Final = "a cluster has no spellings: leave it out, or serve the bundle on this machine"
+_OF_EVERY_SEARCH: Final = {"query", "k", "offset"}
 _NO_DENSE: Final = "the bundle has no dense leg: build it with `index.dense: true` to have one"
 
 
@@ -225,6 +226,12 @@ class RequestReader:
             yield from self._of_listing(request)
         else:
             yield from self._of_text("query", request.query)
+        yield from self._of_window(request)
+        if request.model_fields_set - _OF_EVERY_SEARCH:
+            yield from self._of_options(request)
+
+    def _of_options(self, request: SearchRequest) -> Iterator[FieldError]:
+        if request.query is not None:
             together = len(request.query) + sum(len(term.text) for term in request.terms)
             longest = self._settings.max_query_chars
             if together > longest >= len(request.query):
@@ -238,7 +245,6 @@ class RequestReader:
         yield from self._of_dense(request)
         yield from self._of_matched(request)
         yield from self._of_typing(request)
-        yield from self._of_window(request)
         yield from self._of_ranking(request)
         yield from self._of_fields("fields", request.fields or ())
         if request.snippets is not None:

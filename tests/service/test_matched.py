@@ -61,7 +61,15 @@ def levels(
     tokenizer = bundle.tokenizer()
     vocabulary = bundle.vocabulary(tokenizer) if terms else None
     encoder = QueryEncoder(tokenizer, {"search": bundle.table("search")}, vocabulary)
-    found = matches(match, query, table, legs or ("dense", "sparse"), encoder, shares)
+    found = matches(
+        match,
+        query,
+        table,
+        legs or ("dense", "sparse"),
+        encoder,
+        shares,
+        None if shares is None else shares.max(axis=0),
+    )
     assert found is not None
     return [None if level < 0 else LEVELS[level] for level in found.tolist()]
 
