@@ -166,29 +166,16 @@ def _references(part: Any) -> list[str]:
 
 
 def _model(name: str, schema: Mapping[str, Any], *, told: bool) -> Iterator[str]:
-    """A heading, and the fields: of a request `told` in a line each, with type, default and the first clause of the
-    description; of an answer in one line, with their types."""
+    """A heading, and the fields with their types: of a request `told` in a line each, with bounds and default."""
     yield f"### {name}"
-    if text := schema.get("description"):
-        yield f"{_first_clause(text)}\n"
     required = schema.get("required", [])
     lines = []
     for field, value in schema.get("properties", {}).items():
         default = value.get("default")
-        shown = "" if field in required or default in (None, [], {}) else f", {_json(default)}"
-        text = _first_clause(value.get("description", ""))
-        kind = _kind(value)
-        lines.append(
-            f"`{field}`: {kind}{_bounds(value)}{shown}{f'. {text}' if text else ''}" if told else f"`{field}` {kind}"
-        )
+        shown = "" if field in required or default in (None, [], {}) else f" ({_json(default)})"
+        lines.append(f"`{field}`: {_kind(value)}{_bounds(value)}{shown}" if told else f"`{field}` {_kind(value)}")
     yield from ((f"- {line}" for line in lines) if told else [", ".join(lines)])
     yield ""
-
-
-def _first_clause(text: str) -> str:
-    """The text up to its first full stop, semicolon or colon; the rest is in the service's own description."""
-    clause = re.match(r"(?s).*?[.;:](?=\s|$)", text)
-    return _line(clause[0] if clause else text).rstrip(";:")
 
 
 def _kind(schema: Mapping[str, Any]) -> str:

@@ -64,7 +64,7 @@ def test_recorded_results_become_tables(root: Path, capsys: pytest.CaptureFixtur
     assert results.main(["--check"]) == 0
     readme = (root / "README.md").read_text().splitlines()
     assert (readme[0], readme[-1]) == ("before", "after")
-    assert "| both legs, fused by range (the default before) | 0.500 | 0.250 | 0.750 |" in readme
+    assert "| **by evidence, with feedback (the default)** | 0.500 | 0.250 | 0.750 |" in readme
     first = readme.index("| nDCG@10 | model per query | average of 7 sets | scifact | wikiqa |")
     assert readme[first : first + 4] == [
         "| nDCG@10 | model per query | average of 7 sets | scifact | wikiqa |",
@@ -75,6 +75,7 @@ def test_recorded_results_become_tables(root: Path, capsys: pytest.CaptureFixtur
     assert "| BM25 (Lucene) | 12.5 | – | – |" in readme
     page = (root / "docs" / "lab" / "results.md").read_text()
     line = "0.500 | 0.500 | 0.500 | 0.250 | 0.850 | 0.500 | 0.500 | 0.514 | 1 | cacm -0.250 |"
+    assert "| both legs, fused by range (the default before) | 0.500 | 0.250 | 0.750 |" in page
     assert f"| MiniLM's table fitted to the corpus, hybrid | {line}" in page
     assert "| new thing | – | – | – | 0.125 | – | – | – | – | 0 | cacm -0.375 |" in page
     assert "1 of 1 bounds are kept" in page
