@@ -17,7 +17,7 @@ import numpy as np
 from lightretriever.artifacts.files.arrays import load_npy, write_array
 from lightretriever.artifacts.files.workdir import writing_atomically
 
-__all__ = ["MappedTexts", "forget_texts", "write_texts"]
+__all__ = ["MappedTexts", "forget_texts", "text_key", "write_texts"]
 
 _TEXTS, _IDS, _BOUNDS, _KEYS, _ORDER = "texts.bin", "ids.bin", "bounds.npy", "keys.npy", "order.npy"
 
@@ -37,14 +37,18 @@ class MappedTexts(Mapping[str, str]):
 
     def __getitem__(self, name: str) -> str:
         """The text of a document. Raises KeyError."""
-        key = _key(name)
+        key = text_key(name)
         for place in range(int(np.searchsorted(self._keys, key)), len(self)):
             if self._keys[place] != key:
                 break
             number = int(self._order[place])
             if self._id(number) == name:
-                return self._part(self._texts, 0, number)
+                return self.text(number)
         raise KeyError(name)
+
+    def text(self, number: int) -> str:
+        """The text of a document by its place, from 0."""
+        return self._part(self._texts, 0, number)
 
     def _id(self, number: int) -> str:
         return self._part(self._ids, 1, number)
@@ -63,7 +67,7 @@ def write_texts(folder: Path, documents: Iterable[tuple[str, str]]) -> MappedTex
                 texts.write(text.encode())
                 ids.write(name.encode())
                 bounds.append((texts.tell(), ids.tell()))
-                keys.append(_key(name))
+                keys.append(text_key(name))
         order = np.argsort(np.array(keys, dtype=np.uint64), kind="stable")
         write_array(folder / _BOUNDS, np.array(bounds, dtype=np.int64).T)
         write_array(folder / _KEYS, np.array(keys, dtype=np.uint64)[order])
@@ -76,8 +80,9 @@ def forget_texts(folder: Path) -> None:
     (folder / _ORDER).unlink(missing_ok=True)
 
 
-def _key(name: str) -> int:
-    return int.from_bytes(blake2b(name.encode(), digest_size=8).digest())
+def text_key(text: str) -> int:
+    """A hash of a text, below 2**64."""
+    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest())
 
 
 def _mapped(file: Path) -> mmap.mmap | bytes:

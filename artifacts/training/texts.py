@@ -6,16 +6,17 @@ WORK/texts/held-out/      those of the texts that are never trained on
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Final
+from typing import Final, cast
 
 import numpy as np
 from accelerate import Accelerator
 
-from lightretriever.artifacts.dtypes import Float16Array
+from lightretriever.artifacts.dtypes import Float16Array, Int64Array, IntegerArray
 from lightretriever.artifacts.errors import RecipeError
 from lightretriever.artifacts.pipeline.encoder import Encoder
 from lightretriever.artifacts.pipeline.fit_texts import teacher_vectors
 from lightretriever.artifacts.pipeline.model import CHARS_PER_TOKEN, Backbone
+from lightretriever.artifacts.training.documents import MappedTexts, text_key
 from lightretriever.artifacts.training.recipe import TrainRecipe
 from lightretriever.artifacts.training.types import TextBatch, TrainingSet
 
@@ -52,14 +53,16 @@ class TaughtTexts:
         self._backbone, self._teacher, self._accelerator = backbone, teacher, accelerator
         self._settings, self._seed, self._folder = recipe.teacher, recipe.seed % 2**64, recipe.work / "texts"
         self._shares = np.array([one.weight for one in sets]) / sum(one.weight for one in sets)
-        texts_of = [list(dict.fromkeys(one.documents.values())) for one in sets]
+        self._documents = [cast(MappedTexts, one.documents) for one in sets]  # as `prepare` made them
+        distinct = [_distinct(documents) for documents in self._documents]
         apart: dict[str, None] = {}  # a text may be in several sets
-        for number, texts in enumerate(texts_of):
+        for number, (places, _) in enumerate(distinct):
             random = np.random.default_rng((self._seed, _HELD_OUT, number))
-            places = random.permutation(len(texts))[: min(recipe.teacher.held_out, len(texts) // 10)].tolist()
-            apart |= dict.fromkeys(texts[place] for place in sorted(places))
+            drawn = random.permutation(len(places))[: min(recipe.teacher.held_out, len(places) // 10)]
+            apart |= dict.fromkeys(self._documents[number].text(place) for place in places[np.sort(drawn)].tolist())
         self._apart = list(apart)
-        self._trained = [[text for text in texts if text not in apart] for texts in texts_of]
+        keys = np.fromiter(map(text_key, apart), np.uint64, len(apart))
+        self._trained = [places[~np.isin(known, keys)] for places, known in distinct]
         if len(self._apart) < _LEAST_APART:
             raise RecipeError(
                 f"data.sets: {len(self._apart)} texts can be held out, a tenth of each set at most; {_LEAST_APART} are "
@@ -67,7 +70,7 @@ class TaughtTexts:
                 remedy="Give sets of more texts, or raise teacher.held_out.",
             )
         for one, trained in zip(sets, self._trained, strict=True):
-            if not trained:
+            if not len(trained):
                 raise RecipeError(
                     f"data.sets: all texts of the set {one.name} are held out of others.", remedy="Leave the set out."
                 )
@@ -108,10 +111,17 @@ class TaughtTexts:
         is_long = random.random(BLOCK) < self._settings.long_share
         lengths = np.where(is_long, self._settings.long_length, self._settings.length).tolist()
         chosen = [
-            self._trained[number][int(place * len(self._trained[number]))]
+            self._documents[number].text(int(self._trained[number][int(place * len(self._trained[number]))]))
             for number, place in zip(drawn, places, strict=True)
         ]
         return cut(self._backbone, chosen, lengths)
+
+
+def _distinct(documents: MappedTexts) -> tuple[Int64Array, IntegerArray]:
+    """The places of the first document with each text, (n,) int64 ascending, and the texts' hashes (n,) uint64."""
+    keys = np.fromiter(map(text_key, documents.values()), np.uint64, len(documents))
+    places = np.sort(np.unique(keys, return_index=True)[1])
+    return places, keys[places]
 
 
 def cut(backbone: Backbone, texts: Sequence[str], lengths: Sequence[int]) -> list[str]:

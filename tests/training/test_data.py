@@ -363,7 +363,7 @@ def test_the_filter_keeps_what_is_among_the_first() -> None:
 
 
 def test_ids_with_the_same_hash_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lightretriever.artifacts.training.documents._key", lambda name: len(name))
+    monkeypatch.setattr("lightretriever.artifacts.training.documents.text_key", len)
     texts = {"a": "first", "bb": "second", "c": "third", "d": "fourth"}
     written = write_texts(tmp_path / "texts", texts.items())
     assert {name: written[name] for name in texts} == texts
