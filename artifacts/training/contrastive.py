@@ -1,8 +1,9 @@
 """Contrastive training of the dense and the sparse side together."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
-from typing import Final
+from typing import Final, TypeAlias
 
 import torch
 
@@ -13,7 +14,6 @@ from lightretriever.artifacts.pipeline.states import packed_states, token_states
 from lightretriever.artifacts.training.engine import Chunk, Engine
 from lightretriever.artifacts.training.losses import (
     BatchLayout,
-    TokenWeights,
     contrastive_objective,
     cosine_scores,
     query_means,
@@ -23,7 +23,16 @@ from lightretriever.artifacts.training.recipe import ContrastiveStage, DataRecip
 from lightretriever.artifacts.training.teachers import Teachers
 from lightretriever.artifacts.training.types import Batch, StepContext, Tensors
 
-__all__ = ["ROW_TOKENS", "Contrastive", "corpus_scores", "document_outputs"]
+__all__ = [
+    "ROW_TOKENS",
+    "Contrastive",
+    "QueryReader",
+    "QuerySide",
+    "corpus_scores",
+    "document_outputs",
+    "read_tokens",
+    "token_means",
+]
 
 ROW_TOKENS: Final = 256
 """Positions of a row of packed texts."""
@@ -32,8 +41,41 @@ _DOCUMENTS, _TOKENS = 64, 4096  # read at once where all documents are scored
 _TOP_K: Final = 128  # an untrained model gives every document most of the vocabulary
 
 
+QueryReader: TypeAlias = Callable[[Backbone, list[int], Sequence[torch.Tensor], torch.Tensor | None], torch.Tensor]
+"""Makes vectors (B, H) of the token ids of queries behind a prefix; the last argument is `QuerySide.rows`."""
+
+
+def read_tokens(
+    backbone: Backbone, prefix: list[int], queries: Sequence[torch.Tensor], rows: torch.Tensor | None
+) -> torch.Tensor:
+    """Query vectors mean_i e(t_i), (B, H) float32, not normalised. Each distinct token is read once."""
+    blocks = max(1, (ROW_TOKENS - len(prefix)) // 2)
+    return token_means(queries, lambda tokens: token_states(backbone, prefix, tokens, blocks), rows)
+
+
+def token_means(
+    queries: Sequence[torch.Tensor], states: Callable[[torch.Tensor], torch.Tensor], rows: torch.Tensor | None
+) -> torch.Tensor:
+    """The means (B, H) float32 of the `states` (n, H) that are made of tokens (n,), times their factors `rows`."""
+    tokens, places = torch.cat(list(queries)).unique(return_inverse=True)
+    made = torch.cat([states(part).float() for part in tokens.split(_TOKENS)])
+    if rows is not None:
+        made = made * rows[tokens.to(rows.device)][:, None]
+    return query_means(made, places.split([len(query) for query in queries]))
+
+
+@dataclass(frozen=True)
+class QuerySide:
+    """How queries are scored. `idf` (V,) float32 are factors of sparse scores, `rows` (V,) those of e(t) in a dense
+    query; None is 1. `read` makes dense queries."""
+
+    idf: torch.Tensor | None = None
+    rows: torch.Tensor | None = None
+    read: QueryReader = read_tokens
+
+
 class Contrastive:
-    """The objective of `ContrastiveStage`. `weights` lie on the model's device."""
+    """The objective of `ContrastiveStage`. The tensors of `side` lie on the model's device."""
 
     def __init__(
         self,
@@ -41,7 +83,7 @@ class Contrastive:
         backbone: Backbone,
         stage: ContrastiveStage,
         data: DataRecipe,
-        weights: TokenWeights,
+        side: QuerySide,
         teachers: Teachers | None = None,
     ) -> None:
         longest = max(stage.matryoshka, default=0)
@@ -50,7 +92,7 @@ class Contrastive:
                 f"matryoshka asks for {longest} dimensions, but {backbone.name} has {backbone.vector_size}.",
                 remedy="Leave the dimension out.",
             )
-        self._engine, self._backbone, self._stage, self._data, self._weights = engine, backbone, stage, data, weights
+        self._engine, self._backbone, self._stage, self._data, self._side = engine, backbone, stage, data, side
         self._teachers = teachers
 
     def backward(self, batch: Batch, context: StepContext) -> dict[str, float]:
@@ -61,26 +103,25 @@ class Contrastive:
         logits = None if self._teachers is None else torch.from_numpy(self._teachers.logits(batch, names))
 
         def objective(leaves: Tensors) -> tuple[Tensors, dict[str, float]]:
-            return contrastive_objective(leaves, layout, self._stage, self._weights, context, logits)
+            return contrastive_objective(leaves, layout, self._stage, self._side.idf, context, logits)
 
         return self._engine.backward(chunks, context, objective)
 
     def _chunks(
         self, batch: Batch, layout: BatchLayout, sequences: list[list[int]], read: list[list[int]]
     ) -> Iterator[Chunk]:
-        """This process' forward passes: query tokens, documents and, where wanted, whole queries."""
+        """This process' forward passes: queries, documents and, where wanted, whole queries."""
         backbone, rows = self._backbone, ROW_TOKENS
         prefixes = [instruction_prefix(backbone, instruction) for instruction in batch.set.instructions]
         asked = torch.tensor(batch.instructions)
         whole = [[*prefixes[n], *query, backbone.eos_id] for n, query in zip(batch.instructions, read, strict=True)]
 
-        def tokens_of(part: slice) -> Tensors:
-            ids = layout.tokens[part]
+        def light_of(part: slice) -> Tensors:
+            def vectors(prefix: list[int], chosen: torch.Tensor) -> torch.Tensor:
+                own = [layout.queries[part][place] for place in chosen.tolist()]
+                return self._side.read(backbone, prefix, own, self._side.rows)
 
-            def states(prefix: list[int], chosen: torch.Tensor) -> torch.Tensor:
-                return token_states(backbone, prefix, ids[chosen], max(1, (rows - len(prefix)) // 2))
-
-            return {"tokens": _by_instruction(layout.instructions[part], prefixes, states)}
+            return {"light": _by_instruction(asked[part], prefixes, vectors)}
 
         def documents_of(part: slice) -> Tensors:
             return document_outputs(backbone, sequences[part], rows)
@@ -93,7 +134,7 @@ class Contrastive:
             return {"full_dense": _by_instruction(asked[part], prefixes, states)}
 
         kinds = [
-            ("different query tokens", [2] * len(layout.tokens), tokens_of),
+            ("queries", [2 * len(query) for query in layout.queries], light_of),
             ("different documents", [len(one) for one in sequences], documents_of),
         ]
         if self._stage.full_kl > 0:
@@ -115,7 +156,7 @@ def corpus_scores(
     queries: Iterable[str],
     documents: Iterable[str],
     max_length: int,
-    weights: TokenWeights,
+    side: QuerySide,
 ) -> Iterator[Tensors]:
     """Scores of B queries for all documents, n at a time: `dense` and `sparse` (B, n) float32 on the model's device.
 
@@ -123,17 +164,13 @@ def corpus_scores(
     """
     ids = [torch.from_numpy(query).long() for query in backbone.tokenizer.as_queries(queries)]
     prefix = instruction_prefix(backbone, instruction)
-    tokens, places = torch.cat(ids).unique(return_inverse=True)
-    states = torch.cat([token_states(backbone, prefix, part).float() for part in tokens.split(_TOKENS)])
-    if weights.rows is not None:
-        states = states * weights.rows[tokens.to(backbone.device)][:, None]
-    means, texts = query_means(states, places.split([len(query) for query in ids])), iter(documents)
+    means, texts = side.read(backbone, prefix, ids, side.rows), iter(documents)
     while part := list(islice(texts, _DOCUMENTS)):
         made = document_outputs(backbone, backbone.document_ids(part, max_length), ROW_TOKENS)
         strongest, terms = made["sparse"].topk(min(_TOP_K, made["sparse"].shape[1]), dim=1)
         kept = torch.zeros_like(made["sparse"]).scatter(1, terms, strongest)
         with torch.autocast(backbone.device.type, enabled=False):  # bfloat16 would make many scores equal
-            scores = {"dense": cosine_scores(means, made["dense"]), "sparse": sparse_scores(ids, kept, weights.idf)}
+            scores = {"dense": cosine_scores(means, made["dense"]), "sparse": sparse_scores(ids, kept, side.idf)}
         yield scores
 
 

@@ -1,6 +1,7 @@
 """Periodic evaluation while training: a sample of a development set, ranked by brute force."""
 
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,11 +12,10 @@ from lightretriever.artifacts.documents.document import Document
 from lightretriever.artifacts.dtypes import Float32Array, FloatArray, Int64Array
 from lightretriever.artifacts.evaluation.runs import measure, ranking, read_judged
 from lightretriever.artifacts.pipeline.model import Backbone
-from lightretriever.artifacts.training.contrastive import corpus_scores
-from lightretriever.artifacts.training.losses import TokenWeights
+from lightretriever.artifacts.training.contrastive import QuerySide, corpus_scores
 from lightretriever.artifacts.training.recipe import DevRecipe
 
-__all__ = ["DevSet", "evaluate_dev"]
+__all__ = ["DevSet", "evaluate_dev", "measured"]
 
 _DEPTH = 100
 _WEIGHTS = np.array([0.7, 0.3], np.float32)
@@ -50,18 +50,24 @@ class DevSet:
         )
 
 
-def evaluate_dev(backbone: Backbone, dev: DevSet, max_length: int, weights: TokenWeights) -> dict[str, float]:
+def evaluate_dev(backbone: Backbone, dev: DevSet, max_length: int, side: QuerySide) -> dict[str, float]:
     """nDCG@10 of dense, sparse and hybrid search with the model as it is now, ranked by brute force.
 
     Run it by `Engine.evaluate`, without gradients.
     """
     texts = (document.full_text for document in dev.documents)
-    parts = list(corpus_scores(backbone, dev.instruction, dev.queries.values(), texts, max_length, weights))
-    legs = {leg: torch.cat([part[leg] for part in parts], dim=1).cpu().numpy() for leg in parts[0]}
-    runs: dict[str, dict[str, list[tuple[str, float]]]] = {system: {} for system in (*legs, "hybrid")}
+    parts = list(corpus_scores(backbone, dev.instruction, dev.queries.values(), texts, max_length, side))
+    return measured(dev, {leg: torch.cat([part[leg] for part in parts], dim=1).cpu().numpy() for leg in parts[0]})
+
+
+def measured(dev: DevSet, legs: Mapping[str, Float32Array]) -> dict[str, float]:
+    """nDCG@10 of each leg's scores (queries, documents), and of both legs together where there are two."""
+    systems = [*legs, "hybrid"] if len(legs) == 2 else [*legs]
+    runs: dict[str, dict[str, list[tuple[str, float]]]] = {system: {} for system in systems}
     for number, name in enumerate(dev.queries):
         found = {leg: _best(scores[number]) for leg, scores in legs.items()}
-        found["hybrid"] = _hybrid(np.stack([legs["dense"][number], legs["sparse"][number]]))
+        if "hybrid" in runs:
+            found["hybrid"] = _hybrid(np.stack([legs["dense"][number], legs["sparse"][number]]))
         for system, (ordinals, scores) in found.items():
             hits = zip(ordinals[:_DEPTH].tolist(), scores.tolist(), strict=False)
             runs[system][name] = ranking([(dev.documents[ordinal].id, score) for ordinal, score in hits])

@@ -36,7 +36,7 @@ from lightretriever.artifacts.training.texts import TaughtTexts
 from lightretriever.artifacts.training.token_rows import fit_rows
 from lightretriever.artifacts.training.types import Batch, StepContext
 
-__all__ = ["schedule", "train"]
+__all__ = ["run_stages", "schedule", "train"]
 
 Objective: TypeAlias = Contrastive | Likelihood | Regression
 
@@ -56,7 +56,7 @@ def train(recipe: TrainRecipe, *, minutes: float | None = None, open_searcher: O
     engine = Engine.of(recipe)
     try:
         run = Run(recipe, engine)
-        finished = all(_run_stage(run, stage, minutes, open_searcher) for stage in recipe.stages[run.progress.stage :])
+        finished = run_stages(run, minutes, open_searcher)
         if finished:
             run.export()
     except (RuntimeError, MemoryError) as error:
@@ -65,6 +65,11 @@ def train(recipe: TrainRecipe, *, minutes: float | None = None, open_searcher: O
         raise
     engine.accelerator.end_training()
     return finished
+
+
+def run_stages(run: Run, minutes: float | None = None, open_searcher: OpenSearcher | None = None) -> bool:
+    """Run what is left of the stages, as `train` does; False when the time was up before their end."""
+    return all(_run_stage(run, stage, minutes, open_searcher) for stage in run.recipe.stages[run.progress.stage :])
 
 
 def _run_stage(run: Run, stage: Stage, minutes: float | None, open_searcher: OpenSearcher | None) -> bool:
@@ -175,7 +180,7 @@ def _objective(run: Run, stage: Stage, open_searcher: OpenSearcher | None) -> tu
         folder, score = recipe.work / "teachers" / str(run.progress.stage), scorer(open_searcher, str(engine.device))
         with run.accelerator.main_process_first():
             teachers = Teachers(stage.distillation, sets, folder, score)
-    objective = Contrastive(engine, backbone, stage, recipe.data, run.token_weights(stage), teachers)
+    objective = Contrastive(engine, backbone, stage, recipe.data, run.query_side(stage), teachers)
     return objective, mixture(sets, negatives=stage.negatives).batch
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
 import torch
 from torch.nn import functional
@@ -12,7 +11,6 @@ from lightretriever.artifacts.training.types import Batch, StepContext, Tensors,
 
 __all__ = [
     "BatchLayout",
-    "TokenWeights",
     "contrastive_loss",
     "contrastive_objective",
     "cosine_scores",
@@ -123,19 +121,14 @@ def distillation_loss(student: torch.Tensor, target: torch.Tensor) -> torch.Tens
 
 @dataclass(frozen=True)
 class BatchLayout:
-    """Where things are in a batch of B queries, M distinct documents and U distinct query tokens, each behind one
-    instruction.
+    """Where things are in a batch of B queries and M distinct documents.
 
-    `tokens` (U,) int64 token ids, and `instructions` (U,) int64 the number of each one's, ascending; `queries[b]`
-    (n_b,) int64 those of a query, and `places[b]` (n_b,) int64 their places in `tokens`; `positives` (B,) int64 the
-    column of each query's positive; `hidden` (B, M) bool: documents that are no negatives, with the text of the query's
-    positive or of that of the same query elsewhere in the batch.
+    `queries[b]` (n_b,) int64 token ids; `positives` (B,) int64 the column of each query's positive; `hidden` (B, M)
+    bool: documents that are no negatives, with the text of the query's positive or of that of the same query elsewhere
+    in the batch.
     """
 
-    tokens: torch.Tensor
-    instructions: torch.Tensor
     queries: list[torch.Tensor]
-    places: list[torch.Tensor]
     positives: torch.Tensor
     hidden: torch.Tensor
 
@@ -149,14 +142,7 @@ class BatchLayout:
         twins = read[positives][:, None] == read
         hidden = (asked[:, None] == asked).float() @ twins.float() > 0
         hidden[torch.arange(len(positives)), positives] = False
-        ids = [torch.tensor(query) for query in queries]
-        lengths = [len(query) for query in ids]
-        behind = torch.tensor(batch.instructions).repeat_interleave(torch.tensor(lengths))
-        keys, places = (behind * _IDS + torch.cat(ids)).unique(return_inverse=True)
-        return cls(keys % _IDS, keys // _IDS, ids, list(places.split(lengths)), positives, hidden)
-
-
-_IDS: Final = 2**32  # more than any vocabulary has
+        return cls([torch.tensor(query) for query in queries], positives, hidden)
 
 
 def _numbered(texts: list[str]) -> torch.Tensor:
@@ -165,37 +151,25 @@ def _numbered(texts: list[str]) -> torch.Tensor:
     return torch.tensor([numbers.setdefault(same_text(text), len(numbers)) for text in texts])
 
 
-@dataclass(frozen=True)
-class TokenWeights:
-    """Weights of tokens, float32 (V,): `idf` in sparse scores, `rows` in the mean of a dense query; None is 1."""
-
-    idf: torch.Tensor | None = None
-    rows: torch.Tensor | None = None
-
-
 def contrastive_objective(
     outputs: Tensors,
     layout: BatchLayout,
     stage: ContrastiveStage,
-    weights: TokenWeights,
+    idf: torch.Tensor | None,
     context: StepContext,
     teachers: torch.Tensor | None = None,
 ) -> tuple[Tensors, dict[str, float]]:
     """The losses of a step, which are to be added, and what else is logged.
 
-    `outputs`: `tokens` (U, H) states e(t), `dense` (M, H) and `sparse` (M, V) of the documents and, when the full
-    model is trained along, `full_dense` (B, H) of the whole queries. Each prefix of the dense leg follows its scores of
-    the same prefix, the sparse leg those of whole vectors. `teachers` (B, M) are an ensemble's logits, NaN where there
-    are none.
+    `outputs`: `light` (B, H), the queries' mean_i e(t_i), `dense` (M, H) and `sparse` (M, V) of the documents and, when
+    the full model is trained along, `full_dense` (B, H) of the whole queries. Each prefix of the dense leg follows its
+    scores of the same prefix, the sparse leg those of whole vectors. `teachers` (B, M) are an ensemble's logits, NaN
+    where there are none.
     """
     device = outputs["dense"].device
     positives, hidden = layout.positives.to(device), layout.hidden.to(device)
     tau_dense, tau_sparse = stage.dense_temperature, stage.sparse_temperature
-    idf, states = weights.idf, outputs["tokens"].float()
-    if weights.rows is not None:
-        states = states * weights.rows[layout.tokens.to(device)][:, None]
-    means = query_means(states, layout.places)
-    ladder = matryoshka_scores(means, outputs["dense"], stage.matryoshka)
+    ladder = matryoshka_scores(outputs["light"], outputs["dense"], stage.matryoshka)
     lexical = sparse_scores(layout.queries, outputs["sparse"], idf)
 
     def prefixes(scores: list[torch.Tensor]) -> torch.Tensor:

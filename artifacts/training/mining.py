@@ -9,9 +9,8 @@ from functools import partial
 import torch
 
 from lightretriever.artifacts.pipeline.model import Backbone
-from lightretriever.artifacts.training.contrastive import corpus_scores
+from lightretriever.artifacts.training.contrastive import QuerySide, corpus_scores
 from lightretriever.artifacts.training.data import read_examples, relevant_of, write_examples
-from lightretriever.artifacts.training.losses import TokenWeights
 from lightretriever.artifacts.training.negatives import Hits, chosen
 from lightretriever.artifacts.training.recipe import ContrastiveStage, DataRecipe
 from lightretriever.artifacts.training.run import Run
@@ -31,12 +30,12 @@ def sets_of_stage(run: Run) -> list[TrainingSet]:
     if not mining or settings is None:
         return run.sets
     number, stage = mining[-1]
-    weights, backbone, made = run.token_weights(stage), run.adapter.backbone, []
+    side, backbone, made = run.query_side(stage), run.adapter.backbone, []
     for recipe, one in zip(run.recipe.data.sets, run.sets, strict=True):
         file = run.recipe.work / "data" / one.name / f"mined-{number}.json"
         run.accelerator.wait_for_everyone()
         if not file.is_file():
-            hits = run.engine.evaluate(partial(ranked, backbone, one, stage, run.recipe.data, weights))
+            hits = run.engine.evaluate(partial(ranked, backbone, one, stage, run.recipe.data, side))
             kept = chosen(one.examples, hits, one.documents, relevant_of(recipe, one.documents), settings)
             run.accelerator.wait_for_everyone()
             if run.accelerator.is_main_process:
@@ -47,7 +46,7 @@ def sets_of_stage(run: Run) -> list[TrainingSet]:
 
 
 def ranked(
-    backbone: Backbone, one: TrainingSet, stage: ContrastiveStage, data: DataRecipe, weights: TokenWeights
+    backbone: Backbone, one: TrainingSet, stage: ContrastiveStage, data: DataRecipe, side: QuerySide
 ) -> dict[str, Hits]:
     """The best `depth` documents of a set for each query of its examples, by the leg that the stage mines with.
 
@@ -59,7 +58,7 @@ def ranked(
     texts, length = one.documents.values(), data.max_document_length
     best, places = torch.empty(len(queries), 0), torch.empty(len(queries), 0, dtype=torch.long)
     start = 0
-    for part in corpus_scores(backbone, one.instructions[0], queries, texts, length, weights):
+    for part in corpus_scores(backbone, one.instructions[0], queries, texts, length, side):
         scores = part[stage.mine or "sparse"].cpu()
         numbers = torch.arange(start, start + scores.shape[1]).expand(len(queries), -1)
         start += scores.shape[1]

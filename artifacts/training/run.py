@@ -30,10 +30,10 @@ from lightretriever.artifacts.pipeline.model import CHARS_PER_TOKEN
 from lightretriever.artifacts.pipeline.weights import software
 from lightretriever.artifacts.tokens.idf import TokenStatistics, count_tokens
 from lightretriever.artifacts.training.adapter import load_for_training, marker, model_card
+from lightretriever.artifacts.training.contrastive import QuerySide
 from lightretriever.artifacts.training.data import corpus_hashes, data_report, prepare, print_data_report
 from lightretriever.artifacts.training.dev import DevSet, evaluate_dev
 from lightretriever.artifacts.training.engine import Engine
-from lightretriever.artifacts.training.losses import TokenWeights
 from lightretriever.artifacts.training.recipe import ContrastiveStage, RegressionStage, TrainRecipe
 from lightretriever.artifacts.training.types import QUERY_TOKENS, Progress
 
@@ -115,10 +115,10 @@ class Run:
             raise RecipeError("a stage follows a teacher, but teacher is not set.", remedy="Set teacher.path.")
         return self._teacher
 
-    def token_weights(self, stage: ContrastiveStage) -> TokenWeights:
-        """The weights of tokens in a stage, on the model's device."""
+    def query_side(self, stage: ContrastiveStage) -> QuerySide:
+        """How a stage scores queries, on the model's device."""
         idf = None if self.idf is None else torch.from_numpy(self.idf).to(self.adapter.backbone.device)
-        return TokenWeights(idf if stage.flops.idf else None, idf if self.recipe.idf_rows else None)
+        return QuerySide(idf if stage.flops.idf else None, idf if self.recipe.idf_rows else None)
 
     def resume(self, optimizer: torch.optim.Optimizer | None) -> None:
         """Go on from the checkpoint, where there is one, and forget what was logged after it. Raises ResumeError."""
@@ -168,8 +168,8 @@ class Run:
         if self._dev is None:
             return
         backbone, dev, length = self.adapter.backbone, self._dev, self.recipe.data.max_document_length
-        weights = self.token_weights(stage)
-        scores = self.engine.evaluate(lambda: evaluate_dev(backbone, dev, length, weights))
+        side = self.query_side(stage)
+        scores = self.engine.evaluate(lambda: evaluate_dev(backbone, dev, length, side))
         self.log({"step": step, "dev": scores})
         if self.progress.best is None or scores["hybrid"] > self.progress.best:
             self.progress.best, self.progress.best_step = scores["hybrid"], self._step_of_run(step)

@@ -1,45 +1,110 @@
 """Train the variants of a training recipe and evaluate each on the test collections: what every part is worth.
 
-    python -m research.quality.ablations RECIPE --model MODEL --data DIR --work runs/ablations --system NAME
+    python -m research.quality.ablations RECIPE --model MODEL --data DIR --work runs/ablations
 
-RECIPE is a training recipe. Each variant changes one thing in it (`VARIANTS`), is trained from the same seed on the
-same data, and recorded as NAME-VARIANT; the recipe itself is NAME. A variant that changes nothing in this recipe, such
-as `no-kl` where there is no KL, is left out.
+RECIPE is a training recipe. Each variant changes one thing in it (`VARIANTS`), or what reads queries (`READERS`), and
+is trained from the same seed on the same data. A variant that changes nothing in this recipe, such as `no-kl` where
+there is no KL, is left out. All are ranked by brute force over all documents, with the weights of the last step.
 
-    WORK/VARIANT/train.yaml     the recipe of the variant
+    light-documents      the paper's A1: the trained table reads documents, too; the dense leg alone
+    query-mlp            A2: an MLP over the model's embedding layer reads the tokens of queries
+    query-first-layer    A3: the model's first layer reads whole queries
+
     WORK/VARIANT/train/         its run, with the log
-    WORK/VARIANT/adapter/       its adapter
-    WORK/VARIANT/quality/       its bundles and evaluations, see research/quality/evaluate.py
+    WORK/VARIANT/scores.json    nDCG@10 by collection and leg; written last
 
 Stopped and started again, it goes on where it was; training goes on from its checkpoint. At the end, a table has the
-mean nDCG@10 of each leg and of both (the paper's A4), and the postings of a query: `flops-tenth` and `flops-tenfold`
-are its sweep of λ. The paper's A1 to A3 are other architectures, which no bundle serves; they are not here.
+mean nDCG@10 of each leg and of both (A4), and the terms of a document at the end of training: `flops-tenth` and
+`flops-tenfold` are a sweep of λ.
 """
 
-import subprocess
+import json
 import sys
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
+import torch
 import yaml
 from rich.console import Console
 from rich.table import Table
 
-from lightretriever.artifacts.evaluation.evaluate import REPORT_FILE
-from lightretriever.artifacts.files.workdir import read_json
-from lightretriever.loadtest.connection import LoadError
-from lightretriever.loadtest.process import python
-from lightretriever.loadtest.program import REST, option, program
-from research.quality import evaluate
-from research.quality.recorded import RESULTS
-from research.record import ROOT
+from lightretriever.artifacts.files.workdir import read_json, write_atomically
+from lightretriever.artifacts.pipeline.language_model import instruction_prefix
+from lightretriever.artifacts.pipeline.model import Backbone
+from lightretriever.artifacts.pipeline.states import packed_states
+from lightretriever.artifacts.training.adapter import load_for_training
+from lightretriever.artifacts.training.contrastive import ROW_TOKENS, QuerySide, read_tokens, token_means
+from lightretriever.artifacts.training.dev import DevSet, evaluate_dev, measured
+from lightretriever.artifacts.training.engine import Engine
+from lightretriever.artifacts.training.loop import run_stages
+from lightretriever.artifacts.training.losses import cosine_scores
+from lightretriever.artifacts.training.recipe import ContrastiveStage, DevRecipe, TrainRecipe
+from lightretriever.artifacts.training.run import Run
+from lightretriever.loadtest.program import option, program
+from research.quality.evaluate import COLLECTIONS, Collection
 
-__all__ = ["VARIANTS", "main", "table", "variant_of"]
+__all__ = ["READERS", "VARIANTS", "main", "table", "variant_of"]
 
 Content = dict[str, Any]
+LIGHT_DOCUMENTS = "light-documents"
+ALL = 10**9  # of a collection's queries and documents
+
+
+class Mlp(torch.nn.Module):
+    """Query vectors mean_i MLP(embedding of t_i)."""
+
+    def __init__(self, run: Run) -> None:
+        super().__init__()
+        size = run.adapter.backbone.hidden_size
+        layers = [torch.nn.Linear(size, size), torch.nn.GELU(), torch.nn.Linear(size, size)]
+        self.layers = torch.nn.Sequential(*layers).to(run.adapter.backbone.device)
+
+    def forward(
+        self, backbone: Backbone, _: list[int], queries: Sequence[torch.Tensor], rows: torch.Tensor | None
+    ) -> torch.Tensor:
+        """A `QueryReader`."""
+        embedding = backbone.model.get_input_embeddings()
+        return token_means(queries, lambda tokens: self.layers(embedding(tokens.to(backbone.device)).float()), rows)
+
+
+class FirstLayer(torch.nn.Module):
+    """Query vectors by the model's first layer alone, with an adapter of its own. Tokens see each other."""
+
+    def __init__(self, run: Run) -> None:
+        super().__init__()
+        self.adapter = load_for_training(run.recipe.model_copy(update={"layers": 1}), run.engine.device)
+
+    def forward(
+        self, _: Backbone, prefix: list[int], queries: Sequence[torch.Tensor], rows: torch.Tensor | None
+    ) -> torch.Tensor:
+        """A `QueryReader`."""
+        backbone = self.adapter.backbone
+        whole = [[*prefix, *query.tolist(), backbone.eos_id] for query in queries]
+        return packed_states(backbone, whole, ROW_TOKENS).dense(backbone, len(prefix)).float()
+
+
+READERS: dict[str, type[Mlp | FirstLayer]] = {"query-mlp": Mlp, "query-first-layer": FirstLayer}
+
+
+class VariantRun(Run):
+    """A run in which a module of READERS reads dense queries, trained with the adapter."""
+
+    def __init__(self, recipe: TrainRecipe, engine: Engine, variant: str) -> None:
+        super().__init__(recipe, engine)
+        self._reader = None
+        if variant in READERS:
+            self._reader = self.adapter.reader = READERS[variant](self)
+            self.resume(None)  # now with the reader's weights
+
+    def query_side(self, stage: ContrastiveStage) -> QuerySide:
+        """How a stage scores queries."""
+        side = super().query_side(stage)
+        return side if self._reader is None else replace(side, read=self._reader)
 
 
 def _stages(change: Callable[[Content], Content]) -> Callable[[Content], Content]:
@@ -107,51 +172,65 @@ def variant_of(recipe: Content, name: str) -> Content | None:
 
 
 def measure(given: Namespace, name: str, content: Content) -> None:
-    """Train one variant and evaluate it. Raises LoadError if a step fails."""
-    folder = given.work / name
-    adapter = folder / "adapter"
-    device = ["--device", given.device] if given.device else []
-    if not (adapter / "README.md").is_file():  # written last
-        folder.mkdir(parents=True, exist_ok=True)
-        file = folder / "train.yaml"
-        file.write_text(yaml.safe_dump(content, sort_keys=False, allow_unicode=True), encoding="utf-8")
-        places = ["--work", str(folder / "train"), "--output", str(adapter)]
-        command = ["train", str(file), "--model", given.model, "--data", str(given.data), *places, *device]
-        # In a process of its own, which may start others for more GPUs.
-        if subprocess.run(python("lightretriever.service.cli", *command), check=False).returncode:
-            raise LoadError(f"{name} was not trained.")
-    system = given.system if name == "base" else f"{given.system}-{name}"
-    words = ["--data", str(given.data), "--work", str(folder / "quality"), "--results", str(given.results)]
-    words += ["--model", given.model, "--adapter", str(adapter), "--system", system, *device]
-    words += ["--no-refine", "--idf", "auto"]  # what the training brought, and not what the corpus adds
-    if given.datasets:
-        words += ["--datasets", *given.datasets]
-    if given.max_length:
-        words += ["--max-length", str(given.max_length)]
-    if evaluate.main([str(given.bundle_recipe), *words, *(["--", *given.rest] if given.rest else [])]):
-        raise LoadError(f"{name} was not evaluated.")
+    """Train one variant and evaluate it. Raises LightRetrieverError."""
+    folder, trained = given.work / name, given.work / name / "train"
+    places = {"work": str(trained), "output": str(folder / "adapter"), "dev": None}
+    model = {**content["model"], "path": given.model, "device": given.device}
+    recipe = TrainRecipe.model_validate({**content, **places, "model": model}).below(given.data)
+    run = VariantRun(recipe, Engine.of(recipe), name)
+    run_stages(run)
+    stage = [stage for stage in recipe.stages if isinstance(stage, ContrastiveStage)][-1]
+    collections = [one for one in COLLECTIONS if not one.part and one.name in (given.datasets or [one.name])]
+    scores: dict[str, dict[str, float]] = {}
+    light: dict[str, dict[str, float]] = {}
+    for collection in collections:
+        dev = collection_of(collection, given.data)
+        arguments = run.adapter.backbone, dev, recipe.data.max_document_length, run.query_side(stage)
+        scores[collection.name] = run.engine.evaluate(partial(evaluate_dev, *arguments))
+        if name == "base":
+            light[collection.name] = run.engine.evaluate(partial(evaluate_light_documents, *arguments))
+    log = [json.loads(line) for line in (trained / "log.jsonl").read_text(encoding="utf-8").splitlines()]
+    terms = [entry["terms"] for entry in log if "terms" in entry][-1]
+    made = {name: {"scores": scores, "terms": terms}} | ({LIGHT_DOCUMENTS: {"scores": light}} if light else {})
+    for variant, content in made.items():
+        (given.work / variant).mkdir(exist_ok=True)
+        write_atomically(given.work / variant / "scores.json", json.dumps(content, indent=1).encode() + b"\n")
+
+
+def collection_of(collection: Collection, data: Path) -> DevSet:
+    """All queries and documents of a test collection."""
+    path, split = data / collection.folder, collection.split
+    recipe = DevRecipe(path=path, split=split, instruction=collection.instruction, queries=ALL, documents=ALL)
+    return DevSet.load(recipe, seed=0)
+
+
+def evaluate_light_documents(backbone: Backbone, dev: DevSet, max_length: int, side: QuerySide) -> dict[str, float]:
+    """nDCG@10 where documents are means of table rows, too. Run it by `Engine.evaluate`."""
+    prefix = instruction_prefix(backbone, dev.instruction)
+    texts = [document.full_text for document in dev.documents]
+    queries, documents = (
+        read_tokens(backbone, prefix, [torch.from_numpy(ids[:max_length]).long() for ids in found], side.rows)
+        for found in (backbone.tokenizer.as_queries(dev.queries.values()), backbone.tokenizer.encode_batch(texts))
+    )
+    return measured(dev, {"dense": cosine_scores(queries, documents).cpu().numpy()})
 
 
 @program(
     option("recipe", Path, "training recipe that the variants change"),
     option("--model", str, "in place of the recipe's model.path"),
     option("--data", Path, "folder of the training sets and test collections"),
-    option("--work", Path, "folder for runs, adapters and bundles"),
-    option("--system", str, "what the recipe itself is recorded as"),
-    option("--only", None, "these variants alone", nargs="+", choices=["base", *VARIANTS]),
-    option("--bundle-recipe", ROOT / "recipes" / "scifact-lightretriever.yaml", "model, encoding and index"),
+    option("--work", Path, "folder for runs and scores"),
+    option("--only", None, "these variants alone", nargs="+", choices=["base", *VARIANTS, *READERS]),
     option("--datasets", None, "these test collections alone", nargs="+"),
-    option("--max-length", None, "in place of the recipe's encode.max_length", type=int),
-    option("--results", RESULTS / "quality.json"),
-    option("--device", None, "cpu, cuda, …"),
-    REST,
+    option("--device", "auto", "cpu, cuda, …"),
 )
 def main(given: Namespace) -> None:
     """Train and evaluate."""
     recipe: Content = yaml.safe_load(given.recipe.read_text(encoding="utf-8"))
     contents = {"base": recipe} | {name: variant_of(recipe, name) for name in VARIANTS}
+    contents |= dict.fromkeys(READERS, recipe)
     for name, content in contents.items():
-        if name not in (given.only or contents):
+        if name not in (given.only or contents) or (given.work / name / "scores.json").is_file():
             continue
         if content is None:
             print(f"{name}: nothing to change in {given.recipe.name}", file=sys.stderr)
@@ -161,16 +240,16 @@ def main(given: Namespace) -> None:
 
 
 def table(work: Path) -> Table:
-    """Mean nDCG@10 over the collections, by variant and leg, and a query's postings in the sparse leg."""
+    """Mean nDCG@10 over the collections, by variant and leg, and the terms of a document."""
     legs = ["dense", "sparse", "hybrid"]
-    made = Table("variant", *legs, "postings", title="mean nDCG@10")
-    for name in ("base", *VARIANTS):
-        reports = [read_json(file) for file in sorted((work / name / "quality").rglob(REPORT_FILE))]
-        values = [[one["metrics"][leg]["nDCG@10"] for one in reports if leg in one["metrics"]] for leg in legs]
-        postings = [one["postings_per_query"]["sparse"] for one in reports if "sparse" in one["postings_per_query"]]
-        if reports:
+    made = Table("variant", *legs, "terms", title="mean nDCG@10")
+    for name in ("base", LIGHT_DOCUMENTS, *READERS, *VARIANTS):
+        file = work / name / "scores.json"
+        if file.is_file():
+            content = read_json(file)
+            values = [[one[leg] for one in content["scores"].values() if leg in one] for leg in legs]
             cells = [f"{mean(own):.4f}" if own else "" for own in values]
-            made.add_row(name, *cells, f"{mean(postings):,.0f}" if postings else "")
+            made.add_row(name, *cells, f"{content['terms']:,.0f}" if "terms" in content else "")
     return made
 
 

@@ -1,4 +1,4 @@
-"""ablations.py: what a variant changes, and two of them trained, evaluated and recorded on a toy set."""
+"""ablations.py: what a variant changes, and some of them trained and evaluated on a toy set."""
 
 import json
 from collections.abc import Callable
@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from lightretriever.artifacts.training.engine import Engine
+from lightretriever.artifacts.training.loop import run_stages
 from lightretriever.artifacts.training.recipe import TrainRecipe
 from research.quality import ablations, evaluate
-from research.quality.recorded import read_rows
 from tests.support.recipes import save, training
 from tests.support.toy import save_toy_model, write_toy_set
 
@@ -53,51 +55,64 @@ def test_what_is_not_in_a_recipe_is_no_variant_of_it() -> None:
 
 
 def test_the_table_has_means_over_collections(tmp_path: Path) -> None:
-    for name, collection, metrics, postings in (
-        ("base", "a", {"dense": 0.5}, {}),
-        ("base", "b", {"dense": 0.25}, {}),
-        ("no-kl", "a", {"sparse": 0.125}, {"sparse": 1234.4}),
+    for name, content in (
+        ("base", {"scores": {"a": {"dense": 0.5}, "b": {"dense": 0.25}}, "terms": 1234.4}),
+        ("no-kl", {"scores": {"a": {"sparse": 0.125}}}),
     ):
-        file = tmp_path / name / "quality" / collection / "evaluation" / "evaluation.json"
-        file.parent.mkdir(parents=True)
-        report = {
-            "metrics": {leg: {"nDCG@10": value} for leg, value in metrics.items()},
-            "postings_per_query": postings,
-        }
-        file.write_text(json.dumps(report))
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "scores.json").write_text(json.dumps(content))
     columns = [list(column.cells) for column in ablations.table(tmp_path).columns]
-    assert columns == [["base", "no-kl"], ["0.3750", ""], ["", "0.1250"], ["", ""], ["", "1,234"]]
+    assert columns == [["base", "no-kl"], ["0.3750", ""], ["", "0.1250"], ["", ""], ["1,234", ""]]
+
+
+def command(folder: Path, model: Path, *only: str) -> list[str]:
+    recipe = RECIPE | {"stages": [{**STAGE, "learning_rate": 0.01}]}
+    places = ["--model", str(model), "--data", str(folder / "data"), "--work", str(folder / "work")]
+    return [str(save(folder / "train.yaml", recipe)), *places, "--device", "cpu", "--only", *only]
 
 
 @pytest.mark.slow
-def test_a_variant_is_trained_evaluated_and_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variants_are_trained_and_evaluated_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     model = save_toy_model(tmp_path / "model")
     write_toy_set(tmp_path / "data" / "pairs", "train", 60, seed=1)
     write_toy_set(tmp_path / "data" / "toy", "test", 20, seed=2)
-    monkeypatch.setattr(evaluate, "COLLECTIONS", (evaluate.Collection("toy", "find"),))
-    save(tmp_path / "bundle.yaml", {"kind": "language-model", "model": {"device": "cpu"}, "index": {"factory": "Flat"}})
-    places = {"--data": "data", "--work": "work", "--results": "quality.json", "--bundle-recipe": "bundle.yaml"}
-    command = [str(save(tmp_path / "train.yaml", RECIPE)), "--model", str(model), "--system", "toy"]
-    command += [word for option, place in places.items() for word in (option, str(tmp_path / place))]
-    command += ["--only", "base", "no-idf-rows", "--max-length", "16"]
-    command += ["--", "--only", "dense"]
-    assert ablations.main(command) == 0
-    rows = read_rows(tmp_path / "quality.json")
-    assert [row["system"] for row in rows] == ["toy dense", "toy-no-idf-rows dense"]
-    tables = [tmp_path / "work" / name / "quality/toy/bundle/tables/search.npy" for name in ("base", "no-idf-rows")]
-    assert tables[0].read_bytes() != tables[1].read_bytes()
-    log = tmp_path / "work" / "base" / "train" / "log.jsonl"
-    before = log.stat().st_mtime_ns
-    assert ablations.main(command) == 0  # nothing is done twice
-    assert log.stat().st_mtime_ns == before
-    assert len(read_rows(tmp_path / "quality.json")) == 2
+    monkeypatch.setattr(ablations, "COLLECTIONS", (evaluate.Collection("toy", "find"),))
+    names = ("base", "no-matryoshka", *ablations.READERS)
+    assert ablations.main(command(tmp_path, model, *names)) == 0
+    logs = {name: tmp_path / "work" / name / "train" / "log.jsonl" for name in names}
+    losses = {name: [json.loads(line)["dense"] for line in log.read_text().splitlines()] for name, log in logs.items()}
+    assert len({one[0] for one in losses.values()}) == len(names)  # each trains something else
+    scores = {file.parent.name: json.loads(file.read_text()) for file in tmp_path.glob("work/*/scores.json")}
+    assert scores.keys() == {*names, "light-documents"}
+    assert scores["light-documents"]["scores"]["toy"].keys() == {"dense"}
+    assert scores["base"]["scores"]["toy"].keys() == {"dense", "sparse", "hybrid"}
+    assert "query-mlp" in capsys.readouterr().out
+    before = {log: log.stat().st_mtime_ns for log in logs.values()}
+    (tmp_path / "work" / "query-mlp" / "scores.json").unlink()
+    assert ablations.main(command(tmp_path, model, *names)) == 0  # evaluates what is trained already
+    assert {log: log.stat().st_mtime_ns for log in logs.values()} == before
+    again = json.loads((tmp_path / "work" / "query-mlp" / "scores.json").read_text())
+    assert again == scores["query-mlp"]
 
 
 @pytest.mark.slow
+def test_a_reader_s_weights_are_trained(tmp_path: Path) -> None:
+    model = save_toy_model(tmp_path / "model")
+    write_toy_set(tmp_path / "pairs", "train", 60, seed=1)
+    for name in ablations.READERS:
+        content = RECIPE | {"work": str(tmp_path / name), "output": str(tmp_path / name / "adapter")}
+        content |= {"model": {"path": str(model), "device": "cpu"}}
+        recipe = TrainRecipe.model_validate(content).below(tmp_path)
+        run = ablations.VariantRun(recipe, Engine.of(recipe), name)
+        before = {key: one.detach().clone() for key, one in run.adapter.trained().items() if key.startswith("reader.")}
+        run_stages(run)
+        assert before
+        after = run.adapter.trained()
+        assert all(not torch.equal(one, after[key]) for key, one in before.items() if "lora_A" not in key), name
+
+
 def test_a_failed_training_ends_it(tmp_path: Path) -> None:
-    places = {"--data": "data", "--work": "work", "--results": "quality.json"}
-    command = [str(save(tmp_path / "train.yaml", RECIPE)), "--model", str(tmp_path / "none"), "--system", "toy"]
-    command += ["--only", "base"]
-    command += [word for option, place in places.items() for word in (option, str(tmp_path / place))]
-    assert ablations.main(command) == 2
-    assert not (tmp_path / "quality.json").exists()
+    assert ablations.main(command(tmp_path, tmp_path / "none", "base")) == 2
+    assert not list(tmp_path.glob("work/*/scores.json"))

@@ -17,10 +17,10 @@ from lightretriever.artifacts.pipeline.states import pack
 from lightretriever.artifacts.tokens.head_queries import FULL_QUERY_TERMS
 from lightretriever.artifacts.tokens.idf import idf_weights
 from lightretriever.artifacts.training.adapter import Adapter
-from lightretriever.artifacts.training.contrastive import Contrastive, corpus_scores, document_outputs
+from lightretriever.artifacts.training.contrastive import Contrastive, QuerySide, corpus_scores, document_outputs
 from lightretriever.artifacts.training.dev import DevSet, evaluate_dev
 from lightretriever.artifacts.training.engine import Engine
-from lightretriever.artifacts.training.losses import TokenWeights, contrastive_loss, cosine_scores, flops, sparse_scores
+from lightretriever.artifacts.training.losses import contrastive_loss, cosine_scores, flops, sparse_scores
 from lightretriever.artifacts.training.recipe import ContrastiveStage, DataRecipe, FlopsRecipe, LoraRecipe, SetRecipe
 from lightretriever.artifacts.training.types import Batch, Example, StepContext, TrainingSet
 from tests.support.models import load
@@ -88,8 +88,8 @@ def gradients(
     chunk_tokens: int = 100_000,
 ) -> tuple[dict[str, torch.Tensor], dict[str, float]]:
     backbone.model.zero_grad()
-    weights = TokenWeights(idf_of(backbone, batch))
-    logged = Contrastive(engine(chunk_tokens), backbone, stage, DATA, weights).backward(batch, context)
+    side = QuerySide(idf_of(backbone, batch))
+    logged = Contrastive(engine(chunk_tokens), backbone, stage, DATA, side).backward(batch, context)
     named = backbone.decoder.named_parameters()
     return {name: one.grad.clone() for name, one in named if one.grad is not None}, logged
 
@@ -131,8 +131,8 @@ def test_gradient_caching_equals_the_plain_step_in_half_precision(
     for chunk_tokens in (100_000, 40):
         for parameter in adapter.trained().values():
             parameter.grad = None
-        weights = TokenWeights(idf_of(loaded, batch))
-        objective = Contrastive(engine(chunk_tokens), adapter.backbone, stage(), DATA, weights)
+        side = QuerySide(idf_of(loaded, batch))
+        objective = Contrastive(engine(chunk_tokens), adapter.backbone, stage(), DATA, side)
         with torch.autocast("cpu", torch.bfloat16, cache_enabled=False):
             objective.backward(batch, CONTEXT)
         found.append({name: parameter.grad for name, parameter in adapter.trained().items()})
@@ -145,7 +145,7 @@ def test_gradient_caching_equals_the_plain_step_in_half_precision(
 
 def test_more_dimensions_than_the_model_has_are_refused(backbone: Backbone) -> None:
     with raises(RecipeError, naming="33"):
-        Contrastive(Engine(), backbone, stage().model_copy(update={"matryoshka": [8, 33]}), DATA, TokenWeights())
+        Contrastive(Engine(), backbone, stage().model_copy(update={"matryoshka": [8, 33]}), DATA, QuerySide())
 
 
 def test_caching_repeats_the_dropout_of_the_first_pass(backbone: Backbone, batch: Batch) -> None:
@@ -202,7 +202,7 @@ def test_development_scores_are_of_the_tokens_that_the_service_looks_up(backbone
     ids = [torch.tensor(backbone.tokenizer.query_ids(query)) for query in queries.values()]
     prefix = instruction_prefix(backbone, INSTRUCTION)
     with torch.inference_mode():
-        found = evaluate_dev(backbone, DevSet(INSTRUCTION, queries, qrels, documents), 60, TokenWeights())
+        found = evaluate_dev(backbone, DevSet(INSTRUCTION, queries, qrels, documents), 60, QuerySide())
         read = document_outputs(backbone, backbone.document_ids([one.full_text for one in documents], 60), 256)
         means = torch.stack([token_states_naive(backbone, prefix, query).mean(dim=0) for query in ids])
         lowest = read["sparse"].topk(128, dim=1).values[:, -1:]
@@ -222,7 +222,7 @@ def test_development_scores_are_of_the_tokens_that_the_service_looks_up(backbone
 def test_scores_are_float32_whatever_the_model_computes_in(backbone: Backbone) -> None:
     texts = [one.full_text for one in tiny_documents(70)]
     with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
-        parts = list(corpus_scores(backbone, INSTRUCTION, ["music player", "zebra"], texts, 60, TokenWeights()))
+        parts = list(corpus_scores(backbone, INSTRUCTION, ["music player", "zebra"], texts, 60, QuerySide()))
     assert [part["dense"].shape for part in parts] == [(2, 64), (2, 6)]
     for scores in (part[leg] for part in parts for leg in ("dense", "sparse")):
         assert scores.dtype == torch.float32

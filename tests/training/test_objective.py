@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from lightretriever.artifacts.training.loop import schedule
-from lightretriever.artifacts.training.losses import BatchLayout, TokenWeights, contrastive_objective
+from lightretriever.artifacts.training.losses import BatchLayout, contrastive_objective
 from lightretriever.artifacts.training.recipe import ContrastiveStage, FlopsRecipe
 from lightretriever.artifacts.training.teachers import ensemble
 from lightretriever.artifacts.training.types import StepContext, Tensors
@@ -20,7 +20,6 @@ POSITIVES = np.array([0, 2, 4])
 HIDDEN = np.zeros((B, M), dtype=bool)
 HIDDEN[0, 5] = HIDDEN[2, 1] = True
 QUERIES = [[1, 1, 7], [3], [7, 9, 11, 3]]
-TOKENS = np.array([1, 3, 7, 9, 11])
 CONTEXT = StepContext(step=3, steps=30, seed=1, batch=3)
 SETTINGS = {"dense_temperature": 0.05, "sparse_temperature": 0.7, "full_kl": 0.3, "negatives": 0, "matryoshka": []}
 
@@ -31,21 +30,13 @@ def stage(**changes: object) -> ContrastiveStage:
 
 
 def layout() -> BatchLayout:
-    places = [torch.from_numpy(np.searchsorted(TOKENS, query)) for query in QUERIES]
     queries = [torch.tensor(query) for query in QUERIES]
-    return BatchLayout(
-        torch.from_numpy(TOKENS),
-        torch.zeros(len(TOKENS)),
-        queries,
-        places,
-        torch.from_numpy(POSITIVES),
-        torch.from_numpy(HIDDEN),
-    )
+    return BatchLayout(queries, torch.from_numpy(POSITIVES), torch.from_numpy(HIDDEN))
 
 
 def outputs() -> dict[str, Array]:
     random = np.random.default_rng(3)
-    shapes = {"tokens": (len(TOKENS), H), "dense": (M, H), "sparse": (M, V), "full_dense": (B, H)}
+    shapes = {"light": (B, H), "dense": (M, H), "sparse": (M, V), "full_dense": (B, H)}
     made = {name: random.normal(size=shape) for name, shape in shapes.items()}
     return made | {"sparse": np.log1p(np.maximum(made["sparse"], 0))}
 
@@ -78,10 +69,8 @@ def divergence(student: Array, target: Array) -> float:
 
 
 def scores_of(made: dict[str, Array], size: int) -> tuple[Array, Array, Array]:
-    """Dense scores of token means and of whole queries by the first `size` values, and sparse scores."""
-    rows = dict(zip(TOKENS.tolist(), made["tokens"], strict=True))
-    means = np.stack([np.mean([rows[token] for token in query], axis=0) for query in QUERIES])
-    light, full = (cosines(queries[:, :size], made["dense"][:, :size]) for queries in (means, made["full_dense"]))
+    """Dense scores of light and of whole queries by the first `size` values, and sparse scores."""
+    light, full = (cosines(made[name][:, :size], made["dense"][:, :size]) for name in ("light", "full_dense"))
     sparse = [
         [sum(IDF[token] * document[token] for token in query) for document in made["sparse"]] for query in QUERIES
     ]
@@ -90,8 +79,7 @@ def scores_of(made: dict[str, Array], size: int) -> tuple[Array, Array, Array]:
 
 def found(stage: ContrastiveStage, made: dict[str, Array]) -> tuple[dict[str, float], Tensors]:
     leaves = {name: torch.from_numpy(part).float() for name, part in made.items()}
-    weights = TokenWeights(torch.from_numpy(IDF).float())
-    losses, _ = contrastive_objective(leaves, layout(), stage, weights, CONTEXT)
+    losses, _ = contrastive_objective(leaves, layout(), stage, torch.from_numpy(IDF).float(), CONTEXT)
     return {name: float(loss) for name, loss in losses.items()}, losses
 
 
@@ -173,7 +161,7 @@ def test_legs_follow_the_teachers_over_the_candidates_that_they_scored(legs: lis
         leaves,
         layout(),
         stage(distillation=distillation),
-        TokenWeights(torch.from_numpy(IDF).float()),
+        torch.from_numpy(IDF).float(),
         CONTEXT,
         torch.from_numpy(logits).float(),
     )
