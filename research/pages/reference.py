@@ -185,10 +185,12 @@ def _kind(schema: Mapping[str, Any]) -> str:
         return f"[{name}](#{name.lower()})"
     for key in ("anyOf", "oneOf"):
         if key in schema:
-            given = [one for one in schema[key] if one.get("type") != "null"]
+            kinds = {one.get("type") for one in schema[key]}
+            left_out = {"null", "integer"} if "number" in kinds else {"null"}
+            given = [one for one in schema[key] if one.get("type") not in left_out]
             return " or ".join(dict.fromkeys(f"{_kind(one)}{_bounds(one)}" for one in given))
     if values := schema.get("enum", [schema["const"]] if "const" in schema else None):
-        return " or ".join(map(_json, values))
+        return f"`{'|'.join(json.dumps(value, ensure_ascii=False) for value in values)}`"
     kind = str(schema.get("type", "any value"))
     if kind == "array":
         inner = schema.get("prefixItems", [schema.get("items", {})])
