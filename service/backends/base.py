@@ -70,8 +70,8 @@ class EncodedQuery:
     terms: distinct terms (t,) of the bundle's vocabulary, in the query's order. counts: (t,) int64, their occurrences.
     weights: (t,) float32, their weights in the sparse leg. tokens: those of the dense leg. dense: (D,) float32 of
     length 1, None if not requested, or if there are no tokens. parts: (u, D) float32, each token's part of `dense`,
-    None if not requested. head: whether a model read the query, whose vector is then no sum over its tokens. text: the
-    text whose words are the terms, where the search is to split it; there are no terms then.
+    None if not requested. head: whether a model read the query, or it is a document: its vector is then no sum over its
+    tokens. text: the text whose words are the terms, where the search is to split it; there are no terms then.
     """
 
     terms: list[str]

@@ -43,8 +43,8 @@ class SearchClient:
         self._http = PerProcess(lambda: self._connection.open(httpx2.Client))
 
     def search(self, query: str | None = None, /, **fields: Any) -> schemas.SearchResponse:
-        """Search for a text, with the fields of a request as keywords. Without a text, list the documents that match
-        `filter`."""
+        """Search for a text, with the fields of a request as keywords. `like` is the id of a document in place of a
+        text; without both, list the documents that match `filter`."""
         return self.call(calls.search(query, fields))
 
     def search_batch(self, queries: Iterable[Query], /, **fields: Any) -> schemas.BatchResponse:

@@ -51,7 +51,7 @@ read as they take to count."""
 _MAX_WRONG: Final = 10_000
 """Most wrong fields or values of a request that pydantic describes, with some kB and 5 µs for each."""
 
-ADDRESS_FIELDS: Final = {"q": "query", "k": "k", "offset": "offset", "mode": "mode", "task": "task"}
+ADDRESS_FIELDS: Final = {"q": "query", "like": "like", "k": "k", "offset": "offset", "mode": "mode", "task": "task"}
 """The query parameters of a search by address, each with the field of the search that it sets."""
 
 _WHOLE: Final = re.compile(r"-?[0-9]{1,9}")
@@ -105,8 +105,8 @@ def parse_address(parameters: QueryParams, raw: bytes = b"") -> SearchRequest:
             message = f"there is no such parameter, only {known}" if field is None else "the parameter is there twice"
             raise InvalidRequestError.of(FieldError(shortened(name), message, shortened(value)))
         search[field] = int(value) if _WHOLE.fullmatch(value) and field in ("k", "offset") else value
-    if "query" not in search:
-        raise InvalidRequestError.of(FieldError("q", "the field is required"))
+    if not search.keys() & {"query", "like"}:
+        raise InvalidRequestError.of(FieldError("q", "the field is required, unless there is like"))
     try:
         return SearchRequest.model_validate(search)
     except ValidationError as error:

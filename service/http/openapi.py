@@ -21,7 +21,7 @@ KEY: Final = (errors.UnauthorizedError, errors.ForbiddenError)
 BODY: Final = (errors.InvalidBodyError, errors.BodyTimeoutError, errors.BodyTooLargeError, errors.MediaTypeError)
 _WORK: Final = (*KEY, errors.OverloadedError, errors.NotReadyError, errors.DeadlineError)
 QUERY: Final = (*_WORK, errors.InvalidRequestError, errors.UnsearchableError)
-SEARCH: Final = (*QUERY, errors.SearchFailedError)
+SEARCH: Final = (*QUERY, errors.DocumentNotFoundError, errors.SearchFailedError)
 READ: Final = (*_WORK, errors.DocumentNotFoundError, errors.SearchFailedError)
 WRITE: Final = (
     *_WORK,

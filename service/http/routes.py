@@ -61,8 +61,7 @@ _DOCS: Final = Page.read(Path(__file__).parents[1] / "static" / "docs.html")
 _RELOAD: Final = (*KEY, NotFoundError, BundleRefusedError, NotReadyError)
 _FIELDS: Final = SearchRequest.model_json_schema()["properties"]
 _ADDRESS: Final = [
-    {"name": name, "in": "query", "required": field == "query", "schema": _FIELDS[field]}
-    for name, field in ADDRESS_FIELDS.items()
+    {"name": name, "in": "query", "required": False, "schema": _FIELDS[field]} for name, field in ADDRESS_FIELDS.items()
 ]
 
 
@@ -84,7 +83,7 @@ async def search(request: Request) -> Response:
     tags=["search"],
 )
 async def search_by_address(request: Request) -> Response:
-    """Find documents for the text `q`. `POST /search` takes the other fields of a search."""
+    """Find documents for the text `q`, or like the document `like`. `POST /search` takes all fields of a search."""
     enter(request, "search")
     return await search_answered(request, lambda: parse_address(request.query_params, request.scope["query_string"]))
 

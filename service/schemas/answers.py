@@ -49,7 +49,9 @@ class TermCount(Model):
 
     term: str = Field(description="As the bundle's vocabulary has it: a word in its stem, or a token id.")
     text: str = Field(description="The same to read: of a token, the tokenizer's own spelling.")
-    count: int = Field(description="Occurrences in the query and its `terms`; 0 if the model added the term.")
+    count: int = Field(
+        description="Occurrences in the query and its `terms`; 0 if a model or a document added the term."
+    )
     weight: float = Field(description="Its weight in the sparse leg, by the bundle's `query_weights`, see `/info`.")
 
 
@@ -104,7 +106,7 @@ class Explanation(Model):
     fusion: FusionShares
     words: list[WordShares] = Field(description="In the query's order; the shares of a leg sum to its score.")
     coverage: float | None = optional("Share of the query's terms that title or text has, if it has any.")
-    note: str | None = optional("What gives the order, if there is no query or a rule put the hit first.")
+    note: str | None = optional("What gives the order, if no words of a query do, or a rule put the hit first.")
     boosts: list[float] | None = optional("What each boost adds to the score; present with `boosts`.")
 
 
@@ -148,9 +150,10 @@ class Timings(Model):
 
     spelling: float | None = optional("Present if the request has `spelling` or `prefix`.")
     tokenize: float | None = None
-    filter: float | None = optional("Present if the request has `filter`.")
+    filter: float | None = optional("Present if the request has `filter` or `like`.")
     encode: float | None = Field(
-        default=None, description="Summing the tokens' table rows, weighted by count, and normalising the sum."
+        default=None,
+        description="Summing the tokens' table rows, weighted by count, and normalising the sum; reading a document.",
     )
     dense: float | None = None
     sparse: float | None = None

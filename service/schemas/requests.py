@@ -171,8 +171,13 @@ class SearchRequest(Model):
     query: str | None = Field(
         default=None,
         min_length=1,
-        description="What to look for, in plain words. Null: list all documents that match `filter`, by `sort`.",
+        description="What to look for, in plain words. Null: see `like`, or list what matches `filter`, by `sort`.",
         examples=["play music"],
+    )
+    like: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Id of a document, in place of `query`. Finds others that are like it.",
     )
     terms: list[QueryTerm] = Field(
         default_factory=list,
@@ -285,6 +290,11 @@ class SearchRequest(Model):
     @classmethod
     def _blank(cls, query: str | None) -> str | None:
         return None if query is None else _not_blank(query)
+
+    @property
+    def lists(self) -> bool:
+        """True if the request looks for nothing, and lists documents."""
+        return self.query is None and self.like is None
 
 
 class BatchRequest(Model):

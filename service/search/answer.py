@@ -42,6 +42,7 @@ Documents = Sequence[tuple[str, Plain]]
 
 
 _BY_RULE: Final = "A rule puts this document first for this query."
+_LIKE: Final = "The query is the document {}: its vector and its heaviest terms."
 _BY_NAME: Final = "The query is the id of this document, which puts it first."
 
 
@@ -97,7 +98,7 @@ def build_answer(context: SearchContext, query: SearchedQuery, candidates: Candi
         "candidates": table.ordinals.size,
         **best_match(candidates.levels, candidates.unjudged),
     }
-    if plan.task in context.parts.encoder.heads:
+    if plan.task in context.parts.encoder.heads and request.like is None:
         answer["head_query"] = query.encoded.head
     if request.facets or plan.ranges:
         ordinals = table.ordinals
@@ -250,6 +251,8 @@ def _add_explanations(
             explanation["fusion"]["feedback"] = float(feedback[columns[place]])
         if boosts[place]:
             explanation["boosts"] = boosts[place]
+        if (like := context.plan.request.like) is not None:
+            explanation["note"] = _LIKE.format(like)
         if hit["id"] in candidates.pinned:
             by_rule = hit["id"] in query.rules.pinned
             explanation["note"] = _BY_RULE if by_rule else _BY_NAME

@@ -7,6 +7,7 @@ vocabulary
 
 The token that stands for what the vocabulary lacks is no evidence: it is left out. A query is read behind a space where
 the tokenizer has other tokens for the first word of a text (`TextTokenizer.query_ids`).
+The query for documents like another is that one's own vector, and its heaviest terms with their impacts as weights.
 An extra_terms text of weight w counts as if it stood behind the query w times; w may be a fraction, and below 0.
 A head query without extra terms has the vector, and the sparse weights if there are any, that the model gave it.
 A leg for which a text has nothing finds no document.
@@ -48,6 +49,7 @@ ENCODE_DOCUMENT: Final = "encode_document"
 # A shorter vector is rounding noise without a direction.
 _SHORTEST = 1e-12
 _NO_TERMS: Final = (list[str](), NO_TOKENS.counts, NO_TOKENS.weights)
+_MAX_LIKE = 16  # terms of a document that is a query
 _NOTHING = 1e-6  # rounding noise of weights that cancel a token
 
 
@@ -119,6 +121,19 @@ class QueryEncoder:
         if dense:
             clock.add("encode", started)
         return EncodedQuery(names, counts, weights, tokens, vector, text=text if unsplit else None)
+
+    def of_document(
+        self, terms: Sequence[str], impacts: npt.NDArray[np.int32], vector: npt.NDArray[np.float32] | None
+    ) -> EncodedQuery:
+        """Return the query for documents like one that has these terms (n,) with impacts (n,), and this vector (D,), if
+        any. Its heaviest term weighs as much as a word of a text, the others by their impacts beside it.
+        """
+        names, _, weights = self._weighed([[term] for term in terms], (impacts / impacts.max(initial=1)).tolist())
+        heaviest = np.lexsort((names, -weights))[:_MAX_LIKE]
+        query = EncodedQuery.of_model([names[place] for place in heaviest.tolist()], weights[heaviest], None)
+        length = 0.0 if vector is None else float(np.linalg.norm(vector))
+        dense = vector / np.float32(length) if vector is not None and length >= _SHORTEST else None
+        return replace(query, counts=np.zeros(len(query.terms), np.int64), dense=dense, head=True)
 
     def can_encode(self, text: str, task: str) -> bool:
         """Return whether `encode` makes a query of a text for a task: the one place that says which texts are *without

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any, Final
 
 from lightretriever.artifacts.documents.fields import FieldKind, keyword, last_millisecond, milliseconds, number
@@ -22,6 +22,7 @@ __all__ = [
     "MOST_DEEP",
     "MOST_VALUES",
     "FieldRanges",
+    "all_of",
     "count_in_ranges",
     "count_values",
     "read_filter",
@@ -56,6 +57,14 @@ def read_filter(
     if values > MOST_VALUES:
         errors.append(FieldError("filter", f"a filter has at most {MOST_VALUES} values", values))
     return texts, errors
+
+
+def all_of(*conditions: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    """Return the condition that holds where all of these do; None holds everywhere."""
+    given = [condition for condition in conditions if condition is not None]
+    if len(given) < 2:
+        return given[0] if given else None
+    return ("and", str(len(given)), *chain.from_iterable(given))
 
 
 def count_values(given: Filter) -> int:

@@ -22,7 +22,16 @@ from lightretriever.service.backends.base import (
     ScoredDocuments,
     UnavailableError,
 )
-from lightretriever.service.errors import UNAVAILABLE, DeadlineError, NotReadyError, SearchFailedError
+from lightretriever.service.errors import (
+    UNAVAILABLE,
+    DeadlineError,
+    DocumentNotFoundError,
+    FieldError,
+    NotReadyError,
+    SearchFailedError,
+    UnsearchableError,
+    shortened,
+)
 from lightretriever.service.execution.executor import Reason
 from lightretriever.service.schemas import LegName, LinearFusion, Plain
 from lightretriever.service.search.answer import Candidates, SearchedQuery, build_answer, build_listing
@@ -30,6 +39,7 @@ from lightretriever.service.search.context import RERANK_UNTIL, RESCORE_UNTIL, S
 from lightretriever.service.search.documents import reading
 from lightretriever.service.search.encoder import require_terms
 from lightretriever.service.search.explain import check_explained
+from lightretriever.service.search.filters import all_of
 from lightretriever.service.search.fusion import (
     CandidateTable,
     Fused,
@@ -58,8 +68,8 @@ Shares = npt.NDArray[np.float32]
 def search(context: SearchContext) -> Plain:
     """Answer a search as `SearchResponse`, in plain dictionaries.
 
-    UnsearchableError if the query can't be encoded, InvalidRequestError if it has too many tokens to be
-    explained, DeadlineError, SearchFailedError or NotReadyError if there is no answer.
+    UnsearchableError if the query can't be encoded, DocumentNotFoundError if it is no document, InvalidRequestError if
+    it has too many tokens to be explained, DeadlineError, SearchFailedError or NotReadyError if there is no answer.
     """
     if perf_counter() >= context.until(SEARCH_UNTIL):
         raise DeadlineError(
@@ -68,7 +78,7 @@ def search(context: SearchContext) -> Plain:
         )
     for _ in range(_ATTEMPTS):
         try:
-            return _list(context) if context.plan.request.query is None else _search(context)
+            return _list(context) if context.plan.request.lists else _search(context)
         except DocumentsGoneError:  # between two trips to a cluster
             context.missing.clear()
             context.unscored.clear()
@@ -126,20 +136,41 @@ def _encoded(
     context: SearchContext, text: str, extra_terms: Sequence[tuple[str, float]]
 ) -> tuple[EncodedQuery, list[LegName]]:
     """Encode the query, and return the legs that have something to search for."""
-    plan = context.plan
-    query = context.parts.encoder.encode(
-        text,
-        plan.task,
-        context.clock,
-        dense="dense" in plan.legs,
-        sparse="sparse" in plan.legs or plan.request.snippets is not None,
-        extra_terms=extra_terms,
-        split=plan.request.explain or len(plan.legs) < 2 or not context.parts.backends.splits_text,
-    )
+    plan, like = context.plan, context.plan.request.like
+    dense, sparse = "dense" in plan.legs, "sparse" in plan.legs or plan.request.snippets is not None
+    if like is not None:
+        query = _of_document(context, like, dense=dense, sparse=sparse)
+    else:
+        query = context.parts.encoder.encode(
+            text,
+            plan.task,
+            context.clock,
+            dense=dense,
+            sparse=sparse,
+            extra_terms=extra_terms,
+            split=plan.request.explain or len(plan.legs) < 2 or not context.parts.backends.splits_text,
+        )
     known = {"dense": query.dense is not None, "sparse": bool(query.terms or query.text)}
     legs = [name for name in plan.legs if known[name]]
-    require_terms(legs, "query", text)
+    if like is None:
+        require_terms(legs, "query", text)
+    elif not legs:
+        reason = "the document has no terms, so nothing can be searched for: search by a text"
+        raise UnsearchableError.of(FieldError("like", reason, shortened(like)))
     return query, legs
+
+
+def _of_document(context: SearchContext, document_id: str, *, dense: bool, sparse: bool) -> EncodedQuery:
+    """Return the query for documents like another, without its vector unless `dense`, without terms unless `sparse`.
+    DocumentNotFoundError if no document has this id."""
+    backends, store = context.parts.backends, context.parts.documents.store
+    with context.clock.measure("encode"), backends.within(context.until(SEARCH_UNTIL)), reading():
+        ordinal = store.ordinal(document_id)
+        if ordinal is None:
+            raise DocumentNotFoundError.of(FieldError("like", "no document has this id", shortened(document_id)))
+        terms, impacts = store.terms(ordinal) if sparse else ([], np.empty(0, np.int32))
+        vector = backends.vectors(np.array([ordinal]))[0] if dense else None
+        return context.parts.encoder.of_document(terms, impacts, vector)
 
 
 def _extra_terms(context: SearchContext, typed: Typed, rules: AppliedRules) -> list[tuple[str, float]]:
@@ -167,6 +198,8 @@ def _unjudged(context: SearchContext, query: EncodedQuery, rules: AppliedRules) 
     plan = context.plan
     if "dense" not in plan.legs:
         return "Matches are judged by the dense score, and the dense leg is not searched."
+    if plan.request.like is not None:
+        return "Documents like another are not judged."
     if plan.request.terms:
         return "A search with terms is not judged."
     if rules.synonyms:
@@ -180,11 +213,8 @@ def _unjudged(context: SearchContext, query: EncodedQuery, rules: AppliedRules) 
 
 def _condition(context: SearchContext, rules: AppliedRules) -> tuple[str, ...] | None:
     """Return the filter of the request, without the documents that rules hide."""
-    condition = context.plan.condition
-    if not rules.hidden:
-        return condition
-    hidden = ("not", "ids", str(len(rules.hidden)), *rules.hidden)
-    return hidden if condition is None else ("and", "2", *condition, *hidden)
+    hidden = ("not", "ids", str(len(rules.hidden)), *rules.hidden) if rules.hidden else None
+    return all_of(context.plan.condition, hidden)
 
 
 def _hits(
@@ -224,11 +254,10 @@ def _pinned(context: SearchContext, rules: AppliedRules, query: str) -> dict[str
     ids = [*dict.fromkeys([*rules.pinned, *named_ids(query)])]
     if not ids or context.plan.request.sort is not None:
         return {}
-    condition, documents = _condition(context, rules), context.parts.documents
-    wanted = ("ids", str(len(ids)), *ids)
+    documents, wanted = context.parts.documents, ("ids", str(len(ids)), *ids)
     context.require_time("find the pinned documents")
     with context.clock.measure("filter"), context.parts.backends.within(context.until(RESCORE_UNTIL)):
-        allowed = documents.where(wanted if condition is None else ("and", "2", *condition, *wanted))
+        allowed = documents.where(all_of(_condition(context, rules), wanted) or wanted)
         with reading():
             ordinals = documents.store.listed(allowed, None, 0, len(ids))
         read = [document_id for document_id, _ in documents.fetch(ordinals, [])]

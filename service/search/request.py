@@ -18,7 +18,7 @@ from lightretriever.service.schemas import (
     SearchRequest,
     Weights,
 )
-from lightretriever.service.search.filters import FieldRanges, read_filter, read_ranges
+from lightretriever.service.search.filters import FieldRanges, all_of, read_filter, read_ranges
 from lightretriever.service.search.ranking import fields_to_rank
 from lightretriever.service.settings import Settings
 
@@ -49,6 +49,8 @@ def candidates_of(request: SearchRequest, settings: Settings) -> int:
 
 def reranks(request: SearchRequest) -> bool:
     """True if the reranking model orders the candidates of a search anew, if there is one."""
+    if request.like is not None:
+        return False  # it reads the words of a query
     return not (request.sort or request.diversity) if request.rerank is None else request.rerank
 
 
@@ -164,9 +166,11 @@ class RequestReader:
         max_explained: int,
     ) -> Plan:
         settings, order = self._settings, None
-        if request.query is None and request.sort is not None:
+        if request.lists and request.sort is not None:
             sort = request.sort
             order = Order(sort.field, self._filters[sort.field], sort.order == "desc")
+        if request.like is not None:
+            condition = all_of(condition, ("not", "ids", "1", request.like))
         task = self._default_task if request.task is None else request.task
         return Plan(
             request,
@@ -222,7 +226,9 @@ class RequestReader:
         _raise_all(errors)
 
     def _of_search(self, request: SearchRequest) -> Iterator[FieldError]:
-        if request.query is None:
+        if request.like is not None:
+            yield from self._of_like(request)
+        elif request.query is None:
             yield from self._of_listing(request)
         else:
             yield from self._of_text("query", request.query)
@@ -243,8 +249,9 @@ class RequestReader:
             yield FieldError("fusion.normalization", message, fusion.normalization)
         yield from self._of_task(request.task)
         yield from self._of_dense(request)
-        yield from self._of_matched(request)
-        yield from self._of_typing(request)
+        if request.like is None:
+            yield from self._of_matched(request)
+            yield from self._of_typing(request)
         yield from self._of_ranking(request)
         yield from self._of_fields("fields", request.fields or ())
         if request.snippets is not None:
@@ -261,11 +268,17 @@ class RequestReader:
     def _of_listing(self, request: SearchRequest) -> Iterator[FieldError]:
         if request.filter is None and request.sort is None:
             yield FieldError(
-                "query", "the field is required, unless `filter` or `sort` lists documents without a query"
+                "query", "the field is required, unless there is `like`, or `filter` or `sort` lists documents"
             )
         for name in ("terms", "boosts", "diversity", "rerank", "group_by"):
             if value := getattr(request, name):
                 message = "it needs a query, whose hits it orders: give one, or leave it out"
+                yield FieldError(name, message, shortened(value) if isinstance(value, str) else None)
+
+    def _of_like(self, request: SearchRequest) -> Iterator[FieldError]:
+        for name in ("query", "terms", "task", "spelling", "prefix", "min_matched", "rerank"):
+            if value := getattr(request, name):
+                message = "it is for a text to search for, which `like` takes the place of: leave one of them out"
                 yield FieldError(name, message, shortened(value) if isinstance(value, str) else None)
 
     def _of_matched(self, request: SearchRequest) -> Iterator[FieldError]:
@@ -320,7 +333,7 @@ class RequestReader:
                 yield FieldError("sort.field", message, shortened(request.sort.field))
             if request.boosts or request.diversity:
                 yield FieldError("sort", "the field alone gives the order: leave out boosts and diversity")
-        if request.rerank:
+        if request.rerank and request.like is None:
             if self._settings.rerank_url is None:
                 yield FieldError("rerank", "the service has no reranking model (setting rerank_url)", value=True)
             if request.sort is not None or request.diversity:
@@ -349,7 +362,7 @@ class RequestReader:
 
     def _of_window(self, request: SearchRequest) -> Iterator[FieldError]:
         most = self._settings.max_candidates
-        if request.query is None:
+        if request.lists:
             yield from self._of_listed_window(request)
             return
         window = candidates_of(request, self._settings)

@@ -59,8 +59,8 @@ class BruteForce:
     """Answers requests over documents by id, in the order of writing."""
 
     def __init__(self, bundle: Bundle, rows: dict[str, Row]) -> None:
-        self._ids = list(rows)
-        self._rows = list(rows.values())
+        self.ids = list(rows)
+        self.rows = list(rows.values())
         self._tokenizer = bundle.tokenizer()
         sparse = bundle.manifest.sparse
         self._words = None if sparse.language is None else Vocabulary(None, sparse.language)
@@ -68,7 +68,7 @@ class BruteForce:
         self._tables = {task: bundle.table(task).rows(everything).astype(np.float64) for task in bundle.manifest.tasks}
         idf = bundle.idf()
         self._idf = np.ones(bundle.manifest.vocab_size) if idf is None else idf.astype(np.float64)
-        self._vectors = np.array([row.vector for row in self._rows], np.float64)
+        self._vectors = np.array([row.vector for row in self.rows], np.float64)
         assert bundle.manifest.fusion is not None
         self._weights = bundle.manifest.fusion.model_dump(exclude={"feedback"})
         self._feedback = bundle.manifest.fusion.feedback
@@ -77,9 +77,10 @@ class BruteForce:
         self._background = background.astype(np.float64)
 
     def answer(self, asked: Asked) -> Expected:
-        allowed = [place for place, row in enumerate(self._rows) if holds(asked.get("filter"), row.fields)]
-        if asked.get("query") is None:
+        allowed = [place for place, row in enumerate(self.rows) if holds(asked.get("filter"), row.fields)]
+        if asked.get("query") is None and "like" not in asked:
             return self._listed(asked, allowed)
+        allowed = [place for place in allowed if self.ids[place] != asked.get("like")]
         legs = self._legs(asked)
         scores = {name: self._scored(name, asked) for name in legs}
         own = {name: self._proposed(name, scores[name], allowed, asked["candidates"]) for name in legs}
@@ -118,11 +119,14 @@ class BruteForce:
             return np.asarray(self._vectors @ self._query(asked))
         weights = self._term_weights(asked)
         return np.array(
-            [sum(weight * row.impacts.get(term, 0) for term, weight in weights.items()) for row in self._rows]
+            [sum(weight * row.impacts.get(term, 0) for term, weight in weights.items()) for row in self.rows]
         )
 
     def _query(self, asked: Asked) -> Scores:
         """The query's vector, (D,)."""
+        if "like" in asked:
+            own = self._vectors[self.ids.index(asked["like"])]
+            return np.asarray(own / np.linalg.norm(own))
         table = self._tables[asked.get("task", "default")]
         total = np.zeros(table.shape[1])
         for number, (text, weight) in enumerate(_texts(asked)):
@@ -131,6 +135,13 @@ class BruteForce:
 
     def _term_weights(self, asked: Asked) -> dict[str, float]:
         weights = dict[str, float]()
+        if "like" in asked:
+            impacts = self.rows[self.ids.index(asked["like"])].impacts
+            for term, impact in impacts.items():
+                factor = 1.0 if self._words is not None else self._idf[int(term)]
+                weights[term] = float(np.float32(impact / max(impacts.values())) * np.float32(factor))
+            heaviest = sorted(weights, key=lambda term: (-weights[term], term))[:16]
+            return {term: weights[term] for term in heaviest}
         for number, (text, weight) in enumerate(_texts(asked)):
             if self._words is None:
                 ids = self._tokenizer.query_ids(text, appended=number > 0)
@@ -201,7 +212,7 @@ class BruteForce:
     def _added(self, asked: Asked, union: Sequence[int]) -> list[float]:
         """The most that each term adds to the score of a candidate."""
         weights = self._term_weights(asked).items()
-        return [max(weight * self._rows[place].impacts.get(term, 0) for place in union) for term, weight in weights]
+        return [max(weight * self.rows[place].impacts.get(term, 0) for place in union) for term, weight in weights]
 
     def _moved(
         self, asked: Asked, fused: dict[int, float], scores: dict[str, Scores], union: Sequence[int]
@@ -264,21 +275,21 @@ class BruteForce:
         groups: dict[Any, list[int]] = {}
         if "group_by" in asked:
             for place in order:
-                value = self._rows[place].fields.get(asked["group_by"])
+                value = self.rows[place].fields.get(asked["group_by"])
                 alone = not isinstance(value, str | int | float) or value == ""
                 groups.setdefault(("alone", place) if alone else value, []).append(place)
             order = [places[0] for places in groups.values()]
         page = slice(asked["offset"], asked["offset"] + asked["k"])
         named = [
-            (None if isinstance(value, tuple) else value, len(places), [self._ids[one] for one in places])
+            (None if isinstance(value, tuple) else value, len(places), [self.ids[one] for one in places])
             for value, places in list(groups.items())[page]
         ]
         values = {name: Counter(self._distinct(union, name)) for name in asked.get("facets", [])}
         return Expected(
-            ids=[self._ids[place] for place in order[page]],
-            scores={self._ids[place]: fused[place] for place in union},
-            legs={name: {self._ids[place]: float(of[place]) for place in union} for name, of in scores.items()},
-            keys={self._ids[place]: key for place, key in keys.items()},
+            ids=[self.ids[place] for place in order[page]],
+            scores={self.ids[place]: fused[place] for place in union},
+            legs={name: {self.ids[place]: float(of[place]) for place in union} for name, of in scores.items()},
+            keys={self.ids[place]: key for place, key in keys.items()},
             candidates=len(union),
             facets={name: dict(counts) for name, counts in values.items()},
             ranges={name: self._in_ranges(union, name, edges) for name, edges in asked.get("facet_ranges", {}).items()},
@@ -296,7 +307,7 @@ class BruteForce:
         ]
 
     def _values(self, place: int, name: str) -> list[Any]:
-        return values_of(self._rows[place].fields, name)
+        return values_of(self.rows[place].fields, name)
 
 
 def values_of(fields: Asked, name: str) -> list[Any]:
