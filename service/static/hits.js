@@ -198,6 +198,9 @@ function hitElement(hit, best) {
   if (title && title.whole !== hit.id) facts.unshift(hit.id);
   if (facts.length) left.append(make("div", "facts", facts.join(" · ").slice(0, 200)));
   if (text) left.append(textElement(text, title ? title.text : hit.id));
+  const alike = makeButton("link", "More like this", () => searchLike(hit.id));
+  alike.append(make("span", "hidden", `: ${title ? title.text : hit.id}`));
+  left.append(alike);
   item.dataset.id = hit.id;
   item.tabIndex = -1;
   item.append(left, ...(hit.dense || hit.sparse ? [scoresElement(hit, best)] : []));

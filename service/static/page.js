@@ -5,6 +5,7 @@ const query = byId("query"), hits = byId("hits"), weight = byId("weight"), radio
 let facts = null, learning = null; // what /info says, and the promise of it
 let running = null; // ends the requests of a search when another one begins
 let shown = null; // the search whose hits are shown: its body, its answer, how many hits are shown, how many there can be
+let like = null; // the id of the document that hits are to be like, in place of a text
 let timer = 0, moved = false; // the weight is the bundle's own until someone moves the slider
 let settled = true; // whether the address is of a search that was finished, so that the next one gets an entry in the history
 
@@ -40,7 +41,7 @@ function hasDense() {
 }
 
 function showMode() {
-  const listed = !query.value.trim(); // no leg is searched, so there is nothing to choose
+  const listed = !isRanked(); // no leg is searched, so there is nothing to choose
   const useful = hasDense() && !(listed && isFiltered());
   byId("modes").hidden = !useful;
   byId("balance").hidden = !useful || chosenMode() !== "hybrid";
@@ -49,7 +50,7 @@ function showMode() {
 
 // The address has the whole search. In its fragment, which no server and no log sees; a link may have `?q=` in its place.
 function remember(entry) {
-  const address = new URLSearchParams({ q: query.value, mode: chosenMode(), ...(moved ? { dense: weight.value } : {}) });
+  const address = new URLSearchParams({ ...(like === null ? { q: query.value } : { like }), mode: chosenMode(), ...(moved ? { dense: weight.value } : {}) });
   writeFilters(address);
   const next = location.pathname + (hasSearch() ? `#${address}` : "");
   linkCollections();
@@ -65,6 +66,7 @@ function remember(entry) {
 function restore() {
   const address = new URLSearchParams(location.hash.slice(1) || location.search);
   query.value = address.get("q") || "";
+  like = query.value.trim() ? null : address.get("like") || null;
   (radios.find((radio) => radio.value === address.get("mode")) || radios[0]).checked = true;
   moved = /^\d+$/.test(address.get("dense") || "");
   if (moved) { weight.value = address.get("dense"); showWeight(); } else ownWeight();
@@ -141,19 +143,24 @@ function typing() {
   return facts.spelling ? { spelling: "suggest", ...(settled ? {} : { prefix: true }) } : {};
 }
 
+// A text, or a document that hits are to be like, ranks them.
+function isRanked() {
+  return Boolean(query.value.trim()) || like !== null;
+}
+
 // With an empty box, filters list what matches them. Without filters, all documents are listed where filters can be chosen.
 function hasSearch() {
-  return Boolean(query.value.trim()) || isFiltered();
+  return isRanked() || isFiltered();
 }
 
 // The searches that make the page: its hits; then one for each field whose counts need their own.
 function searches(mode) {
   const k = Math.min(HITS, facts.limits.candidates), text = query.value.toWellFormed?.() ?? query.value, facets = facetNames();
-  const worded = text.trim() ? { query: text, ...typing(), ...(mode === "hybrid" && fusion()) } : {};
-  const asked = { ...worded, k, mode, ...filterOf(hasSearch() ? conditions() : everything()) };
-  const main = { ...asked, explain: Boolean(worded.query), snippets: SNIPPETS, ...(worded.query && grouped()), ...(facets.length && { facets }) };
+  const ranked = isRanked(), wanted = like === null ? { query: text, ...typing() } : { like };
+  const asked = { ...(ranked && { ...wanted, ...(mode === "hybrid" && fusion()) }), k, mode, ...filterOf(hasSearch() ? conditions() : everything()) };
+  const main = { ...asked, explain: ranked, snippets: SNIPPETS, ...(ranked && grouped()), ...(facets.length && { facets }) };
   const { filter: _, ...unfiltered } = asked;
-  const others = (field) => [...conditions(field), ...(worded.query ? [] : [{ field, exists: true }])]; // something to list
+  const others = (field) => [...conditions(field), ...(ranked ? [] : [{ field, exists: true }])]; // something to list
   const counting = countsWithout().slice(0, facts.limits.max_batch - 1).map((field) => (
     { ...unfiltered, ...filterOf(others(field)), k: 1, fields: [], facets: [field] }
   ));
@@ -185,7 +192,7 @@ async function search(entry) {
     const counts = { ...answer.facets };
     counting.forEach(({ facets: [field] }, i) => { counts[field] = counted[i].facets[field]; });
     byId("welcome").hidden = hasSearch();
-    byId("counted").textContent = `Counted among ${query.value.trim() ? "the candidates of this search" : "all documents that are listed"}.`;
+    byId("counted").textContent = `Counted among ${isRanked() ? "the candidates of this search" : "all documents that are listed"}.`;
     showFilters(counts);
   } catch (error) {
     if (signal.aborted) return;
@@ -225,6 +232,7 @@ function missing(degraded) {
 function showMeant({ completions = [], searched, did_you_mean: meant, rules }) {
   const found = completions.slice(0, MEANT), parts = found.length ? ["Searched for ", ...listed(found.map(queryLink)), ". "]
     : searched === undefined ? [] : [`Searched for “${searched}”. `];
+  if (like !== null) parts.push(`Documents like “${like}”.`);
   if (meant !== undefined) parts.push("Did you mean ", queryLink(meant), "? ");
   if (rules?.synonyms?.length) parts.push(`Also searched for ${rules.synonyms.map(({ text }) => `“${text}”`).join(", ")}.`);
   byId("meant").replaceChildren(...parts);
@@ -332,6 +340,13 @@ function atOnce() {
   search(true);
 }
 
+function searchLike(id) {
+  query.value = "";
+  like = id;
+  query.focus();
+  atOnce();
+}
+
 function useKey(event) {
   event.preventDefault();
   // A header takes printable ASCII alone, and so are the keys.
@@ -346,7 +361,7 @@ function keyPressed(event) {
   if (event.isComposing || event.ctrlKey || event.metaKey || event.altKey) return;
   const typing = event.target.matches("input:not([type=radio], [type=checkbox], [type=range])");
   if (event.key === "/" && !typing) { event.preventDefault(); query.focus(); query.select(); return; }
-  if (event.key === "Enter" && event.target.matches("li.hit")) event.target.querySelector("button, summary")?.click();
+  if (event.key === "Enter" && event.target.matches("li.hit")) event.target.querySelector(".text button, summary")?.click();
   const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
   const stops = [query, ...hits.children, ...(byId("more").checkVisibility() ? [byId("more")] : [])];
   const place = stops.indexOf(event.target), next = place < 0 || !step ? null : stops[place + step];
@@ -358,7 +373,7 @@ byId("access").addEventListener("submit", useKey);
 byId("again").addEventListener("click", () => search(false));
 byId("more").addEventListener("click", more);
 byId("own-weight").addEventListener("click", () => { ownWeight(); weight.focus(); atOnce(); });
-query.addEventListener("input", () => soon());
+query.addEventListener("input", () => { like = null; soon(); });
 query.addEventListener("change", settle);
 weight.addEventListener("input", () => { moved = true; showWeight(); soon(); });
 weight.addEventListener("change", settle);

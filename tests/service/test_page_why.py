@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from lightretriever.artifacts.bundle.reader import Bundle
-from tests.service.browsing import answer_of, asked, page_of, search_for, serious
+from tests.service.browsing import answer_of, asked, page_of, search_for, serious, shown_ids
 from tests.service.live import live_bundles
 from tests.support.asking import ids
 from tests.support.tiny import make_tiny_bundle
@@ -53,7 +53,7 @@ def test_a_word_unfolds_into_its_tokens_and_terms_by_the_keyboard(page: Page, si
         for word in answer_of(site, query=QUERY, explain=True)["hits"][0]["explanation"]["words"]
         if word["word"] == "terminal"
     )
-    button = hit.get_by_role("button", name="terminal")
+    button = hit.locator(".why").get_by_role("button", name="terminal")
     parts = page.locator(f"#{button.get_attribute('aria-controls')}")
     expect(button).to_have_attribute("aria-expanded", "false")
     expect(parts).to_be_hidden()
@@ -203,3 +203,24 @@ def test_axe_finds_nothing_serious_and_a_phone_needs_no_scrolling_sideways(page:
     assert serious(page) == []
     page.set_viewport_size({"width": 360, "height": 740})
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
+
+
+def test_documents_like_a_hit_are_a_search_of_their_own(page: Page, site: str) -> None:
+    search_for(page, "play music")
+    first = page.locator("li.hit").first
+    like = first.get_attribute("data-id")
+    first.get_by_role("button", name="More like this").click()
+    expect(page.locator("#meant")).to_have_text(f"Documents like “{like}”.")
+    assert f"#like={like}&" in page.url
+    expected = ids(answer_of(site, like=like, group_by="text"))
+    assert shown_ids(page) == expected
+    page.reload()
+    expect(page.locator("#meant")).to_have_text(f"Documents like “{like}”.")
+    assert shown_ids(page) == expected
+    page.locator("li.hit").first.get_by_text("Why this hit?").click()
+    expect(page.locator("li.hit").first).to_contain_text("The dense score is not divided among the words.")
+    search_for(page, "edit text")
+    expect(page.locator("#meant")).to_be_hidden()
+    assert "like=" not in page.url
+    page.go_back()
+    expect(page.locator("#meant")).to_have_text(f"Documents like “{like}”.")
