@@ -112,8 +112,7 @@ class LocalBackends:
         self._dense = None if dense is None else FaissDense(dense)
         if self._dense is not None:
             self.legs["dense"] = self._dense
-        self._sparse = LuceneSparse(index, language)
-        self.legs["sparse"] = self._sparse
+        self.legs["sparse"] = LuceneSparse(index, language)
         self.documents = index
         spelling = None if language is None else Spelling(index, language)
         self.spellings = spelling if spelling is not None and spelling.available else None
@@ -141,13 +140,15 @@ class LocalBackends:
             if not handed_over:
                 return LegResults({name: call_here(search, until) for name, search in here.items()}, query)
             if both:
-                here["sparse"] = partial(self._sparse.find, query, count, _NO_ORDINALS, among, until)
+                here["sparse"] = partial(
+                    cast(LuceneSparse, self.legs["sparse"]).find, query, count, _NO_ORDINALS, among, until
+                )
             outcomes: dict[LegName, Outcome[Any]] = self._executor.gather({DENSE_LANE: here.pop("dense")}, until, here)
             return _results(outcomes, query) if both else LegResults(outcomes, query)
 
     def _search_both(self, query: EncodedQuery, count: int, among: DocumentFilter | None, until: float) -> LegResults:
         """Search both legs in this thread, and read vectors and impacts of their candidates once."""
-        dense, sparse = cast(FaissDense, self._dense), self._sparse
+        dense, sparse = cast(FaissDense, self.legs["dense"]), cast(LuceneSparse, self.legs["sparse"])
         nearest = call_here(partial(dense.nearest, query, count, among), until)
         ordinals = _NO_ORDINALS if nearest.value is None else nearest.value
         found = call_here(partial(sparse.find, query, count, ordinals, among, until), until)

@@ -38,6 +38,13 @@ class WrappedLeg:
         self.begin(count, until)
         return cast(LuceneSparse, self._leg).find(query, count, others, among, until)
 
+    def nearest(self, query: EncodedQuery, count: int, among: DocumentFilter | None) -> Ordinals:
+        self.begin(count, inf)
+        return cast(FaissDense, self._leg).nearest(query, count, among)
+
+    def scored(self, query: EncodedQuery, ordinals: Ordinals) -> tuple[npt.NDArray[np.float32], Scores]:
+        return cast(FaissDense, self._leg).scored(query, ordinals)
+
     def vectors(self, ordinals: Ordinals) -> npt.NDArray[np.float32]:
         return cast(FaissDense, self._leg).vectors(ordinals)
 
