@@ -3,6 +3,7 @@ package lightretriever;
 import java.io.IOException;
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
+import java.nio.IntBuffer;
 import java.util.ArrayList;
 import java.util.List;
 import org.apache.lucene.document.DoubleField;
@@ -72,6 +73,16 @@ public final class DocumentFilter {
     long[] words = new long[FixedBitSet.bits2words(size)];
     Packed.little(bits).asLongBuffer().get(words);
     return new DocumentFilter(new FixedBitSet(words, size));
+  }
+
+  /** The documents of these ordinals, int32, of so many that the index has. */
+  static DocumentFilter ofOrdinals(byte[] ordinals, int size) {
+    FixedBitSet documents = new FixedBitSet(size);
+    IntBuffer given = Packed.ints(ordinals);
+    for (int i = 0; i < given.limit(); i++) {
+      documents.set(given.get(i));
+    }
+    return new DocumentFilter(documents);
   }
 
   /** How many documents there are. */

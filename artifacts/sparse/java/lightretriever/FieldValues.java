@@ -1,10 +1,8 @@
 package lightretriever;
 
 import java.io.IOException;
-import java.nio.IntBuffer;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
-import java.util.Arrays;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
@@ -19,37 +17,18 @@ public final class FieldValues {
 
   /** Every value and in how many of the documents it is, packed by Packed.counts; null for more than so many values. */
   public static byte[] counts(OpenIndex index, byte[] ordinals, byte[] field, int most) throws IOException {
-    IntBuffer given = Packed.ints(ordinals);
-    int[] documents = new int[given.limit()];
-    given.get(documents);
-    Arrays.sort(documents);
     return index.reading(
-        () -> {
-          int[] place = {0};
-          return counts(
-              index,
-              Packed.text(field),
-              most,
-              documents.length,
-              (from, end) -> {
-                while (place[0] < documents.length && documents[place[0]] < from) {
-                  place[0]++;
-                }
-                return place[0] < documents.length ? Math.min(documents[place[0]], end) : end;
-              });
-        });
+        () -> counts(index, Packed.text(field), most, DocumentFilter.ofOrdinals(ordinals, OpenIndex.count(index))));
   }
 
   /** The same of the documents of a filter, or of all where it is null. */
   public static byte[] countsAmong(OpenIndex index, DocumentFilter among, byte[] field, int most)
       throws IOException {
-    int size = among == null ? OpenIndex.count(index) : DocumentFilter.count(among);
-    return index.reading(
-        () -> counts(index, Packed.text(field), most, size, (from, end) -> DocumentFilter.next(among, from, end)));
+    return index.reading(() -> counts(index, Packed.text(field), most, among));
   }
 
-  private static byte[] counts(OpenIndex index, String field, int most, int size, Documents documents)
-      throws IOException {
+  private static byte[] counts(OpenIndex index, String field, int most, DocumentFilter among) throws IOException {
+    int size = among == null ? OpenIndex.count(index) : DocumentFilter.count(among);
     String name = FilterFields.lucene(field);
     TreeMap<String, Integer> counts = new TreeMap<>();
     for (LeafReaderContext segment : index.segments()) {
@@ -58,8 +37,8 @@ public final class FieldValues {
       // Where there are more values than documents, an array of all values would be larger than what is counted.
       int[] ofAll = values.getValueCount() <= size ? new int[(int) values.getValueCount()] : null;
       Map<Long, Integer> ofSome = new HashMap<>();
-      int each = documents.next(segment.docBase, end);
-      for (; each < end; each = documents.next(each + 1, end)) {
+      int each = DocumentFilter.next(among, segment.docBase, end);
+      for (; each < end; each = DocumentFilter.next(among, each + 1, end)) {
         if (!values.advanceExact(each - segment.docBase)) {
           continue;
         }
@@ -89,11 +68,5 @@ public final class FieldValues {
       texts.add(value.getBytes(StandardCharsets.UTF_8));
     }
     return Packed.counts(texts, counts.values());
-  }
-
-  /** The documents to look at. */
-  private interface Documents {
-    /** The first one from a document on and before the end; the end if there is none. */
-    int next(int from, int end);
   }
 }
