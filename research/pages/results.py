@@ -182,7 +182,7 @@ def main_table(results: Results) -> list[str]:
     for system in [*SYSTEMS, *sorted(others)]:
         values, tests = results.values(system), results.against(system)
         if any(value is not None for value in values):
-            below = ", ".join(f"{name} {difference:+.3f}" for name, difference in tests if difference < 0)
+            below = ", ".join(name for name, difference in tests if difference < 0)
             above = sum(difference > 0 for _, difference in tests)
             cells = _cells([*values, _average(values)])
             lines.append(f"| {SYSTEMS.get(system, system)} | {cells} | {above} | {below or 'none'} |")
