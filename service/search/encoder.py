@@ -129,7 +129,7 @@ class QueryEncoder:
         any. Its heaviest term weighs as much as a word of a text, the others by their impacts beside it.
         """
         names, _, weights = self._weighed([[term] for term in terms], (impacts / impacts.max(initial=1)).tolist())
-        heaviest = np.lexsort((names, -weights))[:_MAX_LIKE]
+        heaviest = np.lexsort((np.array(names), -weights))[:_MAX_LIKE]
         query = EncodedQuery.of_model([names[place] for place in heaviest.tolist()], weights[heaviest], None)
         length = 0.0 if vector is None else float(np.linalg.norm(vector))
         dense = vector / np.float32(length) if vector is not None and length >= _SHORTEST else None
