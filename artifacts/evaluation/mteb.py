@@ -4,9 +4,11 @@ The corpus is indexed beforehand: BUNDLES/TASK is the bundle of a task's corpus,
 """
 
 from collections.abc import Iterable, Mapping
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from lightretriever.artifacts.bundle.manifest import MANIFEST_FILE, read_manifest
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import BundleError, CorpusError
 from lightretriever.artifacts.evaluation.searching import OpenSearcher, SearchMode
@@ -15,15 +17,10 @@ __all__ = ["BundleSearch"]
 
 
 class BundleSearch:
-    """Searches in `mode` "dense", "sparse" or "hybrid" by the engine that serves; `open_searcher` opens it.
+    """Searches in `mode` "dense", "sparse" or "hybrid" by the engine that serves; `open_searcher` opens it."""
 
-    With `drop_own`, a document whose id is the query's is no hit, as BEIR measures ArguAna and Quora.
-    """
-
-    def __init__(
-        self, open_searcher: OpenSearcher, bundles: Path, *, mode: SearchMode = "hybrid", drop_own: bool = False
-    ) -> None:
-        self._open, self._bundles, self._mode, self._drop_own = open_searcher, bundles, mode, drop_own
+    def __init__(self, open_searcher: OpenSearcher, bundles: Path, *, mode: SearchMode = "hybrid") -> None:
+        self._open, self._bundles, self._mode = open_searcher, bundles, mode
         self._bundle: Bundle | None = None
 
     def index(self, corpus: Iterable[Mapping[str, Any]], *, task_metadata: Any, **_: Any) -> None:
@@ -55,7 +52,7 @@ class BundleSearch:
         if self._bundle is None:
             raise BundleError("There is no bundle open.", remedy="Call index first, as mteb does.")
         task, found = self._bundle.manifest.default_task, dict[str, dict[str, float]]()
-        count = top_k + self._drop_own if top_ranked is None else self._bundle.manifest.documents
+        count = top_k if top_ranked is None else self._bundle.manifest.documents
         with self._open(self._bundle) as searcher:
             for row in queries:
                 name = str(row["id"])
@@ -64,15 +61,15 @@ class BundleSearch:
                 )
                 allowed = None if top_ranked is None else set(top_ranked[name])
                 scores = {hit.id: hit.score for hit in hits or [] if allowed is None or hit.id in allowed}
-                if self._drop_own:
-                    scores.pop(name, None)
                 found[name] = dict(list(scores.items())[:top_k])
         return found
 
     @property
     def mteb_model_meta(self) -> Any:
-        """What mteb's results call it. Needs the package mteb."""
+        """What mteb's results call it, with a digest of all bundles as the revision: mteb asks before `index`, and
+        keeps the results of each revision. Needs the package mteb."""
         from mteb.models.model_meta import ModelMeta
 
-        revision = None if self._bundle is None else self._bundle.manifest.digest
+        digests = [read_manifest(file.parent).digest for file in sorted(self._bundles.glob(f"*/{MANIFEST_FILE}"))]
+        revision = sha256(" ".join(digests).encode()).hexdigest()
         return ModelMeta.create_empty({"name": f"lightretriever/{self._mode}", "revision": revision})
