@@ -102,7 +102,7 @@ def test_a_service_with_a_model_encodes_fields_alone(tmp_path: Path) -> None:
             found = {hit.id for hit in client.search("zebra crosses the road", k=100, candidates=1000).hits}
             assert {f"many-{number}" for number in range(40)} <= found
             wrong = ask("POST", f"{url}/documents", json=[{"id": "p3", "fields": plain}])
-            assert (wrong.status_code, wrong.json()["title"]) == (415, "The body has another media type")
+            assert (wrong.status_code, wrong.json()["kind"]) == (415, "invalid_body")
     place.write([NEW, *place.lines(), *({"_id": one["id"], **one["fields"]} for one in many)])  # type: ignore[dict-item]
     assert place.upsert() == {"unchanged": COUNT + 40, "fields": 1, "encoded": 0, "created": 0}
 
