@@ -1,49 +1,22 @@
 package lightretriever;
 
-import java.io.IOException;
 import java.io.Reader;
 import java.text.Normalizer;
-import org.apache.lucene.analysis.charfilter.BaseCharFilter;
 
 /**
  * Reads spellings that look equal as one: a text in Unicode's form NFKC, with ' for the apostrophes ’, ‘ and ʼ, and without
  * signs that nobody sees inside a word: soft hyphens, marks of direction, selectors of a letter's variant, and, in scripts
  * that have spaces and no use for them, zero-width spaces and joiners. Places of words are those in the original text.
  */
-final class SameSigns extends BaseCharFilter {
-  private char[] read;
-  private int next;
-
+final class SameSigns extends WholeText {
   SameSigns(Reader text) {
     super(text);
   }
 
   @Override
-  public int read(char[] buffer, int start, int length) throws IOException {
-    if (read == null) {
-      read = normalised(whole());
-    }
-    if (next == read.length) {
-      return -1;
-    }
-    int count = Math.min(length, read.length - next);
-    System.arraycopy(read, next, buffer, start, count);
-    next += count;
-    return count;
-  }
-
-  private String whole() throws IOException {
-    StringBuilder text = new StringBuilder();
-    char[] part = new char[8192];
-    for (int count = input.read(part); count >= 0; count = input.read(part)) {
-      text.append(part, 0, count);
-    }
-    return text.toString();
-  }
-
-  private char[] normalised(String text) {
+  CharSequence changed(String text) {
     if (text.chars().allMatch(sign -> sign < 0x80)) {
-      return text.toCharArray();
+      return text;
     }
     StringBuilder made = new StringBuilder(text.length());
     int difference = 0;
@@ -69,9 +42,7 @@ final class SameSigns extends BaseCharFilter {
       difference = now;
       start = end;
     }
-    char[] signs = new char[made.length()];
-    made.getChars(0, signs.length, signs, 0);
-    return signs;
+    return made;
   }
 
   /** Whether a sign may become one with the sign before it. */

@@ -46,7 +46,6 @@ import org.apache.lucene.analysis.lt.LithuanianAnalyzer;
 import org.apache.lucene.analysis.lv.LatvianAnalyzer;
 import org.apache.lucene.analysis.nl.DutchAnalyzer;
 import org.apache.lucene.analysis.no.NorwegianAnalyzer;
-import org.apache.lucene.analysis.pattern.PatternReplaceCharFilter;
 import org.apache.lucene.analysis.pt.PortugueseAnalyzer;
 import org.apache.lucene.analysis.ro.RomanianAnalyzer;
 import org.apache.lucene.analysis.ru.RussianAnalyzer;
@@ -109,13 +108,30 @@ public final class WordAnalyzer extends AnalyzerWrapper {
           Map.entry("english", DefaultEnglishAnalyzer::newDefaultInstance),
           Map.entry("standard", StandardAnalyzer::new));
 
-  private static final Pattern PLUS = Pattern.compile("(?<![\\p{L}\\p{N}])(\\p{L}{1,8})\\+\\+(?![\\p{L}\\p{N}+])");
-  private static final Pattern SHARP = Pattern.compile("(?<![\\p{L}\\p{N}])(\\p{L}{1,8})#(?![\\p{L}\\p{N}#])");
-  private static final Pattern DOT = Pattern.compile("(?<![\\p{L}\\p{N}.)])\\.(\\p{L}{2,20})(?![\\p{L}\\p{N}])");
   private static final String PART = "[\\p{IsLatin}\\p{IsGreek}\\p{IsCyrillic}\\p{M}\\p{N}]{1,20}+";
-  private static final Pattern HYPHEN =
-      Pattern.compile(
-          "(?<![\\p{L}\\p{M}\\p{N}])((?=\\p{L})" + PART + ")[-\u2010\u2011](?=(" + PART + ")(?![\\p{L}\\p{M}\\p{N}]))");
+  private static final List<Named.Rule> RULES =
+      List.of(
+          new Named.Rule(
+              Pattern.compile("(?<![\\p{L}\\p{N}])(\\p{L}{1,8})\\+\\+(?![\\p{L}\\p{N}+])"),
+              "+",
+              Named.WORD,
+              name -> name.group() + " " + name.group(1) + "plusplus"),
+          new Named.Rule(
+              Pattern.compile("(?<![\\p{L}\\p{N}])(\\p{L}{1,8})#(?![\\p{L}\\p{N}#])"),
+              "#",
+              Named.WORD,
+              name -> name.group() + " " + name.group(1) + "sharp"),
+          new Named.Rule(
+              Pattern.compile("(?<![\\p{L}\\p{N}.)])\\.(\\p{L}{2,20})(?![\\p{L}\\p{N}])"),
+              ".",
+              Named.NOTHING,
+              name -> name.group() + " dot" + name.group(1)),
+          new Named.Rule(
+              Pattern.compile(
+                  "(?<![\\p{L}\\p{M}\\p{N}])((?=\\p{L})" + PART + ")[-\u2010\u2011](?=(" + PART + ")(?![\\p{L}\\p{M}\\p{N}]))"),
+              "-\u2010\u2011",
+              Named.MARKED_WORD,
+              word -> word.group(1) + " " + word.group(1) + word.group(2) + " "));
 
   private final Analyzer standard = new StandardAnalyzer();
   private final Analyzer words;
@@ -207,10 +223,10 @@ public final class WordAnalyzer extends AnalyzerWrapper {
     if (isSpelling(field)) {
       return same;
     }
-    Reader plus = new PatternReplaceCharFilter(PLUS, "$1++ $1plusplus", same);
-    Reader sharp = new PatternReplaceCharFilter(SHARP, "$1# $1sharp", plus);
-    Reader dot = new PatternReplaceCharFilter(DOT, ".$1 dot$1", sharp);
-    return new PatternReplaceCharFilter(HYPHEN, "$1 $1$2 ", dot);
+    for (Named.Rule rule : RULES) {
+      same = new Named(same, rule);
+    }
+    return same;
   }
 
   @Override
