@@ -106,8 +106,8 @@ def test_two_workers_answer_count_together_and_stop(tiny_path: Path, tiny_bundle
 
 
 def test_a_worker_that_ends_dies_or_hangs_is_replaced(tiny_path: Path) -> None:
-    with two_workers(tiny_path) as (server, url):
-        leaving = [replaced(server, url, how) for how in (signal.SIGTERM, signal.SIGKILL, signal.SIGSTOP)]
+    with two_workers(tiny_path) as (server, _):
+        leaving = [replaced(server, tiny_path, how) for how in (signal.SIGTERM, signal.SIGKILL, signal.SIGSTOP)]
         server.process.send_signal(signal.SIGINT)
         code, _, errors = server.wait()
     assert code == 0
@@ -116,12 +116,13 @@ def test_a_worker_that_ends_dies_or_hangs_is_replaced(tiny_path: Path) -> None:
     assert set(leaving) < set(started)
 
 
-def replaced(server: Server, url: str, how: signal.Signals) -> int:
+def replaced(server: Server, bundle: Path, how: signal.Signals) -> int:
     """Have a worker replaced, and give its process id.
 
     The other one answers meanwhile, and what the one that is gone had counted still counts.
     """
     leaving, other = children(server)
+    url = server.url
     before = samples(url)["search_seconds_count",]
     assert {search(url) for _ in range(10)} == {200}
     if how != signal.SIGTERM:  # it can't tell any more what it has not told yet
@@ -130,7 +131,8 @@ def replaced(server: Server, url: str, how: signal.Signals) -> int:
     wait_until(lambda: gone(leaving))
     assert search(url) == 200
     wait_until(lambda: len(children(server)) == 2 and leaving not in children(server))
-    assert other in children(server)
+    (new,) = set(children(server)) - {other}
+    wait_until(lambda: str(bundle) in Path(f"/proc/{new}/maps").read_text())  # from here on its metrics are there
     wait_until(lambda: samples(url)["ready",] == 1)
     wait_until(lambda: samples(url)["search_seconds_count",] == before + 11)
     wait_until(lambda: samples(url)["requests_in_flight",] == 1)  # what the one that is gone was doing is over
