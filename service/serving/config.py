@@ -51,12 +51,15 @@ class Certificates:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._context: ssl.SSLContext | None = None
+        self._make: Callable[[], ssl.SSLContext] | None = None
+        self._newest: ssl.SSLContext | None = None
 
     def __call__(self, config: uvicorn.Config, default: Callable[[], ssl.SSLContext]) -> ssl.SSLContext:
         """Make the context, as uvicorn asks for it."""
-        self._context = default()
-        return self._context
+        self._make = default
+        context = self._newest = default()
+        context.sni_callback = self._take_newest
+        return context
 
     def watched(self) -> list[WatchedFile[None]]:
         """Return the files, as one to watch; none without a certificate."""
@@ -66,9 +69,14 @@ class Certificates:
 
     def _use(self, content: bytes) -> None:
         check_tls(self._settings)
-        certificate = self._settings.tls_certificate_file
-        if self._context is not None and certificate is not None:
-            self._context.load_cert_chain(certificate, self._settings.tls_key_file, _no_password)
+        if self._make is not None:
+            self._newest = self._make()
+
+    def _take_newest(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
+        """Give a connection that begins the newest context: one that is in use can't change, as a handshake between its
+        certificate and its key would fail."""
+        if self._newest is not None:
+            connection.context = self._newest
 
 
 def _read_pem(files: Sequence[Path]) -> bytes:
