@@ -36,7 +36,7 @@ class Stopped(KeyboardInterrupt):
 
 @contextmanager
 def stoppable() -> Iterator[None]:
-    """Let the first SIGINT or SIGTERM raise `Stopped` in this block. The second ends the process.
+    """Raise `Stopped` in this block at the first SIGINT or SIGTERM. The second ends the process.
 
     An error after a signal counts as its consequence and becomes `Stopped`, because libraries replace exceptions by
     their own. An ignored signal stays ignored, as in the background of a shell script. For the main thread; the block

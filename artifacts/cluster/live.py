@@ -123,7 +123,7 @@ class LiveIndex:
         return with_new_text(changes, has_text)
 
     def refresh(self) -> None:
-        """Let searches see what was written."""
+        """Make what was written visible to searches."""
         with self.cluster.translated():
             self.cluster.client.indices.refresh(index=self.index)
         self.check_alias()

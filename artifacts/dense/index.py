@@ -53,7 +53,7 @@ _calling = _Calling()
 
 
 def use_threads(count: int) -> None:
-    """Let Faiss use so many OpenMP threads in the calling thread from now on. It is told once: a call into Faiss
+    """Set the OpenMP threads that Faiss uses in the calling thread from now on. It is told once: a call into Faiss
     releases Python's GIL, so it wakes a thread that waits for it."""
     if _calling.threads != count:
         faiss.omp_set_num_threads(count)

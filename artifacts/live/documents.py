@@ -148,7 +148,7 @@ class LiveDocuments(Protocol):
         """True if the searches of every process see the changes up to a position. Returns at once."""
 
     def refresh(self) -> None:
-        """Let searches see what was written."""
+        """Make what was written visible to searches."""
 
 
 def read_fields(document_id: str, fields: Mapping[str, Any], manifest: Manifest) -> Document:

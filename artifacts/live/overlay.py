@@ -130,7 +130,7 @@ class Overlay:
         return Snapshot(index, None if self._dense is None else self._dense.behind(alive), sequence)
 
     def publish(self, snapshot: Snapshot) -> None:
-        """Let searches see a snapshot of all that was applied."""
+        """Make a snapshot of all that was applied visible to searches."""
         self.snapshot = snapshot
         self.changed.update(self._applied)
         self._applied.clear()

@@ -76,7 +76,7 @@ def write_texts(folder: Path, documents: Iterable[tuple[str, str]]) -> MappedTex
 
 
 def forget_texts(folder: Path) -> None:
-    """Let the next `write_texts` write anew."""
+    """Have the next `write_texts` write anew."""
     (folder / _ORDER).unlink(missing_ok=True)
 
 

@@ -58,7 +58,7 @@ def state_of(request: Request) -> AppState:
 
 
 def enter(request: Request, scope: KeyScope) -> None:
-    """Let the request in, whose API key needs the scope. UnauthorizedError, ForbiddenError.
+    """Admit the request, whose API key needs the scope. UnauthorizedError, ForbiddenError.
 
     Without keys, searching is open to all and the scope `admin` gives NotFoundError.
     """
@@ -76,7 +76,7 @@ def clock_of(request: Request) -> StageClock:
 
 
 async def begin(request: Request, scope: KeyScope = "search", media: str = JSON) -> bytes:
-    """Let the request in and read its body, which has a media type. OverloadedError before that, if there is no room:
+    """Admit the request and read its body, which has a media type. OverloadedError before that, if there is no room:
     the body is read outside of `admitted`, so that slow clients take no places."""
     enter(request, scope)
     state = state_of(request)
@@ -96,8 +96,8 @@ async def admitted(request: Request) -> AsyncIterator[SearchEngine]:
 
 
 async def answered(request: Request, work: Callable[[SearchEngine], Response], *, extra_s: float = 0.0) -> Response:
-    """Let a thread work, which reads the body and writes the answer too: both may take long. It may take `extra_s` more
-    than a search."""
+    """Call `work` in a thread. It reads the body and writes the answer, too: both may take long. It may take `extra_s`
+    more than a search."""
     async with admitted(request) as engine:
         return await in_thread(engine, clock_of(request), lambda: work(engine), extra_s)
 

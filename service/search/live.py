@@ -118,7 +118,7 @@ class DocumentWrites:
         return found
 
     def encode(self, indexes: Sequence[int]) -> None:
-        """Let the service's model encode the documents of some changes. InvalidRequestError for what it can't read."""
+        """Encode the documents of some changes by the service's model. InvalidRequestError for what it can't read."""
         encoder = cast(DocumentEncoder, self.engine.parts.document_encoder)  # else there is nothing to encode
         documents = [cast(CorpusDocument, self.changes[index].document) for index in indexes]
         try:

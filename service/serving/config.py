@@ -73,8 +73,8 @@ class Certificates:
             self._newest = self._make()
 
     def _take_newest(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
-        """Give a connection that begins the newest context: one that is in use can't change, as a handshake between its
-        certificate and its key would fail."""
+        """Set the newest context on a connection that begins. A context in use is never changed: a handshake between
+        its new certificate and its new key would fail."""
         if self._newest is not None:
             connection.context = self._newest
 
