@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from time import perf_counter
 from typing import Any, Final, Literal, Self
 
 import numpy as np
@@ -23,6 +24,9 @@ __all__ = ["EncodeSummary", "encode_corpus", "encode_texts", "model_rows"]
 
 _PIECE: Final = 16
 """Texts that are read at a time where each is read by itself."""
+
+_FILE_S: Final = 5.0
+"""Work that a file holds, unless its shard ends before."""
 
 _NO_TERMS: Final = (np.empty(0, np.int32), np.empty(0, np.uint16))
 
@@ -77,9 +81,9 @@ def encode_corpus(encoders: Encoders, corpus: EncodedCorpus, work: Path, *, part
     kept.
 
     Impacts are the encoder's, none where they are BM25: the stage `index` adds that, which depends on the whole corpus.
-    Killed at any point and called again, it loses at most one shard, or 16 texts if they are read one by one, and ends
-    with byte-identical files. After a change of the corpus it encodes the new texts alone, on a CPU to the bytes of a
-    new directory. Texts that the corpus lacks are removed, unless it has a limit.
+    Killed at any point and called again, it loses at most one shard, or the last seconds of one if texts are read one
+    by one, and ends with byte-identical files. After a change of the corpus it encodes the new texts alone, on a CPU to
+    the bytes of a new directory. Texts that the corpus lacks are removed, unless it has a limit.
 
     Raises ResumeError when `work` was begun with another model or setting.
     """
@@ -114,8 +118,8 @@ def encode_texts(
     """Encode those of the texts with these digests (N, 16) that the store lacks, or of a `part` of their shards.
     Gives the places of the part's texts, and how many of them were new.
 
-    `encode` is called with places of texts, each once, all of one shard. `alone` says that
-    what is made of a text doesn't depend on those beside it: shards are encoded in pieces, and a stop loses one piece.
+    `encode` is called with places of texts, each once, all of one shard. `alone` says that what is made of a text
+    doesn't depend on those beside it: shards are encoded in pieces, and a stop loses some seconds of work.
     """
     size = store.plan["shard_size"]
     own = (part or Part()).has(np.arange(len(texts)) // size)
@@ -124,9 +128,13 @@ def encode_texts(
     progress.skip(len(texts) - len(distinct))
     step = _PIECE if alone else size
     for shard in np.split(distinct, np.flatnonzero(np.diff(distinct // size)) + 1):
+        kept, pieces, began = 0, list[ModelRows](), perf_counter()
         for start in range(0, len(shard), step):
-            rows = shard[start : start + step]
-            store.add(texts[rows], encode(rows))
+            rows, end = shard[start : start + step], start + step
+            pieces.append(encode(rows))
+            if end >= len(shard) or perf_counter() - began >= _FILE_S:
+                store.add(texts[shard[kept:end]], ModelRows.joined(pieces))
+                kept, pieces, began = end, [], perf_counter()
             progress.advance(len(rows))
     return np.flatnonzero(own), len(wanted)
 

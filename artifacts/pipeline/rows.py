@@ -138,6 +138,12 @@ class ModelRows:
     sparse: ImpactRows
     cut: BoolArray
 
+    @classmethod
+    def joined(cls, parts: Sequence[Self]) -> Self:
+        """Join the rows of several calls, one or more."""
+        sparse = ImpactRows.of([row for part in parts for row in part.sparse])
+        return cls(np.concatenate([part.dense for part in parts]), sparse, np.concatenate([part.cut for part in parts]))
+
     def __len__(self) -> int:
         return len(self.cut)
 

@@ -20,9 +20,11 @@ from lightretriever.artifacts.errors import CorpusError, DiskError, ResumeError
 from lightretriever.artifacts.files.workdir import work_lock
 from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder
 from lightretriever.artifacts.pipeline.columns import text_digest, text_digests
+from lightretriever.artifacts.pipeline.encode import encode_texts
 from lightretriever.artifacts.pipeline.encoded import FORMAT, EncodedCorpus
 from lightretriever.artifacts.pipeline.rows import ImpactRows, ModelRows, TermCounts
 from lightretriever.artifacts.pipeline.store import STORE_FORMAT, Part, TextStore
+from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 from tests.faults.builds import files
@@ -183,6 +185,19 @@ def test_texts_of_several_processes_end_with_the_bytes_of_one(tmp_path: Path) ->
         "run",
         "texts",
     }
+
+
+@pytest.mark.parametrize(("seconds", "count"), [(0.0, 3), (60.0, 1)])
+def test_a_file_holds_some_seconds_of_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, count: int
+) -> None:
+    monkeypatch.setattr("lightretriever.artifacts.pipeline.encode._FILE_S", seconds)
+    texts, store = text_digests(map(str, range(40))), TextStore.begin(tmp_path, {**PLAN, "shard_size": 64})
+    with ProgressBar("encode", total=40, unit="texts") as progress:
+        encode_texts(store, texts, lambda rows: made(texts[rows]), progress, alone=True)
+    assert len(list(tmp_path.glob("run-*.npz"))) == count
+    store.finish(texts, None)
+    assert_equal(store.rows(), made(texts))
 
 
 @pytest.mark.parametrize("damaged", ["texts.npy", "dense.npy", "cut.npy", ""])
