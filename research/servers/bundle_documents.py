@@ -1,7 +1,7 @@
 """What other systems take of a bundle: its documents and vectors to index, the vectors of queries, the form of hits."""
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -19,9 +19,11 @@ __all__ = [
     "CANDIDATES",
     "RANK_CONSTANT",
     "Row",
+    "by_number",
     "hit",
     "index_of",
     "read_rows",
+    "term_numbers",
     "vectors_of",
     "word_index",
 ]
@@ -49,6 +51,20 @@ def read_rows(bundle: Bundle) -> Iterator[Row]:
                 known = [names[term] for term in terms[own].tolist()]
                 sparse = dict(zip(known, impacts[own].astype(np.float64).tolist(), strict=True))
                 yield number, vectors[place].tolist(), sparse, raws[place]
+
+
+def term_numbers(bundle: Bundle) -> dict[str, int]:
+    """Number the terms of a bundle's documents, for systems whose terms are numbers."""
+    found = set[str]()
+    with bundle.sparse() as index:
+        for first in range(0, index.count, _READ):
+            found.update(index.rows(first, min(first + _READ, index.count))[1])
+    return {term: number for number, term in enumerate(sorted(found))}
+
+
+def by_number(sparse: Mapping[str, float], numbers: Mapping[str, int]) -> dict[int, float]:
+    """Return weights by number of the term, ascending, without terms that no document has."""
+    return dict(sorted((numbers[term], weight) for term, weight in sparse.items() if term in numbers))
 
 
 def vectors_of(bundle: Bundle) -> Callable[[str], tuple[list[float], dict[str, float]]]:

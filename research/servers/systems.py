@@ -32,6 +32,8 @@ _ENGINES: Final = {
         f"one node, its own hybrid search by RRF over {_VECTORS}",
         ("opensearchpy", "cluster"),
     ),
+    "seekdb": ("seekdb", f"two searches by it, fused by RRF, over {_VECTORS}", ("pylibseekdb", "loadtest")),
+    "milvus": ("Milvus Lite", f"its own hybrid search by RRF over {_VECTORS}", ("milvus_lite", "loadtest")),
     "lancedb": (
         "LanceDB",
         "its own hybrid search by RRF over the same dense vectors, queries by our encoder, and the words",
@@ -69,11 +71,11 @@ def systems(given: Namespace) -> Iterator[System]:
     command = python(server, str(given.biencoder_bundle), "--model", str(given.biencoder), "--device", given.device)
     missing = _no_encoder(given)
     yield System("biencoder", "Bi-encoder in the query path", what, command, missing=missing or _absent("torch"))
-    what = f"{what} in int8 on one thread of ONNX Runtime, waiting ones batched"
-    command = python("research.servers.onnx", str(given.biencoder_bundle), "--model", str(given.biencoder))
-    command += ["--work", work]
+    model, what = f"{work}/onnx", f"{what} in int8 on one thread of ONNX Runtime, waiting ones batched"
+    command = python("research.servers.onnx", str(given.biencoder_bundle), "--model", model)
+    prepare = python("research.models.onnx", str(given.biencoder), model)
     missing = missing or _absent("onnxruntime", "loadtest")
-    yield System("onnx", "Bi-encoder in the query path, int8", what, command, [*command, "--build"], missing)
+    yield System("onnx", "Bi-encoder in the query path, int8", what, command, prepare, missing)
     for name, (label, what, needs) in _ENGINES.items():
         command = python(f"research.servers.{name}", bundle, "--work", work)
         missing = _absent(*needs) if needs else None

@@ -113,7 +113,7 @@ def test_public_names_are_listed(modules: Modules) -> None:
 
 
 def test_only_the_pipeline_imports_model_software(modules: Modules) -> None:
-    research = ("research/servers/onnx.py", "research/quality/ablations.py")
+    research = ("research/models/onnx.py", "research/quality/ablations.py")
     allowed = ("artifacts/pipeline/", "artifacts/training/", "artifacts/evaluation/full.py", *research)
     assert [name for name in importers(modules, *MODEL_SOFTWARE) if not name.startswith(allowed)] == []
 

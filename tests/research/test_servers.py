@@ -27,7 +27,7 @@ from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 from research.servers import __main__ as servers
-from research.servers.bundle_documents import read_rows, word_index
+from research.servers.bundle_documents import by_number, read_rows, term_numbers, vectors_of, word_index
 from research.servers.onnx import OnnxEncoder
 from research.servers.systems import System, systems
 from tests.support.biencoder import save_biencoder
@@ -72,7 +72,7 @@ def inputs(**given: Any) -> Namespace:
 def needed(name: str, found: dict[str, System]) -> System:
     """The system; the test is skipped without its package or, for OpenSearch, its folder."""
     if name not in found:
-        assert name in ("opensearch", "lancedb")
+        assert name in ("opensearch", "seekdb", "milvus", "lancedb")
         pytest.skip(f"{name} is not installed, or OPENSEARCH_HOME not set")
     if found[name].prepare:
         finish(found[name].prepare)
@@ -80,7 +80,7 @@ def needed(name: str, found: dict[str, System]) -> System:
 
 
 NAMES = ("lightretriever", "bm25")
-SLOW = ("processes", "llm", "biencoder", "onnx", "opensearch", "lancedb")
+SLOW = ("processes", "llm", "biencoder", "onnx", "opensearch", "seekdb", "milvus", "lancedb")
 
 
 @pytest.mark.parametrize("name", [*NAMES, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
@@ -120,7 +120,7 @@ def finds_words_of_the_query(url: str) -> None:
 @pytest.mark.slow
 def test_vectors_in_int8_are_near_the_encoders(found: dict[str, System]) -> None:
     command = needed("onnx", found).command
-    folder = Path(command[command.index("--work") + 1]) / "onnx"
+    folder = Path(command[command.index("--model") + 1])
     encoder = SentenceTransformer(found["biencoder"].command[-3], device="cpu")
     texts = ["music player", "text editor with plugins and more of them", "terminal " * 100]
     theirs = encoder.encode_query(texts, normalize_embeddings=True)
@@ -155,16 +155,14 @@ def fused_bounds(engine: SearchEngine, text: str, constant: float = 60.0) -> tup
 
 @pytest.mark.slow
 @pytest.mark.parametrize("vocabulary", ["tokens", "words"])
+@pytest.mark.parametrize("name", ["opensearch", "seekdb", "milvus"])
 def test_an_engine_fuses_the_same_rankings(
-    vocabulary: str, found: dict[str, System], real_bundle: tuple[Path, Path], word_bundle: Bundle
+    name: str, vocabulary: str, found: dict[str, System], real_bundle: tuple[Path, Path], word_bundle: Bundle
 ) -> None:
     bundle = Bundle.open(real_bundle[0]) if vocabulary == "tokens" else word_bundle
     work = Path(found["bm25"].command[found["bm25"].command.index("--work") + 1])
     there = {one.name: one for one in systems(inputs(bundle=bundle.path, work=work)) if one.missing is None}
-    with (
-        Server([*needed("opensearch", there).command, "--port", "0"]) as server,
-        SearchEngine.open(bundle, SETTINGS) as engine,
-    ):
+    with Server([*needed(name, there).command, "--port", "0"]) as server, SearchEngine.open(bundle, SETTINGS) as engine:
         for text in ("music player", "text editor with plugins", "terminal"):
             hits = ask(server.url, {"query": text, "k": 40})["hits"]
             assert len(hits) == 40
@@ -194,7 +192,7 @@ def test_what_is_missing_is_named(tiny_path: Path, tmp_path: Path, monkeypatch: 
         return {one.name: one.missing for one in offered if one.missing is not None}
 
     left = missing()
-    assert set(left) - {"lancedb"} == {"llm", "biencoder", "onnx", "opensearch"}
+    assert set(left) - {"seekdb", "milvus", "lancedb"} == {"llm", "biencoder", "onnx", "opensearch"}
     assert "OPENSEARCH_HOME" in left["opensearch"]
     assert "--model" in left["llm"]
     assert "--biencoder" in left["biencoder"]
@@ -278,6 +276,18 @@ def test_a_bundle_gives_its_documents_and_vectors_back(tiny_bundle: Bundle, word
             known = [names[term] for term in terms[own].tolist()]
             assert sparse == dict(zip(known, impacts[own].tolist(), strict=True))
         assert number == index.count - 1
+
+
+def test_terms_have_numbers_for_engines_that_ask_for_them(word_bundle: Bundle) -> None:
+    numbers = term_numbers(word_bundle)
+    assert sorted(numbers.values()) == list(range(len(numbers)))
+    dense, sparse = vectors_of(word_bundle)("Music music qqqzzz")
+    assert len(dense) == 16
+    assert sparse == {"music": 2.0, "qqqzzz": 1.0}
+    assert by_number(sparse, numbers) == {numbers["music"]: 2.0}
+    _, _, impacts, _ = next(read_rows(word_bundle))
+    assert "player" in impacts
+    assert list(by_number(impacts, numbers)) == sorted(numbers[term] for term in impacts)
 
 
 @pytest.mark.parametrize("mode", ["dense", "sparse"])

