@@ -1,9 +1,9 @@
 """A kept-alive HTTP/1.1 connection that sends prepared bytes, which costs less than the service that is measured."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 import orjson
@@ -31,11 +31,11 @@ def address(url: str) -> tuple[str, int]:
     return parts.hostname, port
 
 
-def search_requests(url: str, queries: Iterable[str], k: int = 10) -> list[bytes]:
-    """Return a `POST /search` with a JSON body for every query. Raise LoadError for a bad address."""
+def search_requests(url: str, queries: Iterable[str], fields: Mapping[str, Any]) -> list[bytes]:
+    """Return a `POST /search` for every query, its JSON with the other `fields`. Raise LoadError for a bad address."""
     host, port = address(url)
     head = f"POST /search HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Type: application/json\r\n"
-    bodies = [orjson.dumps({"query": query, "k": k}) for query in queries]
+    bodies = [orjson.dumps({"query": query, **fields}) for query in queries]
     return [f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body for body in bodies]
 
 

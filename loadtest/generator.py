@@ -189,7 +189,7 @@ def read_texts(folder: Path, seed: int) -> list[str]:
     option("url", str, "address of the server, as http://HOST:PORT"),
     QUERIES,
     option("--seconds", 10.0),
-    option("--k", 10, "hits asked for"),
+    option("--fields", {"k": 10}, "fields of a search beside the query, as JSON", type=json.loads),
     option("--seed", 7, "order of the queries"),
     option("--rate", None, "requests a second: open loop", type=float),
     option("--connections", None, "requests at once: closed loop", type=int),
@@ -198,7 +198,7 @@ def main(given: Namespace) -> None:
     """Send load and print the result as JSON."""
     if (given.rate is None) == (given.connections is None):
         raise LoadError("There is no load, or two.", remedy="Give either --rate or --connections.")
-    requests = search_requests(given.url, read_texts(given.queries, given.seed), given.k)
+    requests = search_requests(given.url, read_texts(given.queries, given.seed), given.fields)
     if given.rate is not None:
         work = open_loop(given.url, requests, rate=given.rate, seconds=given.seconds)
     else:

@@ -1,13 +1,13 @@
 """Compare the service with its floor, in turns: what a plain search costs above the libraries that answer it.
 
-    python -m research.floor BUNDLE --queries FILE
+    python -m research.floor BUNDLE --queries FILE [--before CHECKOUT]
 
-Both are processes on this machine, and a client process sends each the same queries over as many connections. Writes
-every turn to docs/results/floor.json.
+Each is a process on this machine, and a client process sends each the same queries over as many connections. An earlier
+version is a checkout with its own `.venv` and demo bundle. Then the service alone: start, memory, latency and overload
+(`research/floor/overload.py`). Writes every turn to docs/results/floor.json.
 """
 
 import json
-import subprocess
 import sys
 from argparse import Namespace
 from collections.abc import Mapping
@@ -18,16 +18,17 @@ from typing import Any, Final
 
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.loadtest.connection import LoadError
+from lightretriever.loadtest.generator import read_texts
 from lightretriever.loadtest.process import ROOT, Server, python
 from lightretriever.loadtest.program import BUNDLE, QUERIES, option, program
+from research.floor.libraries import measure_libraries
+from research.floor.overload import SERVE, measure_alone, overload_table, send
 from research.record import origin, write_json
 
 __all__ = ["floor_table", "main"]
 
-_SYSTEMS: Final = {
-    "floor": ("the floor", ["research.floor.floor"]),
-    "service": ("the service", ["lightretriever.service.cli", "serve", "--workers", "1"]),
-}
+_LABELS: Final = {"floor": "the floor", "service": "the service", "before": "the version before"}
+_TEXTS: Final = 100
 _MEASURES: Final = {
     **{"cpu_ms": "processor ms a request", "switches": "context switches a request"},
     **{"qps": "requests/s", "p50_ms": "p50 ms", "p99_ms": "p99 ms"},
@@ -36,16 +37,11 @@ _MEASURES: Final = {
 
 def _turn(server: Server, given: Namespace, turn: int, seconds: float) -> dict[str, Any]:
     """Send load for some seconds and return the measures of a turn. Raise LoadError unless all is answered."""
-    load = ["--connections", f"{given.connections}", "--seconds", f"{seconds}", "--seed", f"{turn}"]
-    client = python("lightretriever.loadtest.generator", server.url, "--queries", f"{given.queries.resolve()}", *load)
     used, switches = server.cpu_s(), server.switches()
-    run = subprocess.run(client, cwd=ROOT, capture_output=True, text=True, check=False)
-    if run.returncode:
-        raise LoadError(f"The client ended with {run.returncode}: {run.stderr.strip()[-600:]}")
-    result = json.loads(run.stdout)
+    result = send(server, given.queries, seconds, "--connections", f"{given.connections}", "--seed", f"{turn}")
     sent = result["sent"]
     if result["answered"] - result["degraded"] != sent:
-        raise LoadError(f"Not all requests were answered whole: {run.stdout.strip()}")
+        raise LoadError(f"Not all requests were answered whole: {json.dumps(result)}")
     result["cpu_ms"] = round((server.cpu_s() - used) / sent * 1e3, 4)
     result["switches"] = round((server.switches() - switches) / sent, 3)
     return {name: result[name] for name in _MEASURES}
@@ -56,32 +52,45 @@ def _cell(value: float) -> str:
 
 
 def floor_table(content: Mapping[str, Any]) -> list[str]:
-    """Return a `floor.json` as lines of a Markdown table: medians over the turns, and service ÷ floor."""
+    """Return a `floor.json` as lines of Markdown tables: medians over the turns with their ratios, and the service
+    alone."""
     lines = [f"| | {' | '.join(_MEASURES.values())} |", f"|---|{'---:|' * len(_MEASURES)}"]
-    medians = {name: [median(turn[key] for turn in content["turns"][name]) for key in _MEASURES] for name in _SYSTEMS}
-    lines += [f"| {label} | {' | '.join(map(_cell, medians[name]))} |" for name, (label, _) in _SYSTEMS.items()]
-    ratios = (service / floor for floor, service in zip(medians["floor"], medians["service"], strict=True))
-    return [*lines, f"| service ÷ floor | {' | '.join(map(_cell, ratios))} |"]
+    medians = {
+        name: [median(turn[key] for turn in turns) for key in _MEASURES] for name, turns in content["turns"].items()
+    }
+    lines += [f"| {_LABELS[name]} | {' | '.join(map(_cell, values))} |" for name, values in medians.items()]
+    for name in (name for name in medians if name != "service"):
+        ratios = (service / other for other, service in zip(medians[name], medians["service"], strict=True))
+        lines.append(f"| service ÷ {_LABELS[name].removeprefix('the ')} | {' | '.join(map(_cell, ratios))} |")
+    times = content["milliseconds"]
+    lines += ["", *overload_table(content["alone"])]
+    slower = max(times["dense"], times["sparse"])
+    lines.append(f"| a search in process ÷ the slower of its two libraries | {times['search'] / slower:.2f} |")
+    shown = ", ".join(f"{times[name]:.2f}" for name in ("search", "dense", "sparse"))
+    return [*lines, f"| the search, its calls of Faiss and of Lucene | {shown} ms |"]
 
 
 @program(
     BUNDLE,
     QUERIES,
-    option("--turns", 5, "how often both are measured"),
+    option("--before", None, "checkout of an earlier version", type=Path),
+    option("--turns", 5, "how often each is measured"),
     option("--seconds", 6.0, "length of a turn"),
     option("--warm-up-s", 15.0, "seconds of searches before the first turn"),
     option("--connections", 8, "requests under way"),
+    option("--starts", 5, "how often the service is started"),
     option("--output", ROOT / "docs" / "results" / "floor.json", "file of the results", type=Path),
 )
 def main(given: Namespace) -> None:
     """Measure and write."""
-    manifest = Bundle.open(given.bundle).manifest
-    turns: dict[str, list[dict[str, Any]]] = {name: [] for name in _SYSTEMS}
+    manifest, bundle = Bundle.open(given.bundle).manifest, str(given.bundle.resolve())
+    commands = {"floor": python("research.floor.floor", bundle), "service": [*SERVE, bundle]}
+    if given.before is not None:
+        program, folder = given.before / ".venv" / "bin" / "lightretriever", given.before / "demo" / "bundle"
+        commands["before"] = [f"{program}", "serve", "--workers", "1", f"{folder}"]
+    turns: dict[str, list[dict[str, Any]]] = {name: [] for name in commands}
     with ExitStack() as stack:
-        servers = {
-            name: stack.enter_context(Server(python(*command, str(given.bundle.resolve()), "--port", "0")))
-            for name, (_, command) in _SYSTEMS.items()
-        }
+        servers = {name: stack.enter_context(Server([*command, "--port", "0"])) for name, command in commands.items()}
         for server in servers.values():  # Java compiles what it runs often
             _turn(server, given, 0, given.warm_up_s)
         for turn in range(given.turns):
@@ -89,8 +98,10 @@ def main(given: Namespace) -> None:
                 turns[name].append(_turn(server, given, turn, given.seconds))
                 print(f"{name}: {json.dumps(turns[name][-1])}", file=sys.stderr)
     plan = {"connections": given.connections, "seconds": given.seconds}
-    bundle = {"corpus": manifest.corpus.name, "documents": manifest.documents}
-    content = origin() | {"command": given.command, "bundle": bundle, "plan": plan, "turns": turns}
+    about = {"corpus": manifest.corpus.name, "documents": manifest.documents}
+    content = origin() | {"command": given.command, "bundle": about, "plan": plan, "turns": turns}
+    content["alone"] = measure_alone(bundle, given)
+    content["milliseconds"] = measure_libraries(Bundle.open(given.bundle), read_texts(given.queries, 0)[:_TEXTS])
     write_json(given.output, content)
     print("\n".join(floor_table(content)))
 

@@ -19,6 +19,7 @@ from starlette.responses import Response
 from lightretriever.artifacts.bundle.manifest import FEEDBACK
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.dense.index import best_first, products
+from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.sparse.arguments import scores_of
 from lightretriever.artifacts.sparse.jvm import start_jvm_to_search
 from lightretriever.loadtest.connection import LoadError
@@ -27,9 +28,10 @@ from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.fusion import align, evidence, fuse_again, fuse_linear, moved_query, word_share
 from research.servers.minimal_server import serve
 
-__all__ = ["Floor", "main"]
+__all__ = ["CANDIDATES", "Floor", "main"]
 
-_CANDIDATES: Final = 100  # of each leg
+CANDIDATES: Final = 100
+"""Of each leg."""
 
 
 class Floor:
@@ -47,20 +49,24 @@ class Floor:
         self.weights = [0.7, 0.3] if fusion is None else [fusion.dense, fusion.sparse]
         self.feedback = FEEDBACK if fusion is None else fusion.feedback
 
+    def vector(self, text: str) -> Float32Array:
+        """Return the dense vector of a query."""
+        tokens = Counter(self.tokenizer.query_ids(text))
+        ids = sorted(tokens)
+        counts = np.array([tokens[token] for token in ids], np.float32)
+        return self.table.direction(np.array(ids, np.int32), counts)[0]
+
     def search(self, body: bytes) -> bytes:
         """Answer a request, both as JSON."""
         request = SearchRequest.model_validate(orjson.loads(body))
         text = request.query or ""
-        tokens = Counter(self.tokenizer.query_ids(text))
-        ids = sorted(tokens)
-        counts = np.array([tokens[token] for token in ids], np.float32)
-        vector, _ = self.table.direction(np.array(ids, np.int32), counts)
-        nearest = self.dense.nearest(vector, _CANDIDATES)
-        found = self.sparse.find(text, _CANDIDATES, nearest, language=self.language)
+        vector = self.vector(text)
+        nearest = self.dense.nearest(vector, CANDIDATES)
+        found = self.sparse.find(text, CANDIDATES, nearest, language=self.language)
         documents, shares = found.documents, found.impacts.astype(np.float32) * found.weights
         vectors = self.dense.vectors(documents)
         dense = products(vectors, vector)
-        ranked = best_first(nearest, dense[documents.searchsorted(nearest)], _CANDIDATES)
+        ranked = best_first(nearest, dense[documents.searchsorted(nearest)], CANDIDATES)
         table = align([ranked, (found.ordinals, found.scores)])
         if table.ordinals.size < documents.size:  # documents as good as the last of the nearest
             kept = np.isin(documents, table.ordinals)

@@ -211,9 +211,11 @@ def outputs(root: Path) -> dict[Path, str]:
             *("## Faults", "", *objectives_table(objectives)),
         ],
     }
-    if (file := folder / "floor.json").is_file():
-        floor = json.loads(file.read_text(encoding="utf-8"))
-        pages[root / "docs" / "speed.md"] = [*floor_table(floor), "", _floor_measured_on(floor)]
+    floors = [json.loads(file.read_text(encoding="utf-8")) for file in folder.glob("floor*.json")]
+    floors.sort(key=lambda floor: floor["bundle"]["documents"])
+    if floors:
+        tables = ([*floor_table(floor), "", _floor_measured_on(floor), ""] for floor in floors)
+        pages[root / "docs" / "speed.md"] = [line for table in tables for line in table][:-1]
     texts = {page: "\n".join([*lines, ""]) for page, lines in pages.items()}
     return {page: PART.replaced(page.read_text(encoding="utf-8"), text) for page, text in texts.items()}
 

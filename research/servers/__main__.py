@@ -97,7 +97,7 @@ def _measure(
     """Return rows of `closed` and `open` loops, `saturated` (answers a second by system), `memory_mb` at the end, and
     `ndcg`, nDCG@10 of the answers, if there are judgments."""
     quality = {name: round(_ndcg(server.url, judged), 4) for name, server in servers.items()} if judged else {}
-    requests = {name: search_requests(server.url, queries, _HITS) for name, server in servers.items()}
+    requests = {name: search_requests(server.url, queries, {"k": _HITS}) for name, server in servers.items()}
 
     def run(name: str, turn: int, **load: Any) -> Row:
         """Run a loop from another query in each turn. `server_us`: the server's processor time of a request."""

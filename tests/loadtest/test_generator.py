@@ -20,7 +20,7 @@ from tests.support.wordings import raises
 
 
 def requests(url: str, count: int = 50) -> list[bytes]:
-    return search_requests(url, [f"query {number}" for number in range(count)], 5)
+    return search_requests(url, [f"query {number}" for number in range(count)], {"k": 5})
 
 
 def test_requests_come_at_the_rate_that_was_asked_for() -> None:

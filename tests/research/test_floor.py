@@ -49,12 +49,19 @@ def test_a_bundle_without_words_is_refused(tmp_path: Path) -> None:
 def test_floor_and_service_are_measured_in_turns(word_bundle: Bundle, tmp_path: Path) -> None:
     queries, output = tmp_path / "queries.jsonl", tmp_path / "floor.json"
     queries.write_text("".join(json.dumps({"_id": f"{row}", "text": text}) + "\n" for row, text in enumerate(TEXTS)))
-    options = ["--turns", "2", "--seconds", "0.5", "--warm-up-s", "0.5", "--connections", "2"]
+    options = ["--turns", "2", "--seconds", "0.5", "--warm-up-s", "0.5", "--connections", "2", "--starts", "1"]
     assert main([str(word_bundle.path), "--queries", str(queries), "--output", str(output), *options]) == 0
     content = json.loads(output.read_text())
     assert {name: len(turns) for name, turns in content["turns"].items()} == {"floor": 2, "service": 2}
     assert all(turn["cpu_ms"] > 0 and turn["qps"] > 0 for turns in content["turns"].values() for turn in turns)
     assert content["bundle"] == {"corpus": "tiny", "documents": 120}
+    alone = content["alone"]
+    assert alone["half"]["answered"] == alone["half"]["sent"]
+    assert alone["greedy"]["answered"] == alone["greedy"]["sent"]
+    refused = [result["refused"] for result in alone["overload"].values()]
+    assert refused[-1] > 0
+    assert content["milliseconds"]["search"] > content["milliseconds"]["sparse"] > 0
+    assert not any(result["failed"] or result["late"] for result in alone["overload"].values())
 
 
 def test_the_table_has_medians_and_their_ratio() -> None:
@@ -62,9 +69,28 @@ def test_the_table_has_medians_and_their_ratio() -> None:
     turns = {
         "floor": [turn, turn | {"cpu_ms": 0.8}, turn | {"cpu_ms": 9}],
         "service": [turn | {"cpu_ms": 1.25, "switches": 2}],
+        "before": [turn | {"cpu_ms": 2.5, "qps": 500}],
     }
-    assert floor_table({"turns": turns})[2:] == [
+    alone = {"ready_s": [3, 2, 9], "memory_mb": [200], "greedy": turn, "half": turn | {"rate": 250}}
+    alone["capacity"] = {"qps": 500, "cpu_s": 5.0, "answered": 2500}
+    most = {"qps": 250, "cpu_s": 5.0, "answered": 1250, "refused": 12500}
+    alone["overload"] = {"4": {"qps": 450}, "16": most}
+    times = {"search": 1.3, "dense": 0.5, "sparse": 1.0}
+    assert floor_table({"turns": turns, "alone": alone, "milliseconds": times})[2:] == [
         "| the floor | 1.00 | 1.00 | 1,000 | 8.00 | 16.00 |",
         "| the service | 1.25 | 2.00 | 1,000 | 8.00 | 16.00 |",
+        "| the version before | 2.50 | 1.00 | 500 | 8.00 | 16.00 |",
         "| service ÷ floor | 1.25 | 2.00 | 1.00 | 1.00 | 1.00 |",
+        "| service ÷ version before | 0.50 | 2.00 | 2.00 | 1.00 | 1.00 |",
+        "",
+        "| the service alone | |",
+        "|---|---:|",
+        "| start to ready, median of 3 | 3.0 s |",
+        "| memory after the start | 200 MiB |",
+        "| open loop at 250 requests/s, half of the throughput: p50, p99 | 8.0, 16.0 ms |",
+        "| one plain client beside two that ask for 100 hits with snippets: p50, p99 | 8.0, 16.0 ms |",
+        "| answers a second with 4, 16 times the clients that are admitted, as a part of the throughput | 0.90, 0.50 |",
+        "| processor time of a refusal, as a part of an answer's | 0.10 |",
+        "| a search in process ÷ the slower of its two libraries | 1.30 |",
+        "| the search, its calls of Faiss and of Lucene | 1.30, 0.50, 1.00 ms |",
     ]

@@ -87,7 +87,7 @@ SLOW = ("processes", "llm", "biencoder", "onnx", "opensearch", "seekdb", "milvus
 def test_a_system_starts_and_answers(name: str, found: dict[str, System]) -> None:
     with Server([*needed(name, found).command, "--port", "0"], environment=FAST) as server:
         assert server.ready_s > 0
-        requests = search_requests(server.url, ["music player", "terminal"], 5)
+        requests = search_requests(server.url, ["music player", "terminal"], {"k": 5})
         before = server.cpu_s()
         result = run_loop(open_loop(server.url, requests, rate=20, seconds=0.5, limit_s=60))
         assert result["answered"] == result["sent"] == 10
