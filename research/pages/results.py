@@ -5,7 +5,7 @@
 
 | page | gets | from |
 |---|---|---|
-| README.md | short tables of fusions and quality, the systems under load | fusion, quality, judged/load |
+| README.md | short table of fusions, the systems under load | fusion, quality, judged/load |
 | docs/speed.md | a search against its floor | floor |
 | docs/lab/results.md | every fusion, every system on every set, tests against BM25, objectives | these, reliability |
 """
@@ -31,7 +31,6 @@ __all__ = ["Results", "main", "outputs", "paired_test"]
 
 PART: Final = Part("<!-- results: written by research/pages/results.py -->", "<!-- end of results -->")
 DATASETS: Final = ("scifact", "vaswani", "cranfield", "cacm", "wikiqa", "trecqa", "race-qa-test")
-SHORT_DATASETS: Final = ("scifact", "wikiqa")
 BASELINE: Final = "bm25"
 _ALIKE: Final = 1e-9  # differences this close are one number, rounded differently
 _LEVEL: Final = 0.05
@@ -62,17 +61,6 @@ SYSTEMS: Final[Mapping[str, str]] = {
 }
 """Labels by recorded name, in the table's order. Other recorded systems follow under their own names."""
 
-SHORT: Final[Mapping[str, tuple[str, bool]]] = {
-    BASELINE: ("BM25", False),
-    "wordllama full-hybrid": ("static embeddings (wordllama), hybrid", False),
-    "minilm-general sparse": ("the sparse leg alone: words, expanded by MiniLM's general table", False),
-    "minilm hybrid": ("MiniLM's table fitted to the corpus, hybrid", False),
-    "mpnet-granite hybrid": ("mpnet's and granite's fitted table, hybrid", False),
-    "mpnet-granite full-hybrid": ("its encoders: mpnet and granite, hybrid", True),
-    "smollm2 hybrid": ("SmolLM2-135M's fitted table, hybrid", False),
-}
-"""README's rows of earlier measurements: label, and whether a model runs for every query. Weights are .5 and .5."""
-
 FUSIONS: Final[Mapping[str, str]] = {
     "sparse leg": "the sparse leg alone",
     "range": "both legs, fused by range (the default before)",
@@ -90,6 +78,12 @@ SHORT_FUSIONS: Final = (
     "the encoder reads each query: evidence, feedback (default)",
 )
 """README's rows of it."""
+
+AVERAGES: Final = {
+    "lightretriever": "evidence, feedback (default)",
+    "biencoder": "the encoder reads each query: evidence, feedback (default)",
+}
+"""The fusions that systems under load have."""
 
 
 @dataclass(frozen=True)
@@ -144,18 +138,6 @@ def _cells(values: Sequence[float | None]) -> str:
     return " | ".join("–" if value is None else f"{value:.3f}" for value in values)
 
 
-def short_table(results: Results) -> list[str]:
-    """Return README's table, of the systems that are recorded on every set."""
-    heads = " | ".join([f"average of {len(DATASETS)} sets", *SHORT_DATASETS])
-    lines = [f"| nDCG@10 | model per query | {heads} |", f"|---|---|{'---:|' * (1 + len(SHORT_DATASETS))}"]
-    for system, (label, model) in SHORT.items():
-        values = results.values(system)
-        if (average := _average(values)) is not None:
-            shown = [average, *(values[DATASETS.index(name)] for name in SHORT_DATASETS)]
-            lines.append(f"| {label} | {'yes' if model else 'no'} | {_cells(shown)} |")
-    return lines
-
-
 def fusion_table(fusions: Mapping[str, Any], ways: Iterable[str] = FUSIONS) -> list[str]:
     """Return the table of some ways to fuse the legs of the recommended bundle."""
     names = [*fusions["nDCG@10"]["range"]]
@@ -198,11 +180,12 @@ def outputs(root: Path) -> dict[Path, str]:
     load = json.loads((folder / "judged" / "load.json").read_text(encoding="utf-8"))
     objectives = json.loads((folder / "reliability.json").read_text(encoding="utf-8"))
     fusions = json.loads((folder / "fusion.json").read_text(encoding="utf-8"))
+    averages = {system: fusions["average"][way] for system, way in AVERAGES.items()}
+    averages[BASELINE] = _average(results.values(BASELINE))
     pages = {
         root / "README.md": [
             *(*fusion_table(fusions, SHORT_FUSIONS), ""),
-            *(*short_table(results), ""),
-            *(*load_table(load), "", _measured_on(load)),
+            *(*load_table(load, averages), "", _measured_on(load)),
         ],
         root / "docs" / "lab" / "results.md": [
             *("## Fusion", "", *fusion_table(fusions), ""),

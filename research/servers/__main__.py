@@ -152,20 +152,24 @@ def _ndcg(url: str, judged: JudgedQueries) -> float:
     return sum(values) / len(values)
 
 
-def load_table(load: Row) -> list[str]:
-    """Return a `load.json` as lines of a Markdown table, fastest system first: medians over the rounds.
+def load_table(load: Row, averages: Mapping[str, float] | None = None) -> list[str]:
+    """Return a `load.json` as lines of a Markdown table, fastest system first: medians over the rounds. `averages` of
+    nDCG@10 over several sets stand before that of the judged queries.
 
     A p95 or p99 of fewer than 20 or 100 answers is left out: it is the slowest answer's time, which is not
     reproducible.
     """
-    heads = ["under load", "queries/s", "p50 ms at half of them", "p99 ms at half of them"]
-    lines = [f"| {' | '.join(heads)} |{' nDCG@10 |' * ('ndcg' in load)}", f"|---|{'---:|' * (3 + ('ndcg' in load))}"]
+    heads = ["one process each", "requests/s", "p50 ms at half of them", "p99 ms at half of them", "memory MiB"]
+    heads += ["nDCG@10"] * ("ndcg" in load) + ["nDCG@10, average of 7 sets"] * (averages is not None)
+    lines = [f"| {' | '.join(heads)} |", f"|---|{'---:|' * (len(heads) - 1)}"]
     labels = {row["name"]: row["label"] for row in load["systems"]}
     for name, highest in sorted(load["saturated"].items(), key=lambda item: -item[1]):
         half = [row for row in load["open"] if (row["system"], row["of"]) == (name, HALF)]
         cells: list[float | None] = [highest, _median(half, "p50_ms"), _median(half, "p99_ms")]
+        cells += [round(load["memory_mb"][name])]
         cells += [load["ndcg"][name]] if "ndcg" in load else []
-        values = ("–" if cell is None else f"{cell:,.4g}" for cell in cells)
+        cells += [] if averages is None else [averages.get(name)]
+        values = ("–" if cell is None else f"{cell:,.3g}" if cell < 1000 else f"{cell:,.0f}" for cell in cells)
         lines.append(f"| {labels[name]} | {' | '.join(values)} |")
     return lines
 

@@ -237,12 +237,16 @@ def test_a_table_leaves_out_percentiles_of_few_answers() -> None:
     load = {
         "systems": [{"name": name, "label": name.upper()} for name in "ab"],
         "saturated": {"b": 1234.5, "a": 20.0},
+        "memory_mb": {"a": 188.5, "b": 99.0},
+        "ndcg": {"a": 0.7249, "b": 0.5},
         "open": [
             {"system": name, "of": 0.5, "answered": count, "p50_ms": p50, "p99_ms": p99}
             for name, count, p50, p99 in rows
         ],
     }
-    assert servers.load_table(load)[2:] == ["| B | 1,234 | 2 | – |", "| A | 20 | 2 | 4 |"]
+    assert servers.load_table(load)[2:] == ["| B | 1,234 | 2 | – | 99 | 0.5 |", "| A | 20 | 2 | 4 | 188 | 0.725 |"]
+    with_averages = servers.load_table(load, {"a": 0.6224})[2:]
+    assert with_averages == ["| B | 1,234 | 2 | – | 99 | 0.5 | – |", "| A | 20 | 2 | 4 | 188 | 0.725 | 0.622 |"]
 
 
 def opened(bundle: Bundle, model: Path) -> SearchEngine:
