@@ -115,6 +115,7 @@ class Journal:
                 with self._stamp.changing():
                     self._database = self._connected(self._path)
                 self._opened(manifest)
+                self._stamp.hold_logs()
         except BaseException:
             self.close()
             raise

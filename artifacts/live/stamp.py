@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
+from weakref import WeakValueDictionary
 
 from lightretriever.artifacts.errors import JournalError
 from lightretriever.artifacts.files.atomic_file import writing
@@ -32,6 +33,20 @@ _RESTORE: Final = "`lightretriever restore COPY --live DIR` puts a copy in its p
 _STOP: Final = f"Stop the service; {_RESTORE}."
 
 
+class _Held:
+    """The file of a database, open as long as this process has a stamp of it: when a process closes a file, the system
+    drops its locks on it, SQLite's too, and another process would remove the log in use."""
+
+    def __init__(self, path: Path) -> None:
+        self.file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def __del__(self) -> None:
+        os.close(self.file)
+
+
+_held: Final = WeakValueDictionary[tuple[int, int], _Held]()
+
+
 class Stamp:
     """The stamp of the database in a folder, held open. To be used by the one process that has locked the folder."""
 
@@ -50,16 +65,18 @@ class Stamp:
                 remedy=f"{_RESTORE}. If the whole folder was copied, COPY is this file itself; its log is read, too.",
             )
         self._write(_text(self._stat))
+        inode = self._stat.st_dev, self._stat.st_ino
+        self._held = _held[inode] = _held.get(inode) or _Held(self._database)
+        self._inodes: dict[Path, tuple[int, int] | None] = {self._database: inode}
 
     def check(self) -> None:
-        """Raise JournalError if another file took the place of the one that was opened, or was written over it."""
-        try:
-            now = self._database.stat()
-        except FileNotFoundError:
-            raise JournalError(f"{self._database}: it was removed while in use.", remedy=_STOP) from None
-        if (now.st_dev, now.st_ino) != (self._stat.st_dev, self._stat.st_ino) or self._strange():
-            self._write(_REPLACED)
-            raise JournalError(f"{self._database}: it was replaced while in use.", remedy=_STOP)
+        """Raise JournalError if the database or its log was removed or replaced, or another wrote to the database."""
+        for path, inode in self._inodes.items():
+            now = _inode(path)
+            if now != inode or self._strange():
+                self._write(_REPLACED)
+                what = "replaced" if now else "removed"
+                raise JournalError(f"{path}: it was {what} while in use.", remedy=_STOP)
 
     @contextmanager
     def changing(self) -> Iterator[None]:
@@ -69,13 +86,20 @@ class Stamp:
         try:
             yield
         finally:
-            with writing(self._database), self._database.open("rb") as file:
-                os.fsync(file)  # its time, too
-                self._write(_text(os.fstat(file.fileno())))
+            with writing(self._database):
+                os.fsync(self._held.file)  # its time, too
+                self._write(_text(os.fstat(self._held.file)))
+
+    def hold_logs(self) -> None:
+        """Have `check` compare the log, too, from now on."""
+        logs = [self._database.with_name(name) for name in LOGS]
+        self._inodes |= {path: _inode(path) for path in logs if path.exists()}
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the files, after the database."""
         os.close(self._file)
+        if hasattr(self, "_held"):
+            del self._held
 
     def _noted(self) -> bytes:
         return os.pread(self._file, len(_UNKNOWN), 0)
@@ -88,6 +112,15 @@ class Stamp:
         with writing(self._path):  # over what is there, so that a full disk has room for it
             os.pwrite(self._file, text, 0)
             os.fsync(self._file)
+
+
+def _inode(path: Path) -> tuple[int, int] | None:
+    """Return what tells a file from others; None if it is not there."""
+    try:
+        file = path.stat()
+    except FileNotFoundError:
+        return None
+    return file.st_dev, file.st_ino
 
 
 def _text(file: os.stat_result) -> bytes:
