@@ -15,18 +15,22 @@ from weakref import WeakValueDictionary
 from lightretriever.artifacts.errors import JournalError
 from lightretriever.artifacts.files.atomic_file import writing
 
-__all__ = ["DATABASE", "FORMER", "LOGS", "STAMP", "Stamp", "check_files"]
+__all__ = ["BEGUN", "DATABASE", "FORMER", "LOGS", "STAMP", "Stamp", "check_files"]
 
 DATABASE: Final = "journal.sqlite"
 LOGS: Final = tuple(f"{DATABASE}{suffix}" for suffix in ("-wal", "-shm", "-journal"))
 """What SQLite writes beside the database."""
 
 STAMP: Final = f"{DATABASE}.stamp"
+BEGUN: Final = f"{DATABASE}.begun"
+"""The database's name until it is whole."""
+
 FORMER: Final = "before-restore-"
 """How the folder begins that a restored journal's former files are in."""
 
 _SIGNS: Final = ("*.checkpoint", "*.follower", "lock", STAMP, *LOGS, f"{FORMER}*")
 _SMALLEST: Final = 512  # bytes of a database
+_MAGIC: Final = b"SQLite format 3\0"
 _UNKNOWN: Final = 20 * b"0"
 _REPLACED: Final = b"replaced while in use"[:20]
 _RESTORE: Final = "`lightretriever restore COPY --live DIR` puts a copy in its place"
@@ -129,7 +133,7 @@ def _text(file: os.stat_result) -> bytes:
 
 def check_files(folder: Path) -> bool:
     """Return whether a folder has a database. Raise JournalError for one that is empty or tiny, for none beside the
-    signs of one, and for what is no regular file."""
+    signs of one or a database of another name, and for what is no regular file."""
     for name in (DATABASE, STAMP, *LOGS):
         if (folder / name).exists() and not (folder / name).is_file():
             raise JournalError(f"{folder / name}: it is no regular file.", remedy="Remove it.")
@@ -138,6 +142,13 @@ def check_files(folder: Path) -> bool:
         if (size := database.stat().st_size) < _SMALLEST:
             raise JournalError(f"{database}: it has {size} bytes, so its changes are lost.", remedy=remedy)
         return True
-    if signs := sorted(path.name for sign in _SIGNS for path in folder.glob(sign)):
+    found = [path.name for sign in _SIGNS for path in folder.glob(sign)]
+    found += [path.name for path in folder.iterdir() if path.is_file() and _is_database(path)]
+    if signs := sorted(name for name in found if not name.startswith(BEGUN)):
         raise JournalError(f"{database}: it is missing beside {signs[0]}, so its changes are lost.", remedy=remedy)
     return False
+
+
+def _is_database(path: Path) -> bool:
+    with writing(path), path.open("rb") as file:
+        return file.read(len(_MAGIC)) == _MAGIC
