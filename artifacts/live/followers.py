@@ -19,6 +19,7 @@ from itertools import count
 from pathlib import Path
 from typing import Final
 
+from lightretriever.artifacts.errors import JournalError
 from lightretriever.artifacts.files.atomic_file import writing
 
 __all__ = ["Follower", "in_use"]
@@ -29,6 +30,7 @@ _CHECKPOINT: Final = ".checkpoint"
 _TOLD: Final = "sequence"
 _NEVER: Final = 1 << 63  # no change has this number
 _STARTS: Final = _NEVER - 1  # told by a process that does not search yet
+_NOT_ONE: Final = (FileNotFoundError, NotADirectoryError, IsADirectoryError)  # what is no folder of a process
 
 
 class Follower:
@@ -38,7 +40,6 @@ class Follower:
         """`name_of` gives the name of a checkpoint up to a change. Raises DiskError."""
         self._folder, self._name_of = folder, name_of
         with writing(folder):
-            in_use(folder)  # removes what dead ones left
             self._path = Path(tempfile.mkdtemp("", "", folder))
             self._file = os.open(self._path / _TOLD, os.O_RDWR | os.O_CREAT)
             fcntl.flock(self._file, fcntl.LOCK_EX)
@@ -51,6 +52,18 @@ class Follower:
     def tell(self, sequence: int) -> None:
         """Say that searches of this process see the change numbered `sequence`. Raises OSError."""
         os.pwrite(self._file, sequence.to_bytes(8, "little"), 0)
+
+    def check(self, last: int) -> None:
+        """Remove what dead processes left; to be called by the one writer of all processes, who has read the `last`
+        change. JournalError if one of them had made later ones searchable."""
+        told = [_told(path) for path in self._folder.glob(f"*{_FOLLOWER}")]
+        if (most := max(one for one in (0, *told) if one < _STARTS)) > last:
+            raise JournalError(
+                f"{self._folder}: the journal ends with change {last}, but change {most} was acknowledged.",
+                remedy="`lightretriever restore COPY --live DIR` puts a copy in its place; with the journal itself as "
+                "COPY, it goes on without the later changes.",
+            )
+        in_use(self._folder)
 
     def followed(self, sequence: int) -> bool:
         """True if searches of all processes see a change. A process that starts has no searches yet."""
@@ -114,18 +127,27 @@ def _opened(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK)  # what is no file, such as a pipe, makes nobody wait
 
 
-def _behind(path: Path, sequence: int) -> bool:
-    """Return whether the process of a folder lives and does not see the change; remove what a dead one left."""
+def _told(path: Path) -> int:
+    """Return what the process of a folder has told last; 0 for nothing."""
     try:
         with open(path / _TOLD, "rb", opener=_opened) as file:
             told = file.read(8)
-            if len(told) == 8 and int.from_bytes(told, "little") >= sequence:
-                return False
+    except _NOT_ONE:
+        return 0
+    return int.from_bytes(told, "little") if len(told) == 8 else 0
+
+
+def _behind(path: Path, sequence: int) -> bool:
+    """Return whether the process of a folder lives and does not see the change; remove what a dead one left."""
+    if _told(path) >= sequence:
+        return False
+    try:
+        with open(path / _TOLD, "rb", opener=_opened) as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 return True
-    except FileNotFoundError:
+    except _NOT_ONE:
         pass
     shutil.rmtree(path, ignore_errors=True)
     return False

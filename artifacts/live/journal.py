@@ -32,7 +32,7 @@ from lightretriever.artifacts.documents.bounds import MAX_IMPACT
 from lightretriever.artifacts.documents.document import stored_object
 from lightretriever.artifacts.errors import DiskError, JournalError
 from lightretriever.artifacts.files.atomic_file import writing
-from lightretriever.artifacts.live.stamp import DATABASE, LOGS, Stamp, check_files
+from lightretriever.artifacts.live.stamp import BEGUN, DATABASE, LOGS, Stamp, check_files
 
 __all__ = ["FREE_BYTES", "Journal", "Record", "free_bytes"]
 
@@ -115,6 +115,7 @@ class Journal:
                 with self._stamp.changing():
                     self._database = self._connected(self._path)
                 self._opened(manifest)
+                self._stamp.hold_logs()
         except BaseException:
             self.close()
             raise
@@ -218,7 +219,7 @@ class Journal:
 
     def _begin(self, manifest: Manifest) -> None:
         """Make a journal without changes, which has its name when it is whole."""
-        new = self._path.with_suffix(".new")
+        new = self._path.with_name(BEGUN)
         for suffix in ("", "-wal", "-shm", "-journal"):
             new.with_name(new.name + suffix).unlink(missing_ok=True)
         facts = orjson.dumps({"journal": uuid4().hex[:12], "bundle": manifest.digest} | _facts(manifest)).decode()

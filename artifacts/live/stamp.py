@@ -10,26 +10,45 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
+from weakref import WeakValueDictionary
 
 from lightretriever.artifacts.errors import JournalError
 from lightretriever.artifacts.files.atomic_file import writing
 
-__all__ = ["DATABASE", "FORMER", "LOGS", "STAMP", "Stamp", "check_files"]
+__all__ = ["BEGUN", "DATABASE", "FORMER", "LOGS", "STAMP", "Stamp", "check_files"]
 
 DATABASE: Final = "journal.sqlite"
 LOGS: Final = tuple(f"{DATABASE}{suffix}" for suffix in ("-wal", "-shm", "-journal"))
 """What SQLite writes beside the database."""
 
 STAMP: Final = f"{DATABASE}.stamp"
+BEGUN: Final = f"{DATABASE}.begun"
+"""The database's name until it is whole."""
+
 FORMER: Final = "before-restore-"
 """How the folder begins that a restored journal's former files are in."""
 
 _SIGNS: Final = ("*.checkpoint", "*.follower", "lock", STAMP, *LOGS, f"{FORMER}*")
 _SMALLEST: Final = 512  # bytes of a database
+_MAGIC: Final = b"SQLite format 3\0"
 _UNKNOWN: Final = 20 * b"0"
 _REPLACED: Final = b"replaced while in use"[:20]
 _RESTORE: Final = "`lightretriever restore COPY --live DIR` puts a copy in its place"
 _STOP: Final = f"Stop the service; {_RESTORE}."
+
+
+class _Held:
+    """The file of a database, open as long as this process has a stamp of it: when a process closes a file, the system
+    drops its locks on it, SQLite's too, and another process would remove the log in use."""
+
+    def __init__(self, path: Path) -> None:
+        self.file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def __del__(self) -> None:
+        os.close(self.file)
+
+
+_held: Final = WeakValueDictionary[tuple[int, int], _Held]()
 
 
 class Stamp:
@@ -50,16 +69,18 @@ class Stamp:
                 remedy=f"{_RESTORE}. If the whole folder was copied, COPY is this file itself; its log is read, too.",
             )
         self._write(_text(self._stat))
+        inode = self._stat.st_dev, self._stat.st_ino
+        self._held = _held[inode] = _held.get(inode) or _Held(self._database)
+        self._inodes: dict[Path, tuple[int, int] | None] = {self._database: inode}
 
     def check(self) -> None:
-        """Raise JournalError if another file took the place of the one that was opened, or was written over it."""
-        try:
-            now = self._database.stat()
-        except FileNotFoundError:
-            raise JournalError(f"{self._database}: it was removed while in use.", remedy=_STOP) from None
-        if (now.st_dev, now.st_ino) != (self._stat.st_dev, self._stat.st_ino) or self._strange():
-            self._write(_REPLACED)
-            raise JournalError(f"{self._database}: it was replaced while in use.", remedy=_STOP)
+        """Raise JournalError if the database or its log was removed or replaced, or another wrote to the database."""
+        for path, inode in self._inodes.items():
+            now = _inode(path)
+            if now != inode or self._strange():
+                self._write(_REPLACED)
+                what = "replaced" if now else "removed"
+                raise JournalError(f"{path}: it was {what} while in use.", remedy=_STOP)
 
     @contextmanager
     def changing(self) -> Iterator[None]:
@@ -69,13 +90,20 @@ class Stamp:
         try:
             yield
         finally:
-            with writing(self._database), self._database.open("rb") as file:
-                os.fsync(file)  # its time, too
-                self._write(_text(os.fstat(file.fileno())))
+            with writing(self._database):
+                os.fsync(self._held.file)  # its time, too
+                self._write(_text(os.fstat(self._held.file)))
+
+    def hold_logs(self) -> None:
+        """Have `check` compare the log, too, from now on."""
+        logs = [self._database.with_name(name) for name in LOGS]
+        self._inodes |= {path: _inode(path) for path in logs if path.exists()}
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the files, after the database."""
         os.close(self._file)
+        if hasattr(self, "_held"):
+            del self._held
 
     def _noted(self) -> bytes:
         return os.pread(self._file, len(_UNKNOWN), 0)
@@ -90,13 +118,22 @@ class Stamp:
             os.fsync(self._file)
 
 
+def _inode(path: Path) -> tuple[int, int] | None:
+    """Return what tells a file from others; None if it is not there."""
+    try:
+        file = path.stat()
+    except FileNotFoundError:
+        return None
+    return file.st_dev, file.st_ino
+
+
 def _text(file: os.stat_result) -> bytes:
     return f"{file.st_mtime_ns:020d}".encode()
 
 
 def check_files(folder: Path) -> bool:
     """Return whether a folder has a database. Raise JournalError for one that is empty or tiny, for none beside the
-    signs of one, and for what is no regular file."""
+    signs of one or a database of another name, and for what is no regular file."""
     for name in (DATABASE, STAMP, *LOGS):
         if (folder / name).exists() and not (folder / name).is_file():
             raise JournalError(f"{folder / name}: it is no regular file.", remedy="Remove it.")
@@ -105,6 +142,13 @@ def check_files(folder: Path) -> bool:
         if (size := database.stat().st_size) < _SMALLEST:
             raise JournalError(f"{database}: it has {size} bytes, so its changes are lost.", remedy=remedy)
         return True
-    if signs := sorted(path.name for sign in _SIGNS for path in folder.glob(sign)):
+    found = [path.name for sign in _SIGNS for path in folder.glob(sign)]
+    found += [path.name for path in folder.iterdir() if path.is_file() and _is_database(path)]
+    if signs := sorted(name for name in found if not name.startswith(BEGUN)):
         raise JournalError(f"{database}: it is missing beside {signs[0]}, so its changes are lost.", remedy=remedy)
     return False
+
+
+def _is_database(path: Path) -> bool:
+    with writing(path), path.open("rb") as file:
+        return file.read(len(_MAGIC)) == _MAGIC

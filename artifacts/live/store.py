@@ -94,6 +94,7 @@ class LiveStore:
             opened.callback(self._overlay.close)
             with self._journal.writing(inf) as records:
                 self._apply(records)
+                self._follower.check(self._journal.sequence)
             self._follower.tell(self._journal.sequence)
             opened.pop_all()
         self._thread = Thread(target=self._follow, name="journal", daemon=True)

@@ -101,10 +101,10 @@ class AsyncSearchClient:
     ) -> list[schemas.DocumentChange]:
         """Write and delete any number of documents in their order; return what became of each.
 
-        Each is a mapping: `id` and what `put_document` takes, or `delete: True`. No model encodes them. One that can't
-        be written because of the stored one, such as for another version, is `refused` with the `reason`. An error
-        names the document by its id; what earlier requests had is written. A request has at most `batch_size` documents
-        and 512 KiB, unless one alone has more, and is made once if it names a version.
+        Each is a mapping: `id` and what `put_document` takes, or `delete: True`. One that can't be written because of
+        the stored one, such as for another version, is `refused` with the `reason`. An error names the document by its
+        id; what earlier requests had is written. A request has at most `batch_size` documents and 512 KiB, unless one
+        alone has more, and is made once if it names a version.
         """
         check_sizes(batch_size=batch_size)
         changes = list[schemas.DocumentChange]()

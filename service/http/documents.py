@@ -56,7 +56,8 @@ router = APIRouter(default_response_class=Response)
 
 _ETAG: Final = re.compile(r'"([!#-~]{1,300})"')
 _WAIT: Final = "wait_for"
-_POLL_S: Final = 0.02  # between two looks whether other processes search a change
+_POLL_S: Final = 0.02  # between the first two looks whether other processes search a change
+_MAX_POLL_S: Final = 0.5  # between later ones: each looks at files, and any number of requests may wait
 _ENCODED_AT_ONCE: Final = 16  # documents
 T = TypeVar("T")
 _ID: Final = parameter("id", "path", "Id, percent-encoded.")
@@ -204,8 +205,10 @@ async def _made(
         results = await in_thread(engine, clock, writes.write, extra_s, WRITES)
         answered = answer(writes, results)
         position = writes.live.position
+    pause = _POLL_S
     while wait and not writes.seen(position):
-        await asyncio.sleep(_POLL_S)
+        await asyncio.sleep(pause)
+        pause = min(1.5 * pause, _MAX_POLL_S)
     return answered
 
 

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.errors import JournalError
 from lightretriever.artifacts.live.documents import Change, read_fields
+from lightretriever.artifacts.live.restore import restore
 from lightretriever.artifacts.live.store import LiveStore
 from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine
@@ -151,6 +153,22 @@ def test_a_journal_restored_from_an_older_copy_has_no_later_changes(bundle: Bund
     journal.write_bytes(copy)
     with opened(bundle, folder) as engine:
         assert facts(engine) == older
+
+
+def test_a_journal_without_the_log_of_a_killed_process_is_refused(bundle: Bundle, tmp_path: Path) -> None:
+    """The folder of the process says how far it had come."""
+    folder = tmp_path / "killed"
+    with opened(bundle, tmp_path / "live") as engine:
+        write(engine, range(4))
+        shutil.copytree(tmp_path / "live", folder)
+    for name in ("journal.sqlite-wal", "journal.sqlite-shm"):
+        (folder / name).unlink()
+    for _ in range(2):
+        with pytest.raises(JournalError, match="the journal ends with change 0, but change 4 was acknowledged"):
+            opened(bundle, folder)
+    restore(folder / "journal.sqlite", folder)
+    with opened(bundle, folder) as engine:
+        assert store_of(engine).get("z-0") is None
 
 
 def test_a_checkpoint_of_another_bundle_is_not_read(bundle: Bundle, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
 from time import perf_counter
+from typing import Final
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ import pytest
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import BundleError, DiskError, JournalError
 from lightretriever.artifacts.live.journal import Journal, Record
+from lightretriever.artifacts.live.restore import restore
 from tests.support.tiny import make_tiny_bundle
 from tests.support.wordings import raises
 
@@ -103,6 +105,45 @@ def test_a_forked_process_does_not_write_with_its_parents_locks(tiny_bundle: Bun
     command = [sys.executable, "-c", FORKED, str(tmp_path), str(tiny_bundle.path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert (done.stdout, done.stderr) == ("7 2\n", "")
+
+
+READS: Final = "import sqlite3, sys; sqlite3.connect(sys.argv[1]).execute('SELECT * FROM changes').fetchall()"
+WRITES: Final = """
+import sys
+from pathlib import Path
+from lightretriever.artifacts.live.journal import Journal, Record
+with Journal(Path(sys.argv[1]).parent, None) as journal, journal.writing(1e9), journal.appending([Record("a")]):
+    pass
+"""
+
+
+@pytest.mark.parametrize("beside", [False, True])
+@pytest.mark.parametrize("other", [READS, WRITES])
+def test_a_process_that_ends_leaves_the_log_to_those_that_go_on(
+    tiny_bundle: Bundle, tmp_path: Path, other: str, beside: bool
+) -> None:
+    """The last connection to a database removes its log; another journal of this process, too, is not the last."""
+    with opened(tmp_path / "live", tiny_bundle) as journal:
+        append(journal, [0])
+        if beside:
+            replayed(tmp_path / "live", tiny_bundle)
+        subprocess.run([sys.executable, "-c", other, file_of(tmp_path / "live")], check=True, timeout=120)
+        append(journal, [1])
+        subprocess.run(["cp", "-a", tmp_path / "live", tmp_path / "killed"], check=True)
+    assert same(replayed(tmp_path / "killed", tiny_bundle), [0, 1])
+
+
+@pytest.mark.parametrize("name", ["journal.sqlite-wal", "journal.sqlite-shm"])
+def test_a_log_that_was_removed_is_told(tiny_bundle: Bundle, tmp_path: Path, name: str) -> None:
+    with opened(tmp_path, tiny_bundle) as journal:
+        append(journal, [0])
+        (tmp_path / name).unlink()
+        with pytest.raises(JournalError, match=rf"{name}: it was removed while in use\. Stop the service"):
+            append(journal, [1])
+    with pytest.raises(JournalError):
+        opened(tmp_path, tiny_bundle)
+    restore(file_of(tmp_path), tmp_path)
+    assert same(replayed(tmp_path, tiny_bundle), [0])
 
 
 def test_readers_follow_writers(tiny_bundle: Bundle, tmp_path: Path) -> None:

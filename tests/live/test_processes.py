@@ -181,7 +181,15 @@ def test_waiting_for_another_process_holds_no_thread_that_searches_need(
         assert {one.result() for one in late} == {200}
         starting.tell(0)
         monkeypatch.setattr("lightretriever.service.search.live.REFRESH_S", -4.0)
+        looks, followed = list[int](), Follower.followed
+
+        def counted(follower: Follower, sequence: int) -> bool:
+            looks.append(sequence)
+            return followed(follower, sequence)
+
+        monkeypatch.setattr(Follower, "followed", counted)
         assert write(40) == 504
+        assert len(looks) < 12  # in a second: any number of requests may wait, and each look reads files
         assert is_there(client, "z-40")
         starting.close()
 

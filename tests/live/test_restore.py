@@ -130,6 +130,23 @@ def test_a_lost_journal_is_not_begun_anew(tiny_bundle: Bundle, tmp_path: Path, s
     assert {path.name for path in tmp_path.iterdir()} == {sign, *(() if size is None else ("journal.sqlite",))}
 
 
+@pytest.mark.parametrize("name", ["journal.new", "journal.sqlite.bak", "copy"])
+def test_a_journal_of_another_name_is_not_begun_anew(tiny_bundle: Bundle, tmp_path: Path, name: str) -> None:
+    with opened(tmp_path, tiny_bundle) as journal:
+        append(journal, [0, 1])
+    (tmp_path / "journal.sqlite.stamp").unlink()
+    file_of(tmp_path).rename(tmp_path / name)
+    (tmp_path / "journal.sqlite.begun").write_bytes((tmp_path / name).read_bytes())  # of a start that was killed
+    with pytest.raises(JournalError, match=rf"it is missing beside {name}, so its changes are lost"):
+        opened(tmp_path, tiny_bundle)
+    restore(tmp_path / name, tmp_path)
+    assert same(replayed(tmp_path, tiny_bundle), [0, 1])
+    file_of(tmp_path).unlink()
+    (tmp_path / "journal.sqlite.stamp").unlink()
+    (tmp_path / name).unlink()
+    assert replayed(tmp_path, tiny_bundle) == []
+
+
 @pytest.mark.parametrize("name", ["journal.sqlite", "journal.sqlite.stamp", "journal.sqlite-wal", "journal.sqlite-shm"])
 def test_a_pipe_in_the_folder_is_told(tiny_bundle: Bundle, tmp_path: Path, name: str) -> None:
     os.mkfifo(tmp_path / name)
