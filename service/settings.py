@@ -87,7 +87,7 @@ class Settings(BaseSettings):
         default=128,
         ge=0,
         le=1_000_000,
-        description="Requests that may wait; more are refused at once.",
+        description="Requests that may wait; more are refused.",
     )
     warm_up_queries: int = Field(
         default=2000,

@@ -9,6 +9,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppres
 from functools import partial
 from pathlib import Path
 from threading import Event
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
 from starlette.exceptions import HTTPException
@@ -24,6 +25,7 @@ from lightretriever.service.errors import (
     InternalError,
     MethodNotAllowedError,
     NotFoundError,
+    OverloadedError,
     ServiceError,
     SettingsError,
 )
@@ -115,6 +117,9 @@ class _Router(Router):
                 await moved(scope, receive, send)
             else:
                 await super().app(scope, receive, send)
+        except OverloadedError as error:
+            await asyncio.sleep(scope["app"].state.admission.pause(perf_counter()))
+            await _answer(Request(scope), error)(scope, receive, send)
         except ServiceError as error:
             await _answer(Request(scope), error)(scope, receive, send)
         except HTTPException as error:

@@ -1,4 +1,4 @@
-"""More than the service can do: what is accepted is answered in time, the rest is refused at once."""
+"""More than the service can do: what is accepted is answered in time, the rest is refused."""
 
 from collections.abc import Sequence
 from time import monotonic

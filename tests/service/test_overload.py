@@ -1,4 +1,4 @@
-"""More requests than there is room for, on a real server: refused at once and cleanly, and over when it is over."""
+"""More requests than there is room for, on a real server: refused cleanly, and over when it is over."""
 
 import asyncio
 import threading
@@ -76,6 +76,16 @@ def test_what_is_too_much_is_refused_and_the_rest_is_answered(narrow: SearchEngi
         assert search(url).status_code == 200  # at once
         found = narrow.metrics.registry.get_sample_value("lightretriever_errors_total", {"kind": "overloaded"})
         assert found == CLIENTS - WORKING - WAITING + 4
+
+
+def test_refusals_take_turns_and_wait_a_second_at_most() -> None:
+    admission, now = Admission(1, 1), 100.0
+    assert admission.pause(now) == 0
+    pauses = [admission.pause(now) for _ in range(1000)]
+    assert pauses[:2] == pytest.approx([1 / 400, 2 / 400])
+    assert pauses[-1] == pytest.approx(1.0)
+    assert admission.pause(now + 0.5) == pytest.approx(0.5 + 1 / 400)
+    assert admission.pause(now + 9) == 0
 
 
 def test_who_waited_beyond_the_deadline_is_not_worked_on(narrow: SearchEngine, gate: threading.Event) -> None:
