@@ -56,6 +56,12 @@ class Call(Generic[T]):
             raise AnswerError.unexpected(200, detail) from error
 
 
+INFO: Final = Call(path="/info", model=schemas.Info)
+COLLECTIONS: Final = Call(path="/collections", model=schemas.CollectionList)
+READY: Final = Call(path="/readyz", model=schemas.Status, once=True)
+RELOAD: Final = Call(method="POST", path="/admin/reload", model=schemas.Reloaded)
+
+
 def search(query: str | None, fields: Fields) -> Call[schemas.SearchResponse]:
     """One search."""
     return _post("/search", schemas.SearchResponse, {**({} if query is None else {"query": query}), **fields})
@@ -117,26 +123,6 @@ def delete(document_id: str, version: str | None, *, wait: bool) -> Call[schemas
     """A document to delete."""
     path = _document_path(document_id, wait=wait)
     return Call(method="DELETE", path=path, model=schemas.DocumentDeleted, once=True, version=version)
-
-
-def info() -> Call[schemas.Info]:
-    """The served bundle and the limits."""
-    return Call(path="/info", model=schemas.Info)
-
-
-def collections() -> Call[schemas.CollectionList]:
-    """The collections of the process."""
-    return Call(path="/collections", model=schemas.CollectionList)
-
-
-def ready() -> Call[schemas.Status]:
-    """True if the service is ready."""
-    return Call(path="/readyz", model=schemas.Status, once=True)
-
-
-def reload() -> Call[schemas.Reloaded]:
-    """Load the folder's present bundle."""
-    return Call(method="POST", path="/admin/reload", model=schemas.Reloaded)
 
 
 def _post(path: str, model: type[T], content: Fields, *, items: Sequence[str] = ()) -> Call[T]:

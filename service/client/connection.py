@@ -1,4 +1,4 @@
-"""What both clients share: address, headers, time, retries, and one set of connections for each process."""
+"""What both clients share: address, headers, time, retries, and the connections of each process."""
 
 import os
 import random
@@ -11,7 +11,7 @@ import httpx2
 
 from lightretriever.service.client.errors import AnswerError, ClientError, UnreachableError
 
-__all__ = ["Connection", "PerProcess", "check_process"]
+__all__ = ["Connection"]
 
 T = TypeVar("T")
 _KEY: Final = re.compile(r"[!-~]+")
@@ -20,10 +20,13 @@ _FIRST_PAUSE_S, _MAX_PAUSE_S = 0.1, 5.0
 _EXAMPLE: Final = "Write it as in http://127.0.0.1:8080."
 
 
-class Connection:
-    """Address, headers, time limit and attempts of a client. ClientError for invalid values."""
+class Connection(Generic[T]):
+    """Address, headers, time limit and attempts of a client, and its client of httpx2, a `kind` of which each process
+    opens its own. ClientError for invalid values."""
 
-    def __init__(self, base_url: str, *, api_key: str | None, timeout_s: float, attempts: int) -> None:
+    def __init__(
+        self, kind: Callable[..., T], base_url: str, *, api_key: str | None, timeout_s: float, attempts: int
+    ) -> None:
         try:
             self._url = httpx2.URL(base_url)
         except httpx2.InvalidURL as error:
@@ -38,13 +41,31 @@ class Connection:
             raise ClientError(f"attempts is {attempts}.", remedy="Name 1 or more.")
         self._authorization = {} if api_key is None else {"authorization": f"Bearer {api_key}"}
         self.timeout_s = timeout_s
-        self._attempts = attempts
+        self._attempts, self._kind = attempts, kind
+        self._opened: dict[int, T] | None = {os.getpid(): self._open()}
 
-    def open(self, kind: Callable[..., T]) -> T:
-        """Open a client of httpx2. ClientError if the proxy that the environment names can't be used."""
+    def http(self) -> T:
+        """Return this process's client of httpx2. ClientError after `pop`.
+
+        After a fork, parent and child would otherwise read each other's answers from the same sockets. The child leaves
+        the parent's open: its locks may be held.
+        """
+        if self._opened is None:
+            raise ClientError("The client is closed.", remedy="Make a new one, or close it later.")
+        if (process := os.getpid()) not in self._opened:
+            self._opened[process] = self._open()
+        return self._opened[process]
+
+    def pop(self) -> T | None:
+        """Return this process's client of httpx2, to be closed; None if it has none."""
+        opened, self._opened = self._opened or {}, None
+        return opened.get(os.getpid())
+
+    def _open(self) -> T:
+        """ClientError if the proxy that the environment names can't be used."""
         headers = {"accept": "application/json", "user-agent": "lightretriever-client", **self._authorization}
         try:
-            return kind(base_url=str(self._url).rstrip("/"), headers=headers)
+            return self._kind(base_url=str(self._url).rstrip("/"), headers=headers)
         except (ValueError, ImportError, httpx2.InvalidURL) as error:
             raise ClientError(
                 f"The proxy of the environment can't be used: {error}",
@@ -81,36 +102,3 @@ class Connection:
         if not error.passing or left <= 0 or monotonic() + pause_s >= deadline:
             raise error
         return pause_s
-
-
-class PerProcess(Generic[T]):
-    """A resource with sockets and locks, opened anew in each process that uses it.
-
-    After a fork, parent and child would otherwise read each other's answers from the same sockets, and a lock that
-    another thread of the parent held would stay held in the child.
-    """
-
-    def __init__(self, open_resource: Callable[[], T]) -> None:
-        self._open = open_resource
-        self._opened: tuple[int, T] | None = (os.getpid(), open_resource())
-
-    def get(self) -> T:
-        """Return this process's resource. ClientError after `pop`."""
-        opened = self._opened
-        if opened is None:
-            raise ClientError("The client is closed.", remedy="Make a new one, or close it later.")
-        if opened[0] != os.getpid():
-            # The parent's is dropped, not closed: its locks may be held, and its sockets are the parent's.
-            self._opened = opened = (os.getpid(), self._open())
-        return opened[1]
-
-    def pop(self) -> T | None:
-        """Return this process's resource, to be closed; None if it has none."""
-        opened, self._opened = self._opened, None
-        return opened[1] if opened is not None and opened[0] == os.getpid() else None
-
-
-def check_process(process: int) -> None:
-    """Raise ClientError in another process than the one with this id, where a stream's threads don't exist."""
-    if os.getpid() != process:
-        raise ClientError("The stream was begun in another process.", remedy="Begin one in each process.")

@@ -8,7 +8,7 @@ from lightretriever.service.client.errors import ClientError
 from lightretriever.service.client.sync import SearchClient
 from lightretriever.service.schemas import Hit, SearchResponse
 
-__all__ = ["SCORES", "add", "delete", "document_of", "hit_metadata", "hit_text", "texts_of"]
+__all__ = ["SCORES", "add", "delete", "document_of", "hit_metadata", "texts_of"]
 
 SCORES: Final = (
     *("id", "rank", "score", "dense_score", "dense_rank", "sparse_score", "sparse_rank"),
@@ -16,11 +16,6 @@ SCORES: Final = (
 )
 """Keys of `hit_metadata` that describe the search; all others are fields of the document."""
 _ENCODED: Final = ("vector", "impacts")
-
-
-def hit_text(fields: Mapping[str, Any], text_field: str) -> str:
-    """Return the document's text, or its title if the text is empty."""
-    return str(fields.get(text_field) or fields.get("title") or "")
 
 
 def hit_metadata(response: SearchResponse, hit: Hit, text_field: str) -> dict[str, Any]:
@@ -35,9 +30,10 @@ def hit_metadata(response: SearchResponse, hit: Hit, text_field: str) -> dict[st
 
 
 def texts_of(response: SearchResponse, text_field: str) -> Iterator[tuple[Hit, str, dict[str, Any]]]:
-    """Yield each hit with its text and metadata."""
+    """Yield each hit with its text, or its title if the text is empty, and its metadata."""
     for hit in response.hits:
-        yield hit, hit_text(hit.fields, text_field), hit_metadata(response, hit, text_field)
+        text = str(hit.fields.get(text_field) or hit.fields.get("title") or "")
+        yield hit, text, hit_metadata(response, hit, text_field)
 
 
 def document_of(document_id: str, text: str, metadata: Mapping[str, Any], text_field: str) -> dict[str, Any]:

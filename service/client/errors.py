@@ -54,13 +54,8 @@ class AnswerError(ClientError):
         retry_after_s: float = 0.0,
     ) -> None:
         super().__init__(f"{detail} ({status} {kind})")
-        self.status = status
-        self.kind = kind
-        self.title = title
-        self.detail = detail
-        self.errors = tuple(errors)
-        self.request_id = request_id
-        self.retry_after_s = retry_after_s
+        self.status, self.kind, self.title, self.detail = status, kind, title, detail
+        self.errors, self.request_id, self.retry_after_s = tuple(errors), request_id, retry_after_s
         self.passing = status in _PASSING
 
     @classmethod

@@ -8,7 +8,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 from typing import Any, TypeVar
 
-from lightretriever.service.client.connection import check_process
 from lightretriever.service.client.errors import ClientError
 
 __all__ = ["Numbered", "check_sizes", "in_order", "in_order_async", "numbered"]
@@ -39,16 +38,20 @@ def in_order(work: Callable[[T], list[R]], batches: Iterable[T], concurrency: in
     stay busy while the caller takes results. ClientError if the process is forked meanwhile."""
     pending: deque[Future[list[R]]] = deque()
     process = os.getpid()
+
+    def first() -> Generator[R]:
+        yield from pending.popleft().result()
+        if os.getpid() != process:  # where the pool's threads don't exist
+            raise ClientError("The stream was begun in another process.", remedy="Begin one in each process.")
+
     with ThreadPoolExecutor(concurrency, thread_name_prefix="search-many") as pool:
         try:
             for batch in batches:
                 pending.append(pool.submit(work, batch))
                 if len(pending) > concurrency:
-                    yield from pending.popleft().result()
-                    check_process(process)
+                    yield from first()
             while pending:
-                yield from pending.popleft().result()
-                check_process(process)
+                yield from first()
         finally:
             for future in pending:
                 future.cancel()

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from lightretriever.service import schemas
 from lightretriever.service.client import calls
 from lightretriever.service.client.calls import Call, Fields, Query
-from lightretriever.service.client.connection import Connection, PerProcess
+from lightretriever.service.client.connection import Connection
 from lightretriever.service.client.errors import AnswerError, ClientError, UnreachableError
 from lightretriever.service.client.streams import Numbered, check_sizes, in_order, numbered
 
@@ -39,8 +39,7 @@ class SearchClient:
         timeout_s: float = 30.0,
         attempts: int = 4,
     ) -> None:
-        self._connection = Connection(base_url, api_key=api_key, timeout_s=timeout_s, attempts=attempts)
-        self._http = PerProcess(lambda: self._connection.open(httpx2.Client))
+        self._connection = Connection(httpx2.Client, base_url, api_key=api_key, timeout_s=timeout_s, attempts=attempts)
 
     def search(self, query: str | None = None, /, **fields: Any) -> schemas.SearchResponse:
         """Search for a text, with the fields of a request as keywords. `like` is the id of a document in place of a
@@ -121,16 +120,16 @@ class SearchClient:
 
     def collections(self) -> schemas.CollectionList:
         """List the collections. Each has every route below `/collections/NAME`, which may be part of `base_url`."""
-        return self.call(calls.collections())
+        return self.call(calls.COLLECTIONS)
 
     def info(self) -> schemas.Info:
         """Describe the served bundle and the limits of requests."""
-        return self.call(calls.info())
+        return self.call(calls.INFO)
 
     def ready(self) -> bool:
         """True if the service is ready; False if it is unreachable. No retries."""
         try:
-            self.call(calls.ready())
+            self.call(calls.READY)
         except ClientError as error:
             if isinstance(error, UnreachableError) or error.passing:
                 return False
@@ -139,7 +138,7 @@ class SearchClient:
 
     def reload(self) -> schemas.Reloaded:
         """Make the service load its folder's present bundle, which takes time; needs a key with the scope `admin`."""
-        return self.call(calls.reload())
+        return self.call(calls.RELOAD)
 
     def call(self, call: Call[T]) -> T:
         """Make one of the calls of `service.client.calls`."""
@@ -158,7 +157,7 @@ class SearchClient:
 
     def close(self) -> None:
         """Close all connections."""
-        if (http := self._http.pop()) is not None:
+        if (http := self._connection.pop()) is not None:
             http.close()
 
     def __enter__(self) -> Self:
@@ -170,7 +169,7 @@ class SearchClient:
         self.close()
 
     def _attempt(self, call: Call[Any], deadline: float) -> bytes:
-        left_s, body, http = max(0.001, deadline - monotonic()), bytearray(), self._http.get()
+        left_s, body, http = max(0.001, deadline - monotonic()), bytearray(), self._connection.http()
         options: dict[str, Any] = {"content": call.body, "headers": call.headers, "timeout": left_s}
         try:
             with nullcontext(), http.stream(call.method, call.path, **options) as response:

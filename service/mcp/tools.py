@@ -158,7 +158,7 @@ class _Tools:
         with _told():
             if document is None:
                 return await found(k=3 if k is None else k, explain=True)
-            most = (await self._client.call(calls.info().within(collection))).limits.candidates
+            most = (await self._client.call(calls.INFO.within(collection))).limits.candidates
             ranking = await found(k=most)
             for hit in ranking.hits:
                 if hit.id == document:
@@ -169,7 +169,7 @@ class _Tools:
     async def info(self, collection: CollectionName = None) -> Info:
         """Describe a collection: its size, its fields, those to filter by, and the modes of search."""
         with _told():
-            return await self._client.call(calls.info().within(collection))
+            return await self._client.call(calls.INFO.within(collection))
 
     async def collections(self) -> CollectionList:
         """List the collections with their numbers of documents."""

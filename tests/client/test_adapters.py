@@ -21,7 +21,7 @@ from llama_index.core.schema import MetadataMode, TextNode
 
 from lightretriever.service.client import AnswerError, ClientError, SearchClient
 from lightretriever.service.client.adapters import haystack, langchain, llama_index
-from lightretriever.service.client.documents import SCORES, document_of, hit_metadata, hit_text
+from lightretriever.service.client.documents import SCORES, document_of, hit_metadata, texts_of
 from lightretriever.service.schemas import SearchResponse
 from tests.client.scripted import FOUND, HIT
 from tests.live.test_upsert import Place
@@ -252,7 +252,8 @@ def test_a_field_that_is_called_like_a_score_is_kept_under_another_name() -> Non
     ],
 )
 def test_the_text_of_a_document(fields: dict[str, Any], text_field: str, text: str) -> None:
-    assert hit_text(fields, text_field) == text
+    response = SearchResponse.model_validate_json(json.dumps({**FOUND, "hits": [{**HIT, "fields": fields}]}))
+    assert [found for _, found, _ in texts_of(response, text_field)] == [text]
 
 
 @pytest.mark.parametrize("name", ["langchain", "llama_index", "haystack"])

@@ -83,7 +83,7 @@ def test_readiness_is_asked_for_once(make: Maker) -> None:
 
 
 def test_waits_double_with_jitter_and_have_a_bound() -> None:
-    connection = Connection("http://h", api_key=None, timeout_s=60, attempts=10**6)
+    connection = Connection(httpx2.Client, "http://h", api_key=None, timeout_s=60, attempts=10**6)
     busy = connection.failed(httpx2.ConnectError("refused"))
     for made, longest in ((1, 0.1), (2, 0.2), (3, 0.4), (6, 3.2), (7, 5), (10_000, 5)):
         waits = [connection.pause_s(busy, made, monotonic() + 60) for _ in range(200)]
