@@ -4,18 +4,25 @@
 const byId = (id) => document.getElementById(id);
 const KEY = "lightretriever-key";
 
-function make(tag, className, text) {
-  const element = document.createElement(tag);
-  if (className) element.className = className;
-  if (text !== undefined) element.textContent = text;
+function make(tag, className = "", ...parts) {
+  const element = Object.assign(document.createElement(tag), { className });
+  element.append(...parts);
   return element;
 }
 
-function makeButton(className, text, click) {
-  const button = make("button", className, text);
-  button.type = "button";
+function makeButton(className, click, ...parts) {
+  const button = Object.assign(make("button", className, ...parts), { type: "button" });
   button.addEventListener("click", click);
   return button;
+}
+
+function makeLink(href, text) {
+  return Object.assign(make("a", "", text), { href });
+}
+
+// What only screen readers tell.
+function hidden(text) {
+  return make("span", "hidden", text);
 }
 
 function say(text, bad = false) {
@@ -71,10 +78,11 @@ function marked(element, text, marks, form = (between) => between) {
   return element;
 }
 
-function fillOf(bar, share, leg) {
-  const fill = make("span", leg);
-  fill.style.width = `${Math.max(0, Math.min(1, share || 0)) * 100}%`;
-  bar.append(fill);
+// The part of a bar that a share of it fills.
+function fill(share, leg) {
+  const part = make("span", leg);
+  part.style.width = `${Math.max(0, Math.min(1, share || 0)) * 100}%`;
+  return part;
 }
 
 // What a person is told when something went wrong, and whether it may go better another time.

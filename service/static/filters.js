@@ -89,8 +89,7 @@ function buildFilters(fields) {
   const facets = facetNames();
   for (const [field, kind] of Object.entries(fields)) {
     if (kind === "keyword" && !facets.includes(field)) continue;
-    const group = make("fieldset"), values = make("div", "values"), inputs = {};
-    group.append(make("legend", "", labelled(field).label), values);
+    const values = make("div", "values"), inputs = {}, group = make("fieldset", "", make("legend", "", labelled(field).label), values);
     if (kind !== "keyword") for (const end of ["from", "to"]) inputs[end] = boundInput(values, field, kind, end);
     group.hidden = kind === "keyword"; // until there are values
     groups.set(field, { group, values, inputs, seen: [] });
@@ -100,13 +99,11 @@ function buildFilters(fields) {
 }
 
 function boundInput(place, field, kind, end) {
-  const label = make("label", `bound ${kind}`, end), input = make("input");
-  input.type = kind === "date" ? "date" : "text";
+  const input = Object.assign(make("input"), { type: kind === "date" ? "date" : "text" });
   if (kind === "number") Object.assign(input, { inputMode: "decimal", autocomplete: "off", size: 4 });
   input.addEventListener("input", () => { setBound(field, end, input.value); filtersChanged(true); });
   input.addEventListener("change", () => filtersChanged(false));
-  label.append(input);
-  place.append(label);
+  place.append(make("label", `bound ${kind}`, end, input));
   return input;
 }
 
@@ -140,33 +137,20 @@ function showPanel(wanted) {
 }
 
 function valueElement(field, value, times) {
-  const label = make("label", times ? "value" : "value none"), box = make("input"), amount = make("span", "count", count(times));
-  box.type = "checkbox";
-  box.checked = Boolean(chosen.get(field)?.has(value));
+  const box = Object.assign(make("input"), { type: "checkbox", checked: Boolean(chosen.get(field)?.has(value)) });
   box.dataset.of = JSON.stringify([field, value]);
   box.addEventListener("change", () => { choose(field, value, box.checked); filtersChanged(false); });
-  amount.append(make("span", "hidden", " documents"));
-  label.append(box, make("span", "name", value || "(empty)"), " ", amount);
-  return label;
+  const amount = make("span", "count", count(times), hidden(" documents"));
+  return make("label", times ? "value" : "value none", box, make("span", "name", value || "(empty)"), " ", amount);
 }
 
 function foldButton(field, all, counts) {
-  const open = unfolded.has(field);
-  const button = makeButton("link", open ? "Fewer values" : `All ${count(all)} values`, () => {
+  const open = unfolded.has(field), button = makeButton("link", () => {
     if (open) unfolded.delete(field); else unfolded.add(field);
     showFilters(counts);
-  });
+  }, open ? "Fewer values" : `All ${count(all)} values`);
   button.dataset.of = JSON.stringify([field]);
   return button;
-}
-
-// What is wrong with ranges whose bounds are crossed. The service takes them, and finds nothing.
-function crossed() {
-  return conditions().flatMap(({ field, gte, lte }, place) => {
-    const read = declared[field] === "date" ? Date.parse : Number;
-    const message = "above the other bound, so nothing is between them";
-    return read(gte) > read(lte) ? [{ field: `filter.and.${place}.gte`, message }] : [];
-  });
 }
 
 // What is wrong with a bound, in words: the service names the condition by its place.

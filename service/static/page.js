@@ -104,11 +104,7 @@ function showLegs() {
 }
 
 function showExamples(examples) {
-  const links = examples.map((example) => {
-    const link = make("a", "", example);
-    link.href = `#${new URLSearchParams({ q: example })}`;
-    return link;
-  });
+  const links = examples.map((example) => makeLink(`#${new URLSearchParams({ q: example })}`, example));
   byId("examples").replaceChildren(" Try: ", ...listed(links));
   byId("examples").hidden = !links.length;
 }
@@ -117,8 +113,7 @@ function showExamples(examples) {
 function showCollections(names) {
   const here = /\/collections\/([^/]+)\/$/.exec(location.pathname)?.[1];
   const links = names.map((name) => {
-    const link = make("a", "", name);
-    link.href = here === undefined ? `collections/${name}/` : `../${name}/`;
+    const link = makeLink(here === undefined ? `collections/${name}/` : `../${name}/`, name);
     if (name === (here === undefined ? names[0] : decodeURIComponent(here))) link.setAttribute("aria-current", "page");
     return link;
   });
@@ -181,8 +176,6 @@ async function search(entry) {
     await learn();
     signal.throwIfAborted();
     if (!hasSearch() && !everything().length) return;
-    const errors = crossed();
-    if (errors.length) throw new Trouble("", { errors });
     const { main, counting } = searches(showMode()), all = [main, ...counting];
     const [answer, ...counted] = all.length > 1 ? (await call("search/batch", { searches: all }, signal)).results : [await call("search", main, signal)];
     byId("access").hidden = true;
@@ -240,10 +233,9 @@ function showMeant({ completions = [], searched, did_you_mean: meant, rules }) {
 }
 
 function queryLink(text) {
-  const link = make("a", "", text), address = new URLSearchParams(location.hash.slice(1)); // mode, weight and filters stay
+  const address = new URLSearchParams(location.hash.slice(1)); // mode, weight and filters stay
   address.set("q", text);
-  link.href = `#${address}`;
-  return link;
+  return makeLink(`#${address}`, text);
 }
 
 function listed(links) {
@@ -259,11 +251,9 @@ function showPage(body, answer) {
   showMeant(answer);
   append(answer);
   const stages = Object.entries(answer.timings_ms).filter(([, value]) => value !== null);
-  byId("timings").querySelector("dl").replaceChildren(...stages.map(([name, value]) => {
-    const stage = make("div");
-    stage.append(make("dt", "", name), make("dd", "", `${value.toFixed(2)} ms`));
-    return stage;
-  }));
+  byId("timings").querySelector("dl").replaceChildren(...stages.map(([name, value]) => (
+    make("div", "", make("dt", "", name), make("dd", "", `${value.toFixed(2)} ms`))
+  )));
   byId("timings").hidden = false;
 }
 

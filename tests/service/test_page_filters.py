@@ -240,31 +240,6 @@ def test_a_bad_bound_is_answered_in_the_services_words_and_axe_finds_nothing_ser
     assert serious(page) == []
 
 
-@pytest.mark.parametrize(
-    ("field", "low", "high", "condition"),
-    [
-        ("share", "9", "10", {"gte": 9, "lte": 10}),
-        ("released", "2014-06-15", "2014-06-15", {"gte": "2014-06-15", "lt": "2014-06-16"}),
-    ],
-)
-def test_crossed_bounds_are_told(
-    page: Page, site: str, field: str, low: str, high: str, condition: dict[str, Any]
-) -> None:
-    """The bounds that are not crossed are close: as texts, 9 is above 10, and a day is a range of its own."""
-    search_for(page, QUERY)
-    upper = group(page, field).get_by_label("to")
-    lower = group(page, field).get_by_label("from")
-    lower.fill(low)
-    upper.fill("2014-06-14" if field == "released" else "8.5")
-    expect(page.get_by_role("status")).to_have_text(
-        f"{field}, from: above the other bound, so nothing is between them."
-    )
-    expect(lower).to_have_attribute("aria-invalid", "true")
-    upper.fill(high)
-    expect_hits(page, site, {"field": field, **condition})
-    expect(lower).not_to_have_attribute("aria-invalid", "true")
-
-
 def test_filters_are_cleared_at_once(page: Page, site: str) -> None:
     search_for(page, QUERY)
     clear = page.get_by_role("button", name="Clear filters")
