@@ -139,9 +139,7 @@ def model_encoder(model: ModelRecipe, bundle: Bundle, base: QueryEncoder) -> Enc
         vectors = _cut(made.dense, bundle)
         return [
             EncodedQuery.of_model(
-                [f"{term}" for term in terms.tolist()],
-                weights if idf is None else weights * idf[terms],
-                vector,
+                [f"{term}" for term in terms.tolist()], weights if idf is None else weights * idf[terms], vector
             )
             for vector, (terms, weights) in zip(vectors, made.sparse, strict=True)
         ]

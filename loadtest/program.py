@@ -11,18 +11,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from lightretriever.artifacts.errors import LightRetrieverError
 from lightretriever.artifacts.signals import Stopped, stoppable
 
-__all__ = [
-    "ADDRESS",
-    "BUNDLE",
-    "MODEL",
-    "QUERIES",
-    "REST",
-    "Main",
-    "Option",
-    "option",
-    "program",
-    "typed_command",
-]
+__all__ = ["ADDRESS", "BUNDLE", "MODEL", "QUERIES", "REST", "Main", "Option", "option", "program", "typed_command"]
 
 
 class Option(NamedTuple):

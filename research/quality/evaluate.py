@@ -12,11 +12,12 @@ the same encoded corpus.
     WORK/DATASET/VARIANT.yaml       the recipe, VARIANT being bundle or such as bundle-plain
     WORK/DATASET/VARIANT/           the bundle
     WORK/DATASET/NAME-evaluation/   report and runs
-    WORK/DATASET-test/DATASET-test/ of a collection made for training: what its test split judges (judged_part.py)
+    WORK/DATASET-test/DATASET-test/ of a collection made for training: what its test split judges
 
 Stopped and started again, it goes on: bundles that are there are kept, results that are recorded are skipped.
 """
 
+import json
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
@@ -27,13 +28,14 @@ from typing import Any
 import yaml
 
 from lightretriever.artifacts.bundle.manifest import MANIFEST_FILE, read_manifest
-from lightretriever.artifacts.errors import RecipeError
+from lightretriever.artifacts.corpus.beir import Corpus, find_file, read_qrels, read_queries
+from lightretriever.artifacts.errors import CorpusError, RecipeError
+from lightretriever.artifacts.files.atomic_dir import new_folder
 from lightretriever.loadtest.connection import LoadError
 from lightretriever.loadtest.program import REST, option, program, typed_command
-from research.quality.judged_part import write_judged_part
 from research.quality.recorded import RESULTS, evaluate_and_record, read_rows, run
 
-__all__ = ["COLLECTIONS", "OPTIONS", "Collection", "build", "main"]
+__all__ = ["COLLECTIONS", "OPTIONS", "Collection", "build", "main", "write_judged_part"]
 
 TASK = "search"
 
@@ -107,6 +109,29 @@ def build(given: Namespace, collection: Collection) -> dict[str, Any]:
         device = ["--device", given.device] if given.device else []
         run(["build", str(recipe), *device])
     return content
+
+
+def write_judged_part(collection: Path, output: Path, split: str) -> None:
+    """Write the documents, queries and judgments of a split alone to the new folder `output`, in BEIR layout. Fewer
+    documents are easier to search: figures of the part are to be compared with each other only. Raise CorpusError where
+    the collection can't be read or lacks a document or query that the split judges."""
+    judgments = collection / "qrels" / f"{split}.tsv"
+    qrels = read_qrels(judgments)
+    wanted = {document for judged in qrels.values() for document in judged}
+    documents = [document for document in Corpus(collection) if document.id in wanted]
+    queries = read_queries(find_file(collection, "queries"))
+    lost = sorted((wanted - {document.id for document in documents}) | (qrels.keys() - queries.keys()))
+    if lost:
+        raise CorpusError(
+            f"{judgments}: {len(lost)} of the documents and queries it names are not there, such as {lost[0]!r}.",
+            remedy="Fetch the collection again.",
+        )
+    with new_folder(output, overwrite=False, marker="corpus.jsonl") as folder:
+        (folder / "qrels").mkdir()
+        (folder / "qrels" / f"{split}.tsv").write_bytes(judgments.read_bytes())
+        (folder / "corpus.jsonl").write_bytes(b"".join(document.raw + b"\n" for document in documents))
+        lines = [json.dumps({"_id": name, "text": queries[name]}, ensure_ascii=False) + "\n" for name in qrels]
+        (folder / "queries.jsonl").write_text("".join(lines), encoding="utf-8")
 
 
 def bundle_recipe(given: Namespace, collection: Collection) -> dict[str, Any]:

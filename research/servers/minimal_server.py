@@ -62,9 +62,7 @@ def _answered_by(search: Search) -> Callable[[Request], Awaitable[Response]]:
 
 
 def serve_system(
-    name: str,
-    build: Callable[[Bundle, Path], Path],
-    opened: Callable[[Bundle, Path], AbstractContextManager[Search]],
+    name: str, build: Callable[[Bundle, Path], Path], opened: Callable[[Bundle, Path], AbstractContextManager[Search]]
 ) -> Main:
     """Make the program of a system over a bundle, which serves until SIGTERM.
 

@@ -6,10 +6,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from research.quality import evaluate, judged_part
+from lightretriever.artifacts.errors import CorpusError
+from research.quality import evaluate
 from research.quality.recorded import read_rows
 from tests.support.judged import write_judged
 from tests.support.models import save_model, write_corpus
+from tests.support.wordings import raises
 
 RECIPE = {
     "kind": "language-model",
@@ -109,14 +111,13 @@ def test_a_collection_made_for_training_is_cut_to_what_its_test_split_judges(
     assert [(row["dataset"], row["documents"], row["queries"]) for row in rows] == [("toy-test", 2, 1)]
 
 
-def test_a_part_of_a_collection_that_lacks_a_judged_document_is_not_made(
-    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.usefixtures("arguments")
+def test_a_part_of_a_collection_that_lacks_a_judged_document_is_not_made(tmp_path: Path) -> None:
     collection, output = tmp_path / "data" / "eval" / "toy", tmp_path / "part"
     corpus = collection / "corpus.jsonl"
     corpus.write_text("".join(line for line in lines_of(corpus) if '"empty"' not in line and '"music"' not in line))
-    assert judged_part.main([str(collection), str(output)]) == 2
-    assert "1 of the documents and queries it names are not there, such as 'music'" in capsys.readouterr().err
+    with raises(CorpusError, naming="'music'"):
+        evaluate.write_judged_part(collection, output, "test")
     assert not output.exists()
 
 
