@@ -10,26 +10,11 @@ from fastapi import APIRouter, Request, Response
 from starlette.convertors import StringConvertor, register_url_convertor
 
 from lightretriever.artifacts.live.documents import Change, Result
+from lightretriever.service import schemas
 from lightretriever.service.errors import DocumentNotFoundError, FieldError, InvalidRequestError, shortened
-from lightretriever.service.http.handling import (
-    admitted,
-    answered,
-    begin,
-    clock_of,
-    enter,
-    in_thread,
-)
+from lightretriever.service.http.handling import admitted, answered, begin, clock_of, enter, in_thread
 from lightretriever.service.http.json import JSON_LINES, json_response, parse_document, parse_documents
-from lightretriever.service.http.openapi import BODY, READ, WRITE, describe, parameter
-from lightretriever.service.schemas import (
-    Document,
-    DocumentChanges,
-    DocumentDeleted,
-    DocumentLine,
-    DocumentTerms,
-    DocumentWrite,
-    DocumentWritten,
-)
+from lightretriever.service.http.openapi import READ, WRITE, describe, parameter
 from lightretriever.service.search.encoder import ENCODE_DOCUMENT
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.search.live import (
@@ -73,9 +58,7 @@ _REFRESH: Final = parameter(
 
 
 @router.get(
-    "/documents/{id:any}",
-    **describe("Read a document", answer=Document, errors=READ, parameters=[_ID]),
-    tags=["search"],
+    "/documents/{id:any}", **describe("Read a document", answer=schemas.Document, errors=READ, parameters=[_ID])
 )
 async def document(request: Request) -> Response:
     """Return a stored document by its id; where documents can be written, as it is now, with its version."""
@@ -90,12 +73,12 @@ async def document(request: Request) -> Response:
     "/documents/{id:any}",
     **describe(
         "Write a document",
-        request=DocumentWrite,
-        answer=DocumentWritten,
-        errors=(*WRITE, *BODY),
+        request=schemas.DocumentWrite,
+        answer=schemas.DocumentWritten,
+        errors=WRITE,
         parameters=[_ID, _IF_MATCH, _REFRESH],
+        tag="operation",
     ),
-    tags=["operation"],
 )
 async def put(request: Request) -> Response:
     """Write a document to the cluster or the journal, in place of the one with this id, if there is one.
@@ -107,7 +90,7 @@ async def put(request: Request) -> Response:
     version, _ = _options(request)
 
     def read(engine: SearchEngine) -> list[Change]:
-        return [read_change(engine, _id(request), parse_document(body, DocumentWrite), version)]
+        return [read_change(engine, _id(request), parse_document(body, schemas.DocumentWrite), version)]
 
     return _answer(await _made(request, read, DocumentWrites.written))
 
@@ -116,13 +99,13 @@ async def put(request: Request) -> Response:
     "/documents",
     **describe(
         "Write and delete many documents",
-        request=DocumentLine,
+        request=schemas.DocumentLine,
         media=JSON_LINES,
-        answer=DocumentChanges,
-        errors=(*WRITE, *BODY),
+        answer=schemas.DocumentChanges,
+        errors=WRITE,
         parameters=[_REFRESH],
+        tag="operation",
     ),
-    tags=["operation"],
 )
 async def change(request: Request) -> Response:
     """Make the changes of all lines in their order, each with one document to write or to delete.
@@ -138,7 +121,7 @@ async def change(request: Request) -> Response:
         raise InvalidRequestError.of(FieldError("if-match", message, shortened(version)))
 
     def read(engine: SearchEngine) -> list[Change]:
-        return read_lines(engine, parse_documents(body, DocumentLine))
+        return read_lines(engine, parse_documents(body, schemas.DocumentLine))
 
     return json_response(await _made(request, read, DocumentWrites.made, many=True))
 
@@ -147,11 +130,11 @@ async def change(request: Request) -> Response:
     "/documents/{id:any}",
     **describe(
         "Delete a document",
-        answer=DocumentDeleted,
+        answer=schemas.DocumentDeleted,
         errors=(*WRITE, DocumentNotFoundError),
         parameters=[_ID, _IF_MATCH, _REFRESH],
+        tag="operation",
     ),
-    tags=["operation"],
 )
 async def delete(request: Request) -> Response:
     """Delete a document, on the cluster or by the journal. Needs an API key with the scope `admin`."""
@@ -163,8 +146,7 @@ async def delete(request: Request) -> Response:
 
 @router.get(
     "/terms/{id:any}",
-    **describe("The terms of a document", answer=DocumentTerms, errors=READ, parameters=[_ID]),
-    tags=["search"],
+    **describe("The terms of a document", answer=schemas.DocumentTerms, errors=READ, parameters=[_ID]),
 )
 async def terms(request: Request) -> Response:
     """Return the terms of a document in the sparse index, including those that its text lacks.
@@ -172,7 +154,7 @@ async def terms(request: Request) -> Response:
     This visits every term of the inverted index, which takes milliseconds.
     """
     enter(request, "search")
-    return await answered(request, lambda engine: json_response(engine.terms(_id(request), clock_of(request))))
+    return await answered(request, lambda engine, clock: engine.terms(_id(request), clock))
 
 
 def _lane(engine: SearchEngine) -> str:
@@ -217,7 +199,7 @@ def _id(request: Request) -> str:
     return document_id
 
 
-def _answer(answer: Document | DocumentWritten) -> Response:
+def _answer(answer: schemas.Document | schemas.DocumentWritten) -> Response:
     response = json_response(answer)
     if answer.version is not None:
         response.headers["etag"] = f'"{answer.version}"'

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from time import perf_counter
 from typing import Final, TypeVar
 
+from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -95,11 +96,12 @@ async def admitted(request: Request) -> AsyncIterator[SearchEngine]:
         yield engine
 
 
-async def answered(request: Request, work: Callable[[SearchEngine], Response], *, extra_s: float = 0.0) -> Response:
-    """Call `work` in a thread. It reads the body and writes the answer, too: both may take long. It may take `extra_s`
-    more than a search."""
+async def answered(request: Request, work: Callable[[SearchEngine, StageClock], BaseModel]) -> Response:
+    """Answer with the result of `work` in a thread, which also reads the body and writes the answer: both may take
+    long."""
+    clock = clock_of(request)
     async with admitted(request) as engine:
-        return await in_thread(engine, clock_of(request), lambda: work(engine), extra_s)
+        return await in_thread(engine, clock, lambda: json_response(work(engine, clock)))
 
 
 async def search_answered(request: Request, read: Callable[[], SearchRequest], *, small: bool = True) -> Response:

@@ -6,20 +6,8 @@ from datetime import datetime
 from typing import Final
 
 from lightretriever.artifacts.bundle.software import package_version
+from lightretriever.service import schemas
 from lightretriever.service.collections.collections import Collections
-from lightretriever.service.schemas import (
-    BundleFacts,
-    ClusterFacts,
-    CollectionFacts,
-    CollectionList,
-    EmbeddingsModel,
-    EmbeddingsModels,
-    Info,
-    LegFacts,
-    Limits,
-    MatchLimits,
-    ModelFacts,
-)
 from lightretriever.service.search.engine import SearchEngine
 
 __all__ = ["bundle_facts", "info_of", "list_collections", "models_of"]
@@ -27,11 +15,11 @@ __all__ = ["bundle_facts", "info_of", "list_collections", "models_of"]
 _PACKAGES: Final = ("lightretriever-search", "faiss-cpu", "pyserini", "tokenizers", "fastapi")
 
 
-def bundle_facts(engine: SearchEngine) -> BundleFacts:
+def bundle_facts(engine: SearchEngine) -> schemas.BundleFacts:
     """Describe the served bundle."""
     manifest = engine.bundle.manifest
     sparse = manifest.sparse.model
-    return BundleFacts(
+    return schemas.BundleFacts(
         name=manifest.name,
         version=manifest.digest,
         created=manifest.created,
@@ -44,7 +32,7 @@ def bundle_facts(engine: SearchEngine) -> BundleFacts:
         dimension=manifest.dimension,
         vocab_size=manifest.vocab_size,
         sparse_vocab_size=None if manifest.sparse.tokenizer is None else manifest.sparse_vocab_size,
-        sparse_model=None if sparse is None else ModelFacts.model_validate(sparse.model_dump()),
+        sparse_model=None if sparse is None else schemas.ModelFacts.model_validate(sparse.model_dump()),
         dense_index=None if manifest.dense is None else manifest.dense.factory,
         vocabulary=manifest.sparse.vocabulary,
         language=manifest.sparse.language,
@@ -57,22 +45,24 @@ def bundle_facts(engine: SearchEngine) -> BundleFacts:
     )
 
 
-def models_of(engine: SearchEngine) -> EmbeddingsModels:
+def models_of(engine: SearchEngine) -> schemas.EmbeddingsModels:
     """Describe the tasks of a bundle as models, the default one first."""
     manifest = engine.bundle.manifest
     created = int(datetime.fromisoformat(manifest.created).timestamp())
     names = dict.fromkeys([manifest.default_task, *manifest.tasks])
-    return EmbeddingsModels(data=[EmbeddingsModel(id=name, created=created, owned_by=manifest.name) for name in names])
+    return schemas.EmbeddingsModels(
+        data=[schemas.EmbeddingsModel(id=name, created=created, owned_by=manifest.name) for name in names]
+    )
 
 
-def list_collections(collections: Collections) -> CollectionList:
+def list_collections(collections: Collections) -> schemas.CollectionList:
     """Describe the collections of the process."""
-    return CollectionList(collections=[_collection(holder.name, holder.engine) for holder in collections])
+    return schemas.CollectionList(collections=[_collection(holder.name, holder.engine) for holder in collections])
 
 
-def _collection(name: str, engine: SearchEngine) -> CollectionFacts:
+def _collection(name: str, engine: SearchEngine) -> schemas.CollectionFacts:
     manifest = engine.bundle.manifest
-    return CollectionFacts(
+    return schemas.CollectionFacts(
         name=name,
         bundle=manifest.name,
         version=manifest.digest,
@@ -87,20 +77,20 @@ def _mapped_bytes(engine: SearchEngine) -> int | None:
     return None if on_cluster else sum(file.bytes for file in engine.bundle.manifest.files.values())
 
 
-def info_of(engine: SearchEngine, collections: list[str]) -> Info:
+def info_of(engine: SearchEngine, collections: list[str]) -> schemas.Info:
     """Describe the served bundle, its legs and the limits, among the named collections."""
     manifest, settings, backends = engine.bundle.manifest, engine.settings, engine.parts.backends
-    return Info(
+    return schemas.Info(
         bundle=bundle_facts(engine),
         collections=collections if len(collections) > 1 else [],
-        legs={name: LegFacts(backend=leg.backend) for name, leg in backends.legs.items()},
-        cluster=None if backends.cluster is None else ClusterFacts(**asdict(backends.cluster.place)),
+        legs={name: schemas.LegFacts(backend=leg.backend) for name, leg in backends.legs.items()},
+        cluster=None if backends.cluster is None else schemas.ClusterFacts(**asdict(backends.cluster.place)),
         document_model=None if engine.parts.document_encoder is None else engine.parts.document_encoder.model,
         default_task=manifest.default_task,
         tasks={name: task.instruction for name, task in manifest.tasks.items()},
         head_queries={name: task.head.queries for name, task in manifest.tasks.items() if task.head is not None},
         matched={
-            name: MatchLimits(**task.match.model_dump())
+            name: schemas.MatchLimits(**task.match.model_dump())
             for name, task in manifest.tasks.items()
             if task.match is not None
         },
@@ -110,7 +100,7 @@ def info_of(engine: SearchEngine, collections: list[str]) -> Info:
         fields=engine.fields,
         spelling=backends.spellings is not None,
         filters=manifest.fields,
-        limits=Limits.model_validate({name: getattr(settings, name) for name in Limits.model_fields}),
+        limits=schemas.Limits.model_validate({name: getattr(settings, name) for name in schemas.Limits.model_fields}),
         versions={"python": platform.python_version()}
         | {name: package_version(name) or "not installed" for name in _PACKAGES},
     )

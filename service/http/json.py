@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import zlib
 from collections.abc import Mapping
 from typing import Any, Final, TypeVar
 from urllib.parse import unquote_to_bytes
@@ -15,6 +16,7 @@ from starlette.responses import Response
 from lightretriever.artifacts.documents.strict_json import read_object
 from lightretriever.service.errors import (
     BodyTimeoutError,
+    BodyTooLargeError,
     FieldError,
     InvalidBodyError,
     InvalidRequestError,
@@ -22,7 +24,6 @@ from lightretriever.service.errors import (
     ServiceError,
     shortened,
 )
-from lightretriever.service.http.encodings import IDENTITY, content_encoding, too_large, unpacked
 from lightretriever.service.http.problems import PROBLEM_JSON, field_errors, problem
 from lightretriever.service.schemas import BatchRequest, SearchRequest
 
@@ -65,7 +66,7 @@ async def read_body(request: Request, *, max_body_bytes: int, deadline_ms: float
     BodyTooLargeError over the limit (announced, streamed or unpacked), BodyTimeoutError if it does not arrive within
     the deadline, counted from now.
     """
-    encoding = _check_media_type(request, media)
+    packed = _check_media_type(request, media)
     if {"transfer-encoding", "content-length"} <= set(request.headers):
         # A proxy and this server may trust different headers, and read the rest as another request (smuggling).
         raise InvalidBodyError("The request announces both a length and chunks; send one of the two.")
@@ -74,10 +75,10 @@ async def read_body(request: Request, *, max_body_bytes: int, deadline_ms: float
             body = await _read(request, max_body_bytes)
     except TimeoutError as error:
         raise BodyTimeoutError(f"The body was not there within {deadline_ms:g} ms. Send it faster.") from error
-    if encoding == IDENTITY:
+    if not packed:
         return body
     with request.app.state.admission.enter():
-        return await asyncio.to_thread(unpacked, body, max_body_bytes)
+        return await asyncio.to_thread(_unpacked, body, max_body_bytes)
 
 
 def parse(body: bytes, model: type[M]) -> M:
@@ -181,24 +182,46 @@ def _validated(content: Any, model: type[M]) -> M:
         raise InvalidRequestError.of(*field_errors(error), count=count) from error
 
 
-def _check_media_type(request: Request, media: str) -> str:
-    """Return the body's encoding. MediaTypeError for a body that is not declared as `media`, or is packed another
-    way."""
+def _check_media_type(request: Request, media: str) -> bool:
+    """True if the body is packed by gzip. MediaTypeError for a body that is not declared as `media`, or is packed
+    another way."""
     declared = ", ".join(request.headers.getlist("content-type"))
     if declared.partition(";")[0].strip().lower() != media:
         shown = repr(declared[:100]) if declared else "missing"
         raise MediaTypeError(f"The header Content-Type is {shown}; send the body as {media}.")
-    return content_encoding(request.headers)
+    encoding = ", ".join(request.headers.getlist("content-encoding"))
+    if encoding.strip().lower() not in ("", "identity", "gzip", "x-gzip"):
+        raise MediaTypeError(f"The header Content-Encoding is {encoding[:100]!r}; send the body plain or as gzip.")
+    return "gzip" in encoding.lower()
 
 
 async def _read(request: Request, limit: int) -> bytes:
     announced = request.headers.get("content-length", "")
     # The server has refused anything but digits, and cuts a body at the announced length.
     if announced.isdecimal() and int(announced[:20]) > limit:
-        raise too_large(limit)
+        raise _too_large(limit)
     body = bytearray()
     async for chunk in request.stream():
         body += chunk
         if len(body) > limit:
-            raise too_large(limit)
+            raise _too_large(limit)
     return bytes(body)
+
+
+def _unpacked(body: bytes, limit: int) -> bytes:
+    """Return the content of a gzip file of one member. InvalidBodyError if it is none, BodyTooLargeError if there are
+    more than `limit` bytes in it."""
+    unpacker = zlib.decompressobj(zlib.MAX_WBITS | 16)
+    try:
+        content = unpacker.decompress(body, limit + 1)
+    except zlib.error as error:
+        raise InvalidBodyError(f"The body is not gzip, as its header Content-Encoding says: {error}.") from error
+    if len(content) > limit:
+        raise _too_large(limit)
+    if not unpacker.eof or unpacker.unused_data:
+        raise InvalidBodyError("The body's gzip data is cut off, or something follows it; pack it as one member.")
+    return content
+
+
+def _too_large(limit: int) -> BodyTooLargeError:
+    return BodyTooLargeError(f"The body is over the limit of {limit} bytes. Send fewer or shorter searches at once.")

@@ -14,11 +14,11 @@ from lightretriever.service.http.json import JSON
 from lightretriever.service.http.problems import PROBLEM_JSON
 from lightretriever.service.settings import Settings
 
-__all__ = ["BODY", "KEY", "QUERY", "READ", "SEARCH", "WRITE", "describe", "description", "parameter"]
+__all__ = ["KEY", "QUERY", "READ", "SEARCH", "WRITE", "describe", "description", "parameter"]
 
 # Errors of groups of routes.
 KEY: Final = (errors.UnauthorizedError, errors.ForbiddenError)
-BODY: Final = (errors.InvalidBodyError, errors.BodyTimeoutError, errors.BodyTooLargeError, errors.MediaTypeError)
+_BODY: Final = (errors.InvalidBodyError, errors.BodyTimeoutError, errors.BodyTooLargeError, errors.MediaTypeError)
 _WORK: Final = (*KEY, errors.OverloadedError, errors.NotReadyError, errors.DeadlineError)
 QUERY: Final = (*_WORK, errors.InvalidRequestError, errors.UnsearchableError)
 SEARCH: Final = (*QUERY, errors.DocumentNotFoundError, errors.SearchFailedError)
@@ -52,17 +52,19 @@ def describe(
     media: str = JSON,
     errors: Sequence[type[errors.ServiceError]] = (),
     parameters: Sequence[Mapping[str, Any]] = (),
+    tag: str = "search",
 ) -> dict[str, Any]:
     """Return the keyword arguments of a FastAPI route.
 
-    `answer` is a model, or else a media type, and `media` that of the request.
+    `answer` is a model, or else a media type, and `media` that of the `request`, whose own errors are added.
     """
     content = {answer: {"schema": {"type": "string"}}} if isinstance(answer, str) else {JSON: _body(answer)}
     extra: dict[str, Any] = {"parameters": list(parameters)} if parameters else {}
     if request is not None:
+        errors = (*errors, *_BODY)
         extra["requestBody"] = {"required": True, "content": {media: _body(request, "validation")}}
     responses = {200: {"description": "The answer.", "content": content}, **_problems(errors)}
-    return {"summary": summary, "responses": responses, "openapi_extra": extra}
+    return {"summary": summary, "responses": responses, "openapi_extra": extra, "tags": [tag]}
 
 
 def parameter(name: str, where: str, text: str, **schema: Any) -> dict[str, Any]:

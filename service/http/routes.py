@@ -13,6 +13,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.routing import APIRoute
 from starlette.routing import Route
 
+from lightretriever.service import schemas
 from lightretriever.service.errors import BundleRefusedError, NotFoundError, NotReadyError
 from lightretriever.service.http import documents
 from lightretriever.service.http.handling import (
@@ -31,24 +32,8 @@ from lightretriever.service.http.handling import (
 from lightretriever.service.http.info import bundle_facts, info_of, list_collections, models_of
 from lightretriever.service.http.json import ADDRESS_FIELDS, json_response, parse, parse_address, parse_batch
 from lightretriever.service.http.lanes import MAX_LIGHT_BYTES
-from lightretriever.service.http.openapi import BODY, KEY, QUERY, SEARCH, describe
+from lightretriever.service.http.openapi import KEY, QUERY, SEARCH, describe
 from lightretriever.service.http.pages import Page
-from lightretriever.service.schemas import (
-    BatchRequest,
-    BatchResponse,
-    CollectionList,
-    EmbeddingsModels,
-    EmbeddingsRequest,
-    EmbeddingsResponse,
-    EncodeRequest,
-    EncodeResponse,
-    Info,
-    Plain,
-    Reloaded,
-    SearchRequest,
-    SearchResponse,
-    Status,
-)
 from lightretriever.service.search.engine import SearchEngine
 
 __all__ = ["router", "served"]
@@ -59,28 +44,25 @@ router = APIRouter(default_response_class=Response)
 _PAGE: Final = Page.read(Path(__file__).parents[1] / "static" / "page.html")
 _DOCS: Final = Page.read(Path(__file__).parents[1] / "static" / "docs.html")
 _RELOAD: Final = (*KEY, NotFoundError, BundleRefusedError, NotReadyError)
-_FIELDS: Final = SearchRequest.model_json_schema()["properties"]
+_FIELDS: Final = schemas.SearchRequest.model_json_schema()["properties"]
 _ADDRESS: Final = [
     {"name": name, "in": "query", "required": False, "schema": _FIELDS[field]} for name, field in ADDRESS_FIELDS.items()
 ]
 
 
 @router.post(
-    "/search",
-    **describe("Search", request=SearchRequest, answer=SearchResponse, errors=(*SEARCH, *BODY)),
-    tags=["search"],
+    "/search", **describe("Search", request=schemas.SearchRequest, answer=schemas.SearchResponse, errors=SEARCH)
 )
 async def search(request: Request) -> Response:
     """Find documents for one query. The two legs run in parallel where that pays, under one deadline."""
     body = await begin(request)
     small = len(body) <= MAX_LIGHT_BYTES
-    return await search_answered(request, lambda: parse(body, SearchRequest), small=small)
+    return await search_answered(request, lambda: parse(body, schemas.SearchRequest), small=small)
 
 
 @router.get(
     "/search",
-    **describe("Search, from the address bar", answer=SearchResponse, errors=SEARCH, parameters=_ADDRESS),
-    tags=["search"],
+    **describe("Search, from the address bar", answer=schemas.SearchResponse, errors=SEARCH, parameters=_ADDRESS),
 )
 async def search_by_address(request: Request) -> Response:
     """Find documents for the text `q`, or like the document `like`. `POST /search` takes all fields of a search."""
@@ -90,15 +72,14 @@ async def search_by_address(request: Request) -> Response:
 
 @router.post(
     "/search/batch",
-    **describe("Search for several queries", request=BatchRequest, answer=BatchResponse, errors=(*SEARCH, *BODY)),
-    tags=["search"],
+    **describe("Search for several queries", request=schemas.BatchRequest, answer=schemas.BatchResponse, errors=SEARCH),
 )
 async def search_batch(request: Request) -> Response:
     """Find documents for several queries. The batch is answered as a whole: an error of one search fails all."""
     body, clock = await begin(request), clock_of(request)
     async with admitted(request) as engine:
 
-        def read() -> list[Callable[[], Plain]]:
+        def read() -> list[Callable[[], schemas.Plain]]:
             return engine.batch(parse_batch(body, engine.settings.max_batch).searches, clock)
 
         searches = await in_thread(engine, clock, read)
@@ -113,36 +94,28 @@ async def search_batch(request: Request) -> Response:
 
 
 @router.post(
-    "/encode",
-    **describe("Encode", request=EncodeRequest, answer=EncodeResponse, errors=(*QUERY, *BODY)),
-    tags=["search"],
+    "/encode", **describe("Encode", request=schemas.EncodeRequest, answer=schemas.EncodeResponse, errors=QUERY)
 )
 async def encode(request: Request) -> Response:
     """Encode a text as a query: its dense vector, and its tokens with their counts and weights."""
     body = await begin(request)
-    return await answered(
-        request, lambda engine: json_response(engine.encode(parse(body, EncodeRequest), clock_of(request)))
-    )
+    return await answered(request, lambda engine, clock: engine.encode(parse(body, schemas.EncodeRequest), clock))
 
 
 @router.post(
     "/v1/embeddings",
-    **describe("Query vectors", request=EmbeddingsRequest, answer=EmbeddingsResponse, errors=(*QUERY, *BODY)),
-    tags=["search"],
+    **describe("Query vectors", request=schemas.EmbeddingsRequest, answer=schemas.EmbeddingsResponse, errors=QUERY),
 )
 async def embeddings(request: Request) -> Response:
     """Encode texts as queries, for clients of OpenAI's API."""
     body = await begin(request)
     return await answered(
-        request, lambda engine: json_response(engine.embeddings(parse(body, EmbeddingsRequest), clock_of(request)))
+        request,
+        lambda engine: json_response(engine.embeddings(parse(body, schemas.EmbeddingsRequest), clock_of(request))),
     )
 
 
-@router.get(
-    "/v1/models",
-    **describe("Models of query vectors", answer=EmbeddingsModels, errors=KEY),
-    tags=["search"],
-)
+@router.get("/v1/models", **describe("Models of query vectors", answer=schemas.EmbeddingsModels, errors=KEY))
 async def models(request: Request) -> Response:
     """Return the tasks that `POST /v1/embeddings` may name as its model, for clients of OpenAI's API."""
     enter(request, "search")
@@ -152,14 +125,14 @@ async def models(request: Request) -> Response:
 router.routes.extend(documents.router.routes)  # as they are, for `served`
 
 
-@router.get("/livez", **describe("Is the process alive?", answer=Status), tags=["operation"])
+@router.get("/livez", **describe("Is the process alive?", answer=schemas.Status, tag="operation"))
 async def livez(request: Request) -> Response:
     """Answer 200 while the process runs."""
-    return json_response(Status(status="alive"))
+    return json_response(schemas.Status(status="alive"))
 
 
 @router.get(
-    "/readyz", **describe("Should it get requests?", answer=Status, errors=(NotReadyError,)), tags=["operation"]
+    "/readyz", **describe("Should it get requests?", answer=schemas.Status, errors=(NotReadyError,), tag="operation")
 )
 async def readyz(request: Request) -> Response:
     """Answer 200 once a search has used both legs, and 503 before that, while the threads of a leg are stuck, and while
@@ -171,23 +144,23 @@ async def readyz(request: Request) -> Response:
         holder.engine.require_ready()
     engine = own[0].engine
     warnings = dict.fromkeys(warning for holder in own for warning in _warnings(holder.engine))
-    return json_response(Status(status="ready", index=engine.parts.index, warning=" ".join(warnings) or None))
+    return json_response(schemas.Status(status="ready", index=engine.parts.index, warning=" ".join(warnings) or None))
 
 
-@router.get("/collections", **describe("Which collections are there?", answer=CollectionList), tags=["operation"])
+@router.get("/collections", **describe("Which collections are there?", answer=schemas.CollectionList, tag="operation"))
 async def collections(request: Request) -> Response:
     """List the collections. Every other route also stands below `/collections/NAME`, for that collection; without it,
     the first is meant."""
     return json_response(list_collections(state_of(request).collections))
 
 
-@router.get("/info", **describe("What is served?", answer=Info), tags=["operation"])
+@router.get("/info", **describe("What is served?", answer=schemas.Info, tag="operation"))
 async def info(request: Request) -> Response:
     """Return the bundle's facts, the tasks and fields a request may name, and the limits of a request."""
     return json_response(info_of(engine_of(request), state_of(request).collections.names))
 
 
-@router.get("/metrics", **describe("Metrics for Prometheus", answer="text/plain"), tags=["operation"])
+@router.get("/metrics", **describe("Metrics for Prometheus", answer="text/plain", tag="operation"))
 async def metrics(request: Request) -> Response:
     """Return all metrics in Prometheus' text format."""
     text = await asyncio.to_thread(holder_of(request).metrics.text)
@@ -196,8 +169,7 @@ async def metrics(request: Request) -> Response:
 
 @router.post(
     "/admin/reload",
-    **describe("Serve what the folder has now", answer=Reloaded, errors=_RELOAD),
-    tags=["operation"],
+    **describe("Serve what the folder has now", answer=schemas.Reloaded, errors=_RELOAD, tag="operation"),
 )
 async def reload(request: Request) -> Response:
     """Check the served folder now, and answer when its bundle has been swapped in or refused.
@@ -206,16 +178,16 @@ async def reload(request: Request) -> Response:
     """
     enter(request, "admin")
     swapped = await holder_of(request).reload()
-    return json_response(Reloaded(swapped=swapped, bundle=bundle_facts(engine_of(request))))
+    return json_response(schemas.Reloaded(swapped=swapped, bundle=bundle_facts(engine_of(request))))
 
 
-@router.get("/", **describe("Search page", answer="text/html"), tags=["pages"])
+@router.get("/", **describe("Search page", answer="text/html", tag="pages"))
 async def page(request: Request) -> Response:
     """Return a page that searches as you type."""
     return _PAGE.response()
 
 
-@router.get("/docs", **describe("API documentation", answer="text/html"), tags=["pages"])
+@router.get("/docs", **describe("API documentation", answer="text/html", tag="pages"))
 async def docs(request: Request) -> Response:
     """Return this description as a page."""
     return _DOCS.response()

@@ -15,13 +15,7 @@ from lightretriever.service.settings import CONFIG_VARIABLE, ENV_PREFIX, Setting
 from tests.support.wordings import raises
 
 DOCUMENTATION = (Path(__file__).parents[2] / "docs" / "service.md").read_text("utf-8")
-UNITS = {
-    "keep_alive_s",
-    "watch_s",
-    "deadline_ms",
-    "max_body_bytes",
-    "max_query_chars",
-}
+UNITS = {"keep_alive_s", "watch_s", "deadline_ms", "max_body_bytes", "max_query_chars"}
 
 
 @pytest.fixture(autouse=True)
