@@ -84,15 +84,10 @@ class Settings(BaseSettings):
         "processes, 1 to 4; at least 2 for one process, with `rerank_url` and with `live`; on a cluster 16.",
     )
     max_waiting: int = Field(
-        default=128,
-        ge=0,
-        le=1_000_000,
-        description="Requests that may wait; more are refused.",
+        default=128, ge=0, le=1_000_000, description="Requests that may wait; more are refused."
     )
     warm_up_queries: int = Field(
-        default=2000,
-        ge=1,
-        description="Most searches of the warm-up, which lets the JVM compile its hot code.",
+        default=2000, ge=1, description="Most searches of the warm-up, which lets the JVM compile its hot code."
     )
     keep_alive_s: int = Field(
         default=75,
@@ -123,9 +118,7 @@ class Settings(BaseSettings):
         "`http://reranker:8080/rerank`, or with `rerank_model` that of Cohere. It is a model in the query path.",
     )
     rerank_model: str | None = Field(
-        default=None,
-        min_length=1,
-        description="Name of the reranking model, for the API of Cohere, Jina and vLLM.",
+        default=None, min_length=1, description="Name of the reranking model, for the API of Cohere, Jina and vLLM."
     )
     rerank_api_key: str | None = Field(default=None, repr=False, description="Bearer token for the reranking model.")
     rerank_top: int = Field(default=20, ge=1, le=1000, description="Candidates that the reranking model reads.")
@@ -169,8 +162,7 @@ class Settings(BaseSettings):
         "docs/howto/rules.md. It is read again when it changes.",
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
-        default="info",
-        description="Lowest level to log. `info` has one line per request, without the query.",
+        default="info", description="Lowest level to log. `info` has one line per request, without the query."
     )
 
     @property

@@ -71,12 +71,7 @@ class EngineHolder:
 
     @classmethod
     def open(
-        cls,
-        folder: Path,
-        settings: Settings | None = None,
-        *,
-        name: str = "default",
-        metrics: Metrics | None = None,
+        cls, folder: Path, settings: Settings | None = None, *, name: str = "default", metrics: Metrics | None = None
     ) -> Self:
         """Open the bundle in a folder, or in the target of a symbolic link, as the collection `name`. BundleError,
         JavaError, SettingsError for rules that can't be used. `metrics` are those of the process, None: the holder has

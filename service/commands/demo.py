@@ -30,8 +30,7 @@ def demo(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.", min=0, max=65535)] = 8080,
     folder: Annotated[
-        Path | None,
-        typer.Option(help="Where to unpack the bundle. [default: lightretriever/demo in the user's cache]"),
+        Path | None, typer.Option(help="Where to unpack the bundle. [default: lightretriever/demo in the user's cache]")
     ] = None,
     unpack: Annotated[bool, typer.Option("--unpack", help="Unpack the bundle, print its folder, and end.")] = False,
 ) -> None:
