@@ -12,7 +12,7 @@ from lightretriever.artifacts.errors import LightRetrieverError
 
 __all__ = [
     "KINDS",
-    "MOST_FIELD_ERRORS",
+    "MAX_FIELD_ERRORS",
     "UNAVAILABLE",
     "BodyTimeoutError",
     "BodyTooLargeError",
@@ -42,8 +42,8 @@ __all__ = [
 ]
 
 # They keep answers small.
-MOST_FIELD_ERRORS = 20
-_LONGEST_ECHO = 100
+MAX_FIELD_ERRORS = 20
+_MAX_ECHO = 100
 
 
 UNAVAILABLE = "The cluster does not answer, or lacks a part of the index. The reason is in the log; try again later."
@@ -96,7 +96,7 @@ class ServiceError(LightRetrieverError):
         """
         first, total = errors[0], max(len(errors), count or 0)
         more = f" ({total - 1} more)" if total > 1 else ""
-        return cls(f"{first.field}: {first.message}{more}", errors[:MOST_FIELD_ERRORS])
+        return cls(f"{first.field}: {first.message}{more}", errors[:MAX_FIELD_ERRORS])
 
     def within(self, place: str) -> Self:
         """Return the same error for a part of the request, such as `searches.3`."""
@@ -205,6 +205,6 @@ KINDS: Mapping[str, type[ServiceError]] = MappingProxyType({kind.kind: kind for 
 """All error classes by kind."""
 
 
-def shortened(text: str, length: int = _LONGEST_ECHO) -> str:
+def shortened(text: str, length: int = _MAX_ECHO) -> str:
     """Cut a text to `length` characters, the last of them an ellipsis if anything is missing."""
     return text if len(text) <= length else text[: length - 1] + "…"

@@ -15,15 +15,15 @@ from pydantic import AfterValidator, Field, ValidationError
 from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
 
 from lightretriever.artifacts.files.reading import read_yaml
+from lightretriever.service.cgroup import processors
 from lightretriever.service.errors import SettingsError
-from lightretriever.service.granted import processors
 
 __all__ = ["CONFIG_VARIABLE", "ENV_PREFIX", "Settings", "load_settings"]
 
 ENV_PREFIX = "LIGHTRETRIEVER_"
 CONFIG_VARIABLE = "LIGHTRETRIEVER_CONFIG"
 _CANDIDATES: Final = 100
-_MOST_THREADS: Final = 4  # more would contend for the GIL
+_MAX_THREADS: Final = 4  # more would contend for the GIL
 _THREADS_ON_CLUSTER: Final = 16  # they wait most of the time
 
 _OF_CLIENTS: Final = {f"{ENV_PREFIX}URL", f"{ENV_PREFIX}API_KEY"}
@@ -177,15 +177,15 @@ class Settings(BaseSettings):
 
     def threads(self) -> int:
         """Return the number of request threads: `search_threads`, or as many as suit a process that serves alone."""
-        return self.among(1).search_threads
+        return self.for_processes(1).search_threads
 
-    def among(self, processes: int) -> "Settings":
+    def for_processes(self, processes: int) -> "Settings":
         """Return the settings of one of several processes, in which `search_threads` is never 0."""
         if self.search_threads:
             return self
         waits = processes == 1 or self.rerank_url is not None or self.live is not None
         fewest = 2 if waits else 1  # beside a thread that waits, another one searches
-        threads = max(fewest, min(processors() // processes, _MOST_THREADS))
+        threads = max(fewest, min(processors() // processes, _MAX_THREADS))
         if self.backend == "opensearch":
             threads = _THREADS_ON_CLUSTER
         return self.model_copy(update={"search_threads": threads})

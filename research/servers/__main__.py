@@ -34,7 +34,7 @@ Row = dict[str, Any]
 HALF: Final = 0.5
 """The rate of the open loops, as a part of a system's own highest throughput."""
 _HITS: Final = 10
-_LEAST_ANSWERS: Final = {"p95_ms": 20, "p99_ms": 100}
+_MIN_ANSWERS: Final = {"p95_ms": 20, "p99_ms": 100}
 
 
 def compare(given: Namespace) -> Row:
@@ -175,7 +175,7 @@ def load_table(load: Row, averages: Mapping[str, float] | None = None) -> list[s
 
 
 def _median(rows: Sequence[Row], key: str) -> float | None:
-    values = [row[key] for row in rows if row["answered"] >= _LEAST_ANSWERS.get(key, 1) and key in row]
+    values = [row[key] for row in rows if row["answered"] >= _MIN_ANSWERS.get(key, 1) and key in row]
     return median(values) if values else None
 
 

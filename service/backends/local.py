@@ -30,8 +30,8 @@ from lightretriever.service.backends.base import (
 )
 from lightretriever.service.backends.faiss import FaissDense
 from lightretriever.service.backends.lucene import LuceneSparse
+from lightretriever.service.cgroup import processors
 from lightretriever.service.execution.executor import Executor, Outcome, call_here
-from lightretriever.service.granted import processors
 from lightretriever.service.schemas import LegName
 from lightretriever.service.settings import Settings
 

@@ -49,9 +49,9 @@ class Collections:
                 name: stack.enter_context(EngineHolder.open(folder, settings, name=name, metrics=metrics))
                 for name, folder in folders.items()
             }
-            found = cls(opened)
-            found._stack = stack.pop_all()
-        return found
+            collections = cls(opened)
+            collections._stack = stack.pop_all()
+        return collections
 
     @property
     def first(self) -> EngineHolder:
@@ -106,12 +106,12 @@ class Collections:
         self.close()
 
 
-def parse_folders(given: list[str]) -> dict[str, Path]:
+def parse_folders(arguments: list[str]) -> dict[str, Path]:
     """Read the arguments of `serve`: one folder, or NAME=FOLDER for each collection. SettingsError."""
-    if len(given) == 1 and ("=" not in given[0] or Path(given[0]).exists()):
-        return {DEFAULT: Path(given[0])}
+    if len(arguments) == 1 and ("=" not in arguments[0] or Path(arguments[0]).exists()):
+        return {DEFAULT: Path(arguments[0])}
     folders: dict[str, Path] = {}
-    for argument in given:
+    for argument in arguments:
         name, equals, folder = argument.partition("=")
         if not equals or not folder or not _NAME.fullmatch(name):
             raise SettingsError(

@@ -266,7 +266,7 @@ def _resolved(folder: Path) -> Path:
 def _signature(folder: Path) -> _Signature:
     """Return every file's name, inode, size and times, which change with the folder's content and its permissions.
     Empty without a folder. OSError for what can't be looked into."""
-    found = []
+    files = []
 
     def failed(error: OSError) -> None:
         if not isinstance(error, FileNotFoundError):  # it has just gone
@@ -277,5 +277,5 @@ def _signature(folder: Path) -> _Signature:
             file = Path(root, name)
             with suppress(FileNotFoundError):
                 status = file.stat()
-                found.append((str(file), status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns))
-    return tuple(sorted(found))
+                files.append((str(file), status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns))
+    return tuple(sorted(files))

@@ -57,10 +57,10 @@ class EngineSearcher:
     def terms(self, query: str, task: str) -> QueryVectors | None:
         """Return the service's sparse query."""
         try:
-            found = self._engine.parts.encoder.encode(query, task, StageClock(), dense=False)
+            query_terms = self._engine.parts.encoder.encode(query, task, StageClock(), dense=False)
         except UnsearchableError:
             return None
-        return QueryVectors(found.terms, found.weights)
+        return QueryVectors(query_terms.terms, query_terms.weights)
 
     def with_vectors(self, queries: Mapping[str, QueryVectors]) -> "EngineSearcher":
         """Return a searcher that takes the encoded queries from `queries`, by text."""

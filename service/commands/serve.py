@@ -13,7 +13,7 @@ from lightretriever.service.settings import load_settings
 __all__ = ["serve"]
 
 _AUTO: Final = "auto"
-_MOST_WORKERS: Final = 1024
+_MAX_WORKERS: Final = 1024
 
 
 def serve(
@@ -55,6 +55,6 @@ def serve(
 def _read_workers(given: str) -> int | None:
     if given == _AUTO:
         return None
-    if not given.isdecimal() or not 1 <= int(given) <= _MOST_WORKERS:
-        raise SettingsError(f"--workers is {given!r}.", remedy=f"Give a number of 1 to {_MOST_WORKERS}, or {_AUTO}.")
+    if not given.isdecimal() or not 1 <= int(given) <= _MAX_WORKERS:
+        raise SettingsError(f"--workers is {given!r}.", remedy=f"Give a number of 1 to {_MAX_WORKERS}, or {_AUTO}.")
     return int(given)

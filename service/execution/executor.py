@@ -132,18 +132,18 @@ class Executor:
     def gather(
         self,
         calls: Mapping[Name, Callable[[], T]],
-        until: float,
+        deadline: float,
         here: Mapping[Name, Callable[[], T]] = MappingProxyType({}),
     ) -> dict[Name, Outcome[T]]:
         """Run calls in parallel, each in the lane of its name, and those `here` meanwhile in this thread, one after the
-        other. Wait for the lanes until the `perf_counter` time `until`.
+        other. Wait for the lanes until the `perf_counter` time `deadline`.
 
         Every name gets an outcome; `gather` raises nothing.
         """
         submitted = {name: self.lanes[name].submit(function) for name, function in calls.items()}
-        outcomes = {name: call_here(function, until) for name, function in here.items()}
+        outcomes = {name: call_here(function, deadline) for name, function in here.items()}
         for name, call in submitted.items():
-            outcomes[name] = Outcome(reason="stuck") if call is None else _outcome(call, until)
+            outcomes[name] = Outcome(reason="stuck") if call is None else _outcome(call, deadline)
         return outcomes
 
     @property
@@ -177,10 +177,10 @@ def _part(value: T | Exception, whole: Outcome[Any]) -> Outcome[T]:
     return Outcome(value, started=whole.started, ended=whole.ended)
 
 
-def call_here(function: Callable[[], T], until: float) -> Outcome[T]:
-    """Run a call in this thread, unless the `perf_counter` time `until` has come. A TimeoutError makes it late."""
+def call_here(function: Callable[[], T], deadline: float) -> Outcome[T]:
+    """Run a call in this thread, unless the `perf_counter` time `deadline` has come. A TimeoutError makes it late."""
     started = perf_counter()
-    if started >= until:
+    if started >= deadline:
         return Outcome(reason="late")
     try:
         value = function()
@@ -191,9 +191,9 @@ def call_here(function: Callable[[], T], until: float) -> Outcome[T]:
     return Outcome(value, started=started, ended=perf_counter())
 
 
-def _outcome(call: Call[T], until: float) -> Outcome[T]:
-    """Wait for a call until the `perf_counter` time `until`, and give its outcome."""
-    wait([call.future], max(0.0, until - perf_counter()))
+def _outcome(call: Call[T], deadline: float) -> Outcome[T]:
+    """Wait for a call until the `perf_counter` time `deadline`, and give its outcome."""
+    wait([call.future], max(0.0, deadline - perf_counter()))
     if not call.future.done() and call.give_up():
         return Outcome(reason="late")
     error = call.future.exception()

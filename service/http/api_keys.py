@@ -48,22 +48,22 @@ class ApiKeys(WatchedFile[list[KeyEntry]]):
         kind, _, key = authorization.partition(" ")
         if kind.lower() != "bearer" or not key:
             raise UnauthorizedError("Send your API key in the header: Authorization: Bearer KEY.")
-        digest, found = _digest(key.strip()), None
+        digest, known = _digest(key.strip()), None
         for entry in self.value:
             if hmac.compare_digest(entry.sha256, digest):
-                found = entry
-        if found is None:
+                known = entry
+        if known is None:
             raise UnauthorizedError("This API key is not known.")
-        if scope not in found.scopes:
+        if scope not in known.scopes:
             raise ForbiddenError(
-                f"The API key {found.name!r} has no scope {scope!r}; it has: {', '.join(found.scopes)}."
+                f"The API key {known.name!r} has no scope {scope!r}; it has: {', '.join(known.scopes)}."
             )
-        if found.collections is not None and collection not in found.collections:
+        if known.collections is not None and collection not in known.collections:
             raise ForbiddenError(
-                f"The API key {found.name!r} is not for the collection {collection!r}, but for: "
-                f"{', '.join(found.collections)}."
+                f"The API key {known.name!r} is not for the collection {collection!r}, but for: "
+                f"{', '.join(known.collections)}."
             )
-        return found.name
+        return known.name
 
 
 def _read(path: Path) -> bytes:
@@ -83,10 +83,10 @@ def _parse(path: Path, content: bytes) -> list[KeyEntry]:
         entries = _ENTRIES.validate_python(values)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(map(str, first["loc"])) or "the file"
+        field = ".".join(map(str, first["loc"])) or "the file"
         # pydantic's message would log the value, which may be a key written in place of its hash.
         reason = "unknown" if first["type"] == "extra_forbidden" else f"missing or not right ({first['type']})"
-        raise SettingsError(f"{path}: {place} is {reason}.", remedy=_REMEDY) from None
+        raise SettingsError(f"{path}: {field} is {reason}.", remedy=_REMEDY) from None
     for what in ("name", "sha256"):
         if len({getattr(entry, what) for entry in entries}) < len(entries):
             raise SettingsError(f"{path}: two entries have the same {what}.", remedy=_REMEDY)

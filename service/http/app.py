@@ -48,10 +48,10 @@ _log = logging.getLogger(__name__)
 _WARM_UP_PAUSE_S: Final = 1.0
 _REFRESH_S: Final = 1.0
 _COLLECTOR: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
-_LEAST_GZIPPED: Final = 16_384  # bytes; packing takes longer than sending fewer
+_MIN_GZIPPED: Final = 16_384  # bytes; packing takes longer than sending fewer
 _GZIP_LEVEL: Final = 1
 _BELOW: Final = re.compile(r"(?P<prefix>/collections/(?P<name>[^/]+))(?P<rest>/|$)")
-_LEAST_IN_THREAD: Final = 32_768  # bytes; up to here it takes less than a hop to a thread and back
+_MIN_IN_THREAD: Final = 32_768  # bytes; up to here it takes less than a hop to a thread and back
 
 
 def create_app(
@@ -89,7 +89,7 @@ class Application:
         self._description = description(router.routes, state.settings)
         routes = [*served(), Route("/openapi.json", self._describe)]
         app: ASGIApp = _Router(routes, lifespan)
-        app = GZipMiddleware(app, _LEAST_GZIPPED, _GZIP_LEVEL, _LEAST_IN_THREAD)
+        app = GZipMiddleware(app, _MIN_GZIPPED, _GZIP_LEVEL, _MIN_IN_THREAD)
         self._app = Envelope(app, metrics=lambda: state.collections.metrics, tracing=lambda: state.tracing)
 
     def openapi(self) -> dict[str, Any]:
@@ -130,14 +130,14 @@ def _below_collection(scope: Scope) -> Response | None:
     """Note the collection that a path names, and leave the rest of the path to the routes; NotFoundError.
     A path that ends with the name is redirected, as the page's relative addresses need the slash."""
     root = scope.get("root_path", "")
-    found = _BELOW.match(scope["path"].removeprefix(root)) if scope["type"] == "http" else None
-    if found is None:
+    match = _BELOW.match(scope["path"].removeprefix(root)) if scope["type"] == "http" else None
+    if match is None:
         return None
-    name = scope["app"].state.collections.of(found["name"]).name
-    scope["state"][COLLECTION] = scope["state"]["about"][COLLECTION] = name
-    scope["root_path"] = root + found["prefix"]
+    name = scope["app"].state.collections.of(match["name"]).name
+    scope["state"][COLLECTION] = scope["state"]["log_fields"][COLLECTION] = name
+    scope["root_path"] = root + match["prefix"]
     query = scope["query_string"].decode("latin-1")
-    return None if found["rest"] else RedirectResponse(f"{name}/{'?' if query else ''}{query}")
+    return None if match["rest"] else RedirectResponse(f"{name}/{'?' if query else ''}{query}")
 
 
 @asynccontextmanager

@@ -215,11 +215,11 @@ def _options(request: Request) -> tuple[str | None, bool]:
     if (refused := request.headers.get("if-none-match")) is not None:
         message = "no write takes this header; for a document that is there, If-Match names its version"
         raise InvalidRequestError.of(FieldError("if-none-match", message, shortened(refused)))
-    given = request.headers.get("if-match")
-    if given is None:
+    version = request.headers.get("if-match")
+    if version is None:
         return None, bool(request.query_params)
-    found = _ETAG.fullmatch(given.strip())
-    if found is None:
+    match = _ETAG.fullmatch(version.strip())
+    if match is None:
         message = 'expected the ETag of a document, in quotation marks, such as "120.1.5e884898da28"'
-        raise InvalidRequestError.of(FieldError("if-match", message, shortened(given)))
-    return found[1], bool(request.query_params)
+        raise InvalidRequestError.of(FieldError("if-match", message, shortened(version)))
+    return match[1], bool(request.query_params)

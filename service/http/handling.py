@@ -65,7 +65,7 @@ def enter(request: Request, scope: KeyScope) -> None:
     """
     if (keys := state_of(request).keys) is not None:
         authorization = request.headers.get("authorization", "")
-        request.scope["state"]["about"]["key"] = keys.name(authorization, scope, holder_of(request).name)
+        request.scope["state"]["log_fields"]["key"] = keys.name(authorization, scope, holder_of(request).name)
     elif scope == "admin":
         raise NotFoundError("The admin routes are off without API keys. Name their file, 'api_keys_file'.")
 
@@ -92,7 +92,7 @@ async def admitted(request: Request) -> AsyncIterator[SearchEngine]:
     """Use the serving engine, which stays open until the block ends. OverloadedError if there is no room."""
     with state_of(request).admission.enter(), holder_of(request).lease() as engine:
         legs = {name: leg.backend for name, leg in engine.parts.backends.legs.items()}
-        request.scope["state"]["about"]["legs"] = legs
+        request.scope["state"]["log_fields"]["legs"] = legs
         yield engine
 
 

@@ -33,7 +33,7 @@ _HEADERS: Final = (
     (b"x-frame-options", b"DENY"),
 )
 _CSP: Final = (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'")
-_LONGEST_PATH: Final = 200
+_MAX_PATH: Final = 200
 
 
 class Envelope:
@@ -60,9 +60,9 @@ class Envelope:
         trace = None
         if (tracing := self._tracing()) is not None:
             trace = tracing.begin(scope, method, answer.arrived, answer.request_id)
-            answer.about["trace_id"] = trace.id
+            answer.log_fields["trace_id"] = trace.id
         clock = StageClock(answer.arrived, None if trace is None else trace.marks)
-        scope.setdefault("state", {}).update(clock=clock, request_id=answer.request_id, about=answer.about)
+        scope.setdefault("state", {}).update(clock=clock, request_id=answer.request_id, log_fields=answer.log_fields)
         metrics.in_flight.inc()
         try:
             await self._app(scope, receive, answer)
@@ -96,10 +96,10 @@ class _Answer:
         self.request_id = given_id if _REQUEST_ID.fullmatch(given_id) else f"{random.getrandbits(64):016x}"
         self.status = 0
         """Status of the answer; 0 before the answer begins."""
-        self.about: dict[str, Any] = {
+        self.log_fields: dict[str, Any] = {
             "request_id": self.request_id,
             "method": method,
-            "path": shortened(scope["path"], _LONGEST_PATH),
+            "path": shortened(scope["path"], _MAX_PATH),
             "client": _address((scope.get("client") or ("",))[0]),
         }
         """The fields of the log line, to which others are added, such as the legs and their backends."""
@@ -121,8 +121,8 @@ class _Answer:
         """Observe the request's time under its route's pattern, and write the access line, without the query."""
         seconds = perf_counter() - self.arrived if self._seconds is None else self._seconds
         metrics.request(route, self.status).observe(seconds)
-        self.about["status"], self.about["ms"] = self.status, round(seconds * 1e3, 3)
-        _log.info("request", extra=self.about)
+        self.log_fields["status"], self.log_fields["ms"] = self.status, round(seconds * 1e3, 3)
+        _log.info("request", extra=self.log_fields)
 
 
 def _address(host: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any, Final
 import orjson
 from pydantic import ValidationError
 
-from lightretriever.service.errors import MOST_FIELD_ERRORS, FieldError, ServiceError, shortened
+from lightretriever.service.errors import MAX_FIELD_ERRORS, FieldError, ServiceError, shortened
 from lightretriever.service.schemas.filters import TAGS
 from lightretriever.service.schemas.requests import SearchRequest
 
@@ -17,7 +17,7 @@ __all__ = ["PROBLEM_JSON", "field_errors", "problem"]
 
 PROBLEM_JSON: Final = "application/problem+json"
 
-_LONGEST_MESSAGE: Final = 300
+_MAX_MESSAGE: Final = 300
 
 _OF_OPENAI: Final = re.compile(r"(/collections/[^/]+)?/v1/")
 
@@ -60,24 +60,22 @@ def field_errors(error: ValidationError) -> list[FieldError]:
 
     Paths are dotted, without the tags of unions; messages and values are shortened.
     """
-    items = error.errors(include_url=False)[:MOST_FIELD_ERRORS]
+    items = error.errors(include_url=False)[:MAX_FIELD_ERRORS]
     nameless = {item["loc"][:-1] for item in items if item["type"] == "missing" and item["loc"][-1] == "field"}
     items.sort(key=lambda item: item["type"] == "missing" and item["loc"][:-1] in nameless)  # others say what to write
     return [_field_error(item, nameless) for item in items]
 
 
 def _field_error(item: Mapping[str, Any], nameless: Collection[tuple[str | int, ...]]) -> FieldError:
-    place, kind = item["loc"], item["type"]
-    path = [
-        str(part) for before, part in zip(("", *place), place, strict=False) if before != _UNION and part not in TAGS
-    ]
-    message, value = shortened(item["msg"].removeprefix("Value error, "), _LONGEST_MESSAGE), _echo(item["input"])
+    loc, kind = item["loc"], item["type"]
+    path = [str(part) for before, part in zip(("", *loc), loc, strict=False) if before != _UNION and part not in TAGS]
+    message, value = shortened(item["msg"].removeprefix("Value error, "), _MAX_MESSAGE), _echo(item["input"])
     if kind == "extra_forbidden":
-        message = "there is no such field" + _meant(place, item["input"], nameless)
+        message = "there is no such field" + _meant(loc, item["input"], nameless)
     elif kind in ("model_type", "model_attributes_type"):
-        message = "must be an object" + _object(place, item["input"])  # pydantic's own message names a class of Python
+        message = "must be an object" + _object(loc, item["input"])  # pydantic's own message names a class of Python
     elif kind in ("missing", "union_tag_not_found"):
-        hint = ': write {"fields": {"title": "…", "text": "…"}}' if place[-1:] == ("fields",) else ""
+        hint = ': write {"fields": {"title": "…", "text": "…"}}' if loc[-1:] == ("fields",) else ""
         message, value = f"the field is required{hint}", None
     elif kind == "union_tag_invalid":
         # Pydantic's own message repeats the whole tag, which may be long.
@@ -87,25 +85,25 @@ def _field_error(item: Mapping[str, Any], nameless: Collection[tuple[str | int, 
     return FieldError(shortened(".".join(path) or "body"), message, value)
 
 
-def _meant(place: tuple[str | int, ...], value: object, nameless: Collection[tuple[str | int, ...]]) -> str:
+def _meant(loc: tuple[str | int, ...], value: object, nameless: Collection[tuple[str | int, ...]]) -> str:
     """Return what to write in place of a field that there is not: in a condition without `field`, that it is the
     field's name."""
-    name = str(place[-1])
-    if place[:-1] in nameless:
+    name = str(loc[-1])
+    if loc[:-1] in nameless:
         shown = orjson.dumps(value, default=str).decode()
         return f': write {{"field": "{shortened(name)}", "eq": {shortened(shown)}}}'
-    if len(place) > 1 and isinstance(place[-2], str):
+    if len(loc) > 1 and isinstance(loc[-2], str):
         return ""
     near = get_close_matches(name.lower(), SearchRequest.model_fields, 1, 0.75)
     meant = _MEANT.get(name.lower()) or (near[0] if near else None)
     return "" if meant is None else f"; did you mean {meant}?"
 
 
-def _object(place: tuple[str | int, ...], value: object) -> str:
-    if not isinstance(value, str) or not place:
+def _object(loc: tuple[str | int, ...], value: object) -> str:
+    if not isinstance(value, str) or not loc:
         return ""
     examples = {"fusion": f'{{"method": "{shortened(value)}"}}', "sort": f'{{"field": "{shortened(value)}"}}'}
-    example = examples.get(str(place[-1]))
+    example = examples.get(str(loc[-1]))
     return "" if example is None else f": write {example}"
 
 

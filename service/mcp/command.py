@@ -40,17 +40,17 @@ def mcp(
 
 def _listen(address: str) -> socket.socket:
     """Listen at HOST:PORT, and say where on stderr."""
-    found = _ADDRESS.fullmatch(address)
-    if found is None or int(found["port"]) > 65_535:
+    match = _ADDRESS.fullmatch(address)
+    if match is None or int(match["port"]) > 65_535:
         raise typer.BadParameter(f"{address!r} is no HOST:PORT, as in 127.0.0.1:8090.", param_hint="--http")
-    host = found["ipv6"] or found["host"]
+    host = match["ipv6"] or match["host"]
     try:
-        family = socket.AF_INET6 if found["ipv6"] else socket.AF_INET
-        listener = socket.create_server((host, int(found["port"])), family=family)
+        family = socket.AF_INET6 if match["ipv6"] else socket.AF_INET
+        listener = socket.create_server((host, int(match["port"])), family=family)
     except OSError as error:
         raise SettingsError(f"--http {address}: {error.strerror or error}.", remedy="Name another address.") from error
     bound, port = listener.getsockname()[:2]
-    name = f"[{bound}]" if found["ipv6"] else bound
+    name = f"[{bound}]" if match["ipv6"] else bound
     typer.echo(f"tools at http://{name}:{port}/mcp", err=True)
     if not ip_address(bound).is_loopback:
         typer.echo("warning: whoever reaches this address may search; keep it behind a proxy with a login.", err=True)

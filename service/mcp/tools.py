@@ -72,8 +72,8 @@ class FoundDocuments(BaseModel):
 def make_server(client: AsyncSearchClient) -> MCPServer:
     """A server of tools that ask the client's service. Its errors become errors of the tool, for the model to read."""
     version = package_version("lightretriever-search") or "not installed"
-    given = _Tools(client)
-    tools = [_strict(tool) for tool in (given.search, given.document, given.explain, given.info, given.collections)]
+    own = _Tools(client)
+    tools = [_strict(tool) for tool in (own.search, own.document, own.explain, own.info, own.collections)]
     return MCPServer("lightretriever", version=version, instructions=_INSTRUCTIONS, tools=tools, log_level="WARNING")
 
 
@@ -120,7 +120,7 @@ class _Tools:
         """Find documents. Each hit has its id, fields, and the part of its text that matches best."""
         with _told():
             fields = _given(k=5 if k is None else k, offset=offset, filter=filter, mode=mode, snippets=_SNIPPETS)
-            found = await self._client.call(calls.search(query, fields).within(collection))
+            response = await self._client.call(calls.search(query, fields).within(collection))
         hits = [
             FoundDocument(
                 id=hit.id,
@@ -129,9 +129,9 @@ class _Tools:
                 fields={name: value for name, value in hit.fields.items() if name != "text"},
                 text=hit.snippets["text"].text if hit.snippets and "text" in hit.snippets else None,
             )
-            for hit in found.hits
+            for hit in response.hits
         ]
-        return FoundDocuments(hits=hits, matched=found.matched, degraded=list(found.degraded))
+        return FoundDocuments(hits=hits, matched=response.matched, degraded=list(response.degraded))
 
     async def document(
         self, id: Annotated[str, Field(description="The id of a hit.")], collection: CollectionName = None
@@ -152,17 +152,17 @@ class _Tools:
         """Say why documents are found: the share of each leg and of each word of the query in their scores."""
         fields = _given(filter=filter, mode=mode, fields=[])
 
-        async def found(**more: Any) -> SearchResponse:
+        async def search(**more: Any) -> SearchResponse:
             return await self._client.call(calls.search(query, fields | more).within(collection))
 
         with _told():
             if document is None:
-                return await found(k=3 if k is None else k, explain=True)
+                return await search(k=3 if k is None else k, explain=True)
             most = (await self._client.call(calls.INFO.within(collection))).limits.candidates
-            ranking = await found(k=most)
+            ranking = await search(k=most)
             for hit in ranking.hits:
                 if hit.id == document:
-                    return await found(k=1, offset=hit.rank - 1, explain=True)
+                    return await search(k=1, offset=hit.rank - 1, explain=True)
             await self._client.call(calls.document(document).within(collection))
         raise ToolError(f"The document {document!r} is not among the first {len(ranking.hits)} hits of this query.")
 

@@ -40,4 +40,4 @@ class _JsonFormatter(logging.Formatter):
         if record.stack_info:
             line["stack_info"] = record.stack_info
         text = orjson.dumps(line, default=str, option=orjson.OPT_UTC_Z).decode()
-        return _UNSEEN.sub(lambda found: f"\\u{ord(found.group()):04x}", text)
+        return _UNSEEN.sub(lambda match: f"\\u{ord(match.group()):04x}", text)

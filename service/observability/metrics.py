@@ -145,7 +145,7 @@ class Metrics:
         )
         before = self._described.get(collection)
         self._described[collection] = _Described(labels, manifest.documents, written, rules_refused, ready, lanes)
-        if before is not None and all(one.labels != before.labels for one in self._described.values()):
+        if before is not None and all(state.labels != before.labels for state in self._described.values()):
             self._bundle.labels(*before.labels).set(0)
             if self._folder is None:
                 self._bundle.remove(*before.labels)
@@ -157,12 +157,12 @@ class Metrics:
         described = list(self._described.values())
         if not described:
             return
-        self._documents.set(sum(one.documents for one in described))
-        self._written.set(sum(one.written() for one in described))
-        self._rules_refused.set(max(one.rules_refused() for one in described))
-        self.ready.set(min(one.ready() for one in described))
-        for name in {name for one in described for name in one.lanes}:
-            lanes = (one.lanes[name] for one in described if name in one.lanes)
+        self._documents.set(sum(state.documents for state in described))
+        self._written.set(sum(state.written() for state in described))
+        self._rules_refused.set(max(state.rules_refused() for state in described))
+        self.ready.set(min(state.ready() for state in described))
+        for name in {name for state in described for name in state.lanes}:
+            lanes = (state.lanes[name] for state in described if name in state.lanes)
             self.abandoned.labels(name).set(sum(lane.abandoned for lane in lanes))
 
     def observe(self, clock: StageClock, backends: Mapping[Stage, str]) -> None:
@@ -229,12 +229,12 @@ class _AllProcesses(Collector):
             if metric.name == "lightretriever_bundle_info":  # drops bundles that no process serves any more
                 metric.samples = [sample for sample in metric.samples if sample.value]
             yield metric
-        found: dict[str, list[Metric]] = {}
+        by_name: dict[str, list[Metric]] = {}
         for file in self._folder.glob("gauge_livesum_*.db"):  # of those alive
             pid = file.stem.rpartition("_")[2]
             for metric in ProcessCollector(pid=partial(str, pid), registry=None).collect():
-                found.setdefault(metric.name, []).append(metric)
-        for name, metrics in found.items():
+                by_name.setdefault(metric.name, []).append(metric)
+        for name, metrics in by_name.items():
             add_up = min if name == "process_start_time_seconds" else sum
             (first,) = metrics[0].samples
             metrics[0].samples = [first._replace(value=add_up(metric.samples[0].value for metric in metrics))]

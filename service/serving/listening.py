@@ -66,8 +66,8 @@ def _open(number: str) -> socket.socket:
 
 
 def _internet(host: str, port: int) -> list[socket.socket]:
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    addresses = list(dict.fromkeys((family, address) for family, _, _, _, address in found))
+    infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    addresses = list(dict.fromkeys((family, address) for family, _, _, _, address in infos))
     listeners: list[socket.socket] = []
     missing: OSError | None = None
     for family, address in addresses:

@@ -21,8 +21,8 @@ from uvicorn.config import STARTUP_FAILURE, Config
 from uvicorn.supervisors import Multiprocess
 
 from lightretriever.artifacts.errors import LightRetrieverError, OutputError
+from lightretriever.service.cgroup import memory_bytes, processors
 from lightretriever.service.errors import SettingsError
-from lightretriever.service.granted import memory_bytes, processors
 from lightretriever.service.serving.config import Certificates, server_config
 from lightretriever.service.settings import Settings
 
@@ -130,7 +130,7 @@ def run_workers(
     heard, said = Pipe(duplex=False)
     with _shared_folder() as metrics:
         os.environ[METRICS_FOLDER] = metrics  # prometheus_client reads it on import
-        certificates, chosen = Certificates(settings), settings.among(count)
+        certificates, chosen = Certificates(settings), settings.for_processes(count)
         worker = _Worker(bundles, chosen, certificates, said)
         hangup = signal.getsignal(signal.SIGHUP)  # of a terminal that closes, which uvicorn would take for a reload
         config = server_config(worker, chosen, certificates, workers=count)

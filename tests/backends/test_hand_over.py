@@ -12,8 +12,8 @@ import pytest
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.sparse.vocabulary import VocabularyKind
 from lightretriever.service.backends.local import HAND_OVER_BYTES, LocalBackends, hands_over, open_local
+from lightretriever.service.cgroup import memory_bytes, processors
 from lightretriever.service.execution.executor import Executor
-from lightretriever.service.granted import memory_bytes, processors
 from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.schemas import LegName, SearchRequest
 from lightretriever.service.search.encoder import QueryEncoder

@@ -136,25 +136,6 @@ def _media() -> list[Hostile]:
         body = '{"query": "é"}'.encode(charset)
         sent = request(body, content_type=f"application/json; charset={charset}")
         found.append(Hostile(f"charset {charset}", sent, (400,), "invalid_body"))
-    packed = gzip.compress(GOOD)
-    for name, body, status, kind in (
-        ("packed, but cut", packed[:-3], 400, "invalid_body"),
-        ("packed in two members, the second cut", packed + packed[:-1], 400, "invalid_body"),
-        ("packed, and no JSON", gzip.compress(b"no json"), 400, "invalid_body"),
-        ("packed, and nothing there", b"", 400, "invalid_body"),
-        ("packed, and a byte too large", gzip.compress(GOOD.ljust((1 << 20) + 1)), 413, "invalid_body"),
-        ("packed members, too large together", gzip.compress(bytes(1 << 19)) * 3, 400, "invalid_body"),
-        ("packed, and more", packed + b"{}", 400, "invalid_body"),
-        ("not packed, but said so", GOOD, 400, "invalid_body"),
-        ("a bomb", gzip.compress(bytes(64 << 20)), 413, "invalid_body"),
-    ):
-        found.append(Hostile(name, request(body, "Content-Encoding: gzip"), (status,), kind))
-    for encoding in ("deflate", "br", "zstd", "gzip, identity", "x" * 5_000):
-        sent = request(gzip.compress(GOOD), f"Content-Encoding: {encoding}")
-        found.append(Hostile(f"encoding {encoding[:20]}", sent, (415,), "invalid_body"))
-    for lines in (("gzip", "gzip"), ("identity", "gzip"), ("",)):
-        sent = request(gzip.compress(GOOD), *(f"Content-Encoding: {line}" for line in lines))
-        found.append(Hostile(f"encodings {lines}", sent, (415,), "invalid_body"))
     found.append(Hostile("packed, but not said so", request(gzip.compress(GOOD)), (400,), "invalid_body"))
     return found
 
@@ -163,11 +144,8 @@ def _bodies() -> list[Hostile]:
     te = "Transfer-Encoding: chunked"
     return [
         Hostile("chunks that stop", request(b"17\r\n" + GOOD[:5], te), (0,)),
-        Hostile("another transfer encoding", request(GOOD, "Transfer-Encoding: gzip"), (0, *ANY_4XX)),
         Hostile("a length too short", request(GOOD, "Content-Length: 5"), (400,), "invalid_body"),
         Hostile("a length too long", request(GOOD, "Content-Length: 500"), (0,)),
-        Hostile("a negative length", request(GOOD, "Content-Length: -1"), (0, 400)),
-        Hostile("a length in words", request(GOOD, "Content-Length: many"), (0, 400)),
         Hostile("a length beyond the limit", request(GOOD, "Content-Length: 99999999999"), (413,), "invalid_body"),
         Hostile("no length at all", request(GOOD, "Content-Length: 0"), (400,), "invalid_body"),
     ]

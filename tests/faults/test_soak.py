@@ -78,12 +78,13 @@ def test_mixed_load_with_swaps_for_a_long_time(full: bool, figure: Figure, place
     seconds, pause_s, deadline_s = (1800, 120, 5) if full else (16, 5, 20)
     with place.served(environment=WHOLE_HEAP, deadline_ms=deadline_s * 1000) as (server, url):
         right = [right_answers(place, url, asks, version) for version in (1, 0)]
-        before = held(server.process.pid)
+        versions = place.versions[0].parent
+        before = held(server.process.pid, versions)
         with elsewhere(clients, url, asks, CLIENTS, seconds) as traffic:
             found, swaps = watch(place, server.process.pid, url, traffic, pause_s)
             answers = traffic.result()
         sleep(1)
-        after = held(server.process.pid)
+        after = held(server.process.pid, versions)
     failures = wrong(answers, asks, right)
     assert not failures, f"{failures.most_common(5)}"  # a text is told in full
     assert len(swaps) >= LEAST_SWAPS
@@ -92,6 +93,7 @@ def test_mixed_load_with_swaps_for_a_long_time(full: bool, figure: Figure, place
     assert growth <= GROWTH_MB, memory
     assert after.descriptors <= before.descriptors + SLACK
     assert after.threads <= before.threads + SLACK
+    assert after.mapped <= before.mapped  # no file of a version before
     p99 = float(np.percentile([answer.ended - answer.due for answer in answers], 99)) * 1e3
     figure("soak_requests", len(answers), "requests", swaps=len(swaps))
     figure("soak_rate", round(len(answers) / seconds), "requests/s")

@@ -14,7 +14,6 @@ from lightretriever.service.client import AnswerError, SearchClient
 from lightretriever.service.collections.collections import Collections, parse_folders
 from lightretriever.service.errors import SettingsError
 from lightretriever.service.http.app import create_app
-from lightretriever.service.serving.server import EXIT_ERROR, run
 from tests.service.conftest import SETTINGS
 from tests.service.process import Server
 from tests.service.test_swap import flip
@@ -162,13 +161,3 @@ def test_a_cluster_serves_one_collection(folders: dict[str, Path]) -> None:
     settings = SETTINGS.model_copy(update={"opensearch_url": "http://x"})
     with raises(SettingsError, naming="opensearch_url"):
         Collections.open(folders, settings)
-
-
-@pytest.mark.usefixtures("unconfigured")
-def test_a_damaged_one_is_named_and_the_others_are_closed(
-    folders: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run({**folders, "broken": tmp_path / "none"}, port=0, workers=1) == EXIT_ERROR
-    output, errors = capsys.readouterr()
-    assert output == ""
-    assert errors.startswith(f"error: {tmp_path / 'none'}: there is no such folder")

@@ -8,7 +8,6 @@ import pytest
 from fastapi.testclient import TestClient
 
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.errors import BundleError
 from lightretriever.service.errors import DeadlineError, NotReadyError, SearchFailedError
 from lightretriever.service.http.app import create_app
 from lightretriever.service.schemas import Plain
@@ -159,8 +158,3 @@ def test_an_engine_stays_its_owners(engine: SearchEngine) -> None:
         with TestClient(create_app(engine)) as client:
             assert client.get("/info").status_code == 200
     engine.require_ready()
-
-
-def test_a_bad_bundle_does_not_start(tiny_bundle: Bundle) -> None:
-    with raises(BundleError, naming="manifest.json"), TestClient(create_app(tiny_bundle.path / "nix", SETTINGS)):
-        pass

@@ -109,17 +109,6 @@ def held_back(page: Page, holds: Callable[[dict[str, Any]], bool]) -> list[Route
     return held
 
 
-def test_a_page_of_an_older_search_is_dropped(page: Page, site: str) -> None:
-    search_for(page, QUERY)
-    held = held_back(page, lambda body: "offset" in body)
-    with page.expect_request("**/search"):
-        more(page).click()
-    search_for(page, "scientific papers")
-    held.pop().continue_()
-    page.wait_for_timeout(100)
-    assert shown_ids(page) == ids(answer_of(site, query="scientific papers"))
-
-
 @pytest.mark.usefixtures("failing")
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_page_asked_for_while_the_next_search_runs_is_dropped(page: Page, site: str, fails: bool) -> None:

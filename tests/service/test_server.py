@@ -98,12 +98,6 @@ def test_a_host_that_is_none_is_one_line(tiny_path: Path, refused: Refused, host
     assert refused(tiny_path, host=host).startswith("error: can't listen on ")
 
 
-def test_a_missing_file_of_keys_is_one_line(tiny_path: Path, tmp_path: Path, refused: Refused) -> None:
-    missing = tmp_path / "none.yaml"
-    line = refused(tiny_path, api_keys_file=missing)
-    assert line == f"error: {missing}: the API keys can't be read: No such file or directory.\n"
-
-
 def test_a_bad_bundle_is_one_line(tiny_bundle: Bundle, tmp_path: Path, refused: Refused) -> None:
     broken = tmp_path / "broken"
     shutil.copytree(tiny_bundle.path, broken)

@@ -204,13 +204,13 @@ def test_every_kind_of_error_is_documented_with_its_status() -> None:
 
 
 def test_processes_divide_the_processors_into_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert Settings(search_threads=7).threads() == Settings(search_threads=7).among(3).threads() == 7
+    assert Settings(search_threads=7).threads() == Settings(search_threads=7).for_processes(3).threads() == 7
     cluster = Settings(opensearch_url="http://cluster", opensearch_index="texts")
-    assert cluster.threads() == cluster.among(4).threads() == 16
+    assert cluster.threads() == cluster.for_processes(4).threads() == 16
     for processors, processes, threads in ((1, 1, 2), (2, 1, 2), (3, 1, 3), (2, 2, 1), (3, 2, 1), (2, 4, 1), (8, 2, 4)):
         monkeypatch.setattr("os.sched_getaffinity", lambda _, many=processors: set(range(many)))
-        assert Settings().among(processes).threads() == threads
+        assert Settings().for_processes(processes).threads() == threads
         for waiting in (Settings(rerank_url="http://model/rerank"), Settings(live=Path("journal"))):
-            assert waiting.among(processes).threads() == max(threads, 2)
+            assert waiting.for_processes(processes).threads() == max(threads, 2)
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(64)))
-    assert Settings().among(4).threads() == Settings().threads() == 4
+    assert Settings().for_processes(4).threads() == Settings().threads() == 4
