@@ -150,8 +150,7 @@ async def open_loop(
 async def closed_loop(
     url: str, requests: Sequence[bytes], *, connections: int, seconds: float, limit_s: float = 10.0
 ) -> dict[str, Any]:
-    """Keep `connections` requests under way for `seconds`; latency counts from the previous answer. Return
-    `connections` and `_Run.result`."""
+    """Keep `connections` requests under way; latency counts from the previous answer. Return them and `_Run.result`."""
     if not seconds > 0:
         raise LoadError(f"seconds is {seconds}; it must be above 0.")
     run = _Run(url, requests, connections, limit_s)

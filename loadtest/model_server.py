@@ -72,8 +72,7 @@ class ModelQueryEncoder(QueryEncoder):
         extra_terms: Sequence[tuple[str, float]] = (),
         split: bool = True,
     ) -> EncodedQuery:
-        """Encode one text for the bundle's default task, the only possible one. Raises the model's errors, and
-        InvalidRequestError for extra terms."""
+        """Encode one text for the default task. Raise the model's errors, and InvalidRequestError for extra terms."""
         if extra_terms:
             raise InvalidRequestError.of(FieldError("terms", "a model reads the query whole: leave them out"))
         started = clock.add("tokenize", perf_counter())  # encoding includes the model's tokenising
@@ -173,8 +172,7 @@ def _cut(vectors: npt.NDArray[np.float32], bundle: Bundle) -> list[npt.NDArray[n
 
 
 def open_engine(bundle: Bundle, made: Callable[[QueryEncoder], Encode], *, batch: int) -> SearchEngine:
-    """Open the service's engine with the query encoder that `made` makes beside the bundle's own. Raises
-    LightRetrieverError."""
+    """Open the engine with the query encoder that `made` makes of the bundle's own. Raise LightRetrieverError."""
     settings = load_settings()
     settings = settings.model_copy(update={"search_threads": max(settings.threads(), batch)})
     parts = Parts.open(bundle, settings, hashed=False)

@@ -70,13 +70,11 @@ class Server:
         return self._process.pid
 
     def cpu_s(self) -> float:
-        """Return the processor time so far of the process and its children, over all threads, in seconds. Raise
-        LoadError if one ended."""
+        """Return the seconds of a processor that the process and its children took. Raise LoadError if one ended."""
         return sum(self._of_each(lambda pid: time.clock_gettime((~pid << 3) | 2)))  # clock_getcpuclockid(3) of Linux
 
     def switches(self) -> int:
-        """Return the context switches so far of the process and its children, over all threads that live. Raise
-        LoadError if a process ended."""
+        """Return the context switches so far of all their threads that live. Raise LoadError if a process ended."""
         return sum(self._of_each(_switches))
 
     def memory_mb(self) -> float:

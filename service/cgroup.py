@@ -32,8 +32,7 @@ def processors(root: Path = _ROOT, own: Path = _OWN) -> int:
 
 
 def memory_bytes(root: Path = _ROOT, own: Path = _OWN) -> int:
-    """Return the memory in bytes that the machine has, or that a cgroup of this process grants, if that is less.
-    Arguments as for `processors`."""
+    """Return the bytes of memory that the machine has, or a cgroup of this process grants. Arguments as above."""
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limits = [*_read(root, own, "", "memory.max"), *_read(root, own, "memory", "memory.limit_in_bytes")]
     return min([machine, *(int(limit) for limit in limits if limit.isdecimal())])

@@ -105,8 +105,7 @@ class ServiceError(LightRetrieverError):
 
 
 class InvalidBodyError(ServiceError, kind="invalid_body", status=400, title="The body can't be read"):
-    """The body is no JSON in UTF-8 or gzip (400), comes too slowly (408), is too large (413), or is declared as another
-    media type (415)."""
+    """The body is no JSON or gzip (400), too slow (408), too large (413), or of another media type (415)."""
 
 
 class BodyTimeoutError(InvalidBodyError, status=408):

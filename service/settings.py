@@ -83,9 +83,7 @@ class Settings(BaseSettings):
         description="Request threads of each process, and as many for searches in Faiss. 0: processors divided by "
         "processes, 1 to 4; at least 2 for one process, with `rerank_url` and with `live`; on a cluster 16.",
     )
-    max_waiting: int = Field(
-        default=128, ge=0, le=1_000_000, description="Requests that may wait; more are refused."
-    )
+    max_waiting: int = Field(default=128, ge=0, le=1_000_000, description="Requests that may wait; more are refused.")
     warm_up_queries: int = Field(
         default=2000, ge=1, description="Most searches of the warm-up, which lets the JVM compile its hot code."
     )
@@ -192,8 +190,7 @@ class Settings(BaseSettings):
 
 
 def load_settings(config: Path | None = None, given: Mapping[str, Any] | None = None) -> Settings:
-    """Read the settings; those `given` come first, unless they are None. SettingsError names the setting, the value and
-    the remedy."""
+    """Read the settings; those `given`, if not None, come first. SettingsError names setting, value and remedy."""
     _check_environment()
     file = config or os.environ.get(CONFIG_VARIABLE)
     values = _read_yaml(Path(file)) if file else {}

@@ -79,8 +79,7 @@ OBJECTIVES: Final[Mapping[str, tuple[str, str]]] = {
 
 
 def record(file: Path | None, rows: Sequence[Mapping[str, Any]], command: str) -> None:
-    """Write rows into the file, if there is one, in place of older ones with the same key. A row has `key`, `unit` and
-    its values."""
+    """Write rows (`key`, `unit` and values) into the file, if there is one, in place of those with the same key."""
     if file is None:
         return
     content = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {"rows": []}

@@ -19,8 +19,7 @@ _ENCODED: Final = ("vector", "impacts")
 
 
 def hit_metadata(response: SearchResponse, hit: Hit, text_field: str) -> dict[str, Any]:
-    """Return the document's fields without its text, and `SCORES`, with None for what the answer lacks. A field with
-    one of their names becomes `document_NAME`."""
+    """Return the fields but the text, and `SCORES` (None: not told), whose names in fields become `document_NAME`."""
     scores: dict[str, Any] = {"id": hit.id, "rank": hit.rank, "score": hit.score}
     for name, leg in (("dense", hit.dense), ("sparse", hit.sparse)):
         scores |= {f"{name}_score": leg and leg.score, f"{name}_rank": leg and leg.rank}

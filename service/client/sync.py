@@ -114,8 +114,7 @@ class SearchClient:
     def delete_document(
         self, document_id: str, /, *, version: str | None = None, wait: bool = False
     ) -> schemas.DocumentDeleted:
-        """Delete a document of a service that takes changes, without retries; as `put_document`. AnswerError of kind
-        `document_not_found` if none has this id."""
+        """Delete a document, without retries; as `put_document`. AnswerError `document_not_found` if there is none."""
         return self.call(calls.delete(document_id, version, wait=wait))
 
     def collections(self) -> schemas.CollectionList:

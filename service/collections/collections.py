@@ -1,7 +1,7 @@
 """The collections of a process: named bundles, each swapped alone, with metrics in common."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, Self
@@ -33,16 +33,12 @@ class Collections:
     def open(cls, folders: Folders, settings: Settings) -> Self:
         """Open the bundle of each folder; `close` closes them. Errors as in `EngineHolder.open`, and SettingsError for
         several collections on one index of a cluster or with one journal."""
-        if len(folders) > 1 and settings.backend != "local":
-            raise SettingsError(
-                f"There are {len(folders)} collections, but setting 'opensearch_url' names a cluster.",
-                remedy="A cluster's index is one collection: serve each by a process of its own.",
-            )
-        if len(folders) > 1 and settings.live is not None:
-            raise SettingsError(
-                f"There are {len(folders)} collections, but setting 'live' names one folder, '{settings.live}'.",
-                remedy="A journal belongs to one collection: serve each by a process of its own.",
-            )
+        for single in ("opensearch_url", "live"):
+            if len(folders) > 1 and getattr(settings, single) is not None:
+                raise SettingsError(
+                    f"There are {len(folders)} collections, but setting '{single}' names one index or journal.",
+                    remedy="It belongs to one collection: serve each by a process of its own.",
+                )
         metrics = Metrics()
         with ExitStack() as stack:
             opened = {
@@ -79,21 +75,6 @@ class Collections:
         except KeyError:
             known = shortened(", ".join(self._holders), 300)
             raise NotFoundError(f"There is no collection {name[:100]!r}; there are: {known}.") from None
-
-    def each(self, *, on_closed: Callable[[], None]) -> None:
-        """Set what every holder calls after a replaced engine is closed."""
-        for holder in self:
-            holder.on_closed = on_closed
-
-    def start(self) -> None:
-        """Start to watch the folders."""
-        for holder in self:
-            holder.start()
-
-    def stop(self) -> None:
-        """Stop replacing engines."""
-        for holder in self:
-            holder.stop()
 
     def close(self) -> None:
         """Close what `open` opened."""

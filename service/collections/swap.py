@@ -180,37 +180,36 @@ class EngineHolder:
     def _reload(self, folder: Path, asked: "Future[bool]") -> None:
         """Serve the folder's present bundle, and complete `asked`."""
         try:
-            engine = self._prepared(folder)
-            old = None if engine is None else self._exchange(engine)
+            old = self._replaced(folder)
         except Exception as error:
             asked.set_exception(NotReadyError("The service stops.") if self._stop.is_set() else self._refused(error))
             return
         self._refusals, self._retry_at = 0, inf
-        if engine is None or old is None:
+        if old is None:
             asked.set_result(False)
             return
-        manifest = engine.bundle.manifest
+        manifest = self.engine.bundle.manifest
         fields = {"collection": self.name, "bundle": manifest.name, "version": manifest.digest}
         _log.info("bundle swapped", extra=fields)
         try:
-            engine.publish(self.name)
+            self.engine.publish(self.name)
             self.metrics.swaps.labels("swapped").inc()
         finally:  # the engines are swapped even if the metrics' disk is full
             asked.set_result(True)
-            self._drain(old)
-            old.close()
+            self._close(old)
             del old  # so that it can be freed
             self.on_closed()
 
-    def _drain(self, engine: SearchEngine) -> None:
-        """Wait until no request uses a replaced engine, or the service stops."""
+    def _close(self, engine: SearchEngine) -> None:
+        """Close a replaced engine when no request uses it, or the service stops."""
         with self._changed:
             self._changed.wait_for(lambda: self._stop.is_set() or not self._leases[engine])
             del self._leases[engine]
+        engine.close()
 
-    def _prepared(self, folder: Path) -> SearchEngine | None:
-        """Verify the folder's bundle and give a warm engine over it, and over the index that the cluster's alias stands
-        for; None if they are served already."""
+    def _replaced(self, folder: Path) -> SearchEngine | None:
+        """Verify the folder's bundle and serve a warm engine over it, and over the index that the cluster's alias
+        stands for. Return the engine before; None if they are served already. NotReadyError when the service stops."""
         self._handled = _, index = self._source(folder)
         path = _resolved(folder)
         if read_manifest(path).digest == self.engine.bundle.manifest.digest and index == self.engine.parts.index:
@@ -220,17 +219,12 @@ class EngineHolder:
             stack.callback(engine.close)
             engine.warm_up(self._stop, _WARM_UP_SHARE)
             engine.require_ready()
-            stack.pop_all()
-        return engine
-
-    def _exchange(self, engine: SearchEngine) -> SearchEngine:
-        """Serve another engine, and return the one before. NotReadyError when the service stops."""
-        with self._changed:
-            if not self._stop.is_set():
+            with self._changed:
+                if self._stop.is_set():
+                    raise NotReadyError("The service stops.")
                 self.engine, old = engine, self.engine
-                return old
-        engine.close()
-        raise NotReadyError("The service stops.")
+            stack.pop_all()
+        return old
 
     def _refused(self, error: Exception) -> BundleRefusedError:
         """Count a refusal. The same bundle is tried again later, since the reason may be the machine's."""
@@ -246,8 +240,7 @@ class EngineHolder:
 
 
 def _open(path: Path, settings: Settings, metrics: Metrics, rules: RulesFile | None, *, verified: bool) -> SearchEngine:
-    """Open a bundle at a path without symbolic links, after a full check if it is to be `verified`. BundleError if the
-    folder changes meanwhile."""
+    """Open a bundle, after a full check if it is to be `verified`. BundleError if the folder changes meanwhile."""
     before, indexes = _signature(path), settings.backend == "local"
     if verified and (problems := verify_bundle(path, indexes=indexes)):
         more = f" ({len(problems) - 1} more)" if len(problems) > 1 else ""

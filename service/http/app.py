@@ -155,7 +155,8 @@ async def _lifespan(
         collections = source if isinstance(source, Collections) else Collections({DEFAULT: EngineHolder(source)})
     app.state.collections = collections
     stop = Event()
-    collections.start()
+    for holder in collections:
+        holder.start()
     rules = (holder.engine.parts.rules for holder in collections)
     watched = [*app.state.watched, *(file for file in rules if file is not None)]
     tasks = [
@@ -171,7 +172,8 @@ async def _lifespan(
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
-        collections.stop()
+        for holder in collections:
+            holder.stop()
         if isinstance(source, Path):
             collections.close()
         if app.state.tracing is not None:
@@ -191,7 +193,7 @@ def _tracing() -> "Tracing | None":
             f"{variable} in the environment is set, but the package of {error.name!r} is not installed.",
             remedy="Install the extra: pip install 'lightretriever-search[tracing]', or unset it.",
         ) from error
-    return Tracing.open()
+    return Tracing()
 
 
 async def _refresh(metrics: Metrics) -> None:

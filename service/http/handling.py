@@ -97,16 +97,14 @@ async def admitted(request: Request) -> AsyncIterator[SearchEngine]:
 
 
 async def answered(request: Request, work: Callable[[SearchEngine, StageClock], BaseModel]) -> Response:
-    """Answer with the result of `work` in a thread, which also reads the body and writes the answer: both may take
-    long."""
+    """Answer with the result of `work` in a thread, which also reads the body and writes the answer."""
     clock = clock_of(request)
     async with admitted(request) as engine:
         return await in_thread(engine, clock, lambda: json_response(work(engine, clock)))
 
 
 async def search_answered(request: Request, read: Callable[[], SearchRequest], *, small: bool = True) -> Response:
-    """Answer a search, in the event loop if it is light, else in a thread, where a request that is not `small` is read,
-    too."""
+    """Answer a search in the event loop if it is light, else in a thread, which reads what is not `small`, too."""
     clock = clock_of(request)
     async with admitted(request) as engine:
         recent = state_of(request).recent(holder_of(request).name)

@@ -46,8 +46,7 @@ JSON: Final = "application/json"
 JSON_LINES: Final = "application/x-ndjson"
 
 _MAX_COMMAS: Final = 50_000
-"""Most commas in a request, those in texts included: a body of many small values would take a hundred times as long to
-read as they take to count."""
+"""Most commas in a request, those in texts included: small values take a hundred times as long to read as to count."""
 
 _MAX_WRONG: Final = 10_000
 """Most wrong fields or values of a request that pydantic describes, with some kB and 5 µs for each."""
@@ -136,8 +135,7 @@ def parse_document(body: bytes, model: type[M]) -> M:
 
 
 def parse_documents(body: bytes, model: type[M]) -> list[M]:
-    """Read a request with a document on each line that is not blank. Errors as in `parse`, for the first bad line,
-    counted from 0."""
+    """Read a request with a document on each line that is not blank. Errors as in `parse`, for the first bad line."""
     read = []
     for number, line in enumerate(filter(bytes.strip, body.split(b"\n"))):
         try:
@@ -183,8 +181,7 @@ def _validated(content: Any, model: type[M]) -> M:
 
 
 def _check_media_type(request: Request, media: str) -> bool:
-    """True if the body is packed by gzip. MediaTypeError for a body that is not declared as `media`, or is packed
-    another way."""
+    """True if the body is packed by gzip. MediaTypeError if it is not declared as `media`, or packed another way."""
     declared = ", ".join(request.headers.getlist("content-type"))
     if declared.partition(";")[0].strip().lower() != media:
         shown = repr(declared[:100]) if declared else "missing"
@@ -209,8 +206,7 @@ async def _read(request: Request, limit: int) -> bytes:
 
 
 def _unpacked(body: bytes, limit: int) -> bytes:
-    """Return the content of a gzip file of one member. InvalidBodyError if it is none, BodyTooLargeError if there are
-    more than `limit` bytes in it."""
+    """Unpack a gzip file of one member. InvalidBodyError if it is none, BodyTooLargeError beyond `limit` bytes."""
     unpacker = zlib.decompressobj(zlib.MAX_WBITS | 16)
     try:
         content = unpacker.decompress(body, limit + 1)

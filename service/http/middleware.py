@@ -37,8 +37,7 @@ _MAX_PATH: Final = 200
 
 
 class Envelope:
-    """ASGI middleware. It calls `metrics` and `tracing` (None: no traces) per request, since the engine opens after
-    the app is made."""
+    """ASGI middleware. `metrics` and `tracing` (None: no traces) are called per request, as the engine opens later."""
 
     def __init__(
         self, app: ASGIApp, metrics: Callable[[], Metrics], tracing: "Callable[[], Tracing | None]" = lambda: None
@@ -126,8 +125,7 @@ class _Answer:
 
 
 def _address(host: str) -> str:
-    """The address of a client, as a proxy or the connection has it: of an IPv4-mapped IPv6 address the IPv4 address,
-    and `unknown` for what is no address."""
+    """Return a client's address, of an IPv4-mapped IPv6 address the IPv4 one; `unknown` for what is no address."""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:

@@ -86,8 +86,7 @@ def _field_error(item: Mapping[str, Any], nameless: Collection[tuple[str | int, 
 
 
 def _meant(loc: tuple[str | int, ...], value: object, nameless: Collection[tuple[str | int, ...]]) -> str:
-    """Return what to write in place of a field that there is not: in a condition without `field`, that it is the
-    field's name."""
+    """Return what to write in place of an unknown field, which in a condition without `field` is the field's name."""
     name = str(loc[-1])
     if loc[:-1] in nameless:
         shown = orjson.dumps(value, default=str).decode()

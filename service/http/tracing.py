@@ -5,13 +5,13 @@ that its clock recorded, so the search itself only appends to a list.
 """
 
 from time import perf_counter, time_ns
-from typing import Final, Self
+from typing import Final
 
 from opentelemetry import trace
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, Resource
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from starlette.datastructures import Headers
 from starlette.types import Scope
@@ -28,20 +28,16 @@ _FAILED: Final = 500
 
 
 class Tracing:
-    """Makes the spans of one process and passes them to a processor."""
+    """Makes the spans of one process."""
 
-    def __init__(self, processor: SpanProcessor) -> None:
+    def __init__(self, processor: SpanProcessor | None = None) -> None:
+        """Pass the spans to `processor`. None: to the collector that OpenTelemetry's variables name, by a thread."""
         about = {SERVICE_NAME: _NAME, SERVICE_VERSION: package_version("lightretriever-search") or "not installed"}
         self._provider = TracerProvider(resource=Resource.create(about), shutdown_on_exit=False)
-        self._provider.add_span_processor(processor)
+        own = processor or BatchSpanProcessor(OTLPSpanExporter(timeout=_EXPORT_TIMEOUT_S))
+        self._provider.add_span_processor(own)
         self._tracer = self._provider.get_tracer("service")
         self._propagator = TraceContextTextMapPropagator()
-
-    @classmethod
-    def open(cls) -> Self:
-        """Send the spans to the collector that OpenTelemetry's variables name, by OTLP over HTTP, in a thread."""
-        exporter: SpanExporter = OTLPSpanExporter(timeout=_EXPORT_TIMEOUT_S)
-        return cls(BatchSpanProcessor(exporter))
 
     def begin(self, scope: Scope, method: str, arrived: float, request_id: str) -> "Trace":
         """Start the span of a request that arrived at the `perf_counter` time `arrived`, as a child of its caller's."""

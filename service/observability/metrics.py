@@ -72,8 +72,7 @@ class StageClock:
         self.add(stage, started)
 
     def add(self, stage: Stage, started: float, ended: float | None = None) -> float:
-        """Add the time from `started` to `ended`, `perf_counter` times; give the latter, default now. Cheaper than
-        `measure`."""
+        """Add the time from `started` to `ended` (`perf_counter`; default now), and return `ended`."""
         ended = perf_counter() if ended is None else ended
         self.seconds[stage] = self.seconds.get(stage, 0.0) + ended - started
         if self._marks is not None:
@@ -91,8 +90,7 @@ class StageClock:
 
 
 class _Described(NamedTuple):
-    """The state of a collection: labels of its bundle, its documents, those written beside it, whether its rules are
-    refused, whether it is ready, and its lanes."""
+    """The state of a collection: its bundle, the documents in and beside it, its rules, its readiness, its lanes."""
 
     labels: tuple[str, ...]
     documents: int
@@ -172,8 +170,7 @@ class Metrics:
         self._searches.observe(clock.total())
 
     def text(self) -> bytes:
-        """Return the metrics of all processes in Prometheus' text format. Reads files: don't call it in an event
-        loop."""
+        """Return the metrics of all processes as Prometheus' text. Reads files: don't call it in an event loop."""
         self.refresh()
         if self._folder is None:
             return generate_latest(self.registry)

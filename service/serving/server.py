@@ -115,14 +115,14 @@ def _application(
         freeze_gc()
         on_ready()
 
-    collections.each(on_closed=freeze_gc)
+    for holder in collections:
+        holder.on_closed = freeze_gc
     sys.setswitchinterval(_SWITCH_S)  # the event loop waits so long for each thread that computes
     return create_app(collections, on_ready=begin, on_stopped=on_stopped)
 
 
 def open_worker(bundles: Folders, settings: Settings, supervisor: int, on_ready: Callable[[], None]) -> Application:
-    """Make the application of a worker process, whose `supervisor` passes a reload on to the others. Errors as in
-    `Collections.open`."""
+    """Make the application of a worker; its `supervisor` tells others of a reload. Errors of `Collections.open`."""
     configure_logging(settings.log_level)
     collections = Collections.open(bundles, settings)
     signal.signal(signal.SIGUSR1, lambda *_: [holder.ask() for holder in collections])

@@ -42,8 +42,7 @@ class SearchDocumentStore(SearchClient):
 
 @component
 class SearchRetriever:
-    """Finds documents of a store. `request` holds fields of a search request; the input of that name adds to it.
-    `meta` is `client.documents.hit_metadata`."""
+    """Finds documents. `request` has fields of a search; the input adds to it. `meta` is `documents.hit_metadata`."""
 
     def __init__(self, document_store: SearchDocumentStore, request: dict[str, Any] | None = None) -> None:
         self.document_store, self.request = document_store, request

@@ -37,8 +37,7 @@ class SearchRetriever(BaseRetriever):
         return await asyncio.to_thread(self._retrieve, query_bundle)
 
     def add(self, nodes: Sequence[BaseNode]) -> list[str]:
-        """Write nodes under their ids, which are returned. The service encodes a node unless its metadata have `vector`
-        and `impacts`; its `embedding` is not read."""
+        """Write nodes, return their ids. Without `vector` and `impacts` in the metadata, the service encodes them."""
         texts = ((node, node.get_content(metadata_mode=MetadataMode.NONE)) for node in nodes)
         add(self._client, (document_of(node.node_id, text, node.metadata, self._text_field) for node, text in texts))
         return [node.node_id for node in nodes]
