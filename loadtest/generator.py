@@ -46,10 +46,8 @@ _REFUSALS: Final = frozenset({429, 503, 504})
 
 @dataclass
 class _Run:
-    """One run: its requests, free connections, counts, latencies and lags in seconds.
-
-    A lag is the time from when a request was due to when it was written, with the wait for a free connection.
-    """
+    """One run: its requests, free connections, counts, latencies and lags in seconds. A lag is the time from when a
+    request was due to when it was written, with the wait for a free connection."""
 
     url: str
     requests: Sequence[bytes]

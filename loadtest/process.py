@@ -28,11 +28,9 @@ def python(module: str, *arguments: str) -> list[str]:
 
 
 class Server:
-    """A process that prints `Ready: … ADDRESS` on stdout when it takes requests. Use it as a context.
-
-    `ready_s` is the time from the start of the process to that line, `url` the address. Raises LoadError, with the end
-    of the process's output, if it ends before or takes longer than `patience_s`.
-    """
+    """A process that prints `Ready: … ADDRESS` on stdout when it takes requests. Use it as a context. `ready_s` is the
+    time from the start of the process to that line, `url` the address. Raises LoadError, with the end of the process's
+    output, if it ends before or takes longer than `patience_s`."""
 
     def __init__(
         self, command: Sequence[str], *, environment: Mapping[str, str] | None = None, patience_s: float = 1800

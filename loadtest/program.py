@@ -57,10 +57,8 @@ class Main(Protocol):
 
 
 def typed_command(arguments: Sequence[str]) -> str:
-    """Return a command line as it was typed, program first, with every path cut to its last name.
-
-    Where somebody's folders lie says nothing about a result.
-    """
+    """Return a command line as it was typed, program first, with every path cut to its last name. Where somebody's
+    folders lie says nothing about a result."""
     return shlex.join(_without_folders(argument) for argument in arguments)
 
 
@@ -70,11 +68,9 @@ def _without_folders(argument: str) -> str:
 
 
 def program(*options: Option) -> Callable[[Callable[[argparse.Namespace], object]], Main]:
-    """Make a program of a function of the parsed arguments, which include `command`, the command as it was typed.
-
-    The first paragraph of the module's docstring describes it. A LightRetrieverError is printed, and the status is 2.
-    As a process, the first signal raises `Stopped`, so that servers that were started end with the program.
-    """
+    """Make a program of a function of the parsed arguments, which include `command`, the command as it was typed. The
+    first paragraph of the module's docstring describes it. A LightRetrieverError is printed, and the status is 2. As a
+    process, the first signal raises `Stopped`, so that servers that were started end with the program."""
 
     def wrap(work: Callable[[argparse.Namespace], object]) -> Main:
         def main(arguments: Sequence[str] | None = None) -> int:

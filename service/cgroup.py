@@ -12,12 +12,9 @@ _OWN: Final = Path("/proc/self/cgroup")
 
 
 def processors(root: Path = _ROOT, own: Path = _OWN) -> int:
-    """Return the number of processors that the system and the cgroups grant this process, at least 1.
-
-    A part of a processor counts as a whole one. The least of the affinity of the process and of the quotas of its
-    cgroup and those above it, of version 2 or 1, counts. `root` is where cgroups are mounted, `own` names the
-    process's.
-    """
+    """Return the number of processors that the system and the cgroups grant this process, at least 1. A part of a
+    processor counts as a whole one. The least of the affinity of the process and of the quotas of its cgroup and those
+    above it, of version 2 or 1, counts. `root` is where cgroups are mounted, `own` names the process's."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quotas = list(_read(root, own, "", "cpu.max"))
     for quota, period in zip(

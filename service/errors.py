@@ -90,10 +90,8 @@ class ServiceError(LightRetrieverError):
 
     @classmethod
     def of(cls, *errors: FieldError, count: int | None = None) -> Self:
-        """Make the error of one or more fields; the first one becomes the detail.
-
-        Keeps the first twenty; `count` is the total where `errors` is incomplete.
-        """
+        """Make the error of one or more fields; the first one becomes the detail. Keeps the first twenty; `count` is
+        the total where `errors` is incomplete."""
         first, total = errors[0], max(len(errors), count or 0)
         more = f" ({total - 1} more)" if total > 1 else ""
         return cls(f"{first.field}: {first.message}{more}", errors[:MAX_FIELD_ERRORS])

@@ -34,9 +34,7 @@ def wants_check(description: str, arguments: list[str] | None) -> bool:
 
 def write_or_check(outputs: Mapping[Path, str], root: Path, script: str, source: str, *, check: bool) -> int:
     """Write every file whose text differs from `outputs`, or name it where `check` is set; return the exit status.
-
-    `script` is the module that writes them and `source` what they are written from; both are for the message.
-    """
+    `script` is the module that writes them and `source` what they are written from; both are for the message."""
     status = 0
     for file, text in outputs.items():
         if file.is_file() and file.read_text(encoding="utf-8") == text:

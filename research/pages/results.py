@@ -115,11 +115,9 @@ class Results:
 
 
 def paired_test(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float, float]:
-    """Return the mean difference ours - theirs, query by query, and p of Student's two-sided paired t-test.
-
-    Differences that are all alike leave no chance to estimate: p is 1 where they are 0, else 0. Raise ValueError for
-    different numbers of queries, or fewer than two.
-    """
+    """Return the mean difference ours - theirs, query by query, and p of Student's two-sided paired t-test. Differences
+    that are all alike leave no chance to estimate: p is 1 where they are 0, else 0. Raise ValueError for different
+    numbers of queries, or fewer than two."""
     if len(ours) != len(theirs) or len(ours) < 2:
         raise ValueError(f"a paired test needs two values or more on both sides, found {len(ours)} and {len(theirs)}")
     differences = np.asarray(ours, np.float64) - np.asarray(theirs, np.float64)

@@ -42,10 +42,8 @@ TASK = "search"
 
 @dataclass(frozen=True)
 class Collection:
-    """A collection in BEIR layout: its folder below --data, and what a query asks for.
-
-    With `part`, only the documents that its `split` judges are searched.
-    """
+    """A collection in BEIR layout: its folder below --data, and what a query asks for. With `part`, only the documents
+    that its `split` judges are searched."""
 
     folder: str
     instruction: str
@@ -78,10 +76,8 @@ COLLECTIONS = (
 
 
 def measure(given: Namespace, collection: Collection, options: Sequence[str]) -> None:
-    """Build the bundle of one collection and evaluate it, where that is not done.
-
-    Raises RecipeError when the bundle that is there was made by another recipe, and what the two commands raise.
-    """
+    """Build the bundle of one collection and evaluate it, where that is not done. Raises RecipeError when the bundle
+    that is there was made by another recipe, and what the two commands raise."""
     content = build(given, collection)
     bundle = Path(content["output"])
     command = evaluate_command(given, collection, content, options)
@@ -96,10 +92,8 @@ def measure(given: Namespace, collection: Collection, options: Sequence[str]) ->
 
 
 def build(given: Namespace, collection: Collection) -> dict[str, Any]:
-    """Build the bundle of one collection where it is not there, and return its recipe.
-
-    Raises RecipeError when the bundle that is there was made by another recipe, and what `build` raises.
-    """
+    """Build the bundle of one collection where it is not there, and return its recipe. Raises RecipeError when the
+    bundle that is there was made by another recipe, and what `build` raises."""
     if collection.part and not collection.path(given).is_dir():
         write_judged_part(given.data / collection.folder, collection.path(given), collection.split)
     content = bundle_recipe(given, collection)

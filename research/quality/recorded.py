@@ -73,10 +73,8 @@ def run(command: Sequence[str]) -> None:
 
 def evaluate_and_record(command: Sequence[str], file: Path, name: str, note: str = "") -> None:
     """Run `lightretriever` with the arguments evaluate BUNDLE DATASET --output FOLDER …, given in this order, and
-    record its measures in `file` as `name`.
-
-    Raises RecipeError, before hours of searching, for a name or a file that can't be used, and what the command raises.
-    """
+    record its measures in `file` as `name`. Raises RecipeError, before hours of searching, for a name or a file that
+    can't be used, and what the command raises."""
     check_recording(file, name)
     run(command)
     dataset, output = Path(command[2]), Path(command[4])
@@ -171,11 +169,9 @@ def read_queries_file(file: Path) -> PerQuery:
 
 
 def record(file: Path, rows: Sequence[Row], values: Mapping[str, Mapping[str, float]]) -> None:
-    """Put rows of one dataset into the file of results, in place of those of the same system and dataset.
-
-    `values` has, by system, the nDCG@10 of every query. Waits for another process that is writing. Raises RecipeError
-    when the file is something else, or holds the dataset with other queries.
-    """
+    """Put rows of one dataset into the file of results, in place of those of the same system and dataset. `values` has,
+    by system, the nDCG@10 of every query. Waits for another process that is writing. Raises RecipeError when the file
+    is something else, or holds the dataset with other queries."""
     if not rows:
         return
     with writing(file.parent):

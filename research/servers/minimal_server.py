@@ -64,11 +64,9 @@ def _answered_by(search: Search) -> Callable[[Request], Awaitable[Response]]:
 def serve_system(
     name: str, build: Callable[[Bundle, Path], Path], opened: Callable[[Bundle, Path], AbstractContextManager[Search]]
 ) -> Main:
-    """Make the program of a system over a bundle, which serves until SIGTERM.
-
-    `build` indexes the bundle's documents below the folder `--work`, unless the index exists, and returns its path;
-    `opened` opens it. With `--build` the program only builds the index.
-    """
+    """Make the program of a system over a bundle, which serves until SIGTERM. `build` indexes the bundle's documents
+    below the folder `--work`, unless the index exists, and returns its path; `opened` opens it. With `--build` the
+    program only builds the index."""
 
     def main(given: Namespace) -> None:
         """Serve until SIGTERM."""

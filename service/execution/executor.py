@@ -24,11 +24,9 @@ Reason = Literal["late", "stuck", "failed"]
 
 @dataclass(slots=True)
 class Outcome(Generic[T]):
-    """The result of a call: its value, or the reason for having none, with the error that it raised, if any.
-
-    `started` and `ended` are `perf_counter` times in seconds, both 0 for a call that did not end. `handed_s` are the
-    seconds of a processor that another thread spent on it.
-    """
+    """The result of a call: its value, or the reason for having none, with the error that it raised, if any. `started`
+    and `ended` are `perf_counter` times in seconds, both 0 for a call that did not end. `handed_s` are the seconds of a
+    processor that another thread spent on it."""
 
     value: T | None = None
     reason: Reason | None = None
@@ -83,11 +81,8 @@ class Call(Generic[T]):
 
 
 class Lane:
-    """A pool of `threads` threads for calls of one kind.
-
-    A call that runs longer than `patience_s` seconds is stuck. While stuck calls hold every thread, the lane refuses
-    new calls.
-    """
+    """A pool of `threads` threads for calls of one kind. A call that runs longer than `patience_s` seconds is stuck.
+    While stuck calls hold every thread, the lane refuses new calls."""
 
     def __init__(self, name: str, threads: int, *, patience_s: float) -> None:
         self.pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
@@ -136,10 +131,8 @@ class Executor:
         here: Mapping[Name, Callable[[], T]] = MappingProxyType({}),
     ) -> dict[Name, Outcome[T]]:
         """Run calls in parallel, each in the lane of its name, and those `here` meanwhile in this thread, one after the
-        other. Wait for the lanes until the `perf_counter` time `deadline`.
-
-        Every name gets an outcome; `gather` raises nothing.
-        """
+        other. Wait for the lanes until the `perf_counter` time `deadline`. Every name gets an outcome; `gather` raises
+        nothing."""
         submitted = {name: self.lanes[name].submit(function) for name, function in calls.items()}
         outcomes = {name: call_here(function, deadline) for name, function in here.items()}
         for name, call in submitted.items():

@@ -79,10 +79,7 @@ def create_app(
 
 
 class Application:
-    """The routes, wrapped in `Envelope`.
-
-    FastAPI's own application would add six layers, all redundant here.
-    """
+    """The routes, wrapped in `Envelope`. FastAPI's own application would add six layers, all redundant here."""
 
     def __init__(self, state: AppState, lifespan: Callable[["Application"], AbstractAsyncContextManager[None]]) -> None:
         self.state = state

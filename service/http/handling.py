@@ -59,10 +59,8 @@ def state_of(request: Request) -> AppState:
 
 
 def enter(request: Request, scope: KeyScope) -> None:
-    """Admit the request, whose API key needs the scope. UnauthorizedError, ForbiddenError.
-
-    Without keys, searching is open to all and the scope `admin` gives NotFoundError.
-    """
+    """Admit the request, whose API key needs the scope. UnauthorizedError, ForbiddenError. Without keys, searching is
+    open to all and the scope `admin` gives NotFoundError."""
     if (keys := state_of(request).keys) is not None:
         authorization = request.headers.get("authorization", "")
         request.scope["state"]["log_fields"]["key"] = keys.name(authorization, scope, holder_of(request).name)

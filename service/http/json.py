@@ -59,12 +59,9 @@ M = TypeVar("M", bound=BaseModel)
 
 
 async def read_body(request: Request, *, max_body_bytes: int, deadline_ms: float, media: str = JSON) -> bytes:
-    """Read the body of a request that is declared as `media`, plain or packed by gzip.
-
-    MediaTypeError if it is not, InvalidBodyError if its length is announced in two ways or it can't be unpacked,
-    BodyTooLargeError over the limit (announced, streamed or unpacked), BodyTimeoutError if it does not arrive within
-    the deadline, counted from now.
-    """
+    """Read the body of a request that is declared as `media`, plain or packed by gzip. MediaTypeError if it is not,
+    InvalidBodyError if its length is announced in two ways or it can't be unpacked, BodyTooLargeError over the limit
+    (announced, streamed or unpacked), BodyTimeoutError if it does not arrive within the deadline, counted from now."""
     packed = _check_media_type(request, media)
     if {"transfer-encoding", "content-length"} <= set(request.headers):
         # A proxy and this server may trust different headers, and read the rest as another request (smuggling).
@@ -82,11 +79,8 @@ async def read_body(request: Request, *, max_body_bytes: int, deadline_ms: float
 
 def parse(body: bytes, model: type[M]) -> M:
     """Read JSON into a model. Don't call it in an event loop: a large body takes milliseconds. Of a key that stands
-    twice, the last value counts.
-
-    InvalidBodyError for invalid JSON (including bad UTF-8, NaN, lone surrogates and nesting beyond 1,024),
-    InvalidRequestError if it has too many values, or does not fit the model.
-    """
+    twice, the last value counts. InvalidBodyError for invalid JSON (including bad UTF-8, NaN, lone surrogates and
+    nesting beyond 1,024), InvalidRequestError if it has too many values, or does not fit the model."""
     return _validated(_loaded(body), model)
 
 

@@ -54,10 +54,8 @@ def describe(
     parameters: Sequence[Mapping[str, Any]] = (),
     tag: str = "search",
 ) -> dict[str, Any]:
-    """Return the keyword arguments of a FastAPI route.
-
-    `answer` is a model, or else a media type, and `media` that of the `request`, whose own errors are added.
-    """
+    """Return the keyword arguments of a FastAPI route. `answer` is a model, or else a media type, and `media` that of
+    the `request`, whose own errors are added."""
     content = {answer: {"schema": {"type": "string"}}} if isinstance(answer, str) else {JSON: _body(answer)}
     extra: dict[str, Any] = {"parameters": list(parameters)} if parameters else {}
     if request is not None:

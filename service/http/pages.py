@@ -24,10 +24,8 @@ class Page:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read a page and inline the scripts and styles of its folder that it names (`src`, `href`).
-
-        The policy lists their hashes, so an injected script never runs. Raises OSError for a missing part.
-        """
+        """Read a page and inline the scripts and styles of its folder that it names (`src`, `href`). The policy lists
+        their hashes, so an injected script never runs. Raises OSError for a missing part."""
         html = _PART.sub(lambda part: _inlined(path.parent, part), path.read_text("utf-8"))
         policy = (
             f"default-src 'none'; script-src {_hashes(html, 'script')}; style-src {_hashes(html, 'style')}; "

@@ -37,10 +37,8 @@ _MEANT: Final = {
 
 def problem(error: ServiceError, *, instance: str, request_id: str) -> dict[str, Any]:
     """Return the RFC 9457 object of an error. `type` is the address of the kind's documentation on this server,
-    relative to `instance`, so that it also leads there behind a proxy that takes a prefix off.
-
-    Below `/v1`, also that of a collection, `error` has its text for clients of OpenAI's API.
-    """
+    relative to `instance`, so that it also leads there behind a proxy that takes a prefix off. Below `/v1`, also that
+    of a collection, `error` has its text for clients of OpenAI's API."""
     fields = [asdict(item) for item in error.errors]
     return {
         "type": f"{'../' * (instance.count('/') - 1)}docs#error-{error.kind}",
@@ -56,10 +54,8 @@ def problem(error: ServiceError, *, instance: str, request_id: str) -> dict[str,
 
 
 def field_errors(error: ValidationError) -> list[FieldError]:
-    """Convert the first twenty of pydantic's errors.
-
-    Paths are dotted, without the tags of unions; messages and values are shortened.
-    """
+    """Convert the first twenty of pydantic's errors. Paths are dotted, without the tags of unions; messages and values
+    are shortened."""
     items = error.errors(include_url=False)[:MAX_FIELD_ERRORS]
     nameless = {item["loc"][:-1] for item in items if item["type"] == "missing" and item["loc"][-1] == "field"}
     items.sort(key=lambda item: item["type"] == "missing" and item["loc"][:-1] in nameless)  # others say what to write

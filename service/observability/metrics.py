@@ -48,10 +48,8 @@ _BUCKETS = (*(step * scale for scale in (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0) for 
 
 
 class StageClock:
-    """Times of one request's stages. `arrived` is a `perf_counter` time in seconds, default now.
-
-    `marks`, if given, collects every stage with its start and end.
-    """
+    """Times of one request's stages. `arrived` is a `perf_counter` time in seconds, default now. `marks`, if given,
+    collects every stage with its start and end."""
 
     def __init__(self, arrived: float | None = None, marks: list[Mark] | None = None) -> None:
         self._marks = marks

@@ -86,10 +86,8 @@ def ready_line(bundles: Folders) -> str:
 
 def serve(collections: Collections, listeners: Sequence[socket.socket], on_ready: Callable[[], None]) -> None:
     """Answer requests in this process until SIGTERM or SIGINT. `on_ready` is called after the warm-up. Errors as in
-    `create_app`.
-
-    Ends the process at once if a call into a backend hangs then, since Python would wait for its thread.
-    """
+    `create_app`. Ends the process at once if a call into a backend hangs then, since Python would wait for its
+    thread."""
     app = _application(collections, on_ready)
     # uvicorn stops gracefully and then raises the signal again for the previous handler; ignore it.
     before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGTERM, signal.SIGINT)}

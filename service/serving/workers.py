@@ -123,10 +123,8 @@ def automatic_workers(
 def run_workers(
     bundles: "Folders", settings: Settings, listeners: Sequence[socket.socket], count: int, line: str
 ) -> None:
-    """Serve in `count` spawned processes: a JVM doesn't survive a fork. LightRetrieverError if one can't start.
-
-    Prints `line` on stdout when all are ready. SIGUSR1 of a worker has all look for a new bundle.
-    """
+    """Serve in `count` spawned processes: a JVM doesn't survive a fork. LightRetrieverError if one can't start. Prints
+    `line` on stdout when all are ready. SIGUSR1 of a worker has all look for a new bundle."""
     heard, said = Pipe(duplex=False)
     with _shared_folder() as metrics:
         os.environ[METRICS_FOLDER] = metrics  # prometheus_client reads it on import
