@@ -27,7 +27,6 @@ __all__ = [
     "answered",
     "begin",
     "clock_of",
-    "engine_of",
     "enter",
     "holder_of",
     "in_thread",
@@ -38,11 +37,6 @@ __all__ = [
 T = TypeVar("T")
 COLLECTION: Final = "collection"
 """Where the state of a request has the name of the collection that its path names."""
-
-
-def engine_of(request: Request) -> SearchEngine:
-    """Return the engine that serves now."""
-    return holder_of(request).engine
 
 
 def holder_of(request: Request) -> EngineHolder:

@@ -22,7 +22,6 @@ from lightretriever.service.http.handling import (
     answered,
     begin,
     clock_of,
-    engine_of,
     enter,
     holder_of,
     in_thread,
@@ -119,7 +118,7 @@ async def embeddings(request: Request) -> Response:
 async def models(request: Request) -> Response:
     """Return the tasks that `POST /v1/embeddings` may name as its model, for clients of OpenAI's API."""
     enter(request, "search")
-    return json_response(models_of(engine_of(request)))
+    return json_response(models_of(holder_of(request).engine))
 
 
 router.routes.extend(documents.router.routes)  # as they are, for `served`
@@ -157,7 +156,7 @@ async def collections(request: Request) -> Response:
 @router.get("/info", **describe("What is served?", answer=schemas.Info, tag="operation"))
 async def info(request: Request) -> Response:
     """Return the bundle's facts, the tasks and fields a request may name, and the limits of a request."""
-    return json_response(info_of(engine_of(request), state_of(request).collections.names))
+    return json_response(info_of(holder_of(request).engine, state_of(request).collections.names))
 
 
 @router.get("/metrics", **describe("Metrics for Prometheus", answer="text/plain", tag="operation"))
@@ -178,7 +177,7 @@ async def reload(request: Request) -> Response:
     """
     enter(request, "admin")
     swapped = await holder_of(request).reload()
-    return json_response(schemas.Reloaded(swapped=swapped, bundle=bundle_facts(engine_of(request))))
+    return json_response(schemas.Reloaded(swapped=swapped, bundle=bundle_facts(holder_of(request).engine)))
 
 
 @router.get("/", **describe("Search page", answer="text/html", tag="pages"))
