@@ -102,6 +102,7 @@ class Scripted:
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True
             body = b""
 
             def do_POST(self) -> None:
@@ -126,7 +127,8 @@ class Scripted:
         with self._lock:
             place = min(len(self.seen), len(self._steps) - 1)
             headers = {name.lower(): value for name, value in handler.headers.items()}
-            self.seen.append({"path": handler.path, "body": body, "headers": headers, "at": monotonic()})
+            came = {"path": handler.path, "body": body, "headers": headers, "at": monotonic()}
+            self.seen.append({**came, "client": handler.client_address})
         return self._steps[place]
 
     def wait_for(self, count: int) -> None:
@@ -141,6 +143,11 @@ class Scripted:
         """Seconds between one request and the next."""
         times = [request["at"] for request in self.seen]
         return [after - before for before, after in pairwise(times)]
+
+    @property
+    def connections(self) -> int:
+        """How many connections had requests."""
+        return len({request["client"] for request in self.seen})
 
     def leave(self) -> None:
         """Close the address, and every connection with its next request."""

@@ -7,7 +7,9 @@ import sys
 import threading
 import time
 from collections import Counter
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
@@ -15,7 +17,7 @@ import pytest
 from lightretriever.loadtest.connection import LoadError, search_requests
 from lightretriever.loadtest.generator import COUNTS, closed_loop, main, open_loop, run_loop
 from lightretriever.loadtest.process import ROOT
-from tests.loadtest.server import answer, serving
+from tests.client.scripted import Scripted, Step, answer, hang_up, stall_until
 from tests.support.wordings import raises
 
 
@@ -23,17 +25,30 @@ def requests(url: str, count: int = 50) -> list[bytes]:
     return search_requests(url, [f"query {number}" for number in range(count)], {"k": 5})
 
 
+def bodies(asked: Scripted) -> list[dict[str, Any]]:
+    return [orjson.loads(request["body"]) for request in asked.seen]
+
+
+def raw(content: bytes) -> Step:
+    """Answer with bytes as they are, head and all."""
+
+    def step(handler: BaseHTTPRequestHandler) -> None:
+        handler.wfile.write(content)
+
+    return step
+
+
 def test_requests_come_at_the_rate_that_was_asked_for() -> None:
-    with serving() as asked:
-        before = time.perf_counter()
+    with Scripted(answer()) as asked:
+        before = time.monotonic()
         result = run_loop(open_loop(asked.url, requests(asked.url), rate=100, seconds=1))
     assert (result["sent"], result["answered"], result["rate"]) == (100, 100, 100)
     assert [result[kind] for kind in ("degraded", "refused", "failed", "late")] == [0, 0, 0, 0]
     # Never too early: the request after n others can't come before n/100 s.
-    assert [n for n, arrived in enumerate(asked.times) if arrived < before + n / 100] == []
+    assert [n for n, request in enumerate(asked.seen) if request["at"] < before + n / 100] == []
     # Two connections may overtake each other, so the order of arrival is not looked at.
-    assert Counter(orjson.loads(body)["query"] for body in asked.bodies) == {f"query {n}": 2 for n in range(50)}
-    assert {orjson.loads(body)["k"] for body in asked.bodies} == {5}
+    assert Counter(body["query"] for body in bodies(asked)) == {f"query {n}": 2 for n in range(50)}
+    assert {body["k"] for body in bodies(asked)} == {5}
     assert 0 < result["p50_ms"] <= result["p95_ms"] <= result["p99_ms"]
     assert result["client_us"] > 0
     assert result["wall_s"] >= 0.99
@@ -44,12 +59,11 @@ def test_waiting_for_a_server_that_stalls_is_not_hidden() -> None:
     the second half, though a client that waits for answers would have sent none of it."""
     stall = 0.5
 
-    def behave(number: int) -> bytes:
-        if number == 40:
-            time.sleep(stall)
-        return answer()
+    def sleep(handler: BaseHTTPRequestHandler) -> None:
+        time.sleep(stall)
+        answer()(handler)
 
-    with serving(behave) as asked:
+    with Scripted(*[answer()] * 40, sleep, answer()) as asked:
         result = run_loop(open_loop(asked.url, requests(asked.url), rate=200, seconds=1, connections=4))
     assert (result["sent"], result["answered"]) == (200, 200)
     # 100 requests are due during the stall, half of the run, so the median and more show it.
@@ -60,9 +74,9 @@ def test_waiting_for_a_server_that_stalls_is_not_hidden() -> None:
 
 
 def test_endings_are_told_apart() -> None:
-    endings = [*map(answer, (503, 504, 429, 500, 422)), None, answer(body=b'{"hits":[],"degraded":["dense"]}')]
-    endings.append(b"this is no HTTP\r\n\r\n")
-    with serving(lambda number: endings[number] if number < len(endings) else answer()) as asked:
+    refusals = [answer({}, status) for status in (503, 504, 429, 500, 422)]
+    endings = [*refusals, hang_up, answer(b'{"hits":[],"degraded":["dense"]}'), raw(b"this is no HTTP\r\n\r\n")]
+    with Scripted(*endings, answer()) as asked:
         result = run_loop(open_loop(asked.url, requests(asked.url), rate=50, seconds=0.4, connections=1))
     counts = {kind: result[kind] for kind in COUNTS}
     assert counts == {"answered": 13, "degraded": 1, "refused": 3, "failed": 4, "late": 0}
@@ -73,11 +87,7 @@ def test_endings_are_told_apart() -> None:
 def test_what_comes_too_late_is_given_up() -> None:
     over = threading.Event()
 
-    def behave(number: int) -> bytes:
-        over.wait(60)
-        return answer()
-
-    with serving(behave) as asked:
+    with Scripted(stall_until(over)) as asked:
         result = run_loop(open_loop(asked.url, requests(asked.url), rate=100, seconds=0.1, connections=2, limit_s=0.2))
         over.set()
     assert result["late"] == 10
@@ -96,35 +106,35 @@ def test_nobody_listens() -> None:
 
 
 def test_connections_that_the_server_closes_are_opened_again() -> None:
-    with serving(lambda number: answer(close=True)) as asked:
+    with Scripted(answer(connection="close")) as asked:
         result = run_loop(open_loop(asked.url, requests(asked.url), rate=100, seconds=0.3, connections=2))
     assert result["answered"] == asked.connections == 30
 
 
 def test_answers_in_chunks_are_read() -> None:
     chunks = b'HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{"a":\r\n2\r\n1}\r\n0\r\n\r\n'
-    with serving(lambda number: chunks) as asked:
+    with Scripted(raw(chunks)) as asked:
         result = run_loop(closed_loop(asked.url, requests(asked.url), connections=1, seconds=0.1))
     assert result["answered"] == result["sent"] > 1
     assert asked.connections == 1
 
 
 def test_closed_loop_keeps_its_concurrency() -> None:
-    with serving() as asked:
+    with Scripted(answer()) as asked:
         result = run_loop(closed_loop(asked.url, requests(asked.url), connections=3, seconds=1))
     assert asked.connections == 3
-    assert result["answered"] == result["sent"] == len(asked.times) > 3
+    assert result["answered"] == result["sent"] == len(asked.seen) > 3
     assert result["connections"] == 3
     assert result["qps"] == pytest.approx(result["answered"] / result["wall_s"], rel=0.01)
 
 
 def test_the_command_prints_its_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "queries.jsonl").write_text('{"_id":"1","text":"first"}\n{"_id":"2","text":"second"}\n')
-    with serving() as asked:
+    with Scripted(answer()) as asked:
         assert main([asked.url, "--queries", str(tmp_path), "--rate", "20", "--seconds", "0.2"]) == 0
         assert json.loads(capsys.readouterr().out)["sent"] == 4
         assert main([asked.url, "--queries", str(tmp_path), "--connections", "1", "--seconds", "0.1"]) == 0
-        assert {orjson.loads(body)["query"] for body in asked.bodies} == {"first", "second"}
+        assert {body["query"] for body in bodies(asked)} == {"first", "second"}
     assert main(["ftp://somewhere", "--queries", str(tmp_path), "--rate", "1"]) == 2
     assert "ftp://somewhere" in capsys.readouterr().err
 
@@ -148,15 +158,14 @@ def test_loads_that_are_none_are_refused(
 
 def test_users_of_locust_search_until_the_time_is_up(tmp_path: Path) -> None:
     (tmp_path / "queries.jsonl").write_text('{"_id":"1","text":"first"}\n{"_id":"2","text":"second"}\n')
-    endings = {3: answer(503), 5: answer(body=b'{"hits":[],"degraded":["sparse"]}'), 7: answer(422)}
+    endings = {3: answer({}, 503), 5: answer(b'{"hits":[],"degraded":["sparse"]}'), 7: answer({}, 422)}
     command = [sys.executable, "-m", "locust", "-f", "loadtest/locustfile.py", "--headless", "-u", "2", "-r", "2"]
     command += ["-t", "2s", "--queries", str(tmp_path), "--k", "3", "--json"]
-    with serving(lambda number: endings.get(number, answer())) as asked:
+    with Scripted(*(endings.get(number, answer()) for number in range(9))) as asked:
         run = subprocess.run([*command, "--host", asked.url], cwd=ROOT, capture_output=True, text=True, check=False)
     assert run.returncode == 1, run.stderr  # as locust says that requests failed
     (searches,) = json.loads(run.stdout)
     assert searches["num_failures"] == 3  # a refusal, an answer without a leg, and an error
     assert searches["num_requests"] > 8
-    bodies = [orjson.loads(body) for body in asked.bodies]
-    assert {body["query"] for body in bodies} == {"first", "second"}
-    assert {body["k"] for body in bodies} == {3}
+    assert {body["query"] for body in bodies(asked)} == {"first", "second"}
+    assert {body["k"] for body in bodies(asked)} == {3}
