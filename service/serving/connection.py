@@ -13,20 +13,16 @@ import httptools
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-__all__ = ["Connection", "max_connections"]
+__all__ = ["Connection"]
 
 _MAX_CHUNKS: Final = 1000  # of a body; each is parsed in the event loop
 _MAX_HEAD_BYTES: Final = 65_536  # also of trailers, and of a chunk's extensions
 _LONG_HEAD: Final = f"The headers are longer than {_MAX_HEAD_BYTES} bytes."
 _MAX_CONNECTIONS: Final = 10_000
+_MAX_FILES: Final = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 _LAST_CALL_S: Final = 0.25
 
 _log = logging.getLogger(__name__)
-
-
-def max_connections(files: int) -> int:
-    """Return how many connections may be open in a process that may have `files` open; -1: any number."""
-    return _MAX_CONNECTIONS if files == resource.RLIM_INFINITY else min(_MAX_CONNECTIONS, files * 3 // 4)
 
 
 class _Flow(FlowControl):
@@ -45,7 +41,7 @@ class Connection(HttpToolsProtocol):
     """One connection. A request that can't be framed for certain (RFC 9112, 6.3) gets 400, or no answer behind another
     one that waits for its own, and nothing that follows it is read."""
 
-    most: ClassVar = max_connections(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    most: ClassVar = min(_MAX_CONNECTIONS, _MAX_FILES * 3 // 4 if _MAX_FILES > 0 else _MAX_CONNECTIONS)
     """Connections that may be open: three quarters of the files. The bundle and a new one beside it need others."""
     _waiting: ClassVar[dict["Connection", None]] = {}  # for a request, the longest waiting first
     _malformed: ClassVar[list[tuple[str, str]]] = []  # reasons and clients since the last line of the log
@@ -55,7 +51,7 @@ class Connection(HttpToolsProtocol):
         super().connection_made(transport)
         self.flow = _Flow(self)
         self._stalled_bytes = self._chunks = 0
-        self._progress = self._in_head = self._broken = self._stopping = False
+        self._in_head = self._broken = self._stopping = False
         self._waiting[self] = None
         self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
         if len(self.connections) > self.most:
@@ -71,14 +67,14 @@ class Connection(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse what came. The time limit of an idle connection goes on until a head is complete."""
-        rest, self._progress = memoryview(b"" if self._broken else data), False
+        rest = memoryview(b"" if self._broken else data)
+        self._stalled_bytes += len(data)
         try:
             while rest:
                 rest = self._parsed(rest)
         except httptools.HttpParserError as error:
             self._refuse(str(error.__context__ if isinstance(error.__context__, ValueError) else error))
             return
-        self._stalled_bytes = 0 if self._progress else self._stalled_bytes + len(data)
         if self._stalled_bytes > _MAX_HEAD_BYTES:
             self._refuse(_LONG_HEAD)
 
@@ -119,7 +115,7 @@ class Connection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """Check the head, and begin to answer. ValueError says what is wrong with it."""
-        self._in_head, self._progress = False, True
+        self._in_head, self._stalled_bytes = False, 0
         self._check_head()
         if self.parser.should_upgrade():
             return
@@ -147,7 +143,7 @@ class Connection(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         """Take a part of a body."""
-        self._progress = True
+        self._stalled_bytes = 0
         super().on_body(body)
 
     def on_chunk_header(self) -> None:
@@ -158,7 +154,7 @@ class Connection(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """A request has come in full."""
-        self._progress = True
+        self._stalled_bytes = 0
         if not self.parser.should_upgrade():
             super().on_message_complete()
 

@@ -12,7 +12,7 @@ from time import sleep
 
 import pytest
 
-from lightretriever.service.serving.connection import Connection, max_connections
+from lightretriever.service.serving.connection import Connection
 from lightretriever.service.settings import Settings
 from tests.service.live import live_bundles
 from tests.service.process import Server
@@ -196,8 +196,3 @@ def test_idle_connections_do_not_hold_up_the_stop(tiny_path: Path) -> None:
             assert server.stop()[0] == 0
             assert is_closed(silent)
             assert is_closed(idle)
-
-
-@pytest.mark.parametrize(("files", "most"), [(-1, 10_000), (1024, 768), (20_000, 10_000)])
-def test_three_quarters_of_the_files_are_for_connections(files: int, most: int) -> None:
-    assert max_connections(files) == most
