@@ -17,7 +17,7 @@ from lightretriever.service.http.json import JSON, json_response, read_body
 from lightretriever.service.http.lanes import LIGHT_S, is_light
 from lightretriever.service.http.state import AppState
 from lightretriever.service.observability.metrics import StageClock
-from lightretriever.service.schemas import SearchRequest
+from lightretriever.service.schemas import Plain, SearchRequest
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.search.parts import REQUESTS
 
@@ -88,7 +88,7 @@ async def admitted(request: Request) -> AsyncIterator[SearchEngine]:
         yield engine
 
 
-async def answered(request: Request, work: Callable[[SearchEngine, StageClock], BaseModel]) -> Response:
+async def answered(request: Request, work: Callable[[SearchEngine, StageClock], BaseModel | Plain]) -> Response:
     """Answer with the result of `work` in a thread, which also reads the body and writes the answer."""
     clock = clock_of(request)
     async with admitted(request) as engine:

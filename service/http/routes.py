@@ -109,8 +109,7 @@ async def embeddings(request: Request) -> Response:
     """Encode texts as queries, for clients of OpenAI's API."""
     body = await begin(request)
     return await answered(
-        request,
-        lambda engine: json_response(engine.embeddings(parse(body, schemas.EmbeddingsRequest), clock_of(request))),
+        request, lambda engine, clock: engine.embeddings(parse(body, schemas.EmbeddingsRequest), clock)
     )
 
 
