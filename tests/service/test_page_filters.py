@@ -46,7 +46,7 @@ def fields_of(number: int) -> dict[str, Any]:
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Fewer candidates than documents, so that counts over the candidates are not those over the corpus."""
     bundle = make_tiny_bundle(tmp_path_factory.mktemp("declared") / "bundle", documents=declared(), fields=FIELDS)
-    with live_bundles(bundle.path, candidates=CANDIDATES) as url:
+    with live_bundles(bundle.path, max_candidates=CANDIDATES) as url:
         yield url
 
 

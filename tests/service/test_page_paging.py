@@ -49,7 +49,7 @@ def test_more_appends_hits_in_the_order_of_the_api_until_all_are_there(page: Pag
 
 
 def test_no_more_is_asked_for_than_the_service_lists(browser: Browser, tiny_path: Path) -> None:
-    with live_bundles(tiny_path, candidates=15) as url, page_of(browser, url) as page:
+    with live_bundles(tiny_path, max_candidates=15) as url, page_of(browser, url) as page:
         search_for(page, QUERY)
         whole = answer_of(url, query=QUERY, k=15)
         assert whole["candidates"] > 15
@@ -63,7 +63,7 @@ def test_no_more_is_asked_for_than_the_service_lists(browser: Browser, tiny_path
 
 
 def test_a_service_with_fewer_candidates_than_a_page_has(browser: Browser, tiny_path: Path) -> None:
-    with live_bundles(tiny_path, candidates=4) as url, page_of(browser, url) as page:
+    with live_bundles(tiny_path, max_candidates=4) as url, page_of(browser, url) as page:
         search_for(page, QUERY)
         assert shown_ids(page) == ids(answer_of(url, query=QUERY, k=4))
 
@@ -186,6 +186,7 @@ def test_the_keys_lead_through_hits_and_pages_and_unfold_a_hit(page: Page) -> No
     page.keyboard.press("Enter")
     expect(hits.first.locator(".why table")).to_be_hidden()
     expect(hits.first).to_be_focused()
+    page.keyboard.press("Tab")  # to "More like this"
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")
     expect(hits.first.locator(".why table")).to_be_visible()
