@@ -7,21 +7,19 @@ the one that one in 200 reaches.
 
 import os
 import re
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Final
 
 import numpy as np
 
-from lightretriever.artifacts.bundle.manifest import DenseInfo, MatchThresholds, TaskInfo
+from lightretriever.artifacts.bundle.manifest import MatchThresholds
 from lightretriever.artifacts.bundle.query_sample import query_vectors
 from lightretriever.artifacts.dense.index import DenseIndex
 from lightretriever.artifacts.dtypes import Int32Array
 from lightretriever.artifacts.tokens.table import TokenTable
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 
-__all__ = ["match_thresholds", "unrelated_queries", "with_thresholds"]
+__all__ = ["match_thresholds", "unrelated_queries"]
 
 _QUERIES: Final = 1000
 _LENGTHS: Final = (2, 4, 6, 8)  # words
@@ -32,16 +30,6 @@ _STRONG: Final = 0.995
 # Whole words of at least three letters. Where a tokenizer has a sign for the space before a word, they begin with it.
 _SPACED: Final = re.compile(r"[Ġ▁][^\W\d_]{3,}")
 _PLAIN: Final = re.compile(r"[^\W\d_]{3,}")
-
-
-def with_thresholds(
-    folder: Path, tasks: Mapping[str, TaskInfo], dense: DenseInfo, tokenizer: TextTokenizer
-) -> dict[str, TaskInfo]:
-    """The tasks of the bundle in a folder, whose tables and dense index are written, each with its thresholds."""
-    index = DenseIndex.open(folder / dense.file, dense.parameters)
-    tables = {name: TokenTable.open(folder / task.file) for name, task in tasks.items() if task.file is not None}
-    found = {name: match_thresholds(index, table, tokenizer) for name, table in tables.items()}
-    return {name: task.model_copy(update={"match": found.get(name)}) for name, task in tasks.items()}
 
 
 def match_thresholds(index: DenseIndex, table: TokenTable, tokenizer: TextTokenizer) -> MatchThresholds | None:

@@ -9,10 +9,9 @@ import numpy as np
 import orjson
 
 from lightretriever.artifacts.bundle.batches import EncodedBatch
-from lightretriever.artifacts.bundle.content import BundleContent, DenseSettings, TableInput
 from lightretriever.artifacts.bundle.manifest import DenseInfo, LiveInfo, Manifest
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.bundle.writer import write_bundle
+from lightretriever.artifacts.bundle.writer import BundleContent, DenseSettings, TableInput, write_bundle
 from lightretriever.artifacts.dense.build import choose_factory
 from lightretriever.artifacts.dense.index import DenseIndex
 from lightretriever.artifacts.dense.query_aware import is_query_aware

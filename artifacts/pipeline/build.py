@@ -1,14 +1,12 @@
 """The last stage: token tables and the encoded corpus become one bundle. Needs no torch."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final, Literal, Self
 
 import numpy as np
 
-from lightretriever.artifacts.bundle.content import BundleContent, DenseSettings, TableInput
 from lightretriever.artifacts.bundle.manifest import (
     MANIFEST_FILE,
     CorpusInfo,
@@ -20,7 +18,7 @@ from lightretriever.artifacts.bundle.manifest import (
     check_outside,
 )
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.bundle.writer import write_bundle
+from lightretriever.artifacts.bundle.writer import BundleContent, DenseSettings, TableInput, write_bundle
 from lightretriever.artifacts.corpus.beir import find_file, read_queries
 from lightretriever.artifacts.dtypes import Float32Array, Int32Array
 from lightretriever.artifacts.errors import ResumeError
@@ -136,7 +134,7 @@ def build_bundle(recipe: Recipe, *, overwrite: bool = False) -> BundleSummary:
     _check_same(recipe, facts, plan)
     corpus = encoded_corpus(recipe)
     heads = read_heads(recipe, facts, plan["impacts"])
-    tables = {task: replace(_table(recipe, task, store), head=heads.get(task)) for task in recipe.tasks}
+    tables = {task: _table(recipe, task, store)._replace(head=heads.get(task)) for task in recipe.tasks}
     leg, terms = sparse_leg(recipe, store), terms_tokenizer(recipe.work)
     content = BundleContent(
         name=recipe.name,

@@ -13,11 +13,10 @@ from xxhash import xxh3_128
 
 from lightretriever.artifacts.bundle import hashes
 from lightretriever.artifacts.bundle.batches import EncodedBatch
-from lightretriever.artifacts.bundle.content import BundleContent, DenseSettings, TableInput
 from lightretriever.artifacts.bundle.manifest import CorpusInfo, ModelInfo, SparseInfo
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
-from lightretriever.artifacts.bundle.writer import write_bundle
+from lightretriever.artifacts.bundle.writer import BundleContent, DenseSettings, TableInput, write_bundle
 from lightretriever.artifacts.dense.background import background_ordinals
 from lightretriever.artifacts.errors import BundleError, CorpusError, LightRetrieverError, RecipeError
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer

@@ -9,10 +9,9 @@ import orjson
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
 from lightretriever.artifacts.bundle.batches import EncodedBatch
-from lightretriever.artifacts.bundle.content import BundleContent, DenseSettings, TableInput
 from lightretriever.artifacts.bundle.manifest import CorpusInfo, LegWeights, ModelInfo, SparseInfo
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.bundle.writer import write_bundle
+from lightretriever.artifacts.bundle.writer import BundleContent, DenseSettings, TableInput, write_bundle
 from lightretriever.artifacts.sparse.vocabulary import VocabularyKind
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer, document_text
 from tests.support.tiny import batch_of, in_vocabulary

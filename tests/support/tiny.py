@@ -11,10 +11,9 @@ import numpy.typing as npt
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from lightretriever.artifacts.bundle.batches import EncodedBatch
-from lightretriever.artifacts.bundle.content import BundleContent, DenseSettings, TableInput
 from lightretriever.artifacts.bundle.manifest import CorpusInfo, LegWeights, ModelInfo, SparseInfo
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.bundle.writer import write_bundle
+from lightretriever.artifacts.bundle.writer import BundleContent, DenseSettings, TableInput, write_bundle
 from lightretriever.artifacts.documents.fields import FieldKind
 from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder
 from lightretriever.artifacts.pipeline.rows import TermCounts
