@@ -1,43 +1,49 @@
 """The summary of a finished stage or command: a few lines for people, or one JSON object (docs/commands.md)."""
 
+import json
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
-
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from typing import Any
 
 from lightretriever.artifacts.errors import readable
 
-__all__ = ["Part", "Summary", "Text", "duration", "encoded_line", "folder_size", "left_out", "megabytes"]
+__all__ = ["Summary", "as_json", "duration", "encoded_line", "folder_size", "left_out", "megabytes"]
 
 
-Text = Annotated[str, BeforeValidator(lambda value: readable(value) if isinstance(value, str) else value)]
-"""A text with a path or something else in it that need not be UTF-8."""
+@dataclass
+class Summary:
+    """What was made: the `path` of the result, `lines` for people, `facts` for programs, by the keys of
+    docs/commands.md, the `seconds` that it took, and `next`, the command that comes next, None where none does."""
 
-
-class Part(BaseModel):
-    """A part of a summary."""
-
-    model_config = ConfigDict(extra="forbid", validate_assignment=True)
-
-
-class Summary(Part):
-    """Fields of every summary: `path` of the result, `seconds` that it took, and `next`, the command that comes next,
-    null where none does."""
-
-    command: str
-    path: Text
-    seconds: float = Field(default=0.0, ge=0)
-    next: Text | None = None
-
-    def made(self) -> Iterator[str]:
-        """Lines that say what was made, for people."""
-        yield self.path
+    path: str
+    lines: list[str]
+    facts: dict[str, Any] = field(default_factory=dict)
+    next: str | None = None
+    seconds: float = 0.0
 
     def text(self) -> str:
         """All of it for people."""
-        lines = [*self.made(), f"took {duration(self.seconds)}"]
-        return "\n".join([*lines, f"next: {self.next}"] if self.next else lines)
+        following = [f"next: {self.next}"] if self.next else []
+        return readable("\n".join([*self.lines, f"took {duration(self.seconds)}", *following]))
+
+    def json(self, command: str) -> str:
+        """The JSON object of a command of this name."""
+        about = {"command": command, "path": self.path, "seconds": self.seconds, "next": self.next}
+        return as_json(about | self.facts)
+
+
+def as_json(value: dict[str, Any]) -> str:
+    """An object as JSON, in which what is not UTF-8, as in paths, is `readable`."""
+
+    def told(part: Any) -> Any:
+        if isinstance(part, dict):
+            return {name: told(inner) for name, inner in part.items()}
+        if isinstance(part, list | tuple):
+            return [told(inner) for inner in part]
+        return readable(part) if isinstance(part, str) else part
+
+    return json.dumps(told(value), ensure_ascii=False)
 
 
 def duration(seconds: float) -> str:

@@ -2,15 +2,13 @@
 
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
-
-from pydantic.dataclasses import dataclass
 
 from lightretriever.artifacts.bundle.hashes import file_hashes
 from lightretriever.artifacts.bundle.manifest import MANIFEST_FILE, Manifest
 from lightretriever.artifacts.errors import BundleError
-from lightretriever.artifacts.summary import Text
 
 __all__ = ["Problem", "ProblemError", "check_file", "check_hash", "check_unlisted", "differs", "raise_first"]
 
@@ -24,11 +22,11 @@ _HASH_NAMES: Final = {"sha256": "SHA-256", "xxh3": "XXH3"}
 class Problem:
     """One inconsistency: the file (relative to the bundle), what is wrong, both values, and what to do."""
 
-    file: Text
-    message: Text
-    expected: Text
-    found: Text
-    remedy: Text
+    file: str
+    message: str
+    expected: str
+    found: str
+    remedy: str
 
     def __str__(self) -> str:
         return f"{self.file}: {self.message}: expected {self.expected}, found {self.found}. {self.remedy}"

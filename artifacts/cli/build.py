@@ -159,11 +159,9 @@ def _run(recipe: Recipe, stages: Sequence[Stage], own: Part | None, overwrite: b
         elif stage == "refine":
             summary = _torch_stages().run_refine(recipe)
             if stage != stages[-1]:
-                typer.echo("\n".join(summary.made()), err=True)
+                typer.echo("\n".join(summary.lines), err=True)
         else:
-            summary = bundle = build_bundle(recipe, overwrite=overwrite)
-            if encoded is not None:
-                bundle.reused, bundle.encoded, bundle.removed = encoded.reused, encoded.encoded, encoded.removed
+            summary = build_bundle(recipe, overwrite=overwrite, encoded=encoded)
             if recipe.head is None and any((recipe.work / "tables" / task / "head").is_dir() for task in recipe.tasks):
                 unused = f"{recipe.work} has head queries, which this recipe leaves out: it has no section head"
                 typer.echo(f"{unused} (or --head-queries)", err=True)

@@ -1,8 +1,7 @@
 """The command `compact`: one bundle of a bundle and of what was written beside it."""
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -14,21 +13,7 @@ from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.sparse.jvm import start_jvm
 from lightretriever.artifacts.summary import Summary
 
-__all__ = ["CompactSummary", "compact"]
-
-
-class CompactSummary(Summary):
-    """Of `compact`: `path` is the new bundle, which has the changes of the journal up to the one numbered
-    `position`."""
-
-    command: Literal["compact"] = "compact"
-    version: str
-    documents: int
-    position: int
-
-    def made(self) -> Iterator[str]:
-        """One line."""
-        yield f"{self.path}: {self.documents:,} documents, with the changes up to number {self.position:,}"
+__all__ = ["compact"]
 
 
 def compact(
@@ -52,9 +37,9 @@ def compact(
             made, contained = compact_bundle(
                 opened, live, output, queries=sample, overwrite=overwrite, done=progress.advance
             )
-        job.summary = CompactSummary(
-            path=str(output),
-            version=made.manifest.digest,
-            documents=made.manifest.documents,
-            position=contained.position,
+        count, position = made.manifest.documents, contained.position
+        job.summary = Summary(
+            str(output),
+            [f"{output}: {count:,} documents, with the changes up to number {position:,}"],
+            {"version": made.manifest.digest, "documents": count, "position": position},
         )

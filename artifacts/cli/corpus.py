@@ -123,10 +123,9 @@ def corpus(
                     raise CorpusError(f"{name} {value}: rows of a table are not cut.", remedy="Leave the option out.")
             written = write_row_corpus(source, files, output, columns, dialect, skip_bad=skip_bad, overwrite=overwrite)
             written.passed_over = passed_over
-        report_skipped(written.skipped_files)
-        written.bytes = output.stat().st_size
-        written.next = next_command(context, "build", "RECIPE", "--corpus", output, shared=())
-        job.summary = written
+        report_skipped(written.skipped.reasons)
+        job.summary = written.summary(output)
+        job.summary.next = next_command(context, "build", "RECIPE", "--corpus", output, shared=())
 
 
 def _limit(words: int | None, model: str | None, tokens: int | None) -> Limit:

@@ -1,8 +1,7 @@
 """The command `delete`: documents deleted while they are searched, on one machine or on a cluster."""
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -15,23 +14,7 @@ from lightretriever.artifacts.live.upsert import delete as delete_documents
 from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.summary import Summary
 
-__all__ = ["DeleteSummary", "delete"]
-
-
-class DeleteSummary(Summary):
-    """Of `delete`: `path` and `index` as in `UpsertSummary`, `missing` is the number of ids that no document had, and
-    `examples` are the first of these."""
-
-    command: Literal["delete"] = "delete"
-    index: str
-    deleted: int
-    missing: int
-    examples: list[str]
-
-    def made(self) -> Iterator[str]:
-        """One line."""
-        such = f", such as {', '.join(f'{one!r:.80}' for one in self.examples)}" if self.examples else ""
-        yield f"{self.path}: {self.deleted:,} documents deleted, {self.missing:,} were not there{such}"
+__all__ = ["delete"]
 
 
 def delete(
@@ -52,4 +35,6 @@ def delete(
             ProgressBar("delete", total=len(names), unit="ids") as progress,
         ):
             counts = delete_documents(place.live, names, progress.advance)
-            job.summary = DeleteSummary(path=place.path, index=place.index, **vars(counts))
+            such = f", such as {', '.join(f'{one!r:.80}' for one in counts.examples)}" if counts.examples else ""
+            line = f"{place.path}: {counts.deleted:,} documents deleted, {counts.missing:,} were not there{such}"
+            job.summary = Summary(place.path, [line], {"index": place.index, **vars(counts)})

@@ -1,9 +1,9 @@
 """The command `lightretriever evaluate`. The context's `obj` opens a bundle for searching (`OpenSearcher`)."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 from pydantic import ValidationError
@@ -13,28 +13,9 @@ from lightretriever.artifacts.bundle.manifest import LegWeights
 from lightretriever.artifacts.cli.options import BundleArgument, TaskOption
 from lightretriever.artifacts.cli.runner import JsonOption, next_command, running
 from lightretriever.artifacts.errors import RecipeError, importing
-from lightretriever.artifacts.summary import Summary, Text
+from lightretriever.artifacts.summary import Summary
 
-__all__ = ["EvaluateSummary", "evaluate"]
-
-
-class EvaluateSummary(Summary):
-    """Of `evaluate`: `metrics` by system and measure; `report` is the file."""
-
-    command: Literal["evaluate"] = "evaluate"
-    report: Text
-    dataset: Text
-    split: str
-    task: str
-    queries: int
-    documents: int
-    metrics: dict[str, dict[str, float]]
-    warnings: list[Text]
-    files: int
-
-    def made(self) -> Iterator[str]:
-        """Where report and runs lie; the measures are printed as a table."""
-        yield f"{self.path}: {Path(self.report).name} and {self.files - 1} runs of {self.queries:,} queries"
+__all__ = ["evaluate"]
 
 
 def evaluate(
@@ -133,36 +114,24 @@ def leg_weights(text: str) -> LegWeights:
         ) from error
 
 
-def _summary(report: Mapping[str, Any], output: Path) -> EvaluateSummary:
-    from lightretriever.artifacts.evaluation.evaluate import REPORT_FILE
-
-    return EvaluateSummary(
-        path=str(output),
-        report=str(output / REPORT_FILE),
-        dataset=report["dataset"]["name"],
-        split=report["dataset"]["split"],
-        task=report["settings"]["task"],
-        queries=report["dataset"]["queries"],
-        documents=report["bundle"]["documents"],
-        metrics=report["metrics"],
-        warnings=report["warnings"],
-        files=1 + len(report["runs"]),
-    )
+def _summary(report: Mapping[str, Any], output: Path) -> Summary:
+    facts = {name: report["dataset"][name] for name in ("split", "queries")} | {"dataset": report["dataset"]["name"]}
+    facts |= {"task": report["settings"]["task"], "documents": report["bundle"]["documents"]}
+    return _of_runs(output, len(report["runs"]), report["metrics"], report["warnings"], facts)
 
 
-def _mean_summary(report: Mapping[str, Any], output: Path, collections: Path, split: str) -> EvaluateSummary:
+def _mean_summary(report: Mapping[str, Any], output: Path, collections: Path, split: str) -> Summary:
     """Of several collections: the mean measures, and how many queries and documents there are in all."""
+    facts = {"dataset": collections.resolve().name, "split": split, "task": "each bundle's"}
+    facts |= {name: report[name] for name in ("queries", "documents")}
+    runs = sum(1 + len(metrics) for metrics in report["parts"].values())
+    return _of_runs(output, runs, report["mean"], report["warnings"], facts)
+
+
+def _of_runs(
+    output: Path, runs: int, metrics: Mapping[str, Any], warnings: list[str], facts: dict[str, Any]
+) -> Summary:
     from lightretriever.artifacts.evaluation.evaluate import REPORT_FILE
 
-    return EvaluateSummary(
-        path=str(output),
-        report=str(output / REPORT_FILE),
-        dataset=collections.resolve().name,
-        split=split,
-        task="each bundle's",
-        queries=report["queries"],
-        documents=report["documents"],
-        metrics=report["mean"],
-        warnings=report["warnings"],
-        files=1 + sum(1 + len(metrics) for metrics in report["parts"].values()),
-    )
+    facts |= {"metrics": metrics, "warnings": warnings, "report": str(output / REPORT_FILE), "files": 1 + runs}
+    return Summary(str(output), [f"{output}: {REPORT_FILE} and {runs} runs of {facts['queries']:,} queries"], facts)

@@ -1,6 +1,5 @@
 """The command `export`: a bundle's query vectors for another vector store; torch is loaded when it runs."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -10,34 +9,11 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.cli.options import BundleArgument
 from lightretriever.artifacts.cli.runner import JsonOption, running
 from lightretriever.artifacts.errors import importing
-from lightretriever.artifacts.summary import Summary, Text, folder_size, megabytes
+from lightretriever.artifacts.summary import Summary, folder_size, megabytes
 
-__all__ = ["ExportSummary", "export"]
+__all__ = ["export"]
 
 Format = Literal["sentence-transformers"]
-
-
-class ExportSummary(Summary):
-    """Of `export`: `path` is a model that encodes queries of the `task` to `dimension` values, and documents by the
-    `encoder`, null where it encodes queries alone. It leaves `head_queries` out, which the service has vectors of the
-    whole model for."""
-
-    command: Literal["export"] = "export"
-    task: str
-    dimension: int
-    encoder: Text | None
-    head_queries: int
-    warnings: list[Text]
-    bytes: int
-
-    def made(self) -> Iterator[str]:
-        """One line, and one each for head queries and warnings."""
-        what = "queries alone" if self.encoder is None else f"queries, and documents by {self.encoder}"
-        yield f"{self.path}: {what}, task {self.task}, {self.dimension} values, {megabytes(self.bytes)}"
-        if self.head_queries:
-            yield f"  without the bundle's {self.head_queries:,} head queries: they get the mean of their tokens' rows"
-        for warning in self.warnings:
-            yield f"warning: {warning}"
 
 
 def export(
@@ -61,13 +37,11 @@ def export(
         opened = Bundle.open(bundle, indexes=False)
         named = task or opened.manifest.default_task
         warnings = export_sentence_transformer(opened, directory, task=named, model=model, overwrite=overwrite)
-        head = opened.manifest.tasks[named].head
-        job.summary = ExportSummary(
-            path=str(directory),
-            task=named,
-            dimension=opened.manifest.dimension,
-            encoder=model,
-            head_queries=0 if head is None else head.queries,
-            warnings=warnings,
-            bytes=folder_size(directory)[1],
-        )
+        head, dimension, size = opened.manifest.tasks[named].head, opened.manifest.dimension, folder_size(directory)[1]
+        what = "queries alone" if model is None else f"queries, and documents by {model}"
+        lines = [f"{directory}: {what}, task {named}, {dimension} values, {megabytes(size)}"]
+        if head is not None:
+            lines += [f"  without the bundle's {head.queries:,} head queries: they get the mean of their tokens' rows"]
+        facts = {"task": named, "dimension": dimension, "encoder": model, "warnings": warnings, "bytes": size}
+        facts["head_queries"] = 0 if head is None else head.queries
+        job.summary = Summary(str(directory), [*lines, *(f"warning: {warning}" for warning in warnings)], facts)

@@ -62,7 +62,8 @@ def push(
             )
         if query_bundle is not None:
             write_query_bundle(opened, query_bundle, overwrite=overwrite)
-            summary.query_bundle = str(query_bundle)
+            summary.facts["query_bundle"] = str(query_bundle)
+            summary.lines.append(f"{query_bundle}: the query bundle")
         served = query_bundle or bundle
         address = ["--opensearch-url", cluster.name.replace(", ", ","), "--index", index]
         summary.next = next_command(context, "serve", served, *address, shared=())

@@ -1,30 +1,14 @@
 """The command `restore`: a copy of a journal put in its place."""
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from lightretriever.artifacts.cli.runner import JsonOption, running
 from lightretriever.artifacts.summary import Summary
 
-__all__ = ["RestoreSummary", "restore"]
-
-
-class RestoreSummary(Summary):
-    """Of `restore`: `path` is the journal's folder, which has the changes up to the one numbered `position`; `kept` is
-    the folder of the former journal's files."""
-
-    command: Literal["restore"] = "restore"
-    position: int
-    kept: str | None
-
-    def made(self) -> Iterator[str]:
-        """One line, and one of the former journal."""
-        yield f"{self.path}: restored, with the changes up to number {self.position:,}"
-        if self.kept is not None:
-            yield f"the former journal is in {self.kept}"
+__all__ = ["restore"]
 
 
 def restore(
@@ -37,4 +21,7 @@ def restore(
 
     with running("restore", as_json=as_json) as job:
         position, kept = restore_journal(copy, live)
-        job.summary = RestoreSummary(path=str(live), position=position, kept=None if kept is None else str(kept))
+        lines = [f"{live}: restored, with the changes up to number {position:,}"]
+        lines += [] if kept is None else [f"the former journal is in {kept}"]
+        facts = {"position": position, "kept": None if kept is None else str(kept)}
+        job.summary = Summary(str(live), lines, facts)

@@ -18,9 +18,10 @@ import typer
 from lightretriever.artifacts.errors import DiskError, LightRetrieverError, readable
 from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.signals import Stopped, commit_point, stoppable
-from lightretriever.artifacts.summary import Part, Summary, Text
+from lightretriever.artifacts.summary import Summary
+from lightretriever.artifacts.summary import as_json as as_json_object
 
-__all__ = ["ErrorInfo", "ErrorObject", "Job", "JsonOption", "next_command", "report_skipped", "running"]
+__all__ = ["Job", "JsonOption", "next_command", "report_skipped", "running"]
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")]
 
@@ -28,21 +29,6 @@ _GOING_ON: Final = ("build", "delete", "push", "train", "upsert")
 """Commands that keep what they have finished when they are stopped."""
 
 _ERROR_STATUS: Final = 2  # of the errors that this project raises; that of Python's is 1
-
-
-class ErrorInfo(Part):
-    """An error: `kind` is its class, `status` the exit status."""
-
-    kind: str
-    message: Text
-    remedy: Text
-    status: int
-
-
-class ErrorObject(Part):
-    """The text on stdout in place of the summary."""
-
-    error: ErrorInfo
 
 
 @dataclass
@@ -68,17 +54,17 @@ def running(command: str, *, as_json: bool, quietly: bool = False) -> Iterator[J
                 yield job
             commit_point()
             if job.summary is not None:
-                job.summary.command, job.summary.seconds = command, round(monotonic() - began, 3)
-                typer.echo(job.summary.model_dump_json() if as_json else job.summary.text())
+                job.summary.seconds = round(monotonic() - began, 3)
+                typer.echo(job.summary.json(command) if as_json else job.summary.text())
     except (Exception, Stopped) as error:
-        info = _error_info(error, command)
+        facts = _error_facts(error, command)
         ProgressBar.end_display()
         if isinstance(error, Stopped) and not quietly:
-            typer.echo(f"{info.message} {info.remedy}", err=True)
+            typer.echo(f"{facts['message']} {facts['remedy']}", err=True)
         if as_json and not quietly:
-            typer.echo(ErrorObject(error=info).model_dump_json())
+            typer.echo(as_json_object({"error": facts}))
         if isinstance(error, Stopped):
-            sys.exit(info.status)
+            sys.exit(facts["status"])
         raise
 
 
@@ -102,16 +88,15 @@ def report_skipped(reasons: Iterable[str]) -> None:
         typer.echo(f"skipped: {reason}", err=True)
 
 
-def _error_info(error: BaseException, command: str) -> ErrorInfo:
-    """An error as it is printed as JSON."""
-    kind = type(error).__name__
+def _error_facts(error: BaseException, command: str) -> dict[str, Any]:
+    """An error as it is printed as JSON: `kind` is its class, `status` the exit status."""
+    message, remedy, status = str(error), "", 1
     if isinstance(error, Stopped):
         goes_on = "goes on where it was" if command in _GOING_ON else "begins again; nothing of it is left"
-        remedy = f"The same command {goes_on}."
-        return ErrorInfo(kind=kind, message=f"{error}.", remedy=remedy, status=128 + error.number)
-    if isinstance(error, LightRetrieverError):
-        return ErrorInfo(kind=kind, message=error.message, remedy=error.remedy, status=_ERROR_STATUS)
-    return ErrorInfo(kind=kind, message=str(error), remedy="", status=1)
+        message, remedy, status = f"{error}.", f"The same command {goes_on}.", 128 + error.number
+    elif isinstance(error, LightRetrieverError):
+        message, remedy, status = error.message, error.remedy, _ERROR_STATUS
+    return {"kind": type(error).__name__, "message": message, "remedy": remedy, "status": status}
 
 
 def next_command(context: typer.Context, name: str, *arguments: object, shared: Collection[str] | None = None) -> str:

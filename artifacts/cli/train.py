@@ -1,10 +1,9 @@
 """The command `lightretriever train`; torch is loaded when it runs."""
 
 import os
-from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -12,40 +11,10 @@ from lightretriever.artifacts.cli.options import DeviceOption, ModelOption, over
 from lightretriever.artifacts.cli.runner import JsonOption, next_command, running
 from lightretriever.artifacts.errors import RecipeError, importing
 from lightretriever.artifacts.files.workdir import work_lock
-from lightretriever.artifacts.summary import Summary, Text, duration, folder_size, megabytes
+from lightretriever.artifacts.summary import Summary, duration, folder_size, megabytes
 from lightretriever.artifacts.training.recipe import TrainRecipe
 
-__all__ = ["TrainSummary", "train"]
-
-
-class TrainSummary(Summary):
-    """Of `train`: `path` is the adapter's folder, `work` that of the run. A run that was `finished` has done all
-    `steps`; `best` is the best development score, after `best_step` of them. `training_seconds` are those of all
-    slices, `files` and `bytes` the adapter's."""
-
-    command: Literal["train"] = "train"
-    finished: bool
-    work: Text
-    pairs: int
-    steps: int
-    steps_done: int
-    best: float | None
-    best_step: int | None
-    training_seconds: float
-    files: int
-    bytes: int
-
-    def made(self) -> Iterator[str]:
-        """One line, and one for the development score."""
-        pairs = f"{self.pairs:,} pairs, " if self.pairs else ""
-        spent = f"{pairs}{duration(self.training_seconds)} of training in all"
-        if self.finished:
-            yield f"{self.path}: adapter, {self.files} files, {megabytes(self.bytes)}"
-            yield f"{self.steps:,} steps, {spent}"
-        else:
-            yield f"{self.work}: stopped in time, {self.steps_done:,} of {self.steps:,} steps, {spent}"
-        if self.best is not None:
-            yield f"best development score: {self.best:.4f}, after step {self.best_step} of {self.steps:,}"
+__all__ = ["train"]
 
 
 def train(
@@ -77,25 +46,24 @@ def train(
                 job.summary.next = build if finished else next_command(context, "train", recipe)
 
 
-def _summary(recipe: TrainRecipe, finished: bool) -> TrainSummary:
+def _summary(recipe: TrainRecipe, finished: bool) -> Summary:
     from lightretriever.artifacts.training.data import data_report
     from lightretriever.artifacts.training.run import read_progress
 
     stands = read_progress(recipe.work)
+    pairs = sum(row["kept"] for row in data_report(recipe)) if recipe.needs_pairs else 0
+    steps = sum(stage.steps for stage in recipe.stages)
+    done = sum(stage.steps for stage in recipe.stages[: stands.stage]) + stands.step
     files, size = folder_size(recipe.output) if finished else (0, 0)
-    return TrainSummary(
-        path=str(recipe.output),
-        finished=finished,
-        work=str(recipe.work),
-        pairs=sum(row["kept"] for row in data_report(recipe)) if recipe.needs_pairs else 0,
-        steps=sum(stage.steps for stage in recipe.stages),
-        steps_done=sum(stage.steps for stage in recipe.stages[: stands.stage]) + stands.step,
-        best=stands.best,
-        best_step=stands.best_step,
-        training_seconds=round(stands.elapsed_s, 3),
-        files=files,
-        bytes=size,
-    )
+    spent = f"{f'{pairs:,} pairs, ' if pairs else ''}{duration(stands.elapsed_s)} of training in all"
+    lines = [f"{recipe.work}: stopped in time, {done:,} of {steps:,} steps, {spent}"]
+    if finished:
+        lines = [f"{recipe.output}: adapter, {files} files, {megabytes(size)}", f"{steps:,} steps, {spent}"]
+    if stands.best is not None:
+        lines += [f"best development score: {stands.best:.4f}, after step {stands.best_step} of {steps:,}"]
+    facts = {"finished": finished, "work": str(recipe.work), "pairs": pairs, "steps": steps, "steps_done": done}
+    facts |= {"best": stands.best, "best_step": stands.best_step, "training_seconds": round(stands.elapsed_s, 3)}
+    return Summary(str(recipe.output), lines, facts | {"files": files, "bytes": size})
 
 
 def _check(recipe: TrainRecipe, processes: int) -> None:

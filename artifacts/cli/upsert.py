@@ -1,10 +1,10 @@
 """The command `upsert`: documents written while they are searched, on one machine or on a cluster."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -27,31 +27,7 @@ from lightretriever.artifacts.summary import Summary, left_out
 if TYPE_CHECKING:
     from lightretriever.artifacts.pipeline.later import LaterDocuments
 
-__all__ = ["UpsertSummary", "upsert"]
-
-
-class UpsertSummary(Summary):
-    """Of `upsert`: `path` is the journal's folder, and `index` the bundle's version; or the alias on the cluster, and
-    its index. Of the documents, `unchanged` were there already, `fields` got other fields and kept their vectors, and
-    the model read the `encoded`, of which `created` are new."""
-
-    command: Literal["upsert"] = "upsert"
-    index: str
-    documents: int
-    unchanged: int
-    fields: int
-    encoded: int
-    created: int
-    skipped: int
-    cut: int
-
-    def made(self) -> Iterator[str]:
-        """A line, and those of `left_out`."""
-        yield (
-            f"{self.path}: of {self.documents:,} documents {self.encoded:,} encoded ({self.created:,} new), "
-            f"{self.fields:,} with other fields, {self.unchanged:,} unchanged"
-        )
-        yield from left_out(self.skipped, self.cut)
+__all__ = ["upsert"]
 
 
 def upsert(
@@ -81,14 +57,13 @@ def upsert(
             _check_bundle(place, manifest)
             encoder = _Encoder(loaded, manifest, place.live.most_impact)
             counts, total = _upsert(place, documents, manifest, encoder)
-            job.summary = UpsertSummary(
-                path=place.path,
-                index=place.index,
-                documents=total,
-                **vars(counts),
-                skipped=documents.skipped.count,
-                cut=encoder.cut,
+            line = (
+                f"{place.path}: of {total:,} documents {counts.encoded:,} encoded ({counts.created:,} new), "
+                f"{counts.fields:,} with other fields, {counts.unchanged:,} unchanged"
             )
+            left = {"skipped": documents.skipped.count, "cut": encoder.cut}
+            facts = {"index": place.index, "documents": total, **vars(counts), **left}
+            job.summary = Summary(place.path, [line, *left_out(**left)], facts)
         report_skipped(documents.skipped.reasons)
 
 

@@ -6,7 +6,7 @@ written again.
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import repeat
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import numpy as np
 import orjson
@@ -32,9 +32,9 @@ from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.errors import ClusterError
 from lightretriever.artifacts.signals import commit_point
 from lightretriever.artifacts.sparse.index import ImpactIndex
-from lightretriever.artifacts.summary import Summary, Text
+from lightretriever.artifacts.summary import Summary
 
-__all__ = ["PushSummary", "check_scores", "push"]
+__all__ = ["check_scores", "push"]
 
 _READ: Final = 8192  # documents that are read from the bundle together, since each time asks Lucene every term
 _CHECKED: Final = 1024  # documents that are counted together, to find those that are there
@@ -45,34 +45,6 @@ _DOCUMENTS: Final = 100
 _QUERIES: Final = 5
 _TERMS: Final = 500  # of a query for the sparse leg; a cluster takes 1,024 clauses, and a large impact needs two
 _ERROR: Final = 1e-5  # of a score, as a share of the query's best
-
-
-class PushSummary(Summary):
-    """Of `push`: `path` is the alias on the cluster, `index` what it stands for now, and `before` did until then, which
-    is `removed` or not, and `changed` if documents were written there; an earlier run had written `found` of the
-    documents."""
-
-    command: Literal["push"] = "push"
-    index: str
-    version: str
-    documents: int
-    found: int
-    before: list[str]
-    removed: bool
-    changed: list[str]
-    query_bundle: Text | None = None
-
-    def made(self) -> Iterator[str]:
-        """One line, and one each for the former index and for the query bundle."""
-        known = f", {self.found:,} of them by an earlier run" if self.found else ""
-        yield f"{self.path}: {self.documents:,} documents in {self.index}{known}; counts and a sample of scores agree"
-        if self.before:
-            kept = "kept" if self.changed else "kept; --delete-old removes it"
-            yield f"before: {', '.join(self.before)}, {'removed' if self.removed else kept}"
-        for index in self.changed:
-            yield f"{index} had documents written or deleted: bring them here by `lightretriever upsert` and `delete`"
-        if self.query_bundle is not None:
-            yield f"{self.query_bundle}: the query bundle"
 
 
 def push(
@@ -86,7 +58,7 @@ def push(
     delete_old: bool = False,
     skipped: Callable[[int], object],
     written: Callable[[int], object],
-) -> PushSummary:
+) -> Summary:
     """Write a bundle and let `alias` stand for it.
 
     Checks that every document is there, and that a sample gets the bundle's scores, before the alias is switched.
@@ -121,16 +93,16 @@ def push(
     if removed and before:
         with cluster.translated():
             cluster.client.indices.delete(index=",".join(before))
-    return PushSummary(
-        path=f"{cluster.name}/{alias}",
-        index=index,
-        version=manifest.digest,
-        documents=manifest.documents,
-        found=found,
-        before=before,
-        removed=removed,
-        changed=changed,
-    )
+    path, known = f"{cluster.name}/{alias}", f", {found:,} of them by an earlier run" if found else ""
+    lines = [f"{path}: {manifest.documents:,} documents in {index}{known}; counts and a sample of scores agree"]
+    if before:
+        kept = "kept" if changed else "kept; --delete-old removes it"
+        lines += [f"before: {', '.join(before)}, {'removed' if removed else kept}"]
+    written_there = "had documents written or deleted: bring them here by `lightretriever upsert` and `delete`"
+    lines += [f"{one} {written_there}" for one in changed]
+    facts = {"index": index, "version": manifest.digest, "documents": manifest.documents, "found": found}
+    facts |= {"before": before, "removed": removed, "changed": changed, "query_bundle": None}
+    return Summary(path, lines, facts)
 
 
 def _changed(cluster: Cluster, indexes: list[str]) -> list[str]:

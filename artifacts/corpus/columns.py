@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from lightretriever.artifacts.corpus.output import CorpusSummary, check_output, new_corpus
+from lightretriever.artifacts.corpus.output import Written, check_output, new_corpus
 from lightretriever.artifacts.corpus.tables import DEFAULT_DIALECT, Dialect, Row, Table, open_table, partition_of
 from lightretriever.artifacts.documents.document import read_document
 from lightretriever.artifacts.documents.strict_json import serialised
@@ -49,7 +49,7 @@ class _Reader:
     """Makes documents of rows, and remembers what it has seen."""
 
     columns: Columns
-    written: CorpusSummary
+    written: Written
     ids: dict[str, str] = field(default_factory=dict)
     names: set[str] = field(default_factory=set)
     seen: dict[str, None] = field(default_factory=dict)
@@ -105,7 +105,7 @@ class _Reader:
             if name not in self.seen and name not in self.columns.drop:
                 raise CorpusError(f"{readable(source)}: {_missing(name, self.seen)}.", remedy="Name another column.")
         if not self.written.documents:
-            reasons = [f" {reason}." for reason in self.written.skipped_files[:1]]
+            reasons = [f" {reason}." for reason in self.written.skipped.reasons[:1]]
             raise CorpusError(
                 f"{readable(source)}: no row became a document.{''.join(reasons)}", remedy="Give another table."
             )
@@ -120,7 +120,7 @@ def write_row_corpus(
     *,
     skip_bad: bool = False,
     overwrite: bool = False,
-) -> CorpusSummary:
+) -> Written:
     """Write the rows of `files`, in their order, as a corpus in BEIR layout, whole or not at all. Folders between
     `source` and a file whose names are `column=value` are columns, too; `dialect` is that of CSV.
 
@@ -129,7 +129,7 @@ def write_row_corpus(
     `skip_bad` bad rows are counted instead. Raises DiskError when the output can't be written.
     """
     check_output(output, overwrite=overwrite)
-    written = CorpusSummary(path=str(output), texts=len(files), rows=0, dropped=list(columns.drop))
+    written = Written(texts=len(files), rows=0, dropped=list(columns.drop))
     reader = _Reader(columns, written)
     with new_corpus(output) as file:
         for line in tracked(
@@ -162,7 +162,7 @@ def _lines(source: Path, files: list[Path], reader: _Reader, dialect: Dialect, *
                 except ValueError as error:
                     if not skip_bad:
                         raise CorpusError(f"{readable(path)}, {place}: {error}.", remedy=_REMEDY) from error
-                    written.skip(f"{readable(path)}, {place}: {error}")
+                    written.skipped.add(f"{readable(path)}, {place}: {error}")
                     continue
                 written.documents += 1
                 yield line

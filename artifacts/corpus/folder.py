@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from lightretriever.artifacts.corpus.markdown import markdown_headings, markdown_title
-from lightretriever.artifacts.corpus.output import CorpusSummary, check_output, new_corpus
+from lightretriever.artifacts.corpus.output import Written, check_output, new_corpus
 from lightretriever.artifacts.corpus.passages import Limit, Passage, passages
 from lightretriever.artifacts.documents.document import Document, document_of
 from lightretriever.artifacts.errors import CorpusError, readable
@@ -35,7 +35,7 @@ _REMEDY: Final = "Mend or remove what is named, or pass --skip-bad to leave it o
 
 def write_text_corpus(
     folder: Path, output: Path, *, limit: Limit, skip_bad: bool = False, overwrite: bool = False
-) -> CorpusSummary:
+) -> Written:
     """Write the files of `folder` as a corpus in BEIR layout: the same bytes for the same files, whole or not at all.
 
     Hidden files and folders are passed over. Raises CorpusError for an output that is there already or has another
@@ -44,14 +44,14 @@ def write_text_corpus(
     instead. Raises DiskError when the output can't be written.
     """
     check_output(output, overwrite=overwrite)
-    written = CorpusSummary(path=str(output))
+    written = Written()
     files = _files(folder, written)
     with new_corpus(output) as file, ProgressBar("corpus", total=len(files), unit="files") as progress:
         for name in files:
             try:
                 documents = text_documents(folder, name, limit)
             except ValueError as error:
-                written.skip(f"{readable(folder / name)}: {error}")
+                written.skipped.add(f"{readable(folder / name)}: {error}")
             else:
                 file.writelines(one.raw + b"\n" for one in documents)
                 written.documents += len(documents)
@@ -115,14 +115,14 @@ def _content(folder: Path, name: str) -> str:
     return content.replace("\r\n", "\n").replace("\r", "\n")
 
 
-def _files(folder: Path, written: CorpusSummary) -> list[str]:
+def _files(folder: Path, written: Written) -> list[str]:
     """The text files below a folder, by their paths as bytes. What can't be looked into is counted as bad, and so are
     links to folders, which may lead out of it or in a circle. Counts what is passed over."""
     if not folder.is_dir():
         raise CorpusError(f"{folder}: no folder.", remedy="Name the folder of text files first, then the corpus.")
 
     def unreadable(error: OSError) -> None:
-        written.skip(f"{readable(error.filename)}: can't be looked into ({error.strerror})")
+        written.skipped.add(f"{readable(error.filename)}: can't be looked into ({error.strerror})")
 
     found = []
     for place, folders, names in os.walk(folder, onerror=unreadable):
@@ -131,15 +131,15 @@ def _files(folder: Path, written: CorpusSummary) -> list[str]:
         for path in (Path(place) / name for name in folders):
             with suppress(PermissionError):  # it will be unreadable
                 if path.is_symlink():
-                    written.skip(f"{readable(path)}: a link to a folder; it is not followed")
+                    written.skipped.add(f"{readable(path)}: a link to a folder; it is not followed")
         texts = [name for name in names if name.lower().endswith(_ENDINGS) and not name.startswith(".")]
         found += [(Path(place) / name).relative_to(folder).as_posix() for name in texts]
         written.passed_over += entries - len(folders) - len(texts)
     return sorted(found, key=os.fsencode)
 
 
-def _check(folder: Path, written: CorpusSummary, *, skip_bad: bool) -> None:
-    count, reasons = written.skipped, written.skipped_files
+def _check(folder: Path, written: Written, *, skip_bad: bool) -> None:
+    count, reasons = written.skipped.count, written.skipped.reasons
     if count and not skip_bad:
         others = f"; and {count - len(reasons)} more" if count > len(reasons) else ""
         raise CorpusError(f"{'; '.join(reasons)}{others}.", remedy=_REMEDY)

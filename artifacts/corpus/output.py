@@ -4,58 +4,51 @@ import gzip
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Literal
-
-from pydantic import Field
+from typing import IO
 
 from lightretriever.artifacts.corpus.beir import Skipped
 from lightretriever.artifacts.errors import CorpusError
 from lightretriever.artifacts.files.atomic_file import new_file
-from lightretriever.artifacts.summary import Summary, Text, megabytes
+from lightretriever.artifacts.summary import Summary, megabytes
 
-__all__ = ["CorpusSummary", "check_output", "new_corpus"]
+__all__ = ["Written", "check_output", "new_corpus"]
 
 
-class CorpusSummary(Summary):
-    """Of `corpus`: `texts` files became documents, `skipped` were bad, `skipped_files` names some; `passed_over` are of
-    another kind, or hidden files or folders; `bytes` is the corpus' size. Of a table `rows` were read, and the bad ones
-    skipped, without the columns `dropped`; `numbered` says whether the ids are the rows' numbers, and `id_column` which
-    column has them else."""
+@dataclass
+class Written:
+    """What `corpus` wrote: `documents` of so many `texts`, files; `skipped` were bad; `passed_over` are of another
+    kind, or hidden files or folders. Of a table `rows` were read, and the bad ones skipped, without the columns
+    `dropped`; `numbered` says whether the ids are the rows' numbers, and `id_column` which column has them else."""
 
-    command: Literal["corpus"] = "corpus"
     documents: int = 0
     texts: int = 0
     rows: int | None = None
-    skipped: int = 0
-    skipped_files: list[Text] = Field(default_factory=list)
+    skipped: Skipped = field(default_factory=Skipped)
     passed_over: int = 0
-    dropped: list[Text] = Field(default_factory=list)
+    dropped: list[str] = field(default_factory=list)
     numbered: bool | None = None
-    id_column: Text | None = None
-    bytes: int = 0
+    id_column: str | None = None
 
-    def made(self) -> Iterator[str]:
-        """One line, and one each for what was skipped, passed over and dropped, and for ids that are numbers."""
+    def summary(self, path: Path) -> Summary:
+        """The summary of the corpus at `path`."""
+        size, bad = path.stat().st_size, self.skipped.count
         rows = "" if self.rows is None else f"{self.rows:,} rows in "
         files = f"{self.texts:,} file{'' if self.texts == 1 else 's'}"
-        yield f"{self.path}: {self.documents:,} documents of {rows}{files}, {megabytes(self.bytes)}"
+        lines = [f"{path}: {self.documents:,} documents of {rows}{files}, {megabytes(size)}"]
         if self.numbered:
-            yield "ids: the numbers of the rows, from 1; --id names a column in their place"
+            lines += ["ids: the numbers of the rows, from 1; --id names a column in their place"]
         elif self.id_column not in (None, "_id"):
-            yield f'ids: column "{self.id_column}"'
+            lines += [f'ids: column "{self.id_column}"']
         if self.dropped:
-            yield f"dropped: {', '.join(self.dropped)}"
-        if self.skipped:
-            yield f"skipped: {self.skipped:,} bad {'files' if self.rows is None else 'rows'}"
+            lines += [f"dropped: {', '.join(self.dropped)}"]
+        if bad:
+            lines += [f"skipped: {bad:,} bad {'files' if self.rows is None else 'rows'}"]
         if self.passed_over:
-            yield f"passed over: {self.passed_over:,} hidden files and folders, and files of other kinds"
-
-    def skip(self, reason: str) -> None:
-        """Count a bad file or row, and keep the reason if it is among the first."""
-        bad = Skipped(self.skipped, self.skipped_files)
-        bad.add(reason)
-        self.skipped = bad.count
+            lines += [f"passed over: {self.passed_over:,} hidden files and folders, and files of other kinds"]
+        facts = vars(self) | {"skipped": bad, "skipped_files": self.skipped.reasons, "bytes": size}
+        return Summary(str(path), lines, facts)
 
 
 def check_output(path: Path, *, overwrite: bool) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Final, Literal, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
@@ -31,14 +31,12 @@ from lightretriever.artifacts.evaluation.runs import (
 from lightretriever.artifacts.evaluation.searching import Fusion, OpenSearcher, Searcher
 from lightretriever.artifacts.evaluation.systems import DEPTH, Searches, run_systems
 from lightretriever.artifacts.progress import ProgressBar
-from lightretriever.artifacts.summary import Part, Summary, Text
+from lightretriever.artifacts.summary import Summary
 from lightretriever.artifacts.tokens.tokenizer import sentences_of
 
 __all__ = [
     "Difference",
-    "Division",
     "KnownItems",
-    "TuneSummary",
     "dense_helps",
     "find_known_items",
     "tune_weights",
@@ -79,64 +77,6 @@ class Difference:
         return f"{self.mean:+.4f} (95 % interval {self.low:+.4f} to {self.high:+.4f})"
 
 
-class Division(Part):
-    """Weights by leg, their nDCG@10, and whether the queries can't tell them from the best."""
-
-    weights: dict[str, float]
-    ndcg: float
-    by_chance: bool
-
-
-class TuneSummary(Summary):
-    """Of `evaluate --tune`: `weights` are the best by leg and `ndcg` their nDCG@10, `own_weights` and `own_ndcg` the
-    bundle's. `gain` is what the choice gains on queries that took no part in it, `interval` its 95 % interval, and
-    `told` whether that lies above 0. `dense_gain` and `dense_interval` are the same against the sparse leg alone, and
-    `dense_helps` says whether the dense leg makes search better, null where the queries can't tell. `divisions` has
-    every division of the weights, best first."""
-
-    command: Literal["evaluate"] = "evaluate"
-    dataset: Text
-    queries: int
-    weights: dict[str, float]
-    ndcg: float
-    own_weights: dict[str, float]
-    own_ndcg: float
-    gain: float
-    interval: tuple[float, float]
-    told: bool
-    dense_gain: float
-    dense_interval: tuple[float, float]
-    dense_helps: bool | None
-    divisions: list[Division]
-
-    def made(self) -> Iterator[str]:
-        """The best weights, the bundle's, and what to do."""
-        for number, one in enumerate(self.divisions[:_SHOWN]):
-            beside = "the best" if not number else "within chance of the best" if one.by_chance else "worse"
-            yield f"{_named(one.weights)}: nDCG@10 {one.ndcg:.4f}, {beside}"
-        if alike := sum(one.by_chance for one in self.divisions[_SHOWN:]):
-            yield f"and {alike} more within chance of the best"
-        yield f"{_named(self.own_weights)}, the bundle's own: nDCG@10 {self.own_ndcg:.4f}"
-        low, high = self.interval
-        yield (
-            f"choosing weights gains {self.gain:+.4f} on queries that took no part in the choice "
-            f"(95 % interval {low:+.4f} to {high:+.4f}, {self.queries:,} queries)"
-        )
-        low, high = self.dense_interval
-        gain = f"{self.dense_gain:+.4f} (95 % interval {low:+.4f} to {high:+.4f}) against the sparse leg alone"
-        if self.dense_helps:
-            yield f"the dense leg brings {gain}"
-        elif self.dense_helps is None:
-            yield f"these queries can't tell whether the dense leg helps: {gain}"
-        else:
-            yield f"the dense leg brings nothing here, {gain}: index.weights: {{sparse: 1}} does as well"
-        if self.told:
-            best = _named(self.weights, ": ")
-            yield f"set index.weights: {{{best}}} in the recipe and run `lightretriever build --from index` again"
-        else:
-            yield "these queries can't tell that other weights are better: keep the bundle's, or give more queries"
-
-
 def dense_helps(gain: Difference) -> bool | None:
     """True if the dense leg makes search better, by what it gains over the sparse leg alone; None where the queries
     can't tell."""
@@ -154,7 +94,7 @@ def tune_weights(
     task: str | None = None,
     step: float = 0.1,
     most: int = 1000,
-) -> TuneSummary:
+) -> Summary:
     """Choose the weights of linear fusion by the judged queries of DEV/qrels/SPLIT.tsv, at most `most` drawn ones.
 
     All divisions of 1 into multiples of `step` among the bundle's legs are tried. Raises BundleError for a bundle or
@@ -192,29 +132,47 @@ def tune_weights(
     order = np.argsort(-means, kind="stable").tolist()
     gain, dense_gain = (Difference.of(chosen - other) for other in (values[-1], tried[_SPARSE_ALONE]))
     divisions = [
-        Division(
-            weights=grid[place].model_dump(),
-            ndcg=float(means[place]),
-            by_chance=Difference.of(chosen - tried[place]).low <= 0,
-        )
+        {
+            "weights": grid[place].model_dump(),
+            "ndcg": float(means[place]),
+            "by_chance": Difference.of(chosen - tried[place]).low <= 0,
+        }
         for place in order
     ]
-    return TuneSummary(
-        path=str(bundle_path),
-        dataset=dev.resolve().name,
-        queries=len(judged.queries),
-        weights=divisions[0].weights,
-        ndcg=divisions[0].ndcg,
-        own_weights=own.model_dump(),
-        own_ndcg=float(values[-1].mean()),
-        gain=gain.mean,
-        interval=(gain.low, gain.high),
-        told=gain.low > 0,
-        dense_gain=dense_gain.mean,
-        dense_interval=(dense_gain.low, dense_gain.high),
-        dense_helps=dense_helps(dense_gain),
-        divisions=divisions,
+    facts = {"dataset": dev.resolve().name, "queries": len(judged.queries)}
+    facts |= {"weights": divisions[0]["weights"], "ndcg": divisions[0]["ndcg"]}
+    facts |= {"own_weights": own.model_dump(), "own_ndcg": float(values[-1].mean())}
+    facts |= {"gain": gain.mean, "interval": (gain.low, gain.high), "told": gain.low > 0}
+    facts |= {"dense_gain": dense_gain.mean, "dense_interval": (dense_gain.low, dense_gain.high)}
+    facts |= {"dense_helps": dense_helps(dense_gain), "divisions": divisions}
+    return Summary(str(bundle_path), _lines(facts, gain, dense_gain), facts)
+
+
+def _lines(facts: Mapping[str, Any], gain: Difference, dense_gain: Difference) -> list[str]:
+    """The best weights, the bundle's, and what to do."""
+    lines = list[str]()
+    for number, one in enumerate(facts["divisions"][:_SHOWN]):
+        beside = "the best" if not number else "within chance of the best" if one["by_chance"] else "worse"
+        lines.append(f"{_named(one['weights'])}: nDCG@10 {one['ndcg']:.4f}, {beside}")
+    if alike := sum(one["by_chance"] for one in facts["divisions"][_SHOWN:]):
+        lines.append(f"and {alike} more within chance of the best")
+    lines.append(f"{_named(facts['own_weights'])}, the bundle's own: nDCG@10 {facts['own_ndcg']:.4f}")
+    lines.append(
+        f"choosing weights gains {gain.mean:+.4f} on queries that took no part in the choice "
+        f"(95 % interval {gain.low:+.4f} to {gain.high:+.4f}, {facts['queries']:,} queries)"
     )
+    against = f"{dense_gain} against the sparse leg alone"
+    lines.append(
+        {
+            True: f"the dense leg brings {against}",
+            None: f"these queries can't tell whether the dense leg helps: {against}",
+            False: f"the dense leg brings nothing here, {against}: index.weights: {{sparse: 1}} does as well",
+        }[facts["dense_helps"]]
+    )
+    best = _named(facts["weights"], ": ")
+    told = f"set index.weights: {{{best}}} in the recipe and run `lightretriever build --from index` again"
+    kept = "these queries can't tell that other weights are better: keep the bundle's, or give more queries"
+    return [*lines, told if facts["told"] else kept]
 
 
 def weight_grid(step: float) -> list[LegWeights]:

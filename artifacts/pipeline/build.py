@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final, Literal, Self
+from typing import Any, Final
 
 import numpy as np
 
@@ -36,8 +36,8 @@ from lightretriever.artifacts.tokens.idf import IDF_FILE, idf_sha256, idf_weight
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 
 __all__ = [
-    "BundleSummary",
     "build_bundle",
+    "bundle_summary",
     "check_before_build",
     "encoded_texts",
     "fit_settings",
@@ -57,63 +57,6 @@ _QUANTIZATION: Final = {False: 4000, True: 40}
 """Impacts per unit of BM25, by whether documents are expanded. The finer one keeps the order of Lucene's own BM25."""
 
 
-class BundleSummary(Summary):
-    """Of a whole bundle: `version` is the manifest's digest, the other counts are those of the stage `encode`, null for
-    `reused`, `encoded` and `removed` where it did not run. `dimension` is null without a dense leg, `language` where
-    terms are tokens."""
-
-    command: Literal["build"] = "build"
-    stage: Literal["index"] = "index"
-    name: str
-    version: str
-    documents: int
-    reused: int | None = None
-    encoded: int | None = None
-    removed: int | None = None
-    skipped: int
-    cut: int
-    dimension: int | None
-    vocabulary: str
-    language: str | None
-    tokens: int
-    tasks: list[str]
-    files: int
-    bytes: int
-
-    def made(self) -> Iterator[str]:
-        """Two or three lines, and those of `left_out`."""
-        dense = ", no dense leg" if self.dimension is None else f" × {self.dimension}, {self.tokens:,} tokens"
-        yield (
-            f"{self.path}: {self.documents:,} documents{dense}, tasks {', '.join(self.tasks)}; "
-            f"{self.files} files, {megabytes(self.bytes)}"
-        )
-        yield "sparse leg: tokens" if self.language is None else f"sparse leg: {self.language} words"
-        if self.reused is not None and self.encoded is not None and self.removed is not None:
-            yield encoded_line(self.reused, self.encoded, self.removed)
-        yield from left_out(self.skipped, self.cut)
-
-    @classmethod
-    def of(cls, bundle: Bundle, skipped: int) -> Self:
-        """Of a bundle that was written from a corpus, of which so many lines were skipped; its manifest is not counted
-        among the files."""
-        manifest = bundle.manifest
-        return cls(
-            path=str(bundle.path),
-            name=manifest.name,
-            version=manifest.digest,
-            documents=manifest.documents,
-            skipped=skipped,
-            cut=manifest.corpus.cut,
-            dimension=None if manifest.dense is None else manifest.dimension,
-            vocabulary=manifest.sparse.vocabulary,
-            language=manifest.sparse.language,
-            tokens=manifest.vocab_size,
-            tasks=list(manifest.tasks),
-            files=len(manifest.files),
-            bytes=sum(file.bytes for file in manifest.files.values()),
-        )
-
-
 def check_before_build(recipe: Recipe, *, overwrite: bool = False) -> None:
     """Raise now what would else be raised after hours of encoding: output in the way, bad queries."""
     check_outside(recipe.output)
@@ -122,8 +65,8 @@ def check_before_build(recipe: Recipe, *, overwrite: bool = False) -> None:
     head_texts(recipe)
 
 
-def build_bundle(recipe: Recipe, *, overwrite: bool = False) -> BundleSummary:
-    """Write the recipe's bundle from its work directory.
+def build_bundle(recipe: Recipe, *, overwrite: bool = False, encoded: Summary | None = None) -> Summary:
+    """Write the recipe's bundle from its work directory. `encoded` is the summary of the stage `encode`, if it ran.
 
     Raises ResumeError when a stage before this one is missing, unfinished, or was run with another model, instruction,
     setting or corpus than the recipe has now.
@@ -156,7 +99,27 @@ def build_bundle(recipe: Recipe, *, overwrite: bool = False) -> BundleSummary:
         fields=recipe.corpus.fields,
         examples=recipe.examples,
     )
-    return BundleSummary.of(write_bundle(recipe.output, content, overwrite=overwrite), corpus.skipped.count)
+    return bundle_summary(write_bundle(recipe.output, content, overwrite=overwrite), corpus.skipped.count, encoded)
+
+
+def bundle_summary(bundle: Bundle, skipped: int, encoded: Summary | None = None) -> Summary:
+    """The summary of a bundle that was written from a corpus, of which so many lines were skipped."""
+    manifest, files = bundle.manifest, bundle.manifest.files.values()
+    counts = {name: None if encoded is None else encoded.facts[name] for name in ("reused", "encoded", "removed")}
+    facts = {"stage": "index", "name": manifest.name, "version": manifest.digest, "documents": manifest.documents}
+    facts |= {**counts, "skipped": skipped, "cut": manifest.corpus.cut}
+    facts |= {"dimension": None if manifest.dense is None else manifest.dimension}
+    facts |= {"vocabulary": manifest.sparse.vocabulary, "language": manifest.sparse.language}
+    facts |= {"tokens": manifest.vocab_size, "tasks": list(manifest.tasks)}
+    facts |= {"files": len(files), "bytes": sum(file.bytes for file in files)}
+    size = f" × {manifest.dimension}, {manifest.vocab_size:,} tokens" if manifest.dense else ", no dense leg"
+    lines = [
+        f"{bundle.path}: {manifest.documents:,} documents{size}, tasks {', '.join(manifest.tasks)}; "
+        f"{len(files)} files, {megabytes(facts['bytes'])}",
+        f"sparse leg: {f'{manifest.sparse.language} words' if manifest.sparse.language else 'tokens'}",
+    ]
+    lines += [] if encoded is None else [encoded_line(**counts)]
+    return Summary(str(bundle.path), [*lines, *left_out(skipped, manifest.corpus.cut)], facts)
 
 
 def fit_settings(settings: TableTraining) -> dict[str, Any]:

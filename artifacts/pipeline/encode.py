@@ -1,9 +1,9 @@
 """Encode a corpus: dense vectors and sparse impacts of every document, in shards that can be resumed."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Final, Literal, Self
+from typing import Any, Final
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from lightretriever.artifacts.pipeline.weights import software
 from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.summary import Summary, encoded_line, folder_size, left_out, megabytes
 
-__all__ = ["EncodeSummary", "encode_corpus", "encode_texts", "model_rows"]
+__all__ = ["encode_corpus", "encode_summary", "encode_texts", "model_rows"]
 
 _PIECE: Final = 16
 """Texts that are read at a time where each is read by itself."""
@@ -31,52 +31,19 @@ _FILE_S: Final = 5.0
 _NO_TERMS: Final = (np.empty(0, np.int32), np.empty(0, np.uint16))
 
 
-class EncodeSummary(Summary):
-    """Of the stage `encode`: of the documents the model read `encoded`, and the vectors of the `reused` were there;
-    `removed` are texts of an earlier corpus. `terms` are sparse terms that the model gave all documents together,
-    `skipped` bad lines of the corpus, `cut` documents that are longer than the model reads, `shards` runs of
-    `encode.shard_size` documents."""
-
-    command: Literal["build"] = "build"
-    stage: Literal["encode"] = "encode"
-    documents: int
-    reused: int
-    encoded: int
-    removed: int
-    skipped: int
-    cut: int
-    terms: int
-    dimension: int
-    shards: int
-    bytes: int
-
-    def made(self) -> Iterator[str]:
-        """Two lines, and those of `left_out`."""
-        yield (
-            f"{self.path}: {self.documents:,} documents, {self.terms:,} sparse terms in {self.shards:,} shards, "
-            f"{megabytes(self.bytes)}"
-        )
-        yield encoded_line(self.reused, self.encoded, self.removed)
-        yield from left_out(self.skipped, self.cut)
-
-    @classmethod
-    def of(cls, store: TextStore, documents: Int64Array, **counts: Any) -> Self:
-        """Of the corpus that a store has, as far as these places of documents (n,); with the other counts."""
-        terms, cut = store.counts(store.texts[documents])
-        return cls(
-            path=str(store.path),
-            documents=len(documents),
-            skipped=store.skipped,
-            cut=cut,
-            terms=terms,
-            dimension=store.plan["dimension"],
-            shards=len(np.unique(documents // store.plan["shard_size"])),
-            bytes=folder_size(store.path)[1],
-            **counts,
-        )
+def encode_summary(store: TextStore, documents: Int64Array, *, reused: int, encoded: int, removed: int) -> Summary:
+    """The summary of the corpus that a store has, as far as these places of documents (n,): of them the model read the
+    `encoded`, and the vectors of the `reused` were there; `removed` are texts of an earlier corpus."""
+    (terms, cut), skipped = store.counts(store.texts[documents]), store.skipped
+    shards, size = len(np.unique(documents // store.plan["shard_size"])), folder_size(store.path)[1]
+    facts = {"documents": len(documents), "reused": reused, "encoded": encoded, "removed": removed, "skipped": skipped}
+    facts |= {"cut": cut, "terms": terms, "dimension": store.plan["dimension"], "shards": shards, "bytes": size}
+    line = f"{store.path}: {len(documents):,} documents, {terms:,} sparse terms in {shards:,} shards, {megabytes(size)}"
+    lines = [line, encoded_line(reused, encoded, removed), *left_out(skipped, cut)]
+    return Summary(str(store.path), lines, {"stage": "encode", **facts})
 
 
-def encode_corpus(encoders: Encoders, corpus: EncodedCorpus, work: Path, *, part: Part | None = None) -> EncodeSummary:
+def encode_corpus(encoders: Encoders, corpus: EncodedCorpus, work: Path, *, part: Part | None = None) -> Summary:
     """Encode every document of `corpus` below `work`, or a `part` of the shards; what is there is
     kept.
 
@@ -103,7 +70,7 @@ def encode_corpus(encoders: Encoders, corpus: EncodedCorpus, work: Path, *, part
     limited = corpus.facts["limit"] is not None  # a trial, say, which must not cost what the whole corpus took
     removed = 0 if limited or part is not None else store.others(texts)
     store.finish(texts, documents, skipped=corpus.skipped.count, part=part, keep=limited)
-    return EncodeSummary.of(store, own, reused=len(own) - new, encoded=new, removed=removed)
+    return encode_summary(store, own, reused=len(own) - new, encoded=new, removed=removed)
 
 
 def encode_texts(

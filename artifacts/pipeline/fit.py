@@ -8,9 +8,9 @@ Only the rows of E are learned, so this takes minutes on a CPU, whatever the siz
 `artifacts.pipeline.fit_texts` says which texts.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,15 +21,15 @@ from lightretriever.artifacts.errors import RecipeError
 from lightretriever.artifacts.pipeline.recipe import TableTraining
 from lightretriever.artifacts.pipeline.rows import Rows
 from lightretriever.artifacts.progress import ProgressBar
-from lightretriever.artifacts.summary import Part
 from lightretriever.artifacts.tokens.idf import TokenStatistics
 
 __all__ = [
     "Agreement",
-    "AgreementInfo",
     "FitTexts",
     "FittedTable",
     "agreement",
+    "agreement_facts",
+    "agreement_line",
     "distinct_rows",
     "fit_table",
     "scaled_rows",
@@ -73,41 +73,28 @@ class Agreement:
         return (self.overlap, self.cosine) > (other.overlap, other.cosine)
 
 
-class AgreementInfo(Part):
-    """How well a trained table agrees with the model on held-out texts: before the training, and after `epoch`, the
-    best one of `epochs`. `general` has the cosine and the overlap of the encoder's general table there, and `kept` says
-    which of the two tables agrees better, and is used."""
+def agreement_facts(epochs: Sequence[Agreement], best: int, general: Agreement | None = None) -> dict[str, Any]:
+    """How well a trained table agrees with the model: before the training, and after `epoch`, the best one of `epochs`.
+    `general` has the cosine and the overlap of the encoder's general table there, and `kept` says which of the two
+    tables agrees better, and is used."""
+    first, kept = epochs[0], epochs[best]
+    return {
+        "epoch": best,
+        "epochs": len(epochs) - 1,
+        "cosine": (first.cosine, kept.cosine),
+        "overlap": (first.overlap, kept.overlap),
+        "general": None if general is None else (general.cosine, general.overlap),
+        "kept": "general" if general is not None and general.beats(kept) else "fitted",
+    }
 
-    epoch: int
-    epochs: int
-    cosine: tuple[float, float]
-    overlap: tuple[float, float]
-    general: tuple[float, float] | None = None
-    kept: Literal["fitted", "general"] = "fitted"
 
-    @classmethod
-    def of(cls, epochs: Sequence[Agreement], best: int, general: Agreement | None = None) -> Self:
-        """Of the agreement before the first epoch and after each, of which the `best` was kept."""
-        first, kept = epochs[0], epochs[best]
-        return cls(
-            epoch=best,
-            epochs=len(epochs) - 1,
-            cosine=(first.cosine, kept.cosine),
-            overlap=(first.overlap, kept.overlap),
-            general=None if general is None else (general.cosine, general.overlap),
-            kept="general" if general is not None and general.beats(kept) else "fitted",
-        )
-
-    def line(self) -> str:
-        """For people."""
-        change = "; ".join(
-            f"{name} {first:.3f} -> {best:.3f}"
-            for name, (first, best) in (("cosine", self.cosine), ("overlap", self.overlap))
-        )
-        beside = "; general table {:.3f} and {:.3f}".format(*self.general) if self.general else ""
-        if self.kept == "general":
-            beside += ", which is better, so that it is used: these texts are too few to fit a table to"
-        return f"agreement with the encoder by epoch {self.epoch} of {self.epochs}: {change}{beside}"
+def agreement_line(facts: Mapping[str, Any]) -> str:
+    """The same for people."""
+    change = "; ".join("{} {:.3f} -> {:.3f}".format(name, *facts[name]) for name in ("cosine", "overlap"))
+    beside = "; general table {:.3f} and {:.3f}".format(*facts["general"]) if facts["general"] else ""
+    if facts["kept"] == "general":
+        beside += ", which is better, so that it is used: these texts are too few to fit a table to"
+    return f"agreement with the encoder by epoch {facts['epoch']} of {facts['epochs']}: {change}{beside}"
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ A table belongs to one encoder: `find_general_table` compares the tokenizer, the
 few texts, the vectors of the table with those of the encoder.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, Self
@@ -27,8 +27,9 @@ from lightretriever.artifacts.pipeline.encoder import Encoder, token_rows
 from lightretriever.artifacts.pipeline.encoders import load_teacher
 from lightretriever.artifacts.pipeline.fit import (
     Agreement,
-    AgreementInfo,
     FitTexts,
+    agreement_facts,
+    agreement_line,
     distinct_rows,
     fit_table,
     table_queries,
@@ -43,7 +44,6 @@ from lightretriever.artifacts.tokens.table import TokenTable, write_table
 __all__ = [
     "GeneralTable",
     "GeneralTableInfo",
-    "GeneralTableSummary",
     "find_general_table",
     "run_general_table",
     "shipped_tables",
@@ -115,24 +115,6 @@ class GeneralTable:
         return float((ours * encoder.encode_queries(list(bags)).dense).sum(axis=1).mean())
 
 
-class GeneralTableSummary(Summary):
-    """Of a general table: the table at `path` was fitted to so many documents, and queries and sentences."""
-
-    command: Literal["build"] = "build"
-    stage: Literal["general-table"] = "general-table"
-    encoder: str
-    documents: int
-    queries: int
-    agreement: AgreementInfo
-    bytes: int
-
-    def made(self) -> Iterator[str]:
-        """The table, and its training."""
-        texts = f"{self.documents:,} documents, {self.queries:,} queries and sentences"
-        yield f"{self.path}: table of {self.encoder}, {megabytes(self.bytes)}, fitted to {texts}"
-        yield f"  {self.agreement.line()}"
-
-
 def find_general_table(encoder: Encoder, texts: Sequence[str], folders: Sequence[Path]) -> GeneralTable | None:
     """The first of the tables that is the encoder's: same tokenizer, same size, and similar vectors of `texts`."""
     for table in map(GeneralTable.open, folders):
@@ -149,7 +131,7 @@ def shipped_tables() -> list[Path]:
     return sorted(file.parent for file in (Path(__file__).parents[1] / "tables").glob(f"*/{FACTS_FILE}"))
 
 
-def run_general_table(recipe: GeneralTableRecipe, *, overwrite: bool = False) -> GeneralTableSummary:
+def run_general_table(recipe: GeneralTableRecipe, *, overwrite: bool = False) -> Summary:
     """Fit the table and write its folder. The work directory keeps the encoded texts.
 
     Raises CorpusError for texts that can't be read, RecipeError for too few, and ModelError.
@@ -183,14 +165,13 @@ def run_general_table(recipe: GeneralTableRecipe, *, overwrite: bool = False) ->
     with new_folder(recipe.output, overwrite=overwrite, marker=FACTS_FILE) as folder:
         write_table(folder / TABLE_FILE, fitted.rows, recipe.table_dtype)
         (folder / FACTS_FILE).write_text(info.model_dump_json(indent=1) + "\n", encoding="utf-8")
-    return GeneralTableSummary(
-        path=str(recipe.output),
-        encoder=info.encoder,
-        documents=sum(texts.documents for texts in infos),
-        queries=sum(texts.queries for texts in infos),
-        agreement=AgreementInfo.of(fitted.epochs, fitted.best),
-        bytes=folder_size(recipe.output)[1],
-    )
+    counts = [sum(texts.documents for texts in infos), sum(texts.queries for texts in infos)]
+    agreement, size = agreement_facts(fitted.epochs, fitted.best), folder_size(recipe.output)[1]
+    fitted_to = f"{counts[0]:,} documents, {counts[1]:,} queries and sentences"
+    lines = [f"{recipe.output}: table of {info.encoder}, {megabytes(size)}, fitted to {fitted_to}"]
+    facts = {"stage": "general-table", "encoder": info.encoder, "documents": counts[0], "queries": counts[1]}
+    facts |= {"agreement": agreement, "bytes": size}
+    return Summary(str(recipe.output), [*lines, f"  {agreement_line(agreement)}"], facts)
 
 
 def _read(recipe: GeneralTableRecipe) -> tuple[list[str], list[str], list[TextsInfo]]:

@@ -17,13 +17,14 @@ import ray
 from lightretriever.artifacts import errors
 from lightretriever.artifacts.errors import LightRetrieverError, RecipeError, ResumeError
 from lightretriever.artifacts.files.workdir import work_lock
-from lightretriever.artifacts.pipeline.encode import EncodeSummary
+from lightretriever.artifacts.pipeline.encode import encode_summary
 from lightretriever.artifacts.pipeline.encoded import encoded_corpus
 from lightretriever.artifacts.pipeline.encoders import Encoders
 from lightretriever.artifacts.pipeline.recipe import Recipe
 from lightretriever.artifacts.pipeline.stages import load_recipe_encoders, run_encode
 from lightretriever.artifacts.pipeline.store import Part, TextStore
 from lightretriever.artifacts.progress import ProgressBar
+from lightretriever.artifacts.summary import Summary
 
 __all__ = ["encode_on_ray"]
 
@@ -47,7 +48,7 @@ class _Failed(NamedTuple):
         return kind(self.message, remedy=self.remedy)
 
 
-def encode_on_ray(recipe: Recipe, address: str) -> EncodeSummary:
+def encode_on_ray(recipe: Recipe, address: str) -> Summary:
     """Encode the recipe's corpus on the Ray cluster at `auto`, `HOST:PORT` or `ray://HOST:PORT`, to the shards that one
     process makes. Every machine needs this project and Ray, and recipe, model, corpus and work directory at the same
     paths. A task takes a GPU, or all processors of a machine where the recipe asks for none or there is none.
@@ -68,7 +69,7 @@ def encode_on_ray(recipe: Recipe, address: str) -> EncodeSummary:
         return _whole(recipe, made)
 
 
-def _encode(recipe: Recipe, part: Part) -> EncodeSummary | _Failed:
+def _encode(recipe: Recipe, part: Part) -> Summary | _Failed:
     """Encode a part; runs in a process of the cluster."""
     try:
         with work_lock(recipe.work, shared=True):
@@ -138,13 +139,13 @@ def _tasks(device: str) -> tuple[int, dict[str, Any]]:
     return sum(count // least for count in processors), {"num_cpus": least, "scheduling_strategy": "SPREAD"}
 
 
-def _results(tasks: Sequence[Any]) -> Iterator[EncodeSummary]:
+def _results(tasks: Sequence[Any]) -> Iterator[Summary]:
     """The results as they come. Raises the first error, which ends the other tasks with this process."""
     waiting = list(tasks)
     while waiting:
         (done,), waiting = ray.wait(waiting)
         try:
-            result: EncodeSummary | _Failed = ray.get(done)
+            result: Summary | _Failed = ray.get(done)
         except ray.exceptions.RayError as error:
             raise ResumeError(f"--ray: a task failed: {' '.join(str(error).split()):.500}.", remedy=_AGAIN) from error
         if isinstance(result, _Failed):
@@ -152,16 +153,16 @@ def _results(tasks: Sequence[Any]) -> Iterator[EncodeSummary]:
         yield result
 
 
-def _whole(recipe: Recipe, made: Sequence[EncodeSummary]) -> EncodeSummary:
+def _whole(recipe: Recipe, made: Sequence[Summary]) -> Summary:
     """The parts as the result of one process."""
     store = TextStore(recipe.work / "encode")
     limited = store.documents["limit"] is not None
     removed = 0 if limited else store.others(store.texts)
     store.finish(store.texts, store.documents, skipped=store.skipped, keep=limited)
-    return EncodeSummary.of(
+    return encode_summary(
         store,
         np.arange(len(store.texts)),
-        reused=sum(one.reused for one in made),
-        encoded=sum(one.encoded for one in made),
+        reused=sum(one.facts["reused"] for one in made),
+        encoded=sum(one.facts["encoded"] for one in made),
         removed=removed,
     )

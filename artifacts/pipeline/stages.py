@@ -17,12 +17,12 @@ WORK/tables/TASK/        token table of a task: table.npy (V, H) float32, plan.j
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache, partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final, Literal, Self
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -36,11 +36,18 @@ from lightretriever.artifacts.files.reading import file_sha256
 from lightretriever.artifacts.files.workdir import check_plan, read_json, write_atomically
 from lightretriever.artifacts.pipeline.adapter_files import adapter_file, adapter_settings, load_embedding_bag
 from lightretriever.artifacts.pipeline.build import encoded_texts, fit_settings, queries_sha256, refined_folder
-from lightretriever.artifacts.pipeline.encode import EncodeSummary, encode_corpus
+from lightretriever.artifacts.pipeline.encode import encode_corpus
 from lightretriever.artifacts.pipeline.encoded import encoded_corpus
 from lightretriever.artifacts.pipeline.encoder import PART, Encoder, rows_per_pass, token_rows
 from lightretriever.artifacts.pipeline.encoders import Encoders, load_encoders, load_teacher
-from lightretriever.artifacts.pipeline.fit import Agreement, AgreementInfo, FittedTable, distinct_rows, fit_table
+from lightretriever.artifacts.pipeline.fit import (
+    Agreement,
+    FittedTable,
+    agreement_facts,
+    agreement_line,
+    distinct_rows,
+    fit_table,
+)
 from lightretriever.artifacts.pipeline.fit_texts import DistilTexts, refine_texts
 from lightretriever.artifacts.pipeline.general import GeneralTable, find_general_table, shipped_tables
 from lightretriever.artifacts.pipeline.given_vectors import GivenVectors
@@ -51,12 +58,11 @@ from lightretriever.artifacts.pipeline.recipe import DistilTableRecipe, Recipe
 from lightretriever.artifacts.pipeline.store import Part, TextStore
 from lightretriever.artifacts.pipeline.terms import SPARSE_TOKENIZER
 from lightretriever.artifacts.pipeline.weights import software
-from lightretriever.artifacts.summary import Part as SummaryPart
-from lightretriever.artifacts.summary import Summary, Text, megabytes
+from lightretriever.artifacts.summary import Summary, megabytes
 from lightretriever.artifacts.tokens.idf import IDF_FILE, count_tokens, idf_sha256, load_idf
 from lightretriever.artifacts.tokens.tokenizer import sentences_of
 
-__all__ = ["TableInfo", "TablesSummary", "load_recipe_encoders", "run_encode", "run_refine", "run_tables"]
+__all__ = ["load_recipe_encoders", "run_encode", "run_refine", "run_tables"]
 
 _COMPARED: Final = 64  # texts of the corpus by which a general table is known as the encoder's
 
@@ -64,53 +70,29 @@ _FITTED_BY: Final = ("device", "documents", "encoded", "general", "queries", "se
 """Keys of the plan of a fitted table that say what it is fitted to, and how."""
 
 
-class TableInfo(SummaryPart):
-    """A token table: `rows` tokens of `dimension` values; `head_queries` are those that the model read."""
-
-    path: Text
-    rows: int
-    dimension: int
-    bytes: int
-    agreement: AgreementInfo | None = None
-    head_queries: int = 0
-
-
-class TablesSummary(Summary):
-    """Of the stages `table` and `refine`: the tables by task."""
-
-    command: Literal["build"] = "build"
-    stage: Literal["table", "refine"] = "table"
-    tables: dict[str, TableInfo]
-
-    def made(self) -> Iterator[str]:
-        """A line for each table, and one for its training."""
-        for task, table in self.tables.items():
-            size = f"{table.rows:,} tokens × {table.dimension}, {megabytes(table.bytes)}"
-            yield f"{task}: {table.path}, {size}"
-            if table.head_queries:
-                yield f"  {table.head_queries:,} head queries, read by the whole model"
-            if table.agreement is not None:
-                yield f"  {table.agreement.line()}"
-
-    @classmethod
-    def of(cls, recipe: Recipe, tables: Mapping[str, Path]) -> Self:
-        """Of the files of token tables by task, and of their training where they were trained."""
-        made = {task: _table_info(file) for task, file in tables.items()}
-        for task, table in made.items() if recipe.head is not None else ():
-            _, vectors = head_files(recipe, task, sparse=False)
-            if vectors.is_file():
-                table.head_queries = len(np.load(vectors, mmap_mode="r"))
-        return cls(path=str(recipe.work / "tables"), tables=made)
+def _summary(recipe: Recipe, stage: str, files: Mapping[str, Path]) -> Summary:
+    """The summary of token tables by task, and of their training where they were trained."""
+    lines, tables = list[str](), dict[str, dict[str, Any]]()
+    for task, file in files.items():
+        (rows, dimension), size, heads = np.load(file, mmap_mode="r").shape, file.stat().st_size, 0
+        lines.append(f"{task}: {file}, {rows:,} tokens × {dimension}, {megabytes(size)}")
+        _, vectors = head_files(recipe, task, sparse=False)
+        if recipe.head is not None and vectors.is_file():
+            heads = len(np.load(vectors, mmap_mode="r"))
+            lines.append(f"  {heads:,} head queries, read by the whole model")
+        tables[task] = {"path": str(file), "rows": rows, "dimension": dimension, "bytes": size, "head_queries": heads}
+        tables[task]["agreement"] = agreement = _agreement(file.with_name("training.json"))
+        lines += [] if agreement is None else [f"  {agreement_line(agreement)}"]
+    return Summary(str(recipe.work / "tables"), lines, {"stage": stage, "tables": tables})
 
 
-def _table_info(file: Path) -> TableInfo:
-    rows, dimension = np.load(file, mmap_mode="r").shape
-    training, agreement = file.with_name("training.json"), None
-    if training.is_file():
-        record = read_json(training)
-        general = Agreement(**record["general"]) if "general" in record else None
-        agreement = AgreementInfo.of([Agreement(**one) for one in record["epochs"]], record["best_epoch"], general)
-    return TableInfo(path=str(file), rows=rows, dimension=dimension, bytes=file.stat().st_size, agreement=agreement)
+def _agreement(training: Path) -> dict[str, Any] | None:
+    """The agreement of a table that was trained, as `training.json` has it."""
+    if not training.is_file():
+        return None
+    record = read_json(training)
+    general = Agreement(**record["general"]) if "general" in record else None
+    return agreement_facts([Agreement(**one) for one in record["epochs"]], record["best_epoch"], general)
 
 
 def load_recipe_encoders(recipe: Recipe, documents: int | None = None) -> Encoders:
@@ -189,7 +171,7 @@ def _recipe_idf(recipe: Recipe, encoders: Encoders) -> Float32Array | None:
         raise RecipeError(f"model.idf: {error.message}", remedy=error.remedy) from error
 
 
-def run_encode(recipe: Recipe, encoders: Encoders, part: Part | None = None) -> EncodeSummary:
+def run_encode(recipe: Recipe, encoders: Encoders, part: Part | None = None) -> Summary:
     """Encode the recipe's corpus, or a `part` of its shards; see `encode_corpus`. The vectors of `distil.vectors` take
     the place of the encoder's; a warning on stderr says that some differ. Raises RecipeError when they don't fit."""
     corpus = encoded_corpus(recipe, shared=part is not None)
@@ -201,7 +183,7 @@ def run_encode(recipe: Recipe, encoders: Encoders, part: Part | None = None) -> 
     return encode_corpus(encoders, corpus, recipe.work / "encode", part=part)
 
 
-def run_tables(recipe: Recipe, encoders: Encoders) -> TablesSummary:
+def run_tables(recipe: Recipe, encoders: Encoders) -> Summary:
     """Make the token table of every task, a file of shape (V, H) float32. Existing files are kept, but of a bi-encoder
     those that were fitted to other documents.
 
@@ -232,10 +214,10 @@ def run_tables(recipe: Recipe, encoders: Encoders) -> TablesSummary:
         raise RecipeError(f"{', '.join(missing)}: there is no such file.", remedy="Give the release's emb_bag.pt.")
     for task, file in recipe.tables.items():
         plans[task] = {"model": encoders.fingerprint, "instruction": recipe.tasks[task], "file": file_sha256(file)}
-    return _make(recipe, folders, plans, make)
+    return _make(recipe, "table", folders, plans, make)
 
 
-def run_refine(recipe: Recipe) -> TablesSummary:
+def run_refine(recipe: Recipe) -> Summary:
     """Fit the tables of every task to the encoded corpus, each a file of shape (V, D) float32. What is there is kept,
     unless it was fitted to other documents.
 
@@ -267,11 +249,10 @@ def run_refine(recipe: Recipe) -> TablesSummary:
         initial = distinct_rows(rows, count_tokens(texts.bags, len(rows)))
         return fit_table(initial, texts, settings, choose_device(recipe.model.device))
 
-    made = _make(recipe, folders, {task: {**plan, "table": table} for task, table in begun.items()}, make)
-    return made.model_copy(update={"stage": "refine"})
+    return _make(recipe, "refine", folders, {task: {**plan, "table": table} for task, table in begun.items()}, make)
 
 
-def _distilled(recipe: Recipe, encoders: Encoders, folders: Mapping[str, Path]) -> TablesSummary:
+def _distilled(recipe: Recipe, encoders: Encoders, folders: Mapping[str, Path]) -> Summary:
     """The tables of an encoder: general ones or, with `distil` or where there is none, fitted to the corpus."""
     encoder, model = encoders.dense, encoders.fingerprint
     found = {task: table for task in folders if (table := _general_table(recipe, encoder, task)) is not None}
@@ -281,7 +262,7 @@ def _distilled(recipe: Recipe, encoders: Encoders, folders: Mapping[str, Path]) 
     }
     if recipe.distil is None and found.keys() == folders.keys():
         plans = {task: {**plan, "general": found[task].sha256} for task, plan in plans.items()}
-        return _make(recipe, folders, plans, rows.__getitem__)
+        return _make(recipe, "table", folders, plans, rows.__getitem__)
     distil = recipe.distil or DistilTableRecipe()
     fitted = {
         "documents": TextStore(recipe.work / "encode").documents,
@@ -300,7 +281,7 @@ def _distilled(recipe: Recipe, encoders: Encoders, folders: Mapping[str, Path]) 
         initial = distinct_rows(states, all_texts.statistics)
         return fit_table(initial, texts, distil, encoder.device, general=rows.get(task))
 
-    return _make(recipe, folders, {task: {**plan, **fitted} for task, plan in plans.items()}, make)
+    return _make(recipe, "table", folders, {task: {**plan, **fitted} for task, plan in plans.items()}, make)
 
 
 def _general_table(recipe: Recipe, encoder: Encoder, task: str) -> GeneralTable | None:
@@ -332,10 +313,11 @@ def _remove(*files: Path) -> None:
 
 def _make(
     recipe: Recipe,
+    stage: str,
     folders: Mapping[str, Path],
     plans: Mapping[str, dict[str, Any]],
     make: Callable[[str], FittedTable | Float32Array],
-) -> TablesSummary:
+) -> Summary:
     """Make the tables that are not there yet, each in its folder and guarded by its plan; all plans are checked first.
 
     Beside a fitted table stands `training.json`: the agreement of every epoch. One that was fitted to other texts or by
@@ -356,7 +338,7 @@ def _make(
             write_array(file, made)
         for leftover in folders[task].glob("part-*.npy*"):
             leftover.unlink()
-    return TablesSummary.of(recipe, files)
+    return _summary(recipe, stage, files)
 
 
 def _row_weights(recipe: Recipe, encoder: Encoder) -> Float32Array | None:

@@ -6,7 +6,7 @@ import pytest
 
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import BundleError, CorpusError
-from lightretriever.artifacts.pipeline.build import BundleSummary, check_before_build
+from lightretriever.artifacts.pipeline.build import bundle_summary, check_before_build
 from lightretriever.artifacts.pipeline.recipe import Recipe, read_recipe
 from tests.support.recipes import write_recipe
 from tests.support.tiny import make_tiny_bundle
@@ -40,6 +40,10 @@ def test_missing_queries_are_found_before_the_model_starts(recipe: Recipe, tmp_p
 
 def test_a_summary_names_the_terms_of_the_sparse_leg(tiny_bundle: Bundle, tmp_path: Path) -> None:
     words = make_tiny_bundle(tmp_path / "words", vocabulary="words", dense=False)
-    found, tokens = BundleSummary.of(words, 0), BundleSummary.of(tiny_bundle, 0)
-    assert (found.vocabulary, found.language, found.dimension) == ("words", "english", None)
-    assert (tokens.vocabulary, tokens.language, tokens.dimension) == ("tokens", None, 16)
+    for bundle, facts, line in (
+        (words, ("words", "english", None), "english words"),
+        (tiny_bundle, ("tokens", None, 16), "tokens"),
+    ):
+        found = bundle_summary(bundle, 0)
+        assert tuple(found.facts[name] for name in ("vocabulary", "language", "dimension")) == facts
+        assert f"sparse leg: {line}" in found.lines

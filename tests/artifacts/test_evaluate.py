@@ -16,7 +16,7 @@ import pytest
 
 from lightretriever.artifacts.bundle.manifest import LegWeights
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.cli.evaluate import EvaluateSummary, leg_weights
+from lightretriever.artifacts.cli.evaluate import leg_weights
 from lightretriever.artifacts.errors import BundleError, CorpusError, RecipeError
 from lightretriever.artifacts.evaluation.evaluate import fusion_of
 from lightretriever.artifacts.evaluation.mteb import BundleSearch
@@ -318,7 +318,7 @@ def test_a_signal_while_results_are_written_stops_nothing(
     with signal_after(tmp_path / "out" / name):
         done = run_command("evaluate", tiny_path, dataset, "--output", tmp_path / "out", "--json")
     assert done.returncode == 0, done.stderr
-    assert EvaluateSummary.model_validate_json(done.stdout).report == str(tmp_path / "out" / "evaluation.json")
+    assert json.loads(done.stdout)["report"] == str(tmp_path / "out" / "evaluation.json")
     assert "stopped" not in done.stderr
     written = {path.name for path in (tmp_path / "out").iterdir()}
     assert written == {"evaluation.json", *(f"{system}.trec" for system in SYSTEMS)}
@@ -365,7 +365,7 @@ def test_a_folder_of_collections_is_evaluated_with_a_bundle_each(tiny_bundle: Bu
         *("--only", "sparse", "--only", "bm25", "--depth", "1000", "--json"),
     )
     assert result.returncode == 0, result.stderr
-    summary = EvaluateSummary.model_validate_json(result.stdout)
+    summary = json.loads(result.stdout)
     report = json.loads((tmp_path / "out" / "evaluation.json").read_text())
     assert list(report["collections"]) == ["forums", "toy"]
     for system in ("sparse", "bm25"):
@@ -373,8 +373,8 @@ def test_a_folder_of_collections_is_evaluated_with_a_bundle_each(tiny_bundle: Bu
         for measure_name in ("nDCG@10", "MAP", "R@10", "R@1000"):
             mean = ((one[measure_name] + two[measure_name]) / 2 + toy[measure_name]) / 2
             assert report["mean"][system][measure_name] == pytest.approx(mean)
-            assert summary.metrics[system][measure_name] == pytest.approx(mean)
-    assert summary.queries == 7
+            assert summary["metrics"][system][measure_name] == pytest.approx(mean)
+    assert summary["queries"] == 7
     assert (tmp_path / "out" / "forums" / "one" / "sparse.trec").is_file()
     (tmp_path / "bundles" / "toy").rename(tmp_path / "bundles" / "other")
     result = run_command("evaluate", str(tmp_path / "bundles"), str(tmp_path / "sets"), "--output", str(tmp_path / "o"))

@@ -12,7 +12,6 @@ import pytest
 
 from lightretriever.artifacts.corpus.beir import Corpus
 from lightretriever.artifacts.corpus.folder import title_and_text, write_text_corpus
-from lightretriever.artifacts.corpus.output import CorpusSummary
 from lightretriever.artifacts.corpus.passages import WordLimit
 from lightretriever.artifacts.documents.bounds import MAX_DOCUMENT_BYTES
 from lightretriever.artifacts.errors import CorpusError, DiskError
@@ -68,7 +67,7 @@ def test_files_become_documents(folder: Path, tmp_path: Path) -> None:
         *(entry("sub/deep/c.md", "Long", text, f"#{number}") for number, text in enumerate(passages, start=1)),
         entry("sub/ümlaut name.txt", "ümlaut name", "grün"),
     ]
-    assert (written.documents, written.texts, written.skipped, written.passed_over) == (6, 4, 0, 3)
+    assert (written.documents, written.texts, written.skipped.count, written.passed_over) == (6, 4, 0, 3)
     documents = list(Corpus(output, fields={"folder": "keyword", "path": "keyword"}))
     assert [document.id for document in documents] == [line["_id"] for line in lines(output)]
 
@@ -200,8 +199,8 @@ def test_links_to_what_is_not_of_the_corpus_are_not_read(
         write_text_corpus(folder, output, limit=WordLimit(14))
     assert not output.exists()
     done = run(folder, output, "--words", "14", "--skip-bad", "--json")
-    summary = CorpusSummary.model_validate_json(done.stdout)
-    assert (summary.texts, summary.skipped, summary.skipped_files) == (4, 1, [f"{folder}/{name}: {reason}"])
+    summary = json.loads(done.stdout)
+    assert (summary["texts"], summary["skipped"], summary["skipped_files"]) == (4, 1, [f"{folder}/{name}: {reason}"])
     assert f"skipped: {folder}/{name}: {reason}" in done.stderr
     assert not any("secret" in line["text"] or line["path"] == name for line in lines(output))
 
@@ -210,7 +209,7 @@ def test_a_link_within_the_folder_is_followed(folder: Path, tmp_path: Path) -> N
     (folder / "again.md").symlink_to("a.md")
     (tmp_path / "alias").symlink_to(folder)
     written = write_text_corpus(tmp_path / "alias", tmp_path / "corpus.jsonl", limit=WordLimit(14))
-    assert (written.texts, written.skipped) == (5, 0)
+    assert (written.texts, written.skipped.count) == (5, 0)
     assert next(line for line in lines(tmp_path / "corpus.jsonl") if line["_id"] == "again.md")["title"] == "The title"
 
 
@@ -263,7 +262,7 @@ def test_a_signal_after_the_corpus_is_there_stops_nothing(folder: Path, tmp_path
     with signal_after(output):
         done = run_command("corpus", folder, output, "--json")
     assert done.returncode == 0, done.stderr
-    assert CorpusSummary.model_validate_json(done.stdout).documents == len(lines(output))
+    assert json.loads(done.stdout)["documents"] == len(lines(output))
     assert "stopped" not in done.stderr
 
 
@@ -296,4 +295,4 @@ def test_what_may_not_be_looked_at_is_bad(folder: Path, tmp_path: Path) -> None:
     assert f"{folder}/listed/a.md: can't be read (Permission denied)" in caught.value.message
     assert f"{folder}/listed/sub: can't be looked into (Permission denied)" in caught.value.message
     assert f"{folder}/closed: can't be looked into (Permission denied)" in caught.value.message
-    assert (written.texts, written.skipped) == (4, 3)
+    assert (written.texts, written.skipped.count) == (4, 3)

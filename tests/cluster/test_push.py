@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from time import perf_counter, sleep
+from typing import Any
 
 import httpx2
 import numpy as np
@@ -22,7 +23,7 @@ from lightretriever.artifacts.bundle.verify import verify_bundle
 from lightretriever.artifacts.cluster.aliases import indexes_of, only_index, read_meta
 from lightretriever.artifacts.cluster.client import Cluster
 from lightretriever.artifacts.cluster.live import LiveIndex
-from lightretriever.artifacts.cluster.push import PushSummary, check_scores, push
+from lightretriever.artifacts.cluster.push import check_scores, push
 from lightretriever.artifacts.errors import BundleError, ClusterError
 from lightretriever.artifacts.live.documents import Change
 from lightretriever.artifacts.live.upsert import delete
@@ -37,7 +38,7 @@ from tests.support.wordings import raises
 ROOT = Path(__file__).parents[2]
 NAME = f"push-{os.getpid()}"
 EXECUTOR = Executor([], 2, patience_s=60)
-Pushing = Callable[..., PushSummary]
+Pushing = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture(autouse=True)
@@ -46,9 +47,9 @@ def cleared(opensearch: str) -> Iterator[None]:
     remove_indexes(opensearch, NAME)
 
 
-def pushed(bundle: Bundle, cluster: Cluster, **options: object) -> PushSummary:
+def pushed(bundle: Bundle, cluster: Cluster, **options: object) -> dict[str, Any]:
     given = {"replicas": 0, "skipped": int, "written": int, **options}
-    return push(bundle, cluster, NAME, **given)  # type: ignore[arg-type]
+    return push(bundle, cluster, NAME, **given).facts  # type: ignore[arg-type]
 
 
 settings = partial(served_by, index=NAME)
@@ -81,7 +82,7 @@ def test_a_push_gives_the_alias_to_a_whole_index(tiny_bundle: Bundle, cluster: C
     with raises(BundleError):
         Bundle.open(part)
     again = pushed(tiny_bundle, cluster)
-    assert (again.index, again.found, again.before) == (summary["index"], 120, [])
+    assert tuple(again[name] for name in ("index", "found", "before")) == (summary["index"], 120, [])
 
 
 @pytest.mark.slow
@@ -107,20 +108,20 @@ def test_a_killed_push_goes_on(cluster: Cluster, tmp_path: Path) -> None:
 def test_another_index_takes_the_alias_in_one_step(tiny_bundle: Bundle, cluster: Cluster) -> None:
     one = pushed(tiny_bundle, cluster)
     two = pushed(tiny_bundle, cluster, shards=2)
-    assert (two.before, two.removed, only_index(cluster, NAME)) == ([one.index], False, two.index)
-    assert cluster.client.indices.exists(index=one.index)
+    assert (two["before"], two["removed"], only_index(cluster, NAME)) == ([one["index"]], False, two["index"])
+    assert cluster.client.indices.exists(index=one["index"])
     back = pushed(tiny_bundle, cluster, delete_old=True)
-    assert (back.index, back.found, back.before) == (one.index, 120, [two.index])
-    assert not cluster.client.indices.exists(index=two.index)
+    assert tuple(back[name] for name in ("index", "found", "before")) == (one["index"], 120, [two["index"]])
+    assert not cluster.client.indices.exists(index=two["index"])
 
 
 def test_changes_made_during_a_push_are_not_removed(tiny_bundle: Bundle, cluster: Cluster) -> None:
     """Also in an index that was removed, and pushed again under the same name, since its writer began."""
-    index = pushed(tiny_bundle, cluster).index
+    index = pushed(tiny_bundle, cluster)["index"]
     live = LiveIndex(cluster, NAME, index, read_meta(cluster, index))
     assert live.write([Change("music")], perf_counter() + 1e6) != [None]
     cluster.client.indices.delete(index=index)
-    assert pushed(tiny_bundle, cluster).index == index
+    assert pushed(tiny_bundle, cluster)["index"] == index
     assert not read_meta(cluster, index).live
     ids = iter(["music", "editor"])
 
@@ -129,10 +130,10 @@ def test_changes_made_during_a_push_are_not_removed(tiny_bundle: Bundle, cluster
             assert live.write([Change(document_id)], perf_counter() + 1e6) != [None]
 
     two = pushed(tiny_bundle, cluster, shards=2, delete_old=True, written=written)
-    assert (two.before, two.removed, two.changed) == ([index], False, [index])
+    assert tuple(two[name] for name in ("before", "removed", "changed")) == ([index], False, [index])
     assert cluster.client.indices.exists(index=index)
-    assert f"{NAME} became {two.index}" in refused(lambda: live.write([Change("repeat")], perf_counter() + 1e6))
-    assert f"{NAME} became {two.index}" in refused(lambda: delete(live, ["terminal"], int))
+    assert f"{NAME} became {two['index']}" in refused(lambda: live.write([Change("repeat")], perf_counter() + 1e6))
+    assert f"{NAME} became {two['index']}" in refused(lambda: delete(live, ["terminal"], int))
 
 
 def test_large_impacts_come_back_exactly(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,11 +158,11 @@ def test_documents_with_more_terms_than_a_query_may_have(
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     documents = [TinyDocument(f"long-{first}", "", " ".join(words[first:]), 2000) for first in (0, 100, 400)]
     bundle = make_tiny_bundle(tmp_path / "long", documents=documents, own_tokenizer=tokenizer)
-    assert pushed(bundle, cluster).documents == 3
+    assert pushed(bundle, cluster)["documents"] == 3
 
 
 def test_a_changed_document_is_found(tiny_bundle: Bundle, cluster: Cluster) -> None:
-    index = pushed(tiny_bundle, cluster).index
+    index = pushed(tiny_bundle, cluster)["index"]
     dense, meta = tiny_bundle.dense(), read_meta(cluster, index)
     with tiny_bundle.sparse() as sparse:
         check_scores(cluster, index, meta, dense, sparse)

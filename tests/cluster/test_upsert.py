@@ -80,7 +80,7 @@ def test_only_what_changed_is_encoded_and_written(kind: str, tmp_path: Path, clu
     with raises(ClusterError, naming="delete-old"):
         push(place.bundle, place.cluster, NAME, shards=2, replicas=0, delete_old=True, skipped=int, written=int)
     pushed = push(place.bundle, place.cluster, NAME, shards=2, replicas=0, skipped=int, written=int)
-    assert pushed.before == pushed.changed == [place.live.index]
+    assert pushed.facts["before"] == pushed.facts["changed"] == [place.live.index]
 
 
 def test_what_can_not_be_written_is_told_before_anything_is(tmp_path: Path, cluster: Cluster) -> None:

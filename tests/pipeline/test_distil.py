@@ -23,9 +23,10 @@ from lightretriever.artifacts.pipeline.encoder import Encoded
 from lightretriever.artifacts.pipeline.encoders import Encoders
 from lightretriever.artifacts.pipeline.fit import (
     Agreement,
-    AgreementInfo,
     FitTexts,
     agreement,
+    agreement_facts,
+    agreement_line,
     distinct_rows,
     fit_table,
     scaled_rows,
@@ -372,9 +373,9 @@ def test_the_better_of_the_fitted_and_the_general_table_is_used(better: bool) ->
     general = fit_table(initial, texts, many, CPU).rows
     made = fit_table(initial, texts, few, CPU, general=general)
     assert made.general is not None
-    info = AgreementInfo.of(made.epochs, made.best, made.general)
-    assert info.kept == ("general" if better else "fitted")
-    assert ("is used" in info.line()) == better
+    facts = agreement_facts(made.epochs, made.best, made.general)
+    assert facts["kept"] == ("general" if better else "fitted")
+    assert ("is used" in agreement_line(facts)) == better
     assert np.array_equal(made.rows, general) == better
 
 

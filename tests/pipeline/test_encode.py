@@ -63,7 +63,7 @@ def test_documents_that_are_cut_are_counted(backbone: Backbone, tmp_path: Path) 
     corpus = EncodedCorpus.of(Corpus(tmp_path / "corpus.jsonl"), tmp_path / "encoded")
     made = encode_corpus(encoders, corpus, tmp_path / "work")
     longer = sum(len(backbone.tokenizer.encode(one.full_text)) > room for one in Corpus(tmp_path / "corpus.jsonl"))
-    assert made.cut == TextStore(tmp_path / "work").rows().cut.sum() == longer
+    assert made.facts["cut"] == TextStore(tmp_path / "work").rows().cut.sum() == longer
 
 
 @pytest.mark.slow
@@ -103,7 +103,7 @@ def test_what_a_stopped_run_left_half_made_is_gone(backbone: Backbone, tmp_path:
     (piece,) = work.glob("run-*.npz")
     piece.with_name(f"{piece.name}.{'0' * 32}.partial").write_bytes(piece.read_bytes()[:-99])
     made = encode_corpus(encoders, corpus, work)
-    assert (made.reused, made.encoded, made.removed) == (8, 12, 0)
+    assert [made.facts[name] for name in ("reused", "encoded", "removed")] == [8, 12, 0]
     assert files(work) == whole
 
 

@@ -117,7 +117,7 @@ def test_what_is_known_of_a_text_is_taken_and_not_made_again(backbone: Backbone,
     (tmp_path / "corpus.jsonl").write_text("".join(f"{line}\n" for line in reversed(lines)), encoding="utf-8")
     corpus = EncodedCorpus.of(Corpus(tmp_path / "corpus.jsonl"), tmp_path / "encoded")
     made = encode_corpus(encoders, corpus, tmp_path / "work")
-    assert (made.reused, made.encoded, made.removed) == (20, 3, 0)
+    assert counts(made.facts) == (20, 3, 0)
     ones = (TextStore(tmp_path / "work").rows().dense == 1).all(axis=1)
     np.testing.assert_array_equal(ones, [False] * 3 + [True] * 20)
 

@@ -2,7 +2,9 @@
 
 import io
 import json
+import re
 import sys
+from collections.abc import Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +15,10 @@ from typer.testing import CliRunner, Result
 
 from lightretriever.service.cli import app, main
 
-__all__ = ["Done", "invoke", "only", "run", "run_command", "summary_of"]
+__all__ = ["Done", "documented", "invoke", "only", "run", "run_command", "summary_of"]
+
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True)
@@ -61,7 +66,19 @@ def run(*words: object) -> str:
 
 def summary_of(*words: object) -> dict[str, Any]:
     """Run a command to its success, and give the JSON object that it writes, which is all that stdout has."""
-    found: dict[str, Any] = json.loads(_succeeded(*words, "--json").stdout)
+    return documented(json.loads(_succeeded(*words, "--json").stdout), words)
+
+
+def documented(found: dict[str, Any], words: Sequence[object]) -> dict[str, Any]:
+    """The JSON object of a command's words, whose keys are those that docs/commands.md names."""
+    section = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8").partition("\n## The summary as JSON\n")[2]
+    name = "evaluate --tune" if "--tune" in words else found.get("stage", found["command"])
+    keys = set[str]()
+    for of, text in re.findall(r"^- ([^:\n]*): ((?:.|\n(?=  ))*)", section, flags=re.MULTILINE):
+        if of == "all" or f"`{name}`" in of:
+            keys |= set(re.findall(r"`(\w+)`", text))
+    assert found["command"] == words[0]
+    assert found.keys() <= keys
     return found
 
 

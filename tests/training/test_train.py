@@ -11,7 +11,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from lightretriever.artifacts.cli.train import TrainSummary
 from lightretriever.artifacts.errors import BundleError, RecipeError, ResumeError
 from lightretriever.artifacts.files.workdir import read_json
 from lightretriever.artifacts.pipeline.adapter_files import PROJECTION_FILE
@@ -139,7 +138,7 @@ def command_losses(work: Path, recipe: dict[str, Any], launcher: tuple[str, ...]
     """The losses of a run of the command, by itself or started by a launcher."""
     result = run_command(work, recipe, launcher)
     assert result.returncode == 0, result.stderr
-    assert TrainSummary.model_validate_json(result.stdout).finished  # one object, of the first process
+    assert json.loads(result.stdout)["finished"]  # one object, of the first process
     assert "%|" not in result.stderr  # no bar is drawn into a log
     return [loss for *_, loss in losses(work)]
 
