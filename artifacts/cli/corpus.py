@@ -10,7 +10,6 @@ from lightretriever.artifacts.bundle.manifest import check_outside
 from lightretriever.artifacts.cli.runner import JsonOption, next_command, report_skipped, running
 from lightretriever.artifacts.corpus.columns import Columns, write_row_corpus
 from lightretriever.artifacts.corpus.folder import write_text_corpus
-from lightretriever.artifacts.corpus.passages import Limit, TokenLimit, WordLimit
 from lightretriever.artifacts.corpus.tables import DEFAULT_DIALECT, Dialect, table_files
 from lightretriever.artifacts.errors import CorpusError
 
@@ -32,18 +31,6 @@ def corpus(
     words: Annotated[
         int | None,
         typer.Option(min=1, help="Most words of a file's passage; a longer file becomes several.", show_default="150"),
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            metavar="MODEL",
-            help="Folder or Hugging Face id of the model that will read the passages: cut them by its tokens, not by "
-            "--words, to its longest input and at most 512 tokens.",
-            show_default=False,
-        ),
-    ] = None,
-    tokens: Annotated[
-        int | None, typer.Option(min=16, help="Most tokens of a passage, beside --model.", show_default=False)
     ] = None,
     id_column: Annotated[
         str | None, typer.Option("--id", metavar="COLUMN", help="Column of ids.", show_default="_id, else row numbers")
@@ -114,28 +101,17 @@ def corpus(
                 raise CorpusError(f"{source}: no table, but an option of CSV is given.", remedy=_TABLES)
             if columns.named:
                 raise CorpusError(f'{source}: no table, but column "{columns.named[0]}" is named.', remedy=_TABLES)
-            limit = _limit(words, model, tokens)
-            written = write_text_corpus(source, output, limit=limit, skip_bad=skip_bad, overwrite=overwrite)
+            most = words or _WORDS
+            written = write_text_corpus(source, output, words=most, skip_bad=skip_bad, overwrite=overwrite)
         else:
             files, passed_over = found
-            for name, value in (("--words", words), ("--model", model), ("--tokens", tokens)):
-                if value is not None:
-                    raise CorpusError(f"{name} {value}: rows of a table are not cut.", remedy="Leave the option out.")
+            if words is not None:
+                raise CorpusError(f"--words {words}: rows of a table are not cut.", remedy="Leave the option out.")
             written = write_row_corpus(source, files, output, columns, dialect, skip_bad=skip_bad, overwrite=overwrite)
             written.passed_over = passed_over
         report_skipped(written.skipped.reasons)
         job.summary = written.summary(output)
         job.summary.next = next_command(context, "build", "RECIPE", "--corpus", output, shared=())
-
-
-def _limit(words: int | None, model: str | None, tokens: int | None) -> Limit:
-    if model is None:
-        if tokens is not None:
-            raise CorpusError(f"--tokens {tokens}: of which model?", remedy="Name it by --model.")
-        return WordLimit(words or _WORDS)
-    if words is not None:
-        raise CorpusError(f"--words {words} beside --model.", remedy="Leave one of them out.")
-    return TokenLimit.of_model(model, tokens)
 
 
 def _sign(option: str, value: str | None, named: Mapping[str, str]) -> str | None:

@@ -1,27 +1,20 @@
 import json
-import shutil
 from itertools import pairwise
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightretriever.artifacts.corpus.folder import title_and_text, write_text_corpus
+from lightretriever.artifacts.corpus.folder import write_text_corpus
 from lightretriever.artifacts.corpus.markdown import markdown_headings
-from lightretriever.artifacts.corpus.passages import TokenLimit, WordLimit
 from lightretriever.artifacts.corpus.passages import passages as passages_of
-from lightretriever.artifacts.errors import ModelError
-from lightretriever.artifacts.pipeline.biencoder import load_biencoder
-from tests.support.biencoder import save_biencoder
-from tests.support.commands import run_command
-from tests.support.wordings import raises
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def passages(text: str, words: int) -> list[str]:
-    return [one.text for one in passages_of(text, WordLimit(words))]
+    return [one.text for one in passages_of(text, words)]
 
 
 TEXTS = st.text(alphabet=st.sampled_from("ab.!# \n\t"), max_size=200)
@@ -108,7 +101,7 @@ def test_a_later_passage_has_the_headings_above_it(tmp_path: Path) -> None:
     (tmp_path / "texts").mkdir()
     (tmp_path / "texts" / "a.md").write_text(body)
     (tmp_path / "texts" / "b.txt").write_text(body)
-    write_text_corpus(tmp_path / "texts", tmp_path / "corpus.jsonl", limit=WordLimit(18))
+    write_text_corpus(tmp_path / "texts", tmp_path / "corpus.jsonl", words=18)
     found = [json.loads(line) for line in (tmp_path / "corpus.jsonl").read_text().splitlines()]
     markdown = [(one["title"], one["text"].split("\n")[0]) for one in found if one["path"] == "a.md"]
     assert markdown == [
@@ -124,73 +117,5 @@ def test_a_later_passage_has_the_headings_above_it(tmp_path: Path) -> None:
 
 def test_headings_that_are_too_long_are_left_out_from_the_uppermost_on() -> None:
     text = f"## {'long ' * 30}\n\n### Short\n\n{'word ' * 40}"
-    found = passages_of(text, WordLimit(36), "T", markdown_headings(text))
+    found = passages_of(text, 36, markdown_headings(text))
     assert [one.headings for one in found] == [[], ["Short"], ["Short"]]
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A bi-encoder that reads 64 tokens, few of them whole words."""
-    return save_biencoder(tmp_path_factory.mktemp("bi") / "tiny-bi", vocabulary=150)
-
-
-def test_no_passage_is_longer_than_the_model_reads(model: Path, tmp_path: Path) -> None:
-    """Technical text has more tokens than words: this project's own pages."""
-    encoder = load_biencoder(str(model), device="cpu")
-    limit = TokenLimit.of_model(str(model))
-    assert (limit.tokens, limit.framing) == (64, 2)
-    (tmp_path / "texts").mkdir()
-    for name in ("service.md", "pipeline.md", "limits.md"):
-        shutil.copy(ROOT / "docs" / name, tmp_path / "texts")
-    (tmp_path / "texts" / "title.md").write_text(f"# {'A long title ' * 8}\n\n{'text below it. ' * 90}")
-    done = run_command("corpus", tmp_path / "texts", tmp_path / "corpus.jsonl", "--model", model)
-    assert done.returncode == 0, done.stderr
-    found = [json.loads(line) for line in (tmp_path / "corpus.jsonl").read_text().splitlines()]
-    read = [f"{one['title']} {one['text']}" for one in found if one["path"] != "title.md"]
-    lengths = [len(encoder.tokenizer.encode(text)) + 2 for text in read]
-    assert max(lengths) <= 64
-    assert sum(lengths) > 0.5 * 64 * len(lengths)
-    assert not any(encoder.are_cut(read))
-    assert all(one["text"].strip() for one in found)
-    for path in ("service.md", "limits.md"):
-        _, text = title_and_text(PurePosixPath(path), (ROOT / "docs" / path).read_text())
-        joined = "".join(one["text"] for one in found if one["path"] == path)
-        assert "".join(joined.split()) == "".join(text.split())
-
-
-@pytest.mark.parametrize(
-    ("file", "settings", "longest"),
-    [
-        ("tokenizer_config.json", {"model_max_length": 10**30}, 126),
-        ("tokenizer_config.json", {}, 126),
-        ("sentence_bert_config.json", {"max_seq_length": 40}, 40),
-        ("config.json", {"model_type": "bert", "max_position_embeddings": 50}, 50),
-        ("config.json", {"model_type": "xlm-roberta", "max_position_embeddings": 52}, 50),
-    ],
-)
-def test_what_a_model_reads_is_the_least_that_its_files_say(
-    model: Path, tmp_path: Path, file: str, settings: dict[str, object], longest: int
-) -> None:
-    path = Path(shutil.copytree(model, tmp_path / "model"))
-    if file == "tokenizer_config.json":
-        (path / "config.json").write_text('{"model_type": "mpnet", "max_position_embeddings": 128}')
-    (path / file).write_text(json.dumps(settings))
-    assert TokenLimit.of_model(str(path)).tokens == longest
-    assert TokenLimit.of_model(str(path), 20).tokens == 20
-
-
-def test_a_model_that_can_not_say_how_much_it_reads_is_named(model: Path, tmp_path: Path) -> None:
-    path = Path(shutil.copytree(model, tmp_path / "model"))
-    for name in ("config.json", "tokenizer_config.json", "sentence_bert_config.json"):
-        (path / name).unlink()
-    with raises(ModelError, naming="256"):
-        TokenLimit.of_model(str(path))
-    assert TokenLimit.of_model(str(path), 300).tokens == 300
-    (path / "config.json").write_text("{")
-    with raises(ModelError, naming="config.json"):
-        TokenLimit.of_model(str(path))
-    (path / "tokenizer.json").unlink()
-    with raises(ModelError, naming="tokenizer.json"):
-        TokenLimit.of_model(str(path))
-    with raises(ModelError, naming="tiny-bi"):
-        TokenLimit.of_model(str(model), 65)
