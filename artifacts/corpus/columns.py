@@ -19,14 +19,12 @@ __all__ = ["Columns", "write_row_corpus"]
 
 _REMEDY: Final = "Mend the row, or pass --skip-bad to leave such rows out."
 _NUMBER: Final = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
-_INDEX: Final = re.compile(r"__index_level_[0-9]+__")
 _MAX_NAMED: Final = 30
 
 
 @dataclass(frozen=True, kw_only=True)
 class Columns:
-    """Says which columns are id, title and text. Without `id`, it is the column `_id`, else an index of texts that
-    pandas kept without a name, else the number of the row.
+    """Says which columns are id, title and text. Without `id`, it is the column `_id`, else the number of the row.
 
     Several of `text` are joined by a blank line. Those of `drop` are left out. Texts of `number` become numbers. All
     that are not named keep their names as fields, with their values; null is no value.
@@ -73,7 +71,7 @@ class _Reader:
         columns = self.columns
         self.seen.update(dict.fromkeys(row))
         if self.written.numbered is None:  # the first row decides for all
-            self.id_column = columns.id or ("_id" if "_id" in row else _named_rows(row))
+            self.id_column = columns.id or ("_id" if "_id" in row else None)
             self.written.numbered = self.id_column is None
             self.written.id_column = self.id_column
         title = columns.title or ("title" if "title" in row else None)
@@ -86,10 +84,7 @@ class _Reader:
         document["text"] = _joined(row, texts, titled=bool(document["title"].strip()))
         used = {self.id_column, title, *texts, *columns.drop}
         for name, value in row.items():
-            if name not in used and _INDEX.fullmatch(name) and name not in columns.named:
-                if name not in self.written.dropped:
-                    self.written.dropped.append(name)
-            elif name not in used and value is not None:
+            if name not in used and value is not None:
                 if name in document:
                     raise ValueError(f'column "{name}" has the name of what another column becomes; --drop it')
                 document[name] = _number(name, value) if name in columns.number else value
@@ -172,13 +167,6 @@ def _missing(name: str, there: Collection[str]) -> str:
     names = [f'"{one}"' for one in list(there)[:_MAX_NAMED]]
     more = f" and {len(there) - _MAX_NAMED} more" if len(there) > _MAX_NAMED else ""
     return f'there is no column "{name}"; there are {", ".join(names)}{more}'
-
-
-def _named_rows(row: Row) -> str | None:
-    """The column in which pandas keeps an index without a name, if it is one of texts, which are ids. Whole numbers
-    are the rows' numbers in some table of before."""
-    indexes = [name for name in row if _INDEX.fullmatch(name)]
-    return indexes[0] if len(indexes) == 1 and isinstance(row[indexes[0]], str) else None
 
 
 def _id(row: Row, name: str) -> str:

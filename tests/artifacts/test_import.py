@@ -471,28 +471,6 @@ def test_without_duckdb_the_extra_is_named(path: Path, tmp_path: Path, monkeypat
     assert "pip install 'lightretriever-search[import]'" in done.stderr
 
 
-PANDAS = "__index_level_0__"
-
-
-@pytest.mark.parametrize(
-    ("rows", "ids", "dropped"),
-    [
-        ([{"text": "a", PANDAS: "doc-a"}, {"text": "b", PANDAS: "doc-b"}], ["doc-a", "doc-b"], []),
-        ([{"_id": "x", "text": "a", PANDAS: 7}], ["x"], [PANDAS]),
-        ([{"text": "a", PANDAS: 7}], ["1"], [PANDAS]),
-        ([{"text": "a", PANDAS: "x", "__index_level_1__": "y"}], ["1"], [PANDAS, "__index_level_1__"]),
-    ],
-)
-def test_an_index_that_pandas_kept_has_the_ids_or_is_no_field(
-    path: Path, rows: list[dict[str, Any]], ids: list[str], dropped: list[str]
-) -> None:
-    documents, written = imported(parquet(path, rows), Columns())
-    assert documents == [{"_id": name, "title": "", "text": row["text"]} for name, row in zip(ids, rows, strict=True)]
-    assert written.dropped == dropped
-    if "_id" not in rows[0]:
-        assert imported(path, Columns(id=PANDAS))[0][0]["_id"] == str(rows[0][PANDAS])
-
-
 @pytest.mark.parametrize("text", ["", None])
 def test_a_row_with_a_title_alone_is_a_document(path: Path, text: str | None) -> None:
     path.write_text(json.dumps([{"title": "Tent", "text": text}, {"title": "Stove", "text": "A gas stove"}]))
