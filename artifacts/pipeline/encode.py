@@ -86,7 +86,7 @@ def encode_texts(
     Gives the places of the part's texts, and how many of them were new.
 
     `encode` is called with places of texts, each once, all of one shard. `alone` says that what is made of a text
-    doesn't depend on those beside it: shards are encoded in pieces, and a stop loses some seconds of work.
+    doesn't depend on those beside it: shards are encoded in pieces, of which a stop loses one, and a kill some seconds.
     """
     size = store.plan["shard_size"]
     own = (part or Part()).has(np.arange(len(texts)) // size)
@@ -95,14 +95,18 @@ def encode_texts(
     progress.skip(len(texts) - len(distinct))
     step = _PIECE if alone else size
     for shard in np.split(distinct, np.flatnonzero(np.diff(distinct // size)) + 1):
-        kept, pieces, began = 0, list[ModelRows](), perf_counter()
-        for start in range(0, len(shard), step):
-            rows, end = shard[start : start + step], start + step
-            pieces.append(encode(rows))
-            if end >= len(shard) or perf_counter() - began >= _FILE_S:
-                store.add(texts[shard[kept:end]], ModelRows.joined(pieces))
-                kept, pieces, began = end, [], perf_counter()
-            progress.advance(len(rows))
+        first, made, began = 0, list[ModelRows](), perf_counter()
+        try:
+            for start in range(0, len(shard), step):
+                rows = shard[start : start + step]
+                made.append(encode(rows))
+                progress.advance(len(rows))
+                if perf_counter() - began >= _FILE_S:
+                    store.add(texts[shard[first : start + step]], ModelRows.joined(made))
+                    first, made, began = start + step, [], perf_counter()
+        finally:  # of a shard, or of a run that is stopped
+            if made:
+                store.add(texts[shard[first:][: sum(map(len, made))]], ModelRows.joined(made))
     return np.flatnonzero(own), len(wanted)
 
 
