@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from lightretriever.artifacts.corpus.output import Written, check_output, new_corpus
-from lightretriever.artifacts.corpus.tables import DEFAULT_DIALECT, Dialect, Row, Table, open_table, partition_of
+from lightretriever.artifacts.corpus.tables import DEFAULT_DIALECT, Dialect, Row, Table, open_table
 from lightretriever.artifacts.documents.document import read_document
 from lightretriever.artifacts.documents.strict_json import serialised
 from lightretriever.artifacts.errors import CorpusError, readable
@@ -53,12 +53,11 @@ class _Reader:
     seen: dict[str, None] = field(default_factory=dict)
     id_column: str | None = None
 
-    def check(self, table: Table, partition: Row) -> None:
-        """Raise ValueError for a table without a named column, or with two of a name. Its folders name those of
-        `partition`."""
+    def check(self, table: Table) -> None:
+        """Raise ValueError for a table without a named column, or with two of a name."""
         if table.columns is None:
             return
-        names = [*(name for name in partition if name not in table.columns), *table.columns]
+        names = table.columns
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ValueError(f'two columns have the name "{twice[0]}"; rename one')
@@ -116,8 +115,8 @@ def write_row_corpus(
     skip_bad: bool = False,
     overwrite: bool = False,
 ) -> Written:
-    """Write the rows of `files`, in their order, as a corpus in BEIR layout, whole or not at all. Folders between
-    `source` and a file whose names are `column=value` are columns, too; `dialect` is that of CSV.
+    """Write the rows of `files`, in their order, as a corpus in BEIR layout, whole or not at all. `dialect` is that of
+    CSV.
 
     Raises CorpusError for an output that is there already, for a table without a named column, and for a bad row: a
     null or repeated id, no text, bytes, a value that JSON lacks, or a document beyond the bounds of a corpus. With
@@ -127,23 +126,19 @@ def write_row_corpus(
     written = Written(texts=len(files), rows=0, dropped=list(columns.drop))
     reader = _Reader(columns, written)
     with new_corpus(output) as file:
-        for line in tracked(
-            _lines(source, files, reader, dialect, skip_bad=skip_bad), "corpus", total=None, unit="rows"
-        ):
+        for line in tracked(_lines(files, reader, dialect, skip_bad=skip_bad), "corpus", total=None, unit="rows"):
             file.write(line + b"\n")
         reader.finish(source)
     return written
 
 
-def _lines(source: Path, files: list[Path], reader: _Reader, dialect: Dialect, *, skip_bad: bool) -> Iterator[bytes]:
+def _lines(files: list[Path], reader: _Reader, dialect: Dialect, *, skip_bad: bool) -> Iterator[bytes]:
     written = reader.written
     for path in files:
         with ExitStack() as stack:
             table = open_table(path, stack, dialect, reader.columns.drop)
-            partition = partition_of(path, source)
-            name = path.name if path == source else str(path.relative_to(source))
             try:
-                reader.check(table, partition)
+                reader.check(table)
             except ValueError as error:
                 raise CorpusError(
                     f"{readable(path)}: {error}.", remedy="See --id, --title and --text, and --columns."
@@ -153,7 +148,7 @@ def _lines(source: Path, files: list[Path], reader: _Reader, dialect: Dialect, *
                 try:
                     if isinstance(row, ValueError):
                         raise row
-                    line = reader.document({**partition, **row}, f"{name}, {place}")
+                    line = reader.document(row, f"{path.name}, {place}")
                 except ValueError as error:
                     if not skip_bad:
                         raise CorpusError(f"{readable(path)}, {place}: {error}.", remedy=_REMEDY) from error

@@ -18,7 +18,6 @@ from decimal import Decimal
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import unquote
 from uuid import UUID
 
 import numpy as np
@@ -29,7 +28,7 @@ from lightretriever.artifacts.documents.strict_json import read_object
 from lightretriever.artifacts.errors import CorpusError, importing, readable
 from lightretriever.artifacts.files.reading import open_regular
 
-__all__ = ["DEFAULT_DIALECT", "Dialect", "Placed", "Row", "Table", "open_table", "partition_of", "table_files"]
+__all__ = ["DEFAULT_DIALECT", "Dialect", "Placed", "Row", "Table", "open_table", "table_files"]
 
 Row = dict[str, Any]
 Placed = tuple[str, Row | ValueError]
@@ -47,8 +46,6 @@ _BLANK: Final = " \t\r\n\x1a"
 """Signs of a line that is no row: blanks, and the end of a file of DOS."""
 _ROWS: Final = 256
 """Rows in memory at a time."""
-_PARTITION: Final = re.compile(r"[^.=][^=]*=.*")
-_NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
 _MAX_DIGITS: Final = 38
 """Digits of a decimal that DuckDB keeps; it rounds longer ones to a float."""
 
@@ -83,8 +80,8 @@ class Table:
 def table_files(source: Path) -> tuple[list[Path], int] | None:
     """Return the files that the rows of `source` lie in, in order, and the number of entries beside them.
 
-    `source` is a file, or a folder with Parquet files in it or in folders named `column=value`. None for any other
-    folder. Raise CorpusError for a folder that `datasets` saved, whose files are Arrow.
+    `source` is a file, or a folder with Parquet files in it. None for any other folder. Raise CorpusError for a folder
+    that `datasets` saved, whose files are Arrow.
     """
     if not source.is_dir():
         return [source], 0
@@ -96,18 +93,7 @@ def table_files(source: Path) -> tuple[list[Path], int] | None:
     except OSError:  # whoever reads its texts says why
         return None
     files = [entry for entry in entries if not entry.name.startswith(".") and _is_parquet(entry)]
-    if not files:
-        entries = sorted(_partitioned(entries))
-        files = [entry for entry in entries if not entry.name.startswith((".", "_")) and _is_parquet(entry)]
     return (files, len(entries) - len(files)) if files else None
-
-
-def partition_of(path: Path, source: Path) -> Row:
-    """Return the fields that the folders between `source` and a file name, as `year=2024` does: texts, or None for the
-    folder of rows without a value."""
-    folders = path.relative_to(source).parts[:-1] if source != path else ()
-    pairs = (folder.split("=", 1) for folder in folders)
-    return {unquote(name): None if value == _NO_VALUE else unquote(value) for name, value in pairs}
 
 
 def open_table(path: Path, stack: ExitStack, dialect: Dialect, drop: Collection[str]) -> Table:
@@ -142,15 +128,6 @@ def _unreadable(path: Path, error: Exception) -> CorpusError:
         f"{readable(path)}: can't be read: {(what[2] or what[0])[:300].rstrip('.')}.",
         remedy="Mend it, or fetch it again.",
     )
-
-
-def _partitioned(entries: list[Path]) -> Iterator[Path]:
-    """Return the files in the folders of `entries` whose names are `column=value`, however deep: Hive's layout."""
-    for entry in entries:
-        if _PARTITION.fullmatch(entry.name) and entry.is_dir():
-            yield from _partitioned(list(entry.iterdir()))
-        else:
-            yield entry
 
 
 def _is_parquet(path: Path) -> bool:

@@ -16,7 +16,7 @@ from lightretriever.artifacts.dense.query_aware import (
     query_aware_factory,
 )
 from lightretriever.artifacts.dtypes import Float32Array
-from lightretriever.artifacts.errors import BundleError, CorpusError, RecipeError
+from lightretriever.artifacts.errors import BundleError, RecipeError
 from lightretriever.artifacts.progress import ProgressBar
 
 __all__ = [
@@ -39,7 +39,6 @@ SCAN_LIMIT: Final = 20_000
 
 _EF_CONSTRUCTION: Final = 200  # Faiss's own 40 costs several points of recall at a million documents
 _POINTS_PER_CENTROID: Final = 39  # below this Faiss itself warns of a poor clustering
-_CHUNK_ROWS: Final = 65_536
 _PROBES: Final = 16  # documents whose scores are compared between search and reconstruction after building
 _SCORE_TOLERANCE: Final = 1e-3
 
@@ -107,15 +106,9 @@ def build_dense_index(
     query vectors, float32 (q, D) of length 1. None chooses by size and by whether there are queries. The same vectors
     give the same bytes, whatever the number of threads.
 
-    Raises CorpusError for a vector that is zero, not finite or not normalised, and RecipeError for a factory string
-    that Faiss refuses, that needs more vectors, or whose scores can't be computed again.
+    Raises RecipeError for a factory string that Faiss refuses, that needs more vectors, or whose scores can't be
+    computed again.
     """
-    if vectors.ndim != 2 or 0 in vectors.shape:
-        raise CorpusError(
-            f"document vectors have shape {vectors.shape}, expected (N, D) with N and D above 0.",
-            remedy="Give one vector for each document.",
-        )
-    _check_vectors(vectors)
     factory = factory or factory_for(vectors, queries)
     check_factory(factory, vectors.shape[1], len(vectors))
     with ProgressBar("dense", total=len(vectors), unit="documents") as progress:
@@ -159,18 +152,6 @@ def write_dense_index(index: FaissIndex, path: Path) -> None:
         raise BundleError(
             f"{path}: the index can't be written: {faiss_reason(error)}.", remedy="Look at free space and permissions."
         ) from error
-
-
-def _check_vectors(vectors: Float32Array) -> None:
-    for start in range(0, len(vectors), _CHUNK_ROWS):
-        norms = np.linalg.norm(vectors[start : start + _CHUNK_ROWS], axis=1)
-        bad = ~(np.abs(norms - 1) < 1e-3)  # NaN compares as false
-        if bad.any():
-            row = int(np.flatnonzero(bad)[0])
-            raise CorpusError(
-                f"document {start + row}: the vector's norm is {norms[row]:g}, expected 1.",
-                remedy="Encode the document again; zero vectors and values that are not finite can't be indexed.",
-            )
 
 
 def _new_index(dimension: int, factory: str) -> FaissIndex:

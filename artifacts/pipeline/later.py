@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Self
 
-from lightretriever.artifacts.bundle.batches import EncodedBatch, check_batch, dense_prefix, keep_top_terms
+from lightretriever.artifacts.bundle.batches import EncodedBatch, dense_prefix, keep_top_terms
 from lightretriever.artifacts.bundle.manifest import Manifest, SparseInfo
 from lightretriever.artifacts.documents.document import Document
 from lightretriever.artifacts.dtypes import Float32Array
@@ -62,7 +62,6 @@ class LaterDocuments:
         vectors = dense_prefix(batch, size, first=0)
         if self.terms is not None:
             batch = self.terms.joined(batch, texts, vectors)
-        check_batch(batch, vocab_size=self.manifest.sparse_vocab_size, dimension=size, first=0)
         kept = keep_top_terms(batch, self.manifest.sparse.top_k)
         given: list[Float32Array | None] = [*vectors] if self.manifest.dense else [None] * len(ids)
         return [Encoded(given[row], self._impacts(kept, row), bool(rows.cut[row])) for row in range(len(ids))]

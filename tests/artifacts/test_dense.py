@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from lightretriever.artifacts.dense.build import build_dense_index, choose_factory, write_dense_index
 from lightretriever.artifacts.dense.index import DenseIndex, best_first
 from lightretriever.artifacts.dense.tuning import choose_parameters
-from lightretriever.artifacts.errors import BundleError, CorpusError, RecipeError
+from lightretriever.artifacts.errors import BundleError, RecipeError
 from tests.support.memory import mapped_bytes
 from tests.support.vectors import random_unit, recall
 from tests.support.wordings import raises
@@ -304,12 +304,3 @@ def test_an_index_of_another_metric_is_refused(vectors: Vectors, tmp_path: Path)
         DenseIndex.open(tmp_path / "l2")
     with raises(BundleError, naming="dense.faiss"):
         write_dense_index(index, tmp_path / "no" / "dense.faiss")
-
-
-@pytest.mark.parametrize("value", [0.0, np.nan, np.inf, 2.0, (0, 4), (4, 0), (4,)])
-def test_what_are_no_vectors_of_length_1_is_refused(value: float | tuple[int, ...]) -> None:
-    vectors = np.zeros(value, np.float32) if isinstance(value, tuple) else random_unit(10)
-    if isinstance(value, float):
-        vectors[4] = value
-    with raises(CorpusError):
-        build_dense_index(vectors, "Flat")

@@ -488,21 +488,3 @@ def test_an_object_of_json_may_leave_a_text_out(path: Path) -> None:
     assert 'there is no column "text"; there are "title", "body"' in refused(path, Columns())
     path.write_text('{"title": "Tent", "text": "x"}\n{"title": " "}')
     assert 'row 2: there is no column "text"; there are "title"' in refused(path, Columns())
-
-
-def test_folders_named_by_a_column_are_read(tmp_path: Path) -> None:
-    source = tmp_path / "x=1" / "data"
-    for year, name in (("2023", "a%20b"), ("2024", "__HIVE_DEFAULT_PARTITION__")):
-        folder = source / f"year={year}" / f"kind={name}"
-        folder.mkdir(parents=True)
-        parquet(folder / "part-0.parquet", [{"text": f"of {year}"}])
-        (folder / "_SUCCESS").write_text("")
-    documents, written = imported(source, Columns(number=("year",)))
-    assert documents == [
-        {"_id": "1", "title": "", "text": "of 2023", "year": 2023, "kind": "a b"},
-        {"_id": "2", "title": "", "text": "of 2024", "year": 2024},
-    ]
-    assert (written.texts, table_files(source)) == (2, (sorted(source.rglob("*.parquet")), 2))
-    parquet(source / "year=2024" / "kind=__HIVE_DEFAULT_PARTITION__" / "part-0.parquet", [{"text": "a", "year": 2023}])
-    first = 'id "2023" was already used in year=2023/kind=a%20b/part-0.parquet, row 1'
-    assert first in refused(source, Columns(id="year", drop=("kind",)))
