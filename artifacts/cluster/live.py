@@ -61,7 +61,7 @@ class LiveIndex:
     """The index that an alias stands for, to be written to. Thread-safe.
 
     `wait` makes a call return only when searches see the change, which is within a second without it. Calls end by
-    the `perf_counter` time `until`. ClusterError if the cluster does not take a change, or if the alias was given to
+    the `perf_counter` time `deadline`. ClusterError if the cluster does not take a change, or if the alias was given to
     another index meanwhile; ClusterTimeoutError leaves open whether the change was made.
     """
 
@@ -76,9 +76,9 @@ class LiveIndex:
         self.most_impact = MAX_IMPACT if meta.large else MAX_PLAIN_IMPACT
         self._alias = alias
 
-    def get(self, document_id: str, until: float) -> Stored | None:
+    def get(self, document_id: str, deadline: float) -> Stored | None:
         """Read a document as it is now, whether searches see it or not; None if there is none with this id."""
-        return self._read([document_id], self._present(until)[1], until)[0]
+        return self._read([document_id], self._present(deadline)[1], deadline)[0]
 
     def known(self, documents: Sequence[Document]) -> list[tuple[str | None, bool]]:
         """Return for each document the version that is there, None for none, and whether it is the same."""
@@ -91,12 +91,12 @@ class LiveIndex:
             for document, stored in found
         ]
 
-    def write(self, changes: Sequence[Change], until: float, *, wait: bool = False) -> list[Result]:
+    def write(self, changes: Sequence[Change], deadline: float, *, wait: bool = False) -> list[Result]:
         """Make changes in their order, and give what became of each."""
         results: list[Result] = [None] * len(changes)
         for run in _runs(changes):
             for _ in range(_ATTEMPTS):
-                run = self._make(changes, run, results, until, wait=wait)
+                run = self._make(changes, run, results, deadline, wait=wait)
                 if not run:
                     break
             for place in run:
@@ -110,11 +110,11 @@ class LiveIndex:
         """Return True: the cluster has answered when searches see the changes."""
         return True
 
-    def to_encode(self, changes: Sequence[Change], until: float) -> list[int]:
+    def to_encode(self, changes: Sequence[Change], deadline: float) -> list[int]:
         """Return the indexes of the changes that need a vector and impacts and have neither."""
         asked = (one for one in changes if one.document and one.vector is None and one.impacts is None)
         ids = list(dict.fromkeys(one.id for one in asked))
-        stored = dict(zip(ids, self._read(ids, "", until, _HASHES) if ids else [], strict=True))
+        stored = dict(zip(ids, self._read(ids, "", deadline, _HASHES) if ids else [], strict=True))
 
         def has_text(document: Document) -> bool:
             there = stored[document.id]
@@ -129,13 +129,13 @@ class LiveIndex:
         self.check_alias()
 
     def _make(
-        self, changes: Sequence[Change], run: Sequence[int], results: list[Result], until: float, *, wait: bool
+        self, changes: Sequence[Change], run: Sequence[int], results: list[Result], deadline: float, *, wait: bool
     ) -> list[int]:
         """Make the changes at these places, of different documents, and set their results. Give the places of those
         that others have changed meanwhile, and that are not for one version alone."""
         actions, places, again = list[dict[str, Any]](), list[int](), list[int]()
-        meta, uuid = self._present(until)  # may be another one now, under the same name
-        stored = self._read_for([changes[place] for place in run], uuid, until)
+        meta, uuid = self._present(deadline)  # may be another one now, under the same name
+        stored = self._read_for([changes[place] for place in run], uuid, deadline)
         for place, there in zip(run, stored, strict=True):
             try:
                 action = self._action(changes[place], there)
@@ -150,7 +150,7 @@ class LiveIndex:
         if not meta.live:
             self._mark(meta)
         new = {place: there is None for place, there in zip(run, stored, strict=True)}
-        items = send(self.cluster, self.index, actions, **_limits(until, wait=wait))
+        items = send(self.cluster, self.index, actions, **_limits(deadline, wait=wait))
         for place, item in zip(places, items, strict=True):
             refused = refusal(self.cluster, item)
             if refused is None:
@@ -165,9 +165,9 @@ class LiveIndex:
         self.check_alias()
         return again
 
-    def _read_for(self, changes: Sequence[Change], uuid: str, until: float) -> list[Stored | None]:
+    def _read_for(self, changes: Sequence[Change], uuid: str, deadline: float) -> list[Stored | None]:
         """Read what is there of documents that will change: vector and impacts only of those that keep them."""
-        stored = dict(zip(ids := [one.id for one in changes], self._read(ids, uuid, until, _HASHES), strict=True))
+        stored = dict(zip(ids := [one.id for one in changes], self._read(ids, uuid, deadline, _HASHES), strict=True))
         kept = [
             one.id
             for one in changes
@@ -177,7 +177,7 @@ class LiveIndex:
             and there.source["hashes"][0] == document_hashes(one.document.full_text, b"")[0]
         ]
         if kept:
-            stored |= zip(kept, self._read(kept, uuid, until), strict=True)
+            stored |= zip(kept, self._read(kept, uuid, deadline), strict=True)
         return [stored[one] for one in ids]
 
     def _action(self, change: Change, stored: Stored | None) -> dict[str, Any] | None:
@@ -191,13 +191,13 @@ class LiveIndex:
         return {**about, "_source": _body_of(change, stored, self.meta)}
 
     def _read(
-        self, ids: Sequence[str], uuid: str, until: float | None = None, fields: Sequence[str] | None = None
+        self, ids: Sequence[str], uuid: str, deadline: float | None = None, fields: Sequence[str] | None = None
     ) -> list[Stored | None]:
         """Read documents as they are now, all of each or only some `fields`; None for an id that no document has.
         `uuid` is that of the index."""
         params: dict[str, Any] = {} if fields is None else {"_source_includes": ",".join(fields)}
-        if until is not None and until < inf:
-            params |= {"request_timeout": _left(until)}
+        if deadline is not None and deadline < inf:
+            params |= {"request_timeout": _left(deadline)}
         with self.cluster.translated():
             found = self.cluster.client.mget(index=self.index, body={"ids": list(ids)}, params=params)["docs"]
         for one in found:
@@ -207,9 +207,9 @@ class LiveIndex:
                 raise ClusterError(what, remedy="Look at the cluster's logs.")
         return [_stored(one, one["_source"], uuid) if one["found"] else None for one in found]
 
-    def _present(self, until: float) -> tuple[IndexMeta, str]:
+    def _present(self, deadline: float) -> tuple[IndexMeta, str]:
         """Read what the index that has this name now was written from, and its UUID."""
-        return read_index(self.cluster, self.index, None if until == inf else _left(until))
+        return read_index(self.cluster, self.index, None if deadline == inf else _left(deadline))
 
     def _mark(self, meta: IndexMeta) -> None:
         """Note in the index that it no longer has the documents of its bundle alone."""
@@ -264,17 +264,17 @@ def _runs(changes: Sequence[Change]) -> Iterator[list[int]]:
         yield run
 
 
-def _limits(until: float, *, wait: bool) -> dict[str, Any]:
-    """Return the options of a bulk request that ends by `until`: one that has time is sent again where the cluster is
-    busy."""
+def _limits(deadline: float, *, wait: bool) -> dict[str, Any]:
+    """Return the options of a bulk request that ends by `deadline`: one that has time is sent again where the cluster
+    is busy."""
     visible = {"refresh": "wait_for"} if wait else {}
-    if until == inf:
+    if deadline == inf:
         return visible
-    left = _left(until)
+    left = _left(deadline)
     return {"max_retries": 0, "request_timeout": left, "timeout": f"{max(1, round(left * 1e3))}ms", **visible}
 
 
-def _left(until: float) -> float:
-    if (left := until - perf_counter()) <= 0:
+def _left(deadline: float) -> float:
+    if (left := deadline - perf_counter()) <= 0:
         raise ClusterTimeoutError("There was no time left to ask the cluster.")
     return left

@@ -104,8 +104,9 @@ class StoredDocument(Protocol):
 
 
 class LiveDocuments(Protocol):
-    """Documents that can be written while they are searched. Thread-safe. Calls end by the `perf_counter` time `until`,
-    which leaves open whether the changes were made; `LiveIndex` of a cluster is one, `LiveStore` of a journal another.
+    """Documents that can be written while they are searched. Thread-safe. Calls end by the `perf_counter` time
+    `deadline`, which leaves open whether the changes were made. `LiveIndex` of a cluster and `LiveStore` of a journal
+    are such.
     """
 
     @property
@@ -124,17 +125,17 @@ class LiveDocuments(Protocol):
     def warning(self) -> str | None:
         """The remedy if many documents are written beside the bundle; None if few are."""
 
-    def get(self, document_id: str, until: float) -> StoredDocument | None:
+    def get(self, document_id: str, deadline: float) -> StoredDocument | None:
         """Read a document as it is now; None if there is none with this id."""
 
     def known(self, documents: Sequence[Document]) -> list[tuple[str | None, bool]]:
         """Return for each document the version that is there, None for none, and whether it is the same."""
 
-    def to_encode(self, changes: Sequence[Change], until: float) -> list[int]:
+    def to_encode(self, changes: Sequence[Change], deadline: float) -> list[int]:
         """Return the indexes of the changes that need a vector and impacts and have neither: of new documents, and of
         those with another title or text."""
 
-    def write(self, changes: Sequence[Change], until: float, *, wait: bool = False) -> list[Result]:
+    def write(self, changes: Sequence[Change], deadline: float, *, wait: bool = False) -> list[Result]:
         """Make changes in their order, and give what became of each. All searches see them when `followed` says so;
         a cluster is asked to `wait` for that.
 

@@ -149,10 +149,10 @@ class Journal:
         return found
 
     @contextmanager
-    def writing(self, until: float) -> Iterator[list[Record]]:
+    def writing(self, deadline: float) -> Iterator[list[Record]]:
         """Be the one writer of all processes in the block; yields the changes since the last one read or appended.
-        TimeoutError if another is the writer until the `perf_counter` time `until`, JournalError."""
-        with self._locked(until):
+        TimeoutError if another is the writer until the `perf_counter` time `deadline`, JournalError."""
+        with self._locked(deadline):
             self._stamp.check()
             missed = self.read()
             if self.sequence != self._last():
@@ -332,14 +332,14 @@ class Journal:
             ) from error
 
     @contextmanager
-    def _locked(self, until: float) -> Iterator[None]:
+    def _locked(self, deadline: float) -> Iterator[None]:
         self._refuse_forked()
         while True:
             try:
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                if perf_counter() >= until:
+                if perf_counter() >= deadline:
                     raise TimeoutError(f"{self.folder}: another process wrote to the journal all the time.") from None
                 sleep(_POLL_S)
         try:

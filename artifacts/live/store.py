@@ -124,11 +124,11 @@ class LiveStore:
         """Return the version of the document that a change made; 0: that of a document of the bundle."""
         return f"{sequence}.{self._journal.origin(sequence) if sequence else self._digest}"
 
-    def get(self, document_id: str, until: float = inf) -> Stored | None:
+    def get(self, document_id: str, deadline: float = inf) -> Stored | None:
         """Read a document as it is now, whatever process wrote it; None if there is none with this id. TimeoutError at
-        the `perf_counter` time `until`, JournalError for a damaged journal, DiskError."""
+        the `perf_counter` time `deadline`, JournalError for a damaged journal, DiskError."""
         if self.problem is None and self._behind is None:
-            with self._held(until):
+            with self._held(deadline):
                 self._apply(self._journal.read())
         return self.seen(document_id)
 
@@ -157,7 +157,7 @@ class LiveStore:
         """True if the searches of every process see the changes up to a position."""
         return self._follower.followed(position)
 
-    def to_encode(self, changes: Sequence[Change], until: float) -> list[int]:
+    def to_encode(self, changes: Sequence[Change], deadline: float) -> list[int]:
         """Return the indexes of the changes that need a vector and impacts and have neither."""
 
         def has_text(document: Document) -> bool:
@@ -166,19 +166,19 @@ class LiveStore:
 
         return with_new_text(changes, has_text)
 
-    def write(self, changes: Sequence[Change], until: float, *, wait: bool = False) -> list[Result]:
+    def write(self, changes: Sequence[Change], deadline: float, *, wait: bool = False) -> list[Result]:
         """Make changes in their order, and give what became of each. This process's searches see them then; `followed`
         says when those of others do.
 
-        TimeoutError at the `perf_counter` time `until`, which leaves open whether they were made; DiskError if the
+        TimeoutError at the `perf_counter` time `deadline`, which leaves open whether they were made; DiskError if the
         journal or the overlay has no room for them, JournalError for a damaged journal.
         """
         call = changes, results = changes, Future[list[Result]]()
         self._waiting.append(call)
         try:
-            with self._held(until):
+            with self._held(deadline):
                 if not results.done():
-                    self._commit(until)
+                    self._commit(deadline)
         except BaseException:
             with suppress(ValueError):  # another call has begun with it
                 self._waiting.remove(call)
@@ -198,22 +198,22 @@ class LiveStore:
             self._journal.close()
 
     @contextmanager
-    def _held(self, until: float) -> Iterator[None]:
-        """Hold the journal and the overlay. TimeoutError if others do until the `perf_counter` time `until`."""
-        if not self._lock.acquire(timeout=min(TIMEOUT_MAX, max(0.0, until - perf_counter()))):
+    def _held(self, deadline: float) -> Iterator[None]:
+        """Hold the journal and the overlay. TimeoutError if others do until the `perf_counter` time `deadline`."""
+        if not self._lock.acquire(timeout=min(TIMEOUT_MAX, max(0.0, deadline - perf_counter()))):
             raise TimeoutError("Other writes took all the time.")
         try:
             yield
         finally:
             self._lock.release()
 
-    def _commit(self, until: float) -> None:
+    def _commit(self, deadline: float) -> None:
         """Make the changes of all calls that wait."""
         if self.problem is not None:
             raise JournalError(self.problem)
         if self._behind is not None:
             self._catch_up()
-        with self._journal.writing(until) as missed:
+        with self._journal.writing(deadline) as missed:
             self._apply(missed)
             if self._to_drop is not None:  # a bundle that is opened, but refused, writes nothing, and so drops nothing
                 self._journal.drop(self._to_drop)
@@ -275,7 +275,7 @@ class LiveStore:
                     with self._lock:
                         self._catch_up()
                     continue
-                with suppress(TimeoutError), self._held(until=0.0):
+                with suppress(TimeoutError), self._held(deadline=0.0):
                     self._apply(self._journal.read())
                 if self._overlay.settle():
                     with self._lock:

@@ -35,11 +35,11 @@ from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 __all__ = ["FORM", "Expansion", "word_rows"]
 
 FORM: Final = re.compile(r"[^\W_]+(?:['\u2019][^\W_]+)?")
-_MOST_FORMS: Final = 2_000_000  # of a corpus; rarer ones are let go when there are more
-_LEAST_DOCUMENTS: Final = 2
-_MOST_CANDIDATES: Final = 50_000
+_MAX_FORMS: Final = 2_000_000  # of a corpus; rarer ones are let go when there are more
+_MIN_DOCUMENTS: Final = 2
+_MAX_CANDIDATES: Final = 50_000
 _AT_ONCE: Final = 1024  # documents
-_MOST: Final = 511  # largest impact: what a cluster keeps exactly in one feature
+_MAX_EXPANDED: Final = 511  # largest impact: what a cluster keeps exactly in one feature
 
 Matrix = npt.NDArray[np.float32]
 
@@ -50,8 +50,8 @@ def word_rows(texts: Iterable[str], bm25: Bm25Encoder, tokenizer: TextTokenizer,
     forms = Counter[str]()
     for text in texts:
         forms.update(FORM.findall(text.lower()))
-        if len(forms) > _MOST_FORMS:
-            forms = Counter(dict(forms.most_common(_MOST_FORMS // 2)))
+        if len(forms) > _MAX_FORMS:
+            forms = Counter(dict(forms.most_common(_MAX_FORMS // 2)))
     size = len(bm25.frequencies)
     rows, counts = np.zeros((size, table.shape[1]), np.float32), np.zeros(size)
     spelt = list(forms)
@@ -98,8 +98,8 @@ class Expansion:
 
     @classmethod
     def _with(cls, settings: ExpansionInfo, rows: Matrix, bm25: Bm25Encoder, mean: Matrix, unit: float) -> Self:
-        possible = np.flatnonzero((bm25.frequencies >= _LEAST_DOCUMENTS) & rows.any(axis=1))
-        frequent = np.argsort(-bm25.frequencies[possible], kind="stable")[:_MOST_CANDIDATES]
+        possible = np.flatnonzero((bm25.frequencies >= _MIN_DOCUMENTS) & rows.any(axis=1))
+        frequent = np.argsort(-bm25.frequencies[possible], kind="stable")[:_MAX_CANDIDATES]
         candidates = np.sort(possible[frequent]).astype(np.int32)
         return cls(settings, rows, candidates, mean, unit)
 
@@ -137,7 +137,7 @@ class Expansion:
         terms = np.concatenate([own, words[added]])
         sums = np.concatenate([np.maximum(impacts + factor * own_z, 1), factor * z[added]])
         order = np.argsort(terms, kind="stable")
-        return impact_row(terms[order], np.round(np.minimum(sums[order], _MOST)))
+        return impact_row(terms[order], np.round(np.minimum(sums[order], _MAX_EXPANDED)))
 
     def measured(self) -> dict[str, Any]:
         """What was measured on the corpus, as JSON, for `again`."""

@@ -52,7 +52,7 @@ __all__ = [
 TABLE_FILE: Final = "table.npy"
 FACTS_FILE: Final = "table.json"
 _CHECKED: Final = 1000  # texts whose tokens are compared with those that the encoder reads
-_LEAST_COSINE: Final = 0.3
+_MIN_COSINE: Final = 0.3
 """Mean cosine of a table's vectors with those of its own encoder, at least; another encoder's has about 0."""
 
 
@@ -121,7 +121,7 @@ def find_general_table(encoder: Encoder, texts: Sequence[str], folders: Sequence
         shape = TokenTable.open(table.folder / TABLE_FILE).shape
         same = table.info.tokenizer_sha256 == encoder.tokenizer.sha256
         same = same and shape == (encoder.tokenizer.vocab_size, encoder.hidden_size)
-        if same and table.agreement(encoder, texts) >= _LEAST_COSINE:
+        if same and table.agreement(encoder, texts) >= _MIN_COSINE:
             return table
     return None
 

@@ -20,9 +20,9 @@ __all__ = ["GivenVectors"]
 
 _PROBES = 64
 """Drawn rows that are compared with the encoder's own, beside the first and the last."""
-_LEAST_COSINE = 0.9
+_MIN_COSINE = 0.9
 """Below it, a row is another document's or another encoder's; rounding and cutting cost far less."""
-_MOST_BAD = 0.05
+_MAX_BAD = 0.05
 """The share of the compared rows that may be: some documents may have changed since they were encoded."""
 
 _CHUNK = 65_536
@@ -94,15 +94,15 @@ def _compare(vectors: FloatArray, encoder: Encoder, corpus: EncodedCorpus) -> st
     given = _unit(vectors[rows])
     made = encoder.encode_documents([document.full_text for document in documents]).dense
     cosines = (given * made).sum(axis=1)
-    bad = np.flatnonzero(cosines < _LEAST_COSINE)
+    bad = np.flatnonzero(cosines < _MIN_COSINE)
     if not len(bad):
         return ""
     doubt = (
         f"distil.vectors: {len(bad)} of {len(rows)} compared rows are not what {encoder.name} makes of the corpus' "
         f'documents. The first of them is row {rows[bad[0]]}, document "{documents[bad[0]].id}", with a cosine of '
-        f"{cosines[bad[0]]:.2f} (at least {_LEAST_COSINE})."
+        f"{cosines[bad[0]]:.2f} (at least {_MIN_COSINE})."
     )
-    if len(bad) > _MOST_BAD * len(rows):
+    if len(bad) > _MAX_BAD * len(rows):
         remedy = "Give the vectors of this bi-encoder and this corpus (title, one space, text), in its order."
         raise RecipeError(doubt, remedy=remedy)
     return doubt

@@ -23,7 +23,7 @@ from lightretriever.artifacts.documents.fields import FieldKind, FieldName
 from lightretriever.artifacts.errors import RecipeError
 from lightretriever.artifacts.files.reading import read_yaml
 from lightretriever.artifacts.sparse.vocabulary import Language, VocabularyKind
-from lightretriever.artifacts.tokens.head_queries import MOST_QUERIES
+from lightretriever.artifacts.tokens.head_queries import MAX_QUERIES
 from lightretriever.artifacts.tokens.table import TableDtype
 
 __all__ = [
@@ -212,7 +212,7 @@ class HeadRecipe(Section):
     """Which queries the whole model reads once: the `top` most frequent of a log, `queries`, with one query a line."""
 
     queries: Place
-    top: int = Field(default=10_000, ge=1, le=MOST_QUERIES)
+    top: int = Field(default=10_000, ge=1, le=MAX_QUERIES)
 
 
 class TableTraining(Section):

@@ -37,7 +37,7 @@ from lightretriever.artifacts.pipeline.weights import fingerprint, local_folder
 __all__ = ["SparseModel", "load_sparse_model"]
 
 _BATCH = 32
-_LEAST = np.float32(1e-6)
+_MIN_WEIGHT = np.float32(1e-6)
 
 
 @dataclass(frozen=True)
@@ -127,4 +127,4 @@ def _positive(weight: torch.Tensor, vocab_size: int, path: str) -> Float32Array:
             f"{path}: token {bad[0]} of a query weighs {weights[bad[0]]:g}, expected a number from 0 on.",
             remedy="Fetch or save the model again.",
         )
-    return np.maximum(weights, _LEAST)
+    return np.maximum(weights, _MIN_WEIGHT)

@@ -18,12 +18,12 @@ from lightretriever.artifacts.files.arrays import UNREADABLE, load_npy, write_ar
 from lightretriever.artifacts.files.reading import read_bounded
 from lightretriever.artifacts.files.workdir import write_atomically
 
-__all__ = ["FULL_QUERY_TERMS", "MOST_QUERIES", "HeadQueries", "HeadQuery", "SparseRow", "normalised", "padded"]
+__all__ = ["FULL_QUERY_TERMS", "MAX_QUERIES", "HeadQueries", "HeadQuery", "SparseRow", "normalised", "padded"]
 
 FULL_QUERY_TERMS: Final = 64
 """Sparse terms that a whole model keeps of a query."""
 
-MOST_QUERIES: Final = 1_000_000
+MAX_QUERIES: Final = 1_000_000
 _MAX_BYTES: Final = 1 << 30
 _CHUNK: Final = 8192
 _SPARSE: Final = np.dtype([("term", "<i4"), ("weight", "<f4")])

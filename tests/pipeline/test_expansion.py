@@ -86,7 +86,7 @@ def test_words_of_one_document_are_never_added() -> None:
 
 
 def test_the_most_frequent_words_are_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lightretriever.artifacts.pipeline.expansion._MOST_CANDIDATES", 2)
+    monkeypatch.setattr("lightretriever.artifacts.pipeline.expansion._MAX_CANDIDATES", 2)
     own = impacts_of([([1], [10])])
     ones = np.ones((4, 1), np.float32)
     found = Expansion.of(ExpansionInfo(), ones, counted([3, 2, 9, 3]), np.zeros(1, np.float32), ones[:1], own)
