@@ -1,11 +1,11 @@
 """The command `verify`: checks a bundle."""
 
-from pathlib import Path
+from contextlib import suppress
 from typing import Annotated, Any
 
 import typer
 
-from lightretriever.artifacts.bundle.manifest import Manifest, read_manifest
+from lightretriever.artifacts.bundle.manifest import read_manifest
 from lightretriever.artifacts.bundle.verify import verify_bundle
 from lightretriever.artifacts.cli.options import BundleArgument
 from lightretriever.artifacts.cli.runner import JsonOption, next_command, running
@@ -26,7 +26,9 @@ def verify(
 ) -> None:
     """Check every file, hash, shape and count of a bundle; exit status 1 when something is wrong."""
     with running("verify", as_json=as_json) as job:
-        manifest = _manifest(bundle)
+        manifest = None
+        with suppress(BundleError):
+            manifest = read_manifest(bundle)
         sizes = [] if manifest is None else [file.bytes for file in manifest.files.values()]
         with ProgressBar("verify", total=2 * sum(size // 1000 for size in sizes), unit="kB") as progress:
             problems = verify_bundle(bundle, lambda size: progress.advance(size // 1000), indexes=not query_bundle)
@@ -44,10 +46,3 @@ def verify(
             job.summary.next = next_command(context, "serve", bundle)
     if problems:
         raise typer.Exit(1)
-
-
-def _manifest(bundle: Path) -> Manifest | None:
-    try:
-        return read_manifest(bundle)
-    except BundleError:
-        return None

@@ -147,8 +147,10 @@ class LiveIndex:
                 places.append(place)
         if not actions:
             return []
-        if not meta.live:
-            self._mark(meta)
+        if not meta.live:  # from now on the index no longer has the documents of its bundle alone
+            body = {"_meta": meta.model_copy(update={"live": True}).model_dump()}
+            with self.cluster.translated():
+                self.cluster.client.indices.put_mapping(index=self.index, body=body)
         new = {place: there is None for place, there in zip(run, stored, strict=True)}
         items = send(self.cluster, self.index, actions, **_limits(deadline, wait=wait))
         for place, item in zip(places, items, strict=True):
@@ -210,12 +212,6 @@ class LiveIndex:
     def _present(self, deadline: float) -> tuple[IndexMeta, str]:
         """Read what the index that has this name now was written from, and its UUID."""
         return read_index(self.cluster, self.index, None if deadline == inf else _left(deadline))
-
-    def _mark(self, meta: IndexMeta) -> None:
-        """Note in the index that it no longer has the documents of its bundle alone."""
-        body = {"_meta": meta.model_copy(update={"live": True}).model_dump()}
-        with self.cluster.translated():
-            self.cluster.client.indices.put_mapping(index=self.index, body=body)
 
     def check_alias(self) -> None:
         """Raise ClusterError if the alias stands for another index now, which lacks what was just written."""

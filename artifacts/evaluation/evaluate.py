@@ -7,7 +7,7 @@ A bundle without a dense leg has `sparse` and `bm25` alone.
 """
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -20,7 +20,6 @@ from lightretriever.artifacts.evaluation.full import FullQueries, by_likelihood,
 from lightretriever.artifacts.evaluation.report import describe_bundle, environment
 from lightretriever.artifacts.evaluation.runs import (
     JudgedQueries,
-    Run,
     measure,
     qrels_file,
     read_judged,
@@ -116,7 +115,9 @@ def evaluate_bundle(
         "environment": environment(),
     }
     commit_point()  # runs and report are of one evaluation
-    _write_files(output, bundle.manifest.name, results.runs, report)
+    for system, run in results.runs.items():
+        write_run(output / f"{system}.trec", run, tag="-".join([*bundle.manifest.name.split(), system]))
+    write_atomically(output / REPORT_FILE, (json.dumps(report, indent=2, ensure_ascii=False) + "\n").encode())
     return report
 
 
@@ -129,12 +130,6 @@ def _check_settings(candidates: int, method: str, depth: int) -> None:
         )
     if method not in ("linear", "rrf"):
         raise RecipeError(f"fusion is {method!r}.", remedy="Use one of: linear, rrf.")
-
-
-def _write_files(output: Path, name: str, runs: Mapping[str, Run], report: dict[str, Any]) -> None:
-    for system, run in runs.items():
-        write_run(output / f"{system}.trec", run, tag="-".join([*name.split(), system]))
-    write_atomically(output / REPORT_FILE, (json.dumps(report, indent=2, ensure_ascii=False) + "\n").encode())
 
 
 def fusion_of(method: str, weights: LegWeights | None, manifest: Manifest) -> Fusion:

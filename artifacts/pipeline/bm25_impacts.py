@@ -103,13 +103,8 @@ class Bm25Encoder:
     def rows(self, counts: TermCounts, start: int, stop: int) -> ImpactRows:
         """Terms and impacts of the documents from `start` on up to `stop`."""
         indptr, terms, found = counts.sorted(start, stop)
-        lengths = np.diff(counts.terms.at[start : stop + 1])
-        weights = self.weights(terms, found, np.repeat(lengths, np.diff(indptr)))
+        lengths = np.repeat(lucene_lengths(np.diff(counts.terms.at[start : stop + 1])), np.diff(indptr))
+        saturation = self.k1 * (1 - self.b + self.b * lengths / self.mean_length)
+        weights = self.quantization * (found / (found + saturation)) * self.idf(terms)
         impacts = np.clip(np.round(weights), 1, MAX_IMPACT).astype(np.uint16)
         return ImpactRows(Rows(indptr, terms), impacts)
-
-    def weights(self, terms: Int32Array, counts: IntegerArray, lengths: Int64Array) -> Float64Array:
-        """BM25 (n,) of terms that have such `counts` in documents of such `lengths`, times `quantization`."""
-        about = self.k1 * (1 - self.b + self.b * lucene_lengths(lengths) / self.mean_length)
-        weights: Float64Array = self.quantization * (counts / (counts + about)) * self.idf(terms)
-        return weights

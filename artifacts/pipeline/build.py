@@ -78,11 +78,24 @@ def build_bundle(recipe: Recipe, *, overwrite: bool = False, encoded: Summary | 
     corpus = encoded_corpus(recipe)
     heads = read_heads(recipe, facts, plan["impacts"])
     tables = {task: _table(recipe, task, store)._replace(head=heads.get(task)) for task in recipe.tasks}
-    leg, terms = sparse_leg(recipe, store), terms_tokenizer(recipe.work)
+    leg, terms, own = sparse_leg(recipe, store), terms_tokenizer(recipe.work), facts.get("dense", facts)
     content = BundleContent(
         name=recipe.name,
-        model=_model_info(recipe, facts),
-        corpus=_corpus_info(recipe, store),
+        model=ModelInfo(
+            name=recipe.model.name or own["name"],
+            sha256=own["fingerprint"],
+            adapter=facts["adapter"],
+            hidden_size=facts["hidden_size"],
+            trained=recipe.model.trained,
+            licence=recipe.model.licence,
+        ),
+        corpus=CorpusInfo(
+            name=recipe.corpus.name,
+            licence=recipe.corpus.licence,
+            sha256=store.documents["corpus_sha256"],
+            skipped=store.skipped,
+            cut=store.counts(store.texts)[1],
+        ),
         tokenizer_file=recipe.work / "tokenizer.json",
         lowercase=facts["lowercase"],
         bare=facts.get("bare", False),
@@ -256,28 +269,6 @@ def _tokens(tokenizer: TextTokenizer, corpus: EncodedCorpus) -> Iterator[Int32Ar
     texts = corpus.texts()
     while part := list(islice(texts, _AT_ONCE)):
         yield from tokenizer.as_queries(part)
-
-
-def _corpus_info(recipe: Recipe, store: TextStore) -> CorpusInfo:
-    return CorpusInfo(
-        name=recipe.corpus.name,
-        licence=recipe.corpus.licence,
-        sha256=store.documents["corpus_sha256"],
-        skipped=store.skipped,
-        cut=store.counts(store.texts)[1],
-    )
-
-
-def _model_info(recipe: Recipe, facts: dict[str, Any]) -> ModelInfo:
-    own = facts.get("dense", facts)
-    return ModelInfo(
-        name=recipe.model.name or own["name"],
-        sha256=own["fingerprint"],
-        adapter=facts["adapter"],
-        hidden_size=facts["hidden_size"],
-        trained=recipe.model.trained,
-        licence=recipe.model.licence,
-    )
 
 
 def _sparse_source(recipe: Recipe) -> ModelSource | None:
