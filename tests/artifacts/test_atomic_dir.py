@@ -176,15 +176,6 @@ def test_what_a_killed_writer_leaves_is_removed_by_the_next(tmp_path: Path, numb
     assert names(tmp_path) == ["t", "t/marker", "t/sub", "t/sub/file"]
 
 
-def test_left_overs_are_removed_even_when_the_target_is_in_the_way(tmp_path: Path) -> None:
-    write(tmp_path / "t", "old")
-    with writer(tmp_path / "t") as process:
-        process.kill()
-    with raises(BundleError):
-        write(tmp_path / "t", "new")
-    assert entries(tmp_path) == ["t"]
-
-
 @pytest.mark.parametrize(
     ("renames", "left", "content"), [(1, [".t.new", ".t.old"], "old"), (2, [".t.old", "t"], "killed")]
 )

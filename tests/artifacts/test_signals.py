@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -72,17 +71,6 @@ def test_an_ignored_signal_stays_ignored() -> None:
     with stoppable():
         send(signal.SIGINT)
         check_stopped()
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_files_are_whole_and_temporary_folders_gone(tmp_path: Path, number: int) -> None:
-    write_atomically(tmp_path / "file", b"whole")
-    with stopped(number), TemporaryDirectory(prefix="words-", dir=tmp_path) as folder:
-        (Path(folder) / "file").touch()
-        send(number)
-        time.sleep(60)
-    assert [path.name for path in tmp_path.iterdir()] == ["file"]
-    assert (tmp_path / "file").read_bytes() == b"whole"
 
 
 def test_a_file_that_is_being_written_is_gone_or_what_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
