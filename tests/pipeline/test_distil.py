@@ -470,8 +470,8 @@ def test_what_is_encoded_when_a_run_is_stopped_is_kept(recipe: Path, tmp_path: P
     with pytest.raises(Stopped):
         run_encode(loaded, alone(StoppedEncoder(**vars(encoder), most=80)))  # in the second shard of 50
     again = StoppedEncoder(**vars(encoder))
-    counts = run_encode(loaded, alone(again))
-    assert (counts.reused, counts.encoded, counts.removed) == (82, COUNT - 82, 0)
+    counts = run_encode(loaded, alone(again)).facts
+    assert (counts["reused"], counts["encoded"], counts["removed"]) == (82, COUNT - 82, 0)
     fresh = read_recipe(recipe, Recipe, {"work": str(tmp_path / "fresh")})
     run_encode(fresh, alone(encoder))
     assert files(tmp_path / "work" / "encode") == files(tmp_path / "fresh" / "encode")
