@@ -10,12 +10,15 @@ from lightretriever.artifacts.bundle.manifest import check_outside
 from lightretriever.artifacts.cli.runner import JsonOption, next_command, report_skipped, running
 from lightretriever.artifacts.corpus.columns import Columns, write_row_corpus
 from lightretriever.artifacts.corpus.folder import write_text_corpus
+from lightretriever.artifacts.corpus.passages import Limit
 from lightretriever.artifacts.corpus.tables import DEFAULT_DIALECT, Dialect, table_files
-from lightretriever.artifacts.errors import CorpusError
+from lightretriever.artifacts.errors import CorpusError, importing
 
 __all__ = ["corpus"]
 
 _WORDS: Final = 150
+_TOKENS: Final = 512  # of a passage, where a model reads more: longer ones say too many things for one vector
+_FRAME: Final = 4  # special tokens around a text, and what a whole text has more than its parts
 _TABS: Final = {"tab": "\t", "\\t": "\t"}
 _NONE: Final = {"none": ""}
 _TABLES: Final = "Name a file, or the folder that has the Parquet files in it, such as data below a clone of a dataset."
@@ -31,6 +34,15 @@ def corpus(
     words: Annotated[
         int | None,
         typer.Option(min=1, help="Most words of a file's passage; a longer file becomes several.", show_default="150"),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL",
+            help="Encoder that will read the passages, folder or Hugging Face id: cut them by its tokens, not by "
+            "--words, to its longest input and at most 512 tokens.",
+            show_default=False,
+        ),
     ] = None,
     id_column: Annotated[
         str | None, typer.Option("--id", metavar="COLUMN", help="Column of ids.", show_default="_id, else row numbers")
@@ -101,17 +113,29 @@ def corpus(
                 raise CorpusError(f"{source}: no table, but an option of CSV is given.", remedy=_TABLES)
             if columns.named:
                 raise CorpusError(f'{source}: no table, but column "{columns.named[0]}" is named.', remedy=_TABLES)
-            most = words or _WORDS
-            written = write_text_corpus(source, output, words=most, skip_bad=skip_bad, overwrite=overwrite)
+            limit = _limit(words, model)
+            written = write_text_corpus(source, output, limit=limit, skip_bad=skip_bad, overwrite=overwrite)
         else:
             files, passed_over = found
-            if words is not None:
-                raise CorpusError(f"--words {words}: rows of a table are not cut.", remedy="Leave the option out.")
+            if (size := words or model) is not None:
+                raise CorpusError(f"{size}: rows of a table are not cut.", remedy="Leave --words and --model out.")
             written = write_row_corpus(source, files, output, columns, dialect, skip_bad=skip_bad, overwrite=overwrite)
             written.passed_over = passed_over
         report_skipped(written.skipped.reasons)
         job.summary = written.summary(output)
         job.summary.next = next_command(context, "build", "RECIPE", "--corpus", output, shared=())
+
+
+def _limit(words: int | None, model: str | None) -> Limit:
+    if model is None:
+        return Limit(words or _WORDS)
+    if words is not None:
+        raise CorpusError(f"--words {words} beside --model.", remedy="Leave one of them out.")
+    with importing("pipeline"):
+        from lightretriever.artifacts.pipeline.biencoder import load_biencoders  # slow to import
+    encoder = load_biencoders(model, device="cpu")
+    most = min(encoder.longest or _TOKENS, _TOKENS) - _FRAME
+    return Limit(most, lambda text: len(encoder.tokenizer.encode(text)), titled=True)
 
 
 def _sign(option: str, value: str | None, named: Mapping[str, str]) -> str | None:

@@ -18,7 +18,7 @@ from typing import Final
 
 from lightretriever.artifacts.corpus.markdown import markdown_headings, markdown_title
 from lightretriever.artifacts.corpus.output import Written, check_output, new_corpus
-from lightretriever.artifacts.corpus.passages import Passage, passages
+from lightretriever.artifacts.corpus.passages import Limit, Passage, passages
 from lightretriever.artifacts.documents.document import Document, document_of
 from lightretriever.artifacts.errors import CorpusError, readable
 from lightretriever.artifacts.progress import ProgressBar
@@ -34,7 +34,7 @@ _REMEDY: Final = "Mend or remove what is named, or pass --skip-bad to leave it o
 
 
 def write_text_corpus(
-    folder: Path, output: Path, *, words: int, skip_bad: bool = False, overwrite: bool = False
+    folder: Path, output: Path, *, limit: Limit, skip_bad: bool = False, overwrite: bool = False
 ) -> Written:
     """Write the files of `folder` as a corpus in BEIR layout: the same bytes for the same files, whole or not at all.
 
@@ -49,7 +49,7 @@ def write_text_corpus(
     with new_corpus(output) as file, ProgressBar("corpus", total=len(files), unit="files") as progress:
         for name in files:
             try:
-                documents = text_documents(folder, name, words)
+                documents = text_documents(folder, name, limit)
             except ValueError as error:
                 written.skipped.add(f"{readable(folder / name)}: {error}")
             else:
@@ -61,9 +61,8 @@ def write_text_corpus(
     return written
 
 
-def text_documents(folder: Path, name: str, words: int) -> list[Document]:
-    """The documents of one file, `name` below `folder`, of at most so many `words`. Raises ValueError that says why
-    there are none."""
+def text_documents(folder: Path, name: str, limit: Limit) -> list[Document]:
+    """The documents of one file, `name` below `folder`. Raises ValueError that says why there are none."""
     try:
         name.encode()
     except UnicodeEncodeError as error:
@@ -72,7 +71,7 @@ def text_documents(folder: Path, name: str, words: int) -> list[Document]:
         raise ValueError(f"the path must have at most {_MAX_PATH_BYTES} bytes and no line break")
     title, text = title_and_text(PurePosixPath(name), _content(folder, name))
     headings = markdown_headings(text) if name.lower().endswith(".md") else []
-    parts = passages(text, words, headings) or [Passage("", [])]
+    parts = passages(text, limit, title, headings) or [Passage("", [])]
     ids = [name] if len(parts) == 1 else [f"{name}#{number}" for number in range(1, len(parts) + 1)]
     about = {"path": name, "folder": str(PurePosixPath(name).parent)}
     pairs = zip(ids, parts, strict=True)

@@ -1,4 +1,4 @@
-"""Cuts a text into passages of at most so many words.
+"""Cuts a text into passages of at most so many words, or tokens of a model.
 
 Words are what white space separates, or parts of it: each character of Chinese and Japanese, six characters of other
 scripts without spaces, a hundred letters of a longer word.
@@ -6,28 +6,17 @@ scripts without spaces, a hundred letters of a longer word.
 
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from lightretriever.artifacts.corpus.markdown import Heading
 
-__all__ = ["Passage", "passages"]
+__all__ = ["Limit", "Passage", "passages"]
 
 _Span = tuple[int, int]
+_Count = Callable[[str], int]
 _MAX_WORD: Final = 100  # letters
-
-
-@dataclass(frozen=True)
-class Passage:
-    """A part of a text, and the headings that it is below and doesn't begin with, from the uppermost on."""
-
-    text: str
-    headings: list[str]
-
-    def title(self, whole: str) -> str:
-        """The title of the passage: that of the `whole` text, and the headings behind it."""
-        return " / ".join([whole, *self.headings])
 
 
 # Chinese, Japanese and other signs of words or syllables, such as Yi and Tangut: each counts as a word. Other scripts
@@ -47,71 +36,6 @@ _BORDERS: Final = tuple(map(re.compile, (r"\n[^\S\n]*\n\s*", r"\n\s*", r"(?<=[.!
 _HEADINGS: Final = re.compile(r"#{1,6} [^\n]*(\n\s*#{1,6} [^\n]*)*")
 
 
-def passages(text: str, most: int, headings: Sequence[Heading] = ()) -> list[Passage]:
-    """The parts of `text`, in order, none of more than `most` words; [] where there is no word.
-
-    Each word is in one passage. Between the first and the last word of a passage, the text is as it was. A paragraph
-    that fits is not cut, and a heading (`# …`) is not the end of a passage, as long as the paragraph below it fits,
-    too; nor are several in a row. A passage from the middle of a section has its `headings`, as far as they take up no
-    more than a quarter of it.
-    """
-    begin, whole = len(text) - len(text.lstrip()), text.strip()
-    above = [Heading(one.offset - begin, one.level, one.text) for one in headings]
-    found: list[_Span] = []
-    filled = most  # the first part begins a passage
-    for start, end in _headed(whole, _parts(whole, (0, len(whole)), most), most):
-        count = _words(whole[start:end])
-        if filled + count > most:
-            found.append((start, end))
-            filled = count
-        else:
-            found[-1] = (found[-1][0], end)
-            filled += count
-    return [Passage(whole[start:end].strip(), _path(above, start, most // 4)) for start, end in found]
-
-
-def _path(headings: list[Heading], start: int, most: int) -> list[str]:
-    """The headings above a passage that begins at `start`; of a path of more than `most` words the last ones alone."""
-    path: list[Heading] = []
-    for one in headings:
-        if one.offset > start:
-            break
-        path = [upper for upper in path if upper.level < one.level]
-        if one.offset < start:
-            path.append(one)
-    texts = [one.text for one in path]
-    while texts and _words(" / ".join(texts)) > most:
-        del texts[0]
-    return texts
-
-
-def _parts(text: str, span: _Span, most: int, level: int = 0) -> Iterator[_Span]:
-    """The span itself when it fits, else what lies between its borders of this level, cut further where needed."""
-    start, end = span
-    if (count := _words(text[start:end])) <= most:
-        if count:
-            yield span
-        return
-    if level == len(_BORDERS):
-        yield from (word.span() for word in _WORD.finditer(text, *span))
-        return
-    for border in _BORDERS[level].finditer(text, *span):
-        yield from _parts(text, (start, border.start()), most, level + 1)
-        start = border.end()
-    yield from _parts(text, (start, end), most, level + 1)
-
-
-def _headed(text: str, parts: Iterator[_Span], most: int) -> list[_Span]:
-    """The parts, each heading, or several in a row, joined with the part below."""
-    joined: list[_Span] = []
-    for start, end in parts:
-        if joined and _HEADINGS.fullmatch(text, *joined[-1]) and _words(text[joined[-1][0] : end]) <= most:
-            joined[-1] = (joined[-1][0], end)
-        else:
-            joined.append((start, end))
-    return joined
-
-
 def _words(text: str) -> int:
     """How many words a text has."""
     return sum(map(_parts_of_word, text.split()))
@@ -121,3 +45,109 @@ def _parts_of_word(word: str) -> int:
     if len(word) <= _MAX_WORD and (word.isascii() or max(word) < "\u0e00"):  # before Thai, all scripts have spaces
         return 1
     return sum(1 for _ in _WORD.finditer(word))
+
+
+@dataclass(frozen=True)
+class Limit:
+    """How large a passage may be: it has at most `most` of what `count` counts, its title included where `titled`."""
+
+    most: int
+    count: Callable[[str], int] = _words
+    titled: bool = False
+
+    def below(self, title: str) -> int:
+        """The size of the largest text below a title; at least half of all, however long the title is."""
+        return max(self.most - self.count(title), self.most // 2, 1) if self.titled else self.most
+
+
+@dataclass(frozen=True)
+class Passage:
+    """A part of a text, and the headings that it is below and doesn't begin with, from the uppermost on."""
+
+    text: str
+    headings: list[str]
+
+    def title(self, whole: str) -> str:
+        """The title of the passage: that of the `whole` text, and the headings behind it."""
+        return " / ".join([whole, *self.headings])
+
+
+def passages(text: str, limit: Limit, title: str = "", headings: Sequence[Heading] = ()) -> list[Passage]:
+    """The parts of `text`, in order, none larger than `limit` allows below its title; [] where there is no word.
+
+    Each word is in one passage. Between the first and the last word of a passage, the text is as it was. A paragraph
+    that fits is not cut, and a heading (`# …`) is not the end of a passage, as long as the paragraph below it fits,
+    too; nor are several in a row. A passage from the middle of a section has its `headings`, as far as they take up no
+    more than a quarter of it.
+    """
+    begin, whole = len(text) - len(text.lstrip()), text.strip()
+    above = [Heading(one.offset - begin, one.level, one.text) for one in headings]
+    most, count = limit.below(title), limit.count
+    if limit.titled and above and count(whole) > most:
+        paths = [_path(above, one.offset + 1, limit, title) for one in above]
+        most = min(limit.below(" / ".join([title, *path])) for path in paths)
+    found: list[_Span] = []
+    filled = most  # the first part begins a passage
+    for start, end in _headed(whole, _parts(whole, (0, len(whole)), most, count), most, count):
+        size = count(whole[start:end])
+        if filled + size > most:
+            found.append((start, end))
+            filled = size
+        else:
+            found[-1] = (found[-1][0], end)
+            filled += size
+    return [Passage(whole[start:end].strip(), _path(above, start, limit, title)) for start, end in found]
+
+
+def _path(headings: list[Heading], start: int, limit: Limit, title: str) -> list[str]:
+    """The headings above a passage that begins at `start`; of too long a path the last ones alone."""
+    path: list[Heading] = []
+    for one in headings:
+        if one.offset > start:
+            break
+        path = [upper for upper in path if upper.level < one.level]
+        if one.offset < start:
+            path.append(one)
+    texts = [one.text for one in path]
+    while texts and limit.count(" / ".join(texts)) > limit.below(title) // 4:
+        del texts[0]
+    return texts
+
+
+def _parts(text: str, span: _Span, most: int, count: _Count, level: int = 0) -> Iterator[_Span]:
+    """The span itself when it fits, else what lies between its borders of this level, cut further where needed."""
+    start, end = span
+    if (size := count(text[start:end])) <= most:
+        if size:
+            yield span
+        return
+    if level == len(_BORDERS):
+        for word in _WORD.finditer(text, *span):
+            yield from _halves(text, word.span(), most, count)
+        return
+    for border in _BORDERS[level].finditer(text, *span):
+        yield from _parts(text, (start, border.start()), most, count, level + 1)
+        start = border.end()
+    yield from _parts(text, (start, end), most, count, level + 1)
+
+
+def _halves(text: str, span: _Span, most: int, count: _Count) -> Iterator[_Span]:
+    """A word, or parts of one that is too large by itself, such as an address of many tokens."""
+    start, end = span
+    if end - start == 1 or count(text[start:end]) <= most:
+        yield span
+        return
+    middle = (start + end) // 2
+    yield from _halves(text, (start, middle), most, count)
+    yield from _halves(text, (middle, end), most, count)
+
+
+def _headed(text: str, parts: Iterator[_Span], most: int, count: _Count) -> list[_Span]:
+    """The parts, each heading, or several in a row, joined with the part below."""
+    joined: list[_Span] = []
+    for start, end in parts:
+        if joined and _HEADINGS.fullmatch(text, *joined[-1]) and count(text[joined[-1][0] : end]) <= most:
+            joined[-1] = (joined[-1][0], end)
+        else:
+            joined.append((start, end))
+    return joined

@@ -1,20 +1,25 @@
 import json
+import shutil
 from itertools import pairwise
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightretriever.artifacts.corpus.folder import write_text_corpus
+from lightretriever.artifacts.corpus.folder import title_and_text, write_text_corpus
 from lightretriever.artifacts.corpus.markdown import markdown_headings
+from lightretriever.artifacts.corpus.passages import Limit
 from lightretriever.artifacts.corpus.passages import passages as passages_of
+from lightretriever.artifacts.pipeline.biencoder import load_biencoder
+from tests.support.biencoder import save_biencoder
+from tests.support.commands import run_command
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def passages(text: str, words: int) -> list[str]:
-    return [one.text for one in passages_of(text, words)]
+    return [one.text for one in passages_of(text, Limit(words))]
 
 
 TEXTS = st.text(alphabet=st.sampled_from("ab.!# \n\t"), max_size=200)
@@ -101,7 +106,7 @@ def test_a_later_passage_has_the_headings_above_it(tmp_path: Path) -> None:
     (tmp_path / "texts").mkdir()
     (tmp_path / "texts" / "a.md").write_text(body)
     (tmp_path / "texts" / "b.txt").write_text(body)
-    write_text_corpus(tmp_path / "texts", tmp_path / "corpus.jsonl", words=18)
+    write_text_corpus(tmp_path / "texts", tmp_path / "corpus.jsonl", limit=Limit(18))
     found = [json.loads(line) for line in (tmp_path / "corpus.jsonl").read_text().splitlines()]
     markdown = [(one["title"], one["text"].split("\n")[0]) for one in found if one["path"] == "a.md"]
     assert markdown == [
@@ -117,5 +122,27 @@ def test_a_later_passage_has_the_headings_above_it(tmp_path: Path) -> None:
 
 def test_headings_that_are_too_long_are_left_out_from_the_uppermost_on() -> None:
     text = f"## {'long ' * 30}\n\n### Short\n\n{'word ' * 40}"
-    found = passages_of(text, 36, markdown_headings(text))
+    found = passages_of(text, Limit(36), "T", markdown_headings(text))
     assert [one.headings for one in found] == [[], ["Short"], ["Short"]]
+
+
+def test_no_passage_is_longer_than_the_model_reads(tmp_path: Path) -> None:
+    """Technical text has more tokens than words: this project's own pages, and a model of 64 tokens, few of them
+    whole words."""
+    model = save_biencoder(tmp_path / "tiny-bi", vocabulary=150)
+    encoder = load_biencoder(str(model), device="cpu")
+    (tmp_path / "texts").mkdir()
+    for name in ("service.md", "pipeline.md", "limits.md"):
+        shutil.copy(ROOT / "docs" / name, tmp_path / "texts")
+    (tmp_path / "texts" / "title.md").write_text(f"# {'A long title ' * 8}\n\n{'text below it. ' * 90}")
+    done = run_command("corpus", tmp_path / "texts", tmp_path / "corpus.jsonl", "--model", model)
+    assert done.returncode == 0, done.stderr
+    found = [json.loads(line) for line in (tmp_path / "corpus.jsonl").read_text().splitlines()]
+    read = [f"{one['title']} {one['text']}" for one in found if one["path"] != "title.md"]
+    lengths = [len(encoder.tokenizer.encode(text)) + 2 for text in read]
+    assert 0.5 * 64 * len(lengths) < sum(lengths)
+    assert not any(encoder.are_cut(read))
+    for path in ("service.md", "limits.md"):
+        _, text = title_and_text(PurePosixPath(path), (ROOT / "docs" / path).read_text())
+        joined = "".join(one["text"] for one in found if one["path"] == path)
+        assert "".join(joined.split()) == "".join(text.split())

@@ -12,6 +12,7 @@ import pytest
 
 from lightretriever.artifacts.corpus.beir import Corpus
 from lightretriever.artifacts.corpus.folder import title_and_text, write_text_corpus
+from lightretriever.artifacts.corpus.passages import Limit
 from lightretriever.artifacts.documents.bounds import MAX_DOCUMENT_BYTES
 from lightretriever.artifacts.errors import CorpusError, DiskError
 from tests.artifacts.signals import signal_after
@@ -57,7 +58,7 @@ def run(*arguments: str | Path) -> Done:
 
 def test_files_become_documents(folder: Path, tmp_path: Path) -> None:
     output = tmp_path / "new" / "corpus.jsonl.gz"
-    written = write_text_corpus(folder, output, words=14)
+    written = write_text_corpus(folder, output, limit=Limit(14))
     parts = LONG.split("\n\n")
     passages = ["\n\n".join(parts[start : start + 2]) for start in (0, 2, 4)]
     assert lines(output) == [
@@ -72,11 +73,11 @@ def test_files_become_documents(folder: Path, tmp_path: Path) -> None:
 
 
 def test_the_same_files_give_the_same_bytes(folder: Path, tmp_path: Path) -> None:
-    write_text_corpus(folder, tmp_path / "one.jsonl.gz", words=14)
+    write_text_corpus(folder, tmp_path / "one.jsonl.gz", limit=Limit(14))
     os.utime(folder / "a.md", (1, 1))
-    write_text_corpus(folder, tmp_path / "other.jsonl.gz", words=14)
+    write_text_corpus(folder, tmp_path / "other.jsonl.gz", limit=Limit(14))
     assert (tmp_path / "one.jsonl.gz").read_bytes() == (tmp_path / "other.jsonl.gz").read_bytes()
-    write_text_corpus(folder, tmp_path / "plain.jsonl", words=14)
+    write_text_corpus(folder, tmp_path / "plain.jsonl", limit=Limit(14))
     assert lines(tmp_path / "plain.jsonl") == lines(tmp_path / "one.jsonl.gz")
 
 
@@ -124,7 +125,7 @@ def test_a_long_run_of_blanks_takes_no_longer() -> None:
 
 def test_a_file_with_a_heading_alone_is_a_document(tmp_path: Path) -> None:
     (tmp_path / "a.md").write_text("# Only a title")
-    write_text_corpus(tmp_path, tmp_path / "corpus.jsonl", words=5)
+    write_text_corpus(tmp_path, tmp_path / "corpus.jsonl", limit=Limit(5))
     assert [document.full_text for document in Corpus(tmp_path / "corpus.jsonl")] == ["Only a title"]
 
 
@@ -195,7 +196,7 @@ def test_links_to_what_is_not_of_the_corpus_are_not_read(
     (folder / name).symlink_to(target.format(tmp=tmp_path))
     output = tmp_path / "corpus.jsonl"
     with raises(CorpusError, naming="link.txt"):
-        write_text_corpus(folder, output, words=14)
+        write_text_corpus(folder, output, limit=Limit(14))
     assert not output.exists()
     done = run(folder, output, "--words", "14", "--skip-bad", "--json")
     summary = json.loads(done.stdout)
@@ -207,7 +208,7 @@ def test_links_to_what_is_not_of_the_corpus_are_not_read(
 def test_a_link_within_the_folder_is_followed(folder: Path, tmp_path: Path) -> None:
     (folder / "again.md").symlink_to("a.md")
     (tmp_path / "alias").symlink_to(folder)
-    written = write_text_corpus(tmp_path / "alias", tmp_path / "corpus.jsonl", words=14)
+    written = write_text_corpus(tmp_path / "alias", tmp_path / "corpus.jsonl", limit=Limit(14))
     assert (written.texts, written.skipped.count) == (5, 0)
     assert next(line for line in lines(tmp_path / "corpus.jsonl") if line["_id"] == "again.md")["title"] == "The title"
 
@@ -216,12 +217,12 @@ def test_what_is_there_is_replaced_on_request_alone(folder: Path, tmp_path: Path
     output = tmp_path / "corpus.jsonl"
     output.write_text("old")
     with raises(CorpusError, naming="corpus.jsonl"):
-        write_text_corpus(folder, output, words=5)
+        write_text_corpus(folder, output, limit=Limit(5))
     (folder / "empty.md").write_text("")
     with raises(CorpusError, naming="empty.md"):
-        write_text_corpus(folder, output, words=5, overwrite=True)
+        write_text_corpus(folder, output, limit=Limit(5), overwrite=True)
     assert output.read_text() == "old"
-    write_text_corpus(folder, output, words=5, overwrite=True, skip_bad=True)
+    write_text_corpus(folder, output, limit=Limit(5), overwrite=True, skip_bad=True)
     assert lines(output)[0]["_id"] == "a.md"
 
 
@@ -237,7 +238,7 @@ def test_other_mistakes_are_named(folder: Path, tmp_path: Path) -> None:
         (folder, tmp_path / "pipe.jsonl", DiskError),
     ):
         with raises(error):
-            write_text_corpus(source, output, words=5, overwrite=True)
+            write_text_corpus(source, output, limit=Limit(5), overwrite=True)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "pipe.jsonl", "texts"]
 
 
@@ -281,10 +282,10 @@ def test_what_may_not_be_looked_at_is_bad(folder: Path, tmp_path: Path) -> None:
         if user == 0:
             os.seteuid(65_534)
         with pytest.raises(CorpusError) as caught:
-            write_text_corpus(folder, tmp_path / "corpus.jsonl", words=5)
-        written = write_text_corpus(folder, tmp_path / "corpus.jsonl", words=14, skip_bad=True)
+            write_text_corpus(folder, tmp_path / "corpus.jsonl", limit=Limit(5))
+        written = write_text_corpus(folder, tmp_path / "corpus.jsonl", limit=Limit(14), skip_bad=True)
         with raises(DiskError, naming="corpus.jsonl"):
-            write_text_corpus(folder, folder / "closed" / "corpus.jsonl", words=5)
+            write_text_corpus(folder, folder / "closed" / "corpus.jsonl", limit=Limit(5))
     finally:
         os.seteuid(user)
         for path, mode in modes.items():
