@@ -3,13 +3,12 @@
 import math
 import re
 from collections.abc import Collection, Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from lightretriever.artifacts.corpus.output import Written, check_output, new_corpus
-from lightretriever.artifacts.corpus.tables import DEFAULT_DIALECT, Dialect, Row, Table, open_table
+from lightretriever.artifacts.corpus.tables import DEFAULT_DIALECT, Dialect, Row, open_table
 from lightretriever.artifacts.documents.document import read_document
 from lightretriever.artifacts.documents.strict_json import serialised
 from lightretriever.artifacts.errors import CorpusError, readable
@@ -53,11 +52,10 @@ class _Reader:
     seen: dict[str, None] = field(default_factory=dict)
     id_column: str | None = None
 
-    def check(self, table: Table) -> None:
-        """Raise ValueError for a table without a named column, or with two of a name."""
-        if table.columns is None:
+    def check(self, names: list[str] | None) -> None:
+        """Raise ValueError for a table of these columns without a named one, or with two of a name."""
+        if names is None:
             return
-        names = table.columns
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ValueError(f'two columns have the name "{twice[0]}"; rename one')
@@ -135,15 +133,14 @@ def write_row_corpus(
 def _lines(files: list[Path], reader: _Reader, dialect: Dialect, *, skip_bad: bool) -> Iterator[bytes]:
     written = reader.written
     for path in files:
-        with ExitStack() as stack:
-            table = open_table(path, stack, dialect, reader.columns.drop)
+        with open_table(path, dialect, reader.columns.drop) as (names, rows):
             try:
-                reader.check(table)
+                reader.check(names)
             except ValueError as error:
                 raise CorpusError(
                     f"{readable(path)}: {error}.", remedy="See --id, --title and --text, and --columns."
                 ) from error
-            for place, row in table.rows:
+            for place, row in rows:
                 written.rows = (written.rows or 0) + 1
                 try:
                     if isinstance(row, ValueError):

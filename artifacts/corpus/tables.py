@@ -11,7 +11,7 @@ import math
 import re
 import zlib
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date, datetime, time
 from decimal import Decimal
@@ -28,11 +28,13 @@ from lightretriever.artifacts.documents.strict_json import read_object
 from lightretriever.artifacts.errors import CorpusError, importing, readable
 from lightretriever.artifacts.files.reading import open_regular
 
-__all__ = ["DEFAULT_DIALECT", "Dialect", "Placed", "Row", "Table", "open_table", "table_files"]
+__all__ = ["DEFAULT_DIALECT", "Dialect", "Placed", "Row", "open_table", "table_files"]
 
 Row = dict[str, Any]
 Placed = tuple[str, Row | ValueError]
 """Where a row stands, such as `row 3`, and the row, or what is wrong with it."""
+Opened = tuple[list[str] | None, Iterator[Placed]]
+"""The columns of a file, None where each row names its own, as in JSON, and its rows."""
 
 _DELIMITERS: Final = "\t,;|"
 _NO_DELIMITER: Final = "\x1f"
@@ -69,14 +71,6 @@ DEFAULT_DIALECT: Final = Dialect()
 """The dialect that nothing is said of."""
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
-    """An open file of rows. `columns` are None where each row names its own, as in JSON."""
-
-    columns: list[str] | None
-    rows: Iterator[Placed]
-
-
 def table_files(source: Path) -> tuple[list[Path], int] | None:
     """Return the files that the rows of `source` lie in, in order, and the number of entries beside them.
 
@@ -96,28 +90,20 @@ def table_files(source: Path) -> tuple[list[Path], int] | None:
     return (files, len(entries) - len(files)) if files else None
 
 
-def open_table(path: Path, stack: ExitStack, dialect: Dialect, drop: Collection[str]) -> Table:
-    """Open a file of rows, to be closed by `stack`; a Parquet file's columns of `drop` are not read.
+@contextmanager
+def open_table(path: Path, dialect: Dialect, drop: Collection[str]) -> Iterator[Opened]:
+    """Open a file of rows; a Parquet file's columns of `drop` are not read.
 
     Raise CorpusError for a file that can't be read, here or from its rows, and MissingExtraError without DuckDB.
     """
     with importing("import"):
         import duckdb
     csv.field_size_limit(MAX_DOCUMENT_BYTES)
+    settings = {"threads": 1, "TimeZone": "UTC", "autoinstall_known_extensions": False}
     try:
-        file = stack.enter_context(open_regular(path))
-        database = duckdb.connect(config={"threads": 1, "TimeZone": "UTC", "autoinstall_known_extensions": False})
-        opened = _File(path, file, stack.enter_context(database))
-        columns, rows = opened.table(dialect, drop)
+        with open_regular(path) as file, duckdb.connect(config=settings) as database:
+            yield _File(path, file, database).table(dialect, drop)
     except (OSError, EOFError, ValueError, csv.Error, zlib.error, duckdb.Error) as error:
-        raise _unreadable(path, error) from error
-    return Table(columns, _guarded(path, rows, duckdb.Error))
-
-
-def _guarded(path: Path, rows: Iterator[Placed], failure: type[Exception]) -> Iterator[Placed]:
-    try:
-        yield from rows
-    except (OSError, ValueError, failure) as error:
         raise _unreadable(path, error) from error
 
 
@@ -146,7 +132,7 @@ class _File:
         self._path, self._file, self._database = path, file, database
         self._name = f"/dev/fd/{file.fileno()}"
 
-    def table(self, dialect: Dialect, drop: Collection[str]) -> tuple[list[str] | None, Iterator[Placed]]:
+    def table(self, dialect: Dialect, drop: Collection[str]) -> Opened:
         """Return the columns, if the file names them once, and the rows. Raise what DuckDB does, and CorpusError."""
         head, packing = self._file.read(_HEAD), "none"
         if head.startswith(b"\x1f\x8b"):
