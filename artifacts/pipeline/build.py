@@ -50,6 +50,8 @@ __all__ = [
 
 _AT_ONCE: Final = 512  # documents
 
+_COUNTS: Final = ("reused", "encoded", "removed")  # of the stage `encode`
+
 _WEIGHTS: Final = LegWeights(dense=0.5, sparse=0.5)
 """Of the legs, beside a sparse leg of words."""
 
@@ -118,9 +120,10 @@ def build_bundle(recipe: Recipe, *, overwrite: bool = False, encoded: Summary | 
 def bundle_summary(bundle: Bundle, skipped: int, encoded: Summary | None = None) -> Summary:
     """The summary of a bundle that was written from a corpus, of which so many lines were skipped."""
     manifest, files = bundle.manifest, bundle.manifest.files.values()
-    counts = {name: None if encoded is None else encoded.facts[name] for name in ("reused", "encoded", "removed")}
-    facts = {"stage": "index", "name": manifest.name, "version": manifest.digest, "documents": manifest.documents}
-    facts |= {**counts, "skipped": skipped, "cut": manifest.corpus.cut}
+    counts = [None if encoded is None else encoded.facts[name] for name in _COUNTS]
+    facts: dict[str, Any] = {"stage": "index", "name": manifest.name, "version": manifest.digest}
+    facts |= {**dict(zip(_COUNTS, counts, strict=True)), "documents": manifest.documents}
+    facts |= {"skipped": skipped, "cut": manifest.corpus.cut}
     facts |= {"dimension": None if manifest.dense is None else manifest.dimension}
     facts |= {"vocabulary": manifest.sparse.vocabulary, "language": manifest.sparse.language}
     facts |= {"tokens": manifest.vocab_size, "tasks": list(manifest.tasks)}
@@ -131,7 +134,7 @@ def bundle_summary(bundle: Bundle, skipped: int, encoded: Summary | None = None)
         f"{len(files)} files, {megabytes(facts['bytes'])}",
         f"sparse leg: {f'{manifest.sparse.language} words' if manifest.sparse.language else 'tokens'}",
     ]
-    lines += [] if encoded is None else [encoded_line(**counts)]
+    lines += [] if encoded is None else [encoded_line(*(encoded.facts[name] for name in _COUNTS))]
     return Summary(str(bundle.path), [*lines, *left_out(skipped, manifest.corpus.cut)], facts)
 
 

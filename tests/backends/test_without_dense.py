@@ -78,11 +78,12 @@ def test_a_cluster_has_no_vectors(bundle: Bundle, engine: SearchEngine, opensear
     """And answers as Lucene does. Documents that come later need impacts alone."""
     with connected(opensearch) as cluster:
         try:
-            done = push(bundle, cluster, NAME, shards=2, replicas=0, skipped=int, written=int)
-            assert push(bundle, cluster, NAME, shards=2, replicas=0, skipped=int, written=int).found == 120
-            meta = read_meta(cluster, done.index)
+            index_name = push(bundle, cluster, NAME, shards=2, replicas=0, skipped=int, written=int).facts["index"]
+            again = push(bundle, cluster, NAME, shards=2, replicas=0, skipped=int, written=int)
+            assert again.facts["found"] == 120
+            meta = read_meta(cluster, index_name)
             assert meta.dimension is None
-            mapping = cluster.client.indices.get_mapping(index=done.index)[done.index]["mappings"]["properties"]
+            mapping = cluster.client.indices.get_mapping(index=index_name)[index_name]["mappings"]["properties"]
             assert "vector" not in mapping
             there = {"opensearch_url": opensearch, "opensearch_index": NAME}
             with SearchEngine.open(bundle, SETTINGS.model_copy(update=there)) as remote:
@@ -90,7 +91,7 @@ def test_a_cluster_has_no_vectors(bundle: Bundle, engine: SearchEngine, opensear
                     assert ids(remote.search(request)) == ids(engine.search(request))
                 with raises(InvalidRequestError, naming="index.dense"):
                     remote.search(asked(mode="dense"))
-            index = LiveIndex(cluster, NAME, done.index, meta)
+            index = LiveIndex(cluster, NAME, index_name, meta)
             term = index_term(bundle)
             new = [document(number) for number in range(3)]
             upserted = upsert(index, new, lambda some: [Encoded(None, {term: 3}) for _ in some], int)

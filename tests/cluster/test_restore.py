@@ -23,7 +23,7 @@ def test_versions_never_come_again_after_a_restore(bundle: Bundle, tmp_path: Pat
         client.snapshot.create_repository(
             repository="here", body={"type": "fs", "settings": {"location": nodes.keep_snapshots()}}
         )
-        index = push(bundle, cluster, NAME, replicas=0, skipped=int, written=int).index
+        index = push(bundle, cluster, NAME, replicas=0, skipped=int, written=int).facts["index"]
         settings = served_by(cluster, NAME, api_keys_file=keys_file(tmp_path, *ENTRIES))
         with opened(bundle, settings) as service:
             first = service.put_document("d", NEW, **encoded)

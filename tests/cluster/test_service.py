@@ -196,7 +196,7 @@ def test_a_switched_alias_is_followed(bundle: Bundle, settings: Settings, cluste
         with holder.lease() as leased:
             pushed = push(bundle, cluster, NAME, shards=1, replicas=0, skipped=int, written=int)
             assert holder.ask().result(60) is True
-            assert (holder.engine.parts.index, leased.parts.index) == (pushed.index, first.parts.index)
+            assert (holder.engine.parts.index, leased.parts.index) == (pushed.facts["index"], first.parts.index)
             assert leased.search(SearchRequest(query="music")).hits  # in the index that it began with
         assert holder.ask().result(60) is False
         other = make_tiny_bundle(tmp_path / "other", seed=8, vocabulary="tokens", fields=FIELDS)
@@ -209,9 +209,9 @@ def test_a_switched_alias_is_followed(bundle: Bundle, settings: Settings, cluste
 
 def test_an_index_that_is_gone(bundle: Bundle, settings: Settings, cluster: Cluster) -> None:
     name = f"{NAME}-gone"
-    index = push(bundle, cluster, name, replicas=0, skipped=int, written=int).index
+    index = push(bundle, cluster, name, replicas=0, skipped=int, written=int).facts["index"]
     with warm(bundle, settings.model_copy(update={"opensearch_index": name})) as engine:
-        other = push(bundle, cluster, name, shards=2, replicas=0, skipped=int, written=int).index
+        other = push(bundle, cluster, name, shards=2, replicas=0, skipped=int, written=int).facts["index"]
         cluster.client.indices.delete(index=index)
         with raises(NotReadyError):
             engine.search(SearchRequest(query="music"))
@@ -284,7 +284,7 @@ def test_a_swap_that_fails_in_passing_is_tried_again(
     with behind(cluster, settings, opensearch_index=name) as (proxy, own), EngineHolder.open(folder, own) as holder:
         holder.engine.warm_up()
         proxy.broken = b"_msearch"
-        other = push(bundle, cluster, name, shards=2, replicas=0, skipped=int, written=int).index
+        other = push(bundle, cluster, name, shards=2, replicas=0, skipped=int, written=int).facts["index"]
         holder.start()
         wait_until(lambda: "bundle refused" in caplog.messages)
         assert holder.engine.parts.index != other

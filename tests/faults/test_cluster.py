@@ -160,12 +160,12 @@ def test_another_version_under_the_alias(
     """The service goes on with the index of its bundle, and acknowledges nothing that the other one lacks."""
     _, caller = behind
     other = make_tiny_bundle(tmp_path / "other", seed=8)
-    pushed = push(other, cluster, NAME, replicas=0, skipped=int, written=int)
+    pushed = push(other, cluster, NAME, replicas=0, skipped=int, written=int).facts
     assert caller.search()[0] == 200
     status, answer = caller.write("late")
     assert (status, answer["kind"]) == (503, "write_failed")
-    assert f"became {pushed.index}" in answer["detail"]
-    cluster.client.indices.delete(index=pushed.before[0])
+    assert f"became {pushed['index']}" in answer["detail"]
+    cluster.client.indices.delete(index=pushed["before"][0])
     assert caller.search()[1]["kind"] == "not_ready"
 
 

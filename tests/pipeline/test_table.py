@@ -63,13 +63,13 @@ def test_rows_of_a_stopped_run_are_kept(backbone: Backbone, tmp_path: Path, monk
 
 def test_a_stage_leaves_whole_tables_and_keeps_them(recipe: Recipe) -> None:
     encoders = load_recipe_encoders(recipe)
-    tables = {task: Path(table.path) for task, table in run_tables(recipe, encoders).tables.items()}
+    tables = {task: Path(table["path"]) for task, table in run_tables(recipe, encoders).facts["tables"].items()}
     written = {file: file.stat().st_mtime_ns for file in tables.values()}
     for file in tables.values():
         assert {path.name for path in file.parent.iterdir()} == {"plan.json", "table.npy"}
     tables["other"].unlink()
     (tables["one"].parent / "part-0000000.npy").touch()  # a run that was killed after it had written the table
-    assert run_tables(recipe, encoders).tables.keys() == tables.keys()
+    assert run_tables(recipe, encoders).facts["tables"].keys() == tables.keys()
     assert tables["one"].stat().st_mtime_ns == written[tables["one"]]
     assert not list(tables["one"].parent.glob("part-*"))
 
@@ -86,9 +86,9 @@ def test_a_released_table_is_taken_as_it_is(recipe: Recipe, tmp_path: Path) -> N
     encoders, file = load_recipe_encoders(recipe), tmp_path / "web.emb_bag.pt"
     weight = torch.randn(encoders.dense.tokenizer.vocab_size, encoders.dense.hidden_size).bfloat16()
     torch.save(weight, file)
-    made = run_tables(recipe.model_copy(update={"tables": {"other": file}}), encoders).tables
-    np.testing.assert_array_equal(np.load(made["other"].path), weight.float().numpy())
-    assert not np.array_equal(np.load(made["one"].path), np.load(made["other"].path))
+    made = run_tables(recipe.model_copy(update={"tables": {"other": file}}), encoders).facts["tables"]
+    np.testing.assert_array_equal(np.load(made["other"]["path"]), weight.float().numpy())
+    assert not np.array_equal(np.load(made["one"]["path"]), np.load(made["other"]["path"]))
     torch.save(2 * weight, file)
     with raises(ResumeError, naming="plan.json"):
         run_tables(recipe.model_copy(update={"tables": {"other": file}}), encoders)
