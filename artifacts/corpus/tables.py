@@ -99,7 +99,7 @@ def open_table(path: Path, dialect: Dialect, drop: Collection[str]) -> Iterator[
     with importing("import"):
         import duckdb
     csv.field_size_limit(MAX_DOCUMENT_BYTES)
-    settings = {"threads": 1, "TimeZone": "UTC", "autoinstall_known_extensions": False}
+    settings: dict[str, Any] = {"threads": 1, "TimeZone": "UTC", "autoinstall_known_extensions": False}
     try:
         with open_regular(path) as file, duckdb.connect(config=settings) as database:
             yield _File(path, file, database).table(dialect, drop)
