@@ -17,7 +17,7 @@ from lightretriever.artifacts.errors import LightRetrieverError
 from lightretriever.artifacts.live.documents import Change, read_fields
 from lightretriever.artifacts.sparse.vocabulary import VocabularyKind
 from lightretriever.service.errors import InvalidRequestError
-from lightretriever.service.schemas import Mode, SearchRequest, SearchResponse
+from lightretriever.service.schemas import Hit, Mode, SearchRequest, SearchResponse
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 from tests.backends.brute_force import FIELDS, LEAVES, TAGS, BruteForce, Expected, random_request
@@ -82,7 +82,7 @@ def searched(
 def compare(engine: SearchEngine, model: BruteForce, asked: dict[str, Any]) -> None:
     """Ask both. The same hits in the same order, but for neighbours whose scores are equal up to rounding."""
     expected = model.answer(asked)
-    answer = engine.search(SearchRequest.model_validate(asked))
+    answer = engine.search(SearchRequest.model_validate(asked | {"explain": True}))
     assert answer.degraded == []
     assert answer.candidates == expected.candidates
     assert len(answer.hits) == len(expected.ids)
@@ -94,8 +94,22 @@ def compare(engine: SearchEngine, model: BruteForce, asked: dict[str, Any]) -> N
         for name, scores in expected.legs.items():
             leg = getattr(hit, name)
             assert leg.score == pytest.approx(scores[hit.id], rel=ERROR, abs=ERROR)
+            if (name, "like" in asked) != ("dense", True):  # a document's vector is no sum of tokens
+                _compare_explanation(hit, name, model)
     _compare_groups(answer, expected, asked)
     _compare_counts(answer, expected)
+
+
+def _compare_explanation(hit: Hit, name: str, model: BruteForce) -> None:
+    """The shares of a leg are those of its terms or tokens, and sum to its score."""
+    assert hit.explanation is not None
+    words, row = hit.explanation.words, model.rows[model.ids.index(hit.id)]
+    assert sum(getattr(word, name) for word in words) == pytest.approx(getattr(hit, name).score, rel=ERROR, abs=ERROR)
+    for term in (one for word in words for one in word.terms if name == "sparse"):
+        assert term.impact == row.impacts.get(term.term, 0)
+    fusion = hit.explanation.fusion
+    shares = [fusion.dense, fusion.sparse, fusion.feedback, *(hit.explanation.boosts or [])]
+    assert sum(share or 0.0 for share in shares) == pytest.approx(hit.score, rel=ERROR, abs=ERROR)
 
 
 def _compare_groups(answer: SearchResponse, expected: Expected, asked: dict[str, Any]) -> None:
