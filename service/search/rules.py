@@ -138,20 +138,25 @@ class _Rules:
         return AppliedRules(self._synonyms(query), _matching(self._pinned, query), _matching(self._hidden, query))
 
     def _synonyms(self, query: _Query) -> list[tuple[str, float]]:
-        """Return the texts to add, each with its weight: lower than in the rule where all their words together would
-        weigh more than half as much as the query's own, without stop words."""
+        """Return the texts to add, each with its weight: lower than in the rule where the words that a phrase brings
+        would weigh more than half as much as its own, or all together more than half as much as the query's. Stop words
+        don't count."""
         added: dict[str, float] = {}
         for word in query.different:
             for phrase, weight, texts in self._phrases.get(word, ()):
                 if not query.has(phrase):
                     continue
-                for text, words in texts:
-                    if not query.has(words):
-                        added[text] = max(weight, added.get(text, 0.0))
-        kept = list(added.items())[:_MOST_ADDED]
-        most = _MAX_SHARE * max(1, sum(word not in STOP_WORDS for word in query.words))
-        total = sum(weight * len(_words(text)) for text, weight in kept)
-        return kept if total <= most else [(text, weight * most / total) for text, weight in kept]
+                new = [(text, weight) for text, words in texts if not query.has(words)]
+                for text, lowered in _bounded(new, phrase):
+                    added[text] = max(lowered, added.get(text, 0.0))
+        return _bounded(list(added.items())[:_MOST_ADDED], query.words)
+
+
+def _bounded(added: list[tuple[str, float]], words: _Words) -> list[tuple[str, float]]:
+    """Lower the weights of texts whose words weigh more than half as much together as `words` without stop words."""
+    most = _MAX_SHARE * max(1, sum(word not in STOP_WORDS for word in words))
+    total = sum(weight * len(_words(text)) for text, weight in added)
+    return added if total <= most else [(text, weight * most / total) for text, weight in added]
 
 
 class RulesFile(WatchedFile[_Rules]):

@@ -101,9 +101,9 @@ def test_words_that_all_have_to_be_there(client: TestClient) -> None:
 @pytest.mark.parametrize("mode", ["hybrid", "dense", "sparse"])
 def test_synonyms_count_as_extra_terms_do(client: TestClient, words_client: TestClient, mode: str) -> None:
     answer = ask(client, "search tunes", mode=mode, explain=True)
-    same = ask(words_client, "search tunes", mode=mode, explain=True, terms=[{"text": "music files", "weight": 0.5}])
+    same = ask(words_client, "search tunes", mode=mode, explain=True, terms=[{"text": "music files", "weight": 0.25}])
     assert answer["hits"] == same["hits"]
-    assert answer["rules"] == {"synonyms": [{"text": "music files", "weight": 0.5}], "pinned": [], "hidden": 0}
+    assert answer["rules"] == {"synonyms": [{"text": "music files", "weight": 0.25}], "pinned": [], "hidden": 0}
     back = ask(client, "read files, music files too")
     assert back["rules"]["synonyms"] == [{"text": "tunes", "weight": 0.5}]
     assert "rules" not in ask(client, "files of tune")
@@ -117,10 +117,13 @@ def test_synonyms_count_as_extra_terms_do(client: TestClient, words_client: Test
         ("terminal", [("terminal", 0.25, "console")], {"console": 0.25}),
         ("the terminal of a", [("terminal", 1, "console")], {"console": 0.5}),
         ("the", [("the", 1, "console")], {"console": 0.5}),
-        ("terminal music", [("terminal", 1, "console"), ("music", 3, "sound")], {"console": 0.25, "sound": 0.75}),
-        ("terminal terminal", [("terminal", 1, "console")], {"console": 1}),
-        ("edit text files", [("files", 0.5, "one two three")], {"one two three": 0.5}),
-        ("edit text files", [("files", 1, *(f"word{number}" for number in range(50)))], 1.5 / 50),
+        ("terminal music", [("terminal", 1, "console"), ("music", 3, "sound")], {"console": 0.5, "sound": 0.5}),
+        ("terminal music", [("terminal", 1, f"word{number}") for number in range(4)], 0.25),
+        ("terminal music player", [("terminal", 10, "console")], {"console": 0.5}),  # as much as for "terminal" alone
+        ("the terminal music", [("the", 10, "console")], {"console": 0.5}),
+        ("operating system", [("operating system", 10, "console")], {"console": 1}),
+        ("edit text files", [("files", 0.5, "one two three")], {"one two three": 1 / 6}),
+        ("edit text files", [("files", 1, *(f"word{number}" for number in range(50)))], 0.5 / 50),
         ("終端", [("終端", 1, "コンソール")], {"コンソール": 0.2}),
     ],
 )
