@@ -11,7 +11,13 @@ from starlette.convertors import StringConvertor, register_url_convertor
 
 from lightretriever.artifacts.live.documents import Change, Result
 from lightretriever.service import schemas
-from lightretriever.service.errors import DocumentNotFoundError, FieldError, InvalidRequestError, shortened
+from lightretriever.service.errors import (
+    DeadlineError,
+    DocumentNotFoundError,
+    FieldError,
+    InvalidRequestError,
+    shortened,
+)
 from lightretriever.service.http.handling import admitted, answered, begin, clock_of, enter, in_thread
 from lightretriever.service.http.json import JSON_LINES, json_response, parse_document, parse_documents
 from lightretriever.service.http.openapi import READ, WRITE, describe, parameter
@@ -188,9 +194,12 @@ async def _made(
         answered = answer(writes, results)
         position = writes.live.position
     pause = _POLL_S
-    while wait and not writes.seen(position):
-        await asyncio.sleep(pause)
-        pause = min(1.5 * pause, _MAX_POLL_S)
+    try:
+        while wait and not writes.seen(position):
+            await asyncio.sleep(pause)
+            pause = min(1.5 * pause, _MAX_POLL_S)
+    except asyncio.CancelledError as error:
+        raise DeadlineError("The change was made, but the service stops, and another process may lack it.") from error
     return answered
 
 

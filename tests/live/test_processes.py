@@ -194,6 +194,23 @@ def test_waiting_for_another_process_holds_no_thread_that_searches_need(
         starting.close()
 
 
+def test_a_service_that_stops_says_that_a_waiting_change_was_made(
+    bundle: Bundle, tmp_path: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Settings, "shutdown_grace_s", 1)
+    body = {"fields": fields_of(0, 1), "vector": VECTOR, "impacts": {"zebra": 5}}
+    with ThreadPoolExecutor(1) as threads, SearchEngine.open(bundle, settings_of(environment)) as engine:
+        frozen = Follower(tmp_path / "live", str)
+        frozen.tell(0)
+        with live(create_app(engine)) as url, SearchClient(url, api_key=KEY, timeout_s=60) as client:
+            path, headers = f"{url}/documents/z-0?refresh=wait_for", {"authorization": f"Bearer {KEY}"}
+            late = threads.submit(httpx2.put, path, json=body, headers=headers, timeout=60)
+            wait_until(lambda: is_there(client, "z-0"))
+        assert (late.result().status_code, late.result().json()["kind"]) == (504, "deadline_exceeded")
+        assert "The change was made" in late.result().json()["detail"]
+        frozen.close()
+
+
 def is_there(client: SearchClient, document_id: str) -> bool:
     try:
         return bool(client.document(document_id))
