@@ -1,6 +1,7 @@
 """HTTPS by the service itself, with certificates that openssl makes."""
 
 import os
+import socket
 import ssl
 import subprocess
 import sys
@@ -44,6 +45,7 @@ def test_the_service_speaks_https(certificates: Path, tiny_bundle: Bundle, worke
     with Server(tiny_bundle.path, environment=environment, workers=workers) as server:
         url = server.url
         assert url.startswith("https://127.0.0.1:")
+        silent = socket.create_connection(("127.0.0.1", int(url.rsplit(":", 1)[1])), timeout=30)
         trusting = ssl.create_default_context(cafile=str(certificate))
         with httpx2.Client(base_url=url, verify=trusting, timeout=60) as client:
             assert client.get("/readyz").status_code == 200
@@ -55,6 +57,8 @@ def test_the_service_speaks_https(certificates: Path, tiny_bundle: Bundle, worke
         ours = [sys.executable, "-m", "lightretriever.service.cli", "search", "music", "--url", url]
         trust = {**os.environ, "SSL_CERT_FILE": str(certificate)}
         assert subprocess.run(ours, env=trust, timeout=120, check=False, stdout=subprocess.DEVNULL).returncode == 0
+        with silent:
+            assert silent.recv(1) == b""  # it is closed before the minute that asyncio leaves it
 
 
 @pytest.mark.usefixtures("unconfigured")
