@@ -201,7 +201,7 @@ def read_impacts(impacts: Mapping[str, int], manifest: Manifest, most: int) -> d
                 f"impacts.{term:.100}", f"{problem}.", remedy="Name the terms of the bundle's vocabulary."
             )
         if not 1 <= impact <= most:
-            remedy = "Leave a term without an impact out." if impact < 1 else f"Lower it. {_REBUILD}"
+            remedy = "Leave a term without an impact out." if impact < 1 else "Lower it."
             what = f"the impact is {impact}; in this index it is 1 to {most}."
             raise DocumentError(f"impacts.{term}", what, remedy=remedy)
     return dict(impacts)

@@ -24,15 +24,26 @@ _OF_OPENAI: Final = re.compile(r"(/collections/[^/]+)?/v1/")
 # Pydantic puts the chosen member of a tagged union into the path after it: fusion.linear.weights.
 _UNION: Final = "fusion"
 
-_MEANT: Final = {
+_OF_DOCUMENT: Final = {"title": "fields.title", "text": "fields.text"}
+_OF_SEARCH: Final = {
     **dict.fromkeys(("top_k", "topk", "limit", "size", "n", "count", "num_results"), "k"),
     **dict.fromkeys(("filters", "where"), "filter"),
     **dict.fromkeys(("q", "text", "search"), "query"),
-    **dict.fromkeys(("from", "skip", "start"), "offset"),
+    **dict.fromkeys(("from", "skip", "start", "page"), "offset"),
     **dict.fromkeys(("highlight", "snippet"), "snippets"),
     **dict.fromkeys(("order_by", "sort_by"), "sort"),
+    **dict.fromkeys(("alpha", "weights"), "fusion.weights"),
 }
-"""What a search calls fields that others name so."""
+_MEANT: Final[Mapping[str, Mapping[str, str]]] = {
+    "DocumentWrite": _OF_DOCUMENT,
+    "DocumentLine": {"_id": "id", **_OF_DOCUMENT},
+    "EncodeRequest": dict.fromkeys(("q", "query"), "text"),
+    "SearchRequest": _OF_SEARCH,
+    "BatchRequest": _OF_SEARCH,
+}
+"""By the model of a request, what it calls fields that others name so."""
+
+_CONDITION: Final = '{"field": "…", "eq": …}, with in, gt, gte, lt, lte or exists in place of eq'
 
 
 def problem(error: ServiceError, *, instance: str, request_id: str) -> dict[str, Any]:
@@ -59,19 +70,23 @@ def field_errors(error: ValidationError) -> list[FieldError]:
     items = error.errors(include_url=False)[:MAX_FIELD_ERRORS]
     nameless = {item["loc"][:-1] for item in items if item["type"] == "missing" and item["loc"][-1] == "field"}
     items.sort(key=lambda item: item["type"] == "missing" and item["loc"][:-1] in nameless)  # others say what to write
-    return [_field_error(item, nameless) for item in items]
+    return [_field_error(item, nameless, error.title) for item in items]
 
 
-def _field_error(item: Mapping[str, Any], nameless: Collection[tuple[str | int, ...]]) -> FieldError:
+def _field_error(item: Mapping[str, Any], nameless: Collection[tuple[str | int, ...]], model: str) -> FieldError:
     loc, kind = item["loc"], item["type"]
     path = [str(part) for before, part in zip(("", *loc), loc, strict=False) if before != _UNION and part not in TAGS]
     message, value = shortened(item["msg"].removeprefix("Value error, "), _MAX_MESSAGE), _echo(item["input"])
     if kind == "extra_forbidden":
-        message = "there is no such field" + _meant(loc, item["input"], nameless)
-    elif kind in ("model_type", "model_attributes_type"):
+        message = "there is no such field" + _meant(loc, item["input"], nameless, model)
+    elif kind in ("model_type", "model_attributes_type", "dict_type"):
         message = "must be an object" + _object(loc, item["input"])  # pydantic's own message names a class of Python
+    elif kind == "list_type":
+        named = isinstance(value, str) and loc[-1] in ("fields", "facets")
+        message = "must be a list" + (f": write [{orjson.dumps(value).decode()}]" if named else "")
     elif kind in ("missing", "union_tag_not_found"):
         hint = ': write {"fields": {"title": "…", "text": "…"}}' if loc[-1:] == ("fields",) else ""
+        hint = ": linear or rrf" if kind == "union_tag_not_found" else hint
         message, value = f"the field is required{hint}", None
     elif kind == "union_tag_invalid":
         # Pydantic's own message repeats the whole tag, which may be long.
@@ -81,25 +96,31 @@ def _field_error(item: Mapping[str, Any], nameless: Collection[tuple[str | int, 
     return FieldError(shortened(".".join(path) or "body"), message, value)
 
 
-def _meant(loc: tuple[str | int, ...], value: object, nameless: Collection[tuple[str | int, ...]]) -> str:
-    """Return what to write in place of an unknown field, which in a condition without `field` is the field's name."""
-    name = str(loc[-1])
-    if loc[:-1] in nameless:
-        shown = orjson.dumps(value, default=str).decode()
-        return f': write {{"field": "{shortened(name)}", "eq": {shortened(shown)}}}'
-    if len(loc) > 1 and isinstance(loc[-2], str):
+def _meant(loc: tuple[str | int, ...], value: object, nameless: Collection[tuple[str | int, ...]], model: str) -> str:
+    """Return what to write in loc of a field that there is not: where `field` is missing, that it is its value."""
+    name, inside = str(loc[-1]), loc[:-1]
+    if inside in nameless and isinstance(value, str | int | float):
+        key = next((key for part, key in (("filter", "eq"), ("sort", "order")) if part in inside), None)
+        shown = f'{{"field": "{shortened(name)}", "{key}": {shortened(orjson.dumps(value, default=str).decode())}}}'
+        return "" if key is None else f": write {shown}"
+    if "filter" in inside:
+        return f"; a condition is {_CONDITION}; and, or and not have conditions"
+    if inside and isinstance(inside[-1], str):
         return ""
-    near = get_close_matches(name.lower(), SearchRequest.model_fields, 1, 0.75)
-    meant = _MEANT.get(name.lower()) or (near[0] if near else None)
+    near = (
+        get_close_matches(name.lower(), SearchRequest.model_fields, 1, 0.75) if _MEANT.get(model) is _OF_SEARCH else []
+    )
+    meant = _MEANT.get(model, {}).get(name.lower()) or (near[0] if near else None)
     return "" if meant is None else f"; did you mean {meant}?"
 
 
 def _object(loc: tuple[str | int, ...], value: object) -> str:
-    if not isinstance(value, str) or not loc:
-        return ""
-    examples = {"fusion": f'{{"method": "{shortened(value)}"}}', "sort": f'{{"field": "{shortened(value)}"}}'}
-    example = examples.get(str(loc[-1]))
-    return "" if example is None else f": write {example}"
+    name = str(next((part for part in reversed(loc) if part not in TAGS), ""))
+    text = shortened(value) if isinstance(value, str) else None
+    examples = {"snippets": "{}", "filter": _CONDITION if text is not None else '{"and": […]} around conditions'}
+    if text is not None:
+        examples |= {"fusion": f'{{"method": "{text.lower()}"}}', "sort": f'{{"field": "{text}"}}'}
+    return f": write {examples[name]}" if name in examples else ""
 
 
 def _echo(value: object) -> str | int | float | bool | None:

@@ -17,7 +17,8 @@ __all__ = ["TAGS", "And", "Condition", "Filter", "Not", "Or", "Value"]
 def _plain(value: object) -> object:
     """Raise one error where the union would give one for each of its members."""
     if not isinstance(value, str | bool | int | float | date):
-        raise ValueError("expected a text, a number, true or false")
+        several = "; in takes several" if isinstance(value, list) else ""
+        raise ValueError(f"expected a text, a number, true or false{several}")
     return value.isoformat() if isinstance(value, date) else value
 
 

@@ -57,6 +57,8 @@ def run(
         with ExitStack() as stack:
             _check_files()
             check_tls(chosen)
+            if chosen.live is not None and chosen.api_keys_file is None:
+                _log.warning("no document can be written without API keys: name their file, api_keys_file")
             listeners = _listen(stack, host, port, chosen)
             address = address_of("http" if chosen.tls_certificate_file is None else "https", host, listeners)
             if workers is None:

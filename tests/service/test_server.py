@@ -93,6 +93,12 @@ def test_a_taken_port_is_one_line(tiny_path: Path, refused: Refused) -> None:
         assert refused(tiny_path, port=port) == expected + "or name another port: --port 0 takes a free one.\n"
 
 
+@pytest.mark.usefixtures("unconfigured")
+def test_a_journal_without_keys_is_told(tiny_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run({"default": tiny_path}, host="256.0.0.1", settings=Settings(live=tmp_path), workers=1) == EXIT_ERROR
+    assert "no document can be written without API keys" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("host", ["256.0.0.1", "a" * 70, "a..b", "é" * 70])
 def test_a_host_that_is_none_is_one_line(tiny_path: Path, refused: Refused, host: str) -> None:
     assert refused(tiny_path, host=host).startswith("error: can't listen on ")
