@@ -117,7 +117,19 @@ function why(hit) {
   if (coverage !== undefined) said.push(`Title and text have ${Math.round(100 * coverage)} % of the query's ${terms}.`);
   for (const leg of legs) if (!divided.includes(leg)) said.push(`The ${leg} score is not divided among the words.`);
   const table = divided.length ? [wordTable(words, divided, fusion)] : [];
-  return make("details", "why", make("summary", "", "Why this hit?"), ...said.map((text) => make("p", "", text)), ...table);
+  const ask = makeButton("", () => showTerms(hit.id, ask), "All terms of this document");
+  return make("details", "why", make("summary", "", "Why this hit?"), ...said.map((text) => make("p", "", text)), ...table, ask);
+}
+
+function showTerms(id, button) {
+  call(`terms/${encodeURIComponent(id)}`).then(({ terms }) => {
+    const items = terms.map(({ text, impact, in_text: own }) => (
+      make("li", own ? "" : "added", `${piece(text)} ${impact}`, ...(own ? [] : [hidden(", added by meaning")]))
+    ));
+    const added = terms.filter((term) => !term.in_text).length;
+    const told = `${terms.length} terms with their impacts` + (added ? `; ${added} of them, in colour, are not in the text: they were added by meaning.` : ".");
+    button.replaceWith(make("p", "", told), make("ul", "terms", ...items));
+  }).catch(tell);
 }
 
 // The score as one bar, made of what each leg adds to it, beside the best hit's; and what each leg says of the hit. The

@@ -88,6 +88,16 @@ def test_what_was_added_by_meaning_is_marked(page: Page, site: str) -> None:
     expect(hit.locator(".why .parts .meaning")).to_have_text("added by meaning")
 
 
+def test_all_terms_of_a_document_are_shown_on_demand(page: Page, site: str) -> None:
+    search_for(page, QUERY)
+    hit = page.locator("li.hit").first
+    hit.get_by_text("Why this hit?").click()
+    hit.get_by_role("button", name="All terms of this document").click()
+    terms = httpx2.get(f"{site}/terms/{hit.get_attribute('data-id')}", timeout=60).json()["terms"]
+    expect(hit.locator(".terms li")).to_have_count(len(terms))
+    expect(hit.locator(".terms li.added")).to_have_count(sum(not term["in_text"] for term in terms))
+
+
 def test_words_are_explained_where_the_terms_are_words(browser: Browser, meaningful_bundle: Bundle) -> None:
     with live_bundles(meaningful_bundle.path) as address, page_of(browser, address) as page:
         search_for(page, "the mended tyres of a bicycle")
@@ -188,6 +198,8 @@ def unfold(hit: Locator) -> None:
 def test_axe_finds_nothing_serious_and_a_phone_needs_no_scrolling_sideways(page: Page) -> None:
     search_for(page, QUERY)
     unfold(page.locator("li.hit").first)
+    page.locator("li.hit").first.get_by_role("button", name="All terms").click()
+    expect(page.locator(".terms")).to_be_visible()
     assert serious(page) == []
     page.set_viewport_size({"width": 360, "height": 740})
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
