@@ -6,7 +6,7 @@ import ssl
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import uvicorn
 import uvloop
@@ -53,12 +53,11 @@ class Loop(uvloop.Loop):
     """An event loop that closes a connection whose TLS handshake takes 5 s, not a minute: it has a file, and is in no
     count of connections until then."""
 
-    async def create_server(self, *args: Any, **settings: Any) -> asyncio.Server:  # type: ignore[override]
+    async def create_server(self, *args: Any, **settings: Any) -> asyncio.Server:
         """Listen, as uvicorn asks for it."""
         if settings.get("ssl") is not None:
             settings["ssl_handshake_timeout"] = _HANDSHAKE_S
-        server: asyncio.Server = await super().create_server(*args, **settings)
-        return server
+        return cast(asyncio.Server, await super().create_server(*args, **settings))
 
 
 class Certificates:
