@@ -90,6 +90,7 @@ class LiveStore:
             try:
                 self._overlay = self._replayed()
             except (JavaError, ValueError) as error:
+                self._journal.check_room(probe=True)
                 raise JournalError(f"{folder}: the changes can't be searched: {error}", remedy=_MOVE) from error
             opened.callback(self._overlay.close)
             with self._journal.writing(inf) as records:
@@ -193,7 +194,8 @@ class LiveStore:
         if begun and self.problem is None:
             self._save(_MIN_SAVED)
         with self._lock:
-            self._overlay.close()
+            with suppress(JavaError):  # on a full disk; nothing of it is needed
+                self._overlay.close()
             self._follower.close()
             self._journal.close()
 

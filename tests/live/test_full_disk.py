@@ -81,6 +81,22 @@ def test_a_full_disk_refuses_writes_until_there_is_room(tiny_bundle: Bundle, fol
         assert searched(engine) == {f"z-{one}" for one in acknowledged | {100}}
 
 
+def test_a_full_disk_hinders_no_stop_and_is_told_at_the_start(tiny_bundle: Bundle, folder: Path) -> None:
+    rest = folder.parent / "rest"
+    with opened(tiny_bundle, folder) as engine:
+        if not os.path.ismount(folder.parent):
+            pytest.xfail("no file system may be mounted here; the other tests of this file have run")
+        for number in range(5):
+            write(engine, number)
+        disk = os.statvfs(folder)
+        rest.write_bytes(bytes(disk.f_bavail * disk.f_frsize))
+    with pytest.raises(DiskError, match="Look at free space and permissions, and run"):
+        opened(tiny_bundle, folder)
+    rest.unlink()
+    with opened(tiny_bundle, folder) as engine:
+        assert searched(engine) == {f"z-{number}" for number in range(5)}
+
+
 @pytest.mark.parametrize("fails", ["apply", "prepare"])
 def test_a_change_that_the_index_has_no_room_for_is_not_in_the_journal(
     tiny_bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str
@@ -104,7 +120,6 @@ def test_a_change_that_the_index_has_no_room_for_is_not_in_the_journal(
         for one in (engine, other):
             assert searched(one) == {f"z-{number}" for number in range(5)}
             assert changeable(one).problem is None
-        assert "No space left" in (changeable(engine).warning or "")
         with Journal(tmp_path / "live", tiny_bundle.manifest) as journal:
             assert len(journal.read()) == 5
         broken = False
