@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final, Literal
 
 import typer
 
+from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.cli.options import (
     DeviceOption,
     LimitOption,
@@ -29,6 +30,7 @@ from lightretriever.artifacts.pipeline.build import (
 from lightretriever.artifacts.pipeline.encoded import encoded_corpus
 from lightretriever.artifacts.pipeline.recipe import GeneralTableRecipe, Recipe, recipe_kind
 from lightretriever.artifacts.pipeline.store import Part, TextStore
+from lightretriever.artifacts.pipeline.terms import rank_by_bm25
 from lightretriever.artifacts.summary import Summary
 
 __all__ = ["Stage", "build"]
@@ -106,6 +108,8 @@ def build(
         if {"encode", "index"} & {*stages}:
             report_skipped(encoded_corpus(loaded, shared=True).skipped.reasons)
         job.summary.next = _next(context, loaded, stages)
+    if "index" in stages and len(stages) > 1:
+        _compare_with_bm25(context, loaded)
 
 
 def _every_stage(recipe: Recipe) -> list[Stage]:
@@ -202,3 +206,33 @@ def _next(context: typer.Context, recipe: Recipe, stages: Sequence[Stage]) -> st
             return f"{again} --part {missing[0]}"
     every = _every_stage(recipe)
     return f"{again} --from {every[every.index(stages[-1]) + 1]}"
+
+
+def _compare_with_bm25(context: typer.Context, recipe: Recipe) -> None:
+    """Warn of a leg that finds documents by their own sentences much less well than BM25 does."""
+    from lightretriever.artifacts.evaluation.tune import find_known_items
+
+    bundle, corpus, index = Bundle.open(recipe.output), encoded_corpus(recipe), recipe.index
+    vocabulary = bundle.vocabulary(bundle.tokenizer())
+
+    def bm25(queries: Sequence[str], k: int) -> list[list[tuple[str, float]]]:
+        return rank_by_bm25(corpus, vocabulary, queries, k, k1=index.k1, b=index.b)
+
+    found = find_known_items(context.obj, bundle, bm25)
+    if found is None:
+        return
+    ranks = ", ".join(f"{system} {value:.3f}" for system, value in found.mrr.items())
+    typer.echo(f"{found.queries} documents searched for by a sentence of theirs, MRR@10: {ranks}", err=True)
+    typer.echo(
+        "BM25 is at its best there: a low value shows a leg that may hurt, not which weights are best.", err=True
+    )
+    section = "distil" if recipe.encoder else "refine"
+    unfitted = getattr(recipe, section) is None
+    fit = f"fit the token table to this corpus (`{section}: {{}}` in the recipe), or " if unfitted else ""
+    for leg in found.weak:
+        other = {"dense": f"{fit}set index.weights: {{sparse: 1}}", "sparse": "set index.vocabulary: words"}[leg]
+        typer.echo(
+            f"warning: the {leg} leg is weak for this corpus, and search ranks below BM25, nDCG@10 {found.difference}. "
+            f"Choose the weights by judged queries (`lightretriever evaluate --tune`), {other}.",
+            err=True,
+        )

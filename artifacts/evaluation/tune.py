@@ -1,15 +1,17 @@
 """Which weights the legs of a bundle should have, by judged queries that are no test set, and whether the dense leg
-brings anything.
+brings anything; and whether a leg is weak for the corpus, where there are no judged queries.
 
 `tune_weights` searches with every query and every division of the weights, through the engine that serves. Weights that
 are chosen and measured on the same queries look better than they are. So each query is measured with the weights that
 the other queries choose: the queries are split into folds, and a fold gets the weights that are best on the rest.
 """
 
-from collections.abc import Mapping
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
@@ -20,29 +22,39 @@ from lightretriever.artifacts.errors import RecipeError
 from lightretriever.artifacts.evaluation.evaluate import fusion_of
 from lightretriever.artifacts.evaluation.runs import (
     JudgedQueries,
+    measure,
     ndcg_per_query,
     ranking,
     read_judged,
     relevant_but_missing,
 )
 from lightretriever.artifacts.evaluation.searching import Fusion, OpenSearcher, Searcher
-from lightretriever.artifacts.evaluation.systems import DEPTH
+from lightretriever.artifacts.evaluation.systems import DEPTH, Searches, run_systems
 from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.summary import Summary
+from lightretriever.artifacts.tokens.tokenizer import sentences_of
 
 __all__ = [
     "Difference",
+    "KnownItems",
     "dense_helps",
+    "find_known_items",
     "tune_weights",
     "weight_grid",
 ]
+
+RankByBm25: TypeAlias = Callable[[Sequence[str], int], list[list[tuple[str, float]]]]
+"""Ids and BM25 scores of the best documents for each query, at most so many."""
 
 _SEED: Final = 0  # of all that is drawn
 _FOLDS: Final = 10
 _RESAMPLES: Final = 10_000
 _K: Final = 10
+_ITEMS: Final = 200  # documents that are looked for
+_ITEM_WORDS: Final = range(4, 21)  # words of a query made of a document
 _SHOWN: Final = 5  # divisions that people see
 _SPARSE_ALONE: Final = 0  # its place in `weight_grid`
+_WEAK: Final = 0.5  # of BM25's mean reciprocal rank
 _LITTLE: Final = 0.005  # of nDCG@10: a gain that is certainly below is none
 
 
@@ -200,6 +212,63 @@ def _out_of_fold(values: Float64Array) -> Float64Array:
         others = np.delete(values, fold, axis=1).mean(axis=1)
         chosen[fold] = values[int(np.argmax(others)), fold]
     return chosen
+
+
+@dataclass(frozen=True)
+class KnownItems:
+    """How well a bundle finds documents by their own words: the mean reciprocal rank among the first ten, by system,
+    over a number of `queries`, and how much its search differs from BM25 in nDCG@10: hybrid, or the sparse leg alone
+    where there is no other."""
+
+    mrr: Mapping[str, float]
+    difference: Difference
+    queries: int
+
+    @property
+    def weak(self) -> list[str]:
+        """The legs that are weak for this corpus: they find such documents less than half as well as BM25, and search
+        ranks them below BM25 beyond chance."""
+        if self.difference.high >= 0:
+            return []
+        return [leg for leg in ("dense", "sparse") if self.mrr.get(leg, 1.0) < _WEAK * self.mrr["bm25"]]
+
+
+def find_known_items(open_searcher: OpenSearcher, bundle: Bundle, bm25: RankByBm25) -> KnownItems | None:
+    """Search for drawn documents by a sentence of theirs or, where none will do, the title, so that no judgment is
+    needed. None where fewer than 20 documents have one.
+
+    `bm25` ranks documents for the queries by their words: it is at its best with such queries, and a good leg finds
+    most of what it finds.
+    """
+    dense = bundle.manifest.dense is not None
+    systems = ("dense", "sparse", "hybrid") if dense else ("sparse",)
+    with bundle.sparse() as index:
+        places = np.random.default_rng(_SEED).permutation(index.count)[: 2 * _ITEMS]
+        queries = dict(islice(_item_queries(index.documents(places)), _ITEMS))
+        if len(queries) < 2 * _FOLDS:
+            return None
+        judged = JudgedQueries(queries, {name: {name: 1} for name in queries}, [])
+        fusion = fusion_of("linear", None, bundle.manifest)
+        searches = Searches(bundle.manifest.default_task, DEPTH, fusion, systems, dense=dense)
+        with open_searcher(bundle) as searcher:
+            runs = run_systems(searcher, index, judged, searches).runs
+    found = bm25(list(queries.values()), DEPTH)
+    runs["bm25"] = {name: ranking(hits) for name, hits in zip(queries, found, strict=True)}
+    ndcg = {system: ndcg_per_query(judged.qrels, run) for system, run in runs.items()}
+    ours = ndcg["hybrid" if dense else "sparse"]
+    values = np.array([ours[name] - ndcg["bm25"][name] for name in queries])
+    mrr = {system: measure(judged.qrels, run)["MRR@10"] for system, run in runs.items()}
+    return KnownItems(mrr, Difference.of(values), len(queries))
+
+
+def _item_queries(documents: Iterable[bytes]) -> Iterator[tuple[str, str]]:
+    """Id and query of each document that has a sentence of a query's length: the longest one."""
+    for raw in documents:
+        document = json.loads(raw)
+        found = sentences_of("", str(document.get("text") or "")) or sentences_of(str(document.get("title") or ""), "")
+        fitting = [text for text in found if len(text.split()) in _ITEM_WORDS]
+        if fitting:
+            yield document["_id"], max(fitting, key=len)
 
 
 def _named(weights: dict[str, float], equals: str = "=") -> str:

@@ -35,6 +35,7 @@ __all__ = [
     "TermImpacts",
     "encoded_batch",
     "encoded_batches",
+    "rank_by_bm25",
     "terms_tokenizer",
 ]
 
@@ -141,6 +142,19 @@ def _by_id(names: Sequence[str], rows: ImpactRows) -> ImpactRows:
     ids = np.array([int(names[number]) for number in numbers.tolist()], np.int32)[which]
     order = np.lexsort((ids, np.repeat(np.arange(len(rows)), np.diff(rows.terms.at))))
     return ImpactRows(Rows(rows.terms.at, ids[order]), rows.impacts[order])
+
+
+def rank_by_bm25(
+    corpus: EncodedCorpus, vocabulary: Vocabulary, queries: Sequence[str], k: int, *, k1: float, b: float
+) -> list[list[tuple[str, float]]]:
+    """The best `k` documents of a corpus for each query by BM25 over the terms of a vocabulary: ids and scores, by
+    score, then in the corpus' order."""
+    counts = corpus.terms(vocabulary)
+    found = Bm25Encoder.of(counts, vocabulary, quantization=1, k1=k1, b=b).search(counts, queries, k)
+    return [
+        [(corpus.document(place).id, score) for place, score in zip(places.tolist(), scores.tolist(), strict=True)]
+        for places, scores in found
+    ]
 
 
 def terms_tokenizer(work: Path) -> Path:

@@ -1,7 +1,7 @@
-"""Choosing the legs' weights by judged queries."""
+"""Choosing the legs' weights by judged queries, and comparing hybrid search with BM25 without any."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,10 +15,15 @@ from lightretriever.artifacts.errors import CorpusError, RecipeError
 from lightretriever.artifacts.evaluation.searching import Fusion
 from lightretriever.artifacts.evaluation.tune import (
     Difference,
+    KnownItems,
     dense_helps,
+    find_known_items,
     tune_weights,
     weight_grid,
 )
+from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder
+from lightretriever.artifacts.pipeline.rows import TermCounts
+from lightretriever.artifacts.sparse.vocabulary import Vocabulary
 from tests.support.commands import run, summary_of
 from tests.support.judged import write_judged
 from tests.support.searching import evaluate_bundle, open_searcher
@@ -31,6 +36,22 @@ QUERIES = [text for document in tiny_documents(80) if (text := " ".join(document
 def tuned(*arguments: Any, **options: Any) -> SimpleNamespace:
     """The facts that `tune_weights` finds."""
     return SimpleNamespace(**tune_weights(open_searcher, *arguments, split="dev", **options).facts)
+
+
+def known_items(bundle: Bundle) -> KnownItems | None:
+    """Compare a bundle with BM25 on the words of its documents."""
+    with bundle.sparse() as index:
+        raws, ids = index.documents(np.arange(index.count)), index.ids()
+    lines = [json.loads(raw) for raw in raws]
+    words = Vocabulary(None, "english")
+    counts = TermCounts.of(words.terms_of([f"{line.get('title', '')} {line['text']}" for line in lines]))
+    encoder = Bm25Encoder.of(counts, words, quantization=1, k1=0.9, b=0.4)
+
+    def bm25(queries: Sequence[str], k: int) -> list[list[tuple[str, float]]]:
+        found = encoder.search(counts, queries, k)
+        return [[(ids[row], score) for row, score in zip(*pair, strict=True)] for pair in found]
+
+    return find_known_items(open_searcher, bundle, bm25)
 
 
 def write_dev(folder: Path, relevant: Callable[[str], list[str]], count: int = 60) -> Path:
@@ -138,12 +159,38 @@ def test_the_command_says_which_weights_to_set(tmp_path: Path) -> None:
     assert summary["divisions"][0] == {"weights": summary["weights"], "ndcg": 1.0, "by_chance": True}
 
 
+def test_documents_are_searched_for_by_their_own_sentences(tmp_path: Path) -> None:
+    """Dense vectors that know nothing of the texts hurt, and are found out; impacts of words don't."""
+    random = make_tiny_bundle(tmp_path / "dense", weights=LegWeights(dense=1.0))
+    found = known_items(random)
+    assert found is not None
+    assert found.queries == 118  # two have no sentence
+    assert found.weak == ["dense"]
+    assert found.mrr["hybrid"] == found.mrr["dense"] < found.mrr["bm25"]
+    words = make_tiny_bundle(tmp_path / "words", vocabulary="words", weights=LegWeights(sparse=1.0))
+    same = known_items(words)
+    assert same is not None
+    assert same.weak == []  # the dense leg has no weight
+    assert same.difference.mean == pytest.approx(0.0, abs=0.02)
+    alone = make_tiny_bundle(tmp_path / "alone", vocabulary="words", dense=False)
+    one = known_items(alone)
+    assert one is not None
+    assert set(one.mrr) == {"sparse", "bm25"}
+    assert (one.mrr["sparse"], one.difference) == (same.mrr["sparse"], same.difference)
+    assert known_items(make_tiny_bundle(tmp_path / "few", documents=10)) is None
+
+
 def test_documents_without_terms_are_no_obstacle(tmp_path: Path) -> None:
     """A sentence of stop words alone finds nothing by words."""
     known = [f"music player number {number} of nine" for number in range(30)]
     unknown = [f"{'to be or not to be that is it ' * 2}{'and ' * (number % 3)}".strip() for number in range(30)]
     documents = [TinyDocument(f"d{number}", "", text, 2000) for number, text in enumerate([*known, *unknown])]
     bundle = make_tiny_bundle(tmp_path / "some", documents=documents, vocabulary="words", weights=LegWeights(sparse=1))
+    found = known_items(bundle)
+    assert found is not None
+    assert found.queries == len(documents)
+    assert 0 < found.mrr["sparse"] <= 0.5
+    assert found.mrr["bm25"] == pytest.approx(found.mrr["sparse"], abs=0.02)
     queries = {one.id: one.text for one in documents}
     dev = write_judged(tmp_path / "dev", queries, {name: {name: 1} for name in queries}, "dev")
     chosen = tuned(bundle.path, dev, step=0.5)
