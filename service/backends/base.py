@@ -4,25 +4,27 @@ A *leg* is one way of ranking: it proposes documents with scores. A *backend* is
 document's ordinal is its position in the order of writing, from 0.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from math import inf
-from typing import Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from lightretriever.artifacts.documents.fields import Order
 from lightretriever.artifacts.live.documents import LiveDocuments
+from lightretriever.artifacts.sparse.spelling import Spelling
 from lightretriever.service.execution.executor import Outcome
 from lightretriever.service.schemas import LegName
+
+if TYPE_CHECKING:
+    from lightretriever.service.backends.opensearch_legs import ClusterLegs
 
 __all__ = [
     "NO_TOKENS",
     "Backends",
-    "ClusterIndex",
-    "ClusterPlace",
     "DocumentFilter",
     "DocumentStore",
     "DocumentsGoneError",
@@ -31,9 +33,9 @@ __all__ = [
     "LegResults",
     "Ordinals",
     "QueryTokens",
+    "ReadCandidates",
     "ScoredDocuments",
     "Scores",
-    "Spellings",
     "UnavailableError",
 ]
 
@@ -99,19 +101,25 @@ class EncodedQuery:
         return shares
 
 
+class ReadCandidates(NamedTuple):
+    """What a backend read of the candidates of both legs on its way. documents: (u,) int64, ascending. shares: (u, t)
+    float32, each term's share of their sparse scores. vectors: (u, D) float32, as the index has them. dense: (u,)
+    float32, their dense scores."""
+
+    documents: Ordinals
+    shares: npt.NDArray[np.float32]
+    vectors: npt.NDArray[np.float32]
+    dense: Scores
+
+
 @dataclass(slots=True)
 class LegResults:
-    """What the legs of a search gave, by leg. query: with its terms, where the backend splits its `text`. documents:
-    (u,) int64, ascending, the candidates of both legs, with shares: (u, t) float32, each term's share of their sparse
-    scores, vectors: (u, D) float32, as the index has them, and dense: (u,) float32, their dense scores; all None unless
-    the backend reads them on its way."""
+    """What the legs of a search gave, by leg. query: with its terms, where the backend splits its `text`. read: None
+    unless the backend reads the candidates of both legs."""
 
     outcomes: dict[LegName, Outcome[ScoredDocuments]]
     query: EncodedQuery
-    documents: Ordinals | None = None
-    shares: npt.NDArray[np.float32] | None = None
-    vectors: npt.NDArray[np.float32] | None = None
-    dense: Scores | None = None
+    read: ReadCandidates | None = None
 
 
 class Leg(Protocol):
@@ -196,29 +204,6 @@ class DocumentStore(Protocol):
         """Release the store. Idempotent."""
 
 
-class Spellings(Protocol):
-    """The words of the documents' titles and texts, as they are spelt there. Thread-safe. `Spelling` is one."""
-
-    def corrections(self, words: Sequence[str]) -> list[str]:
-        """For each word in lower case, give the corpus's word most like it; "" if it has the word, or none is near."""
-
-    def completions(self, beginning: str, most: int) -> list[tuple[str, int]]:
-        """Return the most frequent `most` words with this beginning in lower case, itself included if it is a word,
-        each with the number of documents that have it."""
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterPlace:
-    """Where a cluster's legs are searched: its addresses and version, the alias and the index that it stood for when
-    the legs were opened, and the engine of the vectors."""
-
-    address: str
-    version: str
-    alias: str
-    index: str
-    engine: str
-
-
 class Backends(Protocol):
     """Where a bundle is searched: on this machine, or on a cluster. Thread-safe. Times are those of `perf_counter`.
 
@@ -238,11 +223,11 @@ class Backends(Protocol):
         """Where the documents are."""
 
     @property
-    def spellings(self) -> Spellings | None:
+    def spellings(self) -> Spelling | None:
         """How the documents spell their words, if that is indexed."""
 
     @property
-    def cluster(self) -> "ClusterIndex | None":
+    def cluster(self) -> "ClusterLegs | None":
         """The cluster's index, if the legs are on one."""
 
     @property
@@ -257,11 +242,6 @@ class Backends(Protocol):
     ) -> LegResults:
         """Search these legs in parallel until `until`, each as `Leg.search` does. Every leg gets an outcome."""
 
-    def score(
-        self, query: EncodedQuery, wanted: Mapping[LegName, Ordinals], until: float
-    ) -> dict[LegName, Outcome[Scores]]:
-        """Score given documents in each leg as `Leg.scores` does. Every leg gets an outcome."""
-
     def vectors(self, ordinals: Ordinals) -> npt.NDArray[np.float32]:
         """Return the vectors of documents (m,) as the index has them, quantised or not: (m, D) float32."""
 
@@ -270,21 +250,3 @@ class Backends(Protocol):
 
     def close(self) -> None:
         """Close the legs and the documents. Idempotent."""
-
-
-class ClusterIndex(Protocol):
-    """The index of a cluster in which a bundle is searched. Thread-safe."""
-
-    @property
-    def place(self) -> ClusterPlace:
-        """Where the legs are searched."""
-
-    @property
-    def problem(self) -> str | None:
-        """Why the cluster did not answer the last trip, or what of the index is lost; None if all is well."""
-
-    def probe(self) -> None:
-        """Ask the cluster, at most once a second, so that `problem` is of now."""
-
-    def present_index(self) -> str:
-        """Name the index that the alias stands for now; the one that is searched if that can't be told."""

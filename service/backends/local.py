@@ -1,8 +1,8 @@
 """The backends of a bundle on this machine: Faiss and Lucene, searched at the same time."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from math import inf
@@ -25,8 +25,8 @@ from lightretriever.service.backends.base import (
     Leg,
     LegResults,
     Ordinals,
+    ReadCandidates,
     ScoredDocuments,
-    Scores,
 )
 from lightretriever.service.backends.faiss import FaissDense
 from lightretriever.service.backends.lucene import LuceneSparse
@@ -70,24 +70,12 @@ def hands_over(search_bytes: int, running: int, free: int) -> bool:
 
 
 class RunningSearches:
-    """Counts the searches of a bundle that run at the same time, and knows how many `processors` they share."""
+    """The number of searches of a bundle that run now, behind a `lock`, and the `processors` that they share."""
 
     def __init__(self) -> None:
         self.processors = processors()
-        self._running = 0
-        self._lock = Lock()
-
-    @contextmanager
-    def counted(self) -> Iterator[int]:
-        """Count a search during the block, and yield how many run now, this one included."""
-        with self._lock:
-            self._running += 1
-            running = self._running
-        try:
-            yield running
-        finally:
-            with self._lock:
-                self._running -= 1
+        self.lock = Lock()
+        self.count = 0
 
 
 class LocalBackends:
@@ -105,7 +93,7 @@ class LocalBackends:
         dense: "DenseIndex | LaterIndex | None",
         language: Language | None,
         executor: Executor,
-        running: "RunningSearches",
+        running: RunningSearches,
     ) -> None:
         """`close` closes the index, whose words are of a language, if it has words."""
         self.legs: dict[LegName, Leg] = {}
@@ -129,7 +117,10 @@ class LocalBackends:
         self, query: EncodedQuery, legs: Collection[LegName], count: int, among: DocumentFilter | None, until: float
     ) -> LegResults:
         """Search these legs until the `perf_counter` time `until`. Every leg gets an outcome."""
-        with self._running.counted() as running:
+        with self._running.lock:
+            self._running.count += 1
+            running = self._running.count
+        try:
             both = len(legs) == 2
             handed_over = "dense" in legs and hands_over(self._search_bytes, running, self._running.processors)
             if both and not handed_over:
@@ -140,11 +131,13 @@ class LocalBackends:
             if not handed_over:
                 return LegResults({name: call_here(search, until) for name, search in here.items()}, query)
             if both:
-                here["sparse"] = partial(
-                    cast(LuceneSparse, self.legs["sparse"]).find, query, count, _NO_ORDINALS, among, until
-                )
+                sparse = cast(LuceneSparse, self.legs["sparse"])
+                here["sparse"] = partial(sparse.find, query, count, _NO_ORDINALS, among, until)
             outcomes: dict[LegName, Outcome[Any]] = self._executor.gather({DENSE_LANE: here.pop("dense")}, until, here)
             return _results(outcomes, query) if both else LegResults(outcomes, query)
+        finally:
+            with self._running.lock:
+                self._running.count -= 1
 
     def _search_both(self, query: EncodedQuery, count: int, among: DocumentFilter | None, until: float) -> LegResults:
         """Search both legs in this thread, and read vectors and impacts of their candidates once."""
@@ -164,18 +157,9 @@ class LocalBackends:
         hits = ScoredDocuments(*best_first(ordinals, scores[documents.searchsorted(ordinals)], count))
         results.outcomes["dense"] = Outcome(hits, started=nearest.started, ended=nearest.ended)
         if found.value is not None:
-            results.documents, results.vectors, results.dense = documents, vectors, scores
-            results.shares = found.value.impacts.astype(np.float32) * found.value.weights
+            shares = found.value.impacts.astype(np.float32) * found.value.weights
+            results.read = ReadCandidates(documents, shares, vectors, scores)
         return results
-
-    def score(
-        self, query: EncodedQuery, wanted: Mapping[LegName, Ordinals], until: float
-    ) -> dict[LegName, Outcome[Scores]]:
-        """Score given documents in each leg, in this thread: it takes less time than handing it over."""
-        return {
-            name: call_here(partial(self.legs[name].scores, query, ordinals), until)
-            for name, ordinals in wanted.items()
-        }
 
     def vectors(self, ordinals: Ordinals) -> npt.NDArray[np.float32]:
         """Return the vectors of documents (m, D), as the index has them. ValueError without a dense leg."""

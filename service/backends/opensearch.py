@@ -4,7 +4,7 @@ An engine searches one index by its own name, never by the alias, so that all of
 while the alias is switched. `EngineHolder` then opens another engine.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from contextlib import AbstractContextManager
 from functools import partial
 from math import inf
@@ -31,7 +31,7 @@ from lightretriever.service.backends.base import (
 from lightretriever.service.backends.opensearch_documents import ClusterDocuments
 from lightretriever.service.backends.opensearch_legs import ClusterLegs, result_of
 from lightretriever.service.errors import SettingsError
-from lightretriever.service.execution.executor import Executor, Outcome, split
+from lightretriever.service.execution.executor import Executor, split
 from lightretriever.service.schemas import LegName
 from lightretriever.service.settings import Settings
 
@@ -57,12 +57,11 @@ class ClusterLeg:
         self, query: EncodedQuery, count: int, among: DocumentFilter | None = None, until: float = inf
     ) -> ScoredDocuments:
         """Find the best `count` documents. TimeoutError at the `perf_counter` time `until`."""
-        ends = None if until == inf else until
-        return result_of(self._group.search([self.name], query, count, among, ends)[self.name])
+        return result_of(self._group.search([self.name], query, count, among, until)[self.name])
 
     def scores(self, query: EncodedQuery, ordinals: Ordinals) -> Scores:
         """Score given documents; 0.0 in the sparse leg for a document that shares no term."""
-        return result_of(self._group.scores({self.name: ordinals}, query)[self.name])
+        return self._group.scores(self.name, ordinals, query)
 
     def shares(self, query: EncodedQuery, ordinals: Ordinals) -> npt.NDArray[np.float32]:
         """Return the share of each token or term, from the documents' vectors or impacts."""
@@ -106,13 +105,6 @@ class ClusterBackends:
         """Search these legs until the `perf_counter` time `until`. Every leg gets an outcome."""
         trip = partial(self.cluster.search, list(legs), query, count, among, until)
         return LegResults(split(self._executor.gather({CLUSTER_LANE: trip}, until)[CLUSTER_LANE], legs), query)
-
-    def score(
-        self, query: EncodedQuery, wanted: Mapping[LegName, Ordinals], until: float
-    ) -> dict[LegName, Outcome[Scores]]:
-        """Score given documents in each leg. Every leg gets an outcome."""
-        trip = partial(self.cluster.scores, wanted, query, until)
-        return split(self._executor.gather({CLUSTER_LANE: trip}, until)[CLUSTER_LANE], wanted)
 
     def vectors(self, ordinals: Ordinals) -> npt.NDArray[np.float32]:
         """Return the vectors of documents (m, D), as the bundle has them."""

@@ -1,8 +1,10 @@
 """The legs of one index on an OpenSearch cluster, asked in one trip."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from dataclasses import dataclass
+from math import inf
 from threading import Lock
 from time import perf_counter
 from typing import Final, TypeVar
@@ -22,7 +24,6 @@ from lightretriever.artifacts.cluster.queries import (
 from lightretriever.artifacts.cluster.schema import FIRST_LIVE, IndexMeta
 from lightretriever.artifacts.errors import ClusterError, ClusterTimeoutError
 from lightretriever.service.backends.base import (
-    ClusterPlace,
     DocumentFilter,
     DocumentsGoneError,
     EncodedQuery,
@@ -33,17 +34,29 @@ from lightretriever.service.backends.base import (
 )
 from lightretriever.service.schemas import LegName
 
-__all__ = ["ClusterLegs", "result_of"]
+__all__ = ["ClusterLegs", "ClusterPlace", "result_of"]
 
 T = TypeVar("T")
 
 _PROBE_S: Final = 0.5  # time for a probe
 _BETWEEN_PROBES_S: Final = 1.0
-_UNTIL: Final = ContextVar[float | None]("until", default=None)
+_UNTIL: Final = ContextVar[float]("until", default=inf)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterPlace:
+    """Where a cluster's legs are searched: its addresses and version, the alias and the index that it stood for when
+    the legs were opened, and the engine of the vectors."""
+
+    address: str
+    version: str
+    alias: str
+    index: str
+    engine: str
 
 
 class ClusterLegs:
-    """The legs of one index, a `ClusterIndex`, asked in one trip. Thread-safe.
+    """The legs of one index, asked in one trip. Thread-safe.
 
     A leg that fails has an exception in place of its result, TimeoutError if it is late; if all fail, it is raised.
     """
@@ -69,7 +82,7 @@ class ClusterLegs:
         query: EncodedQuery,
         count: int,
         among: DocumentFilter | None = None,
-        until: float | None = None,
+        until: float = inf,
     ) -> dict[LegName, ScoredDocuments | Exception]:
         """Find the best `count` documents of each leg. ValueError if `count` is below 1."""
         if count < 1:
@@ -78,31 +91,26 @@ class ClusterLegs:
         answers = zip(searches, self.ask(searches.items(), until), strict=True)
         return {name: one if isinstance(one, Exception) else self._found(name, one) for name, one in answers}
 
-    def scores(
-        self, wanted: Mapping[LegName, Ordinals], query: EncodedQuery, until: float | None = None
-    ) -> dict[LegName, Scores | Exception]:
-        """Score given documents in each leg. ValueError for an unknown ordinal."""
-        for ordinals in wanted.values():
-            self.check(ordinals)
-        searches = {
-            name: self._search(name, query, max(1, ordinals.size), of_ordinals(ordinals), every=True)
-            for name, ordinals in wanted.items()
-        }
-        answers = zip(wanted.items(), self.ask(searches.items(), until), strict=True)
-        return {
-            name: one if isinstance(one, Exception) else _in_order(self._read(name, one), ordinals)
-            for (name, ordinals), one in answers
-        }
+    def scores(self, name: LegName, ordinals: Ordinals, query: EncodedQuery) -> Scores:
+        """Score given documents in a leg. ValueError for an unknown ordinal, DocumentsGoneError for a deleted one."""
+        self.check(ordinals)
+        among = of_ordinals(ordinals)
+        found = read_hits(name, self.ask_one(self._search(name, query, max(1, ordinals.size), among, every=True)))
+        scores = dict(zip(*(part.tolist() for part in found), strict=True))
+        missing = [ordinal for ordinal in ordinals.tolist() if ordinal not in scores]
+        if missing:
+            raise DocumentsGoneError(missing)
+        return np.array([scores[ordinal] for ordinal in ordinals.tolist()], np.float32)
 
     def ask_one(self, search: Query) -> Query:
         """Send one search, and give its answer."""
         return result_of(self.ask([("documents", search)])[0])
 
-    def ask(self, searches: Iterable[tuple[str, Query]], until: float | None = None) -> list[Query | Exception]:
+    def ask(self, searches: Iterable[tuple[str, Query]], until: float = inf) -> list[Query | Exception]:
         """Send searches, each with its leg, in one trip. Give each one's answer or exception; raise the first if all
         fail."""
-        until = _UNTIL.get() if until is None else until
-        left = self._timeout_s if until is None else until - perf_counter()
+        until = min(until, _UNTIL.get())
+        left = self._timeout_s if until == inf else until - perf_counter()
         if left <= 0:
             raise TimeoutError("There was no time left to ask the cluster.")
         # Partial results would lack a lost shard without an error.
@@ -193,13 +201,9 @@ class ClusterLegs:
 
     def _found(self, name: LegName, answer: Query) -> ScoredDocuments:
         """Read what a leg found, without what negative weights bring to 0 or below."""
-        found = self._read(name, answer)
-        if name == "dense":
-            return found
-        return ScoredDocuments(found.ordinals[found.scores > 0], found.scores[found.scores > 0])
-
-    def _read(self, name: LegName, answer: Query) -> ScoredDocuments:
-        return ScoredDocuments(*read_hits(name, answer))
+        ordinals, scores = read_hits(name, answer)
+        kept = scores > (-inf if name == "dense" else 0)
+        return ScoredDocuments(ordinals[kept], scores[kept])
 
     def _failure(self, entry: Query) -> Exception:
         error, status = entry["error"], int(entry["status"])
@@ -209,15 +213,6 @@ class ClusterLegs:
         if "cancel" in reason:  # by `cancel_after_time_interval`
             return TimeoutError(message)
         return UnavailableError(message) if status in (404, 429) or status >= 500 else ClusterError(message)
-
-
-def _in_order(found: ScoredDocuments, ordinals: Ordinals) -> Scores | Exception:
-    """Return the scores of documents in the order given."""
-    scores = dict(zip(found.ordinals.tolist(), found.scores.tolist(), strict=True))
-    missing = [ordinal for ordinal in ordinals.tolist() if ordinal not in scores]
-    if missing:
-        return DocumentsGoneError(missing)
-    return np.array([scores[ordinal] for ordinal in ordinals.tolist()], np.float32)
 
 
 def result_of(found: T | Exception) -> T:

@@ -21,7 +21,6 @@ from lightretriever.service.errors import (
 from lightretriever.service.http.handling import admitted, answered, begin, clock_of, enter, in_thread
 from lightretriever.service.http.json import JSON_LINES, json_response, parse_document, parse_documents
 from lightretriever.service.http.openapi import READ, WRITE, describe, parameter
-from lightretriever.service.search.encoder import ENCODE_DOCUMENT
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.search.live import (
     REFRESH_S,
@@ -31,7 +30,7 @@ from lightretriever.service.search.live import (
     read_deletion,
     read_lines,
 )
-from lightretriever.service.search.parts import REQUESTS, WRITES
+from lightretriever.service.search.parts import ENCODE_DOCUMENT, REQUESTS, WRITES
 
 __all__ = ["router"]
 

@@ -85,7 +85,7 @@ def info_of(engine: SearchEngine, collections: list[str]) -> schemas.Info:
         collections=collections if len(collections) > 1 else [],
         legs={name: schemas.LegFacts(backend=leg.backend) for name, leg in backends.legs.items()},
         cluster=None if backends.cluster is None else schemas.ClusterFacts(**asdict(backends.cluster.place)),
-        document_model=None if engine.parts.document_encoder is None else engine.parts.document_encoder.model,
+        document_model=None if engine.parts.document_encoder is None else engine.parts.document_encoder.encoders.name,
         default_task=manifest.default_task,
         tasks={name: task.instruction for name, task in manifest.tasks.items()},
         head_queries={name: task.head.queries for name, task in manifest.tasks.items() if task.head is not None},

@@ -4,18 +4,17 @@ document and what the request asks for besides.
 Hits are plain dictionaries in the form of `service.schemas`, so that answers are not validated on their way out.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isnan
 from time import perf_counter
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from lightretriever.artifacts.errors import TooManyValuesError
-from lightretriever.artifacts.tokens.tokenizer import document_text
+from lightretriever.artifacts.tokens.tokenizer import text_of
 from lightretriever.service.backends.base import NO_TOKENS, DocumentFilter, DocumentsGoneError, EncodedQuery, Ordinals
 from lightretriever.service.errors import DeadlineError, FieldError, InvalidRequestError
 from lightretriever.service.schemas import LegName, Plain, SearchRequest
@@ -26,46 +25,32 @@ from lightretriever.service.search.filters import count_in_ranges
 from lightretriever.service.search.fusion import CandidateTable, Fused
 from lightretriever.service.search.matching import LEVELS, Levels, best_match
 from lightretriever.service.search.ranking import Group, Ranked
-from lightretriever.service.search.request import Plan
-from lightretriever.service.search.rules import AppliedRules
 from lightretriever.service.search.snippets import snippets_of
-from lightretriever.service.search.words import Typed
 
-__all__ = ["Candidates", "SearchedQuery", "build_answer", "build_listing"]
+__all__ = ["Candidates", "build_answer", "build_listing"]
 
 # Every answer has these times.
 _UNTIMED: Final = dict.fromkeys(("tokenize", "encode", "dense", "sparse", "rescore", "fuse", "fetch"))
 _NO_QUERY: Final = EncodedQuery([], NO_TOKENS.counts, NO_TOKENS.weights, NO_TOKENS, None)
 
-Documents = Sequence[tuple[str, Plain]]
-"""Documents by id and fields."""
-
-
 _BY_RULE: Final = "A rule puts this document first for this query."
 _LIKE: Final = "The query is the document {}: its vector and its heaviest terms."
 _BY_NAME: Final = "The query is the id of this document, which puts it first."
 
-
-@dataclass(frozen=True, slots=True)
-class SearchedQuery:
-    """A query as it was searched for. extra_terms: texts that counted beside it, with their weights."""
-
-    typed: Typed
-    encoded: EncodedQuery
-    extra_terms: Sequence[tuple[str, float]]
-    rules: AppliedRules
+Documents = Sequence[tuple[str, Plain]]
+"""Documents by id and fields."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """The candidates of a search in their order.
+    """The candidates of a query in their order.
 
-    legs: names of the table's rows. levels: how well each column matches; None if `unjudged` says why not. unmatched:
-    how many candidates `min_matched` left out, None if the request has none. pinned: ids of the documents that come
-    first, by a rule or because the query is their id.
+    levels: how well each column matches; None if `unjudged` says why not. unmatched: how many candidates `min_matched`
+    left out, None if the request has none. pinned: ids of the documents that come first, by a rule or because the query
+    is their id.
     """
 
-    legs: Sequence[LegName]
+    query: EncodedQuery
     table: CandidateTable
     fused: Fused
     levels: Levels | None
@@ -75,21 +60,24 @@ class Candidates:
     pinned: Sequence[str]
 
 
-def build_answer(context: SearchContext, query: SearchedQuery, candidates: Candidates) -> Plain:
+def build_answer(context: SearchContext, candidates: Candidates) -> Plain:
     """Read the page's documents, and return the answer as `SearchResponse`. DeadlineError if there is no time left for
     a part of it, and errors as in `Documents`."""
-    plan, table = context.plan, candidates.table
-    request = plan.request
-    columns = _page(candidates.ranking, request.offset, request.k)
+    plan, table, ranking = context.plan, candidates.table, candidates.ranking
+    request, window = plan.request, slice(plan.request.offset, plan.request.offset + plan.request.k)
+    if ranking.groups is None:
+        columns = np.array(ranking.order[window], np.intp)
+    else:
+        columns = np.array([column for group in ranking.groups[window] for column in group.columns], np.intp)
     documents = _fetch(context, table.ordinals[columns])
     hits = _hits(candidates, columns, _kept(documents, request), request.offset)
     if request.snippets is not None:
-        _add_snippets(context, query.encoded, documents, hits)
+        _add_snippets(context, candidates.query, documents, hits)
     if request.explain and hits:
         with context.clock.measure("explain"):
-            _add_explanations(context, query, candidates, columns, hits)
-    if candidates.ranking.groups is not None:
-        hits = _in_groups(hits, candidates.ranking.groups, request.offset)
+            _add_explanations(context, candidates, columns, hits)
+    if ranking.groups is not None:
+        hits = _in_groups(hits, ranking.groups, request.offset)
     answer: Plain = {
         "hits": hits,
         "degraded": sorted(context.missing),
@@ -99,15 +87,15 @@ def build_answer(context: SearchContext, query: SearchedQuery, candidates: Candi
         **best_match(candidates.levels, candidates.unjudged),
     }
     if plan.task in context.parts.encoder.heads and request.like is None:
-        answer["head_query"] = query.encoded.head
+        answer["head_query"] = candidates.query.head
     if request.facets or plan.ranges:
-        ordinals = table.ordinals
-        if candidates.unmatched is not None:
-            ordinals = ordinals[np.sort(candidates.fused.order)]
-        answer |= _facets(context, ordinals)
+        whole = candidates.unmatched is None
+        answer |= _facets(context, table.ordinals if whole else table.ordinals[np.sort(candidates.fused.order)])
     answer["timings_ms"] = _UNTIMED | context.clock.milliseconds()
-    answer |= _typed(query.typed)
-    answer |= query.rules.facts([name for name in candidates.pinned if name in query.rules.pinned])
+    answer |= plan.facts
+    if "rules" in plan.facts:
+        pinned = [name for name in candidates.pinned if name in plan.pinned]
+        answer["rules"] = plan.facts["rules"] | {"pinned": pinned}
     if candidates.unmatched is not None:
         answer["unmatched"] = candidates.unmatched
     return answer
@@ -125,22 +113,17 @@ def build_listing(context: SearchContext, ordinals: Ordinals, total: int, allowe
     if request.snippets is not None:
         _add_snippets(context, _NO_QUERY, documents, hits)
     if request.explain:
-        explanation = {"fusion": {"dense": None, "sparse": None}, "words": [], "note": _order_of(plan)}
+        order = "in the order of writing"
+        if request.sort is not None:
+            order = f"ordered by {request.sort.field}, {'de' if request.sort.order == 'desc' else 'a'}scending"
+        note = f"There is no query: the documents that match are {order}."
         for hit in hits:
-            hit["explanation"] = explanation
+            hit["explanation"] = {"fusion": {"dense": None, "sparse": None}, "words": [], "note": note}
     answer: Plain = {"hits": hits, "degraded": [], "mode": request.mode, "task": plan.task}
     answer |= {"candidates": total, "total": total}
     if request.facets or plan.ranges:
-        answer |= _facets_of_all(context, allowed)
+        answer |= _facets(context, None, allowed)
     return answer | {"timings_ms": _UNTIMED | context.clock.milliseconds()}
-
-
-def _page(ranking: Ranked, offset: int, count: int) -> npt.NDArray[np.intp]:
-    """Return the columns of a page's hits; of groups those of all their hits."""
-    window = slice(offset, offset + count)
-    if ranking.groups is None:
-        return np.array(ranking.order[window], np.intp)
-    return np.array([column for group in ranking.groups[window] for column in group.columns], np.intp)
 
 
 def _fetch(context: SearchContext, ordinals: Ordinals) -> Documents:
@@ -184,7 +167,7 @@ def _hits(candidates: Candidates, columns: npt.NDArray[np.intp], documents: Docu
     many documents."""
     table, ranking = candidates.table, candidates.ranking
     of_legs: dict[LegName, Sequence[Plain | None]] = {"dense": [None] * columns.size, "sparse": [None] * columns.size}
-    for row, name in enumerate(candidates.legs):
+    for row, name in enumerate(table.legs):
         cells = zip(table.scores[row, columns].tolist(), table.ranks[row, columns].tolist(), strict=True)
         of_legs[name] = [None if isnan(score) else {"score": score, "rank": rank or None} for score, rank in cells]
     totals = ranking.scores[columns].tolist()
@@ -224,38 +207,32 @@ def _in_groups(hits: list[Plain], groups: Sequence[Group], offset: int) -> list[
 
 
 def _add_explanations(
-    context: SearchContext,
-    query: SearchedQuery,
-    candidates: Candidates,
-    columns: npt.NDArray[np.intp],
-    hits: list[Plain],
+    context: SearchContext, candidates: Candidates, columns: npt.NDArray[np.intp], hits: list[Plain]
 ) -> None:
     """Explain the hits of these columns."""
-    parts, encoded, ordinals = context.parts, query.encoded, candidates.table.ordinals[columns]
-    if not encoded.head and "dense" in candidates.legs:
-        encoded = parts.encoder.with_parts(encoded, context.plan.task)
+    parts, plan, query, table = context.parts, context.plan, candidates.query, candidates.table
+    ordinals, fused = table.ordinals[columns], candidates.fused
+    if not query.head and "dense" in table.legs:
+        query = parts.encoder.with_parts(query, plan.task)
     shares = {}
-    for name in candidates.legs:
-        if not (encoded.head and name == "dense") and (of_leg := _shares(context, name, encoded, ordinals)) is not None:
+    for name in table.legs:
+        if not (query.head and name == "dense") and (of_leg := _shares(context, name, query, ordinals)) is not None:
             shares[name] = of_leg
-    words = query_words(query.typed.searched, query.extra_terms, encoded, parts.encoder)
-    read = parts.documents.fetch(ordinals, ["title", "text"])
-    texts = [document_text(*(str(fields.get(name) or "") for name in ("title", "text"))) for _, fields in read]
-    fusion = candidates.fused.shares[:, columns]
+    words = query_words(plan.text, plan.extra_terms, query, parts.encoder)
+    texts = [text_of(fields) for _, fields in parts.documents.fetch(ordinals, ["title", "text"])]
     explained = explanations(
-        encoded, words, parts.encoder, fusion, candidates.legs, shares, texts, context.require_time
+        query, words, parts.encoder, fused.shares[:, columns], table.legs, shares, texts, context.require_time
     )
-    feedback, boosts = candidates.fused.feedback, candidates.ranking.boosts[:, columns].T.tolist()
+    boosts = candidates.ranking.boosts[:, columns].T.tolist()
     for place, (hit, explanation) in enumerate(zip(hits, explained, strict=True)):
-        if feedback is not None:
-            explanation["fusion"]["feedback"] = float(feedback[columns[place]])
+        if fused.feedback is not None:
+            explanation["fusion"]["feedback"] = float(fused.feedback[columns[place]])
         if boosts[place]:
             explanation["boosts"] = boosts[place]
-        if (like := context.plan.request.like) is not None:
-            explanation["note"] = _LIKE.format(like)
+        if plan.request.like is not None:
+            explanation["note"] = _LIKE.format(plan.request.like)
         if hit["id"] in candidates.pinned:
-            by_rule = hit["id"] in query.rules.pinned
-            explanation["note"] = _BY_RULE if by_rule else _BY_NAME
+            explanation["note"] = _BY_RULE if hit["id"] in plan.pinned else _BY_NAME
         hit["explanation"] = explanation
 
 
@@ -276,37 +253,30 @@ def _shares(
         return None
 
 
-def _facets(context: SearchContext, ordinals: Ordinals) -> Plain:
-    """Return the facets that the request asks for, of documents (m,). InvalidRequestError for a field of too many
-    values."""
-    plan, documents = context.plan, context.parts.documents
+def _facets(context: SearchContext, ordinals: Ordinals | None, allowed: DocumentFilter | None = None) -> Plain:
+    """Return the facets that the request asks for, of documents (m,), or if there are none, of all `allowed`.
+    InvalidRequestError for a field of too many values."""
+    plan, documents, facets = context.plan, context.parts.documents, dict[str, Any]()
+    store, names = documents.store, plan.request.facets
     context.require_time("count the facets")
-    facets: Plain = {}
     with context.clock.measure("facets"), reading():
-        if plan.request.facets:
-            with _few_values():
-                facets["facets"] = {
-                    name: _counted(documents.store.counts(name, ordinals)) for name in plan.request.facets
-                }
-        if plan.ranges:
+        if names:
+            try:
+                counts = [
+                    store.counts_among(name, allowed) if ordinals is None else store.counts(name, ordinals)
+                    for name in names
+                ]
+            except TooManyValuesError as error:
+                raise InvalidRequestError.of(FieldError("facets", str(error))) from error
+            values = [[{"value": value, "count": count} for value, count in pairs] for pairs in counts]
+            facets["facets"] = dict(zip(names, values, strict=True))
+        if plan.ranges and ordinals is not None:
             read = [fields for _, fields in documents.fetch(ordinals, list(plan.ranges))]
             facets["facet_ranges"] = {
                 name: ranges.counted(count_in_ranges(ranges, (fields.get(name) for fields in read)))
                 for name, ranges in plan.ranges.items()
             }
-    return facets
-
-
-def _facets_of_all(context: SearchContext, allowed: DocumentFilter | None) -> Plain:
-    """Return the facets that the request asks for, of all documents `allowed`. InvalidRequestError as in `_facets`."""
-    plan, store = context.plan, context.parts.documents.store
-    context.require_time("count the facets")
-    facets: Plain = {}
-    with context.clock.measure("facets"), reading():
-        if plan.request.facets:
-            with _few_values():
-                facets["facets"] = {name: _counted(store.counts_among(name, allowed)) for name in plan.request.facets}
-        if plan.ranges:
+        elif plan.ranges:
             chosen = []
             for condition in (one for ranges in plan.ranges.values() for one in ranges.conditions):
                 context.require_time("count the facets")
@@ -316,33 +286,3 @@ def _facets_of_all(context: SearchContext, allowed: DocumentFilter | None) -> Pl
                 name: ranges.counted(next(totals) for _ in ranges.conditions) for name, ranges in plan.ranges.items()
             }
     return facets
-
-
-@contextmanager
-def _few_values() -> Iterator[None]:
-    """Raise InvalidRequestError for a field of too many values to count."""
-    try:
-        yield
-    except TooManyValuesError as error:
-        raise InvalidRequestError.of(FieldError("facets", str(error))) from error
-
-
-def _counted(counts: Sequence[tuple[str, int]]) -> list[Plain]:
-    return [{"value": value, "count": count} for value, count in counts]
-
-
-def _typed(typed: Typed) -> Plain:
-    """Return `searched`, `did_you_mean` and `completions`."""
-    facts: Plain = {} if typed.searched == typed.query else {"searched": typed.searched}
-    if typed.meant is not None:
-        facts["did_you_mean"] = typed.meant
-    if typed.completions:
-        facts["completions"] = list(typed.completions)
-    return facts
-
-
-def _order_of(plan: Plan) -> str:
-    if plan.order is None:
-        return "There is no query: the documents that match are in the order of writing."
-    way = "descending" if plan.order.descending else "ascending"
-    return f"There is no query: the documents that match are ordered by {plan.order.field}, {way}."

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import orjson
 
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
-from lightretriever.artifacts.tokens.tokenizer import document_text
+from lightretriever.artifacts.tokens.tokenizer import text_of
 from lightretriever.service.backends.base import DocumentFilter, DocumentsGoneError, DocumentStore, UnavailableError
 from lightretriever.service.errors import UNAVAILABLE, DeadlineError, NotReadyError, SearchFailedError, ServiceError
 from lightretriever.service.schemas import DocumentTerm, DocumentTerms
@@ -74,7 +74,8 @@ class Documents:
 
     def get(self, document_id: str) -> dict[str, Any] | None:
         """Return the fields of one document, or None if no document has this id."""
-        ordinal = self._ordinal(document_id)
+        with reading():
+            ordinal = self.store.ordinal(document_id)
         return None if ordinal is None else self.fetch(np.array([ordinal], np.int64), None)[0][1]
 
     def where(self, condition: tuple[str, ...]) -> DocumentFilter:
@@ -86,17 +87,16 @@ class Documents:
     def terms(self, document_id: str, vocabulary: Vocabulary) -> DocumentTerms | None:
         """Return one document's terms by descending impact, and mark those in its title and text; None if no document
         has this id."""
-        ordinal = self._ordinal(document_id)
-        if ordinal is None:
-            return None
         try:
             with reading():
+                ordinal = self.store.ordinal(document_id)
+                if ordinal is None:
+                    return None
                 terms, impacts = self.store.terms(ordinal)
             fields = self.fetch(np.array([ordinal], np.int64), None)[0][1]
         except DocumentsGoneError:  # since its ordinal was read
             return None
-        text = document_text(*(str(fields.get(name) or "") for name in ("title", "text")))
-        own = set(vocabulary.terms_of([text])[0])
+        own = set(vocabulary.terms_of([text_of(fields)])[0])
         pairs = sorted(zip(terms, impacts.tolist(), strict=True), key=lambda pair: (-pair[1], pair[0]))
         listed = [
             DocumentTerm(term=term, text=vocabulary.spelt(term), impact=impact, in_text=term in own)
@@ -107,8 +107,9 @@ class Documents:
     def probes(self, count: int, longest: int = _PROBE_CHARACTERS) -> list[str]:
         """Return up to `count` query-like texts of at most `longest` characters: the first words of documents spread
         over the index."""
-        texts = (f"{document.get('title') or ''} {document.get('text') or ''}" for document in self._sample(count))
-        return [probe for text in texts if (probe := _beginning(text.split(), longest))]
+        most = min(longest, _PROBE_CHARACTERS)
+        probes = (" ".join(text_of(one).split()[:_PROBE_WORDS])[:most].strip() for one in self._sample(count))
+        return [probe for probe in probes if probe]
 
     def examples(self, count: int, accept: Callable[[str], bool]) -> list[str]:
         """Return up to `count` queries to try which are accepted: short titles of documents spread over the index,
@@ -137,13 +138,3 @@ class Documents:
             return []
         with reading():
             return [orjson.loads(raw) for raw in self.store.documents(ordinals)]
-
-    def _ordinal(self, document_id: str) -> int | None:
-        with reading():
-            return self.store.ordinal(document_id)
-
-
-def _beginning(words: Sequence[str], longest: int) -> str:
-    """Join the first words of a text, as far as they make a query of usual length, and of at most `longest`
-    characters."""
-    return " ".join(words[:_PROBE_WORDS])[: min(longest, _PROBE_CHARACTERS)].strip()

@@ -14,7 +14,7 @@ from threading import Event
 from time import perf_counter
 from typing import Final, Self, TypeVar, get_args
 
-from lightretriever.artifacts.bundle.manifest import FusionInfo, Manifest
+from lightretriever.artifacts.bundle.manifest import FusionInfo
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.errors import (
     DeadlineError,
@@ -39,9 +39,9 @@ from lightretriever.service.schemas import (
     Weights,
 )
 from lightretriever.service.search.context import SearchContext
-from lightretriever.service.search.encoder import ENCODE_DOCUMENT, require_terms
+from lightretriever.service.search.encoder import no_terms
 from lightretriever.service.search.explain import list_terms_of, list_tokens
-from lightretriever.service.search.parts import REQUESTS, WRITES, Parts
+from lightretriever.service.search.parts import ENCODE_DOCUMENT, REQUESTS, WRITES, Parts
 from lightretriever.service.search.pipeline import search
 from lightretriever.service.search.ranking import RERANK
 from lightretriever.service.search.request import Plan, RequestReader
@@ -51,8 +51,6 @@ from lightretriever.service.settings import Settings
 __all__ = ["SearchEngine"]
 
 _log = logging.getLogger(__name__)
-_PAPER_WEIGHTS: Final = Weights(dense=0.7, sparse=0.3)
-_SPARSE_ALONE: Final = Weights(dense=0.0, sparse=1.0)
 _EXAMPLES: Final = 3
 _PROBES: Final = 500  # different searches to warm up with
 _WARM_UP_DEADLINE_MS: Final = 5_000.0
@@ -62,12 +60,7 @@ T = TypeVar("T")
 
 
 class SearchEngine:
-    """Searches one bundle. Thread-safe.
-
-    `clock` times the stages; the deadline starts at its `arrived`, default now. InvalidRequestError for a request out
-    of limits, UnsearchableError for a query that can't be encoded, DeadlineError or SearchFailedError
-    if there is no answer.
-    """
+    """Searches one bundle. Thread-safe. `clock` times the stages; the deadline starts at its `arrived`, default now."""
 
     def __init__(self, bundle: Bundle, settings: Settings, parts: Parts, metrics: Metrics | None = None) -> None:
         """Use `open` instead. The engine closes `parts`."""
@@ -79,9 +72,12 @@ class SearchEngine:
         manifest = bundle.manifest
         self.modes: list[Mode] = [mode for mode in get_args(Mode) if mode != "dense" or manifest.dense is not None]
         """Search modes that the bundle supports."""
-        self.fusion_weights = _default_weights(manifest)
+        fusion = manifest.fusion or FusionInfo(dense=0.7, sparse=0.3)  # the paper's
+        if manifest.dense is None:
+            fusion = FusionInfo(dense=0.0, sparse=1.0, feedback=0.0)
+        self.fusion_weights = Weights(dense=fusion.dense, sparse=fusion.sparse)
         """Default weights of linear fusion."""
-        self.feedback = 0.0 if manifest.dense is None else (manifest.fusion or FusionInfo(sparse=1.0)).feedback
+        self.feedback = fusion.feedback
         """Default of the feedback of the first document."""
         self.normalization: Normalization = "range" if parts.background is None else "evidence"
         """Default normalisation of linear fusion."""
@@ -149,7 +145,7 @@ class SearchEngine:
             lambda: float(self.ready),
             lanes,
             written=lambda: 0 if live is None else live.written,
-            rules_refused=self._rules_refused,
+            rules_refused=lambda: float(self.parts.rules is not None and self.parts.rules.problem is not None),
         )
 
     def now(self) -> Parts:
@@ -164,7 +160,9 @@ class SearchEngine:
         return SearchResponse.model_validate(self.answer(request, clock))
 
     def answer(self, request: SearchRequest, clock: StageClock | None = None) -> Plain:
-        """Answer one search with plain dictionaries that have the keys of `SearchResponse`."""
+        """Answer one search, as `SearchResponse` in plain dictionaries. InvalidRequestError for a request out of
+        limits, UnsearchableError for a query that can't be encoded, DeadlineError or SearchFailedError for no answer.
+        """
         self._require_open()
         return self._answer(self._reader.read_search(request), clock or StageClock())
 
@@ -216,8 +214,7 @@ class SearchEngine:
             self._require_time(own)
             query = self.parts.encoder.encode(text, task, own, sparse=False, field=f"input.{index}")
             if query.dense is None:
-                require_terms([], f"input.{index}", text)
-                continue
+                raise no_terms(f"input.{index}", text)
             tokens += int(query.tokens.counts.sum())
             packed = request.encoding_format == "base64"
             vector = base64.b64encode(query.dense.astype("<f4").tobytes()).decode() if packed else query.dense.tolist()
@@ -253,12 +250,9 @@ class SearchEngine:
         SearchFailedError if a leg did not answer one of the searches, DeadlineError if it was late for three.
         """
         self._require_open()
-        if not self._warm:
-            self._warm = self._search_until_fast(stop or Event(), share)
-
-    def _search_until_fast(self, stop: Event, share: float) -> bool:
-        """Return False as soon as `stop` is set."""
-        settings = self.settings
+        if self._warm:
+            return
+        settings, stop = self.settings, stop or Event()
         texts = self.parts.documents.probes(_PROBES, settings.max_query_chars)
         until = perf_counter() + settings.warm_up_s
         answered = late = 0
@@ -277,7 +271,7 @@ class SearchEngine:
                     raise
             if share < 1.0:
                 stop.wait((perf_counter() - begun) * (1.0 / share - 1.0))
-        return not stop.is_set()
+        self._warm = not stop.is_set()
 
     def require_ready(self) -> None:
         """Raise NotReadyError unless the engine is warm and open, no lane is stuck, the cluster answered the last
@@ -344,11 +338,6 @@ class SearchEngine:
             raise DocumentNotFoundError(f"No document has the id {document_id[:100]!r}.")
         return found
 
-    def _rules_refused(self) -> float:
-        """Return 1 while the file of rules can't be used, else 0."""
-        rules = self.parts.rules
-        return float(rules is not None and rules.problem is not None)
-
     def _require_time(self, clock: StageClock) -> None:
         if perf_counter() >= clock.arrived + self.settings.deadline_ms / 1e3:
             raise DeadlineError(f"The turn of the request did not come within {self.settings.deadline_ms:g} ms.")
@@ -365,11 +354,3 @@ class SearchEngine:
     def _require_open(self) -> None:
         if self._closed:
             raise NotReadyError("The engine is closed.")
-
-
-def _default_weights(manifest: Manifest) -> Weights:
-    if manifest.dense is None:
-        return _SPARSE_ALONE
-    if manifest.fusion is None:
-        return _PAPER_WEIGHTS
-    return Weights(dense=manifest.fusion.dense, sparse=manifest.fusion.sparse)

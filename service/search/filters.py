@@ -25,6 +25,7 @@ __all__ = [
     "all_of",
     "count_in_ranges",
     "count_values",
+    "listed",
     "read_filter",
     "read_ranges",
     "values_of",
@@ -57,6 +58,11 @@ def read_filter(
     if values > MOST_VALUES:
         errors.append(FieldError("filter", f"a filter has at most {MOST_VALUES} values", values))
     return texts, errors
+
+
+def listed(names: Iterable[str]) -> str:
+    """Return the names of fields or tasks for a message, which must stay small."""
+    return shortened(", ".join(names), _LONGEST_LIST) or "none"
 
 
 def all_of(*conditions: tuple[str, ...] | None) -> tuple[str, ...] | None:
@@ -116,9 +122,8 @@ class _WrongError(ValueError):
 def _condition(given: Condition, fields: Mapping[str, FieldKind]) -> list[str]:
     kind = fields.get(given.field)
     if kind is None:
-        known = shortened(", ".join(fields), _LONGEST_LIST) or "none"
         raise _WrongError(
-            "field", f"documents can't be filtered by this field; by these they can: {known}", given.field
+            "field", f"documents can't be filtered by this field; by these they can: {listed(fields)}", given.field
         )
     if given.exists is not None:
         return ["exists", given.field] if given.exists else ["not", "exists", given.field]
@@ -201,9 +206,8 @@ def read_ranges(
     for name, edges in given.items():
         path, kind = f"facet_ranges.{shortened(name)}", fields.get(name)
         if kind not in ("number", "date"):
-            numbers = (one for one, of in fields.items() if of != "keyword")
-            known = shortened(", ".join(numbers), _LONGEST_LIST) or "none"
-            errors.append(FieldError(path, f"only declared numbers and dates are counted in ranges: {known}"))
+            numbers = listed(one for one, of in fields.items() if of != "keyword")
+            errors.append(FieldError(path, f"only declared numbers and dates are counted in ranges: {numbers}"))
             continue
         try:
             read = [_PARSE[kind](edge) for edge in edges]

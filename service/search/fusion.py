@@ -44,9 +44,10 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from lightretriever.service.schemas import Normalization
+from lightretriever.service.schemas import LegName, Normalization
 
 __all__ = [
+    "BOTH",
     "FLOOR",
     "CandidateTable",
     "Fused",
@@ -65,6 +66,7 @@ Scores = npt.NDArray[np.float64]
 Ranks = npt.NDArray[np.int64]
 Vector = npt.NDArray[np.float32]
 
+BOTH: Final[Sequence[LegName]] = ("dense", "sparse")
 FLOOR: Final = 0.001
 """Value of a leg's lowest known score after "range" normalisation."""
 
@@ -80,11 +82,18 @@ class CandidateTable:
 
     ordinals: (u,) int64, ascending. scores: (legs, u) float64, NaN if unknown.
     ranks: (legs, u) int64, rank among the leg's own candidates from 1, 0 if the leg didn't propose the document.
+    legs: names of the rows.
     """
 
     ordinals: Ordinals
     scores: Scores
-    ranks: npt.NDArray[np.int64]
+    ranks: Ranks
+    legs: Sequence[LegName] = BOTH
+
+    def of(self, name: LegName) -> Scores:
+        """Return the scores (u,) of a leg, a view."""
+        scores: Scores = self.scores[self.legs.index(name)]
+        return scores
 
     def missing(self, leg: int) -> Ordinals:
         """Return the ordinals (m,) int64 whose score in row `leg` is unknown, ascending."""
@@ -111,7 +120,7 @@ class Fused:
     feedback: Scores | None = None
 
 
-def align(legs: Sequence[tuple[Ordinals, npt.NDArray[np.floating]]]) -> CandidateTable:
+def align(legs: Sequence[tuple[Ordinals, npt.NDArray[np.floating]]], names: Sequence[LegName] = BOTH) -> CandidateTable:
     """Put the candidates of `legs`, pairs of ordinals (m,) int64 and scores (m,), best first, into one table.
 
     ValueError if a leg's two arrays differ in length, a score is not finite, or a leg has an ordinal twice.
@@ -121,7 +130,8 @@ def align(legs: Sequence[tuple[Ordinals, npt.NDArray[np.floating]]]) -> Candidat
     first = np.ones(every.size, np.bool_)
     np.not_equal(every[1:], every[:-1], out=first[1:])  # several times as fast as np.unique
     every = every[first]
-    table = CandidateTable(every, np.full((len(legs), every.size), np.nan), np.zeros((len(legs), every.size), np.int64))
+    shape = (len(legs), every.size)
+    table = CandidateTable(every, np.full(shape, np.nan), np.zeros(shape, np.int64), names)
     for leg, (ordinals, scores) in enumerate(legs):
         if ordinals.shape != scores.shape or not np.isfinite(scores).all():
             raise ValueError(f"leg {leg} needs a finite score for each of its {ordinals.size} ordinals, not {scores}")
@@ -135,14 +145,12 @@ def align(legs: Sequence[tuple[Ordinals, npt.NDArray[np.floating]]]) -> Candidat
 
 def with_documents(table: CandidateTable, ordinals: Sequence[int]) -> CandidateTable:
     """Return a table that has documents (m,), too, which no leg proposed and whose scores are not known yet."""
-    if not ordinals:
-        return table
     new = np.setdiff1d(np.array(ordinals, np.int64), table.ordinals)
     every = np.concatenate([table.ordinals, new])
     order, legs = np.argsort(every), len(table.scores)
     scores = np.concatenate([table.scores, np.full((legs, new.size), np.nan)], axis=1)[:, order]
     ranks = np.concatenate([table.ranks, np.zeros((legs, new.size), np.int64)], axis=1)[:, order]
-    return CandidateTable(every[order], np.ascontiguousarray(scores), np.ascontiguousarray(ranks))
+    return CandidateTable(every[order], np.ascontiguousarray(scores), np.ascontiguousarray(ranks), table.legs)
 
 
 def fuse_linear(table: CandidateTable, weights: Sequence[float], normalization: Normalization = "range") -> Fused:

@@ -55,7 +55,6 @@ from lightretriever.service.schemas import (
     DocumentWrite,
     DocumentWritten,
 )
-from lightretriever.service.search.encoder import DocumentEncoder
 from lightretriever.service.search.engine import SearchEngine
 
 __all__ = ["REFRESH_S", "DocumentWrites", "get_document", "read_change", "read_deletion", "read_lines"]
@@ -119,7 +118,9 @@ class DocumentWrites:
 
     def encode(self, indexes: Sequence[int]) -> None:
         """Encode the documents of some changes by the service's model. InvalidRequestError for what it can't read."""
-        encoder = cast(DocumentEncoder, self.engine.parts.document_encoder)  # else there is nothing to encode
+        encoder = self.engine.parts.document_encoder
+        if encoder is None:
+            return
         documents = [cast(CorpusDocument, self.changes[index].document) for index in indexes]
         try:
             with _writing():
@@ -168,8 +169,19 @@ class DocumentWrites:
 
     def made(self, results: Sequence[Result]) -> DocumentChanges:
         """Return the answer for many; what is refused because of the document that is there is told for its line."""
-        pairs = enumerate(zip(self.changes, results, strict=True))
-        return DocumentChanges(results=[_told(*pair, *self._read(index)) for index, pair in pairs])
+        made = []
+        for index, (change, result) in enumerate(zip(self.changes, results, strict=True)):
+            if isinstance(result, Written):
+                done: Literal["created", "changed", "deleted"] = "created" if result.created else "changed"
+                done = "deleted" if change.document is None else done
+                encoded, cut = self._read(index)
+                one = DocumentChange(id=change.id, result=done, version=result.version, encoded=encoded, cut=cut)
+            elif result is None:
+                one = DocumentChange(id=change.id, result="missing")
+            else:
+                one = DocumentChange(id=change.id, result="refused", reason=str(result))
+            made.append(one)
+        return DocumentChanges(results=made)
 
     def seen(self, position: int) -> bool:
         """True if all searches see the changes up to a position. DeadlineError when it is too late."""
@@ -204,16 +216,6 @@ def read_lines(engine: SearchEngine, lines: Sequence[DocumentLine]) -> list[Chan
 def read_deletion(document_id: str, version: str | None) -> Change:
     """Check an id to delete. DocumentNotFoundError for one that no document can have."""
     return Change(_checked(document_id), version=version)
-
-
-def _told(change: Change, result: Result, encoded: bool, cut: bool) -> DocumentChange:
-    if isinstance(result, Written):
-        done: Literal["created", "changed", "deleted"] = "created" if result.created else "changed"
-        done = "deleted" if change.document is None else done
-        return DocumentChange(id=change.id, result=done, version=result.version, encoded=encoded, cut=cut)
-    if result is None:
-        return DocumentChange(id=change.id, result="missing")
-    return DocumentChange(id=change.id, result="refused", reason=str(result))
 
 
 def read_change(engine: SearchEngine, document_id: str, request: DocumentWrite, version: str | None) -> Change:

@@ -10,7 +10,6 @@ query; for a term that none of them has, it is that of the rarest other one. Imp
 small, so these count less than the document's own.
 """
 
-from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -18,7 +17,7 @@ import numpy.typing as npt
 
 from lightretriever.artifacts.bundle.manifest import MatchThresholds
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
-from lightretriever.service.schemas import LegName, Matched, Plain
+from lightretriever.service.schemas import Matched, Plain
 from lightretriever.service.search.encoder import QueryEncoder
 from lightretriever.service.search.fusion import CandidateTable
 from lightretriever.service.search.words import STOP_WORDS, WORD
@@ -39,7 +38,6 @@ def matches(
     thresholds: MatchThresholds | None,
     text: str,
     table: CandidateTable,
-    legs: Sequence[LegName],
     encoder: QueryEncoder,
     shares: npt.NDArray[np.float32] | None,
     largest: npt.NDArray[np.float32] | None,
@@ -52,14 +50,14 @@ def matches(
     are none: letters typed at random have pieces that are near to something, too. Without `shares` (u, t) and the
     `largest` of each term (t,), none is strong.
     """
-    if thresholds is None or "dense" not in legs:
+    if thresholds is None or "dense" not in table.legs:
         return None
-    dense: npt.NDArray[np.float64] = table.scores[legs.index("dense")]
+    dense = table.of("dense")
     levels = (dense >= thresholds.weak).astype(np.int8)
     strong = np.flatnonzero(dense >= thresholds.strong)
-    if encoder.vocabulary.language is None or "sparse" not in legs:
+    if encoder.vocabulary.language is None or "sparse" not in table.legs:
         levels[strong] = 2
-    elif not np.any(table.scores[legs.index("sparse")] > 0):
+    elif not np.any(table.of("sparse") > 0):
         levels[:] = 0
         levels[strong] = int(_knows_a_word(text, encoder.tokenizer))
     elif strong.size and shares is not None and largest is not None:

@@ -2,31 +2,36 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import importing
-from lightretriever.artifacts.live.documents import LiveDocuments
 from lightretriever.service.backends.base import Backends
 from lightretriever.service.backends.local import open_local
 from lightretriever.service.execution.executor import Executor
 from lightretriever.service.observability.metrics import Stage
 from lightretriever.service.search.documents import Documents
-from lightretriever.service.search.encoder import ENCODE_DOCUMENT, DocumentEncoder, QueryEncoder
+from lightretriever.service.search.encoder import QueryEncoder
 from lightretriever.service.search.ranking import RERANK, Reranker
 from lightretriever.service.search.rules import RulesFile
 from lightretriever.service.settings import Settings
 
-__all__ = ["REQUESTS", "WRITES", "Parts"]
+if TYPE_CHECKING:
+    from lightretriever.artifacts.pipeline.later import LaterDocuments
+
+__all__ = ["ENCODE_DOCUMENT", "REQUESTS", "WRITES", "Parts"]
 
 REQUESTS: Final = "requests"
 """The lane for whole requests. The others are for calls that can't be interrupted, or that wait."""
 
 WRITES: Final = "writes"
 """The lane for reading and writing documents that change, which may wait for other processes and for the disk."""
+
+ENCODE_DOCUMENT: Final = "encode_document"
+"""The lane of the model that encodes written documents. It has one thread, so the model reads one at a time."""
 
 _MIN_WRITES: Final = 4  # threads, which write to the disk together
 
@@ -42,14 +47,15 @@ class Parts:
     documents: Documents
     executor: Executor
     reranker: Reranker | None
-    document_encoder: DocumentEncoder | None = None
+    document_encoder: "LaterDocuments | None" = None
     rules: RulesFile | None = None
     background: npt.NDArray[np.float32] | None = None
 
     @classmethod
     def open(cls, bundle: Bundle, settings: Settings, rules: RulesFile | None = None, *, hashed: bool = True) -> Self:
-        """Open the parts of a bundle. BundleError, JavaError, and on a cluster ClusterError, and what
-        `DocumentEncoder.open` raises if the settings name a recipe.
+        """Open the parts of a bundle. BundleError, JavaError, and on a cluster ClusterError. With a recipe, whose model
+        encodes written documents: MissingExtraError without the pipeline, RecipeError and ModelError if there is no
+        such model, ResumeError if the bundle was made with another one.
 
         Unless `hashed`, checks the files' hashes before it opens an index.
         """
@@ -57,21 +63,25 @@ class Parts:
         lanes = [REQUESTS, *([] if reranker is None else [RERANK])]
         executor = Executor(lanes, settings.threads(), patience_s=patience_s)
         with ThreadPoolExecutor(1) as thread:  # reads the vocabulary while the indexes open
-            encoder = thread.submit(_encoder, bundle)
+            encoder, later = thread.submit(_encoder, bundle), None
             backends = _backends(bundle, settings, executor, hashed=hashed)
             try:
                 if backends.live is not None:
                     executor.add(WRITES, max(_MIN_WRITES, settings.threads()), patience_s=patience_s)
-                written = _document_encoder(bundle, settings, backends.live)
-                if written is not None:
-                    executor.add(ENCODE_DOCUMENT, 1, patience_s=settings.encode_timeout_s)
+                    if settings.recipe is not None:
+                        with importing("pipeline"):
+                            from lightretriever.artifacts.pipeline.later import LaterDocuments
+                            from lightretriever.artifacts.pipeline.recipe import Recipe, read_recipe
+                        recipe = read_recipe(settings.recipe, Recipe)
+                        later = LaterDocuments.open(recipe, bundle.manifest, backends.live.most_impact)
+                        executor.add(ENCODE_DOCUMENT, 1, patience_s=settings.encode_timeout_s)
                 return cls(
                     encoder=encoder.result(),
                     backends=backends,
                     documents=Documents(backends.documents, bundle.manifest.field_names),
                     executor=executor,
                     reranker=reranker,
-                    document_encoder=written,
+                    document_encoder=later,
                     rules=rules,
                     background=bundle.background(),
                 )
@@ -112,12 +122,6 @@ def _backends(bundle: Bundle, settings: Settings, executor: Executor, *, hashed:
     if not hashed:
         bundle.check_hashes()
     return open_cluster(bundle, settings, executor)
-
-
-def _document_encoder(bundle: Bundle, settings: Settings, live: LiveDocuments | None) -> DocumentEncoder | None:
-    if settings.recipe is None or live is None:
-        return None
-    return DocumentEncoder.open(settings.recipe, bundle.manifest, live.most_impact)
 
 
 def _encoder(bundle: Bundle) -> QueryEncoder:

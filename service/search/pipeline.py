@@ -1,24 +1,25 @@
-"""One search, from the query to the answer: encode, search the legs, fuse, rank, read the documents."""
+"""One search, from the query to the answer: encode, search the legs, fill in scores, fuse, rank, read the documents."""
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from lightretriever.artifacts.dense.index import products
 from lightretriever.artifacts.documents.bounds import MAX_ID_BYTES
+from lightretriever.artifacts.documents.fields import Order
 from lightretriever.artifacts.errors import TokenizerError
 from lightretriever.artifacts.sparse.arguments import scores_of
 from lightretriever.service.backends.base import (
     DocumentsGoneError,
     EncodedQuery,
     LegResults,
-    Ordinals,
+    ReadCandidates,
     ScoredDocuments,
     UnavailableError,
 )
@@ -34,10 +35,10 @@ from lightretriever.service.errors import (
 )
 from lightretriever.service.execution.executor import Reason
 from lightretriever.service.schemas import LegName, LinearFusion, Plain
-from lightretriever.service.search.answer import Candidates, SearchedQuery, build_answer, build_listing
+from lightretriever.service.search.answer import Candidates, build_answer, build_listing
 from lightretriever.service.search.context import RERANK_UNTIL, RESCORE_UNTIL, SEARCH_UNTIL, SearchContext
 from lightretriever.service.search.documents import reading
-from lightretriever.service.search.encoder import require_terms
+from lightretriever.service.search.encoder import no_terms
 from lightretriever.service.search.explain import check_explained
 from lightretriever.service.search.filters import all_of
 from lightretriever.service.search.fusion import (
@@ -53,9 +54,9 @@ from lightretriever.service.search.fusion import (
     word_share,
 )
 from lightretriever.service.search.matching import LEVELS, Levels, matches
-from lightretriever.service.search.ranking import RERANK, Ranked, Reranker, grouped, ranked
-from lightretriever.service.search.rules import NO_RULES, AppliedRules
-from lightretriever.service.search.words import Typed, read_typed
+from lightretriever.service.search.ranking import RERANK, Ranked, Reranker, fields_to_rank, grouped, ranked
+from lightretriever.service.search.rules import rewrite
+from lightretriever.service.search.words import read_typed
 
 __all__ = ["named_ids", "search"]
 
@@ -63,6 +64,7 @@ _log = logging.getLogger(__name__)
 _ATTEMPTS: Final = 10  # to search while documents are deleted
 
 Shares = npt.NDArray[np.float32]
+T = TypeVar("T")
 
 
 def search(context: SearchContext) -> Plain:
@@ -71,14 +73,22 @@ def search(context: SearchContext) -> Plain:
     UnsearchableError if the query can't be encoded, DocumentNotFoundError if it is no document, InvalidRequestError if
     it has too many tokens to be explained, DeadlineError, SearchFailedError or NotReadyError if there is no answer.
     """
+    parts, plan = context.parts, context.plan
     if perf_counter() >= context.until(SEARCH_UNTIL):
         raise DeadlineError(
             f"The search had not begun {context.clock.total() * 1e3:.0f} ms after the request came, too late for its "
-            f"deadline of {context.plan.deadline_ms:g} ms. Allow more time, or try again later."
+            f"deadline of {plan.deadline_ms:g} ms. Allow more time, or try again later."
         )
+    if (plan.request.spelling or plan.request.prefix) and plan.text and parts.backends.spellings is not None:
+        with context.clock.measure("spelling"), reading():
+            context.plan = read_typed(plan, parts.backends.spellings, parts.encoder)
+    if parts.rules is not None and not plan.request.lists:
+        context.plan = rewrite(context.plan, parts.rules.value)
+    if context.plan.added:  # without those that no leg knows, as an error must not name what nobody sent
+        context.plan = replace(context.plan, added=[one for one in context.plan.added if _is_known(context, one[0])])
     for _ in range(_ATTEMPTS):
         try:
-            return _list(context) if context.plan.request.lists else _search(context)
+            return _list(context) if plan.request.lists else _search(context)
         except DocumentsGoneError:  # between two trips to a cluster
             context.missing.clear()
             context.unscored.clear()
@@ -86,55 +96,44 @@ def search(context: SearchContext) -> Plain:
 
 
 def _search(context: SearchContext) -> Plain:
-    parts, plan, clock = context.parts, context.plan, context.clock
-    typed = _typed(context)
-    rules = NO_RULES if parts.rules is None else parts.rules.apply(typed.searched)
-    extra_terms = _extra_terms(context, typed, rules)
-    query, legs = _encoded(context, typed.searched, extra_terms)
+    parts, plan, clock, allowed = context.parts, context.plan, context.clock, None
+    query, legs = _encoded(context)
     if plan.request.explain:
         check_explained(plan.request, query, plan.max_explained)
-    unjudged = _unjudged(context, query, rules)
-    hits, results = _hits(context, query, legs, _condition(context, rules))
-    query, legs, pinned = results.query, list(hits), _pinned(context, rules, typed.query)
+    if plan.condition is not None:
+        with clock.measure("filter"):
+            allowed = parts.documents.where(plan.condition)
+    results = parts.backends.search(query, legs, plan.candidates, allowed, context.until(SEARCH_UNTIL))
+    query, hits, pinned = results.query, _hits(context, results, legs), _pinned(context)
     with parts.backends.within(context.until()):
         started = perf_counter()
-        table = with_documents(align(list(hits.values())), list(pinned.values()))
-        if results.documents is not None and not np.array_equal(results.documents, table.ordinals):
-            results = LegResults(results.outcomes, results.query)  # a leg was late, or rules put documents first
+        table = align([*hits.values()], [*hits])
+        if pinned:
+            table = with_documents(table, [*pinned.values()])
         started = clock.add("fuse", started)
-        shares = _score(context, results, table, legs)
+        read = results.read  # not if a leg was late, or others come first
+        if read is not None and not np.array_equal(read.documents, table.ordinals):
+            read = None
+        shares = None if len(hits) < 2 else _filled(context, table, query, read)
         started = perf_counter()
         largest = None if shares is None else shares.max(axis=0, initial=0.0)
-        weights = _weights(context, query, table, legs, largest)
-        fused = _fused(context, table, weights)
-        fused = _with_feedback(context, fused, results, table, legs, largest, weights)
+        fused = _fused(context, table, query, read, largest)
+        unjudged = _unjudged(context, query)
         thresholds = plan.thresholds if unjudged is None else None
-        levels = matches(thresholds, typed.searched, table, legs, parts.encoder, shares, largest)
-        clock.add("fuse", started)
-        columns = np.searchsorted(table.ordinals, list(pinned.values())).tolist() if pinned else []
-        if pinned:
-            fused = _with_columns(fused, columns)
-        fused, unmatched = _matching(context, fused, levels, legs, columns)
-        ranking = _ranked(context, typed.searched, table, fused, columns)
+        levels = matches(thresholds, plan.text, table, parts.encoder, shares, largest)
         if levels is None and unjudged is None:
             unjudged = "The dense leg did not answer."
-        candidates = Candidates(legs, table, fused, levels, unjudged, unmatched, ranking, list(pinned))
-        return build_answer(context, SearchedQuery(typed, query, extra_terms, rules), candidates)
+        clock.add("fuse", started)
+        columns, unmatched = np.searchsorted(table.ordinals, [*pinned.values()]).tolist() if pinned else [], None
+        if pinned:
+            fused = _with_columns(fused, columns)
+        if plan.request.min_matched is not None and (levels is not None or "dense" not in hits):
+            fused, unmatched = _matching(fused, levels, LEVELS.index(plan.request.min_matched), columns)
+        ranking = _ranked(context, table, fused, columns)
+        return build_answer(context, Candidates(query, table, fused, levels, unjudged, unmatched, ranking, [*pinned]))
 
 
-def _typed(context: SearchContext) -> Typed:
-    """Return the text to search for: the query, its words corrected and completed where the request asks for that."""
-    request, spellings = context.plan.request, context.parts.backends.spellings
-    query = request.query or ""
-    if spellings is None or not (request.spelling or request.prefix):
-        return Typed(query, query)
-    with context.clock.measure("spelling"), reading():
-        return read_typed(query, request, spellings, context.parts.encoder, context.plan.task)
-
-
-def _encoded(
-    context: SearchContext, text: str, extra_terms: Sequence[tuple[str, float]]
-) -> tuple[EncodedQuery, list[LegName]]:
+def _encoded(context: SearchContext) -> tuple[EncodedQuery, list[LegName]]:
     """Encode the query, and return the legs that have something to search for."""
     plan, like = context.plan, context.plan.request.like
     dense, sparse = "dense" in plan.legs, "sparse" in plan.legs or plan.request.snippets is not None
@@ -142,22 +141,23 @@ def _encoded(
         query = _of_document(context, like, dense=dense, sparse=sparse)
     else:
         query = context.parts.encoder.encode(
-            text,
+            plan.text,
             plan.task,
             context.clock,
             dense=dense,
             sparse=sparse,
-            extra_terms=extra_terms,
+            extra_terms=plan.extra_terms if plan.request.terms or plan.added else (),
             split=plan.request.explain or len(plan.legs) < 2 or not context.parts.backends.splits_text,
         )
-    known = {"dense": query.dense is not None, "sparse": bool(query.terms or query.text)}
-    legs = [name for name in plan.legs if known[name]]
+    legs: list[LegName] = ["dense"] if query.dense is not None and dense else []
+    if "sparse" in plan.legs and (query.terms or query.text):
+        legs.append("sparse")
+    if legs:
+        return query, legs
     if like is None:
-        require_terms(legs, "query", text)
-    elif not legs:
-        reason = "the document has no terms, so nothing can be searched for: search by a text"
-        raise UnsearchableError.of(FieldError("like", reason, shortened(like)))
-    return query, legs
+        raise no_terms("query", plan.text)
+    reason = "the document has no terms, so nothing can be searched for: search by a text"
+    raise UnsearchableError.of(FieldError("like", reason, shortened(like)))
 
 
 def _of_document(context: SearchContext, document_id: str, *, dense: bool, sparse: bool) -> EncodedQuery:
@@ -173,13 +173,6 @@ def _of_document(context: SearchContext, document_id: str, *, dense: bool, spars
         return context.parts.encoder.of_document(terms, impacts, vector)
 
 
-def _extra_terms(context: SearchContext, typed: Typed, rules: AppliedRules) -> list[tuple[str, float]]:
-    """Return the texts that count beside the query, with their weights: the request's, the completions, and those of
-    rules, of which a text that no leg knows is left out, as an error must not name what nobody sent."""
-    given = [(term.text, term.weight) for term in context.plan.request.terms]
-    return given + [one for one in (*typed.words, *rules.synonyms) if _is_known(context, one[0])]
-
-
 def _is_known(context: SearchContext, text: str) -> bool:
     """True if a leg to be searched has something to search for in a text."""
     encoder, legs = context.parts.encoder, context.plan.legs
@@ -192,72 +185,40 @@ def _is_known(context: SearchContext, text: str) -> bool:
         return False
 
 
-def _unjudged(context: SearchContext, query: EncodedQuery, rules: AppliedRules) -> str | None:
-    """Return why the hits of a query are not judged; None if they are. Thresholds are those of the dense scores of sums
-    over the query's own tokens."""
-    plan = context.plan
-    if "dense" not in plan.legs:
-        return "Matches are judged by the dense score, and the dense leg is not searched."
-    if plan.request.like is not None:
-        return "Documents like another are not judged."
-    if plan.request.terms:
-        return "A search with terms is not judged."
-    if rules.synonyms:
-        return "Rules added words to the query."
-    if query.head:
-        return "A model read this query: the thresholds are for sums of tokens."
-    if plan.thresholds is None:
-        return f"The bundle has no thresholds of a match for the task {plan.task!r}."
-    return None if query.dense is not None else "The query has no tokens of the dense leg."
-
-
-def _condition(context: SearchContext, rules: AppliedRules) -> tuple[str, ...] | None:
-    """Return the filter of the request, without the documents that rules hide."""
-    hidden = ("not", "ids", str(len(rules.hidden)), *rules.hidden) if rules.hidden else None
-    return all_of(context.plan.condition, hidden)
-
-
-def _hits(
-    context: SearchContext, query: EncodedQuery, legs: Sequence[LegName], condition: tuple[str, ...] | None
-) -> tuple[dict[LegName, ScoredDocuments], LegResults]:
-    """Search the legs, and return the hits of those that know something of the query. DeadlineError or
-    SearchFailedError if too few answer."""
-    parts, plan, clock, allowed = context.parts, context.plan, context.clock, None
-    if condition is not None:
-        with clock.measure("filter"):
-            allowed = parts.documents.where(condition)
-    results = parts.backends.search(query, legs, plan.candidates, allowed, context.until(SEARCH_UNTIL))
-    outcomes = results.outcomes
+def _hits(context: SearchContext, results: LegResults, legs: Sequence[LegName]) -> dict[LegName, ScoredDocuments]:
+    """Return the hits of the legs that know something of the query, in their order. DeadlineError or SearchFailedError
+    if too few answered."""
     hits: dict[LegName, ScoredDocuments] = {}
     for name in legs:
-        outcome = outcomes[name]
-        clock.handed_s += outcome.handed_s
-        if outcome.reason is None:
-            hits[name] = outcome.get()
-            clock.add(name, outcome.started, outcome.ended)
-        else:
+        outcome = results.outcomes[name]
+        context.clock.handed_s += outcome.handed_s
+        if outcome.value is not None:
+            hits[name] = outcome.value
+            context.clock.add(name, outcome.started, outcome.ended)
+        elif outcome.reason is not None:
             context.missing[name] = outcome.reason
             if outcome.error is not None and outcome.reason == "failed":
                 context.log_failure(name, outcome.error)
-    partial_answer = plan.request.allow_partial and plan.request.min_matched is None
-    if not hits or (context.missing and not partial_answer):
-        errors = [outcome.error for outcome in outcomes.values()]
-        _give_up(context.missing, errors, plan.deadline_ms * SEARCH_UNTIL)
+    request = context.plan.request
+    if not hits or (context.missing and not (request.allow_partial and request.min_matched is None)):
+        errors = [outcome.error for outcome in results.outcomes.values()]
+        _give_up(context.missing, errors, context.plan.deadline_ms * SEARCH_UNTIL)
     if "sparse" in hits and not results.query.terms:  # the search split a text without words
         del hits["sparse"]
-    return hits, results
+    return hits
 
 
-def _pinned(context: SearchContext, rules: AppliedRules, query: str) -> dict[str, int]:
+def _pinned(context: SearchContext) -> dict[str, int]:
     """Return the ordinals of the documents that rules put first, and of that whose id the query is, by id in their
     order: those that pass the filter. None with `sort`, whose field alone gives the order."""
-    ids = [*dict.fromkeys([*rules.pinned, *named_ids(query)])]
-    if not ids or context.plan.request.sort is not None:
+    plan = context.plan
+    ids = [*dict.fromkeys([*plan.pinned, *named_ids(plan.request.query or "")])]
+    if not ids or plan.request.sort is not None:
         return {}
     documents, wanted = context.parts.documents, ("ids", str(len(ids)), *ids)
     context.require_time("find the pinned documents")
     with context.clock.measure("filter"), context.parts.backends.within(context.until(RESCORE_UNTIL)):
-        allowed = documents.where(all_of(_condition(context, rules), wanted) or wanted)
+        allowed = documents.where(all_of(plan.condition, wanted) or wanted)
         with reading():
             ordinals = documents.store.listed(allowed, None, 0, len(ids))
         read = [document_id for document_id, _ in documents.fetch(ordinals, [])]
@@ -273,116 +234,112 @@ def named_ids(query: str) -> list[str]:
     return [*dict.fromkeys([word, word.lower()])] if is_name else []
 
 
-def _score(
-    context: SearchContext, results: LegResults, table: CandidateTable, legs: Sequence[LegName]
+def _filled(
+    context: SearchContext, table: CandidateTable, query: EncodedQuery, read: ReadCandidates | None
 ) -> Shares | None:
-    """Fill in each leg's true score of the documents that only other legs proposed, and return each term's share (u, t)
-    of the sparse scores of all candidates; None with one leg alone. A leg that fails or is late leaves its scores
-    unknown, and `unscored` names it."""
-    if len(legs) < 2:
-        return None
-    query, shares, started = results.query, results.shares, perf_counter()
-    if shares is None:
-        shares = _shares_or_none(context, query, table.ordinals)
-    sparse, dense = legs.index("sparse"), legs.index("dense")
+    """Fill in each leg's true score of the documents that only the other leg proposed, and return each term's share
+    (u, t) of the sparse scores of all candidates. A leg that fails or is late leaves its scores unknown, and `unscored`
+    names it."""
+    legs, shares, started = context.parts.backends.legs, None, perf_counter()
+    if read is not None:
+        table.of("dense")[:], shares = read.dense, read.shares
+    else:
+        shares = _asked(context, "sparse", partial(legs["sparse"].shares, query, table.ordinals), RESCORE_UNTIL)
+        if shares is None and context.plan.request.min_matched and context.unscored["sparse"] == "failed":
+            raise SearchFailedError("The leg sparse failed. The reason is in the log; try again later.")
+        dense = table.legs.index("dense")
+        if (missing := table.missing(dense)).size:
+            scores = _asked(context, "dense", partial(legs["dense"].scores, query, missing), RESCORE_UNTIL)
+            if scores is not None:
+                table.fill(dense, scores)
     if shares is not None:
-        table.scores[sparse] = scores_of(shares)
-    if results.dense is not None:
-        table.scores[dense] = results.dense
-    elif (missing := table.missing(dense)).size:
-        outcome = context.parts.backends.score(query, {"dense": missing}, context.until(RESCORE_UNTIL))["dense"]
-        if outcome.reason is None:
-            table.fill(dense, outcome.get())
-        elif isinstance(outcome.error, DocumentsGoneError):
-            raise outcome.error
-        else:
-            context.unscored["dense"] = outcome.reason
-            if outcome.error is not None and outcome.reason == "failed":
-                context.log_failure("dense", outcome.error)
+        table.of("sparse")[:] = scores_of(shares)
     context.clock.add("rescore", started)
     return shares
 
 
-def _shares_or_none(context: SearchContext, query: EncodedQuery, ordinals: Ordinals) -> Shares | None:
-    if perf_counter() >= context.until(RESCORE_UNTIL):
-        context.unscored["sparse"] = "late"
-        return None
+def _asked(context: SearchContext, name: LegName, call: Callable[[], T], share: float = 1.0) -> T | None:
+    """Return what a leg gives for the candidates; None, with the reason in `unscored`, if it fails, or if a share of
+    the deadline is over."""
+    reason: Reason = "late"
     try:
-        return context.parts.backends.legs["sparse"].shares(query, ordinals)
+        if perf_counter() < context.until(share):
+            with context.parts.backends.within(context.until(share)):
+                return call()
     except DocumentsGoneError:
         raise
+    except TimeoutError:
+        pass
     except Exception as error:
-        if context.plan.request.min_matched is not None:
-            raise SearchFailedError("The leg sparse failed. The reason is in the log; try again later.") from error
-        context.unscored["sparse"] = "late" if isinstance(error, TimeoutError) else "failed"
-        context.log_failure("sparse", error)
-        return None
+        reason = "failed"
+        context.log_failure(name, error)
+    context.unscored[name] = reason
+    return None
 
 
-def _weights(
+def _fused(
     context: SearchContext,
+    table: CandidateTable,
     query: EncodedQuery,
-    table: CandidateTable,
-    legs: Sequence[LegName],
+    read: ReadCandidates | None,
     largest: npt.NDArray[np.float32] | None,
-) -> list[float]:
-    """Return the weight of each leg: that of the request, or their shares of what the legs know of the query. The
-    request's where neither knows anything, and where a score is not known."""
-    weights, background = [context.plan.legs[name] for name in legs], context.parts.background
-    linear = isinstance(context.plan.request.fusion, LinearFusion) and context.plan.normalization == "evidence"
-    if not linear or background is None or largest is None or query.dense is None:
-        return weights
-    dense, sparse = table.scores[legs.index("dense")], table.scores[legs.index("sparse")]
-    if not dense.size or np.isnan(dense).any():
-        return weights
-    known = dict(zip(("dense", "sparse"), evidence(query.dense, background, dense, sparse, largest), strict=True))
-    weighed = [weight * known[name] for name, weight in zip(legs, weights, strict=True)]
-    total = sum(weighed)
-    return [weight / total for weight in weighed] if total > 0 else weights
-
-
-def _fused(context: SearchContext, table: CandidateTable, weights: Sequence[float]) -> Fused:
-    fusion = context.plan.request.fusion
-    if context.plan.request.mode != "hybrid":
-        return Fused(np.argsort(table.ranks[0]), table.scores, table.scores[0])
-    if isinstance(fusion, LinearFusion):
-        return fuse_linear(table, weights, context.plan.normalization)
-    return fuse_rrf(table, weights, fusion.rank_constant)
-
-
-def _with_feedback(
-    context: SearchContext,
-    fused: Fused,
-    results: LegResults,
-    table: CandidateTable,
-    legs: Sequence[LegName],
-    largest: npt.NDArray[np.float32] | None,
-    weights: Sequence[float],
 ) -> Fused:
-    """Fuse again, with the dense leg's scores for the query's vector moved towards that of the first document. Without
-    feedback where this document has none of the query's words, and where a backend fails or is late."""
-    query = results.query
-    if not context.plan.feedback or largest is None or query.dense is None or not fused.order.size:
+    """Fuse the legs, each of the weight of the request, or by its share of what they know of the query; and fuse again
+    with the dense scores for the query's vector moved towards that of the first document, unless this has none of the
+    query's words. Both only where all scores are known."""
+    plan, fusion = context.plan, context.plan.request.fusion
+    weights = [plan.legs[name] for name in table.legs]
+    if plan.request.mode != "hybrid":
+        return Fused(np.argsort(table.ranks[0]), table.scores, table.scores[0])
+    if not isinstance(fusion, LinearFusion):
+        return fuse_rrf(table, weights, fusion.rank_constant)
+    if largest is None or query.dense is None or not table.ordinals.size or np.isnan(table.scores).any():
+        return fuse_linear(table, weights, plan.normalization)
+    dense, sparse, background = table.of("dense"), table.of("sparse"), context.parts.background
+    if plan.normalization == "evidence" and background is not None:
+        of_dense, of_sparse = evidence(query.dense, background, dense, sparse, largest)
+        known = {"dense": plan.legs["dense"] * of_dense, "sparse": plan.legs["sparse"] * of_sparse}
+        if (total := sum(known.values())) > 0:
+            weights = [known[name] / total for name in table.legs]
+    fused = fuse_linear(table, weights, plan.normalization)
+    if not plan.feedback or not fused.order.size or not (score := float(sparse[fused.order[0]])) > 0:
         return fused
-    first, dense = fused.order[0], legs.index("dense")
-    score = float(table.scores[legs.index("sparse"), first])
-    if score <= 0 or np.isnan(table.scores[dense]).any():
+    first, weight = fused.order[0], plan.feedback * word_share(score, largest)
+    if read is not None:
+        scores = products(read.vectors, moved_query(query.dense, read.vectors[first], weight))
+    elif (again := _asked(context, "dense", partial(_scores_again, context, query, table, first, weight))) is None:
         return fused
-    weight = context.plan.feedback * word_share(score, largest)
-    try:
-        if results.vectors is not None:
-            scores = products(results.vectors, moved_query(query.dense, results.vectors[first], weight))
-        else:
-            (vector,) = context.parts.backends.vectors(table.ordinals[[first]])
-            moved = replace(query, dense=moved_query(query.dense, vector, weight))
-            scores = context.parts.backends.legs["dense"].scores(moved, table.ordinals)
-    except DocumentsGoneError:
-        raise
-    except Exception as error:
-        context.unscored["dense"] = "late" if isinstance(error, TimeoutError) else "failed"
-        context.log_failure("dense", error)
-        return fused
-    return fuse_again(table, fused, weights, context.plan.normalization, dense, scores)
+    else:
+        scores = again
+    return fuse_again(table, fused, weights, plan.normalization, table.legs.index("dense"), scores)
+
+
+def _scores_again(
+    context: SearchContext, query: EncodedQuery, table: CandidateTable, first: int, weight: float
+) -> npt.NDArray[np.float32]:
+    """Return the dense scores of all candidates for a query whose vector moves towards that of the `first` one."""
+    (vector,) = context.parts.backends.vectors(table.ordinals[[first]])
+    moved = None if query.dense is None else moved_query(query.dense, vector, weight)
+    return context.parts.backends.legs["dense"].scores(replace(query, dense=moved), table.ordinals)
+
+
+def _unjudged(context: SearchContext, query: EncodedQuery) -> str | None:
+    """Return why the hits of a query are not judged; None if they are. Thresholds are those of the dense scores of sums
+    over the query's own tokens."""
+    plan = context.plan
+    if "dense" not in plan.legs:
+        return "Matches are judged by the dense score, and the dense leg is not searched."
+    if plan.request.like is not None:
+        return "Documents like another are not judged."
+    if plan.request.terms:
+        return "A search with terms is not judged."
+    if "rules" in plan.facts and plan.facts["rules"]["synonyms"]:
+        return "Rules added words to the query."
+    if query.head:
+        return "A model read this query: the thresholds are for sums of tokens."
+    if plan.thresholds is None:
+        return f"The bundle has no thresholds of a match for the task {plan.task!r}."
+    return None if query.dense is not None else "The query has no tokens of the dense leg."
 
 
 def _with_columns(fused: Fused, columns: list[int]) -> Fused:
@@ -393,57 +350,51 @@ def _with_columns(fused: Fused, columns: list[int]) -> Fused:
     return replace(fused, order=order, shares=np.nan_to_num(fused.shares), scores=np.nan_to_num(fused.scores))
 
 
-def _matching(
-    context: SearchContext, fused: Fused, levels: Levels | None, legs: Sequence[LegName], pinned: list[int]
-) -> tuple[Fused, int | None]:
-    """Leave out of a ranking what matches less well than the request asks for, but the columns `pinned`, and return how
+def _matching(fused: Fused, levels: Levels | None, least: int, pinned: list[int]) -> tuple[Fused, int]:
+    """Leave out of a ranking what matches less well than the level `least`, but the columns `pinned`, and return how
     many these are."""
-    least = context.plan.request.min_matched
-    if least is None or (levels is None and "dense" in legs):  # None for a head query, and a rule's synonyms
-        return fused, None
     kept = np.isin(fused.order, pinned)
     if levels is not None:
-        kept |= levels[fused.order] >= LEVELS.index(least)
+        kept |= levels[fused.order] >= least
     return replace(fused, order=fused.order[kept]), fused.order.size - int(kept.sum())
 
 
-def _ranked(context: SearchContext, text: str, table: CandidateTable, fused: Fused, pinned: list[int]) -> Ranked:
+def _ranked(context: SearchContext, table: CandidateTable, fused: Fused, pinned: list[int]) -> Ranked:
     """Order the candidates by what else the request asks for, but those of the columns `pinned` first."""
     plan, parts = context.plan, context.parts
-    if not plan.ordered_fields and not plan.request.diversity and not plan.rerank and not pinned:
+    request = plan.request
+    if not (request.boosts or request.sort or request.group_by or request.diversity or plan.rerank or pinned):
         return Ranked(fused.order.tolist(), fused.scores, np.empty((0, fused.scores.size)))
     context.require_time("order the candidates")
     ordinals = table.ordinals[fused.order]
     values: dict[str, list[Any]] = {}
     vectors = None
     with context.clock.measure("rank"):
-        if names := plan.ordered_fields:
+        if names := fields_to_rank(request):
             read = [fields for _, fields in parts.documents.fetch(ordinals, names)]
             values = {name: [fields.get(name) for fields in read] for name in names}
-        if plan.request.diversity and ordinals.size:
+        if request.diversity and ordinals.size:
             with reading():
                 vectors = parts.backends.vectors(ordinals)
-        ranking = ranked(plan.request, fused, values, plan.kinds, vectors, context.require_time)
+        ranking = ranked(request, fused, values, plan.kinds, vectors, context.require_time)
         if plan.rerank and parts.reranker is not None:
-            ranking = replace(ranking, reranked=_relevance(context, parts.reranker, text, table, ranking.order))
-        return grouped(plan.request, ranking, values, fused.order, pinned)
+            ranking = replace(ranking, reranked=_relevance(context, parts.reranker, table, ranking.order))
+        return grouped(request, ranking, values, fused.order, pinned)
 
 
-def _relevance(
-    context: SearchContext, reranker: Reranker, text: str, table: CandidateTable, order: list[int]
-) -> dict[int, float]:
+def _relevance(context: SearchContext, reranker: Reranker, table: CandidateTable, order: list[int]) -> dict[int, float]:
     """Return the reranking model's scores of the first columns; none if it fails or is late."""
     plan, until = context.plan, context.until(RERANK_UNTIL)
     top = order[: reranker.top]
     if not top:
         return {}
     documents = context.parts.documents.fetch(table.ordinals[top], ["title", "text"])
-    call = partial(reranker.scores, text, [fields for _, fields in documents], until)
+    call = partial(reranker.scores, plan.text, [fields for _, fields in documents], until)
     outcome = context.parts.executor.gather({RERANK: call}, until)[RERANK]
-    if outcome.reason is None:
+    if outcome.value is not None:
         context.clock.add(RERANK, outcome.started, outcome.ended)
-        return dict(zip(top, outcome.get(), strict=True))
-    context.missing[RERANK] = "late" if isinstance(outcome.error, TimeoutError) else outcome.reason
+        return dict(zip(top, outcome.value, strict=True))
+    context.missing[RERANK] = "late" if isinstance(outcome.error, TimeoutError) else outcome.reason or "failed"
     if outcome.error is not None:
         _log.error("reranker failed", exc_info=outcome.error)
     if not plan.request.allow_partial:
@@ -456,8 +407,10 @@ def _relevance(
 def _list(context: SearchContext) -> Plain:
     """List all documents that match the filter, in the order of a declared field or of writing. No leg is searched, so
     hits have no scores."""
-    parts, plan, allowed = context.parts, context.plan, None
+    parts, plan, allowed, order = context.parts, context.plan, None, None
     request, store = plan.request, parts.documents.store
+    if request.sort is not None:
+        order = Order(request.sort.field, plan.kinds[request.sort.field], request.sort.order == "desc")
     with parts.backends.within(context.until()):
         if plan.condition is not None:
             with context.clock.measure("filter"):
@@ -465,7 +418,7 @@ def _list(context: SearchContext) -> Plain:
         context.require_time("order the documents")
         with context.clock.measure("rank"), reading():
             seconds = context.until(RESCORE_UNTIL) - perf_counter()
-            ordinals = store.listed(allowed, plan.order, request.offset, request.k, seconds)
+            ordinals = store.listed(allowed, order, request.offset, request.k, seconds)
             (total,) = store.totals([allowed])
         return build_listing(context, ordinals, total, allowed)
 

@@ -26,7 +26,7 @@ import numpy.typing as npt
 import orjson
 
 from lightretriever.artifacts.documents.fields import FieldKind, milliseconds, number
-from lightretriever.artifacts.tokens.tokenizer import document_text
+from lightretriever.artifacts.tokens.tokenizer import text_of
 from lightretriever.service.schemas import Boost, SearchRequest, Sort
 from lightretriever.service.search.filters import values_of
 from lightretriever.service.search.fusion import Fused
@@ -118,16 +118,22 @@ def grouped(
     request: SearchRequest, ranking: Ranked, values: Values, columns: npt.NDArray[np.intp], pinned: Sequence[int]
 ) -> Ranked:
     """Put the `reranked` columns of a ranking into the order of their scores, the columns `pinned` first, and those of
-    one value into groups if the request has them; `values` are those of the `columns`."""
+    one value into groups if the request has them; `values` are those of the `columns`. A document without a value, or
+    with an empty text, an object or a list, is alone."""
     order = sorted(ranking.reranked, key=lambda column: -ranking.reranked[column])
-    order += ranking.order[len(order) :]
-    if pinned:
-        order = list(dict.fromkeys([*pinned, *order]))
+    order = list(dict.fromkeys([*pinned, *order, *ranking.order[len(order) :]]))
     if request.group_by is None:
         return replace(ranking, order=order)
     by_column = dict(zip(columns.tolist(), values[request.group_by], strict=True))
-    groups = _grouped(order, [by_column[column] for column in order], request.group_size)
-    return replace(ranking, order=[group.columns[0] for group in groups], groups=groups)
+    groups: dict[object, Group] = {}
+    for column in order:
+        value = by_column[column]
+        single = isinstance(value, str | int | float) and value != ""
+        key: object = (type(value) is bool, value) if single else column
+        group = groups.get(key, Group(value if single else None, [], 0))
+        shown = group.columns if len(group.columns) >= request.group_size else [*group.columns, column]
+        groups[key] = Group(group.value, shown, group.size + 1)
+    return replace(ranking, order=[group.columns[0] for group in groups.values()], groups=list(groups.values()))
 
 
 def _share(boost: Boost, kind: FieldKind, now: float) -> Callable[[float], float]:
@@ -150,22 +156,6 @@ def _sorted(sort: Sort, kind: FieldKind, values: Sequence[Any], places: npt.NDAr
     known = [place for place in places.tolist() if keys[place] is not None]
     known.sort(key=keys.__getitem__, reverse=descending)  # stable, also in reverse
     return np.array([*known, *(place for place in places.tolist() if keys[place] is None)], np.intp)
-
-
-def _grouped(order: Columns, values: Sequence[Any], size: int) -> list[Group]:
-    """Group columns, best first, by their values; a document without one, or with an empty text, an object or a list,
-    is alone."""
-    groups: dict[object, Group] = {}
-    for column, value in zip(order, values, strict=True):
-        single = isinstance(value, str | int | float) and value != ""
-        key: object = (type(value) is bool, value) if single else column
-        group = groups.get(key)
-        if group is None:
-            groups[key] = Group(value if single else None, [column], 1)
-        else:
-            columns = group.columns if len(group.columns) >= size else [*group.columns, column]
-            groups[key] = Group(group.value, columns, group.size + 1)
-    return list(groups.values())
 
 
 def _diverse(
@@ -254,27 +244,22 @@ class Reranker:
             return begun
 
     def _scores(self, query: str, documents: Sequence[dict[str, Any]], until: float) -> list[float]:
-        texts = [document_text(*(str(fields.get(name) or "") for name in ("title", "text"))) for fields in documents]
-        scores: list[float] = []
+        texts, scores = [text_of(fields)[: self._characters] for fields in documents], list[float]()
         for start in range(0, len(texts), _BATCH):
             if start and perf_counter() > until:
                 raise OSError(f"the reranker had read {start} of {len(texts)} texts when the time was over")
-            scores += self._of_batch(query, [text[: self._characters] for text in texts[start : start + _BATCH]], until)
+            part = texts[start : start + _BATCH]
+            asked = {"query": query, "texts": part, "truncate": True}
+            if self._model is not None:
+                asked = {"model": self._model, "query": query, "documents": part, "top_n": len(part)}
+            request = Request(self._url, orjson.dumps(asked), self._headers)
+            try:
+                with _OPENER.open(request, timeout=max(0.0, until - perf_counter()) + _GRACE_S) as answer:
+                    content = answer.read(_LONGEST_ANSWER)
+            except HTTPError as error:
+                raise OSError(f"the reranker answered {error.code}: {error.read(300)!r}") from error
+            scores += _read(content, len(part), named=self._model is not None)
         return scores
-
-    def _of_batch(self, query: str, texts: list[str], until: float) -> list[float]:
-        if self._model is None:
-            asked = {"query": query, "texts": texts, "truncate": True}
-        else:
-            asked = {"model": self._model, "query": query, "documents": texts, "top_n": len(texts)}
-        request = Request(self._url, orjson.dumps(asked), self._headers)
-        left_s = max(0.0, until - perf_counter()) + _GRACE_S
-        try:
-            with _OPENER.open(request, timeout=left_s) as answer:
-                content = answer.read(_LONGEST_ANSWER)
-        except HTTPError as error:
-            raise OSError(f"the reranker answered {error.code}: {error.read(300)!r}") from error
-        return _read(content, len(texts), named=self._model is not None)
 
 
 def _read(content: bytes, count: int, named: bool) -> list[float]:

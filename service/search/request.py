@@ -1,11 +1,11 @@
 """Checks requests against the bundle and the settings, which the schema alone can't, and fills in their defaults."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from lightretriever.artifacts.bundle.manifest import MatchThresholds
-from lightretriever.artifacts.documents.fields import FieldKind, Order, milliseconds, number
+from lightretriever.artifacts.documents.fields import FieldKind, milliseconds, number
 from lightretriever.service.errors import FieldError, InvalidRequestError, shortened
 from lightretriever.service.schemas import (
     Boost,
@@ -15,17 +15,15 @@ from lightretriever.service.schemas import (
     LinearFusion,
     Mode,
     Normalization,
+    Plain,
     SearchRequest,
     Weights,
 )
-from lightretriever.service.search.filters import FieldRanges, all_of, read_filter, read_ranges
-from lightretriever.service.search.ranking import fields_to_rank
+from lightretriever.service.search.filters import FieldRanges, all_of, listed, read_filter, read_ranges
 from lightretriever.service.settings import Settings
 
 __all__ = ["Plan", "RequestReader", "candidates_of", "reranks"]
 
-# An error lists the known tasks or fields, but must stay small.
-_LONGEST_LIST: Final = 300
 _LAST_SORTED: Final = 100_000  # documents whose order is kept in memory at once
 _LAST_ON_CLUSTER: Final = 10_000  # OpenSearch's max_result_window
 _NO_SPELLING: Final = (
@@ -43,8 +41,8 @@ def candidates_of(request: SearchRequest, settings: Settings) -> int:
     if request.candidates is not None:
         return request.candidates
     hits = (request.offset + request.k) * (1 if request.group_by is None else request.group_size)
-    times = -(-hits // settings.candidates)
-    return min(times * settings.candidates, settings.max_candidates)
+    default = settings.candidates
+    return min(-(-hits // default) * default, settings.max_candidates)
 
 
 def reranks(request: SearchRequest) -> bool:
@@ -60,10 +58,11 @@ class Plan:
 
     legs: by name the weights of the legs to search. candidates: of each leg. deadline_ms: milliseconds from the
     arrival. max_explained: most hits times terms and tokens to explain. condition: the filter as the backends read it.
-    ranges: those to count, by field. order: that of a listing, which has no query, None for that of writing. kinds:
-    those of the declared fields. rerank: whether the reranking model is asked. thresholds: those of a match. feedback:
-    weight of the first document's vector, 0 for no feedback. normalization: that of linear fusion. ordered_fields:
-    those that the order depends on.
+    ranges: those to count, by field. kinds: those of the declared fields. rerank: whether the reranking model is asked.
+    thresholds: those of a match. feedback: weight of the first document's vector, 0 for no feedback. normalization:
+    that of linear fusion. text: what is searched for, the query as typed or corrected. added: texts that count beside
+    it, with their weights, unless no leg knows them. pinned: ids of the documents that come first. facts: what the
+    answer says of how the query was changed.
     """
 
     request: SearchRequest
@@ -74,13 +73,20 @@ class Plan:
     max_explained: int
     condition: tuple[str, ...] | None
     ranges: Mapping[str, FieldRanges]
-    order: Order | None
     kinds: Mapping[str, FieldKind]
     rerank: bool
     thresholds: MatchThresholds | None
     feedback: float
     normalization: Normalization
-    ordered_fields: Sequence[str]
+    text: str
+    added: Sequence[tuple[str, float]] = ()
+    pinned: Sequence[str] = ()
+    facts: Plain = field(default_factory=dict)
+
+    @property
+    def extra_terms(self) -> list[tuple[str, float]]:
+        """The texts that count beside the query, with their weights: the request's, and the added ones."""
+        return [*((term.text, term.weight) for term in self.request.terms), *self.added]
 
 
 class RequestReader:
@@ -119,9 +125,10 @@ class RequestReader:
 
     def read_search(self, request: SearchRequest) -> Plan:
         """Check a search, and fill in what it leaves open. InvalidRequestError unless it can be answered."""
-        condition, ranges, errors = self._read(request)
-        _raise_all(errors)
-        return self._planned(request, condition, ranges, self._settings.max_explained)
+        plan, errors = self._read(request, self._settings.max_explained)
+        if errors:
+            raise InvalidRequestError.of(*errors)
+        return plan
 
     def read_batch(self, requests: Collection[SearchRequest]) -> list[Plan]:
         """Check several searches, which share what may be explained at once. InvalidRequestError unless every search
@@ -134,82 +141,63 @@ class RequestReader:
         if hits > limit:
             message = f"the searches ask for {hits} hits together, at most {limit} are possible: ask for fewer at once"
             raise InvalidRequestError.of(FieldError("searches", message, hits))
-        read = [self._read(request) for request in requests]
+        explained = self._settings.max_explained // max(1, sum(request.explain for request in requests))
+        read = [self._read(request, explained) for request in requests]
         _raise_all(
             FieldError(f"searches.{position}.{error.field}", error.message, error.value)
-            for position, (*_, errors) in enumerate(read)
+            for position, (_, errors) in enumerate(read)
             for error in errors
         )
-        explained = self._settings.max_explained // max(1, sum(request.explain for request in requests))
-        pairs = zip(requests, read, strict=True)
-        return [self._planned(request, condition, ranges, explained) for request, (condition, ranges, _) in pairs]
+        return [plan for plan, _ in read]
 
-    def _read(
-        self, request: SearchRequest
-    ) -> tuple[tuple[str, ...] | None, Mapping[str, FieldRanges], list[FieldError]]:
-        """Return a search's filter as the backends read it, its ranges by field, and everything that is wrong with
-        it."""
-        errors, condition, ranges = list(self._of_search(request)), None, dict[str, FieldRanges]()
+    def _read(self, request: SearchRequest, max_explained: int) -> tuple[Plan, list[FieldError]]:
+        """Return a search with every default filled in, and everything that is wrong with it."""
+        settings, fusion, condition, ranges = self._settings, request.fusion, None, dict[str, FieldRanges]()
+        candidates = candidates_of(request, settings)
+        errors = list(self._of_search(request, candidates))
         if request.facet_ranges:
             ranges, wrong = read_ranges(request.facet_ranges, self._filters)
             errors += wrong
         if request.filter is not None:
             condition, wrong = read_filter(request.filter, self._filters)
             errors += wrong
-        return condition, ranges, errors
-
-    def _planned(
-        self,
-        request: SearchRequest,
-        condition: tuple[str, ...] | None,
-        ranges: Mapping[str, FieldRanges],
-        max_explained: int,
-    ) -> Plan:
-        settings, order = self._settings, None
-        if request.lists and request.sort is not None:
-            sort = request.sort
-            order = Order(sort.field, self._filters[sort.field], sort.order == "desc")
         if request.like is not None:
             condition = all_of(condition, ("not", "ids", "1", request.like))
         task = self._default_task if request.task is None else request.task
-        return Plan(
+        feedback, normalization = 0.0, self._normalization
+        if isinstance(fusion, LinearFusion):
+            normalization = fusion.normalization or normalization
+            if request.mode == "hybrid":
+                feedback = self._feedback if fusion.normalization != "paper" else 0.0
+                feedback = feedback if fusion.feedback is None else fusion.feedback
+        plan = Plan(
             request,
             task=task,
             legs=self._legs(request),
-            candidates=candidates_of(request, settings),
+            candidates=candidates,
             deadline_ms=settings.deadline_ms if request.deadline_ms is None else request.deadline_ms,
             max_explained=max_explained,
             condition=condition,
             ranges=ranges,
-            order=order,
             kinds=self._filters,
             rerank=self._reranks and reranks(request),
-            thresholds=None if request.terms else self._tasks[task],
-            feedback=self._feedback_of(request),
-            normalization=self._normalization_of(request),
-            ordered_fields=fields_to_rank(request),
+            thresholds=None if request.terms else self._tasks.get(task),
+            feedback=feedback,
+            normalization=normalization,
+            text=request.query or "",
         )
+        return plan, errors
 
     def _legs(self, request: SearchRequest) -> dict[LegName, float]:
         """Return the legs to search, which excludes those of weight 0 and those that the bundle lacks."""
         if request.mode != "hybrid":
             return {request.mode: 1.0}
-        weights = request.fusion.weights or self._weights
-        given: dict[LegName, float] = {"dense": weights.dense, "sparse": weights.sparse}
-        return {leg: weight for leg, weight in given.items() if weight > 0 and leg in self._modes}
-
-    def _feedback_of(self, request: SearchRequest) -> float:
-        fusion = request.fusion
-        if request.mode != "hybrid" or not isinstance(fusion, LinearFusion):
-            return 0.0
-        if fusion.feedback is None:
-            return 0.0 if fusion.normalization == "paper" else self._feedback
-        return fusion.feedback
-
-    def _normalization_of(self, request: SearchRequest) -> Normalization:
-        fusion = request.fusion
-        named = fusion.normalization if isinstance(fusion, LinearFusion) else None
-        return named or self._normalization
+        weights, legs = request.fusion.weights or self._weights, dict[LegName, float]()
+        if weights.dense and "dense" in self._modes:
+            legs["dense"] = weights.dense
+        if weights.sparse:
+            legs["sparse"] = weights.sparse
+        return legs
 
     def check_encode(self, request: EncodeRequest) -> None:
         """Raise InvalidRequestError unless the text can be encoded."""
@@ -225,14 +213,23 @@ class RequestReader:
             errors.append(FieldError("dimensions", message, request.dimensions))
         _raise_all(errors)
 
-    def _of_search(self, request: SearchRequest) -> Iterator[FieldError]:
+    def _of_search(self, request: SearchRequest, candidates: int) -> Iterator[FieldError]:
+        most = self._settings.max_candidates
         if request.like is not None:
             yield from self._of_like(request)
         elif request.query is None:
             yield from self._of_listing(request)
-        else:
+        elif len(request.query) > self._settings.max_query_chars:
             yield from self._of_text("query", request.query)
-        yield from self._of_window(request)
+        if request.query is None and request.like is None:
+            yield from self._of_listed_window(request)
+        elif candidates > most:
+            yield FieldError("candidates", f"at most {most} are possible (setting 'max_candidates')", candidates)
+        elif request.offset + request.k > candidates:
+            bound = "setting 'max_candidates'" if candidates == most else f"field 'candidates', at most {most}"
+            last = request.offset + request.k
+            message = f"offset + k is {last}, but there are only {candidates} candidates ({bound})"
+            yield FieldError("k", message, request.k)
         if request.model_fields_set - _OF_EVERY_SEARCH:
             yield from self._of_options(request)
 
@@ -258,8 +255,8 @@ class RequestReader:
             yield from self._of_fields("snippets.fields", request.snippets.fields)
         for name in request.facets:
             if self._filters.get(name) != "keyword":
-                keywords = ", ".join(name for name, kind in self._filters.items() if kind == "keyword") or "none"
-                message = f"only declared keyword fields are counted: {shortened(keywords, _LONGEST_LIST)}"
+                keywords = listed(name for name, kind in self._filters.items() if kind == "keyword")
+                message = f"only declared keyword fields are counted: {keywords}"
                 yield FieldError("facets", message, shortened(name))
         most = self._settings.deadline_ms
         if request.deadline_ms is not None and request.deadline_ms > most:
@@ -270,15 +267,17 @@ class RequestReader:
             yield FieldError(
                 "query", "the field is required, unless there is `like`, or `filter` or `sort` lists documents"
             )
-        for name in ("terms", "boosts", "diversity", "rerank", "group_by"):
-            if value := getattr(request, name):
-                message = "it needs a query, whose hits it orders: give one, or leave it out"
-                yield FieldError(name, message, shortened(value) if isinstance(value, str) else None)
+        message = "it needs a query, whose hits it orders: give one, or leave it out"
+        yield from self._of_none(request, ("terms", "boosts", "diversity", "rerank", "group_by"), message)
 
     def _of_like(self, request: SearchRequest) -> Iterator[FieldError]:
-        for name in ("query", "terms", "task", "spelling", "prefix", "min_matched", "rerank"):
+        message = "it is for a text to search for, which `like` takes the place of: leave one of them out"
+        names = ("query", "terms", "task", "spelling", "prefix", "min_matched", "rerank")
+        yield from self._of_none(request, names, message)
+
+    def _of_none(self, request: SearchRequest, names: Iterable[str], message: str) -> Iterator[FieldError]:
+        for name in names:
             if value := getattr(request, name):
-                message = "it is for a text to search for, which `like` takes the place of: leave one of them out"
                 yield FieldError(name, message, shortened(value) if isinstance(value, str) else None)
 
     def _of_matched(self, request: SearchRequest) -> Iterator[FieldError]:
@@ -328,8 +327,7 @@ class RequestReader:
             yield from self._of_boost(f"boosts.{place}", boost)
         if request.sort is not None:
             if request.sort.field not in self._filters:
-                known = shortened(", ".join(self._filters), _LONGEST_LIST) or "none"
-                message = f"only declared fields can be sorted by: {known}"
+                message = f"only declared fields can be sorted by: {listed(self._filters)}"
                 yield FieldError("sort.field", message, shortened(request.sort.field))
             if request.boosts or request.diversity:
                 yield FieldError("sort", "the field alone gives the order: leave out boosts and diversity")
@@ -346,9 +344,9 @@ class RequestReader:
     def _of_boost(self, path: str, boost: Boost) -> Iterator[FieldError]:
         kind = self._filters.get(boost.field)
         if kind not in ("number", "date"):
-            numbers = (name for name, of in self._filters.items() if of != "keyword")
-            known = shortened(", ".join(numbers), _LONGEST_LIST) or "none"
-            yield FieldError(f"{path}.field", f"only declared numbers and dates boost: {known}", shortened(boost.field))
+            numbers = listed(name for name, of in self._filters.items() if of != "keyword")
+            message = f"only declared numbers and dates boost: {numbers}"
+            yield FieldError(f"{path}.field", message, shortened(boost.field))
         elif kind == "date" and boost.scale is not None:
             yield FieldError(f"{path}.scale", "the field is a date: give half_life, in days", boost.scale)
         elif kind == "number" and boost.half_life is not None and boost.origin is None:
@@ -359,19 +357,6 @@ class RequestReader:
             except ValueError as error:
                 value = shortened(boost.origin) if isinstance(boost.origin, str) else None
                 yield FieldError(f"{path}.origin", f"{error}", value)
-
-    def _of_window(self, request: SearchRequest) -> Iterator[FieldError]:
-        most = self._settings.max_candidates
-        if request.lists:
-            yield from self._of_listed_window(request)
-            return
-        window = candidates_of(request, self._settings)
-        if window > most:
-            yield FieldError("candidates", f"at most {most} are possible (setting 'max_candidates')", window)
-        elif request.offset + request.k > window:
-            bound = "setting 'max_candidates'" if window == most else f"field 'candidates', at most {most}"
-            message = f"offset + k is {request.offset + request.k}, but there are only {window} candidates ({bound})"
-            yield FieldError("k", message, request.k)
 
     def _of_listed_window(self, request: SearchRequest) -> Iterator[FieldError]:
         """A listing has no candidates: its pages may be anywhere, as far as the order can be found."""
@@ -395,13 +380,12 @@ class RequestReader:
     def _of_fields(self, field: str, names: Iterable[str]) -> Iterator[FieldError]:
         for name in names:
             if name not in self._fields:
-                known = shortened(", ".join(self._fields), _LONGEST_LIST)
-                yield FieldError(field, f"documents have no such field; they have: {known}", shortened(name))
+                message = f"documents have no such field; they have: {listed(self._fields)}"
+                yield FieldError(field, message, shortened(name))
 
     def _of_task(self, task: str | None) -> Iterator[FieldError]:
         if task is not None and task not in self._tasks:
-            known = shortened(", ".join(self._tasks), _LONGEST_LIST)
-            yield FieldError("task", f"the bundle has no such task; it has: {known}", shortened(task))
+            yield FieldError("task", f"the bundle has no such task; it has: {listed(self._tasks)}", shortened(task))
 
 
 def _raise_all(errors: Iterator[FieldError] | list[FieldError]) -> None:

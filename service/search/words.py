@@ -25,20 +25,19 @@ search by the square of its share of the best one's score, and not at all below 
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from itertools import chain
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from lightretriever.artifacts.errors import TokenizerError
-from lightretriever.artifacts.sparse.spelling import MIN_WORD
+from lightretriever.artifacts.sparse.spelling import MIN_WORD, Spelling
 from lightretriever.artifacts.sparse.vocabulary import words_of
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
-from lightretriever.service.backends.base import Spellings
-from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.encoder import QueryEncoder
+from lightretriever.service.search.request import Plan
 
 __all__ = [
     "HYPHENED",
@@ -49,7 +48,6 @@ __all__ = [
     "UNSPACED",
     "WORD",
     "Completion",
-    "Typed",
     "completions_of",
     "read_typed",
 ]
@@ -129,51 +127,39 @@ class Completion(NamedTuple):
     weight: float
 
 
-@dataclass(frozen=True, slots=True)
-class Typed:
-    """The text to search for in place of a query as it was typed, and the text that may have been meant, if any.
-
-    completions: the query with each completion of its last word, the likeliest first. words: those that count beside
-    the text, each with its weight.
-    """
-
-    query: str
-    searched: str
-    meant: str | None = None
-    completions: Sequence[str] = ()
-    words: Sequence[tuple[str, float]] = ()
-
-
-def read_typed(query: str, request: SearchRequest, words: Spellings, encoder: QueryEncoder, task: str) -> Typed:
-    """Complete the last word if the request has `prefix`, and correct the others if it has `spelling`.
+def read_typed(plan: Plan, words: Spelling, encoder: QueryEncoder) -> Plan:
+    """Return a search whose last word is completed if the request has `prefix`, and whose other words are corrected if
+    it has `spelling`, with `searched`, `did_you_mean` and `completions` of its answer.
 
     The last word becomes its likeliest completion; the others count beside it, by their weights.
     """
-    found = list(_words_alone(query))
+    query, request, facts = plan.text, plan.request, dict[str, Any]()
     completions, better = list[Completion](), dict[tuple[int, int], str]()
     if request.prefix and (last := _LAST.search(query)) and WORD.fullmatch(last.group()):
         start, end = last.span()
-        completions = completions_of(query[start:end].lower(), query[:start], words, encoder, task)
+        completions = completions_of(query[start:end].lower(), query[:start], words, encoder, plan.task)
         if completions:
             better[start, end] = completions[0].word
-    completed = _replaced(query, better)
-    corrected = completed
+    text = corrected = _replaced(query, better)
     if request.spelling is not None:
-        doubtful = [word for word in found if word.span() not in better]
+        doubtful = [word for word in _words_alone(query) if word.span() not in better]
         doubtful = [word for word in doubtful if _is_doubtful(word.group(), encoder.tokenizer)][:MOST_WORDS]
         corrections = words.corrections([word.group().lower() for word in doubtful])
         better |= dict(zip((word.span() for word in doubtful), corrections, strict=True))
         corrected = _replaced(query, better)
-    searched = corrected if request.spelling == "auto" else completed
-    meant = None if corrected == searched else corrected
-    if not completions:
-        return Typed(query, searched, meant)
-    before, length = len(searched) - len(completions[0].word), len(completions[0].word)
-    whole = [_replaced(searched, {(before, before + length): word}) for word, _ in completions]
-    return Typed(query, searched, meant, whole, [one for one in completions[1:] if one.weight > 0])
+    if request.spelling == "auto":
+        text = corrected
+    if text != query:
+        facts["searched"] = text
+    if text != corrected:
+        facts["did_you_mean"] = corrected
+    if completions:
+        last_word = len(text) - len(completions[0].word), len(text)
+        facts["completions"] = [_replaced(text, {last_word: word}) for word, _ in completions]
+    return replace(plan, text=text, added=[one for one in completions[1:] if one.weight > 0], facts=facts)
 
 
-def completions_of(beginning: str, rest: str, words: Spellings, encoder: QueryEncoder, task: str) -> list[Completion]:
+def completions_of(beginning: str, rest: str, words: Spelling, encoder: QueryEncoder, task: str) -> list[Completion]:
     """Return the completions of a beginning in lower case behind the `rest` of a query, best first.
 
     A beginning that is itself a word of the corpus is among them. A stop word, and a beginning that no other word has,

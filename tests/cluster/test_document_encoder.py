@@ -16,8 +16,8 @@ from lightretriever.artifacts.errors import ResumeError
 from lightretriever.service.client import AnswerError, SearchClient
 from lightretriever.service.errors import SettingsError
 from lightretriever.service.http.app import create_app
-from lightretriever.service.search.encoder import ENCODE_DOCUMENT
 from lightretriever.service.search.engine import SearchEngine
+from lightretriever.service.search.parts import ENCODE_DOCUMENT
 from lightretriever.service.settings import Settings, load_settings
 from tests.cluster.test_upsert import NAME, Place
 from tests.service.live import live, warm

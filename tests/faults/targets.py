@@ -138,7 +138,7 @@ def rules(data: bytes) -> None:
             raise FindingError(f"the file is not named: {error}") from error
         return
     for query in ("music player", "photo", "a b c"):
-        found.apply(query)
+        found.value.of(query)
 
 
 def journal(data: bytes) -> None:

@@ -203,16 +203,6 @@ def test_a_text_is_encoded_and_a_document_listed_by_the_right_tokenizer(built: B
     assert any(hit["snippets"]["text"]["marks"] for hit in marked)
 
 
-def test_many_texts_are_encoded_as_each(built: Built) -> None:
-    encoder, clock = built.engine.parts.encoder, StageClock()
-    for text, found in zip(QUERIES, encoder.encode_batch(QUERIES, "search", clock), strict=True):
-        one = encoder.encode(text, "search", clock)
-        assert found.terms == one.terms
-        for ours, theirs in (*zip(found.tokens, one.tokens, strict=True), (found.dense, one.dense)):
-            np.testing.assert_array_equal(ours, theirs)
-        np.testing.assert_array_equal(found.weights, one.weights)
-
-
 def test_a_leg_without_a_token_leaves_the_answer_to_the_other(built: Built) -> None:
     """BERT knows no emoji; the llama spells everything in bytes."""
     silent, speaking = ("sparse", "dense") if built.kind == "learned" else ("dense", "sparse")

@@ -62,36 +62,6 @@ def test_a_zero_vector_is_taken_where_it_is_not_needed(encoder: QueryEncoder) ->
     assert query.tokens.ids.size == 0
 
 
-@pytest.mark.parametrize("dense", [True, False])
-@pytest.mark.parametrize("idf", [None, np.array([0.1, 2, 3, 7.25], np.float32)])
-def test_a_batch_is_encoded_to_the_same(encoder: QueryEncoder, idf: np.ndarray | None, dense: bool) -> None:
-    encoder = QueryEncoder(encoder.tokenizer, encoder.tables, idf=idf)
-    texts = ["p m UM", "u", "m", "mupp" * 40, "u", "pd"]
-    clock = StageClock()
-    batch = list(encoder.encode_batch(texts, "task", clock, dense=dense))
-    assert set(clock.seconds) == ({"tokenize", "encode"} if dense else {"tokenize"})
-    for text, found in zip(texts, batch, strict=True):
-        expected = encoder.encode(text, "task", StageClock(), dense=dense)
-        assert found.terms == expected.terms
-        for ours, theirs in zip(found.tokens, expected.tokens, strict=True):
-            np.testing.assert_array_equal(ours, theirs, strict=True)
-        for name in ("counts", "weights", "dense"):
-            ours, theirs = getattr(found, name), getattr(expected, name)
-            np.testing.assert_array_equal(ours, theirs, err_msg=name, strict=dense or name != "dense")
-    assert list(encoder.encode_batch([], "task", StageClock(), dense=dense)) == []
-
-
-def test_errors_of_a_batch_name_the_text(encoder: QueryEncoder) -> None:
-    for dense in (True, False):
-        with pytest.raises(UnsearchableError) as no_tokens:
-            encoder.encode_batch(["m", "xyz", "m"], "task", StageClock(), dense=dense)
-    with pytest.raises(UnsearchableError) as no_direction:
-        encoder.encode_batch(["m", "u", "ud"], "task", StageClock())
-    assert [(error.field, error.value) for error in no_tokens.value.errors] == [("queries.1", "xyz")]
-    assert [(error.field, error.value) for error in no_direction.value.errors] == [("queries.2", "ud")]
-    assert len(list(encoder.encode_batch(["ud"], "task", StageClock(), dense=False))) == 1
-
-
 @pytest.fixture
 def apart(encoder: QueryEncoder) -> QueryEncoder:
     """The table's tokens are four letters, the terms are m, x and y."""
@@ -132,9 +102,6 @@ def test_a_text_needs_a_token_of_one_of_two_tokenizers(apart: QueryEncoder) -> N
         assert [error.field for error in no_tokens.value.errors] == [field]
     with raises(UnsearchableError):
         apart.encode("m x", "task", StageClock(), extra_terms=[("x", -1.0), ("m", -1.0)])
-    with pytest.raises(UnsearchableError) as no_tokens:
-        apart.encode_batch(["m", "z"], "task", StageClock())
-    assert [error.field for error in no_tokens.value.errors] == ["queries.1"]
     assert apart.encode("x", "task", StageClock(), dense=False).tokens.ids.size == 0
     with pytest.raises(UnsearchableError):
         apart.encode("p", "task", StageClock(), dense=False)

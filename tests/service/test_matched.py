@@ -10,7 +10,7 @@ from fastapi.testclient import TestClient
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.schemas import LegName, Matched
 from lightretriever.service.search.encoder import QueryEncoder
-from lightretriever.service.search.fusion import CandidateTable
+from lightretriever.service.search.fusion import BOTH, CandidateTable
 from lightretriever.service.search.matching import LEVELS, best_match, matches
 from tests.service.conftest import SETTINGS
 from tests.service.live import client_of
@@ -57,7 +57,7 @@ def levels(
     assert match is not None
     shares = np.array(sparse, np.float32)
     scores = np.array([match.weak + np.array(dense) * (match.strong - match.weak), shares.sum(axis=1)])
-    table = CandidateTable(np.arange(len(dense)) * 3, scores, np.zeros(scores.shape, np.int64))
+    table = CandidateTable(np.arange(len(dense)) * 3, scores, np.zeros(scores.shape, np.int64), legs or BOTH)
     tokenizer = bundle.tokenizer()
     vocabulary = bundle.vocabulary(tokenizer) if terms else None
     encoder = QueryEncoder(tokenizer, {"search": bundle.table("search")}, vocabulary)
@@ -65,7 +65,6 @@ def levels(
         match,
         query,
         table,
-        legs or ("dense", "sparse"),
         encoder,
         shares,
         None if shares is None else shares.max(axis=0),
