@@ -28,6 +28,7 @@ from lightretriever.artifacts.cluster.schema import (
 )
 from lightretriever.artifacts.dense.index import DenseIndex
 from lightretriever.artifacts.documents.bounds import MAX_IMPACT
+from lightretriever.artifacts.documents.fields import NAMES, FieldKind
 from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.errors import ClusterError
 from lightretriever.artifacts.signals import commit_point
@@ -180,7 +181,7 @@ def _actions(
     bundle: Bundle, dense: DenseIndex | None, sparse: ImpactIndex, read: range, missing: list[range]
 ) -> Iterator[dict[str, Any]]:
     """Read the documents `missing` of those `read` from the bundle, as the cluster gets them."""
-    fields = bundle.manifest.fields
+    fields: dict[str, FieldKind] = {**bundle.manifest.fields, NAMES: "keyword"}
     indptr, names, terms, impacts = sparse.rows(read.start, read.stop)
     for part in missing:
         ordinals = np.arange(part.start, part.stop)

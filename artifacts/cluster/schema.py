@@ -22,7 +22,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict
 
 from lightretriever.artifacts.bundle.manifest import Manifest
-from lightretriever.artifacts.documents.fields import FieldKind, indexed_values
+from lightretriever.artifacts.documents.fields import NAMES, FieldKind, indexed_values
 from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.sparse.vocabulary import VocabularyKind
 from lightretriever.artifacts.tokens.tokenizer import text_of
@@ -98,7 +98,7 @@ class IndexMeta(BaseModel):
             engine=engine,
             vocabulary=manifest.sparse.vocabulary,
             large=large,
-            fields=manifest.fields,
+            fields={**manifest.fields, NAMES: "keyword"},
         )
 
 

@@ -5,23 +5,42 @@ number    a number, or a list of numbers, as float64
 date      an ISO 8601 date or time, or a list of them, to the millisecond; without a zone it is UTC
 
 A document that lacks a field, or has null there, has no value in it.
+
+The names of a document, by which a query may call it, are indexed as keywords of a field without a name: the title, and
+the title's head, which ends before `:`, ` – `, ` - ` or ` (`.
 """
 
 import math
 import re
+import unicodedata
 from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
 from pydantic import Field
 
-from lightretriever.artifacts.documents.bounds import MAX_FIELD_CHARS, MAX_KEYWORD_BYTES
+from lightretriever.artifacts.documents.bounds import MAX_FIELD_CHARS, MAX_ID_BYTES, MAX_KEYWORD_BYTES
 
-__all__ = ["FieldKind", "FieldName", "Order", "indexed_values", "keyword", "last_millisecond", "milliseconds", "number"]
+__all__ = [
+    "NAMES",
+    "FieldKind",
+    "FieldName",
+    "Order",
+    "indexed_values",
+    "keyword",
+    "last_millisecond",
+    "milliseconds",
+    "name_of",
+    "number",
+]
 
 FieldKind = Literal["keyword", "number", "date"]
 # Python takes any sign before the time, so that 2024-05-31+02:00 is two in the morning, and a week for its first day.
 _DATE: Final = re.compile(r"[0-9]{4}-?([0-9]{2}-?[0-9]{2}|W[0-9]{2}-?[0-9])([T ].+)?")
+_HEAD_END: Final = re.compile(r":| [–-] | \(")
+NAMES: Final = ""
+"""The field of the names; no declared field is called so."""
+
 FieldName = Annotated[str, Field(min_length=1, max_length=MAX_FIELD_CHARS, pattern=r"^[^\x00-\x1f]+$")]
 
 
@@ -41,13 +60,26 @@ def indexed_values(document: Mapping[str, Any], fields: Mapping[str, FieldKind])
     """
     found: list[tuple[int, str]] = []
     for place, (name, kind) in enumerate(fields.items()):
-        value = document.get(name)
+        value = _names_of(document.get("title")) if name == NAMES else document.get(name)
         for one in value if isinstance(value, list) else [] if value is None else [value]:
             try:
                 found.append((place, _AS_TEXT[kind](one)))
             except ValueError as error:
                 raise ValueError(f'field "{name}": {error}') from error
     return found
+
+
+def name_of(text: str) -> str:
+    """The name that a text is: in NFKC and lower case, with one blank between words. "" for one without a letter, or
+    that is longer than an id."""
+    name = " ".join(unicodedata.normalize("NFKC", text).lower().split())
+    return name if any(map(str.isalpha, name)) and len(name.encode()) <= MAX_ID_BYTES else ""
+
+
+def _names_of(title: object) -> list[str]:
+    if not isinstance(title, str):
+        return []
+    return list(filter(None, dict.fromkeys([name_of(title), name_of(_HEAD_END.split(title, maxsplit=1)[0])])))
 
 
 def keyword(value: object) -> str:

@@ -9,6 +9,7 @@ P is the sum over the terms t of positive weight of the float32 products q[t] * 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from math import inf
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -38,7 +39,7 @@ from lightretriever.artifacts.sparse.vocabulary import Language, word_analyzer
 
 __all__ = ["DocumentSet", "FoundImpacts", "ImpactIndex", "pack_query"]
 
-_PARTS: Final = 5  # of what Java packs
+_PARTS: Final = 6  # of what Java packs
 _MAX_SECONDS: Final = 1e9  # as good as no limit, and within Java's long as nanoseconds
 
 
@@ -54,8 +55,8 @@ class DocumentSet:
 
 class FoundImpacts(NamedTuple):
     """What `ImpactIndex.find` found. terms: (t,), distinct. weights: (t,) float32. ordinals: (m,) int64 and scores:
-    (m,) float32 of the hits, best first. documents: (u,) int64, ascending, the hits and the other documents. impacts:
-    (u, t) int32 of these documents."""
+    (m,) float32 of the hits, best first. documents: (u,) int64, ascending, the hits, the other documents and those
+    named. impacts: (u, t) int32 of these documents. named: (n,) int64, the documents that the conditions hold for."""
 
     terms: Sequence[str]
     weights: Float32Array
@@ -63,6 +64,7 @@ class FoundImpacts(NamedTuple):
     scores: Float32Array
     documents: Int64Array
     impacts: Int32Array
+    named: Int64Array
 
 
 class ImpactIndex(LuceneIndex):
@@ -100,18 +102,20 @@ class ImpactIndex(LuceneIndex):
         among: DocumentSet | None = None,
         seconds: float = inf,
         language: Language = "english",
+        named: Sequence[Sequence[str]] = (),
     ) -> FoundImpacts:
-        """Search as `search` does, and read the impacts of the documents found and of `others` (m,), in one call into
-        Java. The query is terms (t,) and their weights (t,), or a text, whose words in a language weigh their counts.
+        """Search as `search` does, find those `named` as `named` does, and read the impacts of all these and of
+        `others` (m,), in one call into Java. The query is terms (t,) and their weights (t,), or a text, whose words in
+        a language weigh their counts.
         """
         analyzer = None
         if isinstance(query, str):
             analyzer = word_analyzer(language)
-            packed = (*pack_texts(utf8("text", [query])), bytearray())
+            packed = (*pack_texts(utf8("text", [query, *chain.from_iterable(named)])), bytearray())
             names, values = None, None
         else:
             names, values = weighted_query(*query)
-            packed = (*pack_texts(utf8("term", names)), pack_floats(values))
+            packed = (*pack_texts(utf8("term", [*names, *chain.from_iterable(named)])), pack_floats(values))
         check_k(k)
         nanoseconds = round(min(max(seconds, 0.0), _MAX_SECONDS) * 1e9)
         ordinals = pack_ints(np.sort(others))
@@ -124,7 +128,17 @@ class ImpactIndex(LuceneIndex):
             values = np.frombuffer(parts[1], "<f4")
         documents = np.frombuffer(parts[3], "<i4").astype(np.int64)
         impacts = np.frombuffer(parts[4], "<i4").reshape(documents.size, len(names))
-        return FoundImpacts(names, values, *unpack_hits(parts[2]), documents, impacts)
+        found = np.frombuffer(parts[5], "<i4").astype(np.int64)
+        return FoundImpacts(names, values, *unpack_hits(parts[2]), documents, impacts, found)
+
+    def named(self, conditions: Sequence[Sequence[str]], among: DocumentSet | None = None) -> Int64Array:
+        """The documents (m,) for which conditions hold, of those `among`: those of the first, then those of the next.
+        None of a condition that holds for more than ten."""
+        packed = pack_texts(utf8("condition", chain.from_iterable(conditions)))
+        found = java_call(
+            java_class("lightretriever.DocumentFilter").named, self.handle, *packed, self._handle_of(among)
+        )
+        return np.frombuffer(from_java(found), "<i4").astype(np.int64)
 
     def scores(self, terms: Sequence[str], weights: FloatArray, ordinals: IntegerArray) -> Float32Array:
         """The scores (m,) float32 of the documents `ordinals` (m,), as `search` gives them; 0.0 where no term matches.

@@ -16,7 +16,7 @@ import numpy as np
 import orjson
 
 from lightretriever.artifacts.documents.bounds import MAX_DOCUMENT_BYTES, MAX_ID_BYTES
-from lightretriever.artifacts.documents.fields import FieldKind, indexed_values
+from lightretriever.artifacts.documents.fields import NAMES, FieldKind, indexed_values
 from lightretriever.artifacts.dtypes import Int64Array, IntegerArray
 from lightretriever.artifacts.errors import BundleError, JavaError
 from lightretriever.artifacts.sparse.index import ImpactIndex
@@ -116,7 +116,7 @@ class ImpactIndexWriter(LuceneWriter):
         """
         super().__init__(path, word_analyzer() if spellings else None)
         self._spellings = spellings
-        self._fields = dict(fields or {})
+        self._fields: dict[str, FieldKind] = {**(fields or {}), NAMES: "keyword"}
         self._declared = pack_texts([f"{kind[0]}:{name}".encode() for name, kind in self._fields.items()])
 
     def add(
@@ -135,7 +135,7 @@ class ImpactIndexWriter(LuceneWriter):
         `terms[indptr[i]:indptr[i + 1]]` (each once) with the `impacts` at the same places (1 to 65,535); `indptr` has
         shape (n + 1,), `terms` and `impacts` (nnz,): the caller has checked them, by `check_rows`. A term is a place in
         `names`, or a token id where there are none.
-        `records` are the n JSON objects, where a field or the spellings are indexed.
+        `records` are the n JSON objects, where fields, names or spellings are indexed.
 
         Raises ValueError on bad input, after which the writer is to be rolled back (the end of the `with` block does
         it). An id used twice is found by `close()`.
@@ -143,10 +143,11 @@ class ImpactIndexWriter(LuceneWriter):
         identities = utf8("document id", ids)
         if len(documents) != len(ids):
             raise ValueError(f"{len(ids)} ids and {len(documents)} documents were given; their numbers must be equal.")
-        if (self._fields or self._spellings) and len(records) != len(ids):
+        if (len(self._fields) > 1 or self._spellings or records) and len(records) != len(ids):
             raise ValueError(f"{len(ids)} ids and {len(records)} records were given; their numbers must be equal.")
         check_texts(identities, documents)
         for start, end in chunks(identities, documents, np.diff(indptr).tolist()):
+            texts = [*map(_text, ids[start:end], records[start:end])] if self._spellings else []
             rows = indptr[start : end + 1]
             first, last = int(rows[0]), int(rows[-1])
             different, places = np.unique(terms[first:last], return_inverse=True)
@@ -161,7 +162,7 @@ class ImpactIndexWriter(LuceneWriter):
                 pack_ints(impacts[first:last]),
                 *self._declared,
                 *self._values(ids[start:end], records[start:end]),
-                *pack_texts(list(map(_text, ids[start:end], records[start:end])) if self._spellings else []),
+                *pack_texts(texts),
             )
             self.count += end - start
 
@@ -169,7 +170,7 @@ class ImpactIndexWriter(LuceneWriter):
         """The values of the declared fields: where those of each document end, their fields, and the values."""
         found: list[tuple[int, str]] = []
         rows = np.zeros(len(ids), np.int32)
-        if self._fields:
+        if records:
             for row, (name, record) in enumerate(zip(ids, records, strict=True)):
                 try:
                     found += indexed_values(record, self._fields)

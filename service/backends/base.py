@@ -6,7 +6,7 @@ document's ordinal is its position in the order of writing, from 0.
 
 from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from lightretriever.service.backends.opensearch_legs import ClusterLegs
 
 __all__ = [
+    "NO_ORDINALS",
     "NO_TOKENS",
     "Backends",
     "DocumentFilter",
@@ -62,6 +63,7 @@ class QueryTokens(NamedTuple):
     weights: npt.NDArray[np.float32]
 
 
+NO_ORDINALS: Final[Ordinals] = np.empty(0, np.int64)
 NO_TOKENS: Final = QueryTokens(np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.float32))
 
 
@@ -73,7 +75,8 @@ class EncodedQuery:
     weights: (t,) float32, their weights in the sparse leg. tokens: those of the dense leg. dense: (D,) float32 of
     length 1, None if not requested, or if there are no tokens. parts: (u, D) float32, each token's part of `dense`,
     None if not requested. head: whether a model read the query, or it is a document: its vector is then no sum over its
-    tokens. text: the text whose words are the terms, where the search is to split it; there are no terms then.
+    tokens. text: the text whose words are the terms, where the search is to split it; there are no terms then. named:
+    conditions of the documents that the query may be a name of.
     """
 
     terms: list[str]
@@ -84,6 +87,7 @@ class EncodedQuery:
     parts: npt.NDArray[np.float32] | None = None
     head: bool = False
     text: str | None = None
+    named: Sequence[tuple[str, ...]] = ()
 
     @classmethod
     def of_model(
@@ -115,11 +119,13 @@ class ReadCandidates(NamedTuple):
 @dataclass(slots=True)
 class LegResults:
     """What the legs of a search gave, by leg. query: with its terms, where the backend splits its `text`. read: None
-    unless the backend reads the candidates of both legs."""
+    unless the backend reads the candidates of both legs. named: (n,) int64, the documents that the query's conditions
+    `named` hold for, those of the first condition first; none of one that holds for more than ten."""
 
     outcomes: dict[LegName, Outcome[ScoredDocuments]]
     query: EncodedQuery
     read: ReadCandidates | None = None
+    named: Ordinals = field(default_factory=lambda: NO_ORDINALS)
 
 
 class Leg(Protocol):

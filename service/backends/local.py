@@ -16,10 +16,11 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.dense.index import DenseIndex, best_first
 from lightretriever.artifacts.live.documents import LiveDocuments
 from lightretriever.artifacts.sparse.index import ImpactIndex
-from lightretriever.artifacts.sparse.jvm import start_jvm_to_search
+from lightretriever.artifacts.sparse.jvm import start_jvm, start_jvm_to_search
 from lightretriever.artifacts.sparse.spelling import Spelling
 from lightretriever.artifacts.sparse.vocabulary import Language
 from lightretriever.service.backends.base import (
+    NO_ORDINALS,
     DocumentFilter,
     EncodedQuery,
     Leg,
@@ -37,15 +38,15 @@ from lightretriever.service.settings import Settings
 
 if TYPE_CHECKING:
     from lightretriever.artifacts.dense.later import LaterIndex
+    from lightretriever.artifacts.live.store import LiveStore
 
 __all__ = [
     "DENSE_LANE",
     "HAND_OVER_BYTES",
+    "LiveBackends",
     "LocalBackends",
     "RunningSearches",
     "hands_over",
-    "open_dense",
-    "open_index",
     "open_local",
 ]
 
@@ -55,9 +56,6 @@ DENSE_LANE: Final = "dense"
 HAND_OVER_BYTES: Final = 4 << 20
 """A search that reads fewer bytes of the dense index ends about as soon as another thread has taken it over
 (docs/lab/results.md#speed)."""
-
-
-_NO_ORDINALS: Final = np.empty(0, np.int64)
 
 
 def hands_over(search_bytes: int, running: int, free: int) -> bool:
@@ -128,13 +126,15 @@ class LocalBackends:
             here: dict[LegName, Callable[[], Any]] = {
                 name: partial(self.legs[name].search, query, count, among, until) for name in legs
             }
-            if not handed_over:
-                return LegResults({name: call_here(search, until) for name, search in here.items()}, query)
-            if both:
+            if "sparse" in legs:
                 sparse = cast(LuceneSparse, self.legs["sparse"])
-                here["sparse"] = partial(sparse.find, query, count, _NO_ORDINALS, among, until)
-            outcomes: dict[LegName, Outcome[Any]] = self._executor.gather({DENSE_LANE: here.pop("dense")}, until, here)
-            return _results(outcomes, query) if both else LegResults(outcomes, query)
+                here["sparse"] = partial(sparse.find, query, count, NO_ORDINALS, among, until)
+            lanes: dict[LegName, Callable[[], Any]] = {DENSE_LANE: here.pop("dense")} if handed_over else {}
+            outcomes: dict[LegName, Outcome[Any]] = self._executor.gather(lanes, until, here)
+            if "sparse" in legs:
+                return _results(outcomes, query)
+            named = call_here(partial(self.documents.named, query.named, among), until) if query.named else Outcome()
+            return LegResults(outcomes, query, named=NO_ORDINALS if named.value is None else named.value)
         finally:
             with self._running.lock:
                 self._running.count -= 1
@@ -143,7 +143,7 @@ class LocalBackends:
         """Search both legs in this thread, and read vectors and impacts of their candidates once."""
         dense, sparse = cast(FaissDense, self.legs["dense"]), cast(LuceneSparse, self.legs["sparse"])
         nearest = call_here(partial(dense.nearest, query, count, among), until)
-        ordinals = _NO_ORDINALS if nearest.value is None else nearest.value
+        ordinals = NO_ORDINALS if nearest.value is None else nearest.value
         found = call_here(partial(sparse.find, query, count, ordinals, among, until), until)
         results = _results({"dense": nearest, "sparse": found}, query)
         if nearest.value is None:
@@ -177,7 +177,7 @@ class LocalBackends:
 
 
 def _results(outcomes: dict[LegName, Outcome[Any]], query: EncodedQuery) -> LegResults:
-    """Return what both legs gave, with the hits of the sparse leg in place of what it found, and the query with its
+    """Return what the legs gave, with the hits of the sparse leg in place of what it found, and the query with its
     terms."""
     sparse = outcomes["sparse"]
     if (found := sparse.value) is None:
@@ -185,39 +185,64 @@ def _results(outcomes: dict[LegName, Outcome[Any]], query: EncodedQuery) -> LegR
     if query.text is not None:
         counts = found.weights.astype(np.int64)
         query = replace(query, terms=[*found.terms], counts=counts, weights=found.weights, text=None)
-    return LegResults(
-        {**outcomes, "sparse": replace(sparse, value=ScoredDocuments(found.ordinals, found.scores))}, query
-    )
+    hits = replace(sparse, value=ScoredDocuments(found.ordinals, found.scores))
+    return LegResults({**outcomes, "sparse": hits}, query, named=found.named)
+
+
+class LiveBackends(LocalBackends):
+    """Implements `Backends` over one snapshot of a store, whatever is written meanwhile."""
+
+    live: "LiveStore"
+
+    def __init__(
+        self,
+        store: "LiveStore",
+        language: Language | None,
+        executor: Executor,
+        running: RunningSearches,
+        bundled: ImpactIndex,
+    ) -> None:
+        """`close` closes the store and `bundled`, the index of the bundle, whose words are of a language."""
+        self._snapshot = snapshot = store.snapshot
+        super().__init__(snapshot.index, snapshot.dense, language, executor, running)
+        self.live = store
+        self._bundled = bundled
+
+    def now(self) -> "LiveBackends":
+        """Return the backends of the newest snapshot."""
+        if self.live.snapshot is self._snapshot:
+            return self
+        return LiveBackends(self.live, self._language, self._executor, self._running, self._bundled)
+
+    def close(self) -> None:
+        """Close the journal and the indexes."""
+        self.live.close()
+        self._bundled.close()
 
 
 def open_local(bundle: Bundle, settings: Settings, executor: Executor, *, hashed: bool = True) -> LocalBackends:
-    """Open the indexes of a bundle, and add their lane to the executor. BundleError, JavaError.
+    """Open the indexes of a bundle, and the journal in the folder `live` of the settings, if it is named, and add the
+    lane of the dense leg to the executor. BundleError, JavaError, and what `LiveStore` raises.
 
     Unless `hashed`, checks the files' hashes first, while the JVM starts.
     """
-    index = open_index(bundle, hashed=hashed)
+    start = start_jvm_to_search if settings.live is None else start_jvm  # with a larger heap, for what is written
+    with ThreadPoolExecutor(1) as thread:
+        checked = None if hashed else thread.submit(bundle.check_hashes)
+        start()
+        if checked is not None:
+            checked.result()
+    index, language, dense = bundle.sparse(), bundle.manifest.sparse.language, None
     try:
-        dense = open_dense(bundle, settings, executor)
-        return LocalBackends(index, dense, bundle.manifest.sparse.language, executor, RunningSearches())
+        if bundle.manifest.dense is not None:
+            executor.add(DENSE_LANE, settings.threads(), patience_s=settings.deadline_ms / 1e3)
+            dense = bundle.dense()
+        if settings.live is None:
+            return LocalBackends(index, dense, language, executor, RunningSearches())
+        from lightretriever.artifacts.live.store import LiveStore  # costs nothing where nothing is written
+
+        store = LiveStore(settings.live, bundle.manifest, index, dense)
+        return LiveBackends(store, language, executor, RunningSearches(), index)
     except BaseException:
         index.close()
         raise
-
-
-def open_index(bundle: Bundle, *, hashed: bool) -> ImpactIndex:
-    """Open the Lucene index of a bundle; unless `hashed`, check the files' hashes first, while the JVM starts."""
-    if not hashed:
-        with ThreadPoolExecutor(1) as thread:
-            hashes = thread.submit(bundle.check_hashes)
-            start_jvm_to_search()
-            hashes.result()
-    start_jvm_to_search()
-    return bundle.sparse()
-
-
-def open_dense(bundle: Bundle, settings: Settings, executor: Executor) -> DenseIndex | None:
-    """Open the Faiss index of a bundle, if it has one, and add its lane to the executor."""
-    if bundle.manifest.dense is None:
-        return None
-    executor.add(DENSE_LANE, settings.threads(), patience_s=settings.deadline_ms / 1e3)
-    return bundle.dense()

@@ -39,7 +39,7 @@ class LuceneSparse:
         """Find the best `count` documents as `search` does, and read the impacts of these and of others (m,).
         TimeoutError at the `perf_counter` time `until`."""
         asked = (query.terms, query.weights) if query.text is None else query.text
-        return self._index.find(asked, count, others, among, until - perf_counter(), self._language)
+        return self._index.find(asked, count, others, among, until - perf_counter(), self._language, query.named)
 
     def scores(self, query: EncodedQuery, ordinals: Ordinals) -> Scores:
         """Score given documents; 0.0 for a document that shares no term."""

@@ -20,6 +20,7 @@ from lightretriever.artifacts.cluster.schema import MAX_FOUND, IndexMeta, read_f
 from lightretriever.artifacts.errors import BundleError
 from lightretriever.artifacts.sparse.jvm import start_jvm_to_search
 from lightretriever.service.backends.base import (
+    NO_ORDINALS,
     DocumentFilter,
     EncodedQuery,
     Leg,
@@ -31,7 +32,7 @@ from lightretriever.service.backends.base import (
 from lightretriever.service.backends.opensearch_documents import ClusterDocuments
 from lightretriever.service.backends.opensearch_legs import ClusterLegs, result_of
 from lightretriever.service.errors import SettingsError
-from lightretriever.service.execution.executor import Executor, split
+from lightretriever.service.execution.executor import Executor, Outcome, split
 from lightretriever.service.schemas import LegName
 from lightretriever.service.settings import Settings
 
@@ -57,7 +58,7 @@ class ClusterLeg:
         self, query: EncodedQuery, count: int, among: DocumentFilter | None = None, until: float = inf
     ) -> ScoredDocuments:
         """Find the best `count` documents. TimeoutError at the `perf_counter` time `until`."""
-        return result_of(self._group.search([self.name], query, count, among, until)[self.name])
+        return result_of(self._group.search([self.name], query, count, among, until)[0][self.name])
 
     def scores(self, query: EncodedQuery, ordinals: Ordinals) -> Scores:
         """Score given documents; 0.0 in the sparse leg for a document that shares no term."""
@@ -104,7 +105,10 @@ class ClusterBackends:
     ) -> LegResults:
         """Search these legs until the `perf_counter` time `until`. Every leg gets an outcome."""
         trip = partial(self.cluster.search, list(legs), query, count, among, until)
-        return LegResults(split(self._executor.gather({CLUSTER_LANE: trip}, until)[CLUSTER_LANE], legs), query)
+        whole = self._executor.gather({CLUSTER_LANE: trip}, until)[CLUSTER_LANE]
+        found, named = (None, NO_ORDINALS) if whole.value is None else whole.value
+        outcome = Outcome(found, whole.reason, whole.error, whole.started, whole.ended, whole.handed_s)
+        return LegResults(split(outcome, legs), query, named=named)
 
     def vectors(self, ordinals: Ordinals) -> npt.NDArray[np.float32]:
         """Return the vectors of documents (m, D), as the bundle has them."""

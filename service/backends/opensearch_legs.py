@@ -1,6 +1,6 @@
 """The legs of one index on an OpenSearch cluster, asked in one trip."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -17,6 +17,9 @@ from lightretriever.artifacts.cluster.live import LiveIndex
 from lightretriever.artifacts.cluster.queries import (
     Query,
     dense_search,
+    filter_query,
+    listing,
+    matching,
     of_ordinals,
     read_hits,
     sparse_search,
@@ -40,6 +43,7 @@ T = TypeVar("T")
 
 _PROBE_S: Final = 0.5  # time for a probe
 _BETWEEN_PROBES_S: Final = 1.0
+_MOST_NAMED: Final = 10  # documents, as in Java's DocumentFilter
 _UNTIL: Final = ContextVar[float]("until", default=inf)
 
 
@@ -78,18 +82,26 @@ class ClusterLegs:
 
     def search(
         self,
-        names: Iterable[LegName],
+        names: Sequence[LegName],
         query: EncodedQuery,
         count: int,
         among: DocumentFilter | None = None,
         until: float = inf,
-    ) -> dict[LegName, ScoredDocuments | Exception]:
-        """Find the best `count` documents of each leg. ValueError if `count` is below 1."""
+    ) -> tuple[dict[LegName, ScoredDocuments | Exception], Ordinals]:
+        """Find the best `count` documents of each leg, and those that the query names. ValueError if `count` is below
+        1."""
         if count < 1:
             raise ValueError(f"k is {count}; it must be 1 or more.")
-        searches = {name: self._search(name, query, count, among) for name in names}
-        answers = zip(searches, self.ask(searches.items(), until), strict=True)
-        return {name: one if isinstance(one, Exception) else self._found(name, one) for name, one in answers}
+        searches: list[tuple[str, Query]] = [(name, self._search(name, query, count, among)) for name in names]
+        for condition in query.named:
+            searches.append(("named", listing(matching(filter_query(condition), among), None, 0, _MOST_NAMED + 1)))
+        legs, named = dict[LegName, ScoredDocuments | Exception](), list[int]()
+        for name, answer in zip([*names, *query.named], self.ask(searches, until), strict=True):
+            if not isinstance(name, tuple):
+                legs[name] = answer if isinstance(answer, Exception) else self._found(name, answer)
+            elif not isinstance(answer, Exception) and len(hits := answer["hits"]["hits"]) <= _MOST_NAMED:
+                named += [hit["fields"]["ordinal"][0] for hit in hits]
+        return legs, np.array(list(dict.fromkeys(named)), np.int64)
 
     def scores(self, name: LegName, ordinals: Ordinals, query: EncodedQuery) -> Scores:
         """Score given documents in a leg. ValueError for an unknown ordinal, DocumentsGoneError for a deleted one."""

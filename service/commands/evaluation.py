@@ -14,6 +14,7 @@ from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.encoder import QueryEncoder
 from lightretriever.service.search.engine import SearchEngine
+from lightretriever.service.search.request import literal
 from lightretriever.service.settings import Settings
 
 __all__ = ["EngineSearcher", "open_searcher"]
@@ -46,7 +47,7 @@ class EngineSearcher:
         if not query.strip():
             return None
         settings = {} if fusion is None else {"fusion": fusion.request()}
-        asked = {"query": query, "task": task, "mode": mode, "k": k, "candidates": candidates, "fields": []}
+        asked = {"query": literal(query), "task": task, "mode": mode, "k": k, "candidates": candidates, "fields": []}
         request = SearchRequest.model_validate({**asked, **settings, "allow_partial": False})
         try:
             hits = self._engine.search(request).hits

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, field_validator, model_validator
 
 from lightretriever.artifacts.documents.bounds import MAX_FEEDBACK
 from lightretriever.service.schemas.base import Mode, Model, Normalization
@@ -168,10 +168,9 @@ class SearchRequest(Model):
         }
     )
 
-    query: str | None = Field(
+    query: Annotated[str, Field(min_length=1), AfterValidator(_not_blank)] | None = Field(
         default=None,
-        min_length=1,
-        description="What to look for, in plain words. Null: see `like`, or list what matches `filter`, by `sort`.",
+        description="What to look for; `-word` excludes documents. Null: see `like`, or list by `filter` and `sort`.",
         examples=["play music"],
     )
     like: str | None = Field(
@@ -285,11 +284,6 @@ class SearchRequest(Model):
     explain: bool = Field(
         default=False, description="For each hit, give each leg's and each word's share of its scores."
     )
-
-    @field_validator("query")
-    @classmethod
-    def _blank(cls, query: str | None) -> str | None:
-        return None if query is None else _not_blank(query)
 
     @property
     def lists(self) -> bool:

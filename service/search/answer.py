@@ -35,7 +35,7 @@ _NO_QUERY: Final = EncodedQuery([], NO_TOKENS.counts, NO_TOKENS.weights, NO_TOKE
 
 _BY_RULE: Final = "A rule puts this document first for this query."
 _LIKE: Final = "The query is the document {}: its vector and its heaviest terms."
-_BY_NAME: Final = "The query is the id of this document, which puts it first."
+_BY_NAME: Final = "The query is the name of this document, its id or title, which puts it first."
 
 Documents = Sequence[tuple[str, Plain]]
 """Documents by id and fields."""
@@ -46,8 +46,8 @@ class Candidates:
     """The candidates of a query in their order.
 
     levels: how well each column matches; None if `unjudged` says why not. unmatched: how many candidates `min_matched`
-    left out, None if the request has none. pinned: ids of the documents that come first, by a rule or because the query
-    is their id.
+    left out, None if the request has none. pinned: ids of the documents that rules put first. named: ordinals of those
+    whose name the query is.
     """
 
     query: EncodedQuery
@@ -58,6 +58,7 @@ class Candidates:
     unmatched: int | None
     ranking: Ranked
     pinned: Sequence[str]
+    named: Ordinals
 
 
 def build_answer(context: SearchContext, candidates: Candidates) -> Plain:
@@ -94,8 +95,7 @@ def build_answer(context: SearchContext, candidates: Candidates) -> Plain:
     answer["timings_ms"] = _UNTIMED | context.clock.milliseconds()
     answer |= plan.facts
     if "rules" in plan.facts:
-        pinned = [name for name in candidates.pinned if name in plan.pinned]
-        answer["rules"] = plan.facts["rules"] | {"pinned": pinned}
+        answer["rules"] = plan.facts["rules"] | {"pinned": candidates.pinned}
     if candidates.unmatched is not None:
         answer["unmatched"] = candidates.unmatched
     return answer
@@ -166,22 +166,16 @@ def _hits(candidates: Candidates, columns: npt.NDArray[np.intp], documents: Docu
     """Return the hits of a page, as `Hit`, after `offset` other hits. columns: (k,) of the table, best first, with as
     many documents."""
     table, ranking = candidates.table, candidates.ranking
-    of_legs: dict[LegName, Sequence[Plain | None]] = {"dense": [None] * columns.size, "sparse": [None] * columns.size}
-    for row, name in enumerate(table.legs):
-        cells = zip(table.scores[row, columns].tolist(), table.ranks[row, columns].tolist(), strict=True)
-        of_legs[name] = [None if isnan(score) else {"score": score, "rank": rank or None} for score, rank in cells]
+    scores, ranks = table.scores[:, columns].T.tolist(), table.ranks[:, columns].T.tolist()
     totals = ranking.scores[columns].tolist()
     levels = None if candidates.levels is None else candidates.levels[columns].tolist()
     hits = []
     for place, (column, (document_id, fields)) in enumerate(zip(columns.tolist(), documents, strict=True)):
-        hit: Plain = {
-            "id": document_id,
-            "rank": offset + place + 1,
-            "score": totals[place],
-            "dense": of_legs["dense"][place],
-            "sparse": of_legs["sparse"][place],
-            "fields": fields,
-        }
+        rank, total = offset + place + 1, totals[place]
+        hit: Plain = {"id": document_id, "rank": rank, "score": total, "dense": None, "sparse": None, "fields": fields}
+        for name, score, of_leg in zip(table.legs, scores[place], ranks[place], strict=True):
+            if not isnan(score):
+                hit[name] = {"score": score, "rank": of_leg or None}
         if levels is not None and levels[place] >= 0:
             hit["matched"] = LEVELS[levels[place]]
         if column in ranking.reranked:
@@ -232,7 +226,9 @@ def _add_explanations(
         if plan.request.like is not None:
             explanation["note"] = _LIKE.format(plan.request.like)
         if hit["id"] in candidates.pinned:
-            explanation["note"] = _BY_RULE if hit["id"] in plan.pinned else _BY_NAME
+            explanation["note"] = _BY_RULE
+        elif ordinals[place] in candidates.named:
+            explanation["note"] = _BY_NAME
         hit["explanation"] = explanation
 
 

@@ -137,4 +137,4 @@ class Documents:
         if not ordinals.size:
             return []
         with reading():
-            return [orjson.loads(raw) for raw in self.store.documents(ordinals)]
+            return [*map(orjson.loads, self.store.documents(ordinals))]

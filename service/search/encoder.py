@@ -216,7 +216,9 @@ def _summed(bags: Sequence[Sequence[K]], factors: Sequence[float]) -> tuple[dict
         for one in bag:
             counts[one] = counts.get(one, 0) + 1
             sums[one] = sums.get(one, 0.0) + factor
-    return counts, {one: factor for one, factor in sums.items() if abs(factor) > _NOTHING}
+    if len(bags) > 1:
+        sums = {one: factor for one, factor in sums.items() if abs(factor) > _NOTHING}
+    return counts, sums
 
 
 def _joined(bags: Sequence[list[int]], factors: Sequence[float]) -> QueryTokens:

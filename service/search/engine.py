@@ -44,7 +44,7 @@ from lightretriever.service.search.explain import list_terms_of, list_tokens
 from lightretriever.service.search.parts import ENCODE_DOCUMENT, REQUESTS, WRITES, Parts
 from lightretriever.service.search.pipeline import search
 from lightretriever.service.search.ranking import RERANK
-from lightretriever.service.search.request import Plan, RequestReader
+from lightretriever.service.search.request import Plan, RequestReader, literal
 from lightretriever.service.search.rules import RulesFile
 from lightretriever.service.settings import Settings
 
@@ -256,7 +256,7 @@ class SearchEngine:
         texts = self.parts.documents.probes(_PROBES, settings.max_query_chars)
         until = perf_counter() + settings.warm_up_s
         answered = late = 0
-        for query in cycle(filter(self._can_search, [*texts, self.bundle.manifest.name])):
+        for query in cycle(filter(self._can_search, map(literal, [*texts, self.bundle.manifest.name]))):
             begun = perf_counter()
             if stop.is_set() or answered >= settings.warm_up_queries or (answered and begun >= until):
                 break
@@ -300,8 +300,10 @@ class SearchEngine:
         self.close()
 
     def _can_search(self, text: str) -> bool:
-        return len(text) <= self.settings.max_query_chars and self.parts.encoder.can_encode(
-            text, self.bundle.manifest.default_task
+        return (
+            len(text) < self.settings.max_query_chars
+            and text == literal(text)
+            and self.parts.encoder.can_encode(text, self.bundle.manifest.default_task)
         )
 
     def _answer(self, plan: Plan, clock: StageClock) -> Plain:

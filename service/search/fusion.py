@@ -39,6 +39,7 @@ normalisation can't turn two of its scores into a tie.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite, sqrt
+from operator import itemgetter
 from typing import Final
 
 import numpy as np
@@ -125,7 +126,7 @@ def align(legs: Sequence[tuple[Ordinals, npt.NDArray[np.floating]]], names: Sequ
 
     ValueError if a leg's two arrays differ in length, a score is not finite, or a leg has an ordinal twice.
     """
-    every = np.concatenate([ordinals for ordinals, _ in legs])
+    every = np.concatenate([*map(itemgetter(0), legs)])
     every.sort()
     first = np.ones(every.size, np.bool_)
     np.not_equal(every[1:], every[:-1], out=first[1:])  # several times as fast as np.unique
@@ -146,6 +147,8 @@ def align(legs: Sequence[tuple[Ordinals, npt.NDArray[np.floating]]], names: Sequ
 def with_documents(table: CandidateTable, ordinals: Sequence[int]) -> CandidateTable:
     """Return a table that has documents (m,), too, which no leg proposed and whose scores are not known yet."""
     new = np.setdiff1d(np.array(ordinals, np.int64), table.ordinals)
+    if not new.size:
+        return table
     every = np.concatenate([table.ordinals, new])
     order, legs = np.argsort(every), len(table.scores)
     scores = np.concatenate([table.scores, np.full((legs, new.size), np.nan)], axis=1)[:, order]
@@ -159,7 +162,8 @@ def fuse_linear(table: CandidateTable, weights: Sequence[float], normalization: 
     ValueError if a weight is negative or not finite, or if all are 0.
     """
     _check_weights(table, weights)
-    return _fused(table, weights, list(map(_NORMALIZATIONS[normalization], table.scores, table.ranks)))
+    values = [*map(_NORMALIZATIONS[normalization], table.scores, table.ranks)]
+    return _ranked(table, weights, np.array(values) * np.array(weights)[:, None])
 
 
 def evidence(query: Vector, background: Vector, dense: Scores, sparse: Scores, largest: Vector) -> tuple[float, float]:
@@ -194,9 +198,10 @@ def _share_of(score: float, largest: Vector, heaviest: int) -> float:
 def moved_query(query: Vector, first: Vector, weight: float) -> Vector:
     """Return `normalise(query + weight * first / |first|)`, float32 (D,), of two vectors (D,); `query` where one of the
     lengths is 0."""
-    length = sqrt(float(first @ first))  # BLAS computes a product of two vectors in the calling thread
-    moved: Vector = query + np.float32(weight / length if length else 0.0) * first
-    length = sqrt(float(moved @ moved))
+    with np.errstate(over="ignore", invalid="ignore"):  # a damaged vector is like none
+        length = sqrt(float(first @ first))  # BLAS computes a product of two vectors in the calling thread
+        moved: Vector = query + np.float32(weight / length if length else 0.0) * first
+        length = sqrt(float(moved @ moved))
     return moved / np.float32(length) if length else query
 
 
@@ -226,22 +231,16 @@ def fuse_rrf(table: CandidateTable, weights: Sequence[float], rank_constant: flo
     _check_weights(table, weights)
     proposed = table.ranks > 0
     values = np.where(proposed, 1.0 / np.where(proposed, rank_constant + table.ranks, 1.0), 0.0)
-    return _fused(table, weights, values)
-
-
-def _fused(table: CandidateTable, weights: Sequence[float], values: Sequence[Scores] | Scores) -> Fused:
-    """Add up the legs' normalised scores (legs, u), each times its weight."""
-    return _ranked(table, weights, np.array(values) * np.array(weights)[:, None])
+    return _ranked(table, weights, values * np.array(weights)[:, None])
 
 
 def _ranked(table: CandidateTable, weights: Sequence[float], shares: Scores) -> Fused:
     """Rank the documents that a leg of weight above 0 proposed by the sums of their shares (legs, u)."""
     scores = shares.sum(axis=0)
-    counts = np.count_nonzero(table.ranks, axis=1).tolist()
-    proposing = [row for row, weight in enumerate(weights) if weight > 0 and counts[row]]
-    ranks = table.ranks if len(proposing) == len(weights) else table.ranks[proposing]
+    proposing = np.flatnonzero((np.asarray(weights) > 0) & table.ranks.any(axis=1))
+    ranks = table.ranks[proposing]
     columns = np.flatnonzero(ranks.any(axis=0))
-    if len(proposing) == 1:
+    if proposing.size == 1:
         # Another leg, which proposed none, may still add more to some documents than to others.
         others = np.delete(shares, proposing, axis=0)
         if not (others != others[:, :1]).any():
@@ -250,7 +249,8 @@ def _ranked(table: CandidateTable, weights: Sequence[float], shares: Scores) -> 
 
 
 def _range(scores: Scores, _: Ranks) -> Scores:
-    least, spread = _extremes(scores)
+    least = float(np.fmin.reduce(scores, initial=np.nan))
+    spread = float(np.fmax.reduce(scores, initial=np.nan)) - least
     values = FLOOR + (1 - FLOOR) * ((scores - least) / spread) if spread > 0 else np.ones_like(scores)
     values[np.isnan(scores)] = 0.0
     return values

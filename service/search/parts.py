@@ -111,10 +111,6 @@ class Parts:
 
 
 def _backends(bundle: Bundle, settings: Settings, executor: Executor, *, hashed: bool) -> Backends:
-    if settings.live is not None:
-        from lightretriever.service.backends.live import open_live  # costs nothing where nothing is written
-
-        return open_live(bundle, settings, executor, hashed=hashed)
     if settings.backend == "local":
         return open_local(bundle, settings, executor, hashed=hashed)
     with importing("cluster"):

@@ -11,8 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lightretriever.artifacts.dense.index import products
-from lightretriever.artifacts.documents.bounds import MAX_ID_BYTES
-from lightretriever.artifacts.documents.fields import Order
+from lightretriever.artifacts.documents.fields import NAMES, Order, name_of
 from lightretriever.artifacts.errors import TokenizerError
 from lightretriever.artifacts.sparse.arguments import scores_of
 from lightretriever.service.backends.base import (
@@ -56,9 +55,9 @@ from lightretriever.service.search.fusion import (
 from lightretriever.service.search.matching import LEVELS, Levels, matches
 from lightretriever.service.search.ranking import RERANK, Ranked, Reranker, fields_to_rank, grouped, ranked
 from lightretriever.service.search.rules import rewrite
-from lightretriever.service.search.words import read_typed
+from lightretriever.service.search.words import exclude, read_typed
 
-__all__ = ["named_ids", "search"]
+__all__ = ["named", "search"]
 
 _log = logging.getLogger(__name__)
 _ATTEMPTS: Final = 10  # to search while documents are deleted
@@ -79,9 +78,13 @@ def search(context: SearchContext) -> Plain:
             f"The search had not begun {context.clock.total() * 1e3:.0f} ms after the request came, too late for its "
             f"deadline of {plan.deadline_ms:g} ms. Allow more time, or try again later."
         )
-    if (plan.request.spelling or plan.request.prefix) and plan.text and parts.backends.spellings is not None:
+    spellings = parts.backends.spellings
+    if spellings is not None and (plan.excluded or plan.request.spelling or plan.request.prefix):
         with context.clock.measure("spelling"), reading():
-            context.plan = read_typed(plan, parts.backends.spellings, parts.encoder)
+            plan = exclude(plan, spellings) if plan.excluded else plan
+            if plan.text and (plan.request.spelling or plan.request.prefix):
+                plan = read_typed(plan, spellings, parts.encoder)
+        context.plan = plan
     if parts.rules is not None and not plan.request.lists:
         context.plan = rewrite(context.plan, parts.rules.value)
     if context.plan.added:  # without those that no leg knows, as an error must not name what nobody sent
@@ -103,13 +106,17 @@ def _search(context: SearchContext) -> Plain:
     if plan.condition is not None:
         with clock.measure("filter"):
             allowed = parts.documents.where(plan.condition)
+    if plan.request.query is not None and plan.request.sort is None:
+        query = replace(query, named=named(plan.request.query))
     results = parts.backends.search(query, legs, plan.candidates, allowed, context.until(SEARCH_UNTIL))
-    query, hits, pinned = results.query, _hits(context, results, legs), _pinned(context)
+    query, hits = results.query, _hits(context, results, legs)
+    pinned = _pinned(context) if plan.pinned and plan.request.sort is None else {}
     with parts.backends.within(context.until()):
         started = perf_counter()
         table = align([*hits.values()], [*hits])
-        if pinned:
-            table = with_documents(table, [*pinned.values()])
+        first = list(dict.fromkeys([*pinned.values(), *results.named.tolist()]))
+        if first:
+            table = with_documents(table, first)
         started = clock.add("fuse", started)
         read = results.read  # not if a leg was late, or others come first
         if read is not None and not np.array_equal(read.documents, table.ordinals):
@@ -124,13 +131,15 @@ def _search(context: SearchContext) -> Plain:
         if levels is None and unjudged is None:
             unjudged = "The dense leg did not answer."
         clock.add("fuse", started)
-        columns, unmatched = np.searchsorted(table.ordinals, [*pinned.values()]).tolist() if pinned else [], None
-        if pinned:
+        columns, unmatched = np.searchsorted(table.ordinals, first).tolist() if first else [], None
+        if first:
             fused = _with_columns(fused, columns)
         if plan.request.min_matched is not None and (levels is not None or "dense" not in hits):
             fused, unmatched = _matching(fused, levels, LEVELS.index(plan.request.min_matched), columns)
         ranking = _ranked(context, table, fused, columns)
-        return build_answer(context, Candidates(query, table, fused, levels, unjudged, unmatched, ranking, [*pinned]))
+        return build_answer(
+            context, Candidates(query, table, fused, levels, unjudged, unmatched, ranking, [*pinned], results.named)
+        )
 
 
 def _encoded(context: SearchContext) -> tuple[EncodedQuery, list[LegName]]:
@@ -209,29 +218,29 @@ def _hits(context: SearchContext, results: LegResults, legs: Sequence[LegName]) 
 
 
 def _pinned(context: SearchContext) -> dict[str, int]:
-    """Return the ordinals of the documents that rules put first, and of that whose id the query is, by id in their
-    order: those that pass the filter. None with `sort`, whose field alone gives the order."""
-    plan = context.plan
-    ids = [*dict.fromkeys([*plan.pinned, *named_ids(plan.request.query or "")])]
-    if not ids or plan.request.sort is not None:
-        return {}
-    documents, wanted = context.parts.documents, ("ids", str(len(ids)), *ids)
+    """Return the ordinals of the documents that rules put first, by id in their order: those that pass the filter."""
+    plan, documents = context.plan, context.parts.documents
+    wanted = ("ids", str(len(plan.pinned)), *plan.pinned)
     context.require_time("find the pinned documents")
     with context.clock.measure("filter"), context.parts.backends.within(context.until(RESCORE_UNTIL)):
         allowed = documents.where(all_of(plan.condition, wanted) or wanted)
         with reading():
-            ordinals = documents.store.listed(allowed, None, 0, len(ids))
+            ordinals = documents.store.listed(allowed, None, 0, len(plan.pinned))
         read = [document_id for document_id, _ in documents.fetch(ordinals, [])]
     by_id = dict(zip(read, ordinals.tolist(), strict=True))
-    return {document_id: by_id[document_id] for document_id in ids if document_id in by_id}
+    return {document_id: by_id[document_id] for document_id in plan.pinned if document_id in by_id}
 
 
-def named_ids(query: str) -> list[str]:
-    """Return the ids that a query may be: one word with a letter, as typed and in lower case. Numbers are none, as they
-    are the ids of many corpora and say something else in a query."""
-    word = query.strip()
-    is_name = len(word.split()) == 1 and any(map(str.isalpha, word)) and len(word.encode()) <= MAX_ID_BYTES
-    return [*dict.fromkeys([word, word.lower()])] if is_name else []
+def named(query: str) -> list[tuple[str, ...]]:
+    """Return the conditions of the documents that a query may be a name of: of those whose id it is, as typed or in
+    lower case, then of those whose title it is, or the head of it. A query without a letter is none, as numbers are the
+    ids of many corpora and say something else in a query."""
+    name, word = name_of(query), query.strip()
+    if not name:
+        return []
+    ids = dict.fromkeys([word, word.lower()]) if " " not in name else ()
+    of_ids = [("ids", str(len(ids)), *ids)] if ids else []
+    return [*of_ids, ("keyword", NAMES, "1", name)]
 
 
 def _filled(
@@ -242,7 +251,7 @@ def _filled(
     names it."""
     legs, shares, started = context.parts.backends.legs, None, perf_counter()
     if read is not None:
-        table.of("dense")[:], shares = read.dense, read.shares
+        table.scores[table.legs.index("dense")], shares = read.dense, read.shares
     else:
         shares = _asked(context, "sparse", partial(legs["sparse"].shares, query, table.ordinals), RESCORE_UNTIL)
         if shares is None and context.plan.request.min_matched and context.unscored["sparse"] == "failed":
@@ -253,7 +262,7 @@ def _filled(
             if scores is not None:
                 table.fill(dense, scores)
     if shares is not None:
-        table.of("sparse")[:] = scores_of(shares)
+        table.scores[table.legs.index("sparse")] = scores_of(shares)
     context.clock.add("rescore", started)
     return shares
 
@@ -288,19 +297,19 @@ def _fused(
     with the dense scores for the query's vector moved towards that of the first document, unless this has none of the
     query's words. Both only where all scores are known."""
     plan, fusion = context.plan, context.plan.request.fusion
-    weights = [plan.legs[name] for name in table.legs]
+    weights = [*map(plan.legs.__getitem__, table.legs)]
     if plan.request.mode != "hybrid":
         return Fused(np.argsort(table.ranks[0]), table.scores, table.scores[0])
     if not isinstance(fusion, LinearFusion):
         return fuse_rrf(table, weights, fusion.rank_constant)
     if largest is None or query.dense is None or not table.ordinals.size or np.isnan(table.scores).any():
         return fuse_linear(table, weights, plan.normalization)
-    dense, sparse, background = table.of("dense"), table.of("sparse"), context.parts.background
+    (dense, sparse), background = table.scores, context.parts.background  # both legs, in this order
     if plan.normalization == "evidence" and background is not None:
         of_dense, of_sparse = evidence(query.dense, background, dense, sparse, largest)
-        known = {"dense": plan.legs["dense"] * of_dense, "sparse": plan.legs["sparse"] * of_sparse}
-        if (total := sum(known.values())) > 0:
-            weights = [known[name] / total for name in table.legs]
+        known = weights[0] * of_dense, weights[1] * of_sparse
+        if (total := sum(known)) > 0:
+            weights = [known[0] / total, known[1] / total]
     fused = fuse_linear(table, weights, plan.normalization)
     if not plan.feedback or not fused.order.size or not (score := float(sparse[fused.order[0]])) > 0:
         return fused
@@ -311,7 +320,7 @@ def _fused(
         return fused
     else:
         scores = again
-    return fuse_again(table, fused, weights, plan.normalization, table.legs.index("dense"), scores)
+    return fuse_again(table, fused, weights, plan.normalization, 0, scores)
 
 
 def _scores_again(

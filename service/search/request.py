@@ -1,5 +1,6 @@
 """Checks requests against the bundle and the settings, which the schema alone can't, and fills in their defaults."""
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -22,7 +23,7 @@ from lightretriever.service.schemas import (
 from lightretriever.service.search.filters import FieldRanges, all_of, listed, read_filter, read_ranges
 from lightretriever.service.settings import Settings
 
-__all__ = ["Plan", "RequestReader", "candidates_of", "reranks"]
+__all__ = ["Plan", "RequestReader", "candidates_of", "literal", "reranks"]
 
 _LAST_SORTED: Final = 100_000  # documents whose order is kept in memory at once
 _LAST_ON_CLUSTER: Final = 10_000  # OpenSearch's max_result_window
@@ -31,6 +32,7 @@ _NO_SPELLING: Final = (
     "words that are written with spaces"
 )
 _NO_SPELLING_THERE: Final = "a cluster has no spellings: leave it out, or serve the bundle on this machine"
+_EXCLUDED: Final = re.compile(r"(?<!\S)-(?=\w)(\S+)")
 _OF_EVERY_SEARCH: Final = {"query", "k", "offset"}
 _NO_DENSE: Final = "the bundle has no dense leg: build it with `index.dense: true` to have one"
 
@@ -43,6 +45,11 @@ def candidates_of(request: SearchRequest, settings: Settings) -> int:
     hits = (request.offset + request.k) * (1 if request.group_by is None else request.group_size)
     default = settings.candidates
     return min(-(-hits // default) * default, settings.max_candidates)
+
+
+def literal(text: str) -> str:
+    """Return a text as a query that excludes nothing: with a blank behind each - that would."""
+    return _EXCLUDED.sub(r"- \1", text)
 
 
 def reranks(request: SearchRequest) -> bool:
@@ -60,7 +67,8 @@ class Plan:
     arrival. max_explained: most hits times terms and tokens to explain. condition: the filter as the backends read it.
     ranges: those to count, by field. kinds: those of the declared fields. rerank: whether the reranking model is asked.
     thresholds: those of a match. feedback: weight of the first document's vector, 0 for no feedback. normalization:
-    that of linear fusion. text: what is searched for, the query as typed or corrected. added: texts that count beside
+    that of linear fusion. text: what is searched for, the query as typed or corrected, without the words `excluded`,
+    which documents must not have. added: texts that count beside
     it, with their weights, unless no leg knows them. pinned: ids of the documents that come first. facts: what the
     answer says of how the query was changed.
     """
@@ -79,6 +87,7 @@ class Plan:
     feedback: float
     normalization: Normalization
     text: str
+    excluded: Sequence[str] = ()
     added: Sequence[tuple[str, float]] = ()
     pinned: Sequence[str] = ()
     facts: Plain = field(default_factory=dict)
@@ -89,43 +98,31 @@ class Plan:
         return [*((term.text, term.weight) for term in self.request.terms), *self.added]
 
 
+@dataclass(frozen=True, slots=True)
 class RequestReader:
     """Checks requests against the bundle and the settings, and fills in their defaults. One error lists everything
-    wrong with a request."""
+    wrong with a request.
 
-    def __init__(
-        self,
-        settings: Settings,
-        *,
-        tasks: Mapping[str, MatchThresholds | None],
-        default_task: str,
-        filters: Mapping[str, FieldKind],
-        fields: Collection[str],
-        modes: Collection[Mode],
-        weights: Weights,
-        feedback: float,
-        normalization: Normalization,
-        spells: bool,
-        reranks: bool,
-    ) -> None:
-        """`tasks`: the thresholds of a match by task. `filters`: the kinds of the declared fields. `fields`, `modes`:
-        what else a request may name. `weights`, `feedback`, `normalization`: the default ones. `spells`,
-        `reranks`: whether there are spellings, and a reranking model."""
-        self._settings = settings
-        self._tasks = tasks
-        self._default_task = default_task
-        self._fields = fields
-        self._filters = filters
-        self._modes = modes
-        self._weights = weights
-        self._feedback = feedback
-        self._normalization = normalization
-        self._spells = spells
-        self._reranks = reranks
+    tasks: the thresholds of a match by task. filters: the kinds of the declared fields. fields, modes: what else a
+    request may name. weights, feedback, normalization: the default ones. spells, reranks: whether there are spellings,
+    and a reranking model.
+    """
+
+    settings: Settings
+    tasks: Mapping[str, MatchThresholds | None]
+    default_task: str
+    filters: Mapping[str, FieldKind]
+    fields: Collection[str]
+    modes: Collection[Mode]
+    weights: Weights
+    feedback: float
+    normalization: Normalization
+    spells: bool
+    reranks: bool
 
     def read_search(self, request: SearchRequest) -> Plan:
         """Check a search, and fill in what it leaves open. InvalidRequestError unless it can be answered."""
-        plan, errors = self._read(request, self._settings.max_explained)
+        plan, errors = self._read(request, self.settings.max_explained)
         if errors:
             raise InvalidRequestError.of(*errors)
         return plan
@@ -133,15 +130,15 @@ class RequestReader:
     def read_batch(self, requests: Collection[SearchRequest]) -> list[Plan]:
         """Check several searches, which share what may be explained at once. InvalidRequestError unless every search
         can be answered and the batch is within its limits."""
-        most = self._settings.max_batch
+        most = self.settings.max_batch
         if len(requests) > most:
             message = f"a batch has at most {most} searches; send the others in another request"
             raise InvalidRequestError.of(FieldError("searches", message, len(requests)))
-        hits, limit = sum(request.k * request.group_size for request in requests), self._settings.max_batch_hits
+        hits, limit = sum(request.k * request.group_size for request in requests), self.settings.max_batch_hits
         if hits > limit:
             message = f"the searches ask for {hits} hits together, at most {limit} are possible: ask for fewer at once"
             raise InvalidRequestError.of(FieldError("searches", message, hits))
-        explained = self._settings.max_explained // max(1, sum(request.explain for request in requests))
+        explained = self.settings.max_explained // max(1, sum(request.explain for request in requests))
         read = [self._read(request, explained) for request in requests]
         _raise_all(
             FieldError(f"searches.{position}.{error.field}", error.message, error.value)
@@ -152,23 +149,23 @@ class RequestReader:
 
     def _read(self, request: SearchRequest, max_explained: int) -> tuple[Plan, list[FieldError]]:
         """Return a search with every default filled in, and everything that is wrong with it."""
-        settings, fusion, condition, ranges = self._settings, request.fusion, None, dict[str, FieldRanges]()
+        settings, fusion, condition, ranges = self.settings, request.fusion, None, dict[str, FieldRanges]()
         candidates = candidates_of(request, settings)
         errors = list(self._of_search(request, candidates))
         if request.facet_ranges:
-            ranges, wrong = read_ranges(request.facet_ranges, self._filters)
+            ranges, wrong = read_ranges(request.facet_ranges, self.filters)
             errors += wrong
         if request.filter is not None:
-            condition, wrong = read_filter(request.filter, self._filters)
+            condition, wrong = read_filter(request.filter, self.filters)
             errors += wrong
         if request.like is not None:
             condition = all_of(condition, ("not", "ids", "1", request.like))
-        task = self._default_task if request.task is None else request.task
-        feedback, normalization = 0.0, self._normalization
+        task = self.default_task if request.task is None else request.task
+        feedback, normalization = 0.0, self.normalization
         if isinstance(fusion, LinearFusion):
             normalization = fusion.normalization or normalization
             if request.mode == "hybrid":
-                feedback = self._feedback if fusion.normalization != "paper" else 0.0
+                feedback = self.feedback if fusion.normalization != "paper" else 0.0
                 feedback = feedback if fusion.feedback is None else fusion.feedback
         plan = Plan(
             request,
@@ -179,12 +176,13 @@ class RequestReader:
             max_explained=max_explained,
             condition=condition,
             ranges=ranges,
-            kinds=self._filters,
-            rerank=self._reranks and reranks(request),
-            thresholds=None if request.terms else self._tasks.get(task),
+            kinds=self.filters,
+            rerank=self.reranks and reranks(request),
+            thresholds=None if request.terms else self.tasks.get(task),
             feedback=feedback,
             normalization=normalization,
-            text=request.query or "",
+            text=_EXCLUDED.sub("", request.query or ""),
+            excluded=_EXCLUDED.findall(request.query or ""),
         )
         return plan, errors
 
@@ -192,8 +190,8 @@ class RequestReader:
         """Return the legs to search, which excludes those of weight 0 and those that the bundle lacks."""
         if request.mode != "hybrid":
             return {request.mode: 1.0}
-        weights, legs = request.fusion.weights or self._weights, dict[LegName, float]()
-        if weights.dense and "dense" in self._modes:
+        weights, legs = request.fusion.weights or self.weights, dict[LegName, float]()
+        if weights.dense and "dense" in self.modes:
             legs["dense"] = weights.dense
         if weights.sparse:
             legs["sparse"] = weights.sparse
@@ -206,7 +204,7 @@ class RequestReader:
     def check_embeddings(self, request: EmbeddingsRequest, dimension: int) -> None:
         """Raise InvalidRequestError unless the texts can be encoded by the bundle of this dimension."""
         errors = [error for place, text in enumerate(request.input) for error in self._of_text(f"input.{place}", text)]
-        if "dense" not in self._modes:
+        if "dense" not in self.modes:
             errors.append(FieldError("input", _NO_DENSE))
         if request.dimensions not in (None, dimension):
             message = f"the vectors have {dimension} dimensions: leave it out"
@@ -214,13 +212,15 @@ class RequestReader:
         _raise_all(errors)
 
     def _of_search(self, request: SearchRequest, candidates: int) -> Iterator[FieldError]:
-        most = self._settings.max_candidates
+        most = self.settings.max_candidates
         if request.like is not None:
             yield from self._of_like(request)
         elif request.query is None:
             yield from self._of_listing(request)
-        elif len(request.query) > self._settings.max_query_chars:
+        elif len(request.query) > self.settings.max_query_chars:
             yield from self._of_text("query", request.query)
+        elif _EXCLUDED.search(request.query):
+            yield from self._of_exclusions(request.query)
         if request.query is None and request.like is None:
             yield from self._of_listed_window(request)
         elif candidates > most:
@@ -236,12 +236,12 @@ class RequestReader:
     def _of_options(self, request: SearchRequest) -> Iterator[FieldError]:
         if request.query is not None:
             together = len(request.query) + sum(len(term.text) for term in request.terms)
-            longest = self._settings.max_query_chars
+            longest = self.settings.max_query_chars
             if together > longest >= len(request.query):
                 message = f"with the query they have {together} characters, at most {longest} are possible"
                 yield FieldError("terms", message)
         fusion = request.fusion
-        if isinstance(fusion, LinearFusion) and fusion.normalization == "evidence" != self._normalization:
+        if isinstance(fusion, LinearFusion) and fusion.normalization == "evidence" != self.normalization:
             message = "the bundle has no background to judge evidence by: use range, or build the bundle again"
             yield FieldError("fusion.normalization", message, fusion.normalization)
         yield from self._of_task(request.task)
@@ -254,11 +254,11 @@ class RequestReader:
         if request.snippets is not None:
             yield from self._of_fields("snippets.fields", request.snippets.fields)
         for name in request.facets:
-            if self._filters.get(name) != "keyword":
-                keywords = listed(name for name, kind in self._filters.items() if kind == "keyword")
+            if self.filters.get(name) != "keyword":
+                keywords = listed(name for name, kind in self.filters.items() if kind == "keyword")
                 message = f"only declared keyword fields are counted: {keywords}"
                 yield FieldError("facets", message, shortened(name))
-        most = self._settings.deadline_ms
+        most = self.settings.deadline_ms
         if request.deadline_ms is not None and request.deadline_ms > most:
             yield FieldError("deadline_ms", f"the service's deadline is {most:g} ms; ask for less", request.deadline_ms)
 
@@ -281,12 +281,12 @@ class RequestReader:
                 yield FieldError(name, message, shortened(value) if isinstance(value, str) else None)
 
     def _of_matched(self, request: SearchRequest) -> Iterator[FieldError]:
-        least, task = request.min_matched, request.task or self._default_task
+        least, task = request.min_matched, request.task or self.default_task
         if least is None:
             return
         if request.query is None:
             yield FieldError("min_matched", "it needs a query, whose hits it judges: give one, or leave it out", least)
-        elif "dense" not in self._modes:
+        elif "dense" not in self.modes:
             yield FieldError("min_matched", f"it goes by the dense score, and {_NO_DENSE}", least)
         elif "dense" not in self._legs(request):
             message = (
@@ -295,28 +295,37 @@ class RequestReader:
             yield FieldError("min_matched", message, least)
         elif request.terms:
             yield FieldError("min_matched", "hits of a search with terms are not judged: leave one of them out", least)
-        elif task in self._tasks and self._tasks[task] is None:
+        elif task in self.tasks and self.tasks[task] is None:
             message = (
                 f"the bundle has no thresholds of a match for the task {shortened(task)}, see `matched` in /info: "
                 "leave it out"
             )
             yield FieldError("min_matched", message, least)
 
+    def _of_exclusions(self, query: str) -> Iterator[FieldError]:
+        if not _EXCLUDED.sub("", query).strip():
+            message = "it has only words that documents must not have: write a word to look for, as in `editor -vim`"
+            yield FieldError("query", message, shortened(query))
+        elif not self.spells:
+            reason = _NO_SPELLING if self.settings.backend == "local" else _NO_SPELLING_THERE
+            message = f"`-word` excludes documents by their spellings; write `- word` to look for the word. {reason}"
+            yield FieldError("query", message, shortened(query))
+
     def _of_dense(self, request: SearchRequest) -> Iterator[FieldError]:
         """Name the fields that need a dense leg, where the bundle has none."""
-        if "dense" in self._modes:
+        if "dense" in self.modes:
             return
         if request.mode == "dense":
-            yield FieldError("mode", f"{_NO_DENSE}; it has the modes {', '.join(self._modes)}", request.mode)
+            yield FieldError("mode", f"{_NO_DENSE}; it has the modes {', '.join(self.modes)}", request.mode)
         if request.diversity:
             yield FieldError("diversity", f"it compares vectors, and {_NO_DENSE}", request.diversity)
         if "weights" in request.fusion.model_fields_set and request.fusion.weights and request.fusion.weights.dense:
             yield FieldError("fusion.weights.dense", _NO_DENSE, request.fusion.weights.dense)
 
     def _of_typing(self, request: SearchRequest) -> Iterator[FieldError]:
-        if self._spells:
+        if self.spells:
             return
-        reason = _NO_SPELLING if self._settings.backend == "local" else _NO_SPELLING_THERE
+        reason = _NO_SPELLING if self.settings.backend == "local" else _NO_SPELLING_THERE
         if request.spelling is not None:
             yield FieldError("spelling", reason, request.spelling)
         if request.prefix:
@@ -326,13 +335,13 @@ class RequestReader:
         for place, boost in enumerate(request.boosts):
             yield from self._of_boost(f"boosts.{place}", boost)
         if request.sort is not None:
-            if request.sort.field not in self._filters:
-                message = f"only declared fields can be sorted by: {listed(self._filters)}"
+            if request.sort.field not in self.filters:
+                message = f"only declared fields can be sorted by: {listed(self.filters)}"
                 yield FieldError("sort.field", message, shortened(request.sort.field))
             if request.boosts or request.diversity:
                 yield FieldError("sort", "the field alone gives the order: leave out boosts and diversity")
         if request.rerank and request.like is None:
-            if self._settings.rerank_url is None:
+            if self.settings.rerank_url is None:
                 yield FieldError("rerank", "the service has no reranking model (setting rerank_url)", value=True)
             if request.sort is not None or request.diversity:
                 yield FieldError("rerank", "sort and diversity give the order: leave one of them out", value=True)
@@ -342,9 +351,9 @@ class RequestReader:
             yield FieldError("group_size", "name the field of the groups with group_by", request.group_size)
 
     def _of_boost(self, path: str, boost: Boost) -> Iterator[FieldError]:
-        kind = self._filters.get(boost.field)
+        kind = self.filters.get(boost.field)
         if kind not in ("number", "date"):
-            numbers = listed(name for name, of in self._filters.items() if of != "keyword")
+            numbers = listed(name for name, of in self.filters.items() if of != "keyword")
             message = f"only declared numbers and dates boost: {numbers}"
             yield FieldError(f"{path}.field", message, shortened(boost.field))
         elif kind == "date" and boost.scale is not None:
@@ -360,32 +369,32 @@ class RequestReader:
 
     def _of_listed_window(self, request: SearchRequest) -> Iterator[FieldError]:
         """A listing has no candidates: its pages may be anywhere, as far as the order can be found."""
-        most = self._settings.max_candidates
+        most = self.settings.max_candidates
         if request.k > most:
             yield FieldError(
                 "k", f"at most {most} documents are listed at once: ask for the others by offset", request.k
             )
-        last = _LAST_ON_CLUSTER if self._settings.backend == "opensearch" else _LAST_SORTED
-        if (self._settings.backend == "opensearch" or request.sort) and request.offset + request.k > last:
+        last = _LAST_ON_CLUSTER if self.settings.backend == "opensearch" else _LAST_SORTED
+        if (self.settings.backend == "opensearch" or request.sort) and request.offset + request.k > last:
             message = f"only the first {last:,} documents are listed; narrow the filter"
-            if self._settings.backend == "local":
+            if self.settings.backend == "local":
                 message += ", or leave out sort: in the order of writing, all are listed"
             yield FieldError("offset", message, request.offset)
 
     def _of_text(self, field: str, text: str) -> Iterator[FieldError]:
-        most = self._settings.max_query_chars
+        most = self.settings.max_query_chars
         if len(text) > most:
             yield FieldError(field, f"the text has {len(text)} characters, at most {most} are possible: shorten it")
 
     def _of_fields(self, field: str, names: Iterable[str]) -> Iterator[FieldError]:
         for name in names:
-            if name not in self._fields:
-                message = f"documents have no such field; they have: {listed(self._fields)}"
+            if name not in self.fields:
+                message = f"documents have no such field; they have: {listed(self.fields)}"
                 yield FieldError(field, message, shortened(name))
 
     def _of_task(self, task: str | None) -> Iterator[FieldError]:
-        if task is not None and task not in self._tasks:
-            yield FieldError("task", f"the bundle has no such task; it has: {listed(self._tasks)}", shortened(task))
+        if task is not None and task not in self.tasks:
+            yield FieldError("task", f"the bundle has no such task; it has: {listed(self.tasks)}", shortened(task))
 
 
 def _raise_all(errors: Iterator[FieldError] | list[FieldError]) -> None:

@@ -40,7 +40,7 @@ _Text = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_with
 _DocumentId = Annotated[str, Field(min_length=1, max_length=1000)]
 
 
-class _Rule(BaseModel, extra="forbid", strict=True, frozen=True):
+class _Rule(BaseModel, extra="forbid", strict=True):
     collections: Annotated[list[str] | None, Field(min_length=1)] = None
 
 
@@ -68,7 +68,7 @@ class _Documents(_Rule):
         return self
 
 
-class _RulesModel(BaseModel, extra="forbid", strict=True, frozen=True):
+class _RulesModel(BaseModel, extra="forbid", strict=True):
     synonyms: list[_Synonyms] = []
     pinned: list[_Documents] = []
     hidden: list[_Documents] = []

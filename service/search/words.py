@@ -37,6 +37,7 @@ from lightretriever.artifacts.sparse.spelling import MIN_WORD, Spelling
 from lightretriever.artifacts.sparse.vocabulary import words_of
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 from lightretriever.service.search.encoder import QueryEncoder
+from lightretriever.service.search.filters import all_of
 from lightretriever.service.search.request import Plan
 
 __all__ = [
@@ -49,6 +50,7 @@ __all__ = [
     "WORD",
     "Completion",
     "completions_of",
+    "exclude",
     "read_typed",
 ]
 
@@ -149,14 +151,25 @@ def read_typed(plan: Plan, words: Spelling, encoder: QueryEncoder) -> Plan:
         corrected = _replaced(query, better)
     if request.spelling == "auto":
         text = corrected
+    excluded = "".join(f" -{word}" for word in plan.excluded)
     if text != query:
-        facts["searched"] = text
+        facts["searched"] = text + excluded
     if text != corrected:
-        facts["did_you_mean"] = corrected
+        facts["did_you_mean"] = corrected + excluded
     if completions:
         last_word = len(text) - len(completions[0].word), len(text)
-        facts["completions"] = [_replaced(text, {last_word: word}) for word, _ in completions]
+        facts["completions"] = [_replaced(text, {last_word: word}) + excluded for word, _ in completions]
     return replace(plan, text=text, added=[one for one in completions[1:] if one.weight > 0], facts=facts)
+
+
+def exclude(plan: Plan, words: Spelling) -> Plan:
+    """Return a search among the documents that have none of the words `excluded`, in any of their forms. Of one with
+    several parts, such as wi-fi, they must not have all."""
+    conditions = []
+    for given in plan.excluded:
+        forms = words.forms([word.lower() for word in WORD.findall(given)])
+        conditions.append(("not", "and", str(len(forms)), *chain(*(("spelt", str(len(one)), *one) for one in forms))))
+    return replace(plan, condition=all_of(plan.condition, *conditions))
 
 
 def completions_of(beginning: str, rest: str, words: Spelling, encoder: QueryEncoder, task: str) -> list[Completion]:

@@ -7,7 +7,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from lightretriever.service.schemas import Info, SearchResponse
-from lightretriever.service.search.pipeline import named_ids
+from lightretriever.service.search.pipeline import named
 from tests.service.conftest import SETTINGS
 from tests.service.live import client_of
 from tests.support.asking import ask
@@ -103,7 +103,7 @@ def test_the_document_of_an_id_comes_first_with_its_own_scores(words_client: Tes
     answer = ask(words_client, query, mode=mode, k=20, explain=True)
     first, *others = answer["hits"]
     assert (first["id"], first["rank"]) == ("doc-77", 1)
-    assert first["explanation"]["note"].startswith("The query is the id")
+    assert first["explanation"]["note"].startswith("The query is the name")
     assert not any("note" in hit["explanation"] for hit in others)
     assert len({hit["id"] for hit in answer["hits"]}) == len(answer["hits"])
     assert "rules" not in answer
@@ -118,18 +118,19 @@ def test_the_document_of_an_id_passes_the_filter_and_leaves_a_sorted_order_alone
 
 
 @pytest.mark.parametrize(
-    ("query", "ids"),
+    ("query", "ids", "name"),
     [
-        ("gimp", ["gimp"]),
-        ("\tGIMP\n", ["GIMP", "gimp"]),
-        ("c++", ["c++"]),
-        ("日本語", ["日本語"]),
-        ("1984", []),
-        ("…", []),
-        ("", []),
-        ("gimp photo", []),
-        ("a" * 600, []),
+        ("gimp", ["gimp"], "gimp"),
+        ("\tGIMP\n", ["GIMP", "gimp"], "gimp"),
+        ("c++", ["c++"], "c++"),
+        ("日本語", ["日本語"], "日本語"),
+        (" Gimp  ﬁlm ", [], "gimp film"),
+        ("1984", [], None),
+        ("…", [], None),
+        ("", [], None),
+        ("a" * 600, [], None),
     ],
 )
-def test_what_may_be_an_id(query: str, ids: list[str]) -> None:
-    assert named_ids(query) == ids
+def test_what_may_be_a_name(query: str, ids: list[str], name: str | None) -> None:
+    of_ids = [("ids", str(len(ids)), *ids)] if ids else []
+    assert named(query) == [*of_ids, *([] if name is None else [("keyword", "", "1", name)])]

@@ -5,7 +5,9 @@ import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
 import java.nio.IntBuffer;
 import java.util.ArrayList;
+import java.util.LinkedHashSet;
 import java.util.List;
+import java.util.Set;
 import org.apache.lucene.document.DoubleField;
 import org.apache.lucene.document.KeywordField;
 import org.apache.lucene.document.LongField;
@@ -37,9 +39,12 @@ import org.apache.lucene.util.FixedBitSet;
  *   date FIELD low high                   milliseconds since 1970, both included
  *   exists FIELD                          any value
  *   ids N id ...                          one of the ids
+ *   spelt N word ...                      one of the words, as IndexBuilder.SPELLINGS has them
  * </pre>
  */
 public final class DocumentFilter {
+  private static final int MOST_NAMED = 10;
+
   private final FixedBitSet documents;
 
   private DocumentFilter(FixedBitSet documents) {
@@ -47,15 +52,13 @@ public final class DocumentFilter {
   }
 
   public static DocumentFilter of(OpenIndex index, byte[] texts, byte[] ends) throws IOException {
-    Query query = new Reader(new Strings(texts, ends)).whole();
+    Query query = new Reader(new Strings(texts, ends), 0).whole();
     return index.reading(
         () -> {
           FixedBitSet documents = new FixedBitSet(OpenIndex.count(index));
-          IndexSearcher searcher = index.searcher();
-          Weight weight = searcher.createWeight(searcher.rewrite(query), ScoreMode.COMPLETE_NO_SCORES, 1f);
-          for (LeafReaderContext leaf : searcher.getIndexReader().leaves()) {
-            Scorer scorer = weight.scorer(leaf);
-            DocIdSetIterator found = scorer == null ? DocIdSetIterator.empty() : scorer.iterator();
+          Weight weight = weight(index, query);
+          for (LeafReaderContext leaf : index.segments()) {
+            DocIdSetIterator found = found(weight, leaf);
             if (leaf.docBase == 0) {
               documents.or(found);
               continue;
@@ -66,6 +69,47 @@ public final class DocumentFilter {
           }
           return new DocumentFilter(documents);
         });
+  }
+
+  /** What named() finds, for its own call: int32 ordinals. */
+  public static byte[] named(OpenIndex index, byte[] texts, byte[] ends, DocumentFilter among) throws IOException {
+    return index.reading(() -> Packed.ints(named(index, new Strings(texts, ends), 0, among)));
+  }
+
+  /**
+   * The ordinals of the documents that conditions hold for, which stand one behind the other from a text on: those of the
+   * first, then those of the next, each once. Of a condition that holds for more than ten, none: many have this name.
+   */
+  static int[] named(OpenIndex index, Strings texts, int first, DocumentFilter among) throws IOException {
+    Set<Integer> named = new LinkedHashSet<>();
+    Reader conditions = new Reader(texts, first);
+    while (conditions.next < texts.count()) {
+      Weight weight = weight(index, conditions.query());
+      List<Integer> matching = new ArrayList<>();
+      for (LeafReaderContext leaf : index.segments()) {
+        DocIdSetIterator found = found(weight, leaf);
+        while (matching.size() <= MOST_NAMED && found.nextDoc() != DocIdSetIterator.NO_MORE_DOCS) {
+          int document = leaf.docBase + found.docID();
+          if (next(among, document, document + 1) == document) {
+            matching.add(document);
+          }
+        }
+      }
+      if (matching.size() <= MOST_NAMED) {
+        named.addAll(matching);
+      }
+    }
+    return named.stream().mapToInt(Integer::intValue).toArray();
+  }
+
+  private static Weight weight(OpenIndex index, Query query) throws IOException {
+    IndexSearcher searcher = index.searcher();
+    return searcher.createWeight(searcher.rewrite(query), ScoreMode.COMPLETE_NO_SCORES, 1f);
+  }
+
+  private static DocIdSetIterator found(Weight weight, LeafReaderContext leaf) throws IOException {
+    Scorer scorer = weight.scorer(leaf);
+    return scorer == null ? DocIdSetIterator.empty() : scorer.iterator();
   }
 
   /** The documents whose bits are set, packed as bits() says, of so many that the index has. */
@@ -122,8 +166,9 @@ public final class DocumentFilter {
     private final Strings texts;
     private int next;
 
-    Reader(Strings texts) {
+    Reader(Strings texts, int first) {
       this.texts = texts;
+      this.next = first;
     }
 
     Query whole() {
@@ -159,6 +204,8 @@ public final class DocumentFilter {
           return new FieldExistsQuery(FilterFields.lucene(text()));
         case "ids":
           return new TermInSetQuery(IndexBuilder.ID, values());
+        case "spelt":
+          return new TermInSetQuery(IndexBuilder.SPELLINGS, values());
         default:
           throw new IllegalArgumentException("unknown operator: " + operator);
       }
@@ -174,7 +221,9 @@ public final class DocumentFilter {
     }
 
     private Query keywords(String field) {
-      return KeywordField.newSetQuery(field, values());
+      return field.equals(FilterFields.PREFIX)
+          ? new TermInSetQuery(field, values())
+          : KeywordField.newSetQuery(field, values());
     }
 
     private double[] doubles() {

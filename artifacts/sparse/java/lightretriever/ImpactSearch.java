@@ -61,14 +61,15 @@ public final class ImpactSearch {
 
   /**
    * A search in one call: the best k documents as search() finds them, and the impacts of all terms in these and in others,
-   * whose ordinals ascend. Without an analyzer the terms and weights are those given; with one, terms has one text, whose
-   * words weigh their counts. Packed by Packed.parts: the words of the text with a space between two, their float32 weights,
-   * the hits as TermSearch.best packs them, the ordinals of hits and others, ascending, and their impacts as in impacts().
+   * whose ordinals ascend. Without an analyzer the terms are as many as the weights; with one, texts has one text, whose
+   * words weigh their counts. Behind them stand the conditions of documents that the query names. Packed by Packed.parts:
+   * the words of the text with a space between two, their float32 weights, the hits as TermSearch.best packs them, the
+   * ordinals of hits, named and others, ascending, their impacts as in impacts(), and the ordinals of those named.
    */
   public static byte[] find(
       OpenIndex index,
       Analyzer analyzer,
-      byte[] terms,
+      byte[] texts,
       byte[] ends,
       byte[] weights,
       byte[] others,
@@ -77,23 +78,23 @@ public final class ImpactSearch {
       long nanoseconds)
       throws IOException {
     long deadline = System.nanoTime() + nanoseconds;
-    String words = analyzer == null ? "" : WordAnalyzer.words(analyzer, new Strings(terms, ends).get(0));
+    Strings given = new Strings(texts, ends);
+    int terms = analyzer == null ? weights.length / Float.BYTES : 1;
+    String words = analyzer == null ? "" : WordAnalyzer.words(analyzer, given.get(0));
     Map<String, Float> counts = new LinkedHashMap<>();
     for (String word : words.isEmpty() ? new String[0] : words.split(" ")) {
       counts.merge(word, 1f, Float::sum);
     }
     byte[] values = analyzer == null ? weights : Packed.floats(counts.values());
-    Strings names = analyzer == null ? new Strings(terms, ends) : Strings.of(counts.keySet());
+    Strings names = analyzer == null ? given.first(terms) : Strings.of(counts.keySet());
     return index.reading(
         () -> {
           byte[] hits =
               new TermSearch(index, new ImpactSimilarity())
                   .best(weighted(names, values, 1), weighted(names, values, -1), k, filter, deadline);
-          IntBuffer found = Packed.ints(hits);
-          IntBuffer given = Packed.ints(others);
+          int[] named = DocumentFilter.named(index, given, terms, filter);
           int[] ordinals =
-              IntStream.concat(
-                      IntStream.range(0, hits.length / 8).map(found::get), IntStream.range(0, given.limit()).map(given::get))
+              IntStream.concat(IntStream.of(named), IntStream.concat(first(hits, hits.length / 8), first(others, others.length / 4)))
                   .sorted()
                   .distinct()
                   .toArray();
@@ -103,8 +104,13 @@ public final class ImpactSearch {
                   analyzer == null ? new byte[0] : values,
                   hits,
                   Packed.ints(ordinals),
-                  impacts(index, names, IntBuffer.wrap(ordinals))));
+                  impacts(index, names, IntBuffer.wrap(ordinals)),
+                  Packed.ints(named)));
         });
+  }
+
+  private static IntStream first(byte[] packed, int count) {
+    return IntStream.range(0, count).map(Packed.ints(packed)::get);
   }
 
   private static byte[] impacts(OpenIndex index, Strings names, IntBuffer wanted) throws IOException {

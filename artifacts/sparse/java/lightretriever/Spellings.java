@@ -4,8 +4,10 @@ import java.io.IOException;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Comparator;
+import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.PriorityQueue;
+import java.util.Set;
 import org.apache.lucene.analysis.Analyzer;
 import org.apache.lucene.analysis.TokenStream;
 import org.apache.lucene.analysis.tokenattributes.CharTermAttribute;
@@ -86,6 +88,48 @@ public final class Spellings {
           return Packed.counts(
               found.stream().map(word -> word.text().bytes).toList(), found.stream().map(Word::documents).toList());
         });
+  }
+
+  /**
+   * For each word in lower case, the words of the corpus of which the analyzer makes the same terms, and itself, with a space
+   * between two, packed by Packed.parts. They are looked for among those that begin as both the word and its term do, without
+   * the term's last letter if it is a beginning: gallery and galleries have the term galleri.
+   */
+  public static byte[] forms(OpenIndex index, Analyzer analyzer, byte[] words, byte[] ends) throws IOException {
+    Strings given = new Strings(words, ends);
+    return index.reading(
+        () -> {
+          List<byte[]> found = new ArrayList<>(given.count());
+          for (int i = 0; i < given.count(); i++) {
+            found.add(String.join(" ", forms(index, analyzer, given.get(i))).getBytes(StandardCharsets.UTF_8));
+          }
+          return Packed.parts(found);
+        });
+  }
+
+  private static Set<String> forms(OpenIndex index, Analyzer analyzer, String word) throws IOException {
+    Set<String> forms = new LinkedHashSet<>(List.of(word));
+    String term = WordAnalyzer.words(analyzer, word);
+    int common = 0;
+    while (common < Math.min(word.length(), term.length()) && word.charAt(common) == term.charAt(common)) {
+      common++;
+    }
+    Terms spelt = index.terms(IndexBuilder.SPELLINGS);
+    if (common > 1 && common == term.length() && common < word.length()) {
+      common = word.offsetByCodePoints(common, -1);
+    }
+    if (spelt != null && common > 0) {
+      BytesRef prefix = new BytesRef(word.substring(0, common));
+      TermsEnum each = spelt.iterator();
+      boolean more = each.seekCeil(prefix) != TermsEnum.SeekStatus.END;
+      for (; more && StringHelper.startsWith(each.term(), prefix); more = each.next() != null) {
+        String other = each.term().utf8ToString();
+        if (WordAnalyzer.words(analyzer, other).equals(term)) {
+          forms.add(other);
+        }
+      }
+    }
+    return forms;
   }
 
   /** The word that is most alike; among such, that of most documents. */

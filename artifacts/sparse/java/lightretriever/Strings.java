@@ -16,6 +16,11 @@ final class Strings {
     this.ends = Packed.ints(ends);
   }
 
+  private Strings(byte[] bytes, IntBuffer ends) {
+    this.bytes = bytes;
+    this.ends = ends;
+  }
+
   static Strings of(Collection<String> texts) {
     byte[][] packed = texts.stream().map(text -> text.getBytes(StandardCharsets.UTF_8)).toArray(byte[][]::new);
     int[] ends = new int[packed.length];
@@ -24,11 +29,15 @@ final class Strings {
       bytes.writeBytes(packed[i]);
       ends[i] = bytes.size();
     }
-    return new Strings(bytes.toByteArray(), Packed.ints(ends));
+    return new Strings(bytes.toByteArray(), IntBuffer.wrap(ends));
   }
 
   int count() {
     return ends.limit();
+  }
+
+  Strings first(int count) {
+    return new Strings(bytes, ends.slice(0, count));
   }
 
   String get(int index) {
