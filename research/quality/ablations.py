@@ -4,7 +4,8 @@
 
 RECIPE is a training recipe. Each variant changes one thing in it (`VARIANTS`), or what reads queries (`READERS`), and
 is trained from the same seed on the same data. A variant that changes nothing in this recipe, such as `no-kl` where
-there is no KL, is left out. All are ranked by brute force over all documents, with the weights of the last step.
+there is no KL, is left out. All are ranked by brute force over all documents, with the weights of the last step; where
+the recipe has a development set, over what it draws of that alone.
 
     light-documents      the paper's A1: the trained table reads documents, too; the dense leg alone
     query-mlp            A2: an MLP over the model's embedding layer reads the tokens of queries
@@ -15,15 +16,17 @@ there is no KL, is left out. All are ranked by brute force over all documents, w
 
 Stopped and started again, it goes on where it was; training goes on from its checkpoint. At the end, a table has the
 mean nDCG@10 of each leg and of both (A4), and the terms of a document at the end of training: `flops-tenth` and
-`flops-tenfold` are a sweep of λ.
+`flops-tenfold` are a sweep of λ. With `--seeds`, WORK/seed-N has the runs of a seed; the table has means over the
+seeds, and the least and the greatest difference to `base` of the same seed.
 """
 
 import json
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -46,7 +49,8 @@ from lightretriever.artifacts.training.losses import cosine_scores
 from lightretriever.artifacts.training.recipe import ContrastiveStage, DevRecipe, TrainRecipe
 from lightretriever.artifacts.training.run import Run
 from lightretriever.loadtest.program import option, program
-from research.quality.evaluate import COLLECTIONS, Collection
+from lightretriever.service.commands.evaluation import open_searcher
+from research.quality.evaluate import COLLECTIONS
 
 __all__ = ["READERS", "VARIANTS", "main", "table", "variant_of"]
 
@@ -178,17 +182,15 @@ def measure(given: Namespace, name: str, content: Content) -> None:
     model = {**content["model"], "path": given.model, "device": given.device}
     recipe = TrainRecipe.model_validate({**content, **places, "model": model}).below(given.data)
     run = VariantRun(recipe, Engine.of(recipe), name)
-    run_stages(run)
+    run_stages(run, open_searcher=open_searcher)
     stage = [stage for stage in recipe.stages if isinstance(stage, ContrastiveStage)][-1]
-    collections = [one for one in COLLECTIONS if not one.part and one.name in (given.datasets or [one.name])]
     scores: dict[str, dict[str, float]] = {}
     light: dict[str, dict[str, float]] = {}
-    for collection in collections:
-        dev = collection_of(collection, given.data)
+    for collection, dev in judged(given, content.get("dev")):
         arguments = run.adapter.backbone, dev, recipe.data.max_document_length, run.query_side(stage)
-        scores[collection.name] = run.engine.evaluate(partial(evaluate_dev, *arguments))
+        scores[collection] = run.engine.evaluate(partial(evaluate_dev, *arguments))
         if name == "base":
-            light[collection.name] = run.engine.evaluate(partial(evaluate_light_documents, *arguments))
+            light[collection] = run.engine.evaluate(partial(evaluate_light_documents, *arguments))
     log = [json.loads(line) for line in (trained / "log.jsonl").read_text(encoding="utf-8").splitlines()]
     terms = [entry["terms"] for entry in log if "terms" in entry][-1]
     made = {name: {"scores": scores, "terms": terms}} | ({LIGHT_DOCUMENTS: {"scores": light}} if light else {})
@@ -197,11 +199,17 @@ def measure(given: Namespace, name: str, content: Content) -> None:
         write_atomically(given.work / variant / "scores.json", json.dumps(content, indent=1).encode() + b"\n")
 
 
-def collection_of(collection: Collection, data: Path) -> DevSet:
-    """All queries and documents of a test collection."""
-    path, split = data / collection.folder, collection.split
-    recipe = DevRecipe(path=path, split=split, instruction=collection.instruction, queries=ALL, documents=ALL)
-    return DevSet.load(recipe, seed=0)
+def judged(given: Namespace, dev: Content | None) -> Iterator[tuple[str, DevSet]]:
+    """The recipe's development set, or all queries and documents of each test collection, with the name."""
+    if dev is not None:
+        recipe = DevRecipe.model_validate({**dev, "path": given.data / dev["path"]})
+        yield f"{recipe.path.name}-{recipe.split}", DevSet.load(recipe, seed=0)
+        return
+    for one in COLLECTIONS:
+        if not one.part and one.name in (given.datasets or [one.name]):
+            path, instruction = given.data / one.folder, one.instruction
+            everything = DevRecipe(path=path, split=one.split, instruction=instruction, queries=ALL, documents=ALL)
+            yield one.name, DevSet.load(everything, seed=0)
 
 
 def evaluate_light_documents(backbone: Backbone, dev: DevSet, max_length: int, side: QuerySide) -> dict[str, float]:
@@ -222,6 +230,7 @@ def evaluate_light_documents(backbone: Backbone, dev: DevSet, max_length: int, s
     option("--work", Path, "folder for runs and scores"),
     option("--only", None, "these variants alone", nargs="+", choices=["base", *VARIANTS, *READERS]),
     option("--datasets", None, "these test collections alone", nargs="+"),
+    option("--seeds", None, "in place of the recipe's seed", nargs="+", type=int),
     option("--device", "auto", "cpu, cuda, …"),
 )
 def main(given: Namespace) -> None:
@@ -229,28 +238,47 @@ def main(given: Namespace) -> None:
     recipe: Content = yaml.safe_load(given.recipe.read_text(encoding="utf-8"))
     contents = {"base": recipe} | {name: variant_of(recipe, name) for name in VARIANTS}
     contents |= dict.fromkeys(READERS, recipe)
-    for name, content in contents.items():
-        if name not in (given.only or contents) or (given.work / name / "scores.json").is_file():
+    works = {given.work / f"seed-{seed}": {"seed": seed} for seed in given.seeds or []} or {given.work: {}}
+    for (work, seed), (name, content) in product(works.items(), contents.items()):
+        if name not in (given.only or contents) or (work / name / "scores.json").is_file():
             continue
         if content is None:
             print(f"{name}: nothing to change in {given.recipe.name}", file=sys.stderr)
             continue
-        measure(given, name, content)
-    Console().print(table(given.work))
+        measure(Namespace(**{**vars(given), "work": work}), name, {**content, **seed})
+    Console().print(table(list(works)))
 
 
-def table(work: Path) -> Table:
-    """Mean nDCG@10 over the collections, by variant and leg, and the terms of a document."""
+def table(works: Sequence[Path]) -> Table:
+    """Mean nDCG@10 over the collections, by variant and leg, and the terms of a document: means over the folders of
+    several seeds, with the least and the greatest difference to `base`."""
     legs = ["dense", "sparse", "hybrid"]
     made = Table("variant", *legs, "terms", title="mean nDCG@10")
-    for name in ("base", LIGHT_DOCUMENTS, *READERS, *VARIANTS):
-        file = work / name / "scores.json"
-        if file.is_file():
-            content = read_json(file)
-            values = [[one[leg] for one in content["scores"].values() if leg in one] for leg in legs]
-            cells = [f"{mean(own):.4f}" if own else "" for own in values]
-            made.add_row(name, *cells, f"{content['terms']:,.0f}" if "terms" in content else "")
+    known = {name: _means(works, name) for name in ("base", LIGHT_DOCUMENTS, *READERS, *VARIANTS)}
+    for name, runs in known.items():
+        cells = []
+        for leg in legs:
+            values = [own[leg] for own in runs.values() if leg in own]
+            pairs = [(own, known["base"].get(work, {})) for work, own in runs.items()]
+            apart = [own[leg] - base[leg] for own, base in pairs if leg in own and leg in base]
+            span = f" ({min(apart):+.3f} to {max(apart):+.3f})" if len(apart) > 1 and name != "base" else ""
+            cells.append(f"{mean(values):.4f}{span}" if values else "")
+        terms = [own["terms"] for own in runs.values() if "terms" in own]
+        if runs:
+            made.add_row(name, *cells, f"{mean(terms):,.0f}" if terms else "")
     return made
+
+
+def _means(works: Sequence[Path], name: str) -> dict[Path, dict[str, float]]:
+    """By folder the variant's mean of each leg over the collections, and its terms."""
+    contents = {work: read_json(file) for work in works if (file := work / name / "scores.json").is_file()}
+    found = {}
+    for work, content in contents.items():
+        scores = content["scores"].values()
+        named = {leg for one in scores for leg in one}
+        found[work] = {leg: mean(one[leg] for one in scores if leg in one) for leg in named}
+        found[work] |= {"terms": content["terms"]} if "terms" in content else {}
+    return found
 
 
 if __name__ == "__main__":
