@@ -202,13 +202,18 @@ def _settings(recipe: TrainRecipe) -> dict[str, Any]:
 
 
 def load_for_training(
-    recipe: TrainRecipe, device: torch.device, dimension: int | None = None, *, shard: bool = False
+    recipe: TrainRecipe,
+    device: torch.device,
+    dimension: int | None = None,
+    *,
+    shard: bool = False,
+    empty: bool = False,
 ) -> Adapter:
     """Load the recipe's model onto a device, frozen, with a fresh adapter on it. Raises ModelError and RecipeError.
 
     `dimension` is that of a linear map of dense vectors, None for none. A model that the device can't hold is to be
-    loaded with `shard`, into main memory, in the number type that it is to have on the device. Weights that are trained
-    themselves are in float32, whatever the arithmetic.
+    loaded with `shard`, into main memory, in the number type that it is to have on the device; with `empty`, it has no
+    weights, which `Engine.prepare` fills. Weights that are trained themselves are in float32, whatever the arithmetic.
     """
     half = choose_dtype(recipe.model.dtype, device) == torch.bfloat16 and bool(recipe.lora)
     place = {"device": "cpu" if shard else str(device), "dtype": "bfloat16" if half else "float32"}
@@ -223,7 +228,7 @@ def load_for_training(
             f"lora is false, but model.path is {model.path!r}: transformers writes no model that it read from GGUF.",
             remedy="Give a directory or a Hugging Face id.",
         )
-    backbone = load_model(model, lowercase=recipe.lowercase, layers=recipe.layers)
+    backbone = load_model(model, lowercase=recipe.lowercase, layers=recipe.layers, empty=empty)
     lengths = {"data.max_document_length": recipe.data.max_document_length} if recipe.needs_pairs else {}
     if recipe.teacher is not None:
         lengths |= {f"teacher.{name}": getattr(recipe.teacher, name) for name in ("length", "long_length")}

@@ -30,6 +30,7 @@ from accelerate.utils import (
     InitProcessGroupKwargs,
     broadcast_object_list,
 )
+from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
@@ -42,6 +43,7 @@ from lightretriever.artifacts.training.types import StepContext, Tensors
 __all__ = ["Chunk", "Engine", "out_of_memory", "too_large"]
 
 T = TypeVar("T")
+_SENT = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
 _FEWEST = 64  # positions of a chunk
 
 

@@ -83,7 +83,8 @@ class Run:
         dimension = self._teacher.hidden_size if self._teacher and recipe.has(RegressionStage) else None
         shard = recipe.shard and accelerator.num_processes > 1
         with accelerator.main_process_first():
-            self.adapter = load_for_training(recipe, engine.device, dimension, shard=shard)
+            empty = shard and not accelerator.is_main_process
+            self.adapter = load_for_training(recipe, engine.device, dimension, shard=shard, empty=empty)
         engine.prepare(self.adapter, shard=shard)
         self._check_stages()
         if accelerator.is_main_process:

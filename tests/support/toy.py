@@ -17,10 +17,10 @@ _FILLERS = ["with", "and", "some", "very", "old", "new", "the", "of"]
 _SPECIAL = ["<pad>", "<s>", "</s>", "<unk>", "_"]
 
 
-def save_toy_model(folder: Path, *, tied: bool = False) -> Path:
+def save_toy_model(folder: Path, *, tied: bool = False, **shape: int) -> Path:
     """Save a seeded random Llama whose tokenizer knows every word of the toy set as one token.
 
-    With `tied` its LM head is its embedding.
+    With `tied` its LM head is its embedding; `shape` changes its configuration.
     """
     prompt = ["instruct:", "find", "query:"]
     words = [f"{side}{topic}" for topic in range(TOPICS) for side in ("ask", "say")]
@@ -31,11 +31,10 @@ def save_toy_model(folder: Path, *, tied: bool = False) -> Path:
         single="<s> $A", special_tokens=[("<s>", vocabulary["<s>"])]
     )
     torch.manual_seed(1)
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, **shape}
     config = LlamaConfig(
         vocab_size=len(vocabulary),
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=2,
+        **sizes,
         num_attention_heads=4,
         num_key_value_heads=2,
         max_position_embeddings=128,

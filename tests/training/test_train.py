@@ -16,15 +16,17 @@ from lightretriever.artifacts.files.workdir import read_json
 from lightretriever.artifacts.pipeline.adapter_files import PROJECTION_FILE
 from lightretriever.artifacts.pipeline.recipe import read_recipe
 from lightretriever.artifacts.training import loop
-from lightretriever.artifacts.training.adapter import Adapter
+from lightretriever.artifacts.training.adapter import Adapter, load_for_training
 from lightretriever.artifacts.training.recipe import LoraRecipe, TrainRecipe
 from tests.support.commands import run
 from tests.support.judged import write_judged
 from tests.support.models import load
 from tests.support.recipes import save, training, write_recipe
 from tests.support.searching import evaluate_bundle
+from tests.support.toy import save_toy_model
 from tests.support.wordings import raises
 
+ROOT = Path(__file__).parents[2]
 INSTRUCTION = "find"
 WITH_DROPOUT = {"r": 8, "alpha": 16, "dropout": 0.1}
 WITHOUT_DROPOUT = {"r": 8, "alpha": 16, "dropout": 0.0}
@@ -124,14 +126,13 @@ def run_command(work: Path, recipe: dict[str, Any], launcher: tuple[str, ...]) -
     """A run of the command, by itself or started by a launcher."""
     work.mkdir(exist_ok=True)
     file = save(work / "recipe.yaml", recipe)
-    command = ["-m", "lightretriever.service.cli", "train", str(file), "--json"]
-    return subprocess.run(
-        [sys.executable, *(["-m", *launcher] if launcher else []), *command],
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+    return launched(*launcher, "-m", "lightretriever.service.cli", "train", str(file), "--json")
+
+
+def launched(*words: str) -> subprocess.CompletedProcess[str]:
+    """A run of a module, by itself or started by the module of a launcher."""
+    command = [sys.executable, *([] if words[0] == "-m" else ["-m"]), *words]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
 
 
 def command_losses(work: Path, recipe: dict[str, Any], launcher: tuple[str, ...] = ()) -> list[float]:
@@ -195,6 +196,36 @@ def test_a_batch_of_fewer_items_than_processes_names_the_setting(toy: Path, tmp_
         assert result.returncode != 0
         assert said in " ".join(result.stderr.split()), result.stderr
         assert "KeyError" not in result.stderr
+
+
+@pytest.mark.slow
+def test_of_two_processes_that_share_the_weights_one_reads_them(toy: Path, tmp_path: Path) -> None:
+    """The other never holds the whole model, and both together hold what one process loads alone."""
+    large = save_toy_model(tmp_path / "large", hidden_size=512, intermediate_size=2048, num_hidden_layers=12)
+    models: dict[str, dict[str, Any]] = {
+        "large": {"path": str(large)},
+        "tied": {"path": str(toy / "tied")},
+        "centred": {"path": str(toy / "tied"), "centre_head": True, "dtype": "bfloat16"},
+    }
+    recipes = {}
+    for name, model in models.items():
+        content = recipe_of(toy, tmp_path / name, shard=True) | {"model": {"device": "cpu", **model}}
+        recipes[name] = read_recipe(save(tmp_path / f"{name}.yaml", content), TrainRecipe)
+    result = launched(*TORCHRUN, "-m", "tests.training.sharing", str(tmp_path))
+    assert result.returncode == 0, result.stderr
+    for name, recipe in recipes.items():
+        expected, found = (
+            load_for_training(recipe, torch.device("cpu")).state_dict(),
+            load_file(tmp_path / f"{name}.safetensors"),
+        )
+        assert found.keys() == expected.keys()
+        for key, tensor in expected.items():
+            assert found[key].dtype == tensor.dtype
+            torch.testing.assert_close(found[key], tensor, rtol=0, atol=0)
+    grown = [read_json(tmp_path / f"large-{rank}.json")["grown"] for rank in range(2)]
+    whole = (large / "model.safetensors").stat().st_size
+    assert grown[0] > whole > 150_000_000
+    assert grown[1] < whole, (grown, whole)
 
 
 @pytest.mark.slow
