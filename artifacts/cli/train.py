@@ -1,15 +1,17 @@
 """The command `lightretriever train`; torch is loaded when it runs."""
 
+import json
 import os
 from contextlib import nullcontext
 from pathlib import Path
+from time import time
 from typing import Annotated
 
 import typer
 
 from lightretriever.artifacts.cli.options import DeviceOption, ModelOption, overridden
-from lightretriever.artifacts.cli.runner import JsonOption, next_command, running
-from lightretriever.artifacts.errors import RecipeError, importing
+from lightretriever.artifacts.cli.runner import JsonOption, next_command, print_error, running
+from lightretriever.artifacts.errors import LightRetrieverError, RecipeError, importing
 from lightretriever.artifacts.files.workdir import work_lock
 from lightretriever.artifacts.summary import Summary, duration, folder_size, megabytes
 from lightretriever.artifacts.training.recipe import TrainRecipe
@@ -33,17 +35,37 @@ def train(
 ) -> None:
     """Train an adapter, or resume a stopped run. Start several processes by torchrun or accelerate."""
     first = os.environ.get("RANK", "0") == "0"
-    with running("train", as_json=as_json, quietly=not first) as job:
-        loaded = overridden(context, TrainRecipe).below(data or Path())
-        _check(loaded, int(os.environ.get("WORLD_SIZE", "1")))
-        with importing("pipeline"):
-            from lightretriever.artifacts.training.loop import train as run
-        with work_lock(loaded.work) if first else nullcontext():
-            finished = run(loaded, minutes=minutes, open_searcher=context.obj)
-            if first:
-                job.summary = _summary(loaded, finished)
-                build = next_command(context, "build", "RECIPE", "--adapter", loaded.output, shared=("model", "device"))
-                job.summary.next = build if finished else next_command(context, "train", recipe)
+
+    def say(error: LightRetrieverError) -> None:
+        """Print the error of another process."""
+        if as_json and first:
+            print_error(error, "train")
+        typer.echo(f"error: {error}", err=True)
+        _report(error)
+
+    try:
+        with running("train", as_json=as_json, quietly=not first) as job:
+            loaded = overridden(context, TrainRecipe).below(data or Path())
+            _check(loaded, int(os.environ.get("WORLD_SIZE", "1")))
+            with importing("pipeline"):
+                from lightretriever.artifacts.training.loop import train as run
+            with work_lock(loaded.work) if first else nullcontext():
+                finished = run(loaded, minutes=minutes, open_searcher=context.obj, say=say)
+                if first:
+                    job.summary = _summary(loaded, finished)
+                    shared = ("model", "device")
+                    build = next_command(context, "build", "RECIPE", "--adapter", loaded.output, shared=shared)
+                    job.summary.next = build if finished else next_command(context, "train", recipe)
+    except LightRetrieverError as error:
+        _report(error)
+        raise
+
+
+def _report(error: LightRetrieverError) -> None:
+    """Write an error where torchrun looks for it, whose own report then ends with it."""
+    if file := os.environ.get("TORCHELASTIC_ERROR_FILE"):
+        message = {"message": str(error), "extraInfo": {"timestamp": str(int(time()))}}
+        Path(file).write_text(json.dumps({"message": message}), encoding="utf-8")
 
 
 def _summary(recipe: TrainRecipe, finished: bool) -> Summary:

@@ -117,15 +117,16 @@ class Engine:
         half = weights == torch.bfloat16 or recipe.precision == "bfloat16"
         return cls(recipe.model.device, half=half, trackers=recipe.trackers, folder=recipe.work)
 
-    def halve(self, error: Exception) -> None:
-        """Halve `chunk_tokens` after memory ran out. Raise ModelError where one process can't help itself in this way:
-        where others wait for it, or the chunks are small already."""
+    def halve(self) -> bool:
+        """Halve `chunk_tokens` after memory ran out. False where one process can't help itself in this way: where
+        others wait for it, or the chunks are small already."""
         fewer = min(self.chunk_tokens, self._largest) // 2
         if self.accelerator.num_processes > 1 or fewer < _FEWEST:
-            raise too_large(error, self.device) from error
+            return False
         self.chunk_tokens = fewer
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
+        return True
 
     def gather(self, rows: torch.Tensor) -> torch.Tensor:
         """The rows of all processes, in order; they may have different numbers of them, but not none."""
@@ -136,12 +137,14 @@ class Engine:
 
     def prepare(self, adapter: Adapter, *, shard: bool) -> None:
         """Make `model` of an adapter. With `shard` each process holds a part of all weights, which the layers gather
-        when they run; else the whole model."""
+        when they run; the first process sends them, one after the other. Else each holds the whole model."""
         if shard:
+            whole = adapter.state_dict() if self.accelerator.is_main_process else {}
             mesh = init_device_mesh(self.device.type, (self.accelerator.num_processes,))
             lists = (part for part in adapter.backbone.decoder.children() if isinstance(part, torch.nn.ModuleList))
             for module in [*chain.from_iterable(lists), adapter]:
                 fully_shard(module, mesh=mesh)
+            set_model_state_dict(adapter, whole, options=_SENT)
         self.model = adapter if shard else self.accelerator.prepare_model(adapter)
 
     def evaluate(self, run: Callable[[], T]) -> T:

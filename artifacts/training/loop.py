@@ -22,6 +22,7 @@ from lightretriever.artifacts.training.engine import Engine, out_of_memory, too_
 from lightretriever.artifacts.training.likelihood import Likelihood
 from lightretriever.artifacts.training.mining import sets_of_stage
 from lightretriever.artifacts.training.mixture import Mixture
+from lightretriever.artifacts.training.peers import Peers
 from lightretriever.artifacts.training.recipe import (
     ContrastiveStage,
     LikelihoodStage,
@@ -44,25 +45,36 @@ Objective: TypeAlias = Contrastive | Likelihood | Regression
 _STAGE_SEED = 1_000_003
 
 
-def train(recipe: TrainRecipe, *, minutes: float | None = None, open_searcher: OpenSearcher | None = None) -> bool:
+def train(
+    recipe: TrainRecipe,
+    *,
+    minutes: float | None = None,
+    open_searcher: OpenSearcher | None = None,
+    say: Callable[[ModelError], None] = print,
+) -> bool:
     """Train the recipe's adapter, or go on with it; returns whether it is finished and written to `recipe.output`.
 
     With `minutes`, the run stops at the first step after so much wall-clock time, preparation included, with a
-    checkpoint; the next call goes on to the very same losses. `open_searcher` is for bundles that are teachers.
+    checkpoint; the next call goes on to the very same losses. `open_searcher` is for bundles that are teachers. Of
+    several processes, one whose memory runs out ends the others too, each of which has it printed by `say`.
     Raises RecipeError, CorpusError, ModelError, and ResumeError when the work directory was begun with another recipe.
     """
     # cuDNN's attention plans anew for every shape, and packed rows have many; the other kernels don't.
     torch.backends.cuda.enable_cudnn_sdp(False)
     engine = Engine.of(recipe)
+    peers = Peers(say) if engine.accelerator.num_processes > 1 else None
     try:
         run = Run(recipe, engine)
         finished = run_stages(run, minutes, open_searcher)
         if finished:
             run.export()
     except (RuntimeError, MemoryError) as error:
-        if out_of_memory(error):
-            raise too_large(error, engine.device) from error
-        raise
+        if not out_of_memory(error):
+            raise
+        failed = too_large(error, engine.device)
+        if peers is not None:
+            peers.tell(failed)
+        raise failed from error
     engine.accelerator.end_training()
     return finished
 
@@ -123,9 +135,8 @@ def _step(
             parts, sets = _gradients(run, stage, objective, batch_of)
             break
         except (RuntimeError, MemoryError) as error:
-            if stage.chunk_tokens is not None or not out_of_memory(error):
+            if stage.chunk_tokens is not None or not out_of_memory(error) or not run.engine.halve():
                 raise
-            run.engine.halve(error)
             run.progress.chunk_tokens = run.engine.chunk_tokens
             optimizer.zero_grad()
     logged = {name: sum(part[name] for part in parts) / len(parts) for name in parts[0]}

@@ -22,7 +22,7 @@ BROUGHT = {"mteb"}
 """What only users have who call our side of its interface."""
 VARIABLES_OF_OTHERS = {
     *("JAVA_HOME", "_JAVA_OPTIONS", "OPENSEARCH_HOME", "PROMETHEUS_MULTIPROC_DIR", "XDG_CACHE_HOME"),
-    *("LOCAL_WORLD_SIZE", "RANK", "WORLD_SIZE"),
+    *("LOCAL_WORLD_SIZE", "RANK", "TORCHELASTIC_ERROR_FILE", "WORLD_SIZE"),
 }
 """Variables of the environment that belong to other programs."""
 MODEL_SOFTWARE = ("torch", "transformers", "peft", "accelerate")

@@ -15,16 +15,21 @@ from lightretriever.artifacts.errors import CorpusError, ModelError, RecipeError
 from lightretriever.artifacts.pipeline.adapter_files import adapter_settings
 from lightretriever.artifacts.pipeline.likelihood import Reading
 from lightretriever.artifacts.training import contrastive, loop
-from lightretriever.artifacts.training.recipe import DistillationRecipe, TrainRecipe
+from lightretriever.artifacts.training.contrastive import QuerySide, corpus_scores
+from lightretriever.artifacts.training.data import read_examples
+from lightretriever.artifacts.training.engine import Engine
+from lightretriever.artifacts.training.mining import ranked, sets_of_stage
+from lightretriever.artifacts.training.recipe import ContrastiveStage, DataRecipe, DistillationRecipe, TrainRecipe
+from lightretriever.artifacts.training.run import Run
 from lightretriever.artifacts.training.teachers import Teachers, scorer
 from lightretriever.artifacts.training.types import Batch, Example, TrainingSet
 from lightretriever.service.commands.evaluation import open_searcher
 from tests.pipeline.test_gguf import write_gguf
 from tests.support.commands import run
 from tests.support.models import load
-from tests.support.recipes import write_recipe
+from tests.support.recipes import save, write_recipe
 from tests.support.wordings import raises
-from tests.training.test_train import log_of, losses, recipe_of, weights
+from tests.training.test_train import TORCHRUN, launched, log_of, losses, recipe_of, weights
 
 train = loop.train
 NEGATIVES = {"depth": 40, "count": 3, "margin": 2.0}
@@ -78,6 +83,25 @@ def test_all_stages_run_and_slices_of_time_end_with_the_very_same(
     assert Reading.of(settings) == Reading("instruct: find ", " query:")
 
 
+@pytest.mark.parametrize("leg", ["dense", "sparse"])
+def test_mining_ranks_all_documents_by_the_leg_that_a_stage_names(toy: Path, leg: Any) -> None:
+    """Against each document scored by itself; more than one part of them is read."""
+    backbone, one = load(toy / "model"), one_set(toy)
+    assert len(one.documents) > 128
+    settings = DataRecipe.model_validate({"sets": [{"path": "set", "instruction": "find"}], "negatives": {"depth": 7}})
+    stage = ContrastiveStage(kind="contrastive", steps=1, mine=leg)
+    with torch.inference_mode():
+        hits = ranked(backbone, one, stage, settings, QuerySide())
+        scores = {
+            name: float(next(corpus_scores(backbone, "find", ["ask1 ask2"], [text], 512, QuerySide()))[leg][0, 0])
+            for name, text in one.documents.items()
+        }
+    best = sorted(scores.values(), reverse=True)[:7]
+    assert hits.keys() == {"ask1 ask2", "ask3 ask4"}
+    assert [score for _, score in hits["ask1 ask2"]] == pytest.approx(best, rel=1e-4)
+    assert all(score == pytest.approx(scores[name], rel=1e-4) for name, score in hits["ask1 ask2"])
+
+
 @pytest.mark.slow
 def test_a_stage_mines_what_its_first_weights_put_high(toy: Path, whole: Path) -> None:
     examples = json.loads((whole / "work" / "data" / "pairs" / "mined-2.json").read_text())
@@ -88,6 +112,19 @@ def test_a_stage_mines_what_its_first_weights_put_high(toy: Path, whole: Path) -
     assert len(mined) > 20
     assert any(one["negatives"] != other["negatives"] for one, other in mined)
     assert all(one["positive"] not in one["negatives"] for one, _ in mined)
+
+
+def test_a_stage_has_the_negatives_that_were_mined_last(toy: Path, tmp_path: Path) -> None:
+    mine = {"kind": "contrastive", "steps": 1, "mine": "dense", "negatives": 2, "warmup": 0.0, **SMALL}
+    last = {"kind": "contrastive", "steps": 1, "negatives": 2, **SMALL}
+    recipe = TrainRecipe.model_validate(
+        recipe_of(toy, tmp_path, data=data(toy), stages=[{**mine, "learning_rate": 0.05}, mine, last])
+    )
+    assert train(recipe)
+    (one,) = sets_of_stage(Run(recipe, Engine.of(recipe)))
+    first, second = (read_examples(tmp_path / "work" / "data" / "pairs" / f"mined-{number}.json") for number in (0, 1))
+    assert first != second
+    assert one.examples == second
 
 
 def one_set(toy: Path, negatives: tuple[str, ...] = ("d3", "d4")) -> TrainingSet:
@@ -218,6 +255,23 @@ def test_memory_that_is_too_small_is_one_line_with_a_remedy(
         train(TrainRecipe.model_validate(recipe_of(toy, tmp_path, stages=[stage])))
     assert "\n" not in str(caught.value)
     assert "gradient_checkpointing" in caught.value.remedy
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "error"), [(0, "OutOfMemoryError"), (1, "MemoryError")])
+def test_memory_that_is_too_small_for_one_of_two_processes_ends_both_with_the_remedy(
+    toy: Path, tmp_path: Path, number: int, error: str
+) -> None:
+    stage = {"kind": "contrastive", "steps": 3, "negatives": 0, **SMALL}
+    file = save(tmp_path / "recipe.yaml", recipe_of(toy, tmp_path, stages=[stage]))
+    result = launched(*TORCHRUN, "-m", "tests.training.small_memory", str(number), error, "train", str(file), "--json")
+    assert result.returncode != 0
+    said = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
+    assert len(said) == 2, result.stderr
+    assert all("too small for a training step" in line and "gradient_checkpointing" in line for line in said)
+    assert said[0].removeprefix("error: ") in result.stderr.rpartition("Root Cause")[2]  # of torchrun's own report
+    assert "loop.py" not in result.stderr
+    assert json.loads(result.stdout)["error"]["remedy"] in said[0]
 
 
 def test_gradient_checkpointing_changes_no_loss(toy: Path, tmp_path: Path) -> None:

@@ -1,0 +1,31 @@
+"""The command line in a process of torchrun, of which the one with a number runs out of memory in its second step.
+
+python -m tests.training.small_memory NUMBER ERROR ARGUMENTS
+"""
+
+import os
+import sys
+
+import torch
+
+from lightretriever.artifacts.pipeline.model import Backbone
+from lightretriever.artifacts.training import contrastive
+from lightretriever.artifacts.training.types import Tensors
+from lightretriever.service.cli import main
+
+number, error, *arguments = sys.argv[1:]
+plain, passes = contrastive.document_outputs, 0
+
+
+def outputs(backbone: Backbone, sequences: list[list[int]], row_tokens: int) -> Tensors:
+    """The documents' representations, as long as there is memory."""
+    global passes
+    passes += 1
+    if os.environ["RANK"] == number and passes > 1:
+        raise {"OutOfMemoryError": torch.OutOfMemoryError, "MemoryError": MemoryError}[error]("Tried to allocate 2 GiB")
+    return plain(backbone, sequences, row_tokens)
+
+
+contrastive.document_outputs = outputs
+sys.argv = ["lightretriever", *arguments]
+main()
