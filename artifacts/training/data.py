@@ -3,7 +3,6 @@
     work/data/NAME/plan.json        what went in: files by SHA-256, and every setting that counts
     work/data/NAME/examples.json    the examples, in the order of the qrels
     work/data/NAME/report.json      how many pairs each step left out; written last
-
     work/data/NAME/documents/       the texts, see `artifacts.training.documents`
 
 The steps, in this order: read the pairs, leave out those without a text, keep the first few documents of a query,
@@ -35,7 +34,7 @@ from lightretriever.artifacts.files.reading import file_sha256
 from lightretriever.artifacts.files.workdir import check_plan, read_json, write_atomically
 from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.tokens.tokenizer import document_text
-from lightretriever.artifacts.training.documents import MappedTexts, forget_texts, write_texts
+from lightretriever.artifacts.training.documents import MappedTexts, write_texts
 from lightretriever.artifacts.training.negatives import SCRATCH, mine, usable_negatives
 from lightretriever.artifacts.training.passages import lines_corpus, lines_judged, read_negatives
 from lightretriever.artifacts.training.recipe import SetRecipe, TrainRecipe
@@ -62,7 +61,7 @@ More would let a few queries with very many relevant documents fill the batches.
 
 _FILE: Final = TypeAdapter(list[Example])
 _FORMAT: Final = 3  # to be raised when the same inputs give other examples
-_PLAN, _EXAMPLES, _REPORT = "plan.json", "examples.json", "report.json"
+_PLAN, _EXAMPLES, _REPORT, _TEXTS = "plan.json", "examples.json", "report.json", "texts.sqlite"
 
 _ENGLISH: Final = (
     "a an and are as at be by can could did do does for from had has have he her his how i in is it its of on or s "
@@ -88,7 +87,8 @@ def prepare(recipe: TrainRecipe) -> list[TrainingSet]:
     for one in recipe.data.sets:
         texts = _folder(recipe, one) / "documents"
         read = {"corpus": file_sha256(find_file(one.path, "corpus")), "drop_title": one.drop_title}
-        check_plan(texts / _PLAN, read, renewed=read, renew=partial(forget_texts, texts))
+        renew = partial((texts / _TEXTS).unlink, missing_ok=True)
+        check_plan(texts / _PLAN, read, renewed=read, renew=renew)
     return [_prepared(recipe, one) for one in recipe.data.sets]
 
 
@@ -137,7 +137,7 @@ def _folder(recipe: TrainRecipe, one: SetRecipe) -> Path:
 
 def _prepared(recipe: TrainRecipe, one: SetRecipe) -> TrainingSet:
     folder = _folder(recipe, one)
-    documents = write_texts(folder / "documents", _documents(one))
+    documents = write_texts(folder / "documents" / _TEXTS, _documents(one))
     if not documents:
         raise RecipeError(f"data.sets: no document of the set {one.name} has a text.", remedy="Leave it out.")
     if recipe.needs_pairs and not (folder / _REPORT).is_file():
@@ -151,7 +151,10 @@ def _make(recipe: TrainRecipe, one: SetRecipe, documents: MappedTexts, folder: P
     for left in folder.glob(f"{SCRATCH}*"):  # by a run that was killed
         shutil.rmtree(left, ignore_errors=True)
     examples, relevant, counts = _pairs(one, documents)
-    clean = _decontaminated(recipe, one, examples)
+    clean, rule = examples, recipe.data.decontaminate
+    if rule is not None:
+        dirty = set(map(content, _references(rule.against, one)))
+        clean = [example for example in examples if content(example.query) not in dirty]
     drawn = _drawn(clean, one, recipe.seed)
     kept = [replace(example, row=row) for row, example in enumerate(drawn)]
     if one.is_lines or one.negatives is not None:
@@ -210,15 +213,6 @@ def _pairs(one: SetRecipe, documents: Mapping[str, str]) -> tuple[list[Example],
             relevant.setdefault(same_text(query), set()).update(usable)
             examples += [Example(-1, query_id, query, name) for name in usable[:MOST_POSITIVES]]
     return examples, relevant, counts
-
-
-def _decontaminated(recipe: TrainRecipe, one: SetRecipe, examples: list[Example]) -> list[Example]:
-    """The examples whose query is near no evaluation query."""
-    rule = recipe.data.decontaminate
-    if rule is None:
-        return examples
-    dirty = set(map(content, _references(rule.against, one)))
-    return [example for example in examples if content(example.query) not in dirty]
 
 
 def content(text: str) -> str:

@@ -1,92 +1,53 @@
-"""The texts of a training set, mapped into memory: the first process reads the corpus, all others share the pages.
+"""The texts of a training set in an SQLite file: one process reads the corpus, and all share the pages of the file."""
 
-FOLDER/texts.bin     the texts in UTF-8, one after the other
-FOLDER/ids.bin       their ids, likewise
-FOLDER/bounds.npy    (2, n + 1) int64: where each text and each id begins, and where the last one ends
-FOLDER/keys.npy      (n,) uint64: hashes of the ids, ascending
-FOLDER/order.npy     (n,) int64: the document of each key; written last
-"""
-
-import mmap
+import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
-from hashlib import blake2b
+from contextlib import closing
 from pathlib import Path
 
-import numpy as np
-
-from lightretriever.artifacts.files.arrays import load_npy, write_array
 from lightretriever.artifacts.files.workdir import writing_atomically
 
-__all__ = ["MappedTexts", "forget_texts", "text_key", "write_texts"]
+__all__ = ["MappedTexts", "write_texts"]
 
-_TEXTS, _IDS, _BOUNDS, _KEYS, _ORDER = "texts.bin", "ids.bin", "bounds.npy", "keys.npy", "order.npy"
+_MAPPED = 2**31 - 2**16  # bytes: the most that SQLite maps into memory; it reads what is beyond
 
 
 class MappedTexts(Mapping[str, str]):
-    """Texts by id, in the order of writing, as `write_texts` wrote them to a folder."""
+    """Texts by id, in the order of writing, as `write_texts` wrote them to a file."""
 
-    def __init__(self, folder: Path) -> None:
-        self._texts, self._ids = _mapped(folder / _TEXTS), _mapped(folder / _IDS)
-        self._bounds, self._keys, self._order = (load_npy(folder / name) for name in (_BOUNDS, _KEYS, _ORDER))
+    def __init__(self, file: Path) -> None:
+        self._database = sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
+        self._database.execute(f"PRAGMA mmap_size = {_MAPPED}")
+        (self._count,) = self._database.execute("SELECT count(*) FROM texts").fetchone()
 
     def __len__(self) -> int:
-        return len(self._keys)
+        return int(self._count)
 
     def __iter__(self) -> Iterator[str]:
-        return (self._id(number) for number in range(len(self)))
+        return (name for (name,) in self._database.execute("SELECT id FROM texts ORDER BY number"))
 
     def __getitem__(self, name: str) -> str:
         """The text of a document. Raises KeyError."""
-        key = text_key(name)
-        for place in range(int(np.searchsorted(self._keys, key)), len(self)):
-            if self._keys[place] != key:
-                break
-            number = int(self._order[place])
-            if self._id(number) == name:
-                return self.text(number)
-        raise KeyError(name)
+        found = self._database.execute("SELECT text FROM texts WHERE id = ?", [name]).fetchone()
+        if found is None:
+            raise KeyError(name)
+        return str(found[0])
 
     def text(self, number: int) -> str:
         """The text of a document by its place, from 0."""
-        return self._part(self._texts, 0, number)
-
-    def _id(self, number: int) -> str:
-        return self._part(self._ids, 1, number)
-
-    def _part(self, content: mmap.mmap | bytes, row: int, number: int) -> str:
-        return content[int(self._bounds[row, number]) : int(self._bounds[row, number + 1])].decode()
+        return str(self._database.execute("SELECT text FROM texts WHERE number = ?", [number]).fetchone()[0])
 
 
-def write_texts(folder: Path, documents: Iterable[tuple[str, str]]) -> MappedTexts:
-    """Write ids and texts, once: where the folder has them already, they are taken as they are."""
-    if not (folder / _ORDER).is_file():
-        folder.mkdir(parents=True, exist_ok=True)
-        bounds, keys = [(0, 0)], list[int]()
-        with writing_atomically(folder / _TEXTS) as texts, writing_atomically(folder / _IDS) as ids:
-            for name, text in documents:
-                texts.write(text.encode())
-                ids.write(name.encode())
-                bounds.append((texts.tell(), ids.tell()))
-                keys.append(text_key(name))
-        order = np.argsort(np.array(keys, dtype=np.uint64), kind="stable")
-        write_array(folder / _BOUNDS, np.array(bounds, dtype=np.int64).T)
-        write_array(folder / _KEYS, np.array(keys, dtype=np.uint64)[order])
-        write_array(folder / _ORDER, order)
-    return MappedTexts(folder)
-
-
-def forget_texts(folder: Path) -> None:
-    """Have the next `write_texts` write anew."""
-    (folder / _ORDER).unlink(missing_ok=True)
-
-
-def text_key(text: str) -> int:
-    """A hash of a text, below 2**64."""
-    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest())
-
-
-def _mapped(file: Path) -> mmap.mmap | bytes:
-    if file.stat().st_size == 0:  # which can't be mapped
-        return b""
-    with file.open("rb") as opened:
-        return mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
+def write_texts(file: Path, documents: Iterable[tuple[str, str]]) -> MappedTexts:
+    """Write ids and texts, once: where the file is there already, it is taken as it is. Raises DiskError."""
+    if not file.is_file():
+        with writing_atomically(file) as opened, closing(sqlite3.connect(opened.name)) as database:
+            try:
+                database.execute("PRAGMA journal_mode = off")
+                database.execute("CREATE TABLE texts (number INTEGER PRIMARY KEY, id TEXT UNIQUE, text TEXT)")
+                rows = ((number, *document) for number, document in enumerate(documents))
+                database.executemany("INSERT INTO texts VALUES (?, ?, ?)", rows)
+                database.commit()
+            except sqlite3.OperationalError as error:
+                raise OSError(0, str(error)) from error
+    return MappedTexts(file)

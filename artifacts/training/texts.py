@@ -6,6 +6,7 @@ WORK/texts/held-out/      those of the texts that are never trained on
 
 from collections.abc import Sequence
 from functools import lru_cache
+from hashlib import blake2b
 from typing import Final, cast
 
 import numpy as np
@@ -16,7 +17,7 @@ from lightretriever.artifacts.errors import RecipeError
 from lightretriever.artifacts.pipeline.encoder import Encoder
 from lightretriever.artifacts.pipeline.fit_texts import teacher_vectors
 from lightretriever.artifacts.pipeline.model import CHARS_PER_TOKEN, Backbone
-from lightretriever.artifacts.training.documents import MappedTexts, text_key
+from lightretriever.artifacts.training.documents import MappedTexts
 from lightretriever.artifacts.training.recipe import TrainRecipe
 from lightretriever.artifacts.training.types import TextBatch, TrainingSet
 
@@ -61,7 +62,7 @@ class TaughtTexts:
             drawn = random.permutation(len(places))[: min(recipe.teacher.held_out, len(places) // 10)]
             apart |= dict.fromkeys(self._documents[number].text(place) for place in places[np.sort(drawn)].tolist())
         self._apart = list(apart)
-        keys = np.fromiter(map(text_key, apart), np.uint64, len(apart))
+        keys = np.fromiter(map(_key, apart), np.uint64, len(apart))
         self._trained = [places[~np.isin(known, keys)] for places, known in distinct]
         if len(self._apart) < _LEAST_APART:
             raise RecipeError(
@@ -119,9 +120,13 @@ class TaughtTexts:
 
 def _distinct(documents: MappedTexts) -> tuple[Int64Array, IntegerArray]:
     """The places of the first document with each text, (n,) int64 ascending, and the texts' hashes (n,) uint64."""
-    keys = np.fromiter(map(text_key, documents.values()), np.uint64, len(documents))
+    keys = np.fromiter(map(_key, documents.values()), np.uint64, len(documents))
     places = np.sort(np.unique(keys, return_index=True)[1])
     return places, keys[places]
+
+
+def _key(text: str) -> int:
+    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest())
 
 
 def cut(backbone: Backbone, texts: Sequence[str], lengths: Sequence[int]) -> list[str]:

@@ -340,15 +340,15 @@ def test_bad_lines_of_authors_are_named(tmp_path: Path, line: str) -> None:
 
 def test_texts_are_mapped_from_disk_and_written_once(tmp_path: Path) -> None:
     texts = {f"doc {number}": "é" * (number % 7) + str(number) for number in range(500)} | {"": "", "ü": "naïve"}
-    written = write_texts(tmp_path / "texts", texts.items())
+    written = write_texts(tmp_path / "texts.sqlite", texts.items())
     assert dict(written) == texts
     assert list(written) == list(texts)
     assert len(written) == len(texts)
     assert "nobody" not in written
     with pytest.raises(KeyError):
         written["nobody"]
-    assert dict(write_texts(tmp_path / "texts", iter([("other", "text")]))) == texts  # not read again
-    assert dict(write_texts(tmp_path / "none", iter([]))) == {}
+    assert dict(write_texts(tmp_path / "texts.sqlite", iter([("other", "text")]))) == texts  # not read again
+    assert dict(write_texts(tmp_path / "none.sqlite", iter([]))) == {}
 
 
 def test_the_filter_keeps_what_is_among_the_first() -> None:
@@ -360,11 +360,3 @@ def test_the_filter_keeps_what_is_among_the_first() -> None:
     }
     assert {top: len(examples) for top, examples in kept.items()} == {2: 0, 3: 1, None: 1}
     assert kept[3][0].negatives == ("a", "b", "d")
-
-
-def test_ids_with_the_same_hash_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lightretriever.artifacts.training.documents.text_key", len)
-    texts = {"a": "first", "bb": "second", "c": "third", "d": "fourth"}
-    written = write_texts(tmp_path / "texts", texts.items())
-    assert {name: written[name] for name in texts} == texts
-    assert "e" not in written
