@@ -8,11 +8,17 @@ from typing import Any
 import pytest
 import torch
 
+from lightretriever.artifacts.pipeline.language_model import instruction_prefix
+from lightretriever.artifacts.training.contrastive import QuerySide
+from lightretriever.artifacts.training.dev import DevSet, measured
 from lightretriever.artifacts.training.engine import Engine
 from lightretriever.artifacts.training.loop import run_stages
-from lightretriever.artifacts.training.recipe import TrainRecipe
+from lightretriever.artifacts.training.losses import cosine_scores
+from lightretriever.artifacts.training.recipe import ContrastiveStage, DevRecipe, TrainRecipe
 from research.quality import ablations, evaluate
+from tests.support.models import load
 from tests.support.recipes import save, training
+from tests.support.states import token_states_naive
 from tests.support.toy import save_toy_model, write_toy_set
 
 STAGE = {"kind": "contrastive", "steps": 2, "batch_size": 8, "negatives": 0, "full_kl": 0.5, "matryoshka": [16]}
@@ -137,6 +143,43 @@ def test_a_reader_s_weights_are_trained(tmp_path: Path) -> None:
         assert before
         after = run.adapter.trained()
         assert all(not torch.equal(one, after[key]) for key, one in before.items() if "lora_A" not in key), name
+
+
+def test_the_first_layer_alone_reads_whole_queries(tmp_path: Path) -> None:
+    """A3, against the model with one layer; an adapter that isn't trained yet changes nothing."""
+    model, queries = save_toy_model(tmp_path / "model"), [[14, 16, 14], [20]]
+    write_toy_set(tmp_path / "pairs", "train", 30, seed=1)
+    content = RECIPE | {"work": str(tmp_path / "work"), "output": str(tmp_path / "adapter")}
+    recipe = TrainRecipe.model_validate(content | {"model": {"path": str(model), "device": "cpu"}}).below(tmp_path)
+    run = ablations.VariantRun(recipe, Engine.of(recipe), "query-first-layer")
+    stage = ContrastiveStage.model_validate(STAGE)
+    reader, alone = run.query_side(stage).read, load(model, layers=1)
+    prefix = [1, 5, 6]
+    with torch.inference_mode():
+        found = reader(run.adapter.backbone, prefix, [torch.tensor(query) for query in queries], None)
+        for row, query in zip(found, queries, strict=True):
+            states = alone.decoder(input_ids=torch.tensor([[*prefix, *query, alone.eos_id]]))[0]
+            torch.testing.assert_close(row, states[0, -1], atol=1e-5, rtol=1e-4)
+
+
+def test_light_documents_are_means_of_table_rows(tmp_path: Path) -> None:
+    """A1, against each token read by itself."""
+    backbone = load(save_toy_model(tmp_path / "model"))
+    write_toy_set(tmp_path / "toy", "dev", 20, seed=2)
+    dev = DevSet.load(DevRecipe(path=tmp_path / "toy", instruction="find"), seed=0)
+    prefix, tokenizer = instruction_prefix(backbone, "find"), backbone.tokenizer
+    with torch.inference_mode():
+        found = ablations.evaluate_light_documents(backbone, dev, 6, QuerySide())
+        queries, documents = (
+            torch.stack(
+                [token_states_naive(backbone, prefix, torch.from_numpy(ids[:6]).long()).mean(0) for ids in read]
+            )
+            for read in (
+                tokenizer.as_queries(dev.queries.values()),
+                tokenizer.encode_batch([document.full_text for document in dev.documents]),
+            )
+        )
+    assert found == measured(dev, {"dense": cosine_scores(queries, documents).numpy()})
 
 
 def test_a_failed_training_ends_it(tmp_path: Path) -> None:

@@ -9,7 +9,10 @@ from transformers import AutoModelForCausalLM
 
 from lightretriever.artifacts.pipeline.likelihood import Reading, log_likelihoods
 from lightretriever.artifacts.pipeline.model import Backbone
-from lightretriever.artifacts.training.likelihood import corrupted
+from lightretriever.artifacts.training.engine import Engine
+from lightretriever.artifacts.training.likelihood import Likelihood, corrupted
+from lightretriever.artifacts.training.recipe import DataRecipe, LikelihoodStage, SetRecipe
+from lightretriever.artifacts.training.types import Batch, Example, StepContext, TrainingSet
 
 DOCUMENTS, QUERIES = [[40, 41, 42, 43, 44], [50, 51], [60]], [[70, 71, 72], [73], [74, 75]]
 
@@ -46,6 +49,31 @@ def test_tokens_are_masked_with_their_probability() -> None:
     assert {token for token, own in zip(hidden, ids, strict=True) if token != own} == {7}
     assert np.mean(np.array(hidden) == 7) == pytest.approx(0.6, abs=0.02)
     assert corrupted(ids, 0.0, 7, np.random.default_rng(1)) == ids
+
+
+def test_a_step_s_loss_is_the_mean_over_queries_that_follow_masked_documents(backbone: Backbone) -> None:
+    documents = {name: f"terminal {name} player with many words" for name in ("music", "video", "image")}
+    examples = [Example(row, f"q{row}", f"play {name}", name) for row, name in enumerate(documents)]
+    batch = Batch(
+        TrainingSet("set", ("",), 1.0, examples, documents), examples, [[name] for name in documents], [0] * 3
+    )
+    data = DataRecipe(sets=[SetRecipe(path=Path("set"), instruction="")], max_query_length=2, max_document_length=30)
+    stage = LikelihoodStage(kind="query_likelihood", steps=1, before="read ", after=" ask", corruption=0.5, block=False)
+    context = StepContext(step=0, steps=1, seed=5, batch=3)
+    (mark,) = backbone.tokenizer.encode("_").tolist()
+    random, reading = np.random.default_rng((5, 3)), Reading("read ", " ask", block=False)
+    masked = []
+    for ids in reading.document_ids(backbone, list(documents.values()), 30):
+        hidden = random.random(len(ids)) < 0.5
+        masked.append([mark if one else token for token, one in zip(ids, hidden, strict=True)])
+    assert 0 < sum(ids.count(mark) for ids in masked) < sum(map(len, masked))
+    queries = [backbone.tokenizer.encode(example.query)[:2].tolist() for example in examples]
+    with torch.inference_mode():
+        expected = -float(log_likelihoods(backbone, reading, masked, queries, 256).mean())
+    backbone.decoder.requires_grad_(True)
+    logged = Likelihood(Engine(), backbone, stage, data).backward(batch, context)
+    assert logged["query_likelihood"] == pytest.approx(expected, rel=1e-4)
+    assert logged["loss_of_token"] == pytest.approx(expected * 3 / sum(map(len, queries)), rel=1e-4)
 
 
 def test_documents_leave_room_for_the_prompts(backbone: Backbone) -> None:

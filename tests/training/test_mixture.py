@@ -1,6 +1,7 @@
 """The mixture: what is in a batch, how often sets and examples come, and that a batch depends on its step alone."""
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -89,3 +90,13 @@ def test_negatives_are_drawn_of_the_own_ones_best_first() -> None:
 def test_sets_too_small_are_refused() -> None:
     with raises(RecipeError, naming="stages.batch_size"):
         Mixture([make_set(count=5)], batch_size=6, negatives=0, batches=STEPS, seed=0)
+
+
+def test_each_query_of_a_batch_has_one_of_the_set_s_instructions_drawn_anew() -> None:
+    one = replace(make_set(), instructions=("find", "look for", "search"))
+    mixture = Mixture([one], batch_size=25, negatives=0, batches=40, seed=5)
+    drawn = [mixture.batch(place).instructions for place in range(40)]
+    counts = Counter(number for row in drawn for number in row)
+    assert counts.keys() == {0, 1, 2}
+    assert all(270 < count < 400 for count in counts.values()), counts
+    assert len({tuple(row) for row in drawn}) == 40
