@@ -220,7 +220,8 @@ def evaluate_light_documents(backbone: Backbone, dev: DevSet, max_length: int, s
         read_tokens(backbone, prefix, [torch.from_numpy(ids[:max_length]).long() for ids in found], side.rows)
         for found in (backbone.tokenizer.as_queries(dev.queries.values()), backbone.tokenizer.encode_batch(texts))
     )
-    return measured(dev, {"dense": cosine_scores(queries, documents).cpu().numpy()})
+    with torch.autocast(backbone.device.type, enabled=False):  # NumPy has no bfloat16
+        return measured(dev, {"dense": cosine_scores(queries, documents).cpu().numpy()})
 
 
 @program(
