@@ -129,7 +129,7 @@ def test_it_holds_the_service_and_nothing_else(built: Image) -> None:
     models, building = {"torch", "transformers", "peft", "huggingface_hub"}, {"pip", "setuptools"}
     assert not names & (models | building | {"pyserini", "tests"})
     own = packages / "lightretriever"
-    assert {path.name for path in own.iterdir() if path.is_dir()} == {"__pycache__", "artifacts", "service"}
+    assert {path.name for path in own.iterdir() if path.is_dir()} == {"__pycache__", "artifacts", "loadtest", "service"}
     assert list(packages.rglob("tests")) == []
     assert list(built.root.glob("packages/*")) == []
     assert not (built.root / "etc" / "pip.conf").exists()
