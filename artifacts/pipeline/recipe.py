@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Final, Literal, Self, TypeVar, get_args
+from typing import Annotated, Any, ClassVar, Final, Literal, Self, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
@@ -505,8 +505,15 @@ def _wrong_keys(content: dict[str, Any], kind: type[BaseModel], prefix: str = ""
             yield f"{prefix}{name} is empty: {way}, or take the key out"
         elif section is not None and isinstance(value, str) and "path" in section.model_fields:
             yield f"{prefix}{name} is the text {value!r:.80}: write `{name}: {{path: {value}}}`"
+        elif isinstance(value, list) and list not in (kinds := _kinds(field.annotation)) and (section or dict in kinds):
+            keys = "its keys" if section is None else ", ".join(section.model_fields)
+            yield f"{prefix}{name} is a list: write `{name}: {{KEY: VALUE, …}}` with {keys}"
         elif section is not None and isinstance(value, dict):
             yield from _wrong_keys(value, section, f"{prefix}{name}.")
+
+
+def _kinds(annotation: Any) -> list[Any]:
+    return [get_origin(kind) or kind for kind in (annotation, *get_args(annotation))]
 
 
 def _section(annotation: Any) -> type[BaseModel] | None:

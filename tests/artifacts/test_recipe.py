@@ -86,6 +86,11 @@ MODEL = "model: {path: m}\n"
         (f"kind: encoder\n{MODEL}{CORPUS}index: {{vocab: words}}\n", "did you mean index.vocabulary?"),
         (f"kind: encoder\n{MODEL}{CORPUS}Tasks: {{a: b}}\n", "did you mean tasks?"),
         (f"kind: encoder\n{MODEL}{CORPUS}sparse: splade\n", "write `sparse: {path: splade}`"),
+        (
+            f"kind: encoder\n{MODEL}{CORPUS}index: {{weights: [1, 1]}}\n",
+            "KEY: VALUE, …}` with dense, sparse",
+        ),
+        (f"kind: encoder\n{MODEL}{CORPUS}tasks: [search]\n", "tasks is a list: write `tasks: {KEY: VALUE, …}`"),
         (f"kind: encoder\n{MODEL}{CORPUS}1: 2\n", "1: there is no such key (there are work, output, name, kind, "),
         (f"{MODEL}{CORPUS}", "kind is missing: write `kind: encoder` or `kind: language-model`"),
         (f"model: {{path: sentence-transformers/m}}\n{CORPUS}", "kind is missing: write `kind: encoder`."),
