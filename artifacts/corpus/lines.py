@@ -35,7 +35,7 @@ class Kind(NamedTuple):
 ARROW: Final = "Write Parquet in its place: `to_parquet` of datasets, or pyarrow.parquet.write_table."
 _IMPORT: Final = "or, if it is a corpus, make one of lines by `lightretriever corpus`."
 _KINDS: Final = (
-    Kind(rb"\x28\xb5\x2f\xfd", "zstd", "Unpack it by `zstd -d`."),
+    Kind(rb"[P-_]\x2a\x4d\x18|\x28\xb5\x2f\xfd", "zstd", "Unpack it by `zstd -d`."),
     Kind(rb"\xfd7zXZ\x00", "xz", "Unpack it by `xz -d`."),
     Kind(rb"BZh[1-9]1AY&SY", "bzip2", "Unpack it by `bzip2 -d`."),
     Kind(rb"PK\x03\x04|PK\x05\x06", "zip", "Unpack it by `unzip`."),

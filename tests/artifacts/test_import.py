@@ -339,6 +339,7 @@ BAD_FILES = {
     "broken Parquet": (b"PAR1\x15\x04" + b"x" * 100, "can't be read: No magic bytes found at end of file"),
     "Arrow": (b"ARROW1\0\0" + b"x" * 100, "this is Arrow, which is not read. Write Parquet in its place"),
     "zstd": (b"\x28\xb5\x2f\xfd\x00", "this is zstd, which is not read. Unpack it by `zstd -d`"),
+    "zstd behind a frame to skip": (b"\x5f\x2a\x4d\x18\x00\x00\x00\x00", "this is zstd, which is not read"),
     "bzip2": (bz2.compress(b"text,n\n"), "this is bzip2, which is not read. Unpack it by `bzip2 -d`"),
     "zip": (b"PK\x03\x04", "this is zip, which is not read. Unpack it by `unzip`"),
 }
