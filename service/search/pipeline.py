@@ -128,6 +128,8 @@ def _search(context: SearchContext) -> Plain:
         unjudged = _unjudged(context, query)
         thresholds = plan.thresholds if unjudged is None else None
         levels = matches(thresholds, plan.text, table, parts.encoder, shares, largest)
+        if levels is not None:
+            levels[np.searchsorted(table.ordinals, results.named)] = LEVELS.index("strong")
         if levels is None and unjudged is None:
             unjudged = "The dense leg did not answer."
         clock.add("fuse", started)

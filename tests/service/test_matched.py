@@ -30,6 +30,12 @@ def test_a_good_query_matches_and_nonsense_does_not(meaning: TestClient) -> None
     assert bad["hits"][0]["score"] == 1.0  # as good as the best, for lack of better ones
 
 
+def test_a_document_whose_name_the_query_is_matches_strongly(meaning: TestClient) -> None:
+    named = next(hit for hit in ask(meaning, "bicycle", k=100)["hits"] if hit["matched"] == "none")
+    found = ask(meaning, named["id"] if named["id"].isalpha() else named["fields"]["title"])
+    assert (found["hits"][0]["id"], found["hits"][0]["matched"]) == (named["id"], "strong")
+
+
 def test_the_thresholds_are_those_of_the_bundle(meaning: TestClient, meaningful_bundle: Bundle) -> None:
     match = meaningful_bundle.manifest.tasks["search"].match
     assert match is not None
