@@ -31,6 +31,7 @@ __all__ = [
 FaissIndex: TypeAlias = Any  # faiss is wrapped by SWIG and has no types
 
 _FETCH: Final = "Fetch or build the bundle again."
+_MAX_PARAMETER: Final = 10_000  # of a search, but lists to probe
 
 _FEW: Final = 20_000
 """Up to this many allowed documents are all scored, which is exact; among more, Faiss searches."""
@@ -100,12 +101,13 @@ class DenseIndex:
                 remedy="Build the index again.",
             )
         parameters, lists = parameters or {}, getattr(innermost(index), "nlist", inf)
-        if (searched := parameters.get("nprobe", 0)) > lists:  # Faiss would answer anything
-            raise BundleError(
-                f'{path}: the search parameter "nprobe" is {searched:g}, but the index has {lists} lists.',
-                remedy="Mend dense.parameters in manifest.json.",
-            )
         for name, value in parameters.items():
+            most = lists if name == "nprobe" else _MAX_PARAMETER  # Faiss would answer anything
+            if not 0 < value <= most:
+                raise BundleError(
+                    f'{path}: the search parameter "{name}" is {value:g}, expected a number above 0, up to {most:g}.',
+                    remedy="Mend dense.parameters in manifest.json.",
+                )
             try:
                 faiss.ParameterSpace().set_index_parameter(index, name, value)
             except RuntimeError as error:

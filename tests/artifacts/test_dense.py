@@ -194,10 +194,9 @@ def test_parameters_are_applied_when_opening(vectors: Vectors, tmp_path: Path) -
     narrow = DenseIndex.open(tmp_path / "i", {"nprobe": 1}).search(query, COUNT)[0]
     wide = DenseIndex.open(tmp_path / "i", {"nprobe": 16, "k_factor_rf": 2}).search(query, COUNT)[0]
     assert len(narrow) < len(wide) == COUNT
-    with raises(BundleError, naming="dense.parameters"):
-        DenseIndex.open(tmp_path / "i", {"nprobe": 17})
-    with raises(BundleError, naming="dense.parameters"):
-        DenseIndex.open(tmp_path / "i", {"efSearch": 64})
+    for name, value in (("nprobe", 17), ("efSearch", 64), ("k_factor_rf", 1e30), ("k_factor_rf", 0), ("nprobe", -1)):
+        with raises(BundleError, naming="dense.parameters"):
+            DenseIndex.open(tmp_path / "i", {name: value})
 
 
 @pytest.mark.parametrize("factor", [1, 2, 4, 1000])
