@@ -1,5 +1,6 @@
 """How well documents match: by the thresholds of the bundle, in hits, answers and `/info`."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from tests.service.conftest import SETTINGS
 from tests.service.live import client_of
 from tests.support.asking import ask
 from tests.support.meaning import make_meaningful_bundle
+from tests.support.tampering import edit_manifest
 
 NONSENSE = "bababa cefono tesagu"
 
@@ -30,10 +32,16 @@ def test_a_good_query_matches_and_nonsense_does_not(meaning: TestClient) -> None
     assert bad["hits"][0]["score"] == 1.0  # as good as the best, for lack of better ones
 
 
-def test_a_document_whose_name_the_query_is_matches_strongly(meaning: TestClient) -> None:
-    named = next(hit for hit in ask(meaning, "bicycle", k=100)["hits"] if hit["matched"] == "none")
-    found = ask(meaning, named["id"] if named["id"].isalpha() else named["fields"]["title"])
-    assert (found["hits"][0]["id"], found["hits"][0]["matched"]) == (named["id"], "strong")
+def test_a_document_whose_name_the_query_is_matches_strongly(meaningful_bundle: Bundle, tmp_path: Path) -> None:
+    folder = tmp_path / "strict"
+    shutil.copytree(meaningful_bundle.path, folder)
+    edit_manifest(folder, lambda manifest: manifest["tasks"]["search"]["match"].update(strong=2.0))
+    with client_of(Bundle.open(folder), SETTINGS) as client:
+        title = ask(client, "bicycle")["hits"][0]["fields"]["title"]
+        assert ask(client, f"{title} bicycle")["matched"] != "strong"
+        answer = ask(client, title)
+        assert [hit["matched"] == "strong" for hit in answer["hits"][:2]] == [True, False]
+        assert (answer["hits"][0]["fields"]["title"], answer["matched"]) == (title, "strong")
 
 
 def test_the_thresholds_are_those_of_the_bundle(meaning: TestClient, meaningful_bundle: Bundle) -> None:
