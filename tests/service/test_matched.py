@@ -35,7 +35,7 @@ def test_a_good_query_matches_and_nonsense_does_not(meaning: TestClient) -> None
 def test_a_document_whose_name_the_query_is_matches_strongly(meaningful_bundle: Bundle, tmp_path: Path) -> None:
     folder = tmp_path / "strict"
     shutil.copytree(meaningful_bundle.path, folder)
-    edit_manifest(folder, lambda manifest: manifest["tasks"]["search"]["match"].update(strong=2.0))
+    edit_manifest(folder, lambda manifest: manifest["tasks"]["search"]["match"].update(strong=1.01))
     with client_of(Bundle.open(folder), SETTINGS) as client:
         title = ask(client, "bicycle")["hits"][0]["fields"]["title"]
         assert ask(client, f"{title} bicycle")["matched"] != "strong"
