@@ -18,6 +18,7 @@ from lightretriever.service.backends.base import (
     DocumentsGoneError,
     EncodedQuery,
     LegResults,
+    Ordinals,
     ReadCandidates,
     ScoredDocuments,
     UnavailableError,
@@ -133,6 +134,8 @@ def _search(context: SearchContext) -> Plain:
         if levels is None and unjudged is None:
             unjudged = "The dense leg did not answer."
         clock.add("fuse", started)
+        if results.named.size > 1:
+            first = list(dict.fromkeys([*pinned.values(), *_best_named(context, query, results.named, table, fused)]))
         columns, unmatched = np.searchsorted(table.ordinals, first).tolist() if first else [], None
         if first:
             fused = _with_columns(fused, columns)
@@ -243,6 +246,18 @@ def named(query: str) -> list[tuple[str, ...]]:
     ids = dict.fromkeys([word, word.lower()]) if " " not in name else ()
     of_ids = [("ids", str(len(ids)), *ids)] if ids else []
     return [*of_ids, ("keyword", NAMES, "1", name)]
+
+
+def _best_named(
+    context: SearchContext, query: EncodedQuery, named: Ordinals, table: CandidateTable, fused: Fused
+) -> list[int]:
+    """Return the documents whose name a query is, those whose id it is first, then by score."""
+    scores = np.nan_to_num(fused.scores[np.searchsorted(table.ordinals, named)]).tolist()
+    with reading():
+        ids = [one for kind, _, *names in query.named if kind == "ids" for one in names]
+        of_ids = {context.parts.documents.store.ordinal(one) for one in ids}
+    order = sorted(zip(named.tolist(), scores, strict=True), key=lambda one: (one[0] not in of_ids, -one[1]))
+    return [ordinal for ordinal, _ in order]
 
 
 def _filled(

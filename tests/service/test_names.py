@@ -28,6 +28,7 @@ NAMED = [
     TinyDocument("five", "Joe (Own Editor)", "Text, and the photo of emacs.", 2005),
     TinyDocument("vim", "Photo library", "Nothing of it.", 2006),
     TinyDocument("1984", "1984", "A novel.", 2007),
+    *(TinyDocument(f"part-{number}", "Shared page", "letters " * number, 2008) for number in range(1, 5)),
     *(TinyDocument(f"many-{number}", "Chess game", "Many have this title.", 2010) for number in range(11)),
 ]
 OTHERS = [document for document in tiny_documents(60) if "music" not in document.id]
@@ -87,6 +88,14 @@ def test_a_name_finds_its_document_first(engine: SearchEngine, query: str, first
     note = "The query is the name of this document, its id or title, which puts it first."
     assert notes[: len(first)] == [note] * len(first)
     assert not any(notes[len(first) :])
+
+
+def test_documents_of_one_name_are_ordered_by_score(engine: SearchEngine) -> None:
+    hits = engine.search(SearchRequest(query="shared page", k=4)).hits
+    assert {hit.id for hit in hits} == {f"part-{number}" for number in range(1, 5)}
+    scores = [hit.score for hit in hits]
+    assert scores == sorted(scores, reverse=True)
+    assert len(set(scores)) == 4
 
 
 def test_a_name_changes_no_score(engine: SearchEngine) -> None:
