@@ -17,7 +17,7 @@ version = release = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="
 html_title = f"{project} {version}"
 
 extensions = ["myst_parser"]
-include_patterns = ["docs/**.md", "README.md", "CHANGELOG.md", "CONTRIBUTING.md"]
+include_patterns = ["docs/**.md", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"]
 exclude_patterns = [".*", "build", "demo", "runs", "tests", "**/__pycache__"]
 root_doc = "docs/index"
 myst_heading_anchors = 4
