@@ -13,7 +13,7 @@ __all__ = ["Summary", "as_json", "duration", "encoded_line", "folder_size", "lef
 
 @dataclass
 class Summary:
-    """What was made: the `path` of the result, `lines` for people, `facts` for programs, by the keys of
+    """The end of a command: the `path` of its result, `lines` for people, `facts` for programs, by the keys of
     docs/commands.md, the `seconds` that it took, and `next`, the command that comes next, None where none does."""
 
     path: str

@@ -236,7 +236,7 @@ class TextStore:
 
     @property
     def _prefix(self) -> str:
-        """What was made by another plan, and copied here, has other names."""
+        """Return the prefix of the files of this plan; files of another plan have another."""
         return f"run-{blake2b(json.dumps(self.plan, sort_keys=True).encode(), digest_size=4).hexdigest()}-"
 
     @cached_property

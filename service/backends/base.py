@@ -106,9 +106,11 @@ class EncodedQuery:
 
 
 class ReadCandidates(NamedTuple):
-    """What a backend read of the candidates of both legs on its way. documents: (u,) int64, ascending. shares: (u, t)
-    float32, each term's share of their sparse scores. vectors: (u, D) float32, as the index has them. dense: (u,)
-    float32, their dense scores."""
+    """Vectors and impacts of the candidates of both legs, read while they were searched.
+
+    documents: (u,) int64, ascending. shares: (u, t) float32, each term's share of their sparse scores. vectors: (u, D)
+    float32, as the index has them. dense: (u,) float32, their dense scores.
+    """
 
     documents: Ordinals
     shares: npt.NDArray[np.float32]
@@ -118,9 +120,12 @@ class ReadCandidates(NamedTuple):
 
 @dataclass(slots=True)
 class LegResults:
-    """What the legs of a search gave, by leg. query: with its terms, where the backend splits its `text`. read: None
-    unless the backend reads the candidates of both legs. named: (n,) int64, the documents that the query's conditions
-    `named` hold for, those of the first condition first; none of one that holds for more than ten."""
+    """The outcomes of the legs of a search, by leg.
+
+    query: with its terms, where the backend splits its `text`. read: None unless the backend reads the candidates of
+    both legs. named: (n,) int64, the documents that the query's conditions `named` hold for, those of the first
+    condition first; none of one that holds for more than ten.
+    """
 
     outcomes: dict[LegName, Outcome[ScoredDocuments]]
     query: EncodedQuery

@@ -1,4 +1,4 @@
-"""What both clients share: address, headers, time, retries, and the connections of each process."""
+"""The common parts of both clients: address, headers, time, retries, and the connections of each process."""
 
 import os
 import random

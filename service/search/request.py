@@ -68,9 +68,8 @@ class Plan:
     ranges: those to count, by field. kinds: those of the declared fields. rerank: whether the reranking model is asked.
     thresholds: those of a match. feedback: weight of the first document's vector, 0 for no feedback. normalization:
     that of linear fusion. text: what is searched for, the query as typed or corrected, without the words `excluded`,
-    which documents must not have. added: texts that count beside
-    it, with their weights, unless no leg knows them. pinned: ids of the documents that come first. facts: what the
-    answer says of how the query was changed.
+    which documents must not have. added: texts that count beside it, with their weights, unless no leg knows them.
+    pinned: ids of the documents that come first. facts: fields of the answer that tell how the query was changed.
     """
 
     request: SearchRequest

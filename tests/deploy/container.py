@@ -98,7 +98,7 @@ class Container:
         return self.wait()
 
     def wait(self) -> tuple[int, str, str]:
-        """Give exit status, stdout and stderr."""
+        """Return exit status, stdout and stderr."""
         output, errors = self.process.communicate(timeout=120)
         return self.process.returncode, output, errors
 

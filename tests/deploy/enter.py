@@ -41,7 +41,7 @@ def build_walls(root: Path, bundle: Path | None) -> None:
 
 
 def raise_loopback() -> None:
-    """Let 127.0.0.1 answer; a new network namespace has nothing else."""
+    """Bring up 127.0.0.1; a new network namespace has nothing else."""
     with socket.socket() as any_socket:
         flags = struct.unpack("16sH", fcntl.ioctl(any_socket, SIOCGIFFLAGS, struct.pack("16sH", b"lo", 0)))[1]
         fcntl.ioctl(any_socket, SIOCSIFFLAGS, struct.pack("16sH", b"lo", flags | IFF_UP))

@@ -67,7 +67,7 @@ def requests(ids: Sequence[str], key: str) -> dict[str, Ask]:
 
 
 def beside(url: str, request: Ask, seconds: float) -> tuple[list[int], list[float]]:
-    """Let some clients send a request again and again, each when the one before is answered: the statuses, and the
+    """Run some clients that send a request again and again, each when the one before is answered: the statuses, and the
     times of `/livez` meanwhile, in seconds."""
     times: list[float] = []
     with elsewhere(clients, url, [request], CLIENTS, seconds) as pressed, httpx2.Client(base_url=url) as client:

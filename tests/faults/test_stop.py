@@ -192,7 +192,7 @@ def test_stopped_stages_of_a_build_leave_no_rubbish(tmp_path: Path, full: bool) 
 
 
 def forget(folder: Path, command: str) -> None:
-    """Let a command that keeps what it finds, or replaces it, begin as if for the first time."""
+    """Remove the output of a command that keeps what it finds, or replaces it."""
     left = {"refine": (folder / "work" / "tables").glob("*/refined-*"), "evaluate": folder.glob("evaluation")}
     for path in left.get(command, ()):
         shutil.rmtree(path)

@@ -90,8 +90,8 @@ def clients(
     keep: bool = False,
     limit_s: float = 60.0,
 ) -> list[Answer]:
-    """Let `count` clients ask in turn, each its next request when the one before is answered: for `seconds`, or until
-    everything was asked once. `keep`: the answers keep their bodies."""
+    """Run `count` clients that ask in turn, each its next request when the one before is answered: for `seconds`, or
+    until everything was asked once. `keep`: the answers keep their bodies."""
 
     async def work() -> list[Answer]:
         load = _Load(url, asks, limit_s, keep)

@@ -234,7 +234,7 @@ def test_no_code_of_the_model_is_run(model_folder: Path, tmp_path: Path) -> None
 
 @contextmanager
 def rewritten(file: Path) -> Iterator[dict[str, torch.Tensor]]:
-    """Give the weights of a file, which has them as the block leaves them."""
+    """Yield the weights of a file, which has them as the block leaves them."""
     weights = load_file(file)
     yield weights
     save_file(weights, file, metadata={"format": "pt"})

@@ -139,7 +139,7 @@ def test_what_a_model_can_not_tell_is_refused(found: dict[str, System]) -> None:
 
 
 def fused_bounds(engine: SearchEngine, text: str, constant: float = 60.0) -> tuple[dict[str, float], dict[str, float]]:
-    """Give the lowest and the highest score by reciprocal ranks of every document that a leg proposes: documents that
+    """Return the lowest and the highest score by reciprocal ranks of every document that a leg proposes: documents that
     nearly tie in a leg may take each other's places there."""
     lowest, highest = defaultdict[str, float](float), defaultdict[str, float](float)
     for mode in ("dense", "sparse"):

@@ -33,7 +33,7 @@ _SCHEMES: tuple[Scheme, ...] = ("light", "dark")
 
 @contextmanager
 def browsing() -> Iterator[Browser]:
-    """Give a headless Chromium."""
+    """Yield a headless Chromium."""
     program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     assert program, "no Chromium is installed: apt-get install chromium"
     with sync_playwright() as playwright:
@@ -44,7 +44,7 @@ def browsing() -> Iterator[Browser]:
 
 @contextmanager
 def page_of(browser: Browser, url: str, path: str = "/") -> Iterator[Page]:
-    """Give an open page of a service."""
+    """Yield an open page of a service."""
     with browser.new_page(base_url=url) as page:
         page.goto(path)
         yield page

@@ -72,7 +72,7 @@ class Server:
         return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
 
     def wait(self) -> tuple[int, str, str]:
-        """Give exit status, stdout and stderr."""
+        """Return exit status, stdout and stderr."""
         output, _ = self.process.communicate(timeout=120)
         self._errors.seek(0)
         return self.process.returncode, output, without_notes(self._errors.read())

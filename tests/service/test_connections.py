@@ -25,7 +25,7 @@ LIVE = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
 def ask(connection: socket.socket, request: bytes = LIVE) -> bytes:
-    """Give the head of the answer. ConnectionError if there is none."""
+    """Return the head of the answer. ConnectionError if there is none."""
     connection.sendall(request)
     answer = b""
     while b"\r\n\r\n" not in answer:

@@ -188,7 +188,7 @@ DOCUMENTED = [documented_nginx, documented_caddy]
 
 
 def curl(*arguments: str) -> tuple[int, str, str]:
-    """Give the status, the version of HTTP and the body."""
+    """Return the status, the version of HTTP and the body."""
     command = ["curl", "--silent", "--show-error", "--max-time", "120", "--write-out", "\n%{http_code} %{http_version}"]
     done = subprocess.run([*command, *arguments], capture_output=True, text=True, check=True)
     body, _, end = done.stdout.rpartition("\n")
