@@ -1,7 +1,4 @@
-"""Python clients of the service: `SearchClient`, and `AsyncSearchClient` for asyncio.
-
-The package needs pydantic and httpx2 (extra `client`). See docs/client.md.
-"""
+"""Python clients of the service, which need the extra `client` (docs/client.md)."""
 
 from lightretriever.service.client.asynchronous import AsyncSearchClient
 from lightretriever.service.client.errors import AnswerError, ClientError, UnreachableError

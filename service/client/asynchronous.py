@@ -12,8 +12,8 @@ from lightretriever.service import schemas
 from lightretriever.service.client import calls
 from lightretriever.service.client.calls import Call, Fields, Query
 from lightretriever.service.client.connection import Connection
-from lightretriever.service.client.errors import AnswerError, ClientError, UnreachableError
-from lightretriever.service.client.streams import Numbered, check_sizes, in_order_async, numbered
+from lightretriever.service.client.errors import AnswerError, ClientError
+from lightretriever.service.client.streams import answers_async
 
 __all__ = ["AsyncSearchClient"]
 
@@ -58,20 +58,14 @@ class AsyncSearchClient:
         """Yield the answers to any number of queries, in their order.
 
         Reads queries as you take answers: `batch_size` per request, `concurrency` requests at a time. Keywords as in
-        `search_batch`; `timeout_s` applies to each request. A batch's error is raised in place of its first answer and
-        names a bad query's position among all queries. Closing the generator ends the requests.
+        `search_batch`; `timeout_s` applies to each request. The error of a refused batch is raised in place of its
+        first answer and names a bad query's position among all queries. Closing the generator ends the requests.
         """
-        check_sizes(batch_size=batch_size, concurrency=concurrency)
-
-        async def work(batch: Numbered[Query]) -> list[schemas.SearchResponse]:
-            first, queries = batch
-            return (await self.call(calls.batch(queries, fields, first=first))).results
-
-        return in_order_async(work, numbered(queries, batch_size), concurrency)
+        return answers_async(self.call, calls.batches(queries, batch_size, fields), concurrency)
 
     async def encode(self, text: str, /, **fields: Any) -> schemas.EncodeResponse:
         """Encode a text as a query."""
-        return await self.call(calls.encode(text, fields))
+        return await self.call(calls.post("/encode", schemas.EncodeResponse, {"text": text, **fields}))
 
     async def document(self, document_id: str, /) -> schemas.Document:
         """Return a stored document. AnswerError of kind `document_not_found` if none has this id."""
@@ -107,11 +101,8 @@ class AsyncSearchClient:
         id; what earlier requests had is written. A request has at most `batch_size` documents and 512 KiB, unless one
         alone has more, and is made once if it names a version.
         """
-        check_sizes(batch_size=batch_size)
-        changes = list[schemas.DocumentChange]()
-        for call in calls.put_many(documents, batch_size, wait=wait):
-            changes += (await self.call(call)).results
-        return changes
+        made = calls.put_many(documents, batch_size, wait=wait)
+        return [change for call in made for change in (await self.call(call)).results]
 
     async def delete_document(
         self, document_id: str, /, *, version: str | None = None, wait: bool = False
@@ -121,7 +112,7 @@ class AsyncSearchClient:
 
     async def collections(self) -> schemas.CollectionList:
         """List the collections. Each has every route below `/collections/NAME`, which may be part of `base_url`."""
-        return await self.call(calls.COLLECTIONS)
+        return await self.call(Call(path="/collections", model=schemas.CollectionList))
 
     async def info(self) -> schemas.Info:
         """Describe the served bundle and the limits of requests."""
@@ -130,16 +121,16 @@ class AsyncSearchClient:
     async def ready(self) -> bool:
         """True if the service is ready; False if it is unreachable. No retries."""
         try:
-            await self.call(calls.READY)
+            await self.call(Call(path="/readyz", model=schemas.Status, once=True))
         except ClientError as error:
-            if isinstance(error, UnreachableError) or error.passing:
-                return False
-            raise
+            if not error.passing:
+                raise
+            return False
         return True
 
     async def reload(self) -> schemas.Reloaded:
         """Make the service load its folder's present bundle, which takes time; needs a key with the scope `admin`."""
-        return await self.call(calls.RELOAD)
+        return await self.call(Call(method="POST", path="/admin/reload", model=schemas.Reloaded))
 
     async def call(self, call: Call[T]) -> T:
         """Make one of the calls of `service.client.calls`."""
@@ -162,11 +153,9 @@ class AsyncSearchClient:
             await http.aclose()
 
     async def __aenter__(self) -> Self:
-        """Return the client itself."""
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Close all connections."""
         await self.aclose()
 
     async def _attempt(self, call: Call[Any], deadline: float) -> bytes:

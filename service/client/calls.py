@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, Final, Generic, TypeVar
 from urllib.parse import quote
 
@@ -10,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from lightretriever.service import schemas
 from lightretriever.service.client.errors import AnswerError, ClientError
+from lightretriever.service.client.streams import check_size
 from lightretriever.service.errors import shortened
 
 __all__ = ["Call", "Fields", "Query"]
@@ -43,7 +45,7 @@ class Call(Generic[T]):
 
     def within(self, collection: str | None) -> "Call[T]":
         """Return the same call for a collection; None: for the first."""
-        return self if collection is None else replace(self, path=f"/collections/{_segment(collection)}{self.path}")
+        return self if collection is None else replace(self, path=f"/collections{_segment(collection)}{self.path}")
 
     def read(self, body: bytes) -> T:
         """Read the answer, ignoring unknown fields, which a newer service may add. AnswerError if it is no answer."""
@@ -57,39 +59,40 @@ class Call(Generic[T]):
 
 
 INFO: Final = Call(path="/info", model=schemas.Info)
-COLLECTIONS: Final = Call(path="/collections", model=schemas.CollectionList)
-READY: Final = Call(path="/readyz", model=schemas.Status, once=True)
-RELOAD: Final = Call(method="POST", path="/admin/reload", model=schemas.Reloaded)
 
 
 def search(query: str | None, fields: Fields) -> Call[schemas.SearchResponse]:
     """One search."""
-    return _post("/search", schemas.SearchResponse, {**({} if query is None else {"query": query}), **fields})
+    return post("/search", schemas.SearchResponse, {**({} if query is None else {"query": query}), **fields})
 
 
 def batch(queries: Iterable[Query], fields: Fields, *, first: int = 0) -> Call[schemas.BatchResponse]:
     """Several searches; `fields` apply to each that is a text. Errors count them from `first`."""
     searches = [{"query": query, **fields} if isinstance(query, str) else query for query in queries]
     items = [f"searches.{number}" for number in range(first, first + len(searches))]
-    return _post("/search/batch", schemas.BatchResponse, {"searches": searches}, items=items)
+    return post("/search/batch", schemas.BatchResponse, {"searches": searches}, items=items)
 
 
-def encode(text: str, fields: Fields) -> Call[schemas.EncodeResponse]:
-    """A text to encode."""
-    return _post("/encode", schemas.EncodeResponse, {"text": text, **fields})
+def batches(queries: Iterable[Query], size: int, fields: Fields) -> Iterator[Call[schemas.BatchResponse]]:
+    """Any number of searches, `size` a call. ClientError if it is below 1."""
+    check_size("batch_size", size)
+    iterator, first = iter(queries), 0
+    while part := list(islice(iterator, size)):
+        yield batch(part, fields, first=first)
+        first += len(part)
 
 
 def document(document_id: str) -> Call[schemas.Document]:
     """A stored document."""
-    return Call(path=_document_path(document_id), model=schemas.Document)
+    return Call(path=_documents(_segment(document_id)), model=schemas.Document)
 
 
 def put(document_id: str, written: Fields, version: str | None, *, wait: bool) -> Call[schemas.DocumentWritten]:
     """A document to write: `fields`, `vector`, `impacts`."""
-    name = _document_name(document_id)
+    name = f"documents.{shortened(str(document_id))}"
     return Call(
         method="PUT",
-        path=_document_path(document_id, wait=wait),
+        path=_documents(_segment(document_id), wait=wait),
         model=schemas.DocumentWritten,
         body=_json({name: value for name, value in written.items() if value is not None}, f"{name}."),
         once=version is not None,
@@ -99,10 +102,12 @@ def put(document_id: str, written: Fields, version: str | None, *, wait: bool) -
 
 
 def put_many(documents: Iterable[Fields], batch_size: int, *, wait: bool) -> Iterator[Call[schemas.DocumentChanges]]:
-    """Documents to write or to delete, at most `batch_size` a call, and 512 KiB unless one alone has more."""
+    """Documents to write or to delete, at most `batch_size` a call, and 512 KiB unless one alone has more. ClientError
+    if `batch_size` is below 1."""
+    check_size("batch_size", batch_size)
     lines, items, size, once = list[bytes](), list[str](), 0, False
     for number, written in enumerate(documents):
-        name = _document_name(written.get("id", number))
+        name = f"documents.{shortened(str(written.get('id', number)))}"
         line = _json(written, f"{name}.")
         if lines and (len(lines) == batch_size or size + len(line) > _MAX_BODY_BYTES):
             yield _lines(lines, items, once=once, wait=wait)
@@ -115,41 +120,33 @@ def put_many(documents: Iterable[Fields], batch_size: int, *, wait: bool) -> Ite
 
 
 def _lines(lines: list[bytes], items: list[str], *, once: bool, wait: bool) -> Call[schemas.DocumentChanges]:
-    path, body, media = f"/documents{_refresh(wait=wait)}", b"\n".join(lines), "application/x-ndjson"
+    path, body, media = _documents(wait=wait), b"\n".join(lines), "application/x-ndjson"
     return Call(method="POST", path=path, model=schemas.DocumentChanges, body=body, media=media, once=once, items=items)
 
 
 def delete(document_id: str, version: str | None, *, wait: bool) -> Call[schemas.DocumentDeleted]:
     """A document to delete."""
-    path = _document_path(document_id, wait=wait)
+    path = _documents(_segment(document_id), wait=wait)
     return Call(method="DELETE", path=path, model=schemas.DocumentDeleted, once=True, version=version)
 
 
-def _post(path: str, model: type[T], content: Fields, *, items: Sequence[str] = ()) -> Call[T]:
+def post(path: str, model: type[T], content: Fields, *, items: Sequence[str] = ()) -> Call[T]:
+    """Content to send as JSON."""
     return Call(method="POST", path=path, model=model, body=_json(content), items=items)
 
 
-def _document_path(document_id: str, *, wait: bool = False) -> str:
-    return f"/documents/{_segment(document_id)}{_refresh(wait=wait)}"
-
-
-def _refresh(*, wait: bool) -> str:
-    return "?refresh=wait_for" if wait else ""
-
-
-def _document_name(document_id: object) -> str:
-    return f"documents.{shortened(str(document_id))}"
+def _documents(one: str = "", *, wait: bool = False) -> str:
+    """Return the path of all documents, or with a segment that of one."""
+    return f"/documents{one}{'?refresh=wait_for' if wait else ''}"
 
 
 def _segment(text: str) -> str:
     """Write an id or a name as a part of a path."""
-    if not isinstance(text, str):
-        raise ClientError(f"The id {text!r} has the type {type(text).__name__}.", remedy=f"Write {str(text)!r}.")
     try:
-        # `quote` keeps dots, and "." and ".." would be path segments.
-        return quote(text, safe="").replace(".", "%2E")
-    except UnicodeEncodeError as error:
-        raise ClientError(f"The id {text!r} is no UTF-8 text.", remedy="Remove lone surrogates.") from error
+        return f"/{quote(text.encode(), safe='').replace('.', '%2E')}"  # "." and ".." would be path segments
+    except (AttributeError, UnicodeEncodeError) as error:
+        remedy = "Write it as a text, without lone surrogates."
+        raise ClientError(f"The id {text!r} ({type(text).__name__}) is no UTF-8 text.", remedy=remedy) from error
 
 
 def _json(content: object, place: str = "") -> bytes:

@@ -42,35 +42,34 @@ class Connection(Generic[T]):
         self._authorization = {} if api_key is None else {"authorization": f"Bearer {api_key}"}
         self.timeout_s = timeout_s
         self._attempts, self._kind = attempts, kind
-        self._opened: dict[int, T] | None = {os.getpid(): self._open()}
+        self._opened: dict[int, T] | None = {}
+        self.http()
 
     def http(self) -> T:
-        """Return this process's client of httpx2. ClientError after `pop`.
+        """Return this process's client of httpx2. ClientError after `pop`, and if the proxy that the environment names
+        can't be used.
 
         After a fork, parent and child would otherwise read each other's answers from the same sockets. The child leaves
         the parent's open: its locks may be held.
         """
         if self._opened is None:
             raise ClientError("The client is closed.", remedy="Make a new one, or close it later.")
-        if (process := os.getpid()) not in self._opened:
-            self._opened[process] = self._open()
-        return self._opened[process]
-
-    def pop(self) -> T | None:
-        """Return this process's client of httpx2, to be closed; None if it has none."""
-        opened, self._opened = self._opened or {}, None
-        return opened.get(os.getpid())
-
-    def _open(self) -> T:
-        """ClientError if the proxy that the environment names can't be used."""
+        if (opened := self._opened.get(os.getpid())) is not None:
+            return opened
         headers = {"accept": "application/json", "user-agent": "lightretriever-client", **self._authorization}
         try:
-            return self._kind(base_url=str(self._url).rstrip("/"), headers=headers)
+            opened = self._kind(base_url=str(self._url).rstrip("/"), headers=headers)
         except (ValueError, ImportError, httpx2.InvalidURL) as error:
             raise ClientError(
                 f"The proxy of the environment can't be used: {error}",
                 remedy="Correct or unset HTTP_PROXY, HTTPS_PROXY and ALL_PROXY.",
             ) from error
+        return self._opened.setdefault(os.getpid(), opened)
+
+    def pop(self) -> T | None:
+        """Return this process's client of httpx2, to be closed; None if it has none."""
+        opened, self._opened = self._opened or {}, None
+        return opened.get(os.getpid())
 
     def check(self, size: int, deadline: float) -> None:
         """Raise the error of an answer that is too late, or has more than 256 MiB."""
@@ -82,12 +81,11 @@ class Connection(Generic[T]):
 
     def failed(self, error: Exception) -> ClientError:
         """Convert an error of httpx2, or a TimeoutError."""
-        if isinstance(error, TimeoutError | httpx2.TimeoutException):
-            message = f"No answer from {self._url} within {self.timeout_s:g} s."
-            return UnreachableError(message, remedy="Allow more time with timeout_s.", passing=False)
         if isinstance(error, httpx2.DecodingError):
             return AnswerError.unexpected(200, f"The answer can't be decoded: {error}.")
         reason = str(error).rstrip(".") or type(error).__name__
+        if isinstance(error, TimeoutError | httpx2.TimeoutException):
+            reason = f"no answer within {self.timeout_s:g} s (timeout_s)"
         return UnreachableError(
             f"{self._url} can't be reached: {reason}.",
             remedy="Does the service run there, and the proxy, if HTTP_PROXY, HTTPS_PROXY or ALL_PROXY names one?",
@@ -98,7 +96,6 @@ class Connection(Generic[T]):
         if it is not passing, no attempt is left, or the time is too short."""
         longest = min(_MAX_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(made - 1, 100))
         pause_s = error.retry_after_s + longest * random.uniform(0.5, 1)
-        left = 0 if once else self._attempts - made
-        if not error.passing or left <= 0 or monotonic() + pause_s >= deadline:
+        if once or not error.passing or made >= self._attempts or monotonic() + pause_s >= deadline:
             raise error
         return pause_s

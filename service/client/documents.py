@@ -8,36 +8,32 @@ from lightretriever.service.client.errors import ClientError
 from lightretriever.service.client.sync import SearchClient
 from lightretriever.service.schemas import Hit, SearchResponse
 
-__all__ = ["SCORES", "add", "delete", "document_of", "hit_metadata", "texts_of"]
+__all__ = ["SCORES", "add", "delete", "document_of", "texts_of"]
 
 SCORES: Final = (
     *("id", "rank", "score", "dense_score", "dense_rank", "sparse_score", "sparse_rank"),
     *("matched", "degraded"),
 )
-"""Keys of `hit_metadata` that describe the search; all others are fields of the document."""
+"""Keys of a hit's metadata that describe the search; all others are fields of the document."""
 _ENCODED: Final = ("vector", "impacts")
 
 
-def hit_metadata(response: SearchResponse, hit: Hit, text_field: str) -> dict[str, Any]:
-    """Return the fields but the text, and `SCORES` (None: not told), whose names in fields become `document_NAME`."""
-    scores: dict[str, Any] = {"id": hit.id, "rank": hit.rank, "score": hit.score}
-    for name, leg in (("dense", hit.dense), ("sparse", hit.sparse)):
-        scores |= {f"{name}_score": leg and leg.score, f"{name}_rank": leg and leg.rank}
-    scores |= {"matched": hit.matched, "degraded": ", ".join(response.degraded)}
-    fields = {name: value for name, value in hit.fields.items() if name != text_field}
-    return {f"document_{name}" if name in SCORES else name: value for name, value in fields.items()} | scores
-
-
 def texts_of(response: SearchResponse, text_field: str) -> Iterator[tuple[Hit, str, dict[str, Any]]]:
-    """Yield each hit with its text, or its title if the text is empty, and its metadata."""
+    """Yield each hit with its text, or its title if the text is empty, and its metadata: all other fields, and `SCORES`
+    (None: not told), whose names in fields become `document_NAME`."""
     for hit in response.hits:
         text = str(hit.fields.get(text_field) or hit.fields.get("title") or "")
-        yield hit, text, hit_metadata(response, hit, text_field)
+        others = {name: value for name, value in hit.fields.items() if name != text_field}
+        metadata = {f"document_{name}" if name in SCORES else name: value for name, value in others.items()}
+        metadata |= {"id": hit.id, "rank": hit.rank, "score": hit.score}
+        for name, leg in (("dense", hit.dense), ("sparse", hit.sparse)):
+            metadata |= {f"{name}_score": leg and leg.score, f"{name}_rank": leg and leg.rank}
+        yield hit, text, metadata | {"matched": hit.matched, "degraded": ", ".join(response.degraded)}
 
 
 def document_of(document_id: str, text: str, metadata: Mapping[str, Any], text_field: str) -> dict[str, Any]:
     """Return a document for `add`: its fields are the metadata and the text; `vector` and `impacts` are its own.
-    Metadata of `hit_metadata`, which have all of `SCORES`, become the fields that they were made of."""
+    Metadata of `texts_of`, which have all of `SCORES`, become the fields that they were made of."""
     fields = {name: value for name, value in metadata.items() if name not in _ENCODED}
     if fields.keys() >= set(SCORES):
         own = {f"document_{name}": name for name in SCORES}
@@ -47,17 +43,12 @@ def document_of(document_id: str, text: str, metadata: Mapping[str, Any], text_f
 
 
 def add(client: SearchClient, documents: Iterable[Mapping[str, Any]]) -> None:
-    """Write documents in their order: those with impacts many at once, others one by one, since a service with a model
-    encodes them so. Errors name the document; those before it are written."""
+    """Write documents in their order: those with impacts many at once, others one by one, as a model of the service has
+    its time for each. Errors name the document; those before it are written."""
     for encoded, run in groupby(documents, key=lambda document: "impacts" in document):
-        if encoded:
-            refused = [change for change in client.put_documents(run) if change.result == "refused"]
-            if refused:
-                reasons = "; ".join(f"{change.id!r}: {change.reason}" for change in refused[:5])
-                raise ClientError(f"{len(refused)} documents were refused: {reasons}")
-        else:
-            for document in run:
-                client.put_document(document["id"], document["fields"], vector=document.get("vector"))
+        changes = client.put_documents(run, batch_size=32 if encoded else 1)
+        if refused := [f"{change.id!r}: {change.reason}" for change in changes if change.result == "refused"]:
+            raise ClientError(f"{len(refused)} documents were refused: {'; '.join(refused[:5])}")
 
 
 def delete(client: SearchClient, ids: Iterable[str]) -> bool:

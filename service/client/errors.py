@@ -1,21 +1,19 @@
 """The clients' errors."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, Self
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Self
 
 from pydantic import ValidationError
 
 from lightretriever.artifacts.errors import LightRetrieverError
 from lightretriever.service.errors import shortened
-from lightretriever.service.schemas import FieldProblem, Problem
+from lightretriever.service.schemas import Problem
 
 __all__ = ["AnswerError", "ClientError", "UnreachableError"]
 
 # Temporary: too many requests, a proxy without its service, and a service that is not ready or overloaded.
 _PASSING: Final = frozenset({429, 502, 503})
-# Too large, not valid, too late: due to the content of the request. All others are due to the caller or the service.
-_OF_CONTENT: Final = frozenset({413, 422, 504})
 _ITEM: Final = re.compile(r"^(?:searches|lines)\.(\d+)")
 _MAX_QUOTE: Final = 200
 
@@ -28,11 +26,9 @@ class ClientError(LightRetrieverError):
 
 
 class UnreachableError(ClientError):
-    """There was no answer: no server listens, the connection broke, or the call timed out (then `passing` is false)."""
+    """There was no answer: no server listens, the connection broke, or the call timed out."""
 
-    def __init__(self, message: str, *, remedy: str, passing: bool = True) -> None:
-        super().__init__(message, remedy=remedy)
-        self.passing = passing
+    passing = True
 
 
 class AnswerError(ClientError):
@@ -42,21 +38,11 @@ class AnswerError(ClientError):
     service has the kind `unexpected_answer`.
     """
 
-    def __init__(
-        self,
-        *,
-        status: int,
-        kind: str,
-        detail: str,
-        title: str = "",
-        errors: Iterable[FieldProblem] = (),
-        request_id: str = "",
-        retry_after_s: float = 0.0,
-    ) -> None:
-        super().__init__(f"{detail} ({status} {kind})")
-        self.status, self.kind, self.title, self.detail = status, kind, title, detail
-        self.errors, self.request_id, self.retry_after_s = tuple(errors), request_id, retry_after_s
-        self.passing = status in _PASSING
+    def __init__(self, problem: Problem, retry_after_s: float = 0.0) -> None:
+        super().__init__(f"{problem.detail} ({problem.status} {problem.kind})")
+        self.status, self.kind, self.title, self.detail = problem.status, problem.kind, problem.title, problem.detail
+        self.errors, self.request_id, self.retry_after_s = tuple(problem.errors), problem.request_id, retry_after_s
+        self.passing = problem.status in _PASSING
 
     @classmethod
     def of_answer(cls, status: int, headers: Mapping[str, str], body: bytes, items: Sequence[str] = ()) -> Self:
@@ -66,28 +52,23 @@ class AnswerError(ClientError):
         try:
             problem = Problem.model_validate_json(body, extra="ignore")
         except ValidationError:
-            return cls.unexpected(status, _quoted(status, headers, body), retry_after_s=wait_s)
-        alone = f"{items[0]}{'.' if problem.errors else ': '}" if len(items) == 1 and status in _OF_CONTENT else ""
+            return cls.unexpected(status, _quoted(status, headers, body), wait_s)
+        alone = f"{items[0]}{'.' if problem.errors else ': '}" if len(items) == 1 else ""
 
         def named(text: str) -> str:
             """Name the item in a path: `lines.3.vector` becomes `documents.p-17.vector`."""
             text, count = _ITEM.subn(lambda match: items[int(match[1])], text) if items else (text, 1)
             return text if count else f"{alone}{text}"
 
-        return cls(
-            status=status,
-            kind=problem.kind,
-            title=problem.title,
-            detail=named(problem.detail),
-            errors=[error.model_copy(update={"field": named(error.field)}) for error in problem.errors],
-            request_id=problem.request_id,
-            retry_after_s=wait_s,
-        )
+        errors = [error.model_copy(update={"field": named(error.field)}) for error in problem.errors]
+        told = {"status": status, "detail": named(problem.detail), "errors": errors}
+        return cls(problem.model_copy(update=told), wait_s)
 
     @classmethod
-    def unexpected(cls, status: int, detail: str, *, retry_after_s: float = 0.0) -> Self:
+    def unexpected(cls, status: int, detail: str, retry_after_s: float = 0.0) -> Self:
         """An answer that is none of this service."""
-        return cls(status=status, kind="unexpected_answer", detail=detail, retry_after_s=retry_after_s)
+        facts: dict[str, Any] = {"status": status, "kind": "unexpected_answer", "detail": detail}
+        return cls(Problem.model_construct(**facts, title="", request_id="", errors=[]), retry_after_s)
 
 
 def _quoted(status: int, headers: Mapping[str, str], body: bytes) -> str:

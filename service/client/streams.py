@@ -1,81 +1,68 @@
-"""Any number of queries: batches, several at once, with the answers in order."""
+"""The answers to any number of searches in their order, several batches asked at once."""
 
 import asyncio
 import os
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import islice
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from lightretriever.service.client.errors import ClientError
+from lightretriever.service.schemas import BatchResponse, SearchResponse
 
-__all__ = ["Numbered", "check_sizes", "in_order", "in_order_async", "numbered"]
+if TYPE_CHECKING:
+    from lightretriever.service.client.calls import Call
 
-T = TypeVar("T")
-R = TypeVar("R")
-Numbered = tuple[int, list[T]]
-"""A batch, and the position of its first item among all."""
+__all__ = ["answers", "answers_async", "check_size"]
 
-
-def check_sizes(**sizes: int) -> None:
-    """Raise ClientError unless each is at least 1."""
-    for name, value in sizes.items():
-        if value < 1:
-            raise ClientError(f"{name} is {value}.", remedy="Name 1 or more.")
+Batches = Iterable["Call[BatchResponse]"]
 
 
-def numbered(items: Iterable[T], size: int) -> Iterator[Numbered[T]]:
-    """Split into batches."""
-    iterator, first = iter(items), 0
-    while batch := list(islice(iterator, size)):
-        yield first, batch
-        first += len(batch)
+def check_size(name: str, size: int) -> None:
+    """Raise ClientError unless a size is at least 1."""
+    if size < 1:
+        raise ClientError(f"{name} is {size}.", remedy="Name 1 or more.")
 
 
-def in_order(work: Callable[[T], list[R]], batches: Iterable[T], concurrency: int) -> Generator[R]:
-    """Yield the results of batches in order. `concurrency` run at a time, and one more is read meanwhile, so that they
-    stay busy while the caller takes results. ClientError if the process is forked meanwhile."""
-    pending: deque[Future[list[R]]] = deque()
-    process = os.getpid()
+def answers(
+    ask: "Callable[[Call[BatchResponse]], BatchResponse]", batches: Batches, concurrency: int
+) -> Generator[SearchResponse]:
+    """Yield the answers of batches in order, of which `concurrency` are asked at a time. ClientError if the process is
+    forked meanwhile."""
+    check_size("concurrency", concurrency)
+    pool, process = ThreadPoolExecutor(concurrency, thread_name_prefix="search-many"), os.getpid()
+    pending: deque[Future[BatchResponse]] = deque()
 
-    def first() -> Generator[R]:
-        yield from pending.popleft().result()
+    def first() -> list[SearchResponse]:
         if os.getpid() != process:  # where the pool's threads don't exist
             raise ClientError("The stream was begun in another process.", remedy="Begin one in each process.")
+        return pending.popleft().result().results
 
-    with ThreadPoolExecutor(concurrency, thread_name_prefix="search-many") as pool:
-        try:
-            for batch in batches:
-                pending.append(pool.submit(work, batch))
-                if len(pending) > concurrency:
-                    yield from first()
-            while pending:
-                yield from first()
-        finally:
-            for future in pending:
-                future.cancel()
-
-
-async def in_order_async(
-    work: Callable[[T], Coroutine[Any, Any, list[R]]], batches: Iterable[T], concurrency: int
-) -> AsyncGenerator[R]:
-    """Yield the results of batches in order, as `in_order` does."""
-    gate = asyncio.Semaphore(concurrency)
-
-    async def gated(batch: T) -> list[R]:
-        async with gate:
-            return await work(batch)
-
-    pending: deque[asyncio.Task[list[R]]] = deque()
     try:
         for batch in batches:
-            pending.append(asyncio.create_task(gated(batch)))
-            if len(pending) > concurrency:
-                for result in await pending.popleft():
-                    yield result
+            results = first() if len(pending) == concurrency else []
+            pending.append(pool.submit(ask, batch))
+            yield from results
         while pending:
-            for result in await pending.popleft():
+            yield from first()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+async def answers_async(
+    ask: "Callable[[Call[BatchResponse]], Coroutine[Any, Any, BatchResponse]]", batches: Batches, concurrency: int
+) -> AsyncGenerator[SearchResponse]:
+    """Yield the answers of batches in order, as `answers` does."""
+    check_size("concurrency", concurrency)
+    pending: deque[asyncio.Task[BatchResponse]] = deque()
+    try:
+        for batch in batches:
+            results = (await pending.popleft()).results if len(pending) == concurrency else []
+            pending.append(asyncio.create_task(ask(batch)))
+            for result in results:
+                yield result
+        while pending:
+            for result in (await pending.popleft()).results:
                 yield result
     finally:
         for task in pending:

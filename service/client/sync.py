@@ -12,8 +12,8 @@ from lightretriever.service import schemas
 from lightretriever.service.client import calls
 from lightretriever.service.client.calls import Call, Fields, Query
 from lightretriever.service.client.connection import Connection
-from lightretriever.service.client.errors import AnswerError, ClientError, UnreachableError
-from lightretriever.service.client.streams import Numbered, check_sizes, in_order, numbered
+from lightretriever.service.client.errors import AnswerError, ClientError
+from lightretriever.service.client.streams import answers
 
 __all__ = ["SearchClient"]
 
@@ -56,20 +56,14 @@ class SearchClient:
         """Yield the answers to any number of queries, in their order.
 
         Reads queries as you take answers: `batch_size` per request, `concurrency` requests at a time. Keywords as in
-        `search_batch`; `timeout_s` applies to each request. A batch's error is raised in place of its first answer and
-        names a bad query's position among all queries. Closing the generator ends the requests.
+        `search_batch`; `timeout_s` applies to each request. The error of a refused batch is raised in place of its
+        first answer and names a bad query's position among all queries. Closing the generator ends the requests.
         """
-        check_sizes(batch_size=batch_size, concurrency=concurrency)
-
-        def work(batch: Numbered[Query]) -> list[schemas.SearchResponse]:
-            first, queries = batch
-            return (self.call(calls.batch(queries, fields, first=first))).results
-
-        return in_order(work, numbered(queries, batch_size), concurrency)
+        return answers(self.call, calls.batches(queries, batch_size, fields), concurrency)
 
     def encode(self, text: str, /, **fields: Any) -> schemas.EncodeResponse:
         """Encode a text as a query."""
-        return self.call(calls.encode(text, fields))
+        return self.call(calls.post("/encode", schemas.EncodeResponse, {"text": text, **fields}))
 
     def document(self, document_id: str, /) -> schemas.Document:
         """Return a stored document. AnswerError of kind `document_not_found` if none has this id."""
@@ -105,11 +99,8 @@ class SearchClient:
         id; what earlier requests had is written. A request has at most `batch_size` documents and 512 KiB, unless one
         alone has more, and is made once if it names a version.
         """
-        check_sizes(batch_size=batch_size)
-        changes = list[schemas.DocumentChange]()
-        for call in calls.put_many(documents, batch_size, wait=wait):
-            changes += (self.call(call)).results
-        return changes
+        made = calls.put_many(documents, batch_size, wait=wait)
+        return [change for call in made for change in (self.call(call)).results]
 
     def delete_document(
         self, document_id: str, /, *, version: str | None = None, wait: bool = False
@@ -119,7 +110,7 @@ class SearchClient:
 
     def collections(self) -> schemas.CollectionList:
         """List the collections. Each has every route below `/collections/NAME`, which may be part of `base_url`."""
-        return self.call(calls.COLLECTIONS)
+        return self.call(Call(path="/collections", model=schemas.CollectionList))
 
     def info(self) -> schemas.Info:
         """Describe the served bundle and the limits of requests."""
@@ -128,16 +119,16 @@ class SearchClient:
     def ready(self) -> bool:
         """True if the service is ready; False if it is unreachable. No retries."""
         try:
-            self.call(calls.READY)
+            self.call(Call(path="/readyz", model=schemas.Status, once=True))
         except ClientError as error:
-            if isinstance(error, UnreachableError) or error.passing:
-                return False
-            raise
+            if not error.passing:
+                raise
+            return False
         return True
 
     def reload(self) -> schemas.Reloaded:
         """Make the service load its folder's present bundle, which takes time; needs a key with the scope `admin`."""
-        return self.call(calls.RELOAD)
+        return self.call(Call(method="POST", path="/admin/reload", model=schemas.Reloaded))
 
     def call(self, call: Call[T]) -> T:
         """Make one of the calls of `service.client.calls`."""
@@ -160,11 +151,9 @@ class SearchClient:
             http.close()
 
     def __enter__(self) -> Self:
-        """Return the client itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close all connections."""
         self.close()
 
     def _attempt(self, call: Call[Any], deadline: float) -> bytes:

@@ -19,7 +19,7 @@ _REPLACED: Final = (
     ("AsyncGenerator", "Generator"),
     ("AsyncSearchClient", "SearchClient"),
     ("httpx2.AsyncClient", "httpx2.Client"),
-    ("in_order_async", "in_order"),
+    ("answers_async", "answers"),
     ("aiter_bytes", "iter_bytes"),
     ("aclose", "close"),
     ("__aenter__", "__enter__"),

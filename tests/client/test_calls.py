@@ -148,10 +148,10 @@ UNWRITABLE: list[tuple[Callable[[Client], Any], str]] = [
     ),
     (lambda client: client.put_document("a", {"b": {(1,): 2}}), "documents.a.fields.b: the name (1,)"),
     (lambda client: client.put_document("a", {"b": CIRCLE}), ".0.0.0.0: what is nested so deeply"),
-    (lambda client: client.document(17), "The id 17 has the type int. Write '17'."),  # type: ignore[arg-type]
-    (lambda client: client.put_document(np.int64(17), {}), "has the type int64. Write '17'."),  # type: ignore[arg-type]
-    (lambda client: client.delete_document(b"a"), "has the type bytes"),  # type: ignore[arg-type]
-    (lambda client: client.document("\ud800"), r"'\ud800' is no UTF-8 text"),
+    (lambda client: client.document(17), "The id 17 (int) is no UTF-8 text"),  # type: ignore[arg-type]
+    (lambda client: client.put_document(np.int64(17), {}), "(int64)"),  # type: ignore[arg-type]
+    (lambda client: client.delete_document(b"a"), "(bytes)"),  # type: ignore[arg-type]
+    (lambda client: client.document("\ud800"), r"'\ud800' (str) is no UTF-8 text"),
 ]
 
 

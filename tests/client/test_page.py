@@ -43,7 +43,7 @@ def test_the_calls_are_those_of_both_clients() -> None:
 
 
 def test_what_errors_and_hits_tell_is_named() -> None:
-    error = AnswerError(status=500, kind="k", detail="d")
+    error = AnswerError.unexpected(500, "d")
     told = {name for name in vars(error) if name not in ("passing", "message", "remedy")}
     (row,) = re.findall(r"^\| `AnswerError` \|.*$", TEXT, flags=re.MULTILINE)
     assert {name for name in told if f"`{name}`" not in row} == set()

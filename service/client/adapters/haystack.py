@@ -42,7 +42,7 @@ class SearchDocumentStore(SearchClient):
 
 @component
 class SearchRetriever:
-    """Finds documents. `request` has fields of a search; the input adds to it. `meta` is `documents.hit_metadata`."""
+    """Finds documents. `request` has fields of a search; the input adds to it. `meta`: see `documents.texts_of`."""
 
     def __init__(self, document_store: SearchDocumentStore, request: dict[str, Any] | None = None) -> None:
         self.document_store, self.request = document_store, request

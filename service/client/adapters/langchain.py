@@ -20,7 +20,7 @@ class SearchRetriever(BaseRetriever):
     """Finds documents with a search service.
 
     `request` holds fields of a search request, such as `{"k": 5}`; keywords of `invoke` add to it. Metadata are those
-    of `client.documents.hit_metadata`. `ainvoke` searches in a thread.
+    of `client.documents.texts_of`. `ainvoke` searches in a thread.
     """
 
     client: SearchClient

@@ -17,7 +17,7 @@ class SearchRetriever(BaseRetriever):
     """Finds nodes with a search service.
 
     `request` holds fields of a search request, such as `{"k": 5}`. Metadata are those of
-    `client.documents.hit_metadata`, of which `SCORES` are kept from language models and embeddings. `aretrieve`
+    `client.documents.texts_of`, of which `SCORES` are kept from language models and embeddings. `aretrieve`
     searches in a thread.
     """
 
