@@ -21,14 +21,15 @@ from lightretriever.loadtest.connection import LoadError
 from lightretriever.loadtest.generator import read_texts
 from lightretriever.loadtest.process import ROOT, Server, python
 from lightretriever.loadtest.program import BUNDLE, QUERIES, option, program
-from research.floor.libraries import measure_libraries
 from research.floor.overload import SERVE, measure_alone, overload_table, send
+from research.floor.stages import measure_stages
 from research.record import origin, write_json
 
 __all__ = ["floor_table", "main"]
 
 _LABELS: Final = {"floor": "the floor", "service": "the service", "before": "the version before"}
 _TEXTS: Final = 100
+_SHORTEST_MS: Final = 0.01  # of a stage that is shown
 _MEASURES: Final = {
     **{"cpu_ms": "processor ms a request", "switches": "context switches a request"},
     **{"qps": "requests/s", "p50_ms": "p50 ms", "p99_ms": "p99 ms"},
@@ -66,8 +67,10 @@ def floor_table(content: Mapping[str, Any]) -> list[str]:
     lines += ["", *overload_table(content["alone"])]
     slower = max(times["dense"], times["sparse"])
     lines.append(f"| a search in process ÷ the slower of its two libraries | {times['search'] / slower:.2f} |")
-    shown = ", ".join(f"{times[name]:.2f}" for name in ("search", "dense", "sparse"))
-    return [*lines, f"| the search, its calls of Faiss and of Lucene | {shown} ms |"]
+    stages = {name: value for name, value in times.items() if name != "search" and value >= _SHORTEST_MS}
+    stages |= {"all else": times["search"] - sum(stages.values())}
+    shown = ", ".join(f"{name} {value:.2f}" for name, value in stages.items())
+    return [*lines, f"| the search: {times['search']:.2f} ms, of that | {shown} |"]
 
 
 @program(
@@ -101,7 +104,7 @@ def main(given: Namespace) -> None:
     about = {"corpus": manifest.corpus.name, "documents": manifest.documents}
     content = origin() | {"command": given.command, "bundle": about, "plan": plan, "turns": turns}
     content["alone"] = measure_alone(bundle, given)
-    content["milliseconds"] = measure_libraries(Bundle.open(given.bundle), read_texts(given.queries, 0)[:_TEXTS])
+    content["milliseconds"] = measure_stages(Bundle.open(given.bundle), read_texts(given.queries, 0)[:_TEXTS])
     write_json(given.output, content)
     print("\n".join(floor_table(content)))
 

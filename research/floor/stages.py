@@ -1,0 +1,37 @@
+"""A whole search in one process, and its stages: what Faiss and Lucene take of it, and what the service does."""
+
+from collections.abc import Sequence
+from statistics import median
+from time import perf_counter
+from typing import Final
+
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.service.http.json import json_response
+from lightretriever.service.schemas import SearchRequest
+from lightretriever.service.search.engine import SearchEngine
+
+__all__ = ["measure_stages"]
+
+_TURNS: Final = 12
+"""Turns over the queries; the first half warms up."""
+
+
+def measure_stages(bundle: Bundle, texts: Sequence[str]) -> dict[str, float]:
+    """Return medians in milliseconds of wall time over the texts: `search`, from the request to the answer as JSON, and
+    of each stage, by its own clock. `dense` is the call of Faiss for candidates, `sparse` that of Lucene, which
+    also scores those of Faiss."""
+    times: dict[str, list[float]] = {}
+    with SearchEngine.open(bundle) as engine:
+        engine.warm_up()
+        for turn in range(_TURNS):
+            if turn == _TURNS // 2:
+                times.clear()
+            for text in texts:
+                began = perf_counter()
+                answer = engine.answer(SearchRequest(query=text))
+                json_response(answer)
+                times.setdefault("search", []).append((perf_counter() - began) * 1e3)
+                for stage, milliseconds in answer["timings_ms"].items():
+                    times.setdefault(stage, []).append(milliseconds)
+    times.pop("total")
+    return {name: round(median(values), 4) for name, values in times.items()}
