@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from itertools import chain
 from typing import Any, TypeAlias
@@ -62,19 +63,19 @@ def train(
     # cuDNN's attention plans anew for every shape, and packed rows have many; the other kernels don't.
     torch.backends.cuda.enable_cudnn_sdp(False)
     engine = Engine.of(recipe)
-    peers = Peers(say) if engine.accelerator.num_processes > 1 else None
-    try:
-        run = Run(recipe, engine)
-        finished = run_stages(run, minutes, open_searcher)
-        if finished:
-            run.export()
-    except (RuntimeError, MemoryError) as error:
-        if not out_of_memory(error):
-            raise
-        failed = too_large(error, engine.device)
-        if peers is not None:
-            peers.tell(failed)
-        raise failed from error
+    with Peers(say) if engine.accelerator.num_processes > 1 else nullcontext() as peers:
+        try:
+            run = Run(recipe, engine)
+            finished = run_stages(run, minutes, open_searcher)
+            if finished:
+                run.export()
+        except (RuntimeError, MemoryError) as error:
+            if not out_of_memory(error):
+                raise
+            failed = too_large(error, engine.device)
+            if peers is not None:
+                peers.tell(failed)
+            raise failed from error
     engine.accelerator.end_training()
     return finished
 
