@@ -71,8 +71,10 @@ def check_plan(
 
 
 def _differences(key: str, begun: dict[str, Any], plan: dict[str, Any]) -> Iterator[str]:
-    """Name the difference under a key; of two dictionaries, the keys that differ."""
+    """Name the difference under a key; of two dictionaries, the keys that differ, and of two lists the places."""
     there, now = begun.get(key), plan.get(key)
+    if isinstance(there, list) and isinstance(now, list):
+        there, now = ({str(place): one for place, one in enumerate(several)} for several in (there, now))
     if isinstance(there, dict) and isinstance(now, dict):
         for inner in sorted(there.keys() | now.keys()):
             if there.get(inner) != now.get(inner):

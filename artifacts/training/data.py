@@ -28,7 +28,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from lightretriever.artifacts.corpus.beir import Corpus, find_file, read_qrels, read_queries
-from lightretriever.artifacts.errors import RecipeError, ResumeError
+from lightretriever.artifacts.errors import CorpusError, RecipeError, ResumeError
 from lightretriever.artifacts.evaluation.runs import qrels_file
 from lightretriever.artifacts.files.reading import file_sha256
 from lightretriever.artifacts.files.workdir import check_plan, read_json, write_atomically
@@ -139,7 +139,8 @@ def _prepared(recipe: TrainRecipe, one: SetRecipe) -> TrainingSet:
     folder = _folder(recipe, one)
     documents = write_texts(folder / "documents" / _TEXTS, _documents(one))
     if not documents:
-        raise RecipeError(f"data.sets: no document of the set {one.name} has a text.", remedy="Leave it out.")
+        lines = "; a line of JSON has them in positive_passages and negative_passages" if one.is_lines else ""
+        raise RecipeError(f"data.sets: no document of the set {one.name} has a text.", remedy=f"Leave it out{lines}.")
     if recipe.needs_pairs and not (folder / _REPORT).is_file():
         _make(recipe, one, documents, folder)
     examples = read_examples(folder / _EXAMPLES) if recipe.needs_pairs else []
@@ -157,14 +158,22 @@ def _make(recipe: TrainRecipe, one: SetRecipe, documents: MappedTexts, folder: P
         clean = [example for example in examples if content(example.query) not in dirty]
     drawn = _drawn(clean, one, recipe.seed)
     kept = [replace(example, row=row) for row, example in enumerate(drawn)]
-    if one.is_lines or one.negatives is not None:
-        own = read_negatives(one.negatives or one.path)
+    has_own, mined = one.is_lines or one.negatives is not None, recipe.data.negatives
+    if mined is not None and (mined.top is not None or not has_own):
+        kept = mine(kept, documents, relevant, mined, folder)
+    if has_own:
+        file = one.negatives or one.path
+        own = read_negatives(file)
         kept = [
             replace(example, negatives=usable_negatives(own.get(example.query_id, ()), example, documents, relevant))
             for example in kept
         ]
-    elif recipe.data.negatives is not None:
-        kept = mine(kept, documents, relevant, recipe.data.negatives, folder)
+        if recipe.wanted_negatives and not any(example.negatives for example in kept):
+            raise CorpusError(
+                f"{file}: no pair of the set {one.name} has a hard negative by it, and a stage wants "
+                f"{recipe.wanted_negatives}.",
+                remedy="Give ids of the set's own queries and documents, or set stages[].negatives to 0.",
+            )
     report: dict[str, Any] = {"set": one.name} | counts
     report |= {
         "near_duplicates": len(examples) - len(clean),
@@ -174,7 +183,8 @@ def _make(recipe: TrainRecipe, one: SetRecipe, documents: MappedTexts, folder: P
         "without_negatives": sum(not example.negatives for example in kept),
     }
     if not kept:
-        raise RecipeError(f"data.sets: nothing is left of the set {one.name} ({report}).", remedy="Leave it out.")
+        counted = ", ".join(f"{name}: {count}" for name, count in report.items() if count)
+        raise RecipeError(f"data.sets: nothing is left of the pairs ({counted}).", remedy="Leave the set out.")
     write_examples(folder / _EXAMPLES, kept)
     write_atomically(folder / _REPORT, json.dumps(report, indent=1, ensure_ascii=False).encode() + b"\n")
 

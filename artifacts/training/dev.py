@@ -10,6 +10,7 @@ import torch
 from lightretriever.artifacts.corpus.beir import Corpus
 from lightretriever.artifacts.documents.document import Document
 from lightretriever.artifacts.dtypes import Float32Array, FloatArray, Int64Array
+from lightretriever.artifacts.errors import CorpusError
 from lightretriever.artifacts.evaluation.runs import measure, ranking, read_judged
 from lightretriever.artifacts.pipeline.model import Backbone
 from lightretriever.artifacts.training.contrastive import QuerySide, corpus_scores
@@ -39,6 +40,12 @@ class DevSet:
         qrels = {query: judged.qrels[query] for query in chosen}
         relevant = {document for grades in qrels.values() for document, grade in grades.items() if grade > 0}
         documents = list(Corpus(recipe.path, skip_bad=True))
+        if not any(document.id in relevant for document in documents):
+            raise CorpusError(
+                f"dev.path is {recipe.path}, whose corpus has none of the documents that {recipe.split}.tsv judges "
+                "relevant.",
+                remedy="Give a corpus and qrels that belong together.",
+            )
         others = [document.id for document in documents if document.id not in relevant]
         wanted = max(0, recipe.documents - len(relevant))
         kept = relevant | set(generator.sample(others, min(wanted, len(others))))

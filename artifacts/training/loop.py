@@ -33,7 +33,7 @@ from lightretriever.artifacts.training.recipe import (
 )
 from lightretriever.artifacts.training.regression import Regression, fit_projection
 from lightretriever.artifacts.training.run import Run
-from lightretriever.artifacts.training.teachers import Teachers, scorer
+from lightretriever.artifacts.training.teachers import Teachers
 from lightretriever.artifacts.training.texts import TaughtTexts
 from lightretriever.artifacts.training.token_rows import fit_rows
 from lightretriever.artifacts.training.types import Batch, StepContext
@@ -189,9 +189,9 @@ def _objective(run: Run, stage: Stage, open_searcher: OpenSearcher | None) -> tu
     sets = sets_of_stage(run)
     teachers = None
     if stage.distillation is not None:
-        folder, score = recipe.work / "teachers" / str(run.progress.stage), scorer(open_searcher, str(engine.device))
+        folder = recipe.work / "teachers" / str(run.progress.stage)
         with run.accelerator.main_process_first():
-            teachers = Teachers(stage.distillation, sets, folder, score)
+            teachers = Teachers(stage.distillation, sets, folder, open_searcher, str(engine.device))
     objective = Contrastive(engine, backbone, stage, recipe.data, run.query_side(stage), teachers)
     return objective, mixture(sets, negatives=stage.negatives).batch
 

@@ -221,6 +221,14 @@ class ContrastiveStage(StageBase):
     flops: FlopsRecipe = FlopsRecipe()
     full_kl: float = Field(default=0.0, ge=0)
 
+    @model_validator(mode="after")
+    def _learns(self) -> Self:
+        if not (self.contrastive or self.distillation or self.full_kl):
+            raise ValueError("contrastive is 0, and neither distillation nor full_kl is set: nothing would be learned")
+        if self.distillation is not None and self.negatives == 0:
+            raise ValueError("negatives is 0, but distillation compares a query's document with its negatives")
+        return self
+
 
 class TokenRegression(Section):
     """Token vectors behind an instruction follow rows that are fitted to the teacher: `count` tokens a step.
@@ -336,20 +344,25 @@ class TrainRecipe(Places):
         sparse = [stage for stage in self.stages if isinstance(stage, ContrastiveStage)]
         if len({stage.flops.idf for stage in sparse}) > 1:
             raise ValueError("flops.idf is true in one stage and false in another; the adapter can't serve both")
-        mined = self.data.negatives.count if self.data.negatives else 0
-        most = max((stage.negatives for stage in sparse), default=0)
-        if most > mined and not all(one.is_lines or one.negatives for one in self.data.sets):
-            raise ValueError(f"a stage wants {most} negatives per query, data.negatives gives {mined}")
+        mined, wanted = self.data.negatives.count if self.data.negatives else 0, self.wanted_negatives
+        if wanted > mined and not all(one.is_lines or one.negatives for one in self.data.sets):
+            raise ValueError(f"a stage wants {wanted} negatives per query, data.negatives gives {mined}")
         if self.data.negatives is None and any(stage.mine for stage in sparse):
             raise ValueError("a stage mines negatives, but data.negatives is not set")
-        more = (self.layers, self.shard, self.model.centre_head, self.has(RegressionStage))
-        if not self.lora and any(more):
-            raise ValueError("without lora, layers, shard, model.centre_head and regression are not possible")
+        of_lora = {"layers": self.layers, "shard": self.shard, "model.centre_head": self.model.centre_head}
+        of_lora |= {"a stage of kind regression": self.has(RegressionStage)}
+        if not self.lora and (found := [name for name, value in of_lora.items() if value]):
+            raise ValueError(f"lora is false, so {' and '.join(found)} can't be")
         return self
 
     def has(self, kind: type[StageBase]) -> bool:
         """True if a stage is of this kind."""
         return any(isinstance(stage, kind) for stage in self.stages)
+
+    @property
+    def wanted_negatives(self) -> int:
+        """The most hard negatives of a query that a stage has."""
+        return max((stage.negatives for stage in self.stages if isinstance(stage, ContrastiveStage)), default=0)
 
     @property
     def needs_pairs(self) -> bool:

@@ -8,7 +8,7 @@ WORK/teachers/STAGE/SET/plan.json       the teachers, and a digest of the exampl
 WORK/teachers/STAGE/SET/TEACHER.npy     (examples, 1 + negatives) float32: scores of the positive, then the negatives
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
@@ -20,7 +20,7 @@ from lightretriever.artifacts.corpus.lines import read_lines
 from lightretriever.artifacts.documents.strict_json import read_text
 from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.errors import CorpusError, RecipeError
-from lightretriever.artifacts.evaluation.searching import OpenSearcher
+from lightretriever.artifacts.evaluation.searching import OpenSearcher, SearchMode
 from lightretriever.artifacts.files.arrays import load_npy, write_array
 from lightretriever.artifacts.files.workdir import check_plan
 from lightretriever.artifacts.pipeline.loading import loading
@@ -28,7 +28,7 @@ from lightretriever.artifacts.progress import tracked
 from lightretriever.artifacts.training.recipe import DistillationRecipe, TeacherRecipe
 from lightretriever.artifacts.training.types import Batch, Example, TrainingSet
 
-__all__ = ["Scorer", "Teachers", "ensemble", "scorer"]
+__all__ = ["Teachers", "ensemble"]
 
 _DEPTH: Final = 1000  # hits of a bundle's leg; a candidate that is none of them scores as the last one
 _PAIRS: Final = 64  # of a query and a document, read by a cross-encoder at once
@@ -49,9 +49,18 @@ def ensemble(scores: Float32Array, weights: Sequence[float], scale: float) -> Fl
 class Teachers:
     """The scores of an ensemble, mapped from disk."""
 
-    def __init__(self, recipe: DistillationRecipe, sets: Sequence[TrainingSet], folder: Path, score: "Scorer") -> None:
-        """Score what isn't scored yet; the caller lets one process go first. Raises ResumeError where `folder` has the
-        scores of other teachers or examples, and what the teachers raise."""
+    def __init__(
+        self,
+        recipe: DistillationRecipe,
+        sets: Sequence[TrainingSet],
+        folder: Path,
+        open_searcher: OpenSearcher | None,
+        device: str,
+    ) -> None:
+        """Score what isn't scored yet; the caller lets one process go first. Bundles need `open_searcher`.
+
+        Raises ResumeError where `folder` has the scores of other teachers or examples, and what the teachers raise.
+        """
         self._recipe, self._scores = recipe, dict[str, list[Float32Array]]()
         for one in sets:
             plan = {"teachers": [teacher.model_dump(mode="json", exclude={"weight"}) for teacher in recipe.teachers]}
@@ -60,7 +69,7 @@ class Teachers:
             files = [folder / one.name / f"{number}.npy" for number in range(len(recipe.teachers))]
             for file, teacher in zip(files, recipe.teachers, strict=True):
                 if not file.is_file():
-                    write_array(file, _rectangle(score(teacher, one), one.examples))
+                    write_array(file, _scored(teacher, one, open_searcher, device))
             self._scores[one.name] = [load_npy(file) for file in files]
 
     def logits(self, batch: Batch, names: Sequence[str]) -> Float32Array:
@@ -69,7 +78,7 @@ class Teachers:
         most = max(map(len, batch.candidates))
         scores = np.full((len(self._recipe.teachers), len(batch.examples), most), np.nan, dtype=np.float32)
         for row, (example, candidates) in enumerate(zip(batch.examples, batch.candidates, strict=True)):
-            own = {name: place for place, name in enumerate((example.positive, *example.negatives))}
+            own = {name: place for place, name in enumerate(_candidates(example))}
             places = [own[name] for name in candidates]
             for number, known in enumerate(self._scores[batch.set.name]):
                 scores[number, row, : len(places)] = known[example.row][places]
@@ -81,75 +90,80 @@ class Teachers:
         return logits
 
 
-Scorer = Callable[[TeacherRecipe, TrainingSet], Iterable[list[float]]]
+def _scored(teacher: TeacherRecipe, one: TrainingSet, open_searcher: OpenSearcher | None, device: str) -> Float32Array:
+    """A teacher's scores of each example's candidates, the positive first, (examples, 1 + negatives); NaN where it has
+    none. Raises CorpusError where it has none at all."""
+    place = str(teacher.bundle or teacher.cross_encoder or teacher.scores).replace("{set}", one.name)
+    if teacher.bundle is not None:
+        rows = _by_bundle(place, teacher.leg, one, open_searcher)
+    elif teacher.cross_encoder is not None:
+        rows = _by_cross_encoder(place, one, device)
+    else:
+        rows = _by_file(place, one)
+    scores = np.full(
+        (len(one.examples), max(len(_candidates(example)) for example in one.examples)), np.nan, np.float32
+    )
+    for number, row in enumerate(rows):
+        scores[number, : len(row)] = row
+    if np.isnan(scores).all():
+        raise CorpusError(
+            f"{place}: this teacher scores no candidate of the set {one.name}.",
+            remedy="Name one that knows the ids of the set's queries and documents.",
+        )
+    return scores
 
 
-def scorer(open_searcher: OpenSearcher | None, device: str) -> Scorer:
-    """Scores of each example's candidates, the positive first, by any teacher of a recipe. A `bundle` needs the search
-    engine; of a set whose ids the bundle doesn't have, RecipeError is raised."""
-
-    def score(teacher: TeacherRecipe, one: TrainingSet) -> Iterator[list[float]]:
-        if teacher.bundle is not None:
-            yield from _by_bundle(teacher, one, open_searcher)
-        elif teacher.cross_encoder is not None:
-            yield from _by_cross_encoder(teacher.cross_encoder.replace("{set}", one.name), one, device)
-        else:
-            known = _read_scores(Path(str(teacher.scores).replace("{set}", one.name)))
-            for example in one.examples:
-                own = known.get(example.query_id, {})
-                yield [own.get(name, np.nan) for name in (example.positive, *example.negatives)]
-
-    return score
+def _candidates(example: Example) -> tuple[str, ...]:
+    """The ids of an example's documents."""
+    return example.positive, *example.negatives
 
 
-def _by_bundle(teacher: TeacherRecipe, one: TrainingSet, open_searcher: OpenSearcher | None) -> Iterator[list[float]]:
+def _by_bundle(
+    place: str, leg: SearchMode, one: TrainingSet, open_searcher: OpenSearcher | None
+) -> Iterator[list[float]]:
     if open_searcher is None:
         raise RecipeError("A bundle is a teacher, but there is no search engine here.", remedy="Use the command train.")
-    path = Path(str(teacher.bundle).replace("{set}", one.name))
-    bundle, known = Bundle.open(path), dict[str, dict[str, float]]()
+    bundle, known = Bundle.open(Path(place)), dict[str, dict[str, float]]()
     task = bundle.manifest.default_task
     with open_searcher(bundle) as searcher:
         for example in tracked(one.examples, f"{one.name}: teacher", total=len(one.examples), unit="queries"):
             if example.query not in known:
-                hits = searcher.search(
-                    example.query, task=task, mode=teacher.leg, k=_DEPTH, candidates=_DEPTH, fusion=None
-                )
+                hits = searcher.search(example.query, task=task, mode=leg, k=_DEPTH, candidates=_DEPTH, fusion=None)
                 known = {example.query: {hit.id: hit.score for hit in hits or []}}
             scores = known[example.query]
             last = min(scores.values(), default=np.nan)
-            yield [scores.get(name, last) for name in (example.positive, *example.negatives)]
+            yield [scores.get(name, last) for name in _candidates(example)]
 
 
-def _by_cross_encoder(path: str, one: TrainingSet, device: str) -> Iterator[list[float]]:
+def _by_cross_encoder(place: str, one: TrainingSet, device: str) -> Iterator[list[float]]:
     from sentence_transformers import CrossEncoder  # slow to import
 
-    with loading(f"{path}: the cross-encoder can't be loaded", path):
-        model = CrossEncoder(path, device=device)
-    for example in tracked(one.examples, f"{one.name}: teacher", total=len(one.examples), unit="queries"):
-        pairs = [(example.query, one.documents[name]) for name in (example.positive, *example.negatives)]
-        yield model.predict(pairs, batch_size=_PAIRS, show_progress_bar=False).tolist()
+    with loading(
+        f"{place}: the cross-encoder can't be used", place, remedy="Name a cross-encoder that gives one score."
+    ):
+        model = CrossEncoder(place, device=device)
+        for example in tracked(one.examples, f"{one.name}: teacher", total=len(one.examples), unit="queries"):
+            pairs = [(example.query, one.documents[name]) for name in _candidates(example)]
+            scores = model.predict(pairs, batch_size=_PAIRS, show_progress_bar=False)
+            if scores.ndim != 1:
+                raise ValueError(f"it gives {scores.shape[1]} values for a query and a document")
+            yield scores.tolist()
 
 
-def _read_scores(file: Path) -> dict[str, dict[str, float]]:
-    """Scores by query and document id. Raises CorpusError for a bad line."""
-    scores: dict[str, dict[str, float]] = {}
-    for number, line in read_lines(file):
+def _by_file(place: str, one: TrainingSet) -> Iterator[list[float]]:
+    """Raises CorpusError for a bad line."""
+    known: dict[tuple[str, str], float] = {}
+    for number, raw in read_lines(Path(place)):
+        line = read_text(raw)
         try:
-            query, document, score = read_text(line).split("\t")
-            if not np.isfinite(value := float(score)):
+            query, document, score = line.split("\t")
+            known[query, document] = float(score)
+            if not np.isfinite(known[query, document]):
                 raise ValueError
         except ValueError as error:
             raise CorpusError(
-                f"{file}, line {number}: not a query's id, a document's id and a finite number.",
+                f"{place}, line {number}: {line!r} is not a query's id, a document's id and a finite number.",
                 remedy="Separate them by tabs.",
             ) from error
-        scores.setdefault(query, {})[document] = value
-    return scores
-
-
-def _rectangle(rows: Iterable[list[float]], examples: Sequence[Example]) -> Float32Array:
-    width = 1 + max((len(example.negatives) for example in examples), default=0)
-    array = np.full((len(examples), width), np.nan, dtype=np.float32)
-    for number, row in enumerate(rows):
-        array[number, : len(row)] = row
-    return array
+    for example in one.examples:
+        yield [known.get((example.query_id, name), np.nan) for name in _candidates(example)]

@@ -14,7 +14,7 @@ from lightretriever.artifacts.training import data
 from lightretriever.artifacts.training.data import MOST_POSITIVES, data_report, print_data_report
 from lightretriever.artifacts.training.documents import write_texts
 from lightretriever.artifacts.training.negatives import chosen, pick_negatives
-from lightretriever.artifacts.training.recipe import NegativesRecipe, TrainRecipe
+from lightretriever.artifacts.training.recipe import ContrastiveStage, NegativesRecipe, TrainRecipe
 from lightretriever.artifacts.training.types import Example
 from tests.support.wordings import raises
 
@@ -245,7 +245,10 @@ def test_signs_that_end_lines_elsewhere_survive(tmp_path: Path) -> None:
 
 
 def test_bad_inputs_are_named(music: Path, tmp_path: Path) -> None:
+    other_names = tmp_path / "other.jsonl"
+    other_names.write_text('{"query_id": "q", "query": "violin", "pos": ["Amati"]}\n')
     cases: list[tuple[dict[str, Any], dict[str, Any], type[Exception]]] = [
+        ({"path": other_names}, {}, RecipeError),
         ({"path": music, "split": "dev"}, {}, CorpusError),
         ({"path": tmp_path / "nowhere"}, {}, CorpusError),
         ({"path": music}, {"decontaminate": {"against": [tmp_path]}}, CorpusError),
@@ -306,13 +309,29 @@ def test_hard_negatives_come_from_a_file(music: Path, tmp_path: Path, name: str)
     assert data_report(settings)[0]["without_negatives"] == 99
 
 
-def test_pairs_whose_positive_is_not_among_the_first_are_left_out(tmp_path: Path) -> None:
+@pytest.mark.parametrize("lines", ["", "qviolin-Amatis\t5-5\n", "qviolin-Amati\tnowhere\n"])
+def test_a_file_of_negatives_that_are_none_of_the_set_is_named(music: Path, tmp_path: Path, lines: str) -> None:
+    (tmp_path / "negatives.tsv").write_text(lines)
+    settings = recipe(tmp_path / "work", {"path": music, "negatives": tmp_path / "negatives.tsv"})
+    prepare(settings)  # no stage wants any
+    stage = ContrastiveStage(kind="contrastive", steps=1, negatives=2)
+    with raises(CorpusError, naming="negatives.tsv"):
+        prepare(settings.model_copy(update={"stages": [stage], "work": tmp_path / "other"}))
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_pairs_whose_positive_is_not_among_the_first_are_left_out(tmp_path: Path, own: bool) -> None:
+    """Also of a set with a file of hard negatives."""
     far = {"qviolin-Amati": {"5-5": 1}, "qpiano-Bach": {"2-1": 1}}
-    folder = write_set(tmp_path / "music", train=far)
+    one_set = {"path": write_set(tmp_path / "music", train=far)}
+    if own:
+        (tmp_path / "negatives.tsv").write_text("qpiano-Bach\t7-7\n")
+        one_set["negatives"] = tmp_path / "negatives.tsv"
     kept = {}
     for top in (None, 10):
-        settings = recipe(tmp_path / f"work{top}", {"path": folder}, negatives=BM25 | {"depth": 100, "top": top})
+        settings = recipe(tmp_path / f"work{top}", one_set, negatives=BM25 | {"depth": 100, "top": top})
         [one] = prepare(settings)
+        assert (one.examples[-1].negatives == ("7-7",)) == own
         kept[top] = [(example.row, example.query_id) for example in one.examples]
         [report] = data_report(settings)
         assert report["inconsistent"] == 2 - len(one.examples)
@@ -328,6 +347,7 @@ def test_pairs_whose_positive_is_not_among_the_first_are_left_out(tmp_path: Path
         '{"query_id": "q", "query": "other text", "positive_passages": [{"docid": "9-9", "text": "another"}]}',
         '{"query": "no id"}',
         '{"query_id": "q", "query": "x", "positive_passages": [{"docid": "d"}]}',
+        '{"query_id": "q", "query": "x", "positive_passages": null}',
         "no JSON",
     ],
 )

@@ -21,7 +21,7 @@ HIDDEN = np.zeros((B, M), dtype=bool)
 HIDDEN[0, 5] = HIDDEN[2, 1] = True
 QUERIES = [[1, 1, 7], [3], [7, 9, 11, 3]]
 CONTEXT = StepContext(step=3, steps=30, seed=1, batch=3)
-SETTINGS = {"dense_temperature": 0.05, "sparse_temperature": 0.7, "full_kl": 0.3, "negatives": 0, "matryoshka": []}
+SETTINGS = {"dense_temperature": 0.05, "sparse_temperature": 0.7, "full_kl": 0.3, "matryoshka": []}
 
 
 def stage(**changes: object) -> ContrastiveStage:

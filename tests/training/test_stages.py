@@ -21,7 +21,7 @@ from lightretriever.artifacts.training.engine import Engine
 from lightretriever.artifacts.training.mining import ranked, sets_of_stage
 from lightretriever.artifacts.training.recipe import ContrastiveStage, DataRecipe, DistillationRecipe, TrainRecipe
 from lightretriever.artifacts.training.run import Run
-from lightretriever.artifacts.training.teachers import Teachers, scorer
+from lightretriever.artifacts.training.teachers import Teachers
 from lightretriever.artifacts.training.types import Batch, Example, TrainingSet
 from lightretriever.service.commands.evaluation import open_searcher
 from tests.pipeline.test_gguf import write_gguf
@@ -136,7 +136,7 @@ def one_set(toy: Path, negatives: tuple[str, ...] = ("d3", "d4")) -> TrainingSet
 
 def teachers_of(one: TrainingSet, folder: Path, *teachers: dict[str, Any], engine: Any = None) -> Teachers:
     recipe = DistillationRecipe.model_validate({"teachers": list(teachers), "scale": 7.0})
-    return Teachers(recipe, [one], folder, scorer(engine, "cpu"))
+    return Teachers(recipe, [one], folder, engine, "cpu")
 
 
 def test_scores_of_a_file(toy: Path, tmp_path: Path) -> None:
@@ -153,9 +153,14 @@ def test_scores_of_a_file(toy: Path, tmp_path: Path) -> None:
     np.testing.assert_array_equal(again.logits(batch, names), made.logits(batch, names))
     with raises(ResumeError, naming="examples"):
         teachers_of(one_set(toy, ("d3",)), tmp_path / "teachers", {"scores": str(tmp_path / "{set}.tsv")})
-    file.write_text("q0\td4\tmuch\n")
-    with raises(CorpusError, naming="line 1"):
-        teachers_of(one, tmp_path / "others", {"scores": str(file)})
+    for number, line in enumerate(["q0\td4\tmuch", "q0\td4\tnan", "q0 d4 1.0"]):
+        file.write_text(f"{line}\n")
+        with raises(CorpusError, naming=f"line 1: {line!r}"):
+            teachers_of(one, tmp_path / f"bad-{number}", {"scores": str(file)})
+    for number, line in enumerate(["", "q7\td4\t1.0\n", "q0\td9\t1.0\n"]):
+        file.write_text(line)
+        with raises(CorpusError, naming=f"{file}: this teacher scores no candidate of the set pairs"):
+            teachers_of(one, tmp_path / f"none-{number}", {"scores": str(file)})
 
 
 def test_a_cross_encoder_reads_every_candidate_with_its_query(toy: Path, tmp_path: Path) -> None:
@@ -181,6 +186,12 @@ def test_a_cross_encoder_reads_every_candidate_with_its_query(toy: Path, tmp_pat
     low, high = min(expected), max(expected)
     logits = made.logits(Batch(one, one.examples[:1], [names], [0]), names)
     np.testing.assert_allclose(logits[0], [7 * (score - low) / (high - low) for score in expected], atol=2e-3)
+    config.num_labels = 3
+    BertForSequenceClassification(config).save_pretrained(tmp_path / "cross")
+    with raises(ModelError, naming="3 values"):
+        teachers_of(one, tmp_path / "three", {"cross_encoder": str(tmp_path / "cross")})
+    with raises(ModelError, naming=str(toy / "model")):  # which has no token to pad with
+        teachers_of(one, tmp_path / "none", {"cross_encoder": str(toy / "model")})
 
 
 @pytest.fixture(scope="module")
@@ -325,6 +336,20 @@ def test_a_gguf_file_gets_an_adapter_and_is_not_trained_whole(toy: Path, model_f
         (
             "data.max_document_length is 16",
             {"stages": [{"kind": "query_likelihood", "steps": 1, "before": "find " * 20, **SMALL}]},
+        ),
+        ("contrastive is 0", {"stages": [{"kind": "contrastive", "steps": 1, "contrastive": 0}]}),
+        (
+            "negatives is 0",
+            {
+                "stages": [
+                    {
+                        "kind": "contrastive",
+                        "steps": 1,
+                        "negatives": 0,
+                        "distillation": {"teachers": [{"scores": "x"}]},
+                    }
+                ]
+            },
         ),
         (
             "distillation.teachers.0",

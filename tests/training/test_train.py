@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from lightretriever.artifacts.errors import BundleError, RecipeError, ResumeError
+from lightretriever.artifacts.errors import BundleError, CorpusError, RecipeError, ResumeError
 from lightretriever.artifacts.files.workdir import read_json
 from lightretriever.artifacts.pipeline.adapter_files import PROJECTION_FILE
 from lightretriever.artifacts.pipeline.recipe import read_recipe
@@ -318,6 +318,10 @@ def test_another_recipe_is_refused(toy: Path, uninterrupted: Path) -> None:
     changed = recipe_of(toy, uninterrupted, seed=5)
     with raises(ResumeError, naming="plan.json"):
         train(TrainRecipe.model_validate(changed))
+    changed = recipe_of(toy, uninterrupted)
+    changed["stages"][1]["learning_rate"] = 0.02
+    with raises(ResumeError, naming="(stages.1.learning_rate: 0.01 there, 0.02 now)"):
+        train(TrainRecipe.model_validate(changed))
 
 
 def test_a_run_that_took_other_tokens_of_queries_is_refused(toy: Path, uninterrupted: Path, tmp_path: Path) -> None:
@@ -373,6 +377,13 @@ def test_impossible_settings_are_named(toy: Path, tmp_path: Path, change: dict[s
     recipe["data"]["sets"][0]["path"] = str(toy / "pairs")
     with raises(Exception):
         train(TrainRecipe.model_validate(recipe))
+
+
+def test_a_development_set_whose_relevant_documents_are_elsewhere_is_refused(toy: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(toy / "dev", tmp_path / "dev")
+    (folder / "qrels" / "dev.tsv").write_text("query-id\tcorpus-id\tscore\nq1\tnowhere\t1\nq1\td1\t0\n")
+    with raises(CorpusError, naming=f"dev.path is {folder}"):
+        train(TrainRecipe.model_validate(recipe_of(toy, tmp_path, dev={"path": str(folder), "instruction": "find"})))
 
 
 def test_recipe_errors_name_the_key(toy: Path, tmp_path: Path) -> None:
