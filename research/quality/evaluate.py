@@ -9,7 +9,7 @@ dense=0.3,sparse=0.7`, which measures the same bundle again under another name. 
 the same encoded corpus.
 
     WORK/DATASET/work/              intermediate files, shared by all variants of one encoding
-    WORK/DATASET/VARIANT.yaml       the recipe, VARIANT being bundle or such as bundle-plain
+    WORK/DATASET/VARIANT.yaml       the recipe, VARIANT being bundle or such as bundle-expand=false
     WORK/DATASET/VARIANT/           the bundle
     WORK/DATASET/NAME-evaluation/   report and runs
     WORK/DATASET-test/DATASET-test/ of a collection made for training: what its test split judges
@@ -35,7 +35,7 @@ from lightretriever.loadtest.connection import LoadError
 from lightretriever.loadtest.program import REST, option, program, typed_command
 from research.quality.recorded import RESULTS, evaluate_and_record, read_rows, run
 
-__all__ = ["COLLECTIONS", "OPTIONS", "Collection", "build", "main", "write_judged_part"]
+__all__ = ["COLLECTIONS", "Collection", "main", "write_judged_part"]
 
 TASK = "search"
 
@@ -78,8 +78,13 @@ COLLECTIONS = (
 def measure(given: Namespace, collection: Collection, options: Sequence[str]) -> None:
     """Build the bundle of one collection and evaluate it, where that is not done. Raises RecipeError when the bundle
     that is there was made by another recipe, and what the two commands raise."""
-    content = build(given, collection)
+    if collection.part and not collection.path(given).is_dir():
+        write_judged_part(given.data / collection.folder, collection.path(given), collection.split)
+    content = bundle_recipe(given, collection)
     bundle = Path(content["output"])
+    recipe = write_recipe(bundle.parent / f"{bundle.name}.yaml", content)
+    if not (bundle / MANIFEST_FILE).is_file():
+        run(["build", str(recipe)])
     command = evaluate_command(given, collection, content, options)
     digest, recorded = read_manifest(bundle).digest, typed_command(["lightretriever", *command])
     for row in read_rows(given.results):
@@ -89,20 +94,6 @@ def measure(given: Namespace, collection: Collection, options: Sequence[str]) ->
     length = (content.get("encode") or {}).get("max_length")
     note = f"documents cut to {length} tokens" if length else ""
     evaluate_and_record(command, given.results, given.system, note)
-
-
-def build(given: Namespace, collection: Collection) -> dict[str, Any]:
-    """Build the bundle of one collection where it is not there, and return its recipe. Raises RecipeError when the
-    bundle that is there was made by another recipe, and what `build` raises."""
-    if collection.part and not collection.path(given).is_dir():
-        write_judged_part(given.data / collection.folder, collection.path(given), collection.split)
-    content = bundle_recipe(given, collection)
-    recipe, bundle = Path(content["output"]).with_suffix(".yaml"), Path(content["output"])
-    write_recipe(recipe, content)
-    if not (bundle / MANIFEST_FILE).is_file():
-        device = ["--device", given.device] if given.device else []
-        run(["build", str(recipe), *device])
-    return content
 
 
 def write_judged_part(collection: Path, output: Path, split: str) -> None:
@@ -129,39 +120,36 @@ def write_judged_part(collection: Path, output: Path, split: str) -> None:
 
 
 def bundle_recipe(given: Namespace, collection: Collection) -> dict[str, Any]:
-    """Return the recipe for one collection."""
+    """Return the recipe for one collection. Raises LoadError for a change that can't be read."""
     content: dict[str, Any] = yaml.safe_load(given.recipe.read_text(encoding="utf-8"))
-    encoder = content["kind"] == "encoder"
-    options = {
-        "model": {"path": given.model, "adapter": given.adapter, "idf": given.idf},
-        "encode": {"max_length": given.max_length},
-    }
-    for section, values in options.items():
-        chosen = {key: value for key, value in values.items() if value is not None}
-        if chosen:
-            content[section] = {**(content.get(section) or {}), **chosen}
-    if given.no_refine:
-        content.pop("refine", None)
-    if given.no_expand:
-        content["expand"] = False
-    if content["model"].get("idf") == "auto":
-        del content["model"]["idf"]  # the default
-    variant = "-refined" * (content.get("refine") is not None) + "-idf" * (content["model"].get("idf") == "corpus")
-    variant += "-plain" * given.no_expand
+    if given.model:
+        content["model"] = {**(content.get("model") or {}), "path": given.model}
+    variant = ""
+    for change in given.set or ():
+        key, equals, value = change.partition("=")
+        if not equals:
+            raise LoadError(f"--set: {change!r} has no equals sign.", remedy="Write KEY=VALUE, as in expand=false.")
+        *sections, last = key.split(".")
+        section = content
+        for name in sections:
+            section[name] = section.get(name) or {}
+            section = section[name]
+        section[last] = yaml.safe_load(value)
+        variant += f"-{key}={Path(value).name}"
     folder = given.work / collection.name
     return content | {
         "name": f"{collection.name}{variant}",
         "corpus": {"path": str(collection.path(given)), "name": collection.name, "skip_bad": collection.skip_bad},
         # A bi-encoder was trained without such an instruction, or brings its own prompt.
-        "tasks": {TASK: "" if encoder else collection.instruction},
+        "tasks": {TASK: "" if content["kind"] == "encoder" else collection.instruction},
         "default_task": TASK,
         "work": str(folder / "work"),
         "output": str(folder / f"bundle{variant}"),
     }
 
 
-def write_recipe(file: Path, content: dict[str, Any]) -> None:
-    """Write the recipe of a bundle. Raises RecipeError when another one stands there."""
+def write_recipe(file: Path, content: dict[str, Any]) -> Path:
+    """Write the recipe of a bundle, and return its file. Raises RecipeError when another one stands there."""
     text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
     if file.is_file() and file.read_text(encoding="utf-8") != text:
         raise RecipeError(
@@ -169,6 +157,7 @@ def write_recipe(file: Path, content: dict[str, Any]) -> None:
         )
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text, encoding="utf-8")
+    return file
 
 
 def evaluate_command(
@@ -185,7 +174,7 @@ def evaluate_command(
     return command
 
 
-OPTIONS = (
+@program(
     option("recipe", Path, "recipe that gives model, encoding and index"),
     option("--data", Path, "folder of the test collections"),
     option("--work", Path, "folder for bundles and intermediate files"),
@@ -193,17 +182,10 @@ OPTIONS = (
     option("--datasets", None, "these alone", nargs="+"),
     option("--full", False, "also encode queries by the whole model"),
     option("--model", None, "in place of the recipe's model.path"),
-    option("--adapter", None, "in place of the recipe's model.adapter"),
-    option("--max-length", None, "in place of the recipe's encode.max_length", type=int),
-    option("--no-refine", False, "without the recipe's section refine"),
-    option("--no-expand", False, "documents have the terms of their texts alone"),
-    option("--idf", None, "in place of the recipe's model.idf"),
-    option("--device", None, "cpu, cuda, …, for building"),
+    option("--set", None, "KEY=VALUE in place of the recipe's, such as encode.max_length=256", nargs="+"),
+    option("--results", RESULTS / "quality.json"),
+    REST,
 )
-"""The options of a program that builds bundles of collections."""
-
-
-@program(*OPTIONS, option("--results", RESULTS / "quality.json"), REST)
 def main(given: Namespace) -> None:
     """Build and evaluate."""
     names = [collection.name for collection in COLLECTIONS]

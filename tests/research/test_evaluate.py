@@ -40,10 +40,10 @@ def arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_one_command_builds_evaluates_and_records(arguments: list[str], tmp_path: Path) -> None:
-    command = [*arguments, "--system", "tiny", "--max-length", "40", "--full"]
+    command = [*arguments, "--system", "tiny", "--set", "encode.max_length=40", "--full"]
     command += ["--", "--only", "full-dense", "--only", "bm25"]
     assert evaluate.main(command) == 0
-    recipe = yaml.safe_load((tmp_path / "work" / "toy" / "bundle.yaml").read_text())
+    recipe = yaml.safe_load((tmp_path / "work" / "toy" / "bundle-encode.max_length=40.yaml").read_text())
     assert recipe["encode"] == {"top_k": 50, "max_length": 40}
     assert recipe["tasks"] == {"search": "Given a text, retrieve its like"}
     rows = read_rows(tmp_path / "quality.json")
@@ -55,7 +55,7 @@ def test_one_command_builds_evaluates_and_records(arguments: list[str], tmp_path
     report = json.loads((tmp_path / "work" / "toy" / "tiny-evaluation" / "evaluation.json").read_text())
     assert report["warnings"] == []
 
-    made = [tmp_path / name for name in ("quality.json", "work/toy/bundle/manifest.json")]
+    made = [tmp_path / name for name in ("quality.json", "work/toy/bundle-encode.max_length=40/manifest.json")]
     before = [file.stat().st_mtime_ns for file in made]
     assert evaluate.main(command) == 0
     assert [file.stat().st_mtime_ns for file in made] == before
@@ -64,14 +64,14 @@ def test_one_command_builds_evaluates_and_records(arguments: list[str], tmp_path
 def test_one_encoding_serves_bundles_with_and_without_expansion(arguments: list[str], tmp_path: Path) -> None:
     index = {"factory": "Flat", "vocabulary": "words"}
     Path(arguments[0]).write_text(yaml.safe_dump({**RECIPE, "index": index}))
-    for name, options in (("words", []), ("plain", ["--no-expand"])):
+    for name, options in (("words", []), ("plain", ["--set", "expand=false"])):
         assert evaluate.main([*arguments, "--system", name, *options]) == 0
     found = {row["system"]: row for row in read_rows(tmp_path / "quality.json")}
     assert set(found) == {"bm25", *(f"{name} {leg}" for name in ("words", "plain") for leg in LEGS)}
     assert found["words sparse"]["sparse"]["expansion"] == {"terms": 16, "weight": 0.25}
     assert found["plain sparse"]["sparse"].get("expansion") is None
     folder = tmp_path / "work" / "toy"
-    assert {path.name for path in folder.glob("bundle*/")} == {"bundle", "bundle-plain"}
+    assert {path.name for path in folder.glob("bundle*/")} == {"bundle", "bundle-expand=false"}
 
 
 def test_a_bundle_of_other_settings_is_not_taken(
@@ -125,6 +125,8 @@ def test_what_fails_is_said(arguments: list[str], tmp_path: Path, capsys: pytest
     (tmp_path / "data" / "eval" / "toy" / "corpus.jsonl").unlink()
     assert evaluate.main([*arguments, "--system", "tiny"]) == 2
     assert "error: " in capsys.readouterr().err
+    assert evaluate.main([*arguments, "--system", "tiny", "--set", "expand"]) == 2
+    assert "--set: 'expand'" in capsys.readouterr().err
     assert evaluate.main([*arguments, "--system", "tiny", "--datasets", "toys"]) == 2
     assert "toys: no such set" in capsys.readouterr().err
     assert not (tmp_path / "quality.json").exists()
