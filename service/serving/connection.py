@@ -7,7 +7,8 @@ malformed requests. It overrides callbacks of `HttpToolsProtocol` that have no h
 import asyncio
 import logging
 import resource
-from typing import ClassVar, Final
+from time import perf_counter
+from typing import ClassVar, Final, cast
 
 import httptools
 from uvicorn.protocols.http.flow_control import FlowControl
@@ -15,9 +16,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 __all__ = ["Connection"]
 
-_MAX_CHUNKS: Final = 1000  # of a body; each is parsed in the event loop
 _MAX_HEAD_BYTES: Final = 65_536  # also of trailers, and of a chunk's extensions
-_LONG_HEAD: Final = f"The headers are longer than {_MAX_HEAD_BYTES} bytes."
 _MAX_CONNECTIONS: Final = 10_000
 _MAX_FILES: Final = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 _LAST_CALL_S: Final = 0.25
@@ -43,51 +42,40 @@ class Connection(HttpToolsProtocol):
 
     most: ClassVar = min(_MAX_CONNECTIONS, _MAX_FILES * 3 // 4 if _MAX_FILES > 0 else _MAX_CONNECTIONS)
     """Connections that may be open: three quarters of the files. The bundle and a new one beside it need others."""
-    _waiting: ClassVar[dict["Connection", None]] = {}  # for a request, the longest waiting first
     _malformed: ClassVar[list[tuple[str, str]]] = []  # reasons and clients since the last line of the log
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Take a new connection. If there are too many, close the one that waits longest for a request."""
+        """Take a new connection. If there are too many, close the one that is idle for longest."""
         super().connection_made(transport)
         self.flow = _Flow(self)
-        self._stalled_bytes = self._chunks = 0
-        self._in_head = self._broken = self._stopping = False
-        self._waiting[self] = None
+        self._stalled_bytes, self._broken, self._stopping = 0, False, False
+        self._asked_at = perf_counter()
         self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
         if len(self.connections) > self.most:
-            longest = next(iter(self._waiting))
-            del self._waiting[longest]
-            longest.connections.discard(longest)  # at once: others may come in the same turn of the event loop
+            idle = (one for one in cast("set[Connection]", self.connections) if not one._answering())
+            longest = min(idle, key=lambda one: one._asked_at)
+            self.connections.discard(longest)  # at once: others may come in the same turn of the event loop
             longest.transport.close()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the connection."""
-        self._waiting.pop(self, None)
-        super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """Parse what came. The time limit of an idle connection goes on until a head is complete."""
-        rest = memoryview(b"" if self._broken else data)
         self._stalled_bytes += len(data)
-        try:
-            while rest:
-                rest = self._parsed(rest)
-        except httptools.HttpParserError as error:
-            self._refuse(str(error.__context__ if isinstance(error.__context__, ValueError) else error))
-            return
-        if self._stalled_bytes > _MAX_HEAD_BYTES:
-            self._refuse(_LONG_HEAD)
+        while data and not self._broken:
+            data = self._parsed(data)
+        if self._stalled_bytes > _MAX_HEAD_BYTES and not self._broken:
+            self._refuse(f"The headers are longer than {_MAX_HEAD_BYTES} bytes.")
 
-    def _parsed(self, data: memoryview) -> memoryview:
-        """Parse up to a head that asks for another protocol, and that head without the wish. Return what follows."""
+    def _parsed(self, data: bytes) -> bytes:
+        """Parse, and return what is left: from a head that asks for another protocol on, without the wish."""
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
             line = self.parser.get_method() + b" " + self.url + b" HTTP/" + self.parser.get_http_version().encode()
             headers = [name + b": " + value for name, value in self.headers if name != b"upgrade"]
-            self.parser.feed_data(b"\r\n".join([line, *headers]) + b"\r\n\r\n")
-            return data[upgrade.args[0] :]
-        return data[:0]
+            return b"\r\n".join([line, *headers, b"", data[upgrade.args[0] :]])
+        except httptools.HttpParserError as error:
+            self._refuse(str(error.__context__ if isinstance(error.__context__, ValueError) else error))
+        return b""
 
     def shutdown(self) -> None:
         """Close the connection with its next answer, or in a moment: a request may be on its way."""
@@ -97,41 +85,23 @@ class Connection(HttpToolsProtocol):
         else:
             self.loop.call_later(_LAST_CALL_S, super().shutdown)
 
-    def on_response_complete(self) -> None:
-        """Begin with the next request, if it has come."""
-        super().on_response_complete()
-        if not self._answering():
-            self._waiting[self] = None
-
-    def on_message_begin(self) -> None:
-        """A request begins."""
-        super().on_message_begin()
-        self._in_head, self._chunks = True, 0
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header; leave out trailers, which nothing here means."""
-        if self._in_head:
-            super().on_header(name, value.rstrip(b" \t"))
-
     def on_headers_complete(self) -> None:
         """Check the head, and begin to answer. ValueError says what is wrong with it."""
-        self._in_head, self._stalled_bytes = False, 0
+        self._stalled_bytes = 0
         self._check_head()
         if self.parser.should_upgrade():
             return
-        self._waiting.pop(self, None)
+        self._asked_at = perf_counter()
         if self.timeout_keep_alive_task is not None:
             self.timeout_keep_alive_task.cancel()
         super().on_headers_complete()
+        self.headers = []  # for trailers, which nothing here means
         if self._stopping:
             self.cycle.keep_alive = False
 
     def _check_head(self) -> None:
-        version = self.parser.get_http_version()
-        codings = [value.lower() for name, value in self.headers if name == b"transfer-encoding"]
-        hosts = sum(name == b"host" for name, _ in self.headers)
-        if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > _MAX_HEAD_BYTES:
-            raise ValueError(_LONG_HEAD)
+        version, hosts = self.parser.get_http_version(), sum(name == b"host" for name, _ in self.headers)
+        codings = [value.strip().lower() for name, value in self.headers if name == b"transfer-encoding"]
         if version not in ("1.0", "1.1"):
             raise ValueError(f"HTTP/{version} is not spoken here, only HTTP/1.1 and HTTP/1.0.")
         if codings and (codings != [b"chunked"] or version == "1.0"):
@@ -146,15 +116,8 @@ class Connection(HttpToolsProtocol):
         self._stalled_bytes = 0
         super().on_body(body)
 
-    def on_chunk_header(self) -> None:
-        """Count a chunk. ValueError if there are too many."""
-        self._chunks += 1
-        if self._chunks > _MAX_CHUNKS:
-            raise ValueError(f"A body has at most {_MAX_CHUNKS} chunks; send fewer and larger ones.")
-
     def on_message_complete(self) -> None:
         """A request has come in full."""
-        self._stalled_bytes = 0
         if not self.parser.should_upgrade():
             super().on_message_complete()
 

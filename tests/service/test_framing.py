@@ -159,14 +159,6 @@ def test_a_body_with_a_length_has_no_chunks(port: int) -> None:
     assert statuses(port, HEAD + b"Content-Length: %d\r\n\r\n" % len(blank) + blank + LAST) == [200, 200]
 
 
-@pytest.mark.parametrize("chunk", [b"1\r\n \r\n", b"1;a=b\r\n \r\n", b"0001\r\n \r\n"])
-def test_a_thousand_chunks_are_read_and_more_are_not(port: int, chunk: bytes) -> None:
-    chunks = b"%x\r\n%s\r\n" % (len(BODY), BODY) + chunk * 998
-    ended = chunks + b"0\r\n\r\n"  # by a chunk without bytes
-    assert statuses(port, HEAD + CHUNKED + b"\r\n" + ended + LAST) == [200, 200]
-    assert statuses(port, HEAD + CHUNKED + b"\r\n" + chunks + chunk + b"0\r\n\r\n") == [400]
-
-
 def test_pipelined_requests_take_little_memory(port: int, server: Server) -> None:
     """A client that sends and never reads: the server reads on only as fast as it answers."""
     statuses(port, HEAD + LENGTH + b"\r\n" + BODY + LAST)
