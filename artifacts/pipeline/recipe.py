@@ -2,10 +2,9 @@
 
 import json
 import os
-from collections.abc import Iterator, Mapping
-from difflib import get_close_matches
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Final, Literal, Self, TypeVar, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Final, Literal, Self, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
@@ -325,7 +324,8 @@ class Recipe(Places):
 
     @model_validator(mode="before")
     @classmethod
-    def _names_and_places(cls, values: Any) -> Any:
+    def _defaults(cls, values: Any) -> Any:
+        """Add what follows from other keys: names and places, and of an encoder that it is trained."""
         if not isinstance(values, dict) or not isinstance(corpus := values.get("corpus"), dict):
             return values
         if isinstance(path := corpus.get("path"), str):
@@ -333,28 +333,11 @@ class Recipe(Places):
         values = {"name": corpus.get("name"), "tasks": {"search": ""}, **values, "corpus": corpus}
         if isinstance(values["tasks"], dict):
             values = {"default_task": next(iter(values["tasks"]), ""), **values}
+        if values.get("kind") == "encoder":
+            for key, default in (("model", {"trained": True}), ("encode", {"top_k": None})):
+                if isinstance(section := values.get(key, {}), dict):
+                    values[key] = default | section
         return {"work": f"runs/{values['name']}/work", "output": f"runs/{values['name']}/bundle", **values}
-
-    @model_validator(mode="before")
-    @classmethod
-    def _of_its_kind(cls, values: Any) -> Any:
-        """Compare the kind with the model's folder, and add the defaults of an encoder."""
-        if not isinstance(values, dict):
-            return values
-        model = values.get("model")
-        path, adapter = (model.get(key) for key in ("path", "adapter")) if isinstance(model, dict) else (None, None)
-        found = _kind_of_folder(path) if isinstance(path, str) else None
-        kind = values.get("kind")
-        if kind is None:
-            advice = f"`kind: {found}`" if found else "`kind: encoder` or `kind: language-model`"
-            raise ValueError(f"kind is missing: write {advice}")
-        if found not in (None, kind) and kind in get_args(Kind) and not (kind == "language-model" and adapter):
-            raise ValueError(f"kind is {kind}, but model.path is {path}, {_FOUND[found]}: write `kind: {found}`")
-        if kind != "encoder":
-            return values
-        ours: dict[str, dict[str, object]] = {"model": {"trained": True}, "encode": {"top_k": None}}
-        given = {key: values.get(key, {}) for key in ours}
-        return values | {key: {**ours[key], **given[key]} for key in ours if isinstance(given[key], dict)}
 
     @property
     def encoder(self) -> bool:
@@ -372,6 +355,9 @@ class Recipe(Places):
     @model_validator(mode="after")
     def _an_encoder_needs_no_more(self) -> Self:
         """What the encoder brings along, or what only a language model has, can't be set."""
+        path = self.model.path
+        if self.encoder and (path.endswith(".gguf") or (_is_causal(path) and not is_of_sentence_transformers(path))):
+            raise ValueError(f"kind is encoder, but model.path is {path}, a language model")
         unused = {"model": {"adapter", "bos_token", "eos_token", "idf"}, "encode": {"max_length", "batch_tokens"}}
         given = [
             f"{key}.{name}" for key, names in unused.items() for name in names & getattr(self, key).model_fields_set
@@ -401,26 +387,14 @@ class Recipe(Places):
 def is_of_sentence_transformers(path: str) -> bool:
     """True if a model is a folder that sentence-transformers saved, or one of that project's own on Hugging Face, or
     several of these, joined by " + "."""
-    paths = [one.strip() for one in _at_home(path).split(BESIDE)]
-    return all(one.startswith(_ORGANISATION) or (Path(one) / MODULES_FILE).is_file() for one in paths)
+    paths = [part.strip() for part in _at_home(path).split(BESIDE)]
+    return all(part.startswith(_ORGANISATION) or (Path(part) / MODULES_FILE).is_file() for part in paths)
 
 
 def name_of(path: str) -> str:
     """The name of a file or folder, of "." and ".." that of the folder which they stand for."""
     place = Path(_at_home(path))
     return place.name if place.name not in ("", "..") else place.resolve().name
-
-
-_FOUND: Final = {"encoder": "which sentence-transformers saved", "language-model": "a language model"}
-
-
-def _kind_of_folder(path: str) -> Kind | None:
-    """What the model's folder or file says that it is; None where it says neither, or is not there."""
-    if path.endswith(".gguf"):
-        return "language-model"
-    if is_of_sentence_transformers(path):  # a language model, too, may have been saved as an encoder
-        return None if _is_causal(path) else "encoder"
-    return "language-model" if _is_causal(path) else None
 
 
 def _is_causal(path: str) -> bool:
@@ -440,24 +414,23 @@ def recipe_kind(path: Path) -> type["Recipe | GeneralTableRecipe"]:
 
 def read_recipe(path: Path, kind: type[AnyRecipe], overrides: dict[str, Any] | None = None) -> AnyRecipe:
     """Read a recipe. `overrides` maps dotted keys (`model.path`) to values that replace the file's, a path as a text;
-    None is ignored.
+    None is ignored. A section with nothing in it has its defaults.
 
     Raises RecipeError naming the file, the key, the value and what is allowed.
     """
-    keys, content = f"See {kind.page} for every key.", _content(path, kind)
+    content = _content(path, kind)
     for key, value in (overrides or {}).items():
         if value is not None:
             _set(content, key, str(value) if isinstance(value, Path) else value)
-    if problems := list(_wrong_keys(content, kind)):
-        raise RecipeError(f"{path}: {'; '.join(problems)}.", remedy=keys)
     try:
         return kind.model_validate(content)
     except ValidationError as error:
-        raise RecipeError(f"{path}: {'; '.join(map(_named, error.errors()))}.", remedy=keys) from error
+        problems = "; ".join(map(_named, error.errors()))
+        raise RecipeError(f"{path}: {problems}.", remedy=f"See {kind.page} for every key.") from error
 
 
 def _content(path: Path, kind: type[Places]) -> dict[str, Any]:
-    """The mapping in a YAML file. Raises RecipeError."""
+    """The mapping in a YAML file, which reads a section with nothing in it as null. Raises RecipeError."""
     keys = f"See {kind.page} for every key."
     try:
         content = read_yaml(Path(path))
@@ -467,55 +440,22 @@ def _content(path: Path, kind: type[Places]) -> dict[str, Any]:
         raise RecipeError(f"{path}: not a YAML file: {error}.", remedy=keys) from error
     if not isinstance(content, dict):
         raise RecipeError(f"{path}: expected a mapping of settings, found {type(content).__name__}.", remedy=keys)
-    return content
+    return {str(key): {} if value is None else value for key, value in content.items()}
 
 
-def _named(item: Mapping[str, Any]) -> str:
-    """An error of pydantic with its place and, unless it is of a whole section, the value."""
-    place, message = ".".join(map(str, item["loc"])) or "recipe", item["msg"].removeprefix("Value error, ")
-    found = "" if isinstance(item["input"], dict) else f" (found {item['input']!r:.80})"
-    return f"{place}: {message}{found}"
+def _named(error: Mapping[str, Any]) -> str:
+    """An error of pydantic with its key and, unless it is of a whole section, the value."""
+    key, message = ".".join(map(str, error["loc"])) or "recipe", error["msg"].removeprefix("Value error, ")
+    if error["type"] == "extra_forbidden":
+        return f"{key}: there is no such key"
+    return f"{key}: {message}" + ("" if isinstance(error["input"], dict) else f" (found {error['input']!r:.80})")
 
 
 def _set(content: dict[str, Any], key: str, value: object) -> None:
     *sections, last = key.split(".")
     for section in sections:
         inner = content.setdefault(section, {})
-        if inner is None:  # the section is null, as if it were not there
-            inner = content[section] = {}
         if not isinstance(inner, dict):
             return  # validation names the section
         content = inner
     content[last] = value
-
-
-def _wrong_keys(content: dict[str, Any], kind: type[BaseModel], prefix: str = "") -> Iterator[str]:
-    """What to write in place of each key that there is not, of each section with nothing in it, which YAML reads as
-    null, as if it were not there, and of each section in whose place is the path alone."""
-    for name, value in content.items():
-        field = kind.model_fields.get(name)
-        section = None if field is None else _section(field.annotation)
-        if field is None:
-            close = get_close_matches(str(name), kind.model_fields, 1)
-            advice = f"did you mean {prefix}{close[0]}?" if close else f"there are {', '.join(kind.model_fields)}"
-            yield f"{prefix}{name}: there is no such key ({advice})"
-        elif section is not None and value is None:
-            needed = any(inner.is_required() for inner in section.model_fields.values())
-            way = "give its keys" if needed else f"write `{name}: {{}}` for its defaults"
-            yield f"{prefix}{name} is empty: {way}, or take the key out"
-        elif section is not None and isinstance(value, str) and "path" in section.model_fields:
-            yield f"{prefix}{name} is the text {value!r:.80}: write `{name}: {{path: {value}}}`"
-        elif isinstance(value, list) and list not in (kinds := _kinds(field.annotation)) and (section or dict in kinds):
-            keys = "its keys" if section is None else ", ".join(section.model_fields)
-            yield f"{prefix}{name} is a list: write `{name}: {{KEY: VALUE, …}}` with {keys}"
-        elif section is not None and isinstance(value, dict):
-            yield from _wrong_keys(value, section, f"{prefix}{name}.")
-
-
-def _kinds(annotation: Any) -> list[Any]:
-    return [get_origin(kind) or kind for kind in (annotation, *get_args(annotation))]
-
-
-def _section(annotation: Any) -> type[BaseModel] | None:
-    kinds = (annotation, *get_args(annotation))
-    return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
