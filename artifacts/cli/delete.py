@@ -5,8 +5,14 @@ from typing import Annotated
 
 import typer
 
-from lightretriever.artifacts.cli.cluster import CaFileOption, MaybeIndexOption, MaybeToOption, UserOption
-from lightretriever.artifacts.cli.live import LiveOption, opened_place
+from lightretriever.artifacts.cli.live import (
+    CaFileOption,
+    LiveOption,
+    MaybeIndexOption,
+    MaybeToOption,
+    UserOption,
+    opened_place,
+)
 from lightretriever.artifacts.cli.options import BUILT, built
 from lightretriever.artifacts.cli.runner import JsonOption, running
 from lightretriever.artifacts.corpus.beir import read_ids

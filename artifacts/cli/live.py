@@ -1,20 +1,59 @@
-"""Where `upsert` and `delete` change documents: a journal on one machine, or a cluster."""
+"""Where documents are written: by `push`, `upsert` and `delete` to an OpenSearch cluster, by the last two also to a
+journal on one machine."""
 
+import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.cli.cluster import connected
-from lightretriever.artifacts.errors import RecipeError
+from lightretriever.artifacts.errors import RecipeError, importing
 from lightretriever.artifacts.live.documents import LiveDocuments
 from lightretriever.artifacts.sparse.jvm import start_jvm
 
-__all__ = ["LiveOption", "Place", "opened_place"]
+if TYPE_CHECKING:
+    from lightretriever.artifacts.cluster.client import Cluster
+
+__all__ = [
+    "CaFileOption",
+    "IndexOption",
+    "LiveOption",
+    "MaybeIndexOption",
+    "MaybeToOption",
+    "Place",
+    "ToOption",
+    "UserOption",
+    "connected",
+    "opened_place",
+]
+
+_TIMEOUT_S = 120.0
+_PREFIX = "LIGHTRETRIEVER_OPENSEARCH_"  # the variables of the service's settings
+
+_TO = typer.Option("--to", envvar=f"{_PREFIX}URL", help="Addresses of the cluster's nodes, by comma.")
+_INDEX = typer.Option("--index", envvar=f"{_PREFIX}INDEX", help="Alias of the index.")
+ToOption = Annotated[str, _TO]
+MaybeToOption = Annotated[str | None, _TO]
+IndexOption = Annotated[str, _INDEX]
+MaybeIndexOption = Annotated[str | None, _INDEX]
+UserOption = Annotated[str | None, typer.Option("--user", envvar=f"{_PREFIX}USER", help="Name of the user.")]
+CaFileOption = Annotated[
+    Path | None, typer.Option("--ca-file", envvar=f"{_PREFIX}CA_FILE", help="Authority of the certificates (PEM).")
+]
+
+
+def connected(urls: str, user: str | None, ca_file: Path | None) -> "Cluster":
+    """Connect with the secrets of the environment, because options would show them to all users of the machine. Raises
+    ClusterError, and MissingExtraError."""
+    with importing("cluster"):
+        from lightretriever.artifacts.cluster.client import ClusterAddress, connect
+    password, api_key = (os.environ.get(_PREFIX + name) for name in ("PASSWORD", "API_KEY"))
+    return connect(ClusterAddress(urls, user, password, api_key, ca_file), timeout_s=_TIMEOUT_S, retry_late=True)
+
 
 LiveOption = Annotated[
     Path | None, typer.Option("--live", help="Folder of the journal, on one machine.", show_default=False)

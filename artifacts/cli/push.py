@@ -9,7 +9,7 @@ import typer
 from lightretriever.artifacts.bundle.manifest import MANIFEST_FILE, check_outside
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.writer import write_query_bundle
-from lightretriever.artifacts.cli.cluster import CaFileOption, IndexOption, ToOption, UserOption, connected
+from lightretriever.artifacts.cli.live import CaFileOption, IndexOption, ToOption, UserOption, connected
 from lightretriever.artifacts.cli.options import BundleArgument
 from lightretriever.artifacts.cli.runner import JsonOption, next_command, running
 from lightretriever.artifacts.cluster.schema import Engine

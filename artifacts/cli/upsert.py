@@ -9,8 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lightretriever.artifacts.bundle.manifest import Manifest, read_manifest
-from lightretriever.artifacts.cli.cluster import CaFileOption, MaybeIndexOption, MaybeToOption, UserOption
-from lightretriever.artifacts.cli.live import LiveOption, Place, opened_place
+from lightretriever.artifacts.cli.live import (
+    CaFileOption,
+    LiveOption,
+    MaybeIndexOption,
+    MaybeToOption,
+    Place,
+    UserOption,
+    opened_place,
+)
 from lightretriever.artifacts.cli.options import DeviceOption, LimitOption, SkipOption, WorkOption
 from lightretriever.artifacts.cli.runner import JsonOption, report_skipped, running
 from lightretriever.artifacts.corpus.beir import Corpus

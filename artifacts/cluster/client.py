@@ -1,11 +1,11 @@
-"""The connection to an OpenSearch cluster, and its errors in our words."""
+"""The connection to an OpenSearch cluster, its bulk requests, and its errors in our words."""
 
 import base64
 import logging
 import os
 import re
 import ssl
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,13 +16,21 @@ from urllib.parse import urlsplit
 
 import orjson
 from opensearchpy import OpenSearch, Transport, exceptions
+from opensearchpy.helpers import streaming_bulk
 from opensearchpy.serializer import JSONSerializer
 
-from lightretriever.artifacts.errors import ClusterError, ClusterTimeoutError
+from lightretriever.artifacts.errors import ClusterError, ClusterTimeoutError, ConflictError
 
-__all__ = ["Cluster", "ClusterAddress", "connect"]
+__all__ = ["BATCH", "Cluster", "ClusterAddress", "connect", "refusal", "send"]
 
 MIN_VERSION: Final = (2, 19)
+BATCH: Final = 256
+"""Most documents of one bulk request."""
+
+_BATCH_BYTES: Final = 16 << 20
+_RETRIES: Final = 8  # after 429, the first after 1 s, then twice as long each time
+_MAX_WAIT_S: Final = 60
+_LOAD: Final = "Look at the cluster's disk and load, and try again."
 _MAX_REASON: Final = 300
 _CREDENTIALS: Final = "Look at the user and password, or the API key."
 _ADDRESS: Final = (
@@ -122,7 +130,12 @@ def connect(
     others. `connections` are kept open to each node. Raises ClusterError, with what to do.
     """
     urls, name = _urls(address)
-    _check_authority(address.ca_file)
+    try:
+        if address.ca_file is not None:
+            ssl.create_default_context(cafile=address.ca_file)
+    except OSError as error:
+        what = f"{address.ca_file}: no certificates can be read: {error.strerror or error}."
+        raise ClusterError(what, remedy="Name a PEM file.") from error
     logging.getLogger("opensearch").setLevel(logging.ERROR)  # its warnings repeat what is raised, with the stack
     client = OpenSearch(
         hosts=urls,
@@ -143,15 +156,6 @@ def connect(
     except BaseException:
         client.close()
         raise
-
-
-def _check_authority(file: Path | None) -> None:
-    try:
-        if file is not None:
-            ssl.create_default_context(cafile=file)
-    except OSError as error:
-        reason = error.strerror or error
-        raise ClusterError(f"{file}: no certificates can be read: {reason}.", remedy="Name a PEM file.") from error
 
 
 def _credentials(address: ClusterAddress) -> dict[str, str]:
@@ -233,3 +237,38 @@ def _reason(error: Exception) -> str:
         cause = ((cause.get("root_cause") or [cause])[0] or cause).get("reason") or cause.get("reason")
     text = str(cause or (error.error if isinstance(error, exceptions.TransportError) else error))
     return " ".join(text.split())[:_MAX_REASON].rstrip(".")
+
+
+def send(
+    cluster: Cluster, index: str, actions: Iterable[dict[str, Any]], max_retries: int = _RETRIES, **options: Any
+) -> Iterator[dict[str, Any]]:
+    """Send actions, again after 429, and give what became of each. `options` are those of each request. Raises
+    ClusterError."""
+    with cluster.translated():
+        for _, item in streaming_bulk(
+            cluster.client,
+            ({"_index": index, **action} for action in actions),
+            chunk_size=BATCH,
+            max_chunk_bytes=_BATCH_BYTES,
+            max_retries=max_retries,
+            initial_backoff=1,
+            max_backoff=_MAX_WAIT_S,
+            raise_on_error=False,
+            **options,
+        ):
+            yield next(iter(item.values()))
+
+
+def refusal(cluster: Cluster, item: Mapping[str, Any]) -> ClusterError | ConflictError | None:
+    """Return the error of what became of one action, None if it has none."""
+    cause = item.get("error")
+    if cause is None:
+        return None
+    reason = cause.get("reason") if isinstance(cause, dict) else cause
+    if item.get("status") == 409:
+        return ConflictError(f"Document {item.get('_id')!r} was changed meanwhile: {reason!s:.200}.")
+    full = isinstance(cause, dict) and cause.get("type") == "cluster_block_exception"
+    return ClusterError(
+        f"{cluster.name} refused document {item.get('_id')!r} with status {item.get('status')}: {reason!s:.300}.",
+        remedy="The index is read-only. A full disk makes it so: free space." if full else _LOAD,
+    )

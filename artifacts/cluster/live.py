@@ -12,8 +12,7 @@ from time import perf_counter
 from typing import Any, Final
 
 from lightretriever.artifacts.cluster.aliases import only_index, read_index
-from lightretriever.artifacts.cluster.bulk import BATCH, refusal, send
-from lightretriever.artifacts.cluster.client import Cluster
+from lightretriever.artifacts.cluster.client import BATCH, Cluster, refusal, send
 from lightretriever.artifacts.cluster.schema import (
     MAX_PLAIN_IMPACT,
     IndexMeta,
@@ -25,7 +24,15 @@ from lightretriever.artifacts.cluster.schema import (
 from lightretriever.artifacts.documents.bounds import MAX_IMPACT
 from lightretriever.artifacts.documents.document import Document
 from lightretriever.artifacts.errors import ClusterError, ClusterTimeoutError, ConflictError, DocumentError
-from lightretriever.artifacts.live.documents import Change, Result, Written, check_version, unencoded, with_new_text
+from lightretriever.artifacts.live.documents import (
+    Change,
+    Result,
+    StoredDocument,
+    Written,
+    check_version,
+    unencoded,
+    with_new_text,
+)
 
 __all__ = ["LiveIndex", "Stored"]
 
@@ -35,26 +42,13 @@ _ATTEMPTS: Final = 5  # to write over a version that others change meanwhile
 
 
 @dataclass(frozen=True)
-class Stored:
-    """A document as an index has it: its `_source`, or the part of it that was asked for, and its version there, in the
-    index with this UUID."""
+class Stored(StoredDocument):
+    """A document as an index has it: also its `_source`, or the part of it that was asked for, in which `raw` may be
+    missing, and what tells its version there."""
 
     source: Mapping[str, Any]
-    uuid: str
     seq_no: int
     primary_term: int
-
-    @property
-    def raw(self) -> bytes:
-        """The document's JSON, UTF-8."""
-        raw: str = self.source["raw"]
-        return raw.encode()
-
-    @property
-    def version(self) -> str:
-        """The version as one text, for those who write only what they have read. It has a hash of the index' UUID,
-        because another index counts from 0 again, and one restored from a snapshot from there."""
-        return f"{self.seq_no}.{self.primary_term}.{blake2b(self.uuid.encode(), digest_size=6).hexdigest()}"
 
 
 class LiveIndex:
@@ -222,7 +216,11 @@ class LiveIndex:
 
 
 def _stored(found: Mapping[str, Any], source: Mapping[str, Any], uuid: str) -> Stored:
-    return Stored(source, uuid, found["_seq_no"], found["_primary_term"])
+    """Return what the cluster says of a document. Its version has a hash of the index' UUID, because another one counts
+    from 0 again, and one restored from a snapshot from there."""
+    seq_no, term = found["_seq_no"], found["_primary_term"]
+    version = f"{seq_no}.{term}.{blake2b(uuid.encode(), digest_size=6).hexdigest()}"
+    return Stored(source.get("raw", "").encode(), version, source, seq_no, term)
 
 
 def _body_of(change: Change, stored: Stored | None, meta: IndexMeta) -> dict[str, Any]:

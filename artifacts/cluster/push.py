@@ -13,8 +13,7 @@ import orjson
 
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.cluster.aliases import check_name, indexes_of, read_meta, switch
-from lightretriever.artifacts.cluster.bulk import refusal, send
-from lightretriever.artifacts.cluster.client import Cluster
+from lightretriever.artifacts.cluster.client import Cluster, refusal, send
 from lightretriever.artifacts.cluster.queries import dense_search, of_ordinals, read_hits, sparse_search
 from lightretriever.artifacts.cluster.schema import (
     MAX_CLUSTER_DIMENSION,
@@ -27,7 +26,6 @@ from lightretriever.artifacts.cluster.schema import (
     index_name,
 )
 from lightretriever.artifacts.dense.index import DenseIndex
-from lightretriever.artifacts.documents.bounds import MAX_IMPACT
 from lightretriever.artifacts.documents.fields import NAMES, FieldKind
 from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.errors import ClusterError
@@ -115,8 +113,6 @@ def _largest_impact(sparse: ImpactIndex) -> int:
     largest = 0
     for first in range(0, sparse.count, _READ):
         largest = max(largest, int(sparse.rows(first, min(first + _READ, sparse.count))[3].max(initial=0)))
-    if largest > MAX_IMPACT:
-        raise ClusterError(f"An impact is {largest}, above {MAX_IMPACT}.", remedy="Build the bundle again.")
     return largest
 
 

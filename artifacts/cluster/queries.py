@@ -18,8 +18,6 @@ __all__ = ["Query", "dense_search", "filter_query", "listing", "matching", "of_o
 Query = dict[str, Any]
 """A query or a search in OpenSearch's language."""
 
-Vector = Float32Array
-
 _MIN_EFFORT: Final = 512
 """Least `ef_search`. Queries lie away from the documents, so HNSW needs more effort than for documents."""
 
@@ -32,7 +30,7 @@ _PLAIN: Final = {
 _NOTHING: Final[Query] = {"match_none": {}}
 
 
-def dense_search(vector: Vector, count: int, among: Query | None = None) -> Query:
+def dense_search(vector: Float32Array, count: int, among: Query | None = None) -> Query:
     """Find the best `count` documents by the inner product with a vector (D,), of those `among`."""
     count = min(count, MAX_FOUND)
     effort = min(MAX_FOUND, max(_MIN_EFFORT, 4 * count))
@@ -43,7 +41,13 @@ def dense_search(vector: Vector, count: int, among: Query | None = None) -> Quer
 
 
 def sparse_search(
-    terms: Sequence[str], weights: Vector, count: int, among: Query | None = None, *, large: bool, every: bool = False
+    terms: Sequence[str],
+    weights: Float32Array,
+    count: int,
+    among: Query | None = None,
+    *,
+    large: bool,
+    every: bool = False,
 ) -> Query:
     """Find the best `count` documents by the sum over terms (t,) of weight times impact, of those `among`; with `every`
     all of these, also those without a term.

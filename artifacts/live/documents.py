@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from lightretriever.artifacts.bundle.manifest import Manifest
 from lightretriever.artifacts.documents.document import Document, document_of
+from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.errors import ConflictError, DocumentError, LightRetrieverError, UnencodedError
 from lightretriever.artifacts.sparse.vocabulary import term_problem
 
@@ -39,7 +39,7 @@ class Encoded(NamedTuple):
     """A document's vector (D,) of length 1, None without a dense leg, its impacts by term, and whether the model read
     its beginning alone."""
 
-    vector: npt.NDArray[np.float32] | None
+    vector: Float32Array | None
     impacts: Mapping[str, int]
     cut: bool = False
 
@@ -73,7 +73,7 @@ class Change:
 
     id: str
     document: Document | None = None
-    vector: npt.NDArray[np.float32] | None = None
+    vector: Float32Array | None = None
     impacts: Mapping[str, int] | None = None
     version: str | None = None
 
@@ -91,16 +91,13 @@ Result = Written | LightRetrieverError | None
 ConflictError."""
 
 
-class StoredDocument(Protocol):
-    """A document as it is now."""
+@dataclass(frozen=True)
+class StoredDocument:
+    """A document as it is now: its JSON, UTF-8, and its version as one text, for those who write only over what they
+    have read."""
 
-    @property
-    def raw(self) -> bytes:
-        """Its JSON, UTF-8."""
-
-    @property
-    def version(self) -> str:
-        """Its version as one text, for those who write only over what they have read."""
+    raw: bytes
+    version: str
 
 
 class LiveDocuments(Protocol):
@@ -175,7 +172,7 @@ def check_names(fields: Iterable[str], names: Sequence[str]) -> None:
         )
 
 
-def read_vector(values: Sequence[float], manifest: Manifest) -> npt.NDArray[np.float32]:
+def read_vector(values: Sequence[float], manifest: Manifest) -> Float32Array:
     """Make a vector (D,) of length 1. Raises DocumentError for another size, for one without a direction, and where
     the bundle has no dense leg."""
     if manifest.dense is None:
@@ -188,7 +185,7 @@ def read_vector(values: Sequence[float], manifest: Manifest) -> npt.NDArray[np.f
         length = float(np.linalg.norm(vector))
     if not 0 < length < np.inf:
         raise DocumentError("vector", f"its length is {length:g}.", remedy="Give finite values, not all 0.")
-    unit: npt.NDArray[np.float32] = (vector / length).astype(np.float32)
+    unit: Float32Array = (vector / length).astype(np.float32)
     return unit
 
 

@@ -23,13 +23,13 @@ from typing import Annotated, Any, Final, NamedTuple, Self
 from uuid import uuid4
 
 import numpy as np
-import numpy.typing as npt
 import orjson
 from pydantic import Field, TypeAdapter
 
 from lightretriever.artifacts.bundle.manifest import Manifest, check_outside
 from lightretriever.artifacts.documents.bounds import MAX_IMPACT
 from lightretriever.artifacts.documents.document import stored_object
+from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.errors import DiskError, JournalError
 from lightretriever.artifacts.files.atomic_file import writing
 from lightretriever.artifacts.live.stamp import BEGUN, DATABASE, LOGS, Stamp, check_files
@@ -74,7 +74,7 @@ class Record(NamedTuple):
 
     id: str
     raw: bytes | None = None
-    vector: npt.NDArray[np.float32] | None = None
+    vector: Float32Array | None = None
     impacts: Mapping[str, int] = {}
 
 

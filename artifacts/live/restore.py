@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 
 from lightretriever.artifacts.errors import JournalError
+from lightretriever.artifacts.files.atomic_dir import sync
 from lightretriever.artifacts.files.atomic_file import writing
 from lightretriever.artifacts.live.followers import in_use
 from lightretriever.artifacts.live.journal import Journal
@@ -53,21 +54,15 @@ def _swap(database: Path, folder: Path) -> Path | None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if in_use(folder):
             raise JournalError(f"{folder}: a process has the journal open.", remedy="Stop the service first.")
-        return _replace(database, folder)
+        former = [folder / name for name in (DATABASE, *LOGS, STAMP) if (folder / name).exists()]
+        kept = Path(tempfile.mkdtemp("", FORMER, folder)) if former else None
+        for path in former:
+            path.rename(kept / path.name if kept else path)
+        for path in folder.glob("*.checkpoint"):
+            shutil.rmtree(path, ignore_errors=True)
+        database.rename(folder / DATABASE)
+        for path in filter(None, (folder, kept)):
+            sync(path)
+        return kept
     finally:
         os.close(lock)
-
-
-def _replace(database: Path, folder: Path) -> Path | None:
-    former = [folder / name for name in (DATABASE, *LOGS, STAMP) if (folder / name).exists()]
-    kept = Path(tempfile.mkdtemp("", FORMER, folder)) if former else None
-    for path in former:
-        path.rename(kept / path.name if kept else path)
-    for path in folder.glob("*.checkpoint"):
-        shutil.rmtree(path, ignore_errors=True)
-    database.rename(folder / DATABASE)
-    for name in (folder, *([kept] if kept else [])):
-        file = os.open(name, os.O_RDONLY)
-        os.fsync(file)
-        os.close(file)
-    return kept

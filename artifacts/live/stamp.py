@@ -143,12 +143,9 @@ def check_files(folder: Path) -> bool:
             raise JournalError(f"{database}: it has {size} bytes, so its changes are lost.", remedy=remedy)
         return True
     found = [path.name for sign in _SIGNS for path in folder.glob(sign)]
-    found += [path.name for path in folder.iterdir() if path.is_file() and _is_database(path)]
+    for path in filter(Path.is_file, folder.iterdir()):
+        with writing(path), path.open("rb") as file:
+            found += [path.name] if file.read(len(_MAGIC)) == _MAGIC else []
     if signs := sorted(name for name in found if not name.startswith(BEGUN)):
         raise JournalError(f"{database}: it is missing beside {signs[0]}, so its changes are lost.", remedy=remedy)
     return False
-
-
-def _is_database(path: Path) -> bool:
-    with writing(path), path.open("rb") as file:
-        return file.read(len(_MAGIC)) == _MAGIC

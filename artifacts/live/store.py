@@ -5,7 +5,6 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from math import inf
 from pathlib import Path
@@ -21,14 +20,22 @@ from lightretriever.artifacts.dense.index import DenseIndex
 from lightretriever.artifacts.documents.bounds import MAX_IMPACT
 from lightretriever.artifacts.documents.document import Document
 from lightretriever.artifacts.errors import ConflictError, DiskError, DocumentError, JavaError, JournalError
-from lightretriever.artifacts.live.documents import Change, Result, Written, check_version, unencoded, with_new_text
+from lightretriever.artifacts.live.documents import (
+    Change,
+    Result,
+    StoredDocument,
+    Written,
+    check_version,
+    unencoded,
+    with_new_text,
+)
 from lightretriever.artifacts.live.followers import Follower
 from lightretriever.artifacts.live.journal import Journal, Record
 from lightretriever.artifacts.live.overlay import Overlay, Snapshot
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.tokens.tokenizer import text_of
 
-__all__ = ["LiveStore", "Stored"]
+__all__ = ["LiveStore"]
 
 _log = logging.getLogger(__name__)
 _FOLLOW_S: Final = 0.1  # between two looks at what other processes wrote
@@ -46,14 +53,6 @@ _COMPACT: Final = "Make a bundle of all: `lightretriever compact BUNDLE --live D
 
 _Call = tuple[Sequence[Change], Future[list[Result]]]
 """The changes of a call of `write`, and what became of them."""
-
-
-@dataclass(frozen=True)
-class Stored:
-    """A document as it is now, with its version."""
-
-    raw: bytes
-    version: str
 
 
 class LiveStore:
@@ -125,7 +124,7 @@ class LiveStore:
         """Return the version of the document that a change made; 0: that of a document of the bundle."""
         return f"{sequence}.{self._journal.origin(sequence) if sequence else self._digest}"
 
-    def get(self, document_id: str, deadline: float = inf) -> Stored | None:
+    def get(self, document_id: str, deadline: float = inf) -> StoredDocument | None:
         """Read a document as it is now, whatever process wrote it; None if there is none with this id. TimeoutError at
         the `perf_counter` time `deadline`, JournalError for a damaged journal, DiskError."""
         if self.problem is None and self._behind is None:
@@ -133,13 +132,13 @@ class LiveStore:
                 self._apply(self._journal.read())
         return self.seen(document_id)
 
-    def seen(self, document_id: str) -> Stored | None:
+    def seen(self, document_id: str) -> StoredDocument | None:
         """Read a document as searches of this process see it; None if there is none with this id."""
         ordinal, sequence = self._overlay.find(document_id)
         if ordinal is None:
             return None
         (raw,) = self.snapshot.index.documents(np.array([ordinal]))
-        return Stored(raw, self.version(sequence))
+        return StoredDocument(raw, self.version(sequence))
 
     def known(self, documents: Sequence[Document]) -> list[tuple[str | None, bool]]:
         """Return for each document the version that is there, None for none, and whether it is the same."""
@@ -376,13 +375,13 @@ class _Staged:
         self._newest[change.id] = number, record
         return Written(stored is None, self._store.version(number))
 
-    def _stored(self, document_id: str) -> Stored | None:
+    def _stored(self, document_id: str) -> StoredDocument | None:
         if document_id not in self._newest:
             return self._store.seen(document_id)
         number, record = self._newest[document_id]
-        return None if record.raw is None else Stored(record.raw, self._store.version(number))
+        return None if record.raw is None else StoredDocument(record.raw, self._store.version(number))
 
-    def _whole(self, change: Change, stored: Stored | None) -> Record:
+    def _whole(self, change: Change, stored: StoredDocument | None) -> Record:
         """Make the record of a change, with the vector or the impacts of what is there if it has none."""
         document, dense = change.document, self._overlay.snapshot.dense
         if document is None:

@@ -7,8 +7,8 @@ from math import inf
 from typing import Final
 
 from lightretriever.artifacts.documents.document import Document
-from lightretriever.artifacts.errors import ConflictError, LightRetrieverError, UnencodedError
-from lightretriever.artifacts.live.documents import Change, Deleted, Encode, Encoded, LiveDocuments, Result, Upserted
+from lightretriever.artifacts.errors import ConflictError, LightRetrieverError
+from lightretriever.artifacts.live.documents import Change, Deleted, Encode, Encoded, LiveDocuments, Upserted
 
 __all__ = ["delete", "upsert"]
 
@@ -60,36 +60,26 @@ def _write(
 ) -> list[Document]:
     """Write those of a batch that changed, and give the documents that others changed meanwhile. `encoded` has what was
     encoded of the batch."""
-    changes, new, again = list[Change](), list[Document](), list[Document]()
+
+    def change_of(document: Document, version: str | None) -> Change:
+        vector, impacts, _ = encoded.get(document.id) or (None, None, False)
+        return Change(document.id, document, vector, impacts, version)
+
+    changed = list[tuple[Document, str | None]]()
     for document, (version, same) in zip(documents, live.known(documents), strict=True):
         counts.unchanged += same
-        if not same:
-            known = encoded.get(document.id)
-            vector, impacts = (None, None) if known is None else (known.vector, known.impacts)
-            changes.append(Change(document.id, document, vector, impacts, version))
-    versions = {change.id: change.version for change in changes}
-    for change, result in zip(changes, live.write(changes, inf), strict=True):
-        if isinstance(result, UnencodedError) and change.document is not None:
-            new.append(change.document)
+        changed += [] if same else [(document, version)]
+    new = [changed[index][0] for index in live.to_encode([change_of(*one) for one in changed], inf)]
+    encoded |= zip([document.id for document in new], encode(new) if new else [], strict=True)
+    again = list[Document]()
+    results = live.write([change_of(*one) for one in changed], inf)
+    for (document, _), result in zip(changed, results, strict=True):
+        if isinstance(result, ConflictError):
+            again.append(document)
+        elif isinstance(result, LightRetrieverError):
+            raise result
         else:
-            _count(change, result, encoded, counts, again)
-    if new:
-        encoded |= zip([one.id for one in new], encode(new), strict=True)
-    whole = [Change(one.id, one, *encoded[one.id][:2], versions[one.id]) for one in new]
-    for change, result in zip(whole, live.write(whole, inf), strict=True):
-        _count(change, result, encoded, counts, again)
+            counts.created += result is not None and result.created
+            counts.encoded += document.id in encoded
+            counts.fields += document.id not in encoded
     return again
-
-
-def _count(
-    change: Change, result: Result, encoded: dict[str, Encoded], counts: Upserted, again: list[Document]
-) -> None:
-    """Count a change that was made; note the document if others were faster."""
-    if isinstance(result, ConflictError) and change.document is not None:
-        again.append(change.document)
-        return
-    if isinstance(result, LightRetrieverError):
-        raise result
-    counts.created += result is not None and result.created
-    counts.encoded += change.id in encoded
-    counts.fields += change.id not in encoded
