@@ -89,17 +89,16 @@ class Corpus:
                     raise ValueError(f'id "{document.id}" was already used in line {first}')
             except ValueError as error:
                 table = "" if number > 1 or line.lstrip().startswith(b"{") else _TABLE
-                self._bad(f"{self.path}, line {number}: {error}{table}.")
+                reason = f"{self.path}, line {number}: {error}{table}."
+                if not self.skip_bad:
+                    remedy = "Mend the line, or pass --skip-bad to leave such lines out."
+                    raise CorpusError(reason, remedy=remedy) from error
+                self.skipped.add(reason)
                 continue
             seen[document.id] = number
             yield document
             if self.limit is not None and len(seen) >= self.limit:
                 return
-
-    def _bad(self, reason: str) -> None:
-        if not self.skip_bad:
-            raise CorpusError(reason, remedy="Mend the line, or pass --skip-bad to leave such lines out.")
-        self.skipped.add(reason)
 
 
 def has_file(path: Path, stem: str) -> bool:

@@ -14,7 +14,7 @@ from lightretriever.artifacts.sparse.java_bytes import from_java, pack_texts, un
 from lightretriever.artifacts.sparse.jvm import JavaObject, java_call, java_class
 from lightretriever.artifacts.sparse.reader import LuceneIndex
 from lightretriever.artifacts.sparse.vocabulary import word_analyzer, words_of
-from lightretriever.artifacts.sparse.writer import LuceneWriter, check_texts, chunks
+from lightretriever.artifacts.sparse.writer import LuceneWriter, chunks
 
 __all__ = ["BM25_B", "BM25_K1", "WordIndex", "build_word_index"]
 
@@ -70,7 +70,6 @@ class _WordIndexWriter(LuceneWriter):
     def add(self, batch: list[tuple[str, str]]) -> None:
         ids = utf8("document id", (name for name, _ in batch))
         texts = [part for name, text in batch for part in utf8(f"the text of document {name!r}:", [text])]
-        check_texts(ids, texts)
         for start, end in chunks(ids, texts, repeat(0, len(ids))):
             self._call(self._java.addTexts, *pack_texts(ids[start:end]), *pack_texts(texts[start:end]))
             self.count += end - start

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+from numpy.lib import format as npy
 
 from lightretriever.artifacts.errors import BundleError, ResumeError
 from lightretriever.artifacts.files.workdir import writing_atomically
@@ -16,36 +17,20 @@ UNREADABLE: Final = (OSError, EOFError, ValueError, SyntaxError, TokenError)
 """The errors of `load_npy` for a file that is no whole array. NumPy parses the header as Python, hence the last two."""
 
 
-_MAGIC: Final = b"\x93NUMPY"
-_SAVE: Final = "save one array of numbers with numpy.save"
-_KINDS: Final = {
-    b"PK\x03\x04": f"it is an archive, as numpy.savez and torch.save write them: {_SAVE}",
-    b"PK\x05\x06": f"it is an empty archive: {_SAVE}",
-    b"\x80": f"it is a pickle, which may run code and is never loaded: {_SAVE}",
-}
-"""What a file is that begins so, and what to do."""
-
-
 def load_npy(path: Path, *, mapped: bool = True) -> npt.NDArray[Any]:
     """Read the array of any shape and number type in a `.npy` file, or map it. The only way here from a file to an
     array: `numpy.load` gives an archive as something else than an array, and advises to load pickles unsafely.
 
-    Raises one of `UNREADABLE`: ValueError says what the file is where it is no `.npy`, and that arrays of Python
-    objects are not loaded.
+    Raises one of `UNREADABLE`: ValueError for what is no `.npy`, and for Python objects.
     """
-    with path.open("rb") as file:
-        begins = file.read(len(_MAGIC))
-    if begins != _MAGIC:
-        told = (kind for start, kind in _KINDS.items() if begins.startswith(start))
-        unknown = "it is empty" if not begins else f"it begins with {begins!r} and not as a .npy file does"
-        raise ValueError(next(told, f"{unknown}: {_SAVE}"))
     try:
-        array: npt.NDArray[Any] = np.load(path, mmap_mode="r" if mapped else None, allow_pickle=False)
+        if mapped:
+            return npy.open_memmap(path, mode="r")
+        with path.open("rb") as file:
+            array: npt.NDArray[Any] = npy.read_array(file, allow_pickle=False)
+            return array
     except ValueError as error:
-        if "object" not in str(error).lower():
-            raise
-        raise ValueError(f"its values are Python objects, which are never loaded: {_SAVE}") from error
-    return array
+        raise ValueError(f"{error}: save one array of numbers with numpy.save") from error
 
 
 def load_part(path: Path, remedy: str, *, mapped: bool = True) -> npt.NDArray[Any]:

@@ -19,7 +19,7 @@ from pathlib import Path
 from lightretriever.artifacts.errors import BundleError
 from lightretriever.artifacts.signals import commit_point
 
-__all__ = ["check_target", "new_folder"]
+__all__ = ["check_target", "new_folder", "sync"]
 
 
 @contextmanager
@@ -135,10 +135,11 @@ def _sync_tree(folder: Path) -> None:
     """Flush every file and folder to the disk."""
     for place, _, names in os.walk(folder):
         for path in [*(Path(place) / name for name in names), Path(place)]:
-            _sync(path)
+            sync(path)
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Flush a file or a folder to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -156,5 +157,5 @@ def _put_in_place(target: Path, new: Path, old: Path) -> None:
         with suppress(OSError):
             old.rename(target)
         raise
-    _sync(target.parent)
+    sync(target.parent)
     shutil.rmtree(old, ignore_errors=True)

@@ -197,7 +197,7 @@ class ImpactIndex(LuceneIndex):
         sets = [self.alive if one is None else one for one in chosen]
         if among is None:
             return [self.count if one is None else one.count for one in sets]
-        return [among.count if one is None else _in_both(one, among) for one in sets]
+        return [among.count if part is None else int(np.bitwise_count(part.bits & among.bits).sum()) for part in sets]
 
     def listed(
         self, among: DocumentSet | None, order: Order | None, offset: int, count: int, seconds: float = inf
@@ -274,10 +274,6 @@ class ImpactIndex(LuceneIndex):
         """Java's DocumentFilter of some documents; None where all are found."""
         among = self.alive if among is None else among
         return None if among is None else among.handle
-
-
-def _in_both(one: DocumentSet, other: DocumentSet) -> int:
-    return int(np.bitwise_count(one.bits & other.bits).sum())
 
 
 def _most_frequent(field: str, counts: JavaObject | None) -> list[tuple[str, int]]:

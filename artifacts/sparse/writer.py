@@ -15,7 +15,6 @@ from weakref import finalize
 import numpy as np
 import orjson
 
-from lightretriever.artifacts.documents.bounds import MAX_DOCUMENT_BYTES, MAX_ID_BYTES
 from lightretriever.artifacts.documents.fields import NAMES, FieldKind, indexed_values
 from lightretriever.artifacts.dtypes import Int64Array, IntegerArray
 from lightretriever.artifacts.errors import BundleError, JavaError
@@ -23,9 +22,9 @@ from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.sparse.java_bytes import from_java, pack_ints, pack_texts, unpack_parts, utf8
 from lightretriever.artifacts.sparse.jvm import JavaObject, java_call, java_class
 from lightretriever.artifacts.sparse.vocabulary import word_analyzer
-from lightretriever.artifacts.tokens.tokenizer import document_text
+from lightretriever.artifacts.tokens.tokenizer import text_of
 
-__all__ = ["ImpactIndexWriter", "LaterIndexWriter", "LuceneWriter", "check_texts", "chunks", "numbered"]
+__all__ = ["ImpactIndexWriter", "LaterIndexWriter", "LuceneWriter", "chunks", "numbered"]
 
 _BUFFER_MB: Final = 256.0  # what Lucene collects in memory before it writes a segment
 _CHUNK_BYTES: Final = 16 << 20  # what one call into Java carries
@@ -135,19 +134,14 @@ class ImpactIndexWriter(LuceneWriter):
         `terms[indptr[i]:indptr[i + 1]]` (each once) with the `impacts` at the same places (1 to 65,535); `indptr` has
         shape (n + 1,), `terms` and `impacts` (nnz,): the caller has checked them, by `check_rows`. A term is a place in
         `names`, or a token id where there are none.
-        `records` are the n JSON objects, where fields, names or spellings are indexed.
+        `records` are the n JSON objects, checked as `document_of` does, where fields, names or spellings are indexed.
 
-        Raises ValueError on bad input, after which the writer is to be rolled back (the end of the `with` block does
-        it). An id used twice is found by `close()`.
+        Raises ValueError for what is no Unicode, after which the writer is to be rolled back (the end of the `with`
+        block does it). An id used twice is found by `close()`.
         """
         identities = utf8("document id", ids)
-        if len(documents) != len(ids):
-            raise ValueError(f"{len(ids)} ids and {len(documents)} documents were given; their numbers must be equal.")
-        if (len(self._fields) > 1 or self._spellings or records) and len(records) != len(ids):
-            raise ValueError(f"{len(ids)} ids and {len(records)} records were given; their numbers must be equal.")
-        check_texts(identities, documents)
         for start, end in chunks(identities, documents, np.diff(indptr).tolist()):
-            texts = [*map(_text, ids[start:end], records[start:end])] if self._spellings else []
+            texts = [text_of(record).encode() for record in records[start:end]] if self._spellings else []
             rows = indptr[start : end + 1]
             first, last = int(rows[0]), int(rows[-1])
             different, places = np.unique(terms[first:last], return_inverse=True)
@@ -161,42 +155,20 @@ class ImpactIndexWriter(LuceneWriter):
                 pack_ints(places),
                 pack_ints(impacts[first:last]),
                 *self._declared,
-                *self._values(ids[start:end], records[start:end]),
+                *self._values(end - start, records[start:end]),
                 *pack_texts(texts),
             )
             self.count += end - start
 
-    def _values(self, ids: Sequence[str], records: Sequence[Any]) -> tuple[bytearray, ...]:
-        """The values of the declared fields: where those of each document end, their fields, and the values."""
+    def _values(self, count: int, records: Sequence[Any]) -> tuple[bytearray, ...]:
+        """The values of the declared fields of so many documents: where those of each end, their fields, the values."""
         found: list[tuple[int, str]] = []
-        rows = np.zeros(len(ids), np.int32)
-        if records:
-            for row, (name, record) in enumerate(zip(ids, records, strict=True)):
-                try:
-                    found += indexed_values(record, self._fields)
-                except ValueError as error:
-                    raise ValueError(f'document "{name}", {error}') from error
-                rows[row] = len(found)
-        places = np.array([place for place, _ in found], np.int32)
-        return pack_ints(rows), pack_ints(places), *pack_texts([value.encode() for _, value in found])
-
-
-def _text(document_id: str, record: Any) -> bytes:
-    if isinstance(record, dict):
-        values = (record.get(name) for name in ("title", "text"))
-        parts = ["" if value is None else value for value in values]
-        if all(isinstance(part, str) for part in parts):
-            return document_text(*parts).encode()
-    raise ValueError(f'document "{document_id}": title and text must be texts to index their spellings.')
-
-
-def check_texts(ids: Sequence[bytes], texts: Sequence[bytes]) -> None:
-    """ValueError when an id is empty or too long for Lucene, or when a text has more than MAX_DOCUMENT_BYTES."""
-    for name, text in zip(ids, texts, strict=True):
-        if not 1 <= len(name) <= MAX_ID_BYTES:
-            raise ValueError(f"document id {name[:80]!r} has {len(name)} bytes; it must have 1 to {MAX_ID_BYTES}.")
-        if len(text) > MAX_DOCUMENT_BYTES:
-            raise ValueError(f"document {name!r} has {len(text)} bytes; at most {MAX_DOCUMENT_BYTES} are allowed.")
+        rows = np.zeros(count, np.int32)
+        for row, record in enumerate(records):
+            found += indexed_values(record, self._fields)
+            rows[row] = len(found)
+        fields = np.array([field for field, _ in found], np.int32)
+        return pack_ints(rows), pack_ints(fields), *pack_texts([value.encode() for _, value in found])
 
 
 def chunks(ids: Sequence[bytes], texts: Sequence[bytes], terms: Iterable[int]) -> Iterator[tuple[int, int]]:

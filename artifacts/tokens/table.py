@@ -39,10 +39,6 @@ def write_table(path: Path, rows: Float32Array, dtype: TableDtype = "float16") -
     at most half a scale per value. Raises BundleError for another shape, a value that isn't finite and a value that
     float16 can't hold, and DiskError when the files can't be written.
     """
-    if dtype not in get_args(TableDtype):
-        raise BundleError(
-            f'{path.name}: unknown table dtype "{dtype}".', remedy=f"Use one of {', '.join(get_args(TableDtype))}."
-        )
     if rows.ndim != 2 or 0 in rows.shape:
         raise BundleError(f"{path.name}: a token table has shape (V, D), found {rows.shape}.", remedy=_AGAIN)
     scales = np.zeros(rows.shape[0], dtype=np.float32)

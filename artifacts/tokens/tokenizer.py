@@ -73,7 +73,9 @@ class TextTokenizer:
         self._tokenizer = tokenizer
         self.lowercase = lowercase
         self.sha256 = hashlib.sha256(content).hexdigest()
-        self.unknown_id = _unknown_id(tokenizer, content)
+        model = orjson.loads(content)["model"]  # names a token or, with Unigram, an id
+        token = model.get("unk_token")
+        self.unknown_id: int | None = model.get("unk_id") if token is None else tokenizer.token_to_id(token)
         """The id that stands for whatever the vocabulary lacks: an emoji, a word of another script, a word that is too
         long. It tells nothing of a text, so it is no evidence. None where all is spelt in bytes, or left out."""
         self.vocab_size = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
@@ -151,7 +153,7 @@ class TextTokenizer:
         begun = _begun(text)
         skipped, shift = len(text) - len(begun), 0 if self.space is None else 1
         read = f"{' ' * shift}{begun}"
-        found = self.spans(read)
+        (found,) = self.spans_of([read])
         if found and found[0][0] == self.space:
             del found[0]
         if any(token == self.unknown_id for token, *_ in found):
@@ -207,15 +209,9 @@ class TextTokenizer:
         while part := list(islice(rest, _BATCH)):
             yield from self.encode_batch(part)
 
-    def spans(self, text: str) -> list[tuple[int, int, int]]:
-        """The tokens of a text in order: id, first character and the one after the last.
-
-        A span may begin with the space before the word.
-        """
-        return self.spans_of([text])[0]
-
     def spans_of(self, texts: Sequence[str]) -> list[list[tuple[int, int, int]]]:
-        """The `spans` of every text; uses all cores."""
+        """The tokens of every text in order: id, first character and the one after the last; uses all cores. A span may
+        begin with the space before the word."""
         read = [self._with_origins(text) for text in texts]
         encodings = _asked(self._tokenizer.encode_batch, [prepared for prepared, *_ in read])
         return [
@@ -351,14 +347,6 @@ def _asked(ask: Callable[..., Any], texts: list[str]) -> Any:
             raise
         remedy = "Change the text, or use a bundle with another tokenizer."
         raise TokenizerError(f"the tokenizer fails on this text: {error}.", remedy=remedy) from error
-
-
-def _unknown_id(tokenizer: Tokenizer, content: bytes) -> int | None:
-    """What the model in a `tokenizer.json` calls unknown: a token, or with Unigram an id."""
-    model = orjson.loads(content)["model"]
-    token = model.get("unk_token")
-    found: int | None = model.get("unk_id") if token is None else tokenizer.token_to_id(token)
-    return found
 
 
 def is_of_library(error: BaseException) -> bool:

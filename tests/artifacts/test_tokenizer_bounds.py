@@ -35,7 +35,7 @@ def test_a_text_that_the_tokenizer_fails_on_is_an_error_of_that_text(unknown: st
     reader = opened(tokenizer)
     assert reader.encode("w1").tolist() == [1]
     several = (lambda text: reader.encode_batch([text]), lambda text: reader.query_ids_of([text]))
-    for read in (reader.encode, reader.query_ids, reader.spans, *several):
+    for read in (reader.encode, reader.query_ids, reader.query_places, *several):
         with raises(TokenizerError):
             read("z" * 64 if unknown == "?" else "x")
 

@@ -139,19 +139,6 @@ def test_a_word_that_is_no_unicode_is_refused(index: ImpactIndex) -> None:
         Spelling(index).corrections(["ab\udc00cd"])
 
 
-@pytest.mark.parametrize(
-    "records", [[{"text": 3}], [{"title": "b", "text": 0}], [{"title": False, "text": "b"}], [[]], []]
-)
-def test_a_document_without_a_text_is_refused_where_spellings_are_indexed(tmp_path: Path, records: list[Any]) -> None:
-    rows = (np.array([0, 0]), np.empty(0, np.int32), np.empty(0, np.int32))
-    with (
-        raises(ValueError, naming="1" if not records else "a"),
-        ImpactIndexWriter(tmp_path / "bad", spellings=True) as writer,
-    ):
-        writer.add(["a"], [b"{}"], *rows, records=records)
-    assert not (tmp_path / "bad").exists()
-
-
 def test_a_title_or_text_that_is_null_or_missing_is_empty(tmp_path: Path) -> None:
     rows = (np.array([0, 0, 0, 0]), np.empty(0, np.int32), np.empty(0, np.int32))
     records: list[Any] = [{"title": None, "text": "fox"}, {"title": "fox"}, {"title": None, "text": ""}]

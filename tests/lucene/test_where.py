@@ -4,7 +4,6 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -188,9 +187,3 @@ def test_values_are_counted_over_all_documents(index: ImpactIndex, name: str | N
     expected = most_frequent(chosen)
     assert index.counts_among("source", among) == expected
     assert index.counts("source", index.listed(among, None, 0, COUNT)) == expected
-
-
-def test_a_value_of_another_kind_names_document_and_field(tmp_path: Path, collection: Collection) -> None:
-    with raises(ValueError, naming="doc-00000"), ImpactIndexWriter(tmp_path / "bad", FIELDS) as writer:
-        writer.add(["doc-00000"], [b"{}"], *collection.rows(0, 1), records=[{"_id": "doc-00000", "year": "x"}])
-    assert not (tmp_path / "bad").exists()
