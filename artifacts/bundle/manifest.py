@@ -4,10 +4,9 @@ no path may leave it."""
 import hashlib
 import json
 import os
-import re
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
 import orjson
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -56,7 +55,6 @@ MANIFEST_FILE: Final = "manifest.json"
 FEEDBACK: Final = 0.5
 """The weight of the first document's vector in the feedback of a bundle that names no other; see
 `service.search.fusion`."""
-_TASK_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
 
 def _inside(path: str) -> str:
@@ -69,14 +67,8 @@ def _inside(path: str) -> str:
     return path
 
 
-def _task_name(name: str) -> str:
-    if not _TASK_NAME.fullmatch(name):
-        raise ValueError(f"{name!r} is no task name (letters, digits, '_' and '-', at most 64, no '-' or '_' first)")
-    return name
-
-
 InsidePath = Annotated[str, AfterValidator(_inside)]
-TaskName = Annotated[str, AfterValidator(_task_name)]
+TaskName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$")]
 
 MAX_TEXT_CHARS: Final = 10_000
 """Characters of a name, an instruction or any other text of a manifest."""
@@ -99,7 +91,7 @@ class HeadInfo(ManifestPart):
 
 class MatchThresholds(ManifestPart):
     """Dense scores (cosines) from which a document is a `weak` and a `strong` match, and the number of unrelated
-    queries whose best scores they were set by (see `artifacts.bundle.thresholds`)."""
+    queries whose best scores they were set by (see `artifacts.bundle.query_sample`)."""
 
     weak: Cosine
     strong: Cosine
@@ -352,13 +344,13 @@ class Manifest(ManifestPart):
 
 
 def table_file(task: str) -> str:
-    """Where the table of a task lies in a bundle. Raises ValueError for a name that can't be a file name."""
-    return f"tables/{_task_name(task)}.npy"
+    """Where the table of a task lies in a bundle."""
+    return f"tables/{task}.npy"
 
 
 def head_files(task: str, *, sparse: bool) -> list[str]:
     """Where the head queries of a task lie in a bundle: texts, vectors, and `sparse` weights, if there are any."""
-    return [f"heads/{_task_name(task)}{ending}" for ending in (".json", ".npy", ".sparse.npy")[: 2 + sparse]]
+    return [f"heads/{task}{ending}" for ending in (".json", ".npy", ".sparse.npy")[: 2 + sparse]]
 
 
 def table_files(task: TaskInfo) -> list[str]:
@@ -409,7 +401,12 @@ def parse_manifest(content: bytes, path: Path) -> Manifest:
     if not isinstance(record, dict) or record.get("format") != _FORMAT:
         found = record.get("format") if isinstance(record, dict) else type(record).__name__
         raise BundleError(f'{path}: "format" must be "{_FORMAT}", found {found!r}.', remedy="This is no bundle.")
-    _check_version(record, path)
+    version = record.get("format_version")  # another format may have other fields
+    if isinstance(version, bool) or not isinstance(version, int) or version < 1:
+        raise BundleError(f"{path}: format_version must be a positive integer, found {version!r}.", remedy=_REBUILD)
+    if version != FORMAT_VERSION:
+        remedy = _BUILD_AGAIN if version < FORMAT_VERSION else _UPGRADE
+        raise BundleError(f"{path}: format_version is {version}, this software reads {FORMAT_VERSION}.", remedy=remedy)
     listed = record.pop(_DIGEST, None)
     try:
         manifest = Manifest.model_validate(record)
@@ -425,13 +422,3 @@ def parse_manifest(content: bytes, path: Path) -> Manifest:
             remedy="Restore the bundle from a copy, or build it again.",
         )
     return manifest
-
-
-def _check_version(record: dict[str, Any], path: Path) -> None:
-    """Another format may have other fields, so the version is checked before anything else."""
-    found = record.get("format_version")
-    if isinstance(found, bool) or not isinstance(found, int) or found < 1:
-        raise BundleError(f"{path}: format_version must be a positive integer, found {found!r}.", remedy=_REBUILD)
-    if found != FORMAT_VERSION:
-        remedy = _BUILD_AGAIN if found < FORMAT_VERSION else _UPGRADE
-        raise BundleError(f"{path}: format_version is {found}, this software reads {FORMAT_VERSION}.", remedy=remedy)

@@ -28,8 +28,7 @@ from lightretriever.artifacts.bundle.manifest import (
     head_files,
     read_manifest,
 )
-from lightretriever.artifacts.dense.background import load_background
-from lightretriever.artifacts.dense.index import DenseIndex
+from lightretriever.artifacts.dense.index import DenseIndex, load_background
 from lightretriever.artifacts.documents.fields import Order
 from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.errors import BundleError, JavaError

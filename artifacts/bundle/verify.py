@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from lightretriever.artifacts.bundle.checks import (
+    IdsHash,
     Problem,
     ProblemError,
     check_file,
@@ -14,7 +15,6 @@ from lightretriever.artifacts.bundle.checks import (
     check_unlisted,
     differs,
 )
-from lightretriever.artifacts.bundle.hashes import IdsHash
 from lightretriever.artifacts.bundle.manifest import (
     FORMAT_VERSION,
     MANIFEST_FILE,

@@ -11,7 +11,7 @@ import numpy as np
 import orjson
 
 from lightretriever.artifacts.bundle.batches import EncodedBatch, check_batch, dense_prefix, keep_top_terms
-from lightretriever.artifacts.bundle.hashes import IdsHash, list_files
+from lightretriever.artifacts.bundle.checks import IdsHash, list_files
 from lightretriever.artifacts.bundle.manifest import (
     MANIFEST_FILE,
     CorpusInfo,
@@ -29,17 +29,21 @@ from lightretriever.artifacts.bundle.manifest import (
     head_files,
     table_file,
 )
-from lightretriever.artifacts.bundle.query_sample import QuerySample, query_vectors
+from lightretriever.artifacts.bundle.query_sample import QuerySample, match_thresholds, query_vectors
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.software import generator
-from lightretriever.artifacts.bundle.thresholds import match_thresholds
-from lightretriever.artifacts.dense.background import BACKGROUND_FILE, background_ordinals, save_background
-from lightretriever.artifacts.dense.build import build_dense_index, check_factory, factory_for, write_dense_index
-from lightretriever.artifacts.dense.index import DenseIndex
-from lightretriever.artifacts.dense.tuning import choose_parameters
+from lightretriever.artifacts.dense.build import (
+    build_dense_index,
+    check_factory,
+    choose_parameters,
+    factory_for,
+    write_dense_index,
+)
+from lightretriever.artifacts.dense.index import BACKGROUND_FILE, DenseIndex, background_ordinals
 from lightretriever.artifacts.documents.fields import FieldKind
 from lightretriever.artifacts.dtypes import Float32Array, FloatArray
 from lightretriever.artifacts.errors import BundleError, CorpusError, RecipeError
+from lightretriever.artifacts.files.arrays import write_array
 from lightretriever.artifacts.files.atomic_dir import new_folder
 from lightretriever.artifacts.files.atomic_file import writing
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
@@ -271,7 +275,7 @@ def _write_dense(
     index = build_dense_index(vectors, factory, given[::2])
     write_dense_index(index, folder / _DENSE_FILE)
     parameters, recall = choose_parameters(index, vectors, given[1::2] if len(given) > 1 else made)
-    save_background(folder / BACKGROUND_FILE, np.array(vectors[background_ordinals(len(vectors))]))
+    write_array(folder / BACKGROUND_FILE, np.array(vectors[background_ordinals(len(vectors))]))
     raw.unlink()
     return DenseInfo(
         file=_DENSE_FILE, factory=factory, parameters=parameters, recall=recall, background=BACKGROUND_FILE

@@ -2,6 +2,10 @@
 
 Document vectors are L2-normalised, so the inner product with a normalised query vector is the cosine. Faiss searches;
 `DenseIndex.scores` also scores documents that the search did not find, so fusion uses their true dense score.
+
+The background of a bundle are vectors of documents from all over the corpus, which tell how good a best score is: with
+the scores b of a query in the background, its best document, of score s, is (s - mean(b)) / std(b) deviations above the
+corpus, many where the corpus has what the query asks for.
 """
 
 import math
@@ -16,14 +20,18 @@ import numpy as np
 
 from lightretriever.artifacts.dtypes import Float32Array, Int64Array, IntegerArray, UInt8Array
 from lightretriever.artifacts.errors import BundleError
+from lightretriever.artifacts.files.arrays import load_part
 
 __all__ = [
+    "BACKGROUND_FILE",
     "DenseIndex",
     "FaissIndex",
+    "background_ordinals",
     "best_first",
     "faiss_reason",
     "inner_products",
     "innermost",
+    "load_background",
     "products",
     "use_threads",
 ]
@@ -83,7 +91,7 @@ class DenseIndex:
 
     @classmethod
     def open(cls, path: Path, parameters: Mapping[str, float] | None = None) -> "DenseIndex":
-        """Map the index `path` and set search `parameters` (Faiss's names, see `artifacts.dense.tuning`).
+        """Map the index `path` and set search `parameters` (Faiss's names, see `artifacts.dense.build`).
 
         Raises BundleError when the file is missing, is no Faiss index or none by inner product, or when the index does
         not know a parameter.
@@ -291,3 +299,26 @@ def innermost(index: FaissIndex) -> FaissIndex:
 def faiss_reason(error: BaseException) -> str:
     """The last, human part of a Faiss message, without its C++ signature."""
     return str(error).rpartition("Error: ")[2].strip().rstrip(".")
+
+
+BACKGROUND_FILE: Final = "background.npy"
+_MAX_DOCUMENTS: Final = 256
+_TOLERANCE: Final = 1e-3
+
+
+def background_ordinals(documents: int) -> Int64Array:
+    """Return the ordinals (b,) int64 of the background of a corpus: b = min(documents, 256), evenly spaced."""
+    count = min(documents, _MAX_DOCUMENTS)
+    return np.arange(count, dtype=np.int64) * documents // count
+
+
+def load_background(path: Path, dimension: int) -> Float32Array:
+    """Read the vectors (b, D) float32. Raises BundleError for another shape or type, and for lengths other than 1."""
+    vectors: Float32Array = load_part(path, _FETCH, mapped=False)
+    if vectors.dtype != np.float32 or vectors.ndim != 2 or not len(vectors) or vectors.shape[1] != dimension:
+        found = f"{vectors.dtype.name} of shape {vectors.shape}"
+        raise BundleError(f"{path}: {found} instead of float32 of shape (b, {dimension}).", remedy=_FETCH)
+    lengths = np.sqrt(np.einsum("bd,bd->b", vectors, vectors))
+    if (bad := np.flatnonzero(~(np.abs(lengths - 1) < _TOLERANCE))).size:
+        raise BundleError(f"{path}: vector {bad[0]} has the length {lengths[bad[0]]:g} instead of 1.", remedy=_FETCH)
+    return vectors

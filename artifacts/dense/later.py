@@ -10,17 +10,12 @@ from typing import Final
 
 import faiss
 import numpy as np
-import numpy.typing as npt
 
 from lightretriever.artifacts.dense.build import product_parts
 from lightretriever.artifacts.dense.index import DenseIndex, FaissIndex, best_first, inner_products, use_threads
+from lightretriever.artifacts.dtypes import Float32Array, Int64Array, UInt8Array
 
 __all__ = ["LaterIndex", "LaterIndexWriter"]
-
-Bits = npt.NDArray[np.uint8]
-Ordinals = npt.NDArray[np.int64]
-Scores = npt.NDArray[np.float32]
-Vectors = npt.NDArray[np.float32]
 
 MIN_CODED: Final = 2_048
 """So many vectors are scored about as fast as their codes are scanned; fewer have no codes."""
@@ -35,7 +30,7 @@ _MIN_CANDIDATES: Final = 70  # documents; a search for fewer looks at as many ca
 class LaterIndex:
     """The documents of several indexes, with ordinals in this order. Thread-safe."""
 
-    def __init__(self, parts: Sequence[DenseIndex], alive: Bits | None = None) -> None:
+    def __init__(self, parts: Sequence[DenseIndex], alive: UInt8Array | None = None) -> None:
         """`alive` has the bits of all documents to be found, None for all."""
         self._parts = parts
         *self._starts, self.count = (int(end) for end in np.cumsum([0, *(part.count for part in parts)]))
@@ -43,7 +38,7 @@ class LaterIndex:
         self._alive = np.packbits(np.ones(self.count, np.bool_), bitorder="little") if alive is None else alive
         self._of_alive = self._parted(self._alive)
 
-    def search(self, query: Vectors, k: int, among: Bits | None = None) -> tuple[Ordinals, Scores]:
+    def search(self, query: Float32Array, k: int, among: UInt8Array | None = None) -> tuple[Int64Array, Float32Array]:
         """The best documents, as `DenseIndex.search` gives them, of those `among`."""
         chosen = self._of_alive if among is None or among is self._alive else self._parted(among)
         found = [
@@ -52,15 +47,15 @@ class LaterIndex:
         ordinals = np.concatenate([one + start for (one, _), start in zip(found, self._starts, strict=True)])
         return best_first(ordinals, np.concatenate([scores for _, scores in found]), k)
 
-    def nearest(self, query: Vectors, k: int, among: Bits | None = None) -> Ordinals:
+    def nearest(self, query: Float32Array, k: int, among: UInt8Array | None = None) -> Int64Array:
         """The best documents alone."""
         return self.search(query, k, among)[0]
 
-    def scores(self, query: Vectors, ordinals: Ordinals) -> Scores:
+    def scores(self, query: Float32Array, ordinals: Int64Array) -> Float32Array:
         """The scores (m,) float32 of given documents (m,). ValueError for an unknown ordinal or a bad query."""
         return inner_products(self.vectors, np.ascontiguousarray(query, np.float32), ordinals)
 
-    def vectors(self, ordinals: Ordinals) -> Vectors:
+    def vectors(self, ordinals: Int64Array) -> Float32Array:
         """The vectors (m, D) float32 of given documents (m,), as they are kept. ValueError for an unknown ordinal."""
         if (ordinals >= self.count).any():
             raise ValueError(f"document {ordinals.max()} is outside 0..{self.count - 1}")
@@ -70,7 +65,7 @@ class LaterIndex:
             vectors[owners == owner] = part.vectors(ordinals[owners == owner] - start)
         return vectors
 
-    def _parted(self, among: Bits) -> list[Bits]:
+    def _parted(self, among: UInt8Array) -> list[UInt8Array]:
         """The bits of each index's documents."""
         flags = np.unpackbits(among, count=self.count, bitorder="little")
         return [np.packbits(one, bitorder="little") for one in np.split(flags, self._starts[1:])]
@@ -86,11 +81,11 @@ class LaterIndexWriter:
         self._made: FaissIndex = self._coded  # has more vectors, until `behind` takes it
         self._trained = 0
 
-    def add(self, vectors: Vectors) -> None:
+    def add(self, vectors: Float32Array) -> None:
         """Add vectors (n, D) float32 of length 1."""
         self._new = np.concatenate([self._new, vectors])
 
-    def behind(self, alive: Bits | None = None) -> LaterIndex:
+    def behind(self, alive: UInt8Array | None = None) -> LaterIndex:
         """Return the documents of the index and those added up to now, as one index, in which those of the bits `alive`
         are found."""
         if self._made is not self._coded:

@@ -11,6 +11,12 @@ the residuals in m codes of 4 bits, each of which pairs a direction of large var
 best candidates are scored again with all dimensions in 8 bits. Queries of a language have much in common, so M is far
 from isotropic, and a few directions hold most of a score.
 
+Error feedback quantises those: a code is off by up to half a step in each dimension, and a score by e·q, where e is the
+error of a document's codes. The expected squared error of a score is eᵀ M e, so dimensions are rounded one after the
+other, and those not yet rounded make up for the error so far: they move to where the rest of eᵀ M e is least. With
+M⁻¹ = Uᵀ U, U upper triangular, that is x_k -= U_jk / U_jj · e_j for all k after j. (GPTQ does the same to the weights
+of a model, arXiv:2210.17323.)
+
 Faiss reads and searches the result: an IndexRefine over an IndexPreTransform, which maps queries. The name used here,
 `Queries,IVF1024,PQ64x4fsr,Refine(SQ8)`, is not a factory string of Faiss.
 """
@@ -22,11 +28,67 @@ from typing import Any, Final
 import faiss
 import numpy as np
 
-from lightretriever.artifacts.dense.error_feedback import error_feedback_codes
-from lightretriever.artifacts.dtypes import Float32Array, Float64Array
+from lightretriever.artifacts.dtypes import Float32Array, Float64Array, UInt8Array
 from lightretriever.artifacts.errors import RecipeError
 
-__all__ = ["MIN_DIMENSION", "build_query_aware_index", "is_query_aware", "parse_query_aware", "query_aware_factory"]
+__all__ = [
+    "MIN_DIMENSION",
+    "build_query_aware_index",
+    "error_feedback_codes",
+    "is_query_aware",
+    "parse_query_aware",
+    "query_aware_factory",
+]
+
+_MAX_CODE: Final = 255
+_BLOCK: Final = 32  # dimensions whose errors are passed on to all later ones in one product
+_CACHED: Final = 8192  # documents that fit into the processor's caches
+
+
+def error_feedback_codes(
+    vectors: Float32Array, low: Float32Array, step: Float32Array, moment: Float64Array
+) -> UInt8Array:
+    """Codes, uint8 (n, D), of vectors, float32 (n, D); code c stands for low + (c + ½)·step, both float32 (D,).
+
+    `moment`, float64 (D, D), is M, positive definite. A dimension whose step is 0 holds a single value and gets code 0.
+    """
+    used = np.flatnonzero(step > 0)
+    # The dimensions that queries weigh most come first, while there are many others to make up for their errors.
+    used = used[np.argsort(-moment[used, used], kind="stable")]
+    steps = step[used].astype(np.float64)
+    in_steps = moment[np.ix_(used, used)] * steps[:, None] * steps
+    upper = _inverse_root(in_steps)
+    feedback = (upper / np.diag(upper)[:, None]).astype(np.float32)
+    codes = np.zeros(vectors.shape, np.uint8)
+    for start in range(0, len(vectors), _CACHED):
+        part = np.ascontiguousarray(vectors[start : start + _CACHED, used].T)
+        part = (part - low[used, None]) / step[used, None] - np.float32(0.5)
+        codes[start : start + _CACHED, used] = _rounded(part, feedback).T
+    return codes
+
+
+def _inverse_root(matrix: Float64Array) -> Float64Array:
+    """U, upper triangular, of a positive definite matrix (D, D) = (Uᵀ U)⁻¹."""
+    # Not np.linalg.inv: it needs more stack than the JVM leaves to the main thread, and crashes there.
+    values, directions = np.linalg.eigh(matrix)
+    upper: Float64Array = np.linalg.qr(directions.T / np.sqrt(values)[:, None]).R
+    return upper
+
+
+def _rounded(targets: Float32Array, feedback: Float32Array) -> UInt8Array:
+    """Codes, uint8 (D, n), for targets, float32 (D, n), which are overwritten."""
+    codes = np.empty(targets.shape, np.uint8)
+    for first in range(0, len(targets), _BLOCK):
+        last = min(first + _BLOCK, len(targets))
+        errors = np.empty((last - first, targets.shape[1]), np.float32)
+        for row in range(first, last):
+            rounded = np.clip(np.rint(targets[row]), 0, _MAX_CODE)
+            codes[row] = rounded
+            errors[row - first] = error = targets[row] - rounded
+            targets[row + 1 : last] -= feedback[row, row + 1 : last, None] * error
+        targets[last:] -= feedback[first:last, last:].T @ errors
+    return codes
+
 
 MIN_DIMENSION: Final = 16
 """Vectors with fewer dimensions have no directions to choose from."""
@@ -40,15 +102,13 @@ _KEPT_VARIANCE: Final = 0.99  # share of the variance of scores that the kept di
 _MAX_PARTS: Final = 256  # Faiss adds up the scores of a document's codes in 16 bits
 _CHUNK: Final = 65_536
 
-Vectors = Float32Array
-
 
 def is_query_aware(factory: str) -> bool:
     """True if a factory string is that of an index laid out by queries."""
     return factory.startswith("Queries,")
 
 
-def query_aware_factory(vectors: Vectors, queries: Vectors, lists: int) -> str:
+def query_aware_factory(vectors: Float32Array, queries: Float32Array, lists: int) -> str:
     """The factory string for documents (N, D) and queries (q, D), float32, D at least 16, with this number of lists.
 
     m is the smallest of D/8, D/4 and D/2 whose 2m directions hold 0.99 of the variance of the documents' scores, and at
@@ -73,7 +133,7 @@ def parse_query_aware(factory: str, dimension: int) -> tuple[int, int]:
     return int(found[1]), int(found[2])
 
 
-def build_query_aware_index(vectors: Vectors, queries: Vectors, factory: str) -> Any:
+def build_query_aware_index(vectors: Float32Array, queries: Float32Array, factory: str) -> Any:
     """The Faiss index over documents (N, D), which may be a memory map, laid out by queries (q, D).
 
     Both are float32 of length 1. Raises RecipeError for a factory string that doesn't fit D.
@@ -94,7 +154,7 @@ def build_query_aware_index(vectors: Vectors, queries: Vectors, factory: str) ->
     return refined
 
 
-def _inverted_lists(vectors: Vectors, sample: Vectors, of_documents: Vectors, lists: int) -> Any:
+def _inverted_lists(vectors: Float32Array, sample: Float32Array, of_documents: Float32Array, lists: int) -> Any:
     """Product codes of the mapped documents in inverted lists; maps documents by (2m, D)."""
     mapped = len(of_documents)
     centroids = faiss.IndexFlatL2(mapped)
@@ -111,7 +171,7 @@ def _inverted_lists(vectors: Vectors, sample: Vectors, of_documents: Vectors, li
     return inverted
 
 
-def _scored_again(vectors: Vectors, queries: Vectors) -> Any:
+def _scored_again(vectors: Float32Array, queries: Float32Array) -> Any:
     """All documents in 8 bits a dimension, quantised with error feedback."""
     dimension = vectors.shape[1]
     swig: Any = faiss
@@ -124,25 +184,27 @@ def _scored_again(vectors: Vectors, queries: Vectors) -> Any:
     return quantised
 
 
-def _chunks(vectors: Vectors) -> Iterator[Vectors]:
+def _chunks(vectors: Float32Array) -> Iterator[Float32Array]:
     for start in range(0, len(vectors), _CHUNK):
         yield vectors[start : start + _CHUNK]
 
 
-def _sample(vectors: Vectors, lists: int) -> Vectors:
+def _sample(vectors: Float32Array, lists: int) -> Float32Array:
     """Documents from all over the corpus to train the clustering on."""
     count = min(len(vectors), max(_MIN_TRAINING_DOCUMENTS, _TRAINING_DOCUMENTS_PER_LIST * lists))
     return vectors[np.linspace(0, len(vectors) - 1, count).astype(np.int64)]
 
 
-def _second_moment(queries: Vectors) -> Float64Array:
+def _second_moment(queries: Float32Array) -> Float64Array:
     """M = E[q qᵀ] over queries (q, D), scaled to a mean eigenvalue of 1, plus a tenth of the identity: (D, D)."""
     moment = queries.T.astype(np.float64) @ queries
     scaled: Float64Array = moment * len(moment) / np.trace(moment) + _ISOTROPIC * np.eye(len(moment))
     return scaled
 
 
-def _maps(documents: Vectors, queries: Vectors, parts: int) -> tuple[Vectors, Vectors, Float64Array]:
+def _maps(
+    documents: Float32Array, queries: Float32Array, parts: int
+) -> tuple[Float32Array, Float32Array, Float64Array]:
     """The maps of documents and of queries, float32 (2·parts, D) each, and the variance in each direction (D,)."""
     values, directions = np.linalg.eigh(_second_moment(queries))
     roots = np.sqrt(np.maximum(values, _ISOTROPIC))

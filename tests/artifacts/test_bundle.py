@@ -11,13 +11,13 @@ import numpy.typing as npt
 import pytest
 from xxhash import xxh3_128
 
-from lightretriever.artifacts.bundle import hashes
+from lightretriever.artifacts.bundle import checks
 from lightretriever.artifacts.bundle.batches import EncodedBatch
 from lightretriever.artifacts.bundle.manifest import CorpusInfo, ModelInfo, SparseInfo
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
 from lightretriever.artifacts.bundle.writer import BundleContent, DenseSettings, TableInput, write_bundle
-from lightretriever.artifacts.dense.background import background_ordinals
+from lightretriever.artifacts.dense.index import background_ordinals
 from lightretriever.artifacts.errors import BundleError, CorpusError, LightRetrieverError, RecipeError
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 from tests.support.tampering import copy_of, edit_manifest, flip_bit, resign
@@ -196,7 +196,6 @@ def test_a_factory_that_faiss_refuses_is_named_before_the_documents_are_read(wri
         ({"dimension": 0}, RecipeError),
         ({"dimension": HIDDEN + 1}, RecipeError),
         ({"dense": DenseSettings("IVF64,Flat")}, RecipeError),
-        ({"table_dtype": "int4"}, BundleError),
         ({"tokenizer_file": Path("/nowhere/tokenizer.json")}, BundleError),
     ],
 )
@@ -228,7 +227,7 @@ def test_a_bundle_may_itself_be_a_link(tiny_path: Path, tmp_path: Path) -> None:
 def test_damage_is_found_by_the_fast_hash(
     tiny_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, buffer: int
 ) -> None:
-    monkeypatch.setattr(hashes, "_BUFFER", buffer)
+    monkeypatch.setattr(checks, "_BUFFER", buffer)
     path = copy_of(tiny_path, tmp_path)
     files = Bundle.open(path).manifest.files
     assert {file: info.xxh3 for file, info in files.items()} == {

@@ -12,9 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightretriever.artifacts.dense.build import build_dense_index, choose_factory, write_dense_index
+from lightretriever.artifacts.dense.build import build_dense_index, choose_factory, choose_parameters, write_dense_index
 from lightretriever.artifacts.dense.index import DenseIndex, best_first
-from lightretriever.artifacts.dense.tuning import choose_parameters
 from lightretriever.artifacts.errors import BundleError, RecipeError
 from tests.support.memory import mapped_bytes
 from tests.support.vectors import random_unit, recall

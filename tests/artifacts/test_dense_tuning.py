@@ -11,9 +11,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from lightretriever.artifacts.bundle.batches import EncodedBatch
 from lightretriever.artifacts.bundle.query_sample import QuerySample
-from lightretriever.artifacts.dense.build import build_dense_index, write_dense_index
+from lightretriever.artifacts.dense.build import MIN_RECALL, build_dense_index, choose_parameters, write_dense_index
 from lightretriever.artifacts.dense.index import DenseIndex
-from lightretriever.artifacts.dense.tuning import MIN_RECALL, choose_parameters
 from lightretriever.artifacts.tokens.table import TokenTable, write_table
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 from tests.support.vectors import recall, unit

@@ -5,8 +5,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from lightretriever.artifacts.dense.error_feedback import error_feedback_codes
-from lightretriever.artifacts.dense.query_aware import build_query_aware_index
+from lightretriever.artifacts.dense.query_aware import build_query_aware_index, error_feedback_codes
 from lightretriever.artifacts.sparse.jvm import start_jvm
 from tests.support.vectors import unit
 

@@ -8,10 +8,16 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from lightretriever.artifacts.dense.build import build_dense_index, check_factory, factory_for, write_dense_index
+from lightretriever.artifacts.dense.build import (
+    MIN_RECALL,
+    build_dense_index,
+    check_factory,
+    choose_parameters,
+    factory_for,
+    write_dense_index,
+)
 from lightretriever.artifacts.dense.index import DenseIndex
 from lightretriever.artifacts.dense.query_aware import parse_query_aware, query_aware_factory
-from lightretriever.artifacts.dense.tuning import MIN_RECALL, choose_parameters
 from lightretriever.artifacts.errors import BundleError, RecipeError
 from tests.support.vectors import random_unit, recall, unit
 from tests.support.wordings import raises
