@@ -30,7 +30,6 @@ from lightretriever.artifacts.pipeline.build import (
 from lightretriever.artifacts.pipeline.encoded import encoded_corpus
 from lightretriever.artifacts.pipeline.recipe import GeneralTableRecipe, Recipe, recipe_kind
 from lightretriever.artifacts.pipeline.store import Part, TextStore
-from lightretriever.artifacts.pipeline.terms import rank_by_bm25
 from lightretriever.artifacts.summary import Summary
 
 __all__ = ["Stage", "build"]
@@ -104,7 +103,10 @@ def build(
             with work_lock(loaded.work, shared=own is not None):
                 job.summary = _run(loaded, stages, own, overwrite)
         else:
-            job.summary = _encode_on_ray(loaded, ray)
+            _torch_stages()
+            with importing("ray"):
+                from lightretriever.artifacts.pipeline.on_ray import encode_on_ray
+            job.summary = encode_on_ray(loaded, ray)
         if {"encode", "index"} & {*stages}:
             report_skipped(encoded_corpus(loaded, shared=True).skipped.reasons)
         job.summary.next = _next(context, loaded, stages)
@@ -175,14 +177,6 @@ def _torch_stages() -> Any:
     return stages
 
 
-def _encode_on_ray(recipe: Recipe, address: str) -> Any:
-    """Encode the corpus on the Ray cluster at an address. MissingExtraError where Ray is not installed."""
-    _torch_stages()
-    with importing("ray"):
-        from lightretriever.artifacts.pipeline.on_ray import encode_on_ray
-    return encode_on_ray(recipe, address)
-
-
 def _general_table(context: typer.Context, overwrite: bool) -> Summary:
     """Fit a general table to the texts below the folder --corpus."""
     texts = context.params.pop("corpus")
@@ -212,13 +206,7 @@ def _compare_with_bm25(context: typer.Context, recipe: Recipe) -> None:
     """Warn of a leg that finds documents by their own sentences much less well than BM25 does."""
     from lightretriever.artifacts.evaluation.tune import find_known_items
 
-    bundle, corpus, index = Bundle.open(recipe.output), encoded_corpus(recipe), recipe.index
-    vocabulary = bundle.vocabulary(bundle.tokenizer())
-
-    def bm25(queries: Sequence[str], k: int) -> list[list[tuple[str, float]]]:
-        return rank_by_bm25(corpus, vocabulary, queries, k, k1=index.k1, b=index.b)
-
-    found = find_known_items(context.obj, bundle, bm25)
+    found = find_known_items(context.obj, Bundle.open(recipe.output), recipe.work)
     if found is None:
         return
     ranks = ", ".join(f"{system} {value:.3f}" for system, value in found.mrr.items())

@@ -68,8 +68,7 @@ def evaluate(
         if output is None:
             raise RecipeError("--output is missing.", remedy="Name the folder of the results, or give --tune.")
         with importing("pipeline"):
-            from lightretriever.artifacts.evaluation.beir import evaluate_all, is_benchmark
-            from lightretriever.artifacts.evaluation.evaluate import evaluate_bundle
+            from lightretriever.artifacts.evaluation.evaluate import evaluate_all, evaluate_bundle, is_benchmark
             from lightretriever.artifacts.evaluation.report import print_benchmark, print_report
             from lightretriever.artifacts.pipeline.recipe import ModelRecipe
 

@@ -7,11 +7,11 @@ the other queries choose: the queries are split into folds, and a fold gets the 
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import numpy as np
 
@@ -29,7 +29,7 @@ from lightretriever.artifacts.evaluation.runs import (
     relevant_but_missing,
 )
 from lightretriever.artifacts.evaluation.searching import Fusion, OpenSearcher, Searcher
-from lightretriever.artifacts.evaluation.systems import DEPTH, Searches, run_systems
+from lightretriever.artifacts.evaluation.systems import DEPTH, Searches, run_bm25, run_systems
 from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.summary import Summary
 from lightretriever.artifacts.tokens.tokenizer import sentences_of
@@ -42,9 +42,6 @@ __all__ = [
     "tune_weights",
     "weight_grid",
 ]
-
-RankByBm25: TypeAlias = Callable[[Sequence[str], int], list[list[tuple[str, float]]]]
-"""Ids and BM25 scores of the best documents for each query, at most so many."""
 
 _SEED: Final = 0  # of all that is drawn
 _FOLDS: Final = 10
@@ -233,12 +230,12 @@ class KnownItems:
         return [leg for leg in ("dense", "sparse") if self.mrr.get(leg, 1.0) < _WEAK * self.mrr["bm25"]]
 
 
-def find_known_items(open_searcher: OpenSearcher, bundle: Bundle, bm25: RankByBm25) -> KnownItems | None:
+def find_known_items(open_searcher: OpenSearcher, bundle: Bundle, scratch: Path) -> KnownItems | None:
     """Search for drawn documents by a sentence of theirs or, where none will do, the title, so that no judgment is
     needed. None where fewer than 20 documents have one.
 
-    `bm25` ranks documents for the queries by their words: it is at its best with such queries, and a good leg finds
-    most of what it finds.
+    BM25, by an index in the folder `scratch` that is removed again, is at its best with such queries, and a good leg
+    finds most of what it finds.
     """
     dense = bundle.manifest.dense is not None
     systems = ("dense", "sparse", "hybrid") if dense else ("sparse",)
@@ -252,8 +249,7 @@ def find_known_items(open_searcher: OpenSearcher, bundle: Bundle, bm25: RankByBm
         searches = Searches(bundle.manifest.default_task, DEPTH, fusion, systems, dense=dense)
         with open_searcher(bundle) as searcher:
             runs = run_systems(searcher, index, judged, searches).runs
-    found = bm25(list(queries.values()), DEPTH)
-    runs["bm25"] = {name: ranking(hits) for name, hits in zip(queries, found, strict=True)}
+        runs["bm25"] = run_bm25(index, judged, scratch)
     ndcg = {system: ndcg_per_query(judged.qrels, run) for system, run in runs.items()}
     ours = ndcg["hybrid" if dense else "sparse"]
     values = np.array([ours[name] - ndcg["bm25"][name] for name in queries])

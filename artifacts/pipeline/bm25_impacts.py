@@ -8,7 +8,6 @@ that have a term: Lucene's BM25Similarity. A query weighs each term by its count
 BM25. The least impact is 1, so that a term of all documents, whose IDF is almost 0, finds them. s is `quantization`.
 """
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self
@@ -108,34 +107,6 @@ class Bm25Encoder:
         weights = self.weights(terms, found, np.repeat(lengths, np.diff(indptr)))
         impacts = np.clip(np.round(weights), 1, MAX_IMPACT).astype(np.uint16)
         return ImpactRows(Rows(indptr, terms), impacts)
-
-    def search(self, counts: TermCounts, queries: Sequence[str], k: int) -> list[tuple[IntegerArray, Float64Array]]:
-        """The best `k` documents of the corpus that was counted for each query: their places in it and BM25 scores
-        times `quantization`, by score, then by place. The counts are read once for all queries."""
-        asked = [Counter(map(self.numbers.find, terms)) for terms in self.vocabulary.terms_of(queries)]
-        wanted = np.zeros(len(self.frequencies), np.bool_)
-        wanted[[number for query in asked for number in query if number is not None]] = True
-        results: list[tuple[IntegerArray, Float64Array]] = [(np.empty(0, np.int64), np.empty(0)) for _ in asked]
-        for start, stop in counts.parts():
-            indptr, terms, found = counts.sorted(start, stop)
-            lengths = np.diff(counts.terms.at[start : stop + 1])
-            places = np.repeat(np.arange(stop - start), np.diff(indptr))
-            kept = np.flatnonzero(wanted[terms])
-            kept = kept[np.argsort(terms[kept], kind="stable")]
-            terms, places = terms[kept], places[kept]
-            weights = self.weights(terms, found[kept], lengths[places])
-            for row, query in enumerate(asked):
-                scores = np.zeros(stop - start)
-                for number, times in query.items():
-                    if number is not None:
-                        begin, end = np.searchsorted(terms, [number, number + 1])
-                        scores[places[begin:end]] += weights[begin:end] * times
-                scored = np.flatnonzero(scores)
-                best = np.concatenate([results[row][0], scored + start])
-                values = np.concatenate([results[row][1], scores[scored]])
-                order = np.argsort(-values, kind="stable")[:k]
-                results[row] = best[order], values[order]
-        return results
 
     def weights(self, terms: Int32Array, counts: IntegerArray, lengths: Int64Array) -> Float64Array:
         """BM25 (n,) of terms that have such `counts` in documents of such `lengths`, times `quantization`."""

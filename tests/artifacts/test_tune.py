@@ -1,7 +1,7 @@
 """Choosing the legs' weights by judged queries, and comparing hybrid search with BM25 without any."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,9 +21,6 @@ from lightretriever.artifacts.evaluation.tune import (
     tune_weights,
     weight_grid,
 )
-from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder
-from lightretriever.artifacts.pipeline.rows import TermCounts
-from lightretriever.artifacts.sparse.vocabulary import Vocabulary
 from tests.support.commands import run, summary_of
 from tests.support.judged import write_judged
 from tests.support.searching import evaluate_bundle, open_searcher
@@ -39,19 +36,7 @@ def tuned(*arguments: Any, **options: Any) -> SimpleNamespace:
 
 
 def known_items(bundle: Bundle) -> KnownItems | None:
-    """Compare a bundle with BM25 on the words of its documents."""
-    with bundle.sparse() as index:
-        raws, ids = index.documents(np.arange(index.count)), index.ids()
-    lines = [json.loads(raw) for raw in raws]
-    words = Vocabulary(None, "english")
-    counts = TermCounts.of(words.terms_of([f"{line.get('title', '')} {line['text']}" for line in lines]))
-    encoder = Bm25Encoder.of(counts, words, quantization=1, k1=0.9, b=0.4)
-
-    def bm25(queries: Sequence[str], k: int) -> list[list[tuple[str, float]]]:
-        found = encoder.search(counts, queries, k)
-        return [[(ids[row], score) for row, score in zip(*pair, strict=True)] for pair in found]
-
-    return find_known_items(open_searcher, bundle, bm25)
+    return find_known_items(open_searcher, bundle, bundle.path.parent)
 
 
 def write_dev(folder: Path, relevant: Callable[[str], list[str]], count: int = 60) -> Path:
