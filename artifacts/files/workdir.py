@@ -11,7 +11,7 @@ from uuid import uuid4
 from lightretriever.artifacts.errors import ResumeError
 from lightretriever.artifacts.files.atomic_file import new_file, writing
 
-__all__ = ["check_plan", "differences", "read_json", "work_lock", "write_atomically", "writing_atomically"]
+__all__ = ["check_made", "check_plan", "check_same", "read_json", "work_lock", "write_atomically", "writing_atomically"]
 
 _PARTIAL: Final = "{}.{}.partial"
 """The name of a file while it is written, of its own name and of hexadecimal digits."""
@@ -57,7 +57,8 @@ def check_plan(
     begun = read_json(file) if file.is_file() else plan
     keys = sorted(key for key in begun.keys() | plan.keys() if begun.get(key) != plan.get(key))
     if growing in keys:
-        keys = [key for key in keys if key != growing or not _one_begins_the_other(begun.get(key), plan.get(key))]
+        pairs = zip(begun.get(growing) or [], plan.get(growing) or [], strict=False)
+        keys = [key for key in keys if key != growing or any(one != other for one, other in pairs)]
     if keys and renew is not None and set(keys) <= set(renewed):
         renew()
     elif keys:
@@ -83,14 +84,23 @@ def _differences(key: str, begun: dict[str, Any], plan: dict[str, Any]) -> Itera
         yield f"{key}: {there!r} there, {now!r} now"
 
 
-def _one_begins_the_other(one: Any, other: Any) -> bool:
-    return isinstance(one, list) and isinstance(other, list) and all(a == b for a, b in zip(one, other, strict=False))
+def check_same(path: Path, made: Mapping[str, Any], now: Mapping[str, Any], stage: str) -> None:
+    """Raise ResumeError where an input or setting that there is `now` was another one when the `stage` of a build made
+    what is at `path`; it names each difference."""
+    keys = [key for key in now if made.get(key) != now[key]]
+    if keys:
+        named = "; ".join(difference for key in keys for difference in _differences(key, dict(made), dict(now)))
+        raise ResumeError(
+            f"{path}: was made of other inputs ({named}).",
+            remedy=f"Run `lightretriever build --from {stage}` with this recipe.",
+        )
 
 
-def differences(made: Mapping[str, Any], now: Mapping[str, Any], when: str = "there") -> str:
-    """The inputs and settings, of those that there are `now`, that were others when something was made; "" where all
-    are the same."""
-    return "; ".join(f"{key}: {made.get(key)!r} {when}, {now[key]!r} now" for key in now if made.get(key) != now[key])
+def check_made(file: Path, now: Mapping[str, Any], stage: str) -> dict[str, Any]:
+    """Read the plan of what the `stage` of a build made. Raises ResumeError where it is missing, or as `check_same`."""
+    made = read_json(file, stage=stage)
+    check_same(file.parent, made, now, stage)
+    return made
 
 
 def read_json(file: Path, *, stage: str | None = None) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from lightretriever.artifacts.dtypes import Float32Array, Int32Array
 from lightretriever.artifacts.errors import ResumeError
 from lightretriever.artifacts.files.atomic_dir import check_target
 from lightretriever.artifacts.files.reading import file_sha256
-from lightretriever.artifacts.files.workdir import differences, read_json
+from lightretriever.artifacts.files.workdir import check_made, check_same, read_json
 from lightretriever.artifacts.pipeline.encoded import EncodedCorpus, encoded_corpus
 from lightretriever.artifacts.pipeline.head import head_texts, read_heads
 from lightretriever.artifacts.pipeline.recipe import DistilTableRecipe, Recipe, TableTraining
@@ -74,10 +74,8 @@ def build_bundle(recipe: Recipe, *, overwrite: bool = False, encoded: Summary | 
     setting or corpus than the recipe has now.
     """
     facts = read_json(recipe.work / "backbone.json", stage="table")
-    plan = read_json(recipe.work / "encode" / "plan.json", stage="encode")
-    store = encoded_texts(recipe)
-    _check_same(recipe, facts, plan)
-    corpus = encoded_corpus(recipe)
+    plan = _check_settings(recipe, facts)
+    store, corpus = encoded_texts(recipe), encoded_corpus(recipe)
     heads = read_heads(recipe, facts, plan["impacts"])
     tables = {task: _table(recipe, task, store)._replace(head=heads.get(task)) for task in recipe.tasks}
     leg, terms, own = sparse_leg(recipe, store), terms_tokenizer(recipe.work), facts.get("dense", facts)
@@ -214,33 +212,22 @@ def encoded_texts(recipe: Recipe) -> TextStore:
     vectors = None if recipe.distil is None else recipe.distil.vectors
     now = {"corpus_sha256": corpus.sha256(), "limit": corpus.limit, "skip_bad": corpus.skip_bad}
     now["vectors_sha256"] = None if vectors is None else file_sha256(vectors)
-    if found := differences(store.documents, now, "when it was encoded"):
-        again = "Run `lightretriever build` with this recipe again."
-        if vectors is not None:
-            again = "Let distil.vectors have the vectors of this corpus, and run `lightretriever build`."
-        raise ResumeError(f"{recipe.work}: the corpus is another one ({found}).", remedy=again)
+    check_same(store.path, store.documents, now, "encode")
     return store
 
 
-def _check_same(recipe: Recipe, facts: dict[str, Any], plan: dict[str, Any]) -> None:
-    """Every stage must have been run with the model and the settings that the recipe has now."""
-    made = {"model of the encoded corpus": plan["model"]}
-    made |= {f"encode.{key}": plan[key] for key in ("max_length", "top_k")} | {"encode.lowercase": facts["lowercase"]}
-    if plan["impacts"] != "learned" and "top_k" not in recipe.encode.model_fields_set:
-        del made["encode.top_k"]  # all terms of BM25 are kept by default
-    now: dict[str, Any] = {"model of the encoded corpus": facts["fingerprint"]}
-    now |= {f"encode.{key}": getattr(recipe.encode, key) for key in ("max_length", "top_k", "lowercase")}
-    if "sparse" in facts:
-        made["a model for the sparse leg"], now["a model for the sparse leg"] = True, recipe.sparse is not None
-    for task, instruction in recipe.tasks.items():
-        table = read_json(recipe.work / "tables" / task / "plan.json", stage="table")
-        made |= {f"model of table {task}": table["model"], f"tasks.{task}": table["instruction"]}
-        now |= {f"model of table {task}": facts["fingerprint"], f"tasks.{task}": instruction}
-    if found := differences(made, {key: now[key] for key in made}, "when it was made"):
-        raise ResumeError(
-            f"{recipe.work}: the stages don't fit together ({found}).",
-            remedy="Run `lightretriever build` with this recipe and another work directory.",
-        )
+def _check_settings(recipe: Recipe, facts: dict[str, Any]) -> dict[str, Any]:
+    """Return the plan of the stage `encode`, which must have been run with the models and settings that the recipe has
+    now."""
+    plan = read_json(recipe.work / "encode" / "plan.json", stage="encode")
+    # All terms of BM25 are kept by default.
+    cut = plan["impacts"] == "learned" or "top_k" in recipe.encode.model_fields_set
+    names = ("max_length", "top_k") if cut else ("max_length",)
+    made = {"model": plan["model"], "sparse": "sparse" in facts, "encode.lowercase": facts["lowercase"]}
+    now = {"model": facts["fingerprint"], "sparse": recipe.sparse is not None}
+    now |= {f"encode.{name}": getattr(recipe.encode, name) for name in (*names, "lowercase")}
+    check_same(recipe.work, made | {f"encode.{name}": plan[name] for name in names}, now, "encode")
+    return plan
 
 
 def _idf(
@@ -254,17 +241,8 @@ def _idf(
     if wanted == "corpus":
         return idf_weights(map(tokenizer.known, _tokens(tokenizer, corpus)), tokenizer.vocab_size)
     now = begun if wanted == "auto" else idf_sha256(load_idf(Path(wanted), tokenizer.vocab_size))
-    if now != begun:
-        raise ResumeError(
-            f"{recipe.work}: model.idf is {wanted} with SHA-256 {now} now, was begun with {begun}.",
-            remedy="Run `lightretriever build` with this recipe; what is encoded is kept.",
-        )
-    idf = load_idf(recipe.work / IDF_FILE, tokenizer.vocab_size)
-    if idf_sha256(idf) != begun:
-        raise ResumeError(
-            f"{recipe.work / IDF_FILE}: was changed.", remedy="Run `lightretriever build` with this recipe."
-        )
-    return idf
+    check_same(recipe.work / IDF_FILE, {"model.idf": begun}, {"model.idf": now}, "table")
+    return load_idf(recipe.work / IDF_FILE, tokenizer.vocab_size)
 
 
 def _tokens(tokenizer: TextTokenizer, corpus: EncodedCorpus) -> Iterator[Int32Array]:
@@ -291,22 +269,17 @@ def refined_folder(recipe: Recipe, task: str) -> Path:
 
 
 def _table(recipe: Recipe, task: str, store: TextStore) -> TableInput:
-    folder, stage = recipe.work / "tables" / task, "table"
+    facts, folder = read_json(recipe.work / "backbone.json", stage="table"), recipe.work / "tables" / task
+    now = {"model": facts["fingerprint"], "instruction": recipe.tasks[task]}
+    made, stage = check_made(folder / "plan.json", now, "table"), "table"
     if recipe.refine is not None:
-        folder, stage = refined_folder(recipe, task), "refine"
-    begun, file = read_json(folder / "plan.json", stage=stage), folder / "table.npy"
-    now = {"documents": store.documents} if "documents" in begun else {}
-    if recipe.refine is not None:
-        now |= {"settings": fit_settings(recipe.refine)}
+        folder, stage, now = refined_folder(recipe, task), "refine", {"settings": fit_settings(recipe.refine)}
+        made = check_made(folder / "plan.json", now, stage)
     elif recipe.distil is not None:
-        now |= {"settings": fit_settings(recipe.distil), "queries": queries_sha256(recipe.distil)}
+        now = {"settings": fit_settings(recipe.distil), "queries": queries_sha256(recipe.distil)}
     elif task in recipe.tables and not recipe.encoder:
-        now |= {"file": file_sha256(recipe.tables[task])}
-    if other := [key for key in now if begun.get(key) != now[key]]:
-        raise ResumeError(
-            f"{folder}: was made of other {' and '.join(other)} than there are now.",
-            remedy=f"Run `lightretriever build --from {stage}` with this recipe.",
-        )
-    if not file.is_file():
+        now = {"file": file_sha256(recipe.tables[task])}
+    check_same(folder, made, now | ({"documents": store.documents} if "documents" in made else {}), stage)
+    if not (file := folder / "table.npy").is_file():
         raise ResumeError(f"{file}: not there.", remedy=f"Run `lightretriever build --from {stage}` with this recipe.")
     return TableInput(recipe.tasks[task], np.load(file, mmap_mode="r"))

@@ -94,7 +94,8 @@ class EncodedCorpus:
 
     def documents(self, start: int, stop: int) -> list[Document]:
         """The documents from `start` on up to `stop`."""
-        return [_document(raw) for raw in self.raws(start, stop)]
+        records = ((orjson.loads(raw), raw) for raw in self.raws(start, stop))
+        return [Document(record["_id"], record.get("title") or "", record["text"], raw) for record, raw in records]
 
     def document(self, row: int) -> Document:
         """A document."""
@@ -163,8 +164,3 @@ def _mapped(file: Path, dtype: str, count: int) -> npt.NDArray[Any]:
         remedy = f"Delete {file.parent}, and run the same command again."
         raise ResumeError(f"{file}: can't be read: {error}.", remedy=remedy) from error
     return numbers
-
-
-def _document(raw: bytes) -> Document:
-    record = orjson.loads(raw)
-    return Document(record["_id"], record.get("title") or "", record["text"], raw)

@@ -1,15 +1,15 @@
-"""Encoders: the protocols of dense vectors and of impacts.
+"""The base of models that read texts.
 
-A language model (`pipeline.language_model`), one or several bi-encoders (`pipeline.biencoder`) and vectors of a file
-(`pipeline.given_vectors`) are dense encoders, a language model and a SparseEncoder of sentence-transformers
-(`pipeline.sparse_model`) sparse ones. `pipeline.encoders` puts together those of a recipe.
+A language model (`pipeline.language_model`) and one or several bi-encoders (`pipeline.biencoder`) make dense vectors, a
+language model and a SparseEncoder of sentence-transformers (`pipeline.sparse_model`) impacts. `pipeline.encoders` puts
+together those of a recipe.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -18,16 +18,13 @@ import torch
 from lightretriever.artifacts.dtypes import Float32Array, Int32Array
 from lightretriever.artifacts.errors import ModelError
 from lightretriever.artifacts.files.arrays import read_array, write_array
-from lightretriever.artifacts.pipeline.rows import ImpactRow
 from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 
 __all__ = [
     "PART",
-    "DenseEncoder",
     "Encoded",
     "Encoder",
-    "SparseEncoder",
     "StatesOf",
     "TextModel",
     "rows_per_pass",
@@ -51,22 +48,6 @@ class Encoded:
 
     dense: Float32Array
     sparse: list[tuple[Int32Array, npt.NDArray[Any]]] | None = None
-
-
-class DenseEncoder(Protocol):
-    """Gives documents dense vectors, and impacts too if the same pass makes them."""
-
-    @abstractmethod
-    def encode_documents(self, texts: Sequence[str]) -> Encoded:
-        """Vectors of documents. Raises ModelError for what the model can't read."""
-
-
-class SparseEncoder(Protocol):
-    """Gives documents impacts."""
-
-    @abstractmethod
-    def encode_impacts(self, texts: Sequence[str]) -> list[ImpactRow]:
-        """Impacts of documents. Raises ModelError for weights that are not finite."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +78,7 @@ class TextModel(ABC):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Encoder(TextModel, DenseEncoder):
+class Encoder(TextModel):
     """A dense encoder of documents and whole queries, whose token rows can stand for it in queries.
 
     `hidden_size` is H, the size of its vectors; of the V ids of the tokenizer the model has an `embedded` number, the
@@ -107,6 +88,10 @@ class Encoder(TextModel, DenseEncoder):
     hidden_size: int
     embedded: int
     has_sparse: bool = False
+
+    @abstractmethod
+    def encode_documents(self, texts: Sequence[str]) -> Encoded:
+        """Vectors of documents, and impacts if the same pass makes them. Raises ModelError for what it can't read."""
 
     @abstractmethod
     def encode_queries(self, texts: Sequence[str], instruction: str = "") -> Encoded:

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from lightretriever.artifacts.bundle.manifest import ImpactKind
 from lightretriever.artifacts.dtypes import Float32Array
-from lightretriever.artifacts.pipeline.adapter_files import adapter_settings
-from lightretriever.artifacts.pipeline.encoder import DenseEncoder, Encoded, Encoder
+from lightretriever.artifacts.pipeline.encoder import Encoded, Encoder
 from lightretriever.artifacts.pipeline.given_vectors import GivenVectors
 from lightretriever.artifacts.pipeline.language_model import LanguageModel
 from lightretriever.artifacts.pipeline.model import load_model
 from lightretriever.artifacts.pipeline.recipe import EncodeRecipe, ModelRecipe, Recipe, is_of_sentence_transformers
+from lightretriever.artifacts.pipeline.weights import adapter_settings
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 
 if TYPE_CHECKING:
@@ -84,8 +84,7 @@ class Encoders:
 
     def encode_documents(self, texts: Sequence[str]) -> Encoded:
         """Dense vectors, and impacts unless they are BM25. Raises ModelError."""
-        source: DenseEncoder = self.given or self.dense
-        made = source.encode_documents(texts)
+        made = (self.given or self.dense).encode_documents(texts)
         if self.sparse is None:
             return made
         return replace(made, sparse=None if self.impacts == "bm25" else self.sparse.encode_impacts(texts))

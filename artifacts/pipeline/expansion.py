@@ -25,9 +25,9 @@ from typing import Any, Final, Self
 
 import faiss
 import numpy as np
-import numpy.typing as npt
 
 from lightretriever.artifacts.bundle.manifest import ExpansionInfo
+from lightretriever.artifacts.dtypes import Float32Array, Int32Array
 from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder, impact_row
 from lightretriever.artifacts.pipeline.rows import ImpactRow, ImpactRows
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
@@ -41,10 +41,8 @@ _MAX_CANDIDATES: Final = 50_000
 _AT_ONCE: Final = 1024  # documents
 _MAX_EXPANDED: Final = 511  # largest impact: what a cluster keeps exactly in one feature
 
-Matrix = npt.NDArray[np.float32]
 
-
-def word_rows(texts: Iterable[str], bm25: Bm25Encoder, tokenizer: TextTokenizer, table: Matrix) -> Matrix:
+def word_rows(texts: Iterable[str], bm25: Bm25Encoder, tokenizer: TextTokenizer, table: Float32Array) -> Float32Array:
     """R, (W, D) float32: a row for each of the W words that `bm25` counted, zero for one that no form gives; `table` is
     E (V, D), its tokens are those of `tokenizer`."""
     forms = Counter[str]()
@@ -75,19 +73,19 @@ class Expansion:
     `mean` (D,) float32 is the mean of the corpus' vectors, `unit` is u, in impacts."""
 
     settings: ExpansionInfo
-    rows: Matrix
-    candidates: npt.NDArray[np.int32]
-    mean: Matrix
+    rows: Float32Array
+    candidates: Int32Array
+    mean: Float32Array
     unit: float
 
     @classmethod
     def of(
         cls,
         settings: ExpansionInfo,
-        rows: Matrix,
+        rows: Float32Array,
         bm25: Bm25Encoder,
-        mean: Matrix,
-        vectors: Matrix,
+        mean: Float32Array,
+        vectors: Float32Array,
         sparse: ImpactRows,
     ) -> Self:
         """Measure u on a sample of the documents: their vectors (m, D) float32 of length 1, and BM25 impacts."""
@@ -97,7 +95,9 @@ class Expansion:
         return cls._with(settings, rows, bm25, mean, float(own.mean()) / spread if spread else 0.0)
 
     @classmethod
-    def _with(cls, settings: ExpansionInfo, rows: Matrix, bm25: Bm25Encoder, mean: Matrix, unit: float) -> Self:
+    def _with(
+        cls, settings: ExpansionInfo, rows: Float32Array, bm25: Bm25Encoder, mean: Float32Array, unit: float
+    ) -> Self:
         possible = np.flatnonzero((bm25.frequencies >= _MIN_DOCUMENTS) & rows.any(axis=1))
         frequent = np.argsort(-bm25.frequencies[possible], kind="stable")[:_MAX_CANDIDATES]
         candidates = np.sort(possible[frequent]).astype(np.int32)
@@ -115,7 +115,7 @@ class Expansion:
         index.add(self.rows[self.candidates])
         return index
 
-    def impacts(self, dense: Matrix, sparse: ImpactRows) -> ImpactRows:
+    def impacts(self, dense: Float32Array, sparse: ImpactRows) -> ImpactRows:
         """Expand n documents with vectors (n, D) float32 of length 1 and BM25 impacts."""
         moved = np.ascontiguousarray(dense - self.mean)
         count = min(2 * self.settings.terms, self.candidates.size)  # more than are added: own words are among them
@@ -125,7 +125,7 @@ class Expansion:
         rows = zip(moved, self.candidates[places], z, sparse, strict=True)
         return ImpactRows.of([self._row(*row) for row in rows])
 
-    def _row(self, moved: Matrix, words: npt.NDArray[np.int32], z: Matrix, sparse: ImpactRow) -> ImpactRow:
+    def _row(self, moved: Float32Array, words: Int32Array, z: Float32Array, sparse: ImpactRow) -> ImpactRow:
         """Expand one document, with the `words` of highest `z`, highest first."""
         own, impacts = sparse
         known = own < len(self.rows)
@@ -144,6 +144,6 @@ class Expansion:
         return {"unit": self.unit, "mean": self.mean.tolist()}
 
     @classmethod
-    def again(cls, settings: ExpansionInfo, rows: Matrix, bm25: Bm25Encoder, measured: dict[str, Any]) -> Self:
+    def again(cls, settings: ExpansionInfo, rows: Float32Array, bm25: Bm25Encoder, measured: dict[str, Any]) -> Self:
         """The expansion of which this was measured, with the same rows."""
         return cls._with(settings, rows, bm25, np.array(measured["mean"], np.float32), measured["unit"])

@@ -10,13 +10,13 @@ Only the rows of E are learned, so this takes minutes on a CPU, whatever the siz
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
 from torch.nn.functional import cross_entropy, embedding_bag, kl_div, log_softmax, normalize, softmax
 
-from lightretriever.artifacts.dtypes import Float32Array, FloatArray, IntegerArray
+from lightretriever.artifacts.dtypes import Float32Array, FloatArray, Int32Array, IntegerArray
 from lightretriever.artifacts.errors import RecipeError
 from lightretriever.artifacts.pipeline.recipe import TableTraining
 from lightretriever.artifacts.pipeline.rows import Rows
@@ -28,7 +28,6 @@ __all__ = [
     "FitTexts",
     "FittedTable",
     "agreement",
-    "agreement_facts",
     "agreement_line",
     "distinct_rows",
     "fit_table",
@@ -59,6 +58,29 @@ class FitTexts:
     documents: FloatArray
     held_out: int
 
+    @classmethod
+    def of(
+        cls,
+        documents: Sequence[Int32Array],
+        vectors: FloatArray,
+        texts: Sequence[Int32Array],
+        targets: FloatArray,
+        settings: TableTraining,
+    ) -> Self:
+        """Documents by their token ids and `vectors` (n, H), and behind them other texts and their `targets` (m, H),
+        both in a drawn order; a tenth of the texts is held out, at most, or else of the documents."""
+        random = np.random.default_rng(settings.seed)
+        read, asked = (
+            random.permutation([row for row, ids in enumerate(bags) if len(ids)]).astype(np.int64)
+            for bags in (documents, texts)
+        )
+        return cls(
+            Rows.of([*(documents[row] for row in read), *(texts[row] for row in asked)]),
+            np.concatenate([vectors[read], targets[asked]]),
+            vectors if len(vectors) else targets,
+            min(settings.held_out, len(asked) // 10 or len(read) // 10),
+        )
+
 
 @dataclass(frozen=True)
 class Agreement:
@@ -73,23 +95,8 @@ class Agreement:
         return (self.overlap, self.cosine) > (other.overlap, other.cosine)
 
 
-def agreement_facts(epochs: Sequence[Agreement], best: int, general: Agreement | None = None) -> dict[str, Any]:
-    """How well a trained table agrees with the model: before the training, and after `epoch`, the best one of `epochs`.
-    `general` has the cosine and the overlap of the encoder's general table there, and `kept` says which of the two
-    tables agrees better, and is used."""
-    first, kept = epochs[0], epochs[best]
-    return {
-        "epoch": best,
-        "epochs": len(epochs) - 1,
-        "cosine": (first.cosine, kept.cosine),
-        "overlap": (first.overlap, kept.overlap),
-        "general": None if general is None else (general.cosine, general.overlap),
-        "kept": "general" if general is not None and general.beats(kept) else "fitted",
-    }
-
-
 def agreement_line(facts: Mapping[str, Any]) -> str:
-    """The same for people."""
+    """`FittedTable.facts` for people."""
     change = "; ".join("{} {:.3f} -> {:.3f}".format(name, *facts[name]) for name in ("cosine", "overlap"))
     beside = "; general table {:.3f} and {:.3f}".format(*facts["general"]) if facts["general"] else ""
     if facts["kept"] == "general":
@@ -110,6 +117,20 @@ class FittedTable:
     def best(self) -> int:
         """The epoch that was kept, the first of equals; 0 is the table that was begun with."""
         return max(range(len(self.epochs)), key=lambda epoch: (self.epochs[epoch].overlap, -epoch))
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """How well the table agrees with the encoder: before the training, and after `epoch`, the best one. `kept` says
+        whether the fitted table is used, or the general one, which agrees better."""
+        first, kept, general = self.epochs[0], self.epochs[self.best], self.general
+        return {
+            "epoch": self.best,
+            "epochs": len(self.epochs) - 1,
+            "cosine": (first.cosine, kept.cosine),
+            "overlap": (first.overlap, kept.overlap),
+            "general": None if general is None else (general.cosine, general.overlap),
+            "kept": "general" if general is not None and general.beats(kept) else "fitted",
+        }
 
 
 def distinct_rows(states: Float32Array, statistics: TokenStatistics) -> Float32Array:
@@ -206,9 +227,7 @@ def fit_table(
             if FittedTable(initial, epochs).best == len(epochs) - 1:
                 best = rows.detach().clone()
     fitted = FittedTable(best.cpu().numpy(), epochs, beside)
-    if general is not None and beside is not None and beside.beats(epochs[fitted.best]):
-        return replace(fitted, rows=general)
-    return fitted
+    return fitted if general is None or fitted.facts["kept"] == "fitted" else replace(fitted, rows=general)
 
 
 def _loss(

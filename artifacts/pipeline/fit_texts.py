@@ -23,7 +23,7 @@ from lightretriever.artifacts.pipeline.encoded import EncodedCorpus, encoded_cor
 from lightretriever.artifacts.pipeline.encoder import Encoded, Encoder
 from lightretriever.artifacts.pipeline.fit import FitTexts
 from lightretriever.artifacts.pipeline.recipe import DistilTableRecipe, Recipe, RefineRecipe
-from lightretriever.artifacts.pipeline.rows import ModelRows, Rows
+from lightretriever.artifacts.pipeline.rows import ModelRows
 from lightretriever.artifacts.pipeline.store import TextStore
 from lightretriever.artifacts.pipeline.weights import software
 from lightretriever.artifacts.progress import ProgressBar
@@ -75,21 +75,10 @@ class DistilTexts:
         return cls(settings, encoder, tokens, vectors, statistics, texts, keep)
 
     def of_task(self, instruction: str, teacher: Path) -> FitTexts:
-        """Documents, sentences and queries; a share of the latter two, or else of the documents, is held out.
-
-        The encoder's vectors of the latter are kept below `teacher`.
-        """
+        """Documents, sentences and queries. The encoder's vectors of the latter two are kept below `teacher`."""
         targets = teacher_vectors(self.encoder, self.texts, instruction, teacher, alone=True, keep=self.keep)
         bags = [ids[: self.encoder.longest] for ids in self.encoder.tokenizer.as_queries(self.texts)]
-        random = np.random.default_rng(self.settings.seed)  # what is held out is the end of these
-        read = random.permutation([row for row, ids in enumerate(self.documents) if len(ids)]).astype(np.int64)
-        order = random.permutation([row for row, ids in enumerate(bags) if len(ids)]).astype(np.int64)
-        return FitTexts(
-            Rows.of([*(self.documents[row] for row in read), *(bags[row] for row in order)]),
-            np.concatenate([self.vectors[read], targets[order]]),
-            self.vectors,
-            min(self.settings.held_out, (len(order) or len(read)) // 10),
-        )
+        return FitTexts.of(self.documents, self.vectors, bags, targets, self.settings)
 
 
 def refine_texts(recipe: Recipe, settings: RefineRecipe, teacher: Encoder | None) -> FitTexts:
@@ -104,31 +93,21 @@ def refine_texts(recipe: Recipe, settings: RefineRecipe, teacher: Encoder | None
     store, corpus = TextStore(recipe.work / "encode"), encoded_corpus(recipe)
     size = recipe.index.dimension or facts["hidden_size"]
     drawn = np.random.default_rng(settings.seed).permutation(len(corpus))[: settings.documents]
-    vectors = store.rows(drawn).dense[:, :size].astype(np.float32)
-    bags = _tokens(tokenizer, corpus, drawn, store.plan["max_length"])
-    kept = [place for place, tokens in enumerate(bags) if len(tokens)]
-    cut = vectors[kept]
+    cut = store.rows(drawn).dense[:, :size].astype(np.float32)
     unit = (cut / np.maximum(np.linalg.norm(cut, axis=1, keepdims=True), 1e-12)).astype(np.float16)
-    documents, held_out = [bags[place] for place in kept], min(settings.held_out, len(kept) // 10)
-    if teacher is None:
-        return FitTexts(Rows.of(documents), unit, unit, held_out)
-    if teacher.hidden_size != size:
-        raise RecipeError(
-            f"refine.teacher: the vectors of {teacher.name} have {teacher.hidden_size} values, the bundle's {size}.",
-            remedy="Name the teacher that the adapter was trained with, or leave refine.teacher out.",
-        )
-    found = corpus_sentences(map(corpus.document, np.sort(drawn).tolist()), settings.sentences, settings.seed)
-    asked = {text: ids for text, ids in zip(found, tokenizer.as_queries(found), strict=True) if len(ids)}
-    keep = recipe.corpus.limit is not None
-    targets = teacher_vectors(teacher, list(asked), "", recipe.work / "teacher", alone=True, keep=keep)
-    order = np.random.default_rng(settings.seed).permutation(len(asked))
-    sentences = list(asked.values())
-    return FitTexts(
-        Rows.of([*documents, *(sentences[row] for row in order)]),
-        np.concatenate([unit, targets[order]]),
-        unit,
-        min(settings.held_out, len(order) // 10) or held_out,
-    )
+    bags = _tokens(tokenizer, corpus, drawn, store.plan["max_length"])
+    sentences, targets = list[str](), unit[:0]
+    if teacher is not None:
+        if teacher.hidden_size != size:
+            raise RecipeError(
+                f"refine.teacher: the vectors of {teacher.name} have {teacher.hidden_size} values, the bundle's "
+                f"{size}.",
+                remedy="Name the teacher that the adapter was trained with, or leave refine.teacher out.",
+            )
+        sentences = corpus_sentences(map(corpus.document, np.sort(drawn).tolist()), settings.sentences, settings.seed)
+        keep = recipe.corpus.limit is not None
+        targets = teacher_vectors(teacher, sentences, "", recipe.work / "teacher", alone=True, keep=keep)
+    return FitTexts.of(bags, unit, list(tokenizer.as_queries(sentences)), targets, settings)
 
 
 def query_texts(paths: Sequence[Path], sample: int | None, seed: int) -> list[str]:

@@ -28,7 +28,6 @@ from lightretriever.artifacts.pipeline.encoders import load_teacher
 from lightretriever.artifacts.pipeline.fit import (
     Agreement,
     FitTexts,
-    agreement_facts,
     agreement_line,
     distinct_rows,
     fit_table,
@@ -142,15 +141,7 @@ def run_general_table(recipe: GeneralTableRecipe, *, overwrite: bool = False) ->
     vectors = teacher_vectors(encoder, documents, None, recipe.work / "documents")
     asked = teacher_vectors(encoder, queries, "", recipe.work / "queries")
     bags = [ids[: encoder.longest] for ids in encoder.tokenizer.as_queries([*documents, *queries])]
-    targets, rows = np.concatenate([vectors, asked]), np.flatnonzero([len(ids) > 0 for ids in bags])
-    read, short = rows[rows < len(documents)], rows[rows >= len(documents)]
-    order = np.concatenate([read, np.random.default_rng(recipe.fit.seed).permutation(short)])
-    texts = FitTexts(
-        Rows.of([bags[row] for row in order]),
-        targets[order],
-        vectors[read] if len(read) else targets[order],
-        min(recipe.fit.held_out, len(order) // 10),
-    )
+    texts = FitTexts.of(bags[: len(documents)], vectors, bags[len(documents) :], asked, recipe.fit)
     states = token_rows(encoder, "", recipe.work / "states")
     statistics = count_tokens(bags, encoder.tokenizer.vocab_size)
     fitted = fit_table(distinct_rows(states, statistics), texts, recipe.fit, encoder.device)
@@ -166,7 +157,7 @@ def run_general_table(recipe: GeneralTableRecipe, *, overwrite: bool = False) ->
         write_table(folder / TABLE_FILE, fitted.rows, recipe.table_dtype)
         (folder / FACTS_FILE).write_text(info.model_dump_json(indent=1) + "\n", encoding="utf-8")
     counts = [sum(texts.documents for texts in infos), sum(texts.queries for texts in infos)]
-    agreement, size = agreement_facts(fitted.epochs, fitted.best), folder_size(recipe.output)[1]
+    agreement, size = fitted.facts, folder_size(recipe.output)[1]
     fitted_to = f"{counts[0]:,} documents, {counts[1]:,} queries and sentences"
     lines = [f"{recipe.output}: table of {info.encoder}, {megabytes(size)}, fitted to {fitted_to}"]
     facts = {"stage": "general-table", "encoder": info.encoder, "documents": counts[0], "queries": counts[1]}

@@ -14,7 +14,7 @@ from lightretriever.artifacts.files.arrays import UNREADABLE, load_npy
 from lightretriever.artifacts.files.reading import file_sha256
 from lightretriever.artifacts.pipeline.columns import Digests, text_digests
 from lightretriever.artifacts.pipeline.encoded import EncodedCorpus
-from lightretriever.artifacts.pipeline.encoder import DenseEncoder, Encoded, Encoder
+from lightretriever.artifacts.pipeline.encoder import Encoded, Encoder
 
 __all__ = ["GivenVectors"]
 
@@ -29,7 +29,7 @@ _CHUNK = 65_536
 
 
 @dataclass(frozen=True)
-class GivenVectors(DenseEncoder):
+class GivenVectors:
     """Document vectors (N, H), float16 or float32, of a file with this `sha256`, in the order of the corpus' `texts`.
     Equal texts have the vector of the first of them.
 

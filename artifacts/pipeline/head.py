@@ -19,7 +19,7 @@ from lightretriever.artifacts.documents.strict_json import read_text
 from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.errors import BundleError, CorpusError, ResumeError
 from lightretriever.artifacts.files.arrays import read_array, write_array
-from lightretriever.artifacts.files.workdir import check_plan, differences, read_json
+from lightretriever.artifacts.files.workdir import check_made, check_plan, read_json
 from lightretriever.artifacts.pipeline.recipe import Recipe
 from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.tokens.head_queries import FULL_QUERY_TERMS, HeadQueries, normalised, padded
@@ -98,17 +98,8 @@ def read_heads(recipe: Recipe, facts: Mapping[str, Any], impacts: ImpactKind) ->
     texts, sparse, heads = head_texts(recipe), _have_sparse(recipe, impacts), dict[str, HeadQueries]()
     for task, instruction in recipe.tasks.items() if texts else ():
         files = head_files(recipe, task, sparse=sparse)
-        made = read_json(files[0].with_name("plan.json"), stage="table")
         now = _plan(facts["fingerprint"], instruction, texts, sparse=sparse)
-        if found := differences(made, now):
-            raise ResumeError(
-                f"{files[0].parent}: was made of other inputs ({found}).",
-                remedy="Run `lightretriever build --from table` with this recipe.",
-            )
-        if missing := [str(file) for file in files if not file.is_file()]:
-            raise ResumeError(
-                f"{missing[0]}: not there.", remedy="Run `lightretriever build --from table` with this recipe."
-            )
+        check_made(files[0].with_name("plan.json"), now, "table")
         try:
             heads[task] = HeadQueries.open(*files, lowercase=facts["lowercase"])
         except BundleError as error:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch.nn.functional import normalize
 
-from lightretriever.artifacts.pipeline.encoder import Encoded, Encoder, SparseEncoder, StatesOf
+from lightretriever.artifacts.pipeline.encoder import Encoded, Encoder, StatesOf
 from lightretriever.artifacts.pipeline.model import CHARS_PER_TOKEN, Backbone
 from lightretriever.artifacts.pipeline.recipe import EncodeRecipe
 from lightretriever.artifacts.pipeline.rows import ImpactRow
@@ -121,7 +121,7 @@ _ROW_TOKENS = 256
 
 
 @dataclass(frozen=True)
-class LanguageModel(Encoder, SparseEncoder):
+class LanguageModel(Encoder):
     """A language model as an encoder. `settings` say how far and how much at a time it reads documents, and how many
     of their terms it keeps."""
 

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from lightretriever.artifacts.bundle.batches import EncodedBatch, dense_prefix, keep_top_terms
-from lightretriever.artifacts.bundle.manifest import Manifest, SparseInfo
+from lightretriever.artifacts.bundle.manifest import Manifest
 from lightretriever.artifacts.documents.document import Document
 from lightretriever.artifacts.dtypes import Float32Array
-from lightretriever.artifacts.errors import DocumentError, ResumeError
-from lightretriever.artifacts.files.workdir import work_lock
+from lightretriever.artifacts.errors import DocumentError
+from lightretriever.artifacts.files.workdir import check_same, work_lock
 from lightretriever.artifacts.live.documents import Encoded, read_impacts
 from lightretriever.artifacts.pipeline.build import sparse_info, sparse_leg
 from lightretriever.artifacts.pipeline.encode import model_rows
@@ -42,10 +42,14 @@ class LaterDocuments:
         leg, or while a build uses the work directory."""
         with work_lock(recipe.work, shared=True):
             encoders = load_recipe_encoders(recipe)
-            _check_model(encoders, recipe, manifest)
             store = TextStore(recipe.work / "encode")
             leg = sparse_leg(recipe, store)
-            _check_leg(sparse_info(recipe, store, leg), recipe, manifest)
+            info = sparse_info(recipe, store, leg)
+            made = {name: getattr(manifest.sparse, name) for name in _OF_IMPACTS}
+            now = {name: getattr(info, name) for name in _OF_IMPACTS}
+            made["models"] = [model.sha256 for model in (manifest.model, manifest.sparse.model) if model is not None]
+            now["models"] = [model.fingerprint for model in encoders.models]
+            check_same(recipe.output, made, now, "table")
             terms = None
             if leg.counts:
                 documents = manifest.documents if manifest.live is None else None
@@ -61,7 +65,7 @@ class LaterDocuments:
         batch, size = encoded_batch(documents, rows), self.manifest.dimension
         vectors = dense_prefix(batch, size, first=0)
         if self.terms is not None:
-            batch = self.terms.joined(batch, texts, vectors)
+            batch = self.terms.joined(batch, self.terms.bm25.impacts(texts), vectors)
         kept = keep_top_terms(batch, self.manifest.sparse.top_k)
         given: list[Float32Array | None] = [*vectors] if self.manifest.dense else [None] * len(ids)
         return [Encoded(given[row], self._impacts(kept, row), bool(rows.cut[row])) for row in range(len(ids))]
@@ -75,22 +79,3 @@ class LaterDocuments:
         except DocumentError as error:
             what = error.message.removeprefix(f"{error.field}: ")
             raise DocumentError(f"document {batch.ids[row]!r}: {error.field}", what, remedy=error.remedy) from error
-
-
-def _check_model(encoders: Encoders, recipe: Recipe, manifest: Manifest) -> None:
-    now = [model.fingerprint for model in encoders.models]
-    made = [one.sha256 for one in (manifest.model, manifest.sparse.model) if one is not None]
-    if now != made:
-        raise ResumeError(
-            f"{recipe.output}: was made with another model than the recipe has now (SHA-256 {made}, now {now}).",
-            remedy="Use the model of the bundle, or build another one.",
-        )
-
-
-def _check_leg(leg: SparseInfo, recipe: Recipe, manifest: Manifest) -> None:
-    pairs = ((name, getattr(manifest.sparse, name), getattr(leg, name)) for name in _OF_IMPACTS)
-    if differences := [f"{name}: {made} there, {now} now" for name, made, now in pairs if made != now]:
-        raise ResumeError(
-            f"{recipe.output}: was made with another sparse leg than the recipe has now ({'; '.join(differences)}).",
-            remedy="Use the settings of the bundle, or build another one.",
-        )

@@ -9,20 +9,18 @@ import torch
 from transformers import AutoTokenizer, PreTrainedModel
 
 from lightretriever.artifacts.errors import ModelError
-from lightretriever.artifacts.pipeline.adapter_files import (
-    PROJECTION_FILE,
-    adapter_file,
-    adapter_settings,
-    load_projection,
-)
 from lightretriever.artifacts.pipeline.loading import check_vocabulary, loading, text_tokenizer
 from lightretriever.artifacts.pipeline.recipe import Attention, ModelDtype, ModelRecipe, Pooling, name_of
 from lightretriever.artifacts.pipeline.weights import (
     GGUF,
+    PROJECTION_FILE,
+    adapter_file,
+    adapter_settings,
     centre_head_rows,
     fingerprint,
     gguf_options,
     load_causal_lm,
+    load_projection,
     local_folder,
     merge_adapter,
 )

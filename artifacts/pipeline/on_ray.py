@@ -9,12 +9,11 @@ import signal
 import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import ray
 
-from lightretriever.artifacts import errors
 from lightretriever.artifacts.errors import LightRetrieverError, RecipeError, ResumeError
 from lightretriever.artifacts.files.workdir import work_lock
 from lightretriever.artifacts.pipeline.encode import encode_summary
@@ -36,18 +35,6 @@ _CONNECT_S: Final = 10.0
 _AGAIN: Final = "Run the same command again: it goes on after the last encoded text."
 
 
-class _Failed(NamedTuple):
-    """An error of ours in a task, by the name of its class; the classes themselves don't travel."""
-
-    kind: str
-    message: str
-    remedy: str
-
-    def error(self) -> LightRetrieverError:
-        kind: type[LightRetrieverError] = getattr(errors, self.kind)
-        return kind(self.message, remedy=self.remedy)
-
-
 def encode_on_ray(recipe: Recipe, address: str) -> Summary:
     """Encode the recipe's corpus on the Ray cluster at `auto`, `HOST:PORT` or `ray://HOST:PORT`, to the shards that one
     process makes. Every machine needs this project and Ray, and recipe, model, corpus and work directory at the same
@@ -62,20 +49,20 @@ def encode_on_ray(recipe: Recipe, address: str) -> Summary:
             encoded_corpus(recipe, shared=True)  # else every task would read it
             task = ray.remote(_encode).options(name="encode", max_retries=_RETRIES, **options)
             made = []
-            for one in _results([task.remote(recipe, part) for part in parts]):
-                made.append(one)
+            for summary in _results([task.remote(recipe, part) for part in parts]):
+                made.append(summary)
                 progress.advance(1)
     with work_lock(recipe.work):  # removes what lost tasks left half written
         return _whole(recipe, made)
 
 
-def _encode(recipe: Recipe, part: Part) -> Summary | _Failed:
-    """Encode a part; runs in a process of the cluster."""
+def _encode(recipe: Recipe, part: Part) -> Summary | LightRetrieverError:
+    """Encode a part; runs in a process of the cluster. An error of ours is returned, because Ray wraps a raised one."""
     try:
         with work_lock(recipe.work, shared=True):
             return run_encode(recipe, _encoder(recipe.model_dump_json(), recipe), part)
     except LightRetrieverError as error:
-        return _Failed(type(error).__name__, error.message, error.remedy)
+        return error.with_traceback(None)
 
 
 _encoders: dict[str, Encoders] = {}
@@ -129,10 +116,10 @@ def _check(address: str) -> None:
 def _tasks(device: str) -> tuple[int, dict[str, Any]]:
     """How many tasks the cluster runs at a time, and what each takes of it."""
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    gpus = sum(int(one.get("GPU", 0)) for one in nodes)
+    gpus = sum(int(node.get("GPU", 0)) for node in nodes)
     if gpus and device != "cpu":
         return gpus, {"num_gpus": 1, "num_cpus": 1}
-    processors = [int(one["CPU"]) for one in nodes if one.get("CPU", 0) >= 1]
+    processors = [int(node["CPU"]) for node in nodes if node.get("CPU", 0) >= 1]
     if not processors:
         raise RecipeError("--ray: no machine of the cluster takes tasks.", remedy="Add one (`ray start`).")
     least = min(processors)
@@ -145,11 +132,11 @@ def _results(tasks: Sequence[Any]) -> Iterator[Summary]:
     while waiting:
         (done,), waiting = ray.wait(waiting)
         try:
-            result: Summary | _Failed = ray.get(done)
+            result: Summary | LightRetrieverError = ray.get(done)
         except ray.exceptions.RayError as error:
             raise ResumeError(f"--ray: a task failed: {' '.join(str(error).split()):.500}.", remedy=_AGAIN) from error
-        if isinstance(result, _Failed):
-            raise result.error()
+        if isinstance(result, LightRetrieverError):
+            raise result
         yield result
 
 
@@ -162,7 +149,7 @@ def _whole(recipe: Recipe, made: Sequence[Summary]) -> Summary:
     return encode_summary(
         store,
         np.arange(len(store.texts)),
-        reused=sum(one.facts["reused"] for one in made),
-        encoded=sum(one.facts["encoded"] for one in made),
+        reused=sum(summary.facts["reused"] for summary in made),
+        encoded=sum(summary.facts["encoded"] for summary in made),
         removed=removed,
     )

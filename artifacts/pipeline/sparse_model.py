@@ -17,7 +17,7 @@ from sentence_transformers.sparse_encoder.modules import SparseStaticEmbedding
 
 from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.errors import ModelError
-from lightretriever.artifacts.pipeline.encoder import SparseEncoder, TextModel
+from lightretriever.artifacts.pipeline.encoder import TextModel
 from lightretriever.artifacts.pipeline.language_model import QUANTIZATION, quantise_top_k
 from lightretriever.artifacts.pipeline.loading import (
     cut_at_longest,
@@ -41,7 +41,7 @@ _MIN_WEIGHT = np.float32(1e-6)
 
 
 @dataclass(frozen=True)
-class SparseModel(TextModel, SparseEncoder):
+class SparseModel(TextModel):
     """A SparseEncoder ready to encode.
 
     `weights` (V,) float32 are what the tokens of a query weigh, above 0; None where they weigh their count.

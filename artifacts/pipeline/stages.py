@@ -34,16 +34,13 @@ from lightretriever.artifacts.errors import BundleError, ModelError, RecipeError
 from lightretriever.artifacts.files.arrays import read_array, write_array
 from lightretriever.artifacts.files.reading import file_sha256
 from lightretriever.artifacts.files.workdir import check_plan, read_json, write_atomically
-from lightretriever.artifacts.pipeline.adapter_files import adapter_file, adapter_settings, load_embedding_bag
 from lightretriever.artifacts.pipeline.build import encoded_texts, fit_settings, queries_sha256, refined_folder
 from lightretriever.artifacts.pipeline.encode import encode_corpus
 from lightretriever.artifacts.pipeline.encoded import encoded_corpus
 from lightretriever.artifacts.pipeline.encoder import PART, Encoder, rows_per_pass, token_rows
 from lightretriever.artifacts.pipeline.encoders import Encoders, load_encoders, load_teacher
 from lightretriever.artifacts.pipeline.fit import (
-    Agreement,
     FittedTable,
-    agreement_facts,
     agreement_line,
     distinct_rows,
     fit_table,
@@ -57,7 +54,7 @@ from lightretriever.artifacts.pipeline.model import choose_device
 from lightretriever.artifacts.pipeline.recipe import DistilTableRecipe, Recipe
 from lightretriever.artifacts.pipeline.store import Part, TextStore
 from lightretriever.artifacts.pipeline.terms import SPARSE_TOKENIZER
-from lightretriever.artifacts.pipeline.weights import software
+from lightretriever.artifacts.pipeline.weights import adapter_file, adapter_settings, load_embedding_bag, software
 from lightretriever.artifacts.summary import Summary, megabytes
 from lightretriever.artifacts.tokens.idf import IDF_FILE, count_tokens, idf_sha256, load_idf
 from lightretriever.artifacts.tokens.tokenizer import sentences_of
@@ -81,18 +78,10 @@ def _summary(recipe: Recipe, stage: str, files: Mapping[str, Path]) -> Summary:
             heads = len(np.load(vectors, mmap_mode="r"))
             lines.append(f"  {heads:,} head queries, read by the whole model")
         tables[task] = {"path": str(file), "rows": rows, "dimension": dimension, "bytes": size, "head_queries": heads}
-        tables[task]["agreement"] = agreement = _agreement(file.with_name("training.json"))
+        training = file.with_name("training.json")
+        tables[task]["agreement"] = agreement = read_json(training).get("agreement") if training.is_file() else None
         lines += [] if agreement is None else [f"  {agreement_line(agreement)}"]
     return Summary(str(recipe.work / "tables"), lines, {"stage": stage, "tables": tables})
-
-
-def _agreement(training: Path) -> dict[str, Any] | None:
-    """The agreement of a table that was trained, as `training.json` has it."""
-    if not training.is_file():
-        return None
-    record = read_json(training)
-    general = Agreement(**record["general"]) if "general" in record else None
-    return agreement_facts([Agreement(**one) for one in record["epochs"]], record["best_epoch"], general)
 
 
 def load_recipe_encoders(recipe: Recipe, documents: int | None = None) -> Encoders:
@@ -331,8 +320,7 @@ def _make(
         if not file.is_file():
             made = make(task)
             if isinstance(made, FittedTable):
-                record = {"best_epoch": made.best, "epochs": [vars(epoch) for epoch in made.epochs]}
-                record |= {} if made.general is None else {"general": vars(made.general)}
+                record = {"agreement": made.facts, "epochs": [vars(epoch) for epoch in made.epochs]}
                 write_atomically(file.with_name("training.json"), json.dumps(record, indent=1).encode() + b"\n")
                 made = made.rows
             write_array(file, made)

@@ -17,9 +17,8 @@ from lightretriever.artifacts.bundle.batches import EncodedBatch, dense_prefix
 from lightretriever.artifacts.bundle.manifest import ExpansionInfo
 from lightretriever.artifacts.documents.document import Document
 from lightretriever.artifacts.dtypes import Float32Array
-from lightretriever.artifacts.errors import ResumeError
 from lightretriever.artifacts.files.arrays import read_array, write_array
-from lightretriever.artifacts.files.workdir import differences, read_json, write_atomically
+from lightretriever.artifacts.files.workdir import check_same, read_json, write_atomically
 from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder
 from lightretriever.artifacts.pipeline.encoded import EncodedCorpus
 from lightretriever.artifacts.pipeline.expansion import Expansion, word_rows
@@ -35,7 +34,6 @@ __all__ = [
     "TermImpacts",
     "encoded_batch",
     "encoded_batches",
-    "rank_by_bm25",
     "terms_tokenizer",
 ]
 
@@ -45,9 +43,6 @@ SPARSE_TOKENIZER = "sparse_tokenizer.json"
 _BM25: Final = "bm25.json"
 _WORD_ROWS: Final = "word_rows.npy"
 _SAMPLE: Final = 1000
-
-Which: TypeAlias = Sequence[str] | range
-"""Documents: their texts, or where they are in the corpus that was counted."""
 
 Expand: TypeAlias = tuple[ExpansionInfo, Float32Array]
 """How to expand documents, and by which token table (V, D)."""
@@ -75,26 +70,23 @@ class SparseLeg:
 
 @dataclass(frozen=True)
 class TermImpacts:
-    """Makes the terms and impacts of documents, as the index of a corpus has them: BM25, and the expansion of words.
-    `counts` are the terms of the corpus' documents; None for documents that come after the corpus."""
+    """Makes the terms and impacts of documents, as the index of a corpus has them: BM25, and the expansion of words."""
 
     bm25: Bm25Encoder
-    counts: TermCounts | None
     expansion: Expansion | None
 
     @classmethod
-    def of(cls, leg: SparseLeg, work: Path, store: TextStore, corpus: EncodedCorpus) -> Self:
-        """Count the corpus, and keep the counts below `work`. Raises CorpusError for one without a term."""
-        counts = corpus.terms(leg.vocabulary)
+    def of(cls, leg: SparseLeg, work: Path, store: TextStore, corpus: EncodedCorpus, counts: TermCounts) -> Self:
+        """Those of a corpus whose terms were counted; kept below `work`. Raises CorpusError for one without a term."""
         bm25 = Bm25Encoder.of(counts, leg.vocabulary, quantization=leg.quantization, k1=leg.k1, b=leg.b)
-        made = cls(bm25, counts, None)
+        expansion = None
         kept: dict[str, Any] = {"by": _counted_by(leg, corpus.corpus_sha256, len(corpus)), "counted": bm25.counted()}
         if leg.expand is not None:
-            expansion = _measure(leg, leg.expand, store, corpus, made)
-            made, kept["expansion"] = replace(made, expansion=expansion), expansion.measured()
+            expansion = _measure(leg, leg.expand, store, corpus, bm25, counts)
+            kept["expansion"] = expansion.measured()
             write_array(work / _WORD_ROWS, expansion.rows)
         write_atomically(work / _BM25, json.dumps(kept).encode())
-        return made
+        return cls(bm25, expansion)
 
     @classmethod
     def again(cls, leg: SparseLeg, work: Path, corpus_sha256: str | None, documents: int | None) -> Self:
@@ -103,23 +95,18 @@ class TermImpacts:
         corpus, table or sparse leg since."""
         kept = read_json(work / _BM25)
         made = kept.get("by", {})  # earlier versions did not say
-        now = _counted_by(leg, corpus_sha256, made.get("documents", 0) if documents is None else documents)
-        found = differences(made, now) if "counted" in kept else "in an older format"
-        if found:
-            raise ResumeError(
-                f"{work / _BM25}: was counted for another bundle ({found}).",
-                remedy="Run `lightretriever build --from index` with this recipe, and serve or push that bundle.",
-            )
+        now = _counted_by(leg, corpus_sha256, made.get("documents") if documents is None else documents)
+        check_same(work / _BM25, made, now, "index")
         bm25 = Bm25Encoder.again(kept["counted"], leg.vocabulary)
         if leg.expand is None:
-            return cls(bm25, None, None)
+            return cls(bm25, None)
         rows = read_array(work / _WORD_ROWS)
-        return cls(bm25, None, Expansion.again(leg.expand[0], rows, bm25, kept["expansion"]))
+        return cls(bm25, Expansion.again(leg.expand[0], rows, bm25, kept["expansion"]))
 
-    def joined(self, batch: EncodedBatch, which: Which, dense: Float32Array) -> EncodedBatch:
-        """A batch with the terms and impacts of its n documents, which have the vectors `dense` (n, D) of length 1."""
-        found, names = self.rows(which), self.bm25.numbers.names
-        tokens = self.bm25.vocabulary.kind == "tokens"
+    def joined(self, batch: EncodedBatch, found: ImpactRows, dense: Float32Array) -> EncodedBatch:
+        """A batch with the terms and impacts of its n documents, of which `bm25` has `found` these, and which have the
+        vectors `dense` (n, D) of length 1."""
+        names, tokens = self.bm25.numbers.names, self.bm25.vocabulary.kind == "tokens"
         if tokens:
             found = _by_id(names, found)
         elif self.expansion is not None:
@@ -129,12 +116,6 @@ class TermImpacts:
             batch, indptr=terms.at, terms=terms.values, impacts=found.impacts, names=None if tokens else names
         )
 
-    def rows(self, which: Which) -> ImpactRows:
-        """Terms, by number, and BM25 impacts of documents."""
-        if isinstance(which, range) and self.counts is not None:
-            return self.bm25.rows(self.counts, which.start, which.stop)
-        return self.bm25.impacts([str(text) for text in which])
-
 
 def _by_id(names: Sequence[str], rows: ImpactRows) -> ImpactRows:
     """Rows whose terms are token ids, ascending, in place of the numbers of their `names`."""
@@ -142,19 +123,6 @@ def _by_id(names: Sequence[str], rows: ImpactRows) -> ImpactRows:
     ids = np.array([int(names[number]) for number in numbers.tolist()], np.int32)[which]
     order = np.lexsort((ids, np.repeat(np.arange(len(rows)), np.diff(rows.terms.at))))
     return ImpactRows(Rows(rows.terms.at, ids[order]), rows.impacts[order])
-
-
-def rank_by_bm25(
-    corpus: EncodedCorpus, vocabulary: Vocabulary, queries: Sequence[str], k: int, *, k1: float, b: float
-) -> list[list[tuple[str, float]]]:
-    """The best `k` documents of a corpus for each query by BM25 over the terms of a vocabulary: ids and scores, by
-    score, then in the corpus' order."""
-    counts = corpus.terms(vocabulary)
-    found = Bm25Encoder.of(counts, vocabulary, quantization=1, k1=k1, b=b).search(counts, queries, k)
-    return [
-        [(corpus.document(place).id, score) for place, score in zip(places.tolist(), scores.tolist(), strict=True)]
-        for places, scores in found
-    ]
 
 
 def terms_tokenizer(work: Path) -> Path:
@@ -176,21 +144,19 @@ def encoded_batches(work: Path, corpus: EncodedCorpus, leg: SparseLeg) -> Iterat
     Raises ResumeError where documents are not encoded, and CorpusError for one without a term that BM25 counts.
     """
     store = TextStore(work / "encode")
-    terms = None
-    if leg.counts:
-        terms = TermImpacts.of(leg, work, store, corpus)
+    counts = corpus.terms(leg.vocabulary) if leg.counts else None
+    terms = None if counts is None else TermImpacts.of(leg, work, store, corpus, counts)
     for first, rows in _tracked(store, "index"):
-        which = range(first, first + len(rows))
-        batch = encoded_batch(corpus.documents(which.start, which.stop), rows)
-        if terms is not None:
+        batch = encoded_batch(corpus.documents(first, first + len(rows)), rows)
+        if terms is not None and counts is not None:
             dense = batch.dense
             if terms.expansion is not None:
                 dense = dense_prefix(batch, terms.expansion.dimension, first=first)
-            batch = terms.joined(batch, which, dense)
+            batch = terms.joined(batch, terms.bm25.rows(counts, first, first + len(rows)), dense)
         yield batch
 
 
-def _counted_by(leg: SparseLeg, corpus_sha256: str | None, documents: int) -> dict[str, Any]:
+def _counted_by(leg: SparseLeg, corpus_sha256: str | None, documents: int | None) -> dict[str, Any]:
     """Everything that decides what is counted for BM25, and measured for the expansion."""
     settings = {name: getattr(leg, name) for name in ("learned", "quantization", "k1", "b")}
     settings |= {"vocabulary": leg.vocabulary.kind, "language": leg.vocabulary.language}
@@ -208,22 +174,20 @@ def _tracked(store: TextStore, label: str) -> Iterator[tuple[int, ModelRows]]:
             first += len(rows)
 
 
-def _measure(leg: SparseLeg, expand: Expand, store: TextStore, corpus: EncodedCorpus, words: TermImpacts) -> Expansion:
+def _measure(
+    leg: SparseLeg, expand: Expand, store: TextStore, corpus: EncodedCorpus, bm25: Bm25Encoder, counts: TermCounts
+) -> Expansion:
     """Measure what an expansion needs: the rows of words, the mean of all vectors, and both parts of the impacts on
     about a thousand documents from all over."""
     settings, table = expand
-    rows = word_rows(corpus.texts(), words.bm25, leg.tokenizer, table)
+    rows = word_rows(corpus.texts(), bm25, leg.tokenizer, table)
     total, size = len(corpus), table.shape[1]
     step, mean = -(-total // _SAMPLE), np.zeros(size)
     vectors, impacts = list[Float32Array](), list[ImpactRow]()
     for first, batch in _tracked(store, "expand"):
-        read = corpus.documents(first, first + len(batch))
-        dense = dense_prefix(encoded_batch(read, batch), size, first=first)
+        dense = dense_prefix(encoded_batch(corpus.documents(first, first + len(batch)), batch), size, first=first)
         mean += dense.sum(axis=0, dtype=np.float64) / total
-        chosen = range(-first % step, len(dense), step)
-        vectors.append(dense[chosen.start :: step].copy())  # a view would keep the batch
-        for row in chosen:
-            impacts += [words.rows(range(first + row, first + row + 1))[0]]
-    return Expansion.of(
-        settings, rows, words.bm25, mean.astype(np.float32), np.concatenate(vectors), ImpactRows.of(impacts)
-    )
+        sampled = range(-first % step, len(dense), step)
+        vectors.append(dense[sampled.start :: step].copy())  # a view would keep the batch
+        impacts += [bm25.rows(counts, first + row, first + row + 1)[0] for row in sampled]
+    return Expansion.of(settings, rows, bm25, mean.astype(np.float32), np.concatenate(vectors), ImpactRows.of(impacts))

@@ -25,7 +25,6 @@ from lightretriever.artifacts.pipeline.fit import (
     Agreement,
     FitTexts,
     agreement,
-    agreement_facts,
     agreement_line,
     distinct_rows,
     fit_table,
@@ -373,7 +372,7 @@ def test_the_better_of_the_fitted_and_the_general_table_is_used(better: bool) ->
     general = fit_table(initial, texts, many, CPU).rows
     made = fit_table(initial, texts, few, CPU, general=general)
     assert made.general is not None
-    facts = agreement_facts(made.epochs, made.best, made.general)
+    facts = made.facts
     assert facts["kept"] == ("general" if better else "fitted")
     assert ("is used" in agreement_line(facts)) == better
     assert np.array_equal(made.rows, general) == better

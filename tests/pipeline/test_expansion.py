@@ -12,10 +12,11 @@ from lightretriever.artifacts.bundle.manifest import ExpansionInfo
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
 from lightretriever.artifacts.documents.bounds import MAX_IMPACT
+from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.errors import RecipeError, ResumeError
 from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder
 from lightretriever.artifacts.pipeline.encoded import EncodedCorpus
-from lightretriever.artifacts.pipeline.expansion import Expansion, Matrix, word_rows
+from lightretriever.artifacts.pipeline.expansion import Expansion, word_rows
 from lightretriever.artifacts.pipeline.later import LaterDocuments
 from lightretriever.artifacts.pipeline.recipe import Recipe, read_recipe
 from lightretriever.artifacts.pipeline.rows import ImpactRow, ImpactRows, ModelRows, TermCounts, TermNumbers
@@ -44,7 +45,7 @@ def impacts_of(rows: list[tuple[list[int], list[int]]]) -> ImpactRows:
     return ImpactRows.of([(np.array(terms, np.int32), np.array(impacts, np.uint16)) for terms, impacts in rows])
 
 
-def random_corpus(seed: int) -> tuple[Matrix, Bm25Encoder, Matrix, ImpactRows]:
+def random_corpus(seed: int) -> tuple[Float32Array, Bm25Encoder, Float32Array, ImpactRows]:
     """Rows of words (W, D), their counts, vectors (N, D) of length 1, and BM25 impacts."""
     random = np.random.default_rng(seed)
     rows = random.normal(size=(W, D)).astype(np.float32)

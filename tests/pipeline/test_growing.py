@@ -173,11 +173,12 @@ def test_a_table_that_was_fitted_to_other_documents_is_fitted_again(tmp_path: Pa
     run("build", recipe)
     change(tmp_path / "corpus.jsonl")
     early = invoke(*only("index"), recipe, "--overwrite").exception
-    assert "the corpus is another one (corpus_sha256: " in str(early)
-    assert str(early).endswith("Run `lightretriever build` with this recipe again.")
+    assert "(corpus_sha256: " in str(early)
+    assert str(early).endswith("Run `lightretriever build --from encode` with this recipe.")
     assert summary_of(*only("encode"), recipe)["next"] == f"lightretriever build {recipe} --from {stage}"
     failed = invoke(*only("index"), recipe, "--overwrite").exception
-    assert f"was made of other documents than there are now. Run `lightretriever build --from {stage}`" in str(failed)
+    assert "(documents.corpus_sha256: " in str(failed)
+    assert str(failed).endswith(f"Run `lightretriever build --from {stage}` with this recipe.")
     assert summary_of(*only(stage), recipe)["next"] == f"lightretriever build {recipe} --from index"
     run(*only("index"), recipe, "--overwrite")
 

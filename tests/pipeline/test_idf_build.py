@@ -173,7 +173,7 @@ def test_an_adapter_can_say_that_its_weights_are_not_for_the_query(
 def test_changed_weights_are_noticed(built: Path, tmp_path: Path, idf: npt.NDArray[np.float32]) -> None:
     save_idf(tmp_path / "other.npy", idf * 2)
     change(built, {"model.idf": str(tmp_path / "other.npy")})
-    with raises(ResumeError, naming="other.npy"):
+    with raises(ResumeError, naming="model.idf: "):
         run(*only("index"), built, "--overwrite")
     run(*only("encode"), built)
     run(*only("index"), built, "--overwrite")
@@ -181,10 +181,6 @@ def test_changed_weights_are_noticed(built: Path, tmp_path: Path, idf: npt.NDArr
     made = summary_of("build", change(built, {"model.idf": None}), "--overwrite")
     assert (made["reused"], made["encoded"]) == (DOCUMENTS, 0)
     assert not (tmp_path / "work" / "idf.npy").exists()
-    run(*only("encode"), change(built, {"model.idf": "auto"}))
-    save_idf(tmp_path / "work" / "idf.npy", idf * 2)
-    with raises(ResumeError, naming="idf.npy"):
-        run(*only("index"), built, "--overwrite")
 
 
 @pytest.mark.parametrize("file", ["short.npy", "no.npy"])

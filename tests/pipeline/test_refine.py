@@ -92,7 +92,7 @@ def test_a_refined_table_makes_of_a_documents_tokens_what_the_model_made_of_the_
     record = json.loads((table / "training.json").read_text())
     epochs = record["epochs"]
     assert len(epochs) == REFINE["epochs"] + 1
-    assert epochs[record["best_epoch"]]["overlap"] == max(epoch["overlap"] for epoch in epochs)
+    assert epochs[record["agreement"]["epoch"]]["overlap"] == max(epoch["overlap"] for epoch in epochs)
 
 
 @pytest.mark.slow
@@ -132,18 +132,17 @@ def test_what_is_missing_or_was_changed_is_said(recipe: Path, tmp_path: Path) ->
     assert "Run `lightretriever build --from refine`" in str(invoke(*only("index"), recipe).exception)
     run(*only("refine"), recipe)
     other = changed(recipe, refine={**REFINE, "epochs": 2})
-    message = "was made of other settings than there are now. Run `lightretriever build --from refine`"
-    assert message in str(invoke(*only("index"), other).exception)
+    early = str(invoke(*only("index"), other).exception)
+    assert "(settings.epochs: " in early
+    assert early.endswith("Run `lightretriever build --from refine` with this recipe.")
     run(*only("refine"), other)
     run(*only("index"), other, "--overwrite")
     run(*only("refine"), recipe)
     fewer = changed(recipe, corpus={"path": str(tmp_path / "corpus.jsonl"), "name": "tiny", "limit": 100})
-    assert "(limit: None when it was encoded, 100 now)" in str(
-        invoke(*only("refine"), fewer, "--dimension", "8").exception
-    )
+    assert "(limit: None there, 100 now)" in str(invoke(*only("refine"), fewer, "--dimension", "8").exception)
     with (tmp_path / "corpus.jsonl").open("a") as corpus:
         corpus.write('{"_id": "late", "text": "a late document"}\n')
-    assert "when it was encoded" in str(invoke(*only("refine"), recipe).exception)
+    assert "(corpus_sha256: " in str(invoke(*only("refine"), recipe).exception)
     none = changed(recipe, refine=None)
     assert "the recipe has no section refine" in str(invoke(*only("refine"), none).exception)
 

@@ -12,8 +12,8 @@ from transformers import AutoModelForCausalLM, BertConfig, BertForSequenceClassi
 
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import CorpusError, ModelError, RecipeError, ResumeError
-from lightretriever.artifacts.pipeline.adapter_files import adapter_settings
 from lightretriever.artifacts.pipeline.likelihood import Reading
+from lightretriever.artifacts.pipeline.weights import adapter_settings
 from lightretriever.artifacts.training import contrastive, loop
 from lightretriever.artifacts.training.contrastive import QuerySide, corpus_scores
 from lightretriever.artifacts.training.data import read_examples

@@ -13,8 +13,8 @@ from safetensors.torch import load_file
 
 from lightretriever.artifacts.errors import BundleError, CorpusError, RecipeError, ResumeError
 from lightretriever.artifacts.files.workdir import read_json
-from lightretriever.artifacts.pipeline.adapter_files import PROJECTION_FILE
 from lightretriever.artifacts.pipeline.recipe import read_recipe
+from lightretriever.artifacts.pipeline.weights import PROJECTION_FILE
 from lightretriever.artifacts.training import loop
 from lightretriever.artifacts.training.adapter import Adapter, load_for_training
 from lightretriever.artifacts.training.recipe import LoraRecipe, TrainRecipe
