@@ -16,7 +16,7 @@ from lightretriever.artifacts.documents.bounds import MAX_DOCUMENT_BYTES
 from lightretriever.artifacts.errors import CorpusError
 from lightretriever.artifacts.files.reading import open_regular
 
-__all__ = ["ARROW", "HEAD", "Kind", "kind_of", "lines_of", "read_lines"]
+__all__ = ["HEAD", "Kind", "kind_of", "lines_of", "read_lines"]
 
 _GZIP: Final = b"\x1f\x8b"
 _BOM: Final = b"\xef\xbb\xbf"
@@ -32,7 +32,6 @@ class Kind(NamedTuple):
     remedy: str
 
 
-ARROW: Final = "Write Parquet in its place: `to_parquet` of datasets, or pyarrow.parquet.write_table."
 _IMPORT: Final = "or, if it is a corpus, make one of lines by `lightretriever corpus`."
 _KINDS: Final = (
     Kind(rb"[P-_]\x2a\x4d\x18|\x28\xb5\x2f\xfd", "zstd", "Unpack it by `zstd -d`."),
@@ -41,7 +40,7 @@ _KINDS: Final = (
     Kind(rb"PK\x03\x04|PK\x05\x06", "zip", "Unpack it by `unzip`."),
     Kind(rb"\x1f\x8b", "gzip twice over", "Unpack it once by `gzip -d`."),
     Kind(rb"PAR1(?![\t\r\n ,;|\"]|$)", "Parquet", "Make a corpus of it by `lightretriever corpus`."),
-    Kind(rb"ARROW1\x00\x00|\xff{4}.{3}\x00", "Arrow", ARROW),
+    Kind(rb"ARROW1\x00\x00|\xff{4}.{3}\x00", "Arrow", "Write Parquet in its place, by pyarrow.parquet.write_table."),
     Kind(rb"version https://git-lfs", "a Git LFS pointer, not the file itself", "Fetch the file by `git lfs pull`."),
     Kind(rb"\s*<(!DOCTYPE|html)", "HTML, as a failed download leaves it", "Fetch the file again."),
     Kind(rb"\xff\xfe|\xfe\xff|\x00\x00\xfe\xff", "UTF-16 or UTF-32", "Convert it by `iconv -f UTF-16 -t UTF-8`."),

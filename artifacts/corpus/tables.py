@@ -22,7 +22,7 @@ from uuid import UUID
 
 import numpy as np
 
-from lightretriever.artifacts.corpus.lines import ARROW, HEAD, kind_of
+from lightretriever.artifacts.corpus.lines import HEAD, kind_of
 from lightretriever.artifacts.documents.bounds import MAX_DOCUMENT_BYTES
 from lightretriever.artifacts.documents.strict_json import read_object
 from lightretriever.artifacts.errors import CorpusError, importing, readable
@@ -74,14 +74,10 @@ DEFAULT_DIALECT: Final = Dialect()
 def table_files(source: Path) -> tuple[list[Path], int] | None:
     """Return the files that the rows of `source` lie in, in order, and the number of entries beside them.
 
-    `source` is a file, or a folder with Parquet files in it. None for any other folder. Raise CorpusError for a folder
-    that `datasets` saved, whose files are Arrow.
+    `source` is a file, or a folder with Parquet files in it. None for any other folder.
     """
     if not source.is_dir():
         return [source], 0
-    for saved in ("dataset_dict.json", "state.json"):
-        if (source / saved).is_file():
-            raise CorpusError(f"{readable(source)}: a folder of `save_to_disk`, whose files are Arrow.", remedy=ARROW)
     try:
         entries = sorted(source.iterdir())
     except OSError:  # whoever reads its texts says why

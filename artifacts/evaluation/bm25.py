@@ -8,7 +8,6 @@ from typing import Final
 
 import numpy as np
 
-from lightretriever.artifacts.sparse.arguments import check_k
 from lightretriever.artifacts.sparse.index import pack_query
 from lightretriever.artifacts.sparse.java_bytes import from_java, pack_texts, unpack_hits, utf8
 from lightretriever.artifacts.sparse.jvm import JavaObject, java_call, java_class
@@ -54,7 +53,6 @@ class WordIndex(LuceneIndex):
         k1 >= 0 is the saturation of the term frequency, b in [0, 1] the weight of the document's length. Raises
         ValueError on bad arguments.
         """
-        check_k(k)
         (words,) = words_of([text])
         query = pack_query(words, np.ones(len(words), np.float32))
         most = min(k, max(1, self.count))

@@ -1,19 +1,16 @@
-"""Checks of arguments: of the impacts that are written, and of those that all searches share."""
+"""What all searches share: the weights of a query and its scores; and a check of the impacts that are written."""
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from lightretriever.artifacts.documents.bounds import MAX_IMPACT
 from lightretriever.artifacts.dtypes import Float32Array, FloatArray, Int32Array, IntegerArray
 
-__all__ = ["check_k", "check_ordinals", "check_rows", "scores_of", "weighted_ids", "weighted_query"]
+__all__ = ["check_rows", "scores_of", "weighted_ids", "weighted_query"]
 
-_MAX_TERM: Final = int(np.iinfo(np.int32).max)
 _MAX_SCORE: Final = float(np.finfo(np.float32).max)
 
 
@@ -35,10 +32,8 @@ def weighted_ids(terms: IntegerArray, weights: FloatArray) -> tuple[Int32Array, 
     Weights are cut to multiples of a power of two, so that sums in double of the products of weight and impact are
     exact in any order: u products of a weight below 2^e with an impact below 2^16 add up to less than 2^(e + 16 + b),
     where u <= 2^b, and a double has 53 bits. A weight of at least 2^(b - 13) of the largest one keeps all of its bits.
-    Raises ValueError for terms that are no integers from 0 to 2^31 - 1, and for weights that are no floats, not finite,
-    or too large for a float32 score.
+    Raises ValueError for weights that are no floats, not finite, or too large for a float32 score.
     """
-    _check_range("terms", terms, _MAX_TERM)
     if weights.shape != terms.shape or weights.dtype.kind != "f":
         raise ValueError(
             f"weights must be floats of the terms' shape {terms.shape}; got {weights.dtype} of shape {weights.shape}."
@@ -68,25 +63,12 @@ def scores_of(shares: Float32Array) -> Float32Array:
     return scores
 
 
-def check_k(k: int) -> None:
-    """Raise ValueError unless k is 1 or more."""
-    if k < 1:
-        raise ValueError(f"k is {k}; it must be 1 or more.")
-
-
-def check_ordinals(ordinals: IntegerArray, count: int, path: Path) -> None:
-    """Raise ValueError unless ordinals are integers of shape (m,) below the `count` of documents in `path`."""
-    _check_range("ordinals", ordinals, count - 1, path)
-
-
 def check_rows(
     ids: Sequence[str], indptr: IntegerArray, terms: IntegerArray, impacts: IntegerArray, *, vocab_size: int
 ) -> None:
     """Raise ValueError, which names the document, unless these are the terms and impacts of n documents in CSR form:
     `indptr` (n + 1,) rises from 0 to nnz, `terms` (nnz,) are below `vocab_size`, none twice in a document, and
     `impacts` (nnz,) 1 to 65,535."""
-    for name, values in (("indptr", indptr), ("terms", terms), ("impacts", impacts)):
-        _check_integers(name, values)
     lengths = indptr[1:].astype(np.int64) - indptr[:-1].astype(np.int64)
     rises = len(indptr) == len(ids) + 1 and indptr[0] == 0 and not (lengths < 0).any()
     if not rises or not indptr[-1] == len(terms) == len(impacts):
@@ -107,19 +89,3 @@ def check_rows(
     if len(twice):
         first = order[twice[0]]
         raise ValueError(f'document "{ids[rows[first]]}": term {terms[first]} occurs twice')
-
-
-def _check_range(name: str, values: npt.NDArray[Any], largest: int, path: Path | None = None) -> None:
-    """Raise ValueError unless values are integers of shape (n,) from 0 to `largest`, of the index in `path`."""
-    _check_integers(name, values)
-    if len(values):
-        least, most = int(values.min()), int(values.max())
-        if least < 0 or most > largest:
-            where = "" if path is None else f" in {path}"
-            raise ValueError(f"{name} must be 0 to {largest}{where}; got {least} to {most}.")
-
-
-def _check_integers(name: str, values: npt.NDArray[Any]) -> None:
-    """Raise ValueError unless values are integers of shape (n,)."""
-    if values.ndim != 1 or values.dtype.kind not in "iu":
-        raise ValueError(f"{name} must be integers of shape (n,); got {values.dtype} of shape {values.shape}.")

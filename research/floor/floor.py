@@ -21,7 +21,7 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.dense.index import best_first, products
 from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.sparse.arguments import scores_of
-from lightretriever.artifacts.sparse.jvm import start_jvm_to_search
+from lightretriever.artifacts.sparse.jvm import SEARCH_HEAP_MB, start_jvm
 from lightretriever.loadtest.connection import LoadError
 from lightretriever.loadtest.program import ADDRESS, BUNDLE, program
 from lightretriever.service.schemas import SearchRequest
@@ -38,7 +38,7 @@ class Floor:
     """Searches a bundle with a dense leg and a vocabulary of words. LoadError for another one."""
 
     def __init__(self, bundle: Bundle) -> None:
-        start_jvm_to_search()
+        start_jvm(SEARCH_HEAP_MB)
         manifest = bundle.manifest
         if manifest.dense is None or manifest.sparse.language is None:
             raise LoadError(f"{bundle.path}: the floor needs a dense leg and words.", remedy="Give another bundle.")

@@ -16,7 +16,7 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.dense.index import DenseIndex, best_first
 from lightretriever.artifacts.live.documents import LiveDocuments
 from lightretriever.artifacts.sparse.index import ImpactIndex
-from lightretriever.artifacts.sparse.jvm import start_jvm, start_jvm_to_search
+from lightretriever.artifacts.sparse.jvm import DEFAULT_HEAP_MB, SEARCH_HEAP_MB, start_jvm
 from lightretriever.artifacts.sparse.spelling import Spelling
 from lightretriever.artifacts.sparse.vocabulary import Language
 from lightretriever.service.backends.base import (
@@ -226,10 +226,9 @@ def open_local(bundle: Bundle, settings: Settings, executor: Executor, *, hashed
 
     Unless `hashed`, checks the files' hashes first, while the JVM starts.
     """
-    start = start_jvm_to_search if settings.live is None else start_jvm  # with a larger heap, for what is written
     with ThreadPoolExecutor(1) as thread:
         checked = None if hashed else thread.submit(bundle.check_hashes)
-        start()
+        start_jvm(SEARCH_HEAP_MB if settings.live is None else DEFAULT_HEAP_MB)
         if checked is not None:
             checked.result()
     index, language, dense = bundle.sparse(), bundle.manifest.sparse.language, None

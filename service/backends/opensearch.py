@@ -18,7 +18,7 @@ from lightretriever.artifacts.cluster.aliases import only_index, read_meta
 from lightretriever.artifacts.cluster.client import ClusterAddress, connect
 from lightretriever.artifacts.cluster.schema import MAX_FOUND, IndexMeta, read_features
 from lightretriever.artifacts.errors import BundleError
-from lightretriever.artifacts.sparse.jvm import start_jvm_to_search
+from lightretriever.artifacts.sparse.jvm import SEARCH_HEAP_MB, start_jvm
 from lightretriever.service.backends.base import (
     NO_ORDINALS,
     DocumentFilter,
@@ -151,7 +151,7 @@ def open_cluster(bundle: Bundle, settings: Settings, executor: Executor) -> Clus
         meta = read_meta(cluster, index)
         _check(meta, bundle, alias, index)
         if meta.vocabulary != "tokens":
-            start_jvm_to_search()  # splits queries into words
+            start_jvm(SEARCH_HEAP_MB)  # splits queries into words
     except BaseException:
         cluster.close()
         raise

@@ -163,9 +163,6 @@ def test_a_folder_of_shards_is_read_in_order(tmp_path: Path) -> None:
     documents, written = imported(folder, Columns())
     assert [(one["_id"], one["text"]) for one in documents] == [("1", "text 0"), ("2", "text 1")]
     assert written.numbered
-    (tmp_path / "state.json").write_text("{}")
-    with pytest.raises(CorpusError, match="a folder of `save_to_disk`, whose files are Arrow"):
-        table_files(tmp_path)
 
 
 def test_texts_are_joined_and_columns_dropped(path: Path) -> None:

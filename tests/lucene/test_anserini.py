@@ -90,7 +90,6 @@ def test_bm25_counts_ids_and_checks(texts: dict[str, str], words: WordIndex) -> 
 def test_bm25_refuses_what_is_wrong(words: WordIndex, tmp_path: Path) -> None:
     build = partial(build_word_index, tmp_path / "odd")
     for call in (
-        lambda: words.search("fox", 0),
         lambda: words.search("fox", 1, k1=-1.0),
         lambda: words.search("fox", 1, b=1.5),
         lambda: words.search("\udfff", 1),

@@ -204,22 +204,12 @@ def test_scores_of_any_documents(numbered: Numbered, collection: Collection) -> 
     assert numbered.scores(terms, weights, NONE).shape == (0,)
 
 
-@pytest.mark.parametrize(
-    ("terms", "weights", "k"),
-    [([1], [np.nan], 1), ([1, 2], [1.0, -1e36], 1), ([1], [1.0, 2.0], 1), ([1], [1], 1), ([1], [1.0], 0)],
-)
-def test_bad_queries_are_refused_by_lucene(index: ImpactIndex, terms: list[int], weights: list[float], k: int) -> None:
+@pytest.mark.parametrize(("terms", "weights"), [([1], [np.nan]), ([1, 2], [1.0, -1e36]), ([1], [1.0, 2.0]), ([1], [1])])
+def test_bad_queries_are_refused_by_lucene(index: ImpactIndex, terms: list[int], weights: list[float]) -> None:
     with raises(ValueError):
-        index.search([str(term) for term in terms], np.array(weights), k)
-    if k > 0:
-        with raises(ValueError):
-            index.scores([str(term) for term in terms], np.array(weights), np.array([0]))
-
-
-@pytest.mark.parametrize("terms", [[-1], [2**31], [1.5], [[1]]])
-def test_bad_ids_of_terms_are_refused(terms: list[float]) -> None:
+        index.search([str(term) for term in terms], np.array(weights), 1)
     with raises(ValueError):
-        weighted_ids(np.array(terms), np.ones(1))
+        index.scores([str(term) for term in terms], np.array(weights), np.array([0]))
 
 
 def test_a_term_that_is_no_unicode_is_refused(index: ImpactIndex) -> None:
@@ -227,19 +217,6 @@ def test_a_term_that_is_no_unicode_is_refused(index: ImpactIndex) -> None:
         index.search(["\udc00"], np.ones(1, np.float32), 1)
     with raises(ValueError):
         index.impacts(["\udc00"], np.array([0]))
-
-
-@pytest.mark.parametrize("ordinals", [[-1], [0, 1500], [2**40]])
-def test_bad_ordinals_are_refused(numbered: Numbered, ordinals: list[int]) -> None:
-    with raises(ValueError):
-        numbered.lucene.documents(np.array(ordinals, np.float64))
-    for call in (
-        lambda: numbered.lucene.documents(np.array(ordinals)),
-        lambda: numbered.lucene.scores(*named_query({1: 1.0}), np.array(ordinals)),
-        lambda: numbered.lucene.impacts(["1"], np.array(ordinals)),
-    ):
-        with raises(ValueError):
-            call()
 
 
 def test_impacts_of_given_terms_in_given_documents(numbered: Numbered, collection: Collection) -> None:
@@ -269,11 +246,9 @@ def test_all_terms_of_many_documents(index: ImpactIndex, collection: Collection)
         assert (np.diff(terms[start:end]) > 0).all()
 
 
-def test_a_document_without_terms_and_one_that_is_not_there(tmp_path: Path) -> None:
+def test_a_document_without_terms(tmp_path: Path) -> None:
     with opened(tmp_path / "index", {1: 5}, {}) as index:
         assert [list(part) for part in index.lucene.terms(1)] == [[], []]
-        with raises(ValueError):
-            index.lucene.terms(2)
     with opened(tmp_path / "bare", {}) as index:
         assert [list(part) for part in index.lucene.terms(0)] == [[], []]
         assert index.impacts(np.array([1]), np.array([0])).tolist() == [[0]]
