@@ -61,7 +61,7 @@ class QuerySample:
 def query_vectors(table: TokenTable, queries: Bags) -> Float32Array:
     """The vectors of queries, given as token ids (n,), as the service encodes them: float32 (q, D) of length 1.
 
-    A query without tokens, or whose rows add up to zero, gives none. Raises ValueError for an id outside 0..V-1.
+    A query without tokens, or whose rows add up to zero, gives none.
     """
     ids = list(queries)
     lengths = np.array([query.size for query in ids], dtype=np.int64)

@@ -180,11 +180,11 @@ class LiveIndex:
         """Return the action of a bulk request, None where there is nothing to delete. ConflictError, UnencodedError."""
         check_version(change, stored)
         over = {} if stored is None else {"if_seq_no": stored.seq_no, "if_primary_term": stored.primary_term}
-        if change.document is None:
+        if (document := change.document) is None:
             versioned = over if change.version is not None else {}
             return None if stored is None else {"_op_type": "delete", "_id": change.id, **versioned}
         about = {"_op_type": "create" if stored is None else "index", "_id": change.id, **over}
-        return {**about, "_source": _body_of(change, stored, self.meta)}
+        return {**about, "_source": _body_of(change, document, stored, self.meta)}
 
     def _read(
         self, ids: Sequence[str], uuid: str, deadline: float | None = None, fields: Sequence[str] | None = None
@@ -223,12 +223,9 @@ def _stored(found: Mapping[str, Any], source: Mapping[str, Any], uuid: str) -> S
     return Stored(source.get("raw", "").encode(), version, source, seq_no, term)
 
 
-def _body_of(change: Change, stored: Stored | None, meta: IndexMeta) -> dict[str, Any]:
+def _body_of(change: Change, document: Document, stored: Stored | None, meta: IndexMeta) -> dict[str, Any]:
     """Return a document to write as the cluster gets it: whole, with the vector or the rank features of the one that is
     there if there are no new ones. Raises UnencodedError if that one has another text."""
-    document = change.document
-    if document is None:
-        raise ValueError("a document to delete has no body")
     hashes = document_hashes(document.full_text, document.raw)
     no_vector = change.vector is None and meta.dimension is not None
     if (no_vector or change.impacts is None) and (stored is None or stored.source["hashes"][0] != hashes[0]):

@@ -143,18 +143,12 @@ class DenseIndex:
         Scores descend, equal scores by ordinal; m = min(k, N), or fewer where an approximate index reaches fewer. An
         exhaustive index (Flat, SQ8) also picks by ordinal among equal documents in the last places. The scores are bit
         for bit those of `scores`, so documents from both calls can be ranked together.
-
-        Raises ValueError for k < 1 and for a query of another shape or with a value that is not finite.
         """
         ordinals = self.nearest(query, k, among)
         return best_first(ordinals, self.scores(query, ordinals), k)
 
     def nearest(self, query: Float32Array, k: int, among: UInt8Array | None = None) -> Int64Array:
-        """The documents, int64 (m,), that `search` scores and picks the best `k` from, in no order. Errors as in
-        `search`."""
-        query = self._checked(query)
-        if k < 1:
-            raise ValueError(f"k must be at least 1, found {k}")
+        """The documents, int64 (m,), that `search` scores and picks the best `k` from, in no order."""
         allowed = self.count if among is None else int(np.bitwise_count(among).sum())
         if among is None or allowed == self.count:
             return self._found(query, min(k, self.count), self.count, None)
@@ -177,9 +171,9 @@ class DenseIndex:
         """Inner products of a query vector, shape (D,), with given documents, shape (m,), float32 (m,).
 
         These are bit for bit the scores that `search` gives, and no document's score depends on the others.
-        Raises ValueError for an ordinal outside 0..N-1 and for a bad query.
+        Raises ValueError for an ordinal outside 0..N-1.
         """
-        return inner_products(self.vectors, self._checked(query), np.asarray(ordinals, dtype=np.int64))
+        return inner_products(self.vectors, query, np.asarray(ordinals, dtype=np.int64))
 
     def _found(self, query: Float32Array, wanted: int, allowed: int, among: UInt8Array | None) -> Int64Array:
         """Ordinals that Faiss finds: `wanted` of the `allowed`, fewer where it reaches fewer, more where ties go on."""
@@ -213,14 +207,6 @@ class DenseIndex:
         else:  # a fifth of the time that `reconstruct_batch` takes, which decodes one document at a time
             vectors = self._coder.sa_decode(self._codes.take(ordinals, axis=0))
         return vectors
-
-    def _checked(self, query: Float32Array) -> Float32Array:
-        if query.shape != (self.dimension,):
-            raise ValueError(f"the query vector must have shape ({self.dimension},), found {query.shape}")
-        query = np.ascontiguousarray(query, dtype=np.float32)
-        if not np.isfinite(query).all():
-            raise ValueError("the query vector holds a value that is not finite")
-        return query
 
 
 def best_first(ordinals: Int64Array, scores: Float32Array, count: int) -> tuple[Int64Array, Float32Array]:

@@ -130,16 +130,6 @@ def test_a_sum_without_a_direction_has_a_norm_that_says_so(table: TokenTable, fa
     assert table.direction(np.array([5, 5], np.int32), weights)[1] == rest
 
 
-@pytest.mark.parametrize("outside", [-1, 300, 2**31 - 1])
-def test_ids_outside_the_table_are_refused(table: TokenTable, outside: int) -> None:
-    ids, weights = np.array([3, outside], np.int32), np.ones(2, np.float32)
-    for call in (lambda: table.rows(ids), lambda: table.direction(ids, weights)):
-        with raises(ValueError, naming="0..299"):
-            call()
-    with raises(ValueError):
-        table.directions(np.array([0, 2]), ids, weights)
-
-
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 70_000])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_values_that_a_number_type_lacks_are_refused(tmp_path: Path, dtype: TableDtype, value: float) -> None:
