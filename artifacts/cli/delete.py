@@ -41,6 +41,8 @@ def delete(
             ProgressBar("delete", total=len(names), unit="ids") as progress,
         ):
             counts = delete_documents(place.live, names, progress.advance)
-            such = f", such as {', '.join(f'{one!r:.80}' for one in counts.examples)}" if counts.examples else ""
+            such = (
+                f", such as {', '.join(f'{example!r:.80}' for example in counts.examples)}" if counts.examples else ""
+            )
             line = f"{place.path}: {counts.deleted:,} documents deleted, {counts.missing:,} were not there{such}"
             job.summary = Summary(place.path, [line], {"index": place.index, **vars(counts)})

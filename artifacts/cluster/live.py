@@ -77,7 +77,7 @@ class LiveIndex:
     def known(self, documents: Sequence[Document]) -> list[tuple[str | None, bool]]:
         """Return for each document the version that is there, None for none, and whether it is the same."""
         _, uuid = self._present(inf)
-        found = zip(documents, self._read([one.id for one in documents], uuid, fields=_HASHES), strict=True)
+        found = zip(documents, self._read([document.id for document in documents], uuid, fields=_HASHES), strict=True)
         return [
             (None, False)
             if stored is None
@@ -106,7 +106,7 @@ class LiveIndex:
 
     def to_encode(self, changes: Sequence[Change], deadline: float) -> list[int]:
         """Return the indexes of the changes that need a vector and impacts and have neither."""
-        asked = (one for one in changes if one.document and one.vector is None and one.impacts is None)
+        asked = (change for change in changes if change.document and change.vector is None and change.impacts is None)
         ids = list(dict.fromkeys(one.id for one in asked))
         stored = dict(zip(ids, self._read(ids, "", deadline, _HASHES) if ids else [], strict=True))
 
@@ -163,7 +163,9 @@ class LiveIndex:
 
     def _read_for(self, changes: Sequence[Change], uuid: str, deadline: float) -> list[Stored | None]:
         """Read what is there of documents that will change: vector and impacts only of those that keep them."""
-        stored = dict(zip(ids := [one.id for one in changes], self._read(ids, uuid, deadline, _HASHES), strict=True))
+        stored = dict(
+            zip(ids := [change.id for change in changes], self._read(ids, uuid, deadline, _HASHES), strict=True)
+        )
         kept = [
             one.id
             for one in changes
@@ -174,7 +176,7 @@ class LiveIndex:
         ]
         if kept:
             stored |= zip(kept, self._read(kept, uuid, deadline), strict=True)
-        return [stored[one] for one in ids]
+        return [stored[document_id] for document_id in ids]
 
     def _action(self, change: Change, stored: Stored | None) -> dict[str, Any] | None:
         """Return the action of a bulk request, None where there is nothing to delete. ConflictError, UnencodedError."""

@@ -53,7 +53,7 @@ def write_text_corpus(
             except ValueError as error:
                 written.skipped.add(f"{readable(folder / name)}: {error}")
             else:
-                file.writelines(one.raw + b"\n" for one in documents)
+                file.writelines(document.raw + b"\n" for document in documents)
                 written.documents += len(documents)
                 written.texts += 1
             progress.advance(1)

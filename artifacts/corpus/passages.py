@@ -81,7 +81,7 @@ def passages(text: str, limit: Limit, title: str = "", headings: Sequence[Headin
     more than a quarter of it.
     """
     begin, whole = len(text) - len(text.lstrip()), text.strip()
-    above = [Heading(one.offset - begin, one.level, one.text) for one in headings]
+    above = [Heading(heading.offset - begin, heading.level, heading.text) for heading in headings]
     most, count = limit.below(title), limit.count
     if limit.titled and above and count(whole) > most:
         paths = [_path(above, one.offset + 1, limit, title) for one in above]
@@ -102,12 +102,12 @@ def passages(text: str, limit: Limit, title: str = "", headings: Sequence[Headin
 def _path(headings: list[Heading], start: int, limit: Limit, title: str) -> list[str]:
     """The headings above a passage that begins at `start`; of too long a path the last ones alone."""
     path: list[Heading] = []
-    for one in headings:
-        if one.offset > start:
+    for heading in headings:
+        if heading.offset > start:
             break
-        path = [upper for upper in path if upper.level < one.level]
-        if one.offset < start:
-            path.append(one)
+        path = [upper for upper in path if upper.level < heading.level]
+        if heading.offset < start:
+            path.append(heading)
     texts = [one.text for one in path]
     while texts and limit.count(" / ".join(texts)) > limit.below(title) // 4:
         del texts[0]

@@ -254,8 +254,11 @@ def evaluate_all(
         groups.setdefault(name.parts[0], []).append(reports[str(name)]["metrics"])
     rows = {name: _mean(parts) for name, parts in groups.items()}
     report: dict[str, Any] = {"collections": rows, "parts": {name: one["metrics"] for name, one in reports.items()}}
-    report |= {"mean": _mean(list(rows.values())), "warnings": [w for one in reports.values() for w in one["warnings"]]}
-    report |= {name: sum(one[part][name] for one in reports.values()) for part, name in _SUMS}
+    report |= {
+        "mean": _mean(list(rows.values())),
+        "warnings": [warning for report in reports.values() for warning in report["warnings"]],
+    }
+    report |= {name: sum(report[part][name] for report in reports.values()) for part, name in _SUMS}
     write_atomically(output / REPORT_FILE, (json.dumps(report, indent=2, ensure_ascii=False) + "\n").encode())
     return report
 

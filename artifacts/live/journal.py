@@ -180,7 +180,9 @@ class Journal:
     def check_room(self, records: Sequence[Record] = (), *, probe: bool = False) -> None:
         """Raise DiskError where the disk has no room for changes, in the log and in the index, or on a `probe` takes no
         file of some size."""
-        size = sum(len(one.raw or b"") + (0 if one.vector is None else one.vector.nbytes) for one in records)
+        size = sum(
+            len(record.raw or b"") + (0 if record.vector is None else record.vector.nbytes) for record in records
+        )
         free, needed = free_bytes(self.folder), _COPIES * size + FREE_BYTES
         if free < needed:
             raise DiskError(f"{self._path} can't be written: {free:,} of {needed:,} bytes are free.", remedy=_FREE)

@@ -80,9 +80,9 @@ class Overlay:
         if self._dense is not None and written:
             self._dense.add(np.array([one.vector for _, one in written], np.float32))
         known = ChainMap(self._applied, self.changed)
-        new = list(dict.fromkeys(one.id for one in records if one.id not in known))
+        new = list(dict.fromkeys(record.id for record in records if record.id not in known))
         now: dict[str, int | None] = dict(zip(new, self._index.ordinals(new).tolist(), strict=True))
-        now |= {one.id: known[one.id][0] for one in records if one.id in known}
+        now |= {record.id: known[record.id][0] for record in records if record.id in known}
         ordinal = self._alive.size
         self._alive = np.pad(self._alive, (0, len(written)), constant_values=True)
         for number, record in enumerate(records, start=first):

@@ -142,7 +142,7 @@ class LiveStore:
 
     def known(self, documents: Sequence[Document]) -> list[tuple[str | None, bool]]:
         """Return for each document the version that is there, None for none, and whether it is the same."""
-        found = ((one, self.seen(one.id)) for one in documents)
+        found = ((document, self.seen(document.id)) for document in documents)
         return [(None, False) if there is None else (there.version, there.raw == one.raw) for one, there in found]
 
     def refresh(self) -> None:
@@ -227,7 +227,7 @@ class LiveStore:
                 staged = _Staged(self, self._overlay, self._journal.sequence)
                 made = [[staged.add(change) for change in changes] for changes, _ in calls]
                 if staged.records:
-                    if self.written + sum(one.raw is not None for one in staged.records) > _MAX_WRITTEN:
+                    if self.written + sum(record.raw is not None for record in staged.records) > _MAX_WRITTEN:
                         raise DiskError(
                             f"{self._journal.folder}: {self.written:,} documents are written beside the bundle, of at "
                             f"most {_MAX_WRITTEN:,}.",

@@ -43,7 +43,7 @@ def delete(live: LiveDocuments, ids: Iterable[str], done: Callable[[int], object
     counts, rest = Deleted(), iter(ids)
     while part := list(islice(rest, _BATCH)):
         names = list(dict.fromkeys(part))
-        for name, result in zip(names, live.write([Change(one) for one in names], inf), strict=True):
+        for name, result in zip(names, live.write([Change(name) for name in names], inf), strict=True):
             if isinstance(result, LightRetrieverError):
                 raise result
             counts.missing += result is None

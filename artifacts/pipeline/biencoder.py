@@ -221,7 +221,7 @@ def _ready(path: str, model: SentenceTransformer, weights: torch.dtype, lowercas
     folders = module_folders(local_folder(path))
     encoder = (StaticTable if isinstance(theirs, Tokenizer) else BiEncoder)(
         name=name_of(path),
-        fingerprint=fingerprint(folders, *settings, *(hashes(one, _READING) for one in folders)),
+        fingerprint=fingerprint(folders, *settings, *(hashes(folder, _READING) for folder in folders)),
         tokenizer=tokenizer,
         tokenizer_json=content,
         device=model.device,
@@ -277,20 +277,20 @@ class JointEncoder(Encoder):
     @property
     def one_by_one(self) -> bool:
         """True if a member reads each document by itself."""
-        return any(one.one_by_one for one in self.members)
+        return any(member.one_by_one for member in self.members)
 
     def encode_documents(self, texts: Sequence[str]) -> Encoded:
         """Vectors of documents, (n, H). Raises ModelError for one that is not finite."""
-        return Encoded(_joined([one.encode_documents(texts).dense for one in self.members]))
+        return Encoded(_joined([member.encode_documents(texts).dense for member in self.members]))
 
     def encode_queries(self, texts: Sequence[str], instruction: str = "") -> Encoded:
         """Vectors of whole queries, (n, H), each encoder's behind its own prompt where `instruction` is empty. Raises
         ModelError for one that is not finite."""
-        return Encoded(_joined([one.encode_queries(texts, instruction).dense for one in self.members]))
+        return Encoded(_joined([member.encode_queries(texts, instruction).dense for member in self.members]))
 
     def are_cut(self, texts: Sequence[str]) -> list[bool]:
         """True if each text is longer than one of them reads."""
-        return [any(cut) for cut in zip(*(one.are_cut(texts) for one in self.members), strict=True)]
+        return [any(cut) for cut in zip(*(member.are_cut(texts) for member in self.members), strict=True)]
 
     def token_states(self, instruction: str = "") -> StatesOf:
         """The first one reads a token, the others its letters as a query: ids (n,) → states (n, H)."""
@@ -300,7 +300,7 @@ class JointEncoder(Encoder):
         def joint(tokens: torch.Tensor) -> torch.Tensor:
             letters = [self.tokenizer.spelt(one) for one in tokens.numpy().astype(np.int32)[:, None]]
             parts = [torch.nn.functional.normalize(states_of(tokens).float(), dim=1).cpu().numpy()]
-            parts += [one.encode_queries(letters, instruction).dense for one in others]
+            parts += [other.encode_queries(letters, instruction).dense for other in others]
             return torch.from_numpy(_joined(parts))
 
         return joint
@@ -320,15 +320,15 @@ def load_biencoders(
         raise ModelError(
             f"{path!r} names no encoder beside a plus sign.", remedy="Give the path of a folder on each side of it."
         )
-    members = tuple(load_biencoder(one, dtype=dtype, device=device, lowercase=lowercase) for one in paths)
+    members = tuple(load_biencoder(path, dtype=dtype, device=device, lowercase=lowercase) for path in paths)
     if len(members) == 1:
         return members[0]
     shared = ("tokenizer", "tokenizer_json", "device", "embedded", "longest")
     return JointEncoder(
-        name=BESIDE.join(one.name for one in members),
-        fingerprint=sha256(" ".join(one.fingerprint for one in members).encode()).hexdigest(),
+        name=BESIDE.join(member.name for member in members),
+        fingerprint=sha256(" ".join(member.fingerprint for member in members).encode()).hexdigest(),
         **{name: getattr(members[0], name) for name in shared},
-        hidden_size=sum(one.hidden_size for one in members),
+        hidden_size=sum(member.hidden_size for member in members),
         members=members,
     )
 

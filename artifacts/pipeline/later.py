@@ -59,7 +59,7 @@ class LaterDocuments:
     def encode(self, documents: Sequence[Document]) -> list[Encoded]:
         """Return vectors, None without a dense leg, and impacts by term. Raises ModelError, and DocumentError for an
         impact that the index can't have."""
-        ids, texts = [one.id for one in documents], [one.full_text for one in documents]
+        ids, texts = [document.id for document in documents], [document.full_text for document in documents]
         rows = model_rows(ids, self.encoders.encode_documents(texts), self.encoders.are_cut(texts))
         self.cut += int(rows.cut.sum())
         batch, size = encoded_batch(documents, rows), self.manifest.dimension

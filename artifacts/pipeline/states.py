@@ -188,5 +188,5 @@ def packed_states(
             spans[index] = (number * width + start, number * width + end)
             start = end
     parts = (ids, owners, positions, *(() if blocks is None else (firsts,)))
-    states = _states(backbone, *(torch.from_numpy(one).to(backbone.device) for one in parts))
+    states = _states(backbone, *(torch.from_numpy(part).to(backbone.device) for part in parts))
     return PackedStates(states.flatten(0, 1), spans)

@@ -133,7 +133,7 @@ def terms_tokenizer(work: Path) -> Path:
 
 def encoded_batch(documents: Sequence[Document], rows: ModelRows) -> EncodedBatch:
     """Documents, with what the models made of them."""
-    ids, raws = [one.id for one in documents], [one.raw for one in documents]
+    ids, raws = [document.id for document in documents], [document.raw for document in documents]
     terms = rows.sparse.terms
     return EncodedBatch(ids, raws, rows.dense.astype(np.float32), terms.at, terms.values, rows.sparse.impacts)
 

@@ -59,7 +59,7 @@ class PortableTokenizer:
         ids = {built.token_to_id(piece) for piece in added}
         if tokenizer.unknown_id is not None:
             ids.add(tokenizer.unknown_id)
-        nothing = frozenset(one for one in ids if one is not None)
+        nothing = frozenset(id_ for id_ in ids if id_ is not None)
         rows = max(tokenizer.vocab_size, *(built.get_vocab().values())) + 1
         portable = cls(built, nothing, rows)
         moved = [token["content"] for token in kept if built.token_to_id(token["content"]) != token["id"]]

@@ -234,7 +234,7 @@ class TextTokenizer:
         else:  # a few capitals become two characters
             signs = [(sign, place) for place, character in enumerate(text) for sign in self._lower(character)]
         parts, starts, ends = list[str](), list[int](), list[int]()
-        for group in _joined(one for one in signs if not _INVISIBLE.match(one[0])):
+        for group in _joined(sign for sign in signs if not _INVISIBLE.match(sign[0])):
             composed = unicodedata.normalize("NFC", "".join(sign for sign, _ in group))
             places = [place for _, place in group]
             alike = len(composed) == len(group)
@@ -324,11 +324,11 @@ def _begun(text: str) -> str:
 def _joined(signs: Iterable[tuple[str, int]]) -> Iterator[list[tuple[str, int]]]:
     """Signs with their places, each together with those behind it that may compose with it."""
     group: list[tuple[str, int]] = []
-    for one in signs:
-        if group and not _composes(one[0]):
+    for sign in signs:
+        if group and not _composes(sign[0]):
             yield group
             group = []
-        group.append(one)
+        group.append(sign)
     if group:
         yield group
 
