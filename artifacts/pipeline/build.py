@@ -1,7 +1,5 @@
 """The last stage: token tables and the encoded corpus become one bundle. Needs no torch."""
 
-from collections.abc import Iterator
-from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,7 +18,7 @@ from lightretriever.artifacts.bundle.manifest import (
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.writer import BundleContent, DenseSettings, TableInput, write_bundle
 from lightretriever.artifacts.corpus.beir import find_file, read_queries
-from lightretriever.artifacts.dtypes import Float32Array, Int32Array
+from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.errors import ResumeError
 from lightretriever.artifacts.files.atomic_dir import check_target
 from lightretriever.artifacts.files.reading import file_sha256
@@ -47,8 +45,6 @@ __all__ = [
     "sparse_leg",
 ]
 
-
-_AT_ONCE: Final = 512  # documents
 
 _COUNTS: Final = ("reused", "encoded", "removed")  # of the stage `encode`
 
@@ -239,17 +235,10 @@ def _idf(
     if tokenizer is None or wanted is None or (wanted == "auto" and begun is None):
         return None
     if wanted == "corpus":
-        return idf_weights(map(tokenizer.known, _tokens(tokenizer, corpus)), tokenizer.vocab_size)
+        return idf_weights(tokenizer.as_queries(corpus.texts()), tokenizer.vocab_size)
     now = begun if wanted == "auto" else idf_sha256(load_idf(Path(wanted), tokenizer.vocab_size))
     check_same(recipe.work / IDF_FILE, {"model.idf": begun}, {"model.idf": now}, "table")
     return load_idf(recipe.work / IDF_FILE, tokenizer.vocab_size)
-
-
-def _tokens(tokenizer: TextTokenizer, corpus: EncodedCorpus) -> Iterator[Int32Array]:
-    """The token ids of every document as those of a query."""
-    texts = corpus.texts()
-    while part := list(islice(texts, _AT_ONCE)):
-        yield from tokenizer.as_queries(part)
 
 
 def _sparse_source(recipe: Recipe) -> ModelSource | None:
