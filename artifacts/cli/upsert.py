@@ -1,7 +1,6 @@
 """The command `upsert`: documents written while they are searched, on one machine or on a cluster."""
 
-from collections.abc import Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
@@ -23,7 +22,7 @@ from lightretriever.artifacts.cli.runner import JsonOption, report_skipped, runn
 from lightretriever.artifacts.corpus.beir import Corpus
 from lightretriever.artifacts.documents.document import Document
 from lightretriever.artifacts.errors import BundleError, DocumentError, importing
-from lightretriever.artifacts.live.documents import Encoded, Upserted, check_names
+from lightretriever.artifacts.live.documents import check_names
 from lightretriever.artifacts.live.upsert import upsert as upsert_documents
 from lightretriever.artifacts.pipeline.encoded import EncodedCorpus
 from lightretriever.artifacts.pipeline.recipe import Recipe, read_recipe
@@ -62,45 +61,30 @@ def upsert(
         documents = Corpus(corpus, skip_bad=skip_bad, limit=limit, fields=manifest.fields, check=check)
         with opened_place(live, loaded.output, to, user, ca_file, index) as place:
             _check_bundle(place, manifest)
-            encoder = _Encoder(loaded, manifest, place.live.most_impact)
-            counts, total = _upsert(place, documents, manifest, encoder)
+
+            @cache
+            def encoder() -> "LaterDocuments":
+                """Load the model, when the first document has to be encoded."""
+                with importing("pipeline"):
+                    from lightretriever.artifacts.pipeline.later import LaterDocuments
+                return LaterDocuments.open(loaded, manifest, place.live.most_impact)
+
+            with TemporaryDirectory(prefix="upsert-", ignore_cleanup_errors=True) as folder:
+                checked = EncodedCorpus.of(documents, Path(folder))  # the whole corpus, before anything is written
+                total = len(checked)
+                if manifest.sparse.vocabulary != "tokens":
+                    start_jvm()  # splits texts into words
+                with ProgressBar("upsert", total=total, unit="documents") as progress:
+                    counts = upsert_documents(place.live, checked, lambda new: encoder().encode(new), progress.advance)
+            cut = encoder().cut if counts.encoded else 0
             line = (
                 f"{place.path}: of {total:,} documents {counts.encoded:,} encoded ({counts.created:,} new), "
                 f"{counts.fields:,} with other fields, {counts.unchanged:,} unchanged"
             )
-            left = {"skipped": documents.skipped.count, "cut": encoder.cut}
+            left = {"skipped": documents.skipped.count, "cut": cut}
             facts = {"index": place.index, "documents": total, **vars(counts), **left}
             job.summary = Summary(place.path, [line, *left_out(**left)], facts)
         report_skipped(documents.skipped.reasons)
-
-
-class _Encoder:
-    """Loads the model when the first document has to be encoded."""
-
-    def __init__(self, recipe: Recipe, manifest: Manifest, most_impact: int) -> None:
-        self._of = recipe, manifest, most_impact
-        self._loaded: LaterDocuments | None = None
-
-    @property
-    def cut(self) -> int:
-        return 0 if self._loaded is None else self._loaded.cut
-
-    def __call__(self, documents: Sequence[Document]) -> Sequence[Encoded]:
-        if self._loaded is None:
-            with importing("pipeline"):
-                from lightretriever.artifacts.pipeline.later import LaterDocuments
-            self._loaded = LaterDocuments.open(*self._of)
-        return self._loaded.encode(documents)
-
-
-def _upsert(place: Place, corpus: Corpus, manifest: Manifest, encoder: _Encoder) -> tuple[Upserted, int]:
-    """Check the whole corpus, and write what differs."""
-    with TemporaryDirectory(prefix="upsert-", ignore_cleanup_errors=True) as folder:
-        documents = EncodedCorpus.of(corpus, Path(folder))
-        if manifest.sparse.vocabulary != "tokens":
-            start_jvm()  # splits texts into words
-        with ProgressBar("upsert", total=len(documents), unit="documents") as progress:
-            return upsert_documents(place.live, documents, encoder, progress.advance), len(documents)
 
 
 def _check_names(manifest: Manifest, document: Document) -> None:

@@ -46,8 +46,7 @@ def compact(
             changed.pop(record.id, None)
             changed[record.id] = record
         live = LiveInfo(journal=journal.identity(), position=journal.sequence)
-    sparse = bundle.sparse()
-    try:
+    with bundle.sparse() as sparse:
         dense = None if bundle.manifest.dense is None else bundle.dense()
         if not _count(sparse, changed):
             what = f"{folder}: all documents are deleted, and a bundle has at least one."
@@ -55,8 +54,6 @@ def compact(
         written = (record for record in changed.values() if record.raw is not None)
         documents = _batches(chain(_bundled(sparse, dense, changed), written), done)
         return write_again(bundle, documents, target, live, queries=queries, overwrite=overwrite), live
-    finally:
-        sparse.close()
 
 
 def write_again(
