@@ -82,6 +82,10 @@ def lines(response: SearchResponse) -> Iterator[str]:
         yield f"did you mean: {_line(response.did_you_mean)}"
     if response.searched is not None:
         yield f"searched for: {_line(response.searched)}"
+    if response.excluded is not None:
+        yield f"without documents that have: {_line(', '.join(response.excluded))}"
+    if loose := [phrase for phrase, required in (response.phrases or {}).items() if not required]:
+        yield f"not required as phrases: {_line(', '.join(loose))}"
     if not response.hits:
         yield "no hits"
     elif response.matched == "none":

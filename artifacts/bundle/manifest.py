@@ -197,14 +197,16 @@ class SparseInfo(ManifestPart):
 
     `vocabulary` says what a term is: a word of `language`, or a token. `impacts` says what the w of tokens is: learned
     by the model, or BM25; that of words is BM25, with the parameters `k1` and `b`, and `expansion` says how the token
-    table changed it, if it did. A query weighs a term by its count; with `query_weights` idf_count, a token by its
-    count times its IDF, which then lies in the file `idf`, (V,) float32. `model` is what made the impacts of tokens,
-    and `tokenizer` what makes the tokens, where they are others than the dense leg's.
+    table changed it, if it did. `positions`: whether the index has those of the words. A query weighs a term by its
+    count; with `query_weights` idf_count, a token by its count times its IDF, in the file `idf`, (V,) float32. `model`
+    is what made the impacts of tokens, and `tokenizer` what makes the tokens, where they are others than the dense
+    leg's.
     """
 
     directory: InsidePath = "lucene"
     vocabulary: VocabularyKind
     language: Language | None = Field(default=None, exclude_if=lambda language: language is None)
+    positions: bool = Field(default=False, exclude_if=lambda positions: not positions)
     quantization: int = Field(default=100, ge=1)
     top_k: int | None = Field(default=None, ge=1)
     impacts: ImpactKind
@@ -222,7 +224,14 @@ class SparseInfo(ManifestPart):
             raise ValueError(f"query_weights {self.query_weights!r} does not go with the idf file {self.idf!r}")
         if (self.language is None) != (self.vocabulary == "tokens"):
             raise ValueError(f"the vocabulary {self.vocabulary!r} does not go with the language {self.language!r}")
+        if self.positions and self.language is None:
+            raise ValueError("tokens have no positions")
         return self
+
+    @property
+    def phrases(self) -> Language | None:
+        """The language of the words whose positions are in the index; None if it has no positions."""
+        return self.language if self.positions else None
 
 
 class LegWeights(ManifestPart):

@@ -234,8 +234,8 @@ def _write_documents(
     tokens = 0 if vocabulary.tokenizer is None else vocabulary.tokenizer.vocab_size
     dimension = 0 if content.dense is None else content.dimension
     ids, names, sample, file = IdsHash(), set[str](), QuerySample(), folder / _VECTORS_FILE
-    spellings = vocabulary.language is not None
-    with ImpactIndexWriter(folder / content.sparse.directory, content.fields, spellings=spellings) as index:
+    lucene, words = folder / content.sparse.directory, content.sparse
+    with ImpactIndexWriter(lucene, content.fields, language=words.language, positions=words.positions) as index:
         for batch in content.documents:
             check_batch(batch, vocab_size=tokens, dimension=dimension, first=ids.count)
             if dimension:

@@ -60,8 +60,10 @@ class Overlay:
         self._alive = np.ones(index.count, np.bool_)
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
-        spellings = manifest.sparse.language is not None
-        self._writer = LaterIndexWriter(folder, index, manifest.fields, spellings=spellings)
+        words = manifest.sparse
+        self._writer = LaterIndexWriter(
+            folder, index, manifest.fields, language=words.language, positions=words.positions
+        )
 
     def find(self, document_id: str) -> tuple[int | None, int]:
         """Return the ordinal of the living document with this id, None if there is none, and the number of the change

@@ -185,6 +185,7 @@ def sparse_info(recipe: Recipe, store: TextStore, leg: SparseLeg) -> SparseInfo:
     return SparseInfo(
         vocabulary=kind,
         language=leg.vocabulary.language,
+        positions=recipe.index.positions,
         impacts=impacts,
         quantization=leg.quantization,
         top_k=recipe.index.top_k or (plan["top_k"] if kind == "tokens" else None),

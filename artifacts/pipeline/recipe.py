@@ -179,7 +179,8 @@ class IndexRecipe(Section):
 
     `vocabulary` says what a term of the sparse leg is: a word of `language`, or a token of the model (None: words, but
     tokens where the model learned their impacts). `k1` and `b` are BM25's parameters, `quantization` the impacts per
-    unit of BM25 on words (None: 4,000, or 40 where documents are expanded). `top_k` cuts the sparse vectors further
+    unit of BM25 on words (None: 4,000, or 40 where documents are expanded). With `positions`, those of the words are
+    indexed, for phrases in quotes. `top_k` cuts the sparse vectors further
     than `EncodeRecipe.top_k` did (None: not), so that bundles of several sizes come from one encoding. `weights` are
     those of the legs in a fusion whose request names none (None: the service's). Without `dense`, the bundle has the
     sparse leg alone. `queries`, a file or folder in BEIR layout, is a sample of those that will be asked, by which a
@@ -191,6 +192,7 @@ class IndexRecipe(Section):
     k1: float = Field(default=0.9, ge=0)
     b: float = Field(default=0.4, ge=0, le=1)
     quantization: int | None = Field(default=None, ge=1, le=10_000)
+    positions: bool = False
     dense: bool = True
 
     dimension: int | None = Field(default=None, ge=1, le=MAX_DIMENSION)
@@ -371,6 +373,9 @@ class Recipe(Places):
             given += ["encode.impacts"]
         if self.expand and "expand" in self.model_fields_set and self.index.vocabulary == "tokens":
             raise ValueError("expand adds words, and index.vocabulary is tokens")
+        of_encoder = self.encoder and self.sparse is None
+        if self.index.positions and (self.index.vocabulary or ("words" if of_encoder else "tokens")) == "tokens":
+            raise ValueError("index.positions are those of words: set index.vocabulary to words")
         if self.encoder and given:
             raise ValueError(f"{', '.join(sorted(given))} can't be set for an encoder")
         return self

@@ -1,9 +1,10 @@
 """Writing an impact index, which Anserini and pyserini can read too.
 
 Every document has the stored and indexed string `id`, the column of values `raw` (its JSON), and the field `contents`,
-whose terms are those of the bundle's vocabulary and whose term frequencies are the impacts. On request there is the
-field `spellings` too, the words of title and text as they are spelt, for corrections and completions. There is one
-segment, and documents keep their order. Documents that come later are written beside an index, and read behind its own.
+whose terms are those of the bundle's vocabulary and whose term frequencies are the impacts. On request there are the
+field `spellings`, the words of title and text as they are spelt, for corrections and completions, and the field
+`phrases`, their words with their positions. There is one segment, and documents keep their order. Documents that come
+later are written beside an index, and read behind its own.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,7 +22,7 @@ from lightretriever.artifacts.errors import BundleError, JavaError
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.sparse.java_bytes import from_java, pack_ints, pack_texts, unpack_parts, utf8
 from lightretriever.artifacts.sparse.jvm import JavaObject, java_call, java_class
-from lightretriever.artifacts.sparse.vocabulary import word_analyzer
+from lightretriever.artifacts.sparse.vocabulary import Language, word_analyzer
 from lightretriever.artifacts.tokens.tokenizer import text_of
 
 __all__ = ["ImpactIndexWriter", "LaterIndexWriter", "LuceneWriter", "chunks", "numbered"]
@@ -38,17 +39,17 @@ class LuceneWriter:
     One thread at a time. The directory `path` must not exist or be empty; it is complete only after `close()`.
     """
 
-    def __init__(self, path: Path, analyzer: JavaObject = None) -> None:
+    def __init__(self, path: Path, analyzer: JavaObject = None, *, positions: bool = False) -> None:
         self.path = path
         self.count = 0
         self._java = java_class("lightretriever.IndexBuilder")
-        self._handle = self._opened(analyzer)
+        self._handle = self._opened(analyzer, positions=positions)
 
-    def _opened(self, analyzer: JavaObject) -> JavaObject:
+    def _opened(self, analyzer: JavaObject, *, positions: bool) -> JavaObject:
         if self.path.is_dir() and any(self.path.iterdir()):
             raise BundleError(f"{self.path} is not empty.", remedy="Remove it, or write the index elsewhere.")
         self._made = not self.path.exists()
-        return java_call(self._java.open, bytearray(bytes(self.path.absolute())), analyzer, _BUFFER_MB)
+        return java_call(self._java.open, bytearray(bytes(self.path.absolute())), analyzer, positions, _BUFFER_MB)
 
     def close(self) -> None:
         """Merge to one segment and commit. Rolls back and raises ValueError when two documents had the same id."""
@@ -107,14 +108,21 @@ class LuceneWriter:
 class ImpactIndexWriter(LuceneWriter):
     """Writes the index that `ImpactIndex` opens."""
 
-    def __init__(self, path: Path, fields: Mapping[str, FieldKind] | None = None, *, spellings: bool = False) -> None:
-        """`fields` are the documents' declared fields, see `artifacts.documents.fields`. With `spellings`, those of
-        title and text are indexed too, see `artifacts.sparse.spelling`.
+    def __init__(
+        self,
+        path: Path,
+        fields: Mapping[str, FieldKind] | None = None,
+        *,
+        language: Language | None = None,
+        positions: bool = False,
+    ) -> None:
+        """`fields` are the documents' declared fields, see `artifacts.documents.fields`. With a language, the spellings
+        of title and text are indexed too, see `artifacts.sparse.spelling`; with `positions`, those of its words.
 
         Raises BundleError when `path` is a directory that is not empty, JavaError when Java or the disk fails.
         """
-        super().__init__(path, word_analyzer() if spellings else None)
-        self._spellings = spellings
+        super().__init__(path, None if language is None else word_analyzer(language), positions=positions)
+        self._spellings = language is not None
         self._fields: dict[str, FieldKind] = {**(fields or {}), NAMES: "keyword"}
         self._declared = pack_texts([f"{kind[0]}:{name}".encode() for name, kind in self._fields.items()])
 
@@ -195,10 +203,18 @@ def numbered(impacts: Sequence[Mapping[str, int]]) -> tuple[Int64Array, Int64Arr
 class LaterIndexWriter(ImpactIndexWriter):
     """Writes documents that are read behind those of `index`, to a folder, and goes on after those that are there."""
 
-    def __init__(self, path: Path, index: ImpactIndex, fields: Mapping[str, FieldKind], *, spellings: bool) -> None:
-        """`path` is the folder, with the files of a `checkpoint` or none; `fields` and `spellings` are those that
-        `index` was written with. Raises JavaError for a damaged checkpoint, and when Java or the disk fails."""
-        super().__init__(path, fields, spellings=spellings)
+    def __init__(
+        self,
+        path: Path,
+        index: ImpactIndex,
+        fields: Mapping[str, FieldKind],
+        *,
+        language: Language | None,
+        positions: bool,
+    ) -> None:
+        """`path` is the folder, with the files of a `checkpoint` or none; the others are what `index` was written with.
+        Raises JavaError for a damaged checkpoint, and when Java or the disk fails."""
+        super().__init__(path, fields, language=language, positions=positions)
         self._index = index
 
     def add_rows(self, ids: Sequence[str], documents: Sequence[bytes], impacts: Sequence[Mapping[str, int]]) -> None:
@@ -223,6 +239,6 @@ class LaterIndexWriter(ImpactIndexWriter):
         names = unpack_parts(from_java(java_call(self._java.checkpoint, self._handle)))
         return [self.path / name.decode() for name in names]
 
-    def _opened(self, analyzer: JavaObject) -> JavaObject:
+    def _opened(self, analyzer: JavaObject, *, positions: bool) -> JavaObject:
         self._made = False
-        return java_call(self._java.later, bytearray(bytes(self.path.absolute())), analyzer)
+        return java_call(self._java.later, bytearray(bytes(self.path.absolute())), analyzer, positions)

@@ -215,6 +215,8 @@ class SearchResponse(Model):
     unmatched: int | None = optional("Number of `candidates` that `min_matched` left out.")
     searched: str | None = optional("What was searched for, if `prefix` or `spelling` changed it.")
     did_you_mean: str | None = optional("The query, better spelt.")
+    excluded: list[str] | None = optional("The words of `-word` in the query, which documents must not have.")
+    phrases: dict[str, bool] | None = optional("By phrase in quotes in the query, whether documents must have it.")
     completions: list[str] | None = optional("The query with what its last word may become, the likeliest first.")
     rules: AppliedRules | None = optional("Present if the service has rules, and some are for this query.")
     head_query: bool | None = optional("Whether the model itself read the query; present if the task has head queries.")

@@ -41,10 +41,11 @@ from lightretriever.service.schemas import (
 from lightretriever.service.search.context import SearchContext
 from lightretriever.service.search.encoder import no_terms
 from lightretriever.service.search.explain import list_terms_of, list_tokens
+from lightretriever.service.search.operators import literal, read_operators
 from lightretriever.service.search.parts import ENCODE_DOCUMENT, REQUESTS, WRITES, Parts
 from lightretriever.service.search.pipeline import search
 from lightretriever.service.search.ranking import RERANK
-from lightretriever.service.search.request import Plan, RequestReader, literal
+from lightretriever.service.search.request import Plan, RequestReader
 from lightretriever.service.search.rules import RulesFile
 from lightretriever.service.settings import Settings
 
@@ -93,6 +94,7 @@ class SearchEngine:
             normalization=self.normalization,
             spells=parts.backends.spellings is not None,
             reranks=parts.reranker is not None,
+            phrases=manifest.sparse.phrases if parts.backends.cluster is None else None,
         )
         given = list(filter(self._can_search, manifest.examples))
         self.examples = given or parts.documents.examples(_EXAMPLES, self._can_search)
@@ -302,7 +304,7 @@ class SearchEngine:
     def _can_search(self, text: str) -> bool:
         return (
             len(text) < self.settings.max_query_chars
-            and text == literal(text)
+            and not read_operators(text).excluded
             and self.parts.encoder.can_encode(text, self.bundle.manifest.default_task)
         )
 

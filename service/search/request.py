@@ -1,12 +1,12 @@
 """Checks requests against the bundle and the settings, which the schema alone can't, and fills in their defaults."""
 
-import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from lightretriever.artifacts.bundle.manifest import MatchThresholds
 from lightretriever.artifacts.documents.fields import FieldKind, milliseconds, number
+from lightretriever.artifacts.sparse.vocabulary import Language, words_of
 from lightretriever.service.errors import FieldError, InvalidRequestError, shortened
 from lightretriever.service.schemas import (
     Boost,
@@ -21,9 +21,10 @@ from lightretriever.service.schemas import (
     Weights,
 )
 from lightretriever.service.search.filters import FieldRanges, all_of, listed, read_filter, read_ranges
+from lightretriever.service.search.operators import Operators, read_operators
 from lightretriever.service.settings import Settings
 
-__all__ = ["Plan", "RequestReader", "candidates_of", "literal", "reranks"]
+__all__ = ["Plan", "RequestReader", "candidates_of", "reranks"]
 
 _LAST_SORTED: Final = 100_000  # documents whose order is kept in memory at once
 _LAST_ON_CLUSTER: Final = 10_000  # OpenSearch's max_result_window
@@ -32,7 +33,6 @@ _NO_SPELLING: Final = (
     "words that are written with spaces"
 )
 _NO_SPELLING_THERE: Final = "a cluster has no spellings: leave it out, or serve the bundle on this machine"
-_EXCLUDED: Final = re.compile(r"(?<!\S)-(?=\w)(\S+)")
 _OF_EVERY_SEARCH: Final = {"query", "k", "offset"}
 _NO_DENSE: Final = "the bundle has no dense leg: build it with `index.dense: true` to have one"
 
@@ -45,11 +45,6 @@ def candidates_of(request: SearchRequest, settings: Settings) -> int:
     hits = (request.offset + request.k) * (1 if request.group_by is None else request.group_size)
     default = settings.candidates
     return min(-(-hits // default) * default, settings.max_candidates)
-
-
-def literal(text: str) -> str:
-    """Return a text as a query that excludes nothing: with a blank behind each - that would."""
-    return _EXCLUDED.sub(r"- \1", text)
 
 
 def reranks(request: SearchRequest) -> bool:
@@ -104,7 +99,7 @@ class RequestReader:
 
     tasks: the thresholds of a match by task. filters: the kinds of the declared fields. fields, modes: what else a
     request may name. weights, feedback, normalization: the default ones. spells, reranks: whether there are spellings,
-    and a reranking model.
+    and a reranking model. phrases: the language of the words whose positions are known, None if they are not.
     """
 
     settings: Settings
@@ -118,6 +113,7 @@ class RequestReader:
     normalization: Normalization
     spells: bool
     reranks: bool
+    phrases: Language | None
 
     def read_search(self, request: SearchRequest) -> Plan:
         """Check a search, and fill in what it leaves open. InvalidRequestError unless it can be answered."""
@@ -149,8 +145,8 @@ class RequestReader:
     def _read(self, request: SearchRequest, max_explained: int) -> tuple[Plan, list[FieldError]]:
         """Return a search with every default filled in, and everything that is wrong with it."""
         settings, fusion, condition, ranges = self.settings, request.fusion, None, dict[str, FieldRanges]()
-        candidates = candidates_of(request, settings)
-        errors = list(self._of_search(request, candidates))
+        candidates, operators = candidates_of(request, settings), read_operators(request.query or "")
+        errors = list(self._of_search(request, candidates, operators))
         if request.facet_ranges:
             ranges, wrong = read_ranges(request.facet_ranges, self.filters)
             errors += wrong
@@ -159,6 +155,11 @@ class RequestReader:
             errors += wrong
         if request.like is not None:
             condition = all_of(condition, ("not", "ids", "1", request.like))
+        facts = dict[str, Any]()
+        if operators.phrases and not errors:
+            required = self._required(operators.phrases)
+            condition = all_of(condition, *required)
+            facts["phrases"] = {phrase: ("phrase", self.phrases, phrase) in required for phrase in operators.phrases}
         task = self.default_task if request.task is None else request.task
         feedback, normalization = 0.0, self.normalization
         if isinstance(fusion, LinearFusion):
@@ -180,10 +181,19 @@ class RequestReader:
             thresholds=None if request.terms else self.tasks.get(task),
             feedback=feedback,
             normalization=normalization,
-            text=_EXCLUDED.sub("", request.query or ""),
-            excluded=_EXCLUDED.findall(request.query or ""),
+            text=operators.text,
+            excluded=operators.excluded,
+            facts=facts,
         )
         return plan, errors
+
+    def _required(self, phrases: Sequence[str]) -> list[tuple[str, ...]]:
+        """Return the conditions of the phrases that documents must have: none if the index has no positions, and none
+        for a phrase of stop words alone."""
+        if self.phrases is None:
+            return []
+        words = words_of(phrases, self.phrases)
+        return [("phrase", self.phrases, phrase) for phrase, own in zip(phrases, words, strict=True) if own]
 
     def _legs(self, request: SearchRequest) -> dict[LegName, float]:
         """Return the legs to search, which excludes those of weight 0 and those that the bundle lacks."""
@@ -210,7 +220,7 @@ class RequestReader:
             errors.append(FieldError("dimensions", message, request.dimensions))
         _raise_all(errors)
 
-    def _of_search(self, request: SearchRequest, candidates: int) -> Iterator[FieldError]:
+    def _of_search(self, request: SearchRequest, candidates: int, operators: Operators) -> Iterator[FieldError]:
         most = self.settings.max_candidates
         if request.like is not None:
             yield from self._of_like(request)
@@ -218,8 +228,10 @@ class RequestReader:
             yield from self._of_listing(request)
         elif len(request.query) > self.settings.max_query_chars:
             yield from self._of_text("query", request.query)
-        elif _EXCLUDED.search(request.query):
-            yield from self._of_exclusions(request.query)
+        elif operators.excluded and not self.spells:
+            reason = _NO_SPELLING if self.settings.backend == "local" else _NO_SPELLING_THERE
+            message = f"`-word` excludes documents by their spellings; write `- word` to look for the word. {reason}"
+            yield FieldError("query", message, shortened(request.query))
         if request.query is None and request.like is None:
             yield from self._of_listed_window(request)
         elif candidates > most:
@@ -300,15 +312,6 @@ class RequestReader:
                 "leave it out"
             )
             yield FieldError("min_matched", message, least)
-
-    def _of_exclusions(self, query: str) -> Iterator[FieldError]:
-        if not _EXCLUDED.sub("", query).strip():
-            message = "it has only words that documents must not have: write a word to look for, as in `editor -vim`"
-            yield FieldError("query", message, shortened(query))
-        elif not self.spells:
-            reason = _NO_SPELLING if self.settings.backend == "local" else _NO_SPELLING_THERE
-            message = f"`-word` excludes documents by their spellings; write `- word` to look for the word. {reason}"
-            yield FieldError("query", message, shortened(query))
 
     def _of_dense(self, request: SearchRequest) -> Iterator[FieldError]:
         """Name the fields that need a dense leg, where the bundle has none."""

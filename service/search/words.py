@@ -38,6 +38,7 @@ from lightretriever.artifacts.sparse.vocabulary import words_of
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 from lightretriever.service.search.encoder import QueryEncoder
 from lightretriever.service.search.filters import all_of
+from lightretriever.service.search.operators import outside_quotes
 from lightretriever.service.search.request import Plan
 
 __all__ = [
@@ -144,7 +145,9 @@ def read_typed(plan: Plan, words: Spelling, encoder: QueryEncoder) -> Plan:
             better[start, end] = completions[0].word
     text = corrected = _replaced(query, better)
     if request.spelling is not None:
-        doubtful = [word for word in _words_alone(query) if word.span() not in better]
+        phrases = plan.facts.get("phrases", {})
+        loose = outside_quotes(query) if any(phrases.values()) else query
+        doubtful = [word for word in _words_alone(loose) if word.span() not in better]
         doubtful = [word for word in doubtful if _is_doubtful(word.group(), encoder.tokenizer)][:MOST_WORDS]
         corrections = words.corrections([word.group().lower() for word in doubtful])
         better |= dict(zip((word.span() for word in doubtful), corrections, strict=True))
@@ -159,17 +162,24 @@ def read_typed(plan: Plan, words: Spelling, encoder: QueryEncoder) -> Plan:
     if completions:
         last_word = len(text) - len(completions[0].word), len(text)
         facts["completions"] = [_replaced(text, {last_word: word}) + excluded for word, _ in completions]
-    return replace(plan, text=text, added=[one for one in completions[1:] if one.weight > 0], facts=facts)
+    return replace(plan, text=text, added=[one for one in completions[1:] if one.weight > 0], facts=plan.facts | facts)
 
 
 def exclude(plan: Plan, words: Spelling) -> Plan:
-    """Return a search among the documents that have none of the words `excluded`, in any of their forms. Of one with
-    several parts, such as wi-fi, they must not have all."""
-    conditions = []
+    """Return a search among the documents that have none of the words `excluded`, in any of their forms, with
+    `excluded` of its answer. Of one with several parts, such as wi-fi, they must not have all. One that no document has
+    is text, as an option of a command may be."""
+    text, conditions = plan.text, dict[str, tuple[str, ...]]()
     for given in plan.excluded:
         forms = words.forms([word.lower() for word in WORD.findall(given)])
-        conditions.append(("not", "and", str(len(forms)), *chain(*(("spelt", str(len(one)), *one) for one in forms))))
-    return replace(plan, condition=all_of(plan.condition, *conditions))
+        if all(forms):
+            every = chain(*(("spelt", str(len(one)), *one) for one in forms))
+            conditions[given] = ("not", "and", str(len(forms)), *every)
+        else:
+            text += f" -{given}"
+    facts = plan.facts | ({"excluded": [*conditions]} if conditions else {})
+    condition = all_of(plan.condition, *conditions.values())
+    return replace(plan, text=text, excluded=[*conditions], condition=condition, facts=facts)
 
 
 def completions_of(beginning: str, rest: str, words: Spelling, encoder: QueryEncoder, task: str) -> list[Completion]:

@@ -221,13 +221,17 @@ function missing(degraded) {
   return names.length ? ` Without the ${names.join(" and the ")}, which did not answer.` : "";
 }
 
-// What an unfinished word may become, the query in a better spelling, and what a rule added to it.
-function showMeant({ completions = [], searched, did_you_mean: meant, rules }) {
+// What an unfinished word may become, the query in a better spelling, what a rule added, and what operators did.
+function showMeant({ completions = [], searched, did_you_mean: meant, rules, excluded = [], phrases = {} }) {
   const found = completions.slice(0, MEANT), parts = found.length ? ["Searched for ", ...listed(found.map(queryLink)), ". "]
     : searched === undefined ? [] : [`Searched for “${searched}”. `];
   if (like !== null) parts.push(`Documents like “${like}”.`);
   if (meant !== undefined) parts.push("Did you mean ", queryLink(meant), "? ");
-  if (rules?.synonyms?.length) parts.push(`Also searched for ${rules.synonyms.map(({ text }) => `“${text}”`).join(", ")}.`);
+  const quoted = (texts) => texts.map((text) => `“${text}”`).join(", "), loose = Object.keys(phrases).filter((phrase) => !phrases[phrase]);
+  if (rules?.synonyms?.length) parts.push(`Also searched for ${quoted(rules.synonyms.map(({ text }) => text))}. `);
+  const asText = excluded.reduce((text, word) => text.replace(`-${word}`, `"-${word}"`), query.value);
+  if (excluded.length) parts.push(`Without documents that have ${quoted(excluded)}. All documents: `, queryLink(asText), ". ");
+  if (loose.length) parts.push(`Documents need not have the phrase ${quoted(loose)}. `);
   byId("meant").replaceChildren(...parts);
   byId("meant").hidden = !parts.length;
 }

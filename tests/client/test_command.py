@@ -137,11 +137,14 @@ def hit(**fields: object) -> dict[str, list[dict[str, object]]]:
 
 def test_what_became_of_the_query_comes_first() -> None:
     changed = {"searched": "play music", "did_you_mean": "play\nmusic now", "matched": "none"}
-    assert rendered({**changed, "degraded": ["sparse", "rerank"]})[:5] == [
+    operators = {"excluded": ["vim", "emacs"], "phrases": {"play\nnow": False, "play music": True}}
+    assert rendered({**changed, **operators, "degraded": ["sparse", "rerank"]})[:7] == [
         "degraded: sparse failed or was late and is missing here",
         "degraded: rerank failed or was late and is missing here",
         "did you mean: play music now",
         "searched for: play music",
+        "without documents that have: vim, emacs",
+        "not required as phrases: play now",
         "no document matches well; these are the nearest",
     ]
     assert " candidates, best match weak, " in rendered({"matched": "weak"})[-1]

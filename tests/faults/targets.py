@@ -41,6 +41,7 @@ _READER: Final = RequestReader(
     normalization="evidence",
     spells=True,
     reranks=True,
+    phrases=None,
 )
 _MODELS: Final = (SearchRequest, BatchRequest, EncodeRequest)
 _LONGEST_PROBLEM: Final = 10_000

@@ -10,7 +10,7 @@ import pytest
 
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.sparse.spelling import Spelling
-from lightretriever.artifacts.sparse.vocabulary import words_of
+from lightretriever.artifacts.sparse.vocabulary import Language, words_of
 from lightretriever.artifacts.sparse.writer import ImpactIndexWriter
 from tests.support.wordings import raises
 
@@ -22,11 +22,11 @@ TEXTS = (
 )
 
 
-def write(path: Path, texts: Sequence[str], *, spellings: bool = True, first: str = "0") -> Path:
+def write(path: Path, texts: Sequence[str], *, language: Language | None = "english", first: str = "0") -> Path:
     """The words of texts, each with impact 1. The ids are numbers, but that of the `first` document."""
     rows = [sorted(set(words)) for words in words_of(texts)]
     names = sorted({word for row in rows for word in row})
-    with ImpactIndexWriter(path, spellings=spellings) as writer:
+    with ImpactIndexWriter(path, language=language) as writer:
         records = [{"_id": str(i), "title": "", "text": text} for i, text in enumerate(texts)]
         documents = [orjson.dumps(record) for record in records]
         terms = np.array([names.index(word) for row in rows for word in row])
@@ -128,7 +128,7 @@ def test_the_words_of_a_beginning(index: ImpactIndex, beginning: str, words: lis
 
 def test_an_index_may_have_no_spellings(index: ImpactIndex, tmp_path: Path) -> None:
     assert Spelling(index).available
-    with ImpactIndex.open(write(tmp_path / "plain", TEXTS, spellings=False)) as plain:
+    with ImpactIndex.open(write(tmp_path / "plain", TEXTS, language=None)) as plain:
         spelling = Spelling(plain)
         assert not spelling.available
         assert (spelling.corrections(["bycicle"]), spelling.completions("ch", 9)) == ([""], [])
@@ -142,7 +142,7 @@ def test_a_word_that_is_no_unicode_is_refused(index: ImpactIndex) -> None:
 def test_a_title_or_text_that_is_null_or_missing_is_empty(tmp_path: Path) -> None:
     rows = (np.array([0, 0, 0, 0]), np.empty(0, np.int32), np.empty(0, np.int32))
     records: list[Any] = [{"title": None, "text": "fox"}, {"title": "fox"}, {"title": None, "text": ""}]
-    with ImpactIndexWriter(tmp_path / "good", spellings=True) as writer:
+    with ImpactIndexWriter(tmp_path / "good", language="english") as writer:
         writer.add(["a", "b", "c"], [b"{}"] * 3, *rows, records=records)
     with ImpactIndex.open(tmp_path / "good") as index:
         assert Spelling(index).completions("fo", 9) == [("fox", 2)]

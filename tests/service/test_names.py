@@ -1,5 +1,4 @@
-"""A query that is a name of a document, its id, title or the title's head, finds it first, and -word leaves documents
-out; on every backend."""
+"""A query that is a name of a document, its id, title or the title's head, finds it first; on every backend."""
 
 import os
 from collections.abc import Iterator
@@ -8,16 +7,13 @@ from time import perf_counter
 import numpy as np
 import pytest
 
-from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.cluster.push import push
 from lightretriever.artifacts.live.documents import Change, read_fields
-from lightretriever.service.errors import InvalidRequestError
 from lightretriever.service.schemas import Mode, SearchRequest
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 from tests.support.cluster import connected, remove_indexes
 from tests.support.tiny import TinyDocument, make_tiny_bundle, tiny_documents
-from tests.support.wordings import raises
 from tests.support.written import changeable, impacts_of
 
 NAMED = [
@@ -115,34 +111,3 @@ def test_what_is_no_name_puts_nothing_first(engine: SearchEngine) -> None:
     assert "two" not in search(engine, "emacs", filter={"field": "year", "gt": 2002})
     ordered = search(engine, "emacs", sort={"field": "year", "order": "desc"})
     assert ordered[0] != "two"
-
-
-@pytest.mark.parametrize(
-    ("query", "without"),
-    [
-        ("editor -vim", {"two", "three"}),
-        ("editor -Vim  -gallery", {"one", "two", "three", "four"}),  # galleries, too
-        ("-photos text", {"one", "five", "vim"}),
-        ("emacs -own-editor", {"five"}),  # which has both
-        ("editor - vim", set()),
-        ("text-vim", set()),
-    ],
-)
-def test_excluded_words_leave_documents_out_of_both_legs(engine: SearchEngine, query: str, without: set[str]) -> None:
-    everything = {document.id for document in (*NAMED, *OTHERS)}
-    if engine.settings.backend == "opensearch" and without:
-        with raises(InvalidRequestError, naming="a cluster has no spellings"):
-            search(engine, query)
-        return
-    assert set(search(engine, query, mode="dense")) == everything - without
-    assert not without & {*search(engine, query), *search(engine, query, mode="sparse")}
-
-
-def test_a_query_of_exclusions_alone_is_refused(engine: SearchEngine) -> None:
-    with raises(InvalidRequestError, naming="editor -vim"):
-        search(engine, " -vim -emacs")
-
-
-def test_a_bundle_of_tokens_says_that_it_has_no_spellings(tiny_bundle: Bundle) -> None:
-    with SearchEngine.open(tiny_bundle) as of_tokens, raises(InvalidRequestError, naming="index.vocabulary: words"):
-        search(of_tokens, "music -player")

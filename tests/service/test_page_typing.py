@@ -47,6 +47,16 @@ def test_a_rare_word_that_a_document_has_is_a_match(page: Page, site: str) -> No
     expect(page.locator("li.hit dd.bar").first).to_be_visible()
 
 
+def test_what_operators_did_is_told(page: Page) -> None:
+    finish(page, 'mend a "tyre in a bicycle" -chain')
+    meant = page.locator("#meant")
+    expect(meant).to_contain_text("Without documents that have “chain”.")
+    expect(meant).to_contain_text("Documents need not have the phrase “tyre in a bicycle”.")
+    meant.get_by_role("link").click()
+    expect(meant).not_to_contain_text("Without")
+    assert page.get_by_role("searchbox").input_value() == 'mend a "tyre in a bicycle" "-chain"'
+
+
 def test_a_better_spelling_is_one_click_away(page: Page) -> None:
     page.locator("#weight").fill("30")
     finish(page, "bycicle tyer chain")

@@ -8,6 +8,7 @@ import java.util.ArrayList;
 import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Set;
+import org.apache.lucene.analysis.Analyzer;
 import org.apache.lucene.document.DoubleField;
 import org.apache.lucene.document.KeywordField;
 import org.apache.lucene.document.LongField;
@@ -26,6 +27,7 @@ import org.apache.lucene.search.Weight;
 import org.apache.lucene.util.Bits;
 import org.apache.lucene.util.BytesRef;
 import org.apache.lucene.util.FixedBitSet;
+import org.apache.lucene.util.QueryBuilder;
 
 /**
  * The documents that a condition holds for, as a set of ordinals. The condition comes as texts, each operator before what
@@ -40,6 +42,7 @@ import org.apache.lucene.util.FixedBitSet;
  *   exists FIELD                          any value
  *   ids N id ...                          one of the ids
  *   spelt N word ...                      one of the words, as IndexBuilder.SPELLINGS has them
+ *   phrase LANGUAGE text                  its words side by side, as WordAnalyzer makes them for IndexBuilder.PHRASES
  * </pre>
  */
 public final class DocumentFilter {
@@ -206,6 +209,8 @@ public final class DocumentFilter {
           return new TermInSetQuery(IndexBuilder.ID, values());
         case "spelt":
           return new TermInSetQuery(IndexBuilder.SPELLINGS, values());
+        case "phrase":
+          return phrase(WordAnalyzer.ofLanguage(text()), text());
         default:
           throw new IllegalArgumentException("unknown operator: " + operator);
       }
@@ -218,6 +223,12 @@ public final class DocumentFilter {
         query.add(query(), occur);
       }
       return query.build();
+    }
+
+    /** A text of stop words alone has no word that a document might lack. */
+    private static Query phrase(Analyzer analyzer, String text) {
+      Query words = new QueryBuilder(analyzer).createPhraseQuery(IndexBuilder.PHRASES, text);
+      return words == null ? MatchAllDocsQuery.INSTANCE : words;
     }
 
     private Query keywords(String field) {

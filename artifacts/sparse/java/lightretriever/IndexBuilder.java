@@ -42,10 +42,12 @@ public final class IndexBuilder {
   static final String RAW = "raw";
   static final String CONTENTS = "contents";
   static final String SPELLINGS = "spellings";
+  static final String PHRASES = "phrases";
 
   private static final FieldType IMPACT_TYPE = indexed(IndexOptions.DOCS_AND_FREQS, true);
   private static final FieldType TEXT_TYPE = indexed(IndexOptions.DOCS_AND_FREQS, false);
   private static final FieldType SPELLING_TYPE = indexed(IndexOptions.DOCS, true);
+  private static final FieldType PHRASE_TYPE = indexed(IndexOptions.DOCS_AND_FREQS_AND_POSITIONS, true);
 
   private static final double LATER_MEGABYTES = 32;
   private static final double LATER_CACHED_MEGABYTES = 4;
@@ -54,6 +56,7 @@ public final class IndexBuilder {
 
   private final Directory directory;
   private final IndexWriter writer;
+  private final boolean positions;
   private final ImpactTokens tokens = new ImpactTokens();
   private int[] seen = new int[0];
   private int stamp;
@@ -64,12 +67,14 @@ public final class IndexBuilder {
   private IndexBuilder(
       Directory directory,
       Analyzer analyzer,
+      boolean positions,
       IndexWriterConfig.OpenMode mode,
       double bufferMegabytes,
       int merged,
       MergeScheduler scheduler)
       throws IOException {
     this.directory = directory;
+    this.positions = positions;
     // Merges only neighbouring segments, so that the order of the documents survives.
     LogDocMergePolicy merges = new LogDocMergePolicy();
     merges.setMergeFactor(merged);
@@ -94,12 +99,17 @@ public final class IndexBuilder {
     return type;
   }
 
-  /** The analyzer splits texts into words; null will do where none are given. */
-  public static IndexBuilder open(byte[] path, Analyzer analyzer, double bufferMegabytes) throws IOException {
+  /**
+   * The analyzer splits texts into words; null will do where none are given. With positions, the words of texts are indexed
+   * with their places, too.
+   */
+  public static IndexBuilder open(byte[] path, Analyzer analyzer, boolean positions, double bufferMegabytes)
+      throws IOException {
     // No segments are merged before the last one.
     Directory directory = new MMapDirectory(Path.of(Packed.text(path)));
+    IndexWriterConfig.OpenMode create = IndexWriterConfig.OpenMode.CREATE;
     return new IndexBuilder(
-        directory, analyzer, IndexWriterConfig.OpenMode.CREATE, bufferMegabytes, 1000, new SerialMergeScheduler());
+        directory, analyzer, positions, create, bufferMegabytes, 1000, new SerialMergeScheduler());
   }
 
   /**
@@ -107,7 +117,7 @@ public final class IndexBuilder {
    * time, because searches visit each. Nothing waits for the disk: after a crash the files are not to be relied on, so they
    * are checked.
    */
-  public static IndexBuilder later(byte[] path, Analyzer analyzer) throws IOException {
+  public static IndexBuilder later(byte[] path, Analyzer analyzer, boolean positions) throws IOException {
     Directory files =
         new FilterDirectory(new MMapDirectory(Path.of(Packed.text(path)))) {
           @Override
@@ -124,6 +134,7 @@ public final class IndexBuilder {
     return new IndexBuilder(
         cached,
         analyzer,
+        positions,
         IndexWriterConfig.OpenMode.CREATE_OR_APPEND,
         LATER_MEGABYTES,
         LATER_MERGED,
@@ -215,6 +226,9 @@ public final class IndexBuilder {
       document.add(new Field(CONTENTS, builder.tokens, IMPACT_TYPE));
       if (spelt.count() > 0) {
         document.add(new Field(SPELLINGS, spelt.get(i), SPELLING_TYPE));
+      }
+      if (builder.positions) {
+        document.add(new Field(PHRASES, spelt.get(i), PHRASE_TYPE));
       }
       for (; value < knownRows.get(i); value++) {
         document.add(declared.field(knownFields.get(value), known.get(value)));

@@ -91,8 +91,8 @@ public final class Spellings {
   }
 
   /**
-   * For each word in lower case, the words of the corpus of which the analyzer makes the same terms, and itself, with a space
-   * between two, packed by Packed.parts. They are looked for among those that begin as both the word and its term do, without
+   * For each word in lower case, the words of the corpus of which the analyzer makes the same terms, with a space between
+   * two, packed by Packed.parts. They are looked for among those that begin as both the word and its term do, without
    * the term's last letter if it is a beginning: gallery and galleries have the term galleri.
    */
   public static byte[] forms(OpenIndex index, Analyzer analyzer, byte[] words, byte[] ends) throws IOException {
@@ -108,7 +108,7 @@ public final class Spellings {
   }
 
   private static Set<String> forms(OpenIndex index, Analyzer analyzer, String word) throws IOException {
-    Set<String> forms = new LinkedHashSet<>(List.of(word));
+    Set<String> forms = new LinkedHashSet<>();
     String term = WordAnalyzer.words(analyzer, word);
     int common = 0;
     while (common < Math.min(word.length(), term.length()) && word.charAt(common) == term.charAt(common)) {
@@ -117,6 +117,9 @@ public final class Spellings {
     Terms spelt = index.terms(IndexBuilder.SPELLINGS);
     if (common > 1 && common == term.length() && common < word.length()) {
       common = word.offsetByCodePoints(common, -1);
+    }
+    if (index.frequency(new Term(IndexBuilder.SPELLINGS, word)) > 0) {
+      forms.add(word);
     }
     if (spelt != null && common > 0) {
       BytesRef prefix = new BytesRef(word.substring(0, common));

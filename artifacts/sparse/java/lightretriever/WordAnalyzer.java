@@ -12,6 +12,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Queue;
 import java.util.Set;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.function.Supplier;
 import java.util.regex.Pattern;
 import org.apache.lucene.analysis.Analyzer;
@@ -67,7 +68,8 @@ import org.apache.lucene.analysis.tr.TurkishAnalyzer;
  * letters (cplusplus, csharp, dotnet); of two parts with a hyphen between them, such as wi-fi, both in one word (wifi).
  *
  * <p>In the field for spellings, the words of Lucene's StandardAnalyzer that have only letters, at least two: as the text
- * spells them, but in lower case and without the possessive.
+ * spells them, but in lower case and without the possessive. In the field for phrases, the words of the language without
+ * pairs of signs and words joined from parts, so that what stands side by side in a text does so in the index.
  */
 public final class WordAnalyzer extends AnalyzerWrapper {
   private static final Map<String, Supplier<Analyzer>> LANGUAGES =
@@ -109,7 +111,7 @@ public final class WordAnalyzer extends AnalyzerWrapper {
           Map.entry("standard", StandardAnalyzer::new));
 
   private static final String PART = "[\\p{IsLatin}\\p{IsGreek}\\p{IsCyrillic}\\p{M}\\p{N}]{1,20}+";
-  private static final List<Named.Rule> RULES =
+  private static final List<Named.Rule> NAMES =
       List.of(
           new Named.Rule(
               Pattern.compile("(?<![\\p{L}\\p{N}])(\\p{L}{1,8})\\+\\+(?![\\p{L}\\p{N}+])"),
@@ -125,13 +127,16 @@ public final class WordAnalyzer extends AnalyzerWrapper {
               Pattern.compile("(?<![\\p{L}\\p{N}.)])\\.(\\p{L}{2,20})(?![\\p{L}\\p{N}])"),
               ".",
               Named.NOTHING,
-              name -> name.group() + " dot" + name.group(1)),
-          new Named.Rule(
-              Pattern.compile(
-                  "(?<![\\p{L}\\p{M}\\p{N}])((?=\\p{L})" + PART + ")[-\u2010\u2011](?=(" + PART + ")(?![\\p{L}\\p{M}\\p{N}]))"),
-              "-\u2010\u2011",
-              Named.MARKED_WORD,
-              word -> word.group(1) + " " + word.group(1) + word.group(2) + " "));
+              name -> name.group() + " dot" + name.group(1)));
+  private static final Named.Rule JOINED =
+      new Named.Rule(
+          Pattern.compile(
+              "(?<![\\p{L}\\p{M}\\p{N}])((?=\\p{L})" + PART + ")[-\u2010\u2011](?=(" + PART + ")(?![\\p{L}\\p{M}\\p{N}]))"),
+          "-\u2010\u2011",
+          Named.MARKED_WORD,
+          word -> word.group(1) + " " + word.group(1) + word.group(2) + " ");
+
+  private static final Map<String, Analyzer> MADE = new ConcurrentHashMap<>();
 
   private final Analyzer standard = new StandardAnalyzer();
   private final Analyzer words;
@@ -143,11 +148,14 @@ public final class WordAnalyzer extends AnalyzerWrapper {
 
   /** The analyzer of a language, such as "english". */
   public static Analyzer create(byte[] language) {
-    String name = Packed.text(language);
+    return ofLanguage(Packed.text(language));
+  }
+
+  static Analyzer ofLanguage(String name) {
     if (!LANGUAGES.containsKey(name)) {
       throw new IllegalArgumentException("there is no analyzer for the language " + name);
     }
-    return new WordAnalyzer(LANGUAGES.get(name).get());
+    return MADE.computeIfAbsent(name, language -> new WordAnalyzer(LANGUAGES.get(language).get()));
   }
 
   /** The words of each text in their order, with a space between two, packed by Packed.parts. */
@@ -223,21 +231,28 @@ public final class WordAnalyzer extends AnalyzerWrapper {
     if (isSpelling(field)) {
       return same;
     }
-    for (Named.Rule rule : RULES) {
+    for (Named.Rule rule : NAMES) {
       same = new Named(same, rule);
     }
-    return same;
+    return isPhrase(field) ? same : new Named(same, JOINED);
   }
 
   @Override
   protected TokenStreamComponents wrapComponents(String field, TokenStreamComponents components) {
     TokenStream found = components.getTokenStream();
-    TokenStream all = isSpelling(field) ? new Letters(new EnglishPossessiveFilter(found)) : new Pairs(new LowerCaseFilter(found));
+    TokenStream all = isSpelling(field) ? new Letters(new EnglishPossessiveFilter(found)) : new LowerCaseFilter(found);
+    if (!isSpelling(field) && !isPhrase(field)) {
+      all = new Pairs(all);
+    }
     return new TokenStreamComponents(components.getSource(), all);
   }
 
   private static boolean isSpelling(String field) {
     return field.equals(IndexBuilder.SPELLINGS);
+  }
+
+  private static boolean isPhrase(String field) {
+    return field.equals(IndexBuilder.PHRASES);
   }
 
   private static final class Letters extends FilteringTokenFilter {

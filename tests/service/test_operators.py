@@ -1,0 +1,272 @@
+"""A "phrase" in a query, which documents must have, and -word, which they must not have: on every backend."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+import pytest
+
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.bundle.verify import verify_bundle
+from lightretriever.artifacts.cluster.push import push
+from lightretriever.artifacts.live.compact import compact
+from lightretriever.artifacts.live.documents import Change, read_fields
+from lightretriever.service.errors import InvalidRequestError
+from lightretriever.service.schemas import SearchRequest, SearchResponse
+from lightretriever.service.search.engine import SearchEngine
+from lightretriever.service.search.operators import literal, read_operators
+from lightretriever.service.settings import Settings
+from tests.support.cluster import connected, remove_indexes
+from tests.support.tiny import TinyDocument, make_tiny_bundle, tiny_documents
+from tests.support.wordings import raises
+from tests.support.written import changeable, impacts_of
+
+WRITTEN = [
+    TinyDocument("one", "Emacs", "It edits photos of galleries, and is no vim.", 2001),
+    TinyDocument("two", "Vim – the editor", "A text-editor for letters.", 2002),
+    TinyDocument("three", "Nano", "The small editor of a text; no gallery.", 2003),
+    TinyDocument("four", "Joe (Own Editor)", "State of the art: text editors.", 2004),
+    TinyDocument("five", "Photo library", "A state and art. Written in C++ libraries.", 2005),
+    TinyDocument("six", "Libraries for C", "東日本語の本 in C libraries.", 2006),
+    TinyDocument("seven", "ends in state", "of the art begins. Thé État, wi-fi and LINUX 6.1 kernel, don't.", 2007),
+    TinyDocument("thousand", "Words", " ".join(f"word{number}" for number in range(1000)), 2008),
+]
+OTHERS = [document for document in tiny_documents(60) if document.id not in ("music", "editor")]
+OF_ALL = {document.id for document in (*WRITTEN, *OTHERS)}
+SETTINGS = Settings(deadline_ms=60_000)
+
+
+def write(engine: SearchEngine, bundle: Bundle, *documents: TinyDocument) -> None:
+    changes = list[Change]()
+    for one in documents:
+        vector = np.random.default_rng(5).standard_normal(16).astype(np.float32)
+        document = read_fields(one.id, {"title": one.title, "text": one.text, "year": one.year}, bundle.manifest)
+        changes.append(Change(one.id, document, vector / np.linalg.norm(vector), impacts_of(engine, one.full_text)))
+    changeable(engine).write(changes, perf_counter() + 60)
+
+
+@pytest.fixture(scope="module", params=["here", "live", "compacted", "cluster"])
+def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SearchEngine]:
+    folder, settings, url, name = tmp_path_factory.mktemp("operators"), SETTINGS, "", f"operators-{os.getpid()}"
+    documents = OTHERS if request.param in ("live", "compacted") else [*OTHERS, *WRITTEN]
+    bundle = make_tiny_bundle(
+        folder / "tiny", vocabulary="words", positions=True, documents=documents, fields={"year": "number"}
+    )
+    live = SETTINGS.model_copy(update={"live": folder / "live"})
+    if request.param == "live":
+        settings = live
+    elif request.param == "compacted":
+        with SearchEngine.open(bundle, live) as before:
+            write(before, bundle, *WRITTEN)
+        bundle, _ = compact(bundle, folder / "live", folder / "new")
+        assert verify_bundle(bundle.path) == []
+    elif request.param == "cluster":
+        url = request.getfixturevalue("opensearch")
+        with connected(url) as cluster:
+            push(bundle, cluster, name, replicas=0, skipped=int, written=int)
+        settings = SETTINGS.model_copy(update={"opensearch_url": url, "opensearch_index": name})
+    with SearchEngine.open(bundle, settings) as engine:
+        if request.param == "live":
+            write(engine, bundle, *WRITTEN)
+        yield engine
+    if request.param == "cluster":
+        remove_indexes(url, name)
+
+
+def ask(engine: SearchEngine, query: str, **fields: object) -> SearchResponse:
+    asked = {"query": query, "k": 100, "candidates": 200, **fields}
+    return engine.search(SearchRequest.model_validate(asked))
+
+
+def search(engine: SearchEngine, query: str, **fields: object) -> set[str]:
+    return {hit.id for hit in ask(engine, query, **fields).hits}
+
+
+@pytest.mark.parametrize(
+    ("query", "text", "excluded", "phrases"),
+    [
+        ("editor -vim", "editor", ["vim"], []),
+        ("editor  -Vim -own-editor ", "editor", ["Vim", "own-editor"], []),
+        ('"text editor" -vim', '"text editor"', ["vim"], ["text editor"]),
+        ("viewer -qt", "viewer -qt", [], []),  # two letters, as in ls -la
+        ("ls -la", "ls -la", [], []),
+        ("rm -rf build", "rm -rf build", [], []),
+        ("tar -xzf archive.tar", "tar -xzf archive.tar", [], []),  # something is behind it
+        ("find . -name core -exec rm", "find . -name core -exec rm", [], []),
+        ("find . -type f -delete", "find . -type f -delete", [], []),
+        ("gcc -O2 -Wall", "gcc -O2 -Wall", [], []),
+        ("gcc -std=c99", "gcc -std=c99", [], []),
+        ("gcc --help", "gcc --help", [], []),
+        ("gcc --verbose -pedantic", "gcc --verbose -pedantic", [], []),
+        ("java -Dfile.encoding=UTF-8", "java -Dfile.encoding=UTF-8", [], []),
+        ("-exec", "-exec", [], []),  # nothing to look for
+        ("-vim -emacs", "-vim -emacs", [], []),
+        ("- -vim", "- -vim", [], []),
+        ("-photos text", "-photos text", [], []),
+        ("text-editor", "text-editor", [], []),
+        ("text - vim", "text - vim", [], []),
+        ("minus -40 degrees", "minus -40 degrees", [], []),
+        ('find "-exec"', 'find "-exec"', [], ["-exec"]),
+        ('find "find -exec"', 'find "find -exec"', [], ["find -exec"]),
+        ('"a b" and "c"', '"a b" and "c"', [], ["a b", "c"]),
+        ("“smart quotes” „lower“", "“smart quotes” „lower“", [], ["smart quotes", "lower"]),
+        ('3.5" disk, 5.25" disk', '3.5" disk, 5.25" disk', [], []),
+        ('"text editor', '"text editor', [], []),
+        ('text editor"', 'text editor"', [], []),
+        ('"" text " " "', '"" text " " "', [], []),
+        ('a "b"c "d" e', 'a "b"c "d" e', [], ["d"]),
+        ("rock 'n' roll, don't", "rock 'n' roll, don't", [], []),
+    ],
+)
+def test_operators_are_read(query: str, text: str, excluded: list[str], phrases: list[str]) -> None:
+    assert read_operators(query) == (text, excluded, phrases)
+    assert read_operators(literal(query))[1:] == ([], [])
+    if not excluded and not phrases:
+        assert literal(query) == query
+
+
+@pytest.mark.parametrize(
+    ("query", "having"),
+    [
+        ('"text editor"', {"two", "four"}),  # with any sign between them, in any form
+        ('"editor text"', set()),
+        ('"TEXT Editors" photo', {"two", "four"}),
+        ('emacs "editor"', {"two", "three", "four"}),
+        ('"text editor" "state of the art"', {"four"}),
+        ('"state of the art"', {"four", "seven"}),  # from the title to the text
+        ('"state art"', set()),  # stop words have their places
+        ('"state in an art"', {"four", "seven"}),
+        ('"c++ library"', {"five"}),
+        ('"c library"', {"six"}),
+        ('"日本語"', {"six", "cjk"}),
+        ('"本語日"', set()),
+        ('"wi fi"', {"seven"}),
+        ('"linux 6.1 kernel"', {"seven"}),
+        ('"linux kernel"', set()),
+        ('"état wi-fi"', {"seven"}),
+        ('"don\u2019t"', {"seven"}),
+        ('"state of the art" -state', set()),
+        ('"text editor" -vim', {"four"}),
+        (f'"{" ".join(f"word{number}" for number in range(1, 999))}"', {"thousand"}),
+        (f'"{" ".join(f"word{number}" for number in (*range(500), 3))}"', set()),
+    ],
+)
+def test_documents_have_the_phrases_of_a_query(engine: SearchEngine, query: str, having: set[str]) -> None:
+    if engine.settings.backend == "opensearch":
+        query = read_operators(query).text
+        answer = ask(engine, query)
+        assert set((answer.phrases or {}).values()) == {False}
+        assert search(engine, query, mode="dense") == OF_ALL
+        return
+    assert search(engine, query, mode="dense") == having
+    assert search(engine, query) == having
+    assert search(engine, query, mode="sparse") == having & search(engine, query.replace('"', " "), mode="sparse")
+    assert set((ask(engine, query).phrases or {}).values()) == {True}
+
+
+def test_a_phrase_changes_no_score(engine: SearchEngine) -> None:
+    query = 'text "text editor"'
+    legs = {hit.id: (hit.dense, hit.sparse) for hit in ask(engine, literal(query), mode="sparse").hits}
+    for hit in ask(engine, query, mode="sparse", explain=True).hits:
+        sparse = legs[hit.id][1]
+        assert sparse is not None
+        assert hit.sparse is not None
+        assert hit.sparse.score == sparse.score
+
+
+@pytest.mark.parametrize("query", ['"to be or not to be" editor', '"the"', '"the" "of a"'])
+def test_a_phrase_of_stop_words_is_not_required(engine: SearchEngine, query: str) -> None:
+    answer = ask(engine, query, mode="dense")
+    assert {hit.id for hit in answer.hits} == OF_ALL
+    assert answer.phrases == dict.fromkeys(read_operators(query).phrases, False)
+
+
+def test_a_bundle_without_positions_says_that_a_phrase_is_not_required(tmp_path: Path) -> None:
+    bundle = make_tiny_bundle(tmp_path / "tiny", vocabulary="words", documents=[*OTHERS, *WRITTEN])
+    with SearchEngine.open(bundle, SETTINGS) as engine:
+        answer = ask(engine, '"editor text"', mode="dense")
+        assert answer.phrases == {"editor text": False}
+        assert {hit.id for hit in answer.hits} == OF_ALL
+
+
+def test_a_phrase_goes_with_filters_facets_groups_batches_and_snippets(engine: SearchEngine) -> None:
+    if engine.settings.backend == "opensearch":
+        return
+    after = {"field": "year", "gt": 2002}
+    assert search(engine, '"text editor"', filter=after, k=1000, candidates=1000) == {"four"}
+    assert search(engine, '"text editor"', group_by="title", sort={"field": "year", "order": "desc"}) == {"two", "four"}
+    (hit,) = ask(engine, '"text editor"', filter=after, explain=True, snippets={}).hits
+    assert hit.snippets is not None
+    assert hit.snippets["text"].text[slice(*hit.snippets["text"].marks[-2])] == "text"
+    assert hit.explanation is not None
+    assert {word.word for word in hit.explanation.words} >= {"text", "editor"}
+    asked = [SearchRequest(query='"text editor"'), SearchRequest(query="editor"), SearchRequest(like="two")]
+    first, second, third = engine.search_batch(asked)
+    assert {hit.id for hit in first.hits} == {"two", "four"}
+    assert len(second.hits) == len(third.hits) == 10
+    assert (second.phrases, third.phrases) == (None, None)
+
+
+def test_words_in_quotes_are_not_corrected(engine: SearchEngine) -> None:
+    if engine.settings.backend == "opensearch":
+        return
+    answer = ask(engine, '"text editor of" librarry', spelling="suggest")
+    assert answer.did_you_mean == '"text editor of" library'
+    assert ask(engine, 'librarry "editer"', spelling="suggest").did_you_mean == 'library "editer"'
+    assert ask(engine, '"text editor" galery -vim', spelling="auto").searched == '"text editor" gallery -vim'
+
+
+def test_a_changed_document_has_its_new_phrases(tmp_path: Path) -> None:
+    bundle = make_tiny_bundle(tmp_path / "tiny", vocabulary="words", positions=True, documents=[*OTHERS, *WRITTEN])
+    with SearchEngine.open(bundle, SETTINGS.model_copy(update={"live": tmp_path / "live"})) as engine:
+        write(engine, bundle, TinyDocument("two", "Vim", "An editor of texts.", 2002))
+        assert search(engine, '"text editor"') == {"four"}
+        assert search(engine, '"editor of text"') == {"two"}
+        changeable(engine).write([Change("four")], perf_counter() + 60)
+        assert search(engine, '"text editor"') == set()
+    with SearchEngine.open(bundle, SETTINGS.model_copy(update={"live": tmp_path / "live"})) as engine:
+        assert search(engine, '"editor of text"') == {"two"}
+        assert search(engine, '"text editor"') == set()
+
+
+@pytest.mark.parametrize(
+    ("query", "without", "told"),
+    [
+        ("editor -vim", {"one", "two"}, ["vim"]),
+        ("editor -Vim  -gallery", {"one", "two", "three"}, ["Vim", "gallery"]),  # galleries, too
+        ("emacs -own-editor", {"four"}, ["own-editor"]),  # which has both
+        ("editor -zebra -vim", {"one", "two"}, ["vim"]),  # no document has a zebra
+        ("editor -zebra -own-zebra", set(), None),
+        ("editor -日本語", set(), None),  # single signs are no words of theirs
+        ("-photos text", set(), None),
+        ("text-vim", set(), None),
+    ],
+)
+def test_excluded_words_leave_documents_out_of_both_legs(
+    engine: SearchEngine, query: str, without: set[str], told: list[str] | None
+) -> None:
+    if engine.settings.backend == "opensearch" and read_operators(query).excluded:
+        with raises(InvalidRequestError, naming="a cluster has no spellings"):
+            search(engine, query)
+        return
+    answer = ask(engine, query, mode="dense")
+    assert {hit.id for hit in answer.hits} == OF_ALL - without
+    assert answer.excluded == told
+    assert not without & {*search(engine, query), *search(engine, query, mode="sparse")}
+
+
+def test_a_word_that_no_document_has_is_text(engine: SearchEngine) -> None:
+    if engine.settings.backend == "opensearch":
+        return
+    for query in ("tar -xzf", "tar -xzf -vim"):
+        explanation = ask(engine, query, k=1, explain=True).hits[0].explanation
+        assert explanation is not None
+        assert "xzf" in {word.word for word in explanation.words}
+        assert "vim" not in {word.word for word in explanation.words}
+
+
+def test_a_bundle_of_tokens_says_that_it_has_no_spellings(tiny_bundle: Bundle) -> None:
+    with SearchEngine.open(tiny_bundle) as of_tokens, raises(InvalidRequestError, naming="index.vocabulary: words"):
+        search(of_tokens, "music -player")
