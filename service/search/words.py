@@ -26,7 +26,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, islice
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -170,11 +170,12 @@ def exclude(plan: Plan, words: Spelling) -> Plan:
     `excluded` of its answer. Of one with several parts, such as wi-fi, they must not have all. One that no document has
     is text, as an option of a command may be."""
     text, conditions = plan.text, dict[str, tuple[str, ...]]()
-    for given in plan.excluded:
-        forms = words.forms([word.lower() for word in WORD.findall(given)])
-        if all(forms):
-            every = chain(*(("spelt", str(len(one)), *one) for one in forms))
-            conditions[given] = ("not", "and", str(len(forms)), *every)
+    parts = [WORD.findall(given.lower()) for given in plan.excluded]
+    forms = iter(words.forms([*chain(*parts)]))  # one call, as each takes milliseconds
+    for given, own in zip(plan.excluded, parts, strict=True):
+        if all(spelt := [*islice(forms, len(own))]):
+            every = chain(*(("spelt", str(len(one)), *one) for one in spelt))
+            conditions[given] = ("not", "and", str(len(spelt)), *every)
         else:
             text += f" -{given}"
     facts = plan.facts | ({"excluded": [*conditions]} if conditions else {})

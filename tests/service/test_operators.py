@@ -117,6 +117,9 @@ def search(engine: SearchEngine, query: str, **fields: object) -> set[str]:
         ('text editor"', 'text editor"', [], []),
         ('"" text " " "', '"" text " " "', [], []),
         ('a "b"c "d" e', 'a "b"c "d" e', [], ["d"]),
+        ('"a" "b" "a" -own -Own -own', '"a" "b" "a"', ["own", "Own"], ["a", "b"]),
+        (f"editor{' -vim' * 8}", "editor", ["vim"], []),
+        (f"editor{' -vim' * 9}", f"editor{' -vim' * 9}", [], []),
         ("rock 'n' roll, don't", "rock 'n' roll, don't", [], []),
     ],
 )
