@@ -22,6 +22,7 @@ from lightretriever.artifacts.documents.bounds import MAX_NESTING
 from lightretriever.artifacts.errors import BundleError
 from lightretriever.artifacts.sparse.vocabulary import VocabularyKind
 from lightretriever.artifacts.tokens.table import TokenTable
+from lightretriever.service.collections.collections import Collections
 from lightretriever.service.collections.swap import EngineHolder
 from lightretriever.service.errors import InvalidRequestError
 from lightretriever.service.http.app import create_app
@@ -34,6 +35,7 @@ from tests.service.live import client_of, warm
 from tests.service.test_swap import flip
 from tests.support.tampering import copy_of, edit_manifest, resign
 from tests.support.tiny import TinyDocument, english_tokenizer, make_tiny_bundle
+from tests.support.waiting import wait_until
 from tests.support.wordings import raises
 
 SETTINGS: Final = Settings(deadline_ms=60_000, warm_up_queries=12, watch_s=0)
@@ -78,38 +80,42 @@ def odd_bundle(path: Path, texts: Sequence[tuple[str, str]], vocabulary: Vocabul
 
 
 @pytest.fixture(scope="module")
-def usual(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return odd_bundle(tmp_path_factory.mktemp("usual") / "bundle", [("music", "player")] * 3).path
+def odd(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Bundle]:
+    """A bundle of each corpus, by its name."""
+    folder = tmp_path_factory.mktemp("odd")
+    return {
+        name: odd_bundle(folder / str(number), texts, "tokens" if name in WORDLESS else "words")
+        for number, (name, texts) in enumerate(CORPORA.items())
+    }
 
 
-@pytest.fixture
-def current(tmp_path: Path, usual: Path) -> Path:
-    link = tmp_path / "current"
-    link.symlink_to(usual)
-    return link
+def test_they_start_and_answer(odd: dict[str, Bundle]) -> None:
+    folders = {f"c{number}": bundle.path for number, bundle in enumerate(odd.values())}
+    with Collections.open(folders, SETTINGS) as collections, TestClient(create_app(collections)) as client:
+        wait_until(lambda: client.get("/readyz").status_code == 200)
+        for collection, (name, texts) in zip(folders, CORPORA.items(), strict=True):
+            below = f"/collections/{collection}"
+            asked = {"query": "music player", "k": 100, "snippets": {}, "explain": True}
+            answer = client.post(f"{below}/search", json=asked)
+            assert answer.status_code == 200, (name, answer.text)
+            found = {hit["id"]: hit["fields"] for hit in answer.json()["hits"]}
+            told = [(found[f"d{place}"]["title"], found[f"d{place}"]["text"]) for place in range(len(texts))]
+            assert told == texts, name
+            for example in client.get(f"{below}/info").json().get("examples", []):
+                assert client.post(f"{below}/search", json={"query": example}).status_code == 200, (name, example)
 
 
-@pytest.mark.parametrize("name", CORPORA)
-def test_they_start_and_swap(name: str, tmp_path: Path, current: Path) -> None:
-    texts = CORPORA[name]
-    odd = odd_bundle(tmp_path / "odd", texts, "tokens" if name in WORDLESS else "words")
-    ready = Event()
-    with TestClient(create_app(odd.path, SETTINGS, on_ready=ready.set)) as client:
-        assert ready.wait(60)
-        assert client.get("/readyz").status_code == 200
-        answer = client.post("/search", json={"query": "music player", "k": 100, "snippets": {}, "explain": True})
-        assert answer.status_code == 200, answer.text
-        found = {hit["id"]: hit["fields"] for hit in answer.json()["hits"]}
-        assert [(found[f"d{place}"]["title"], found[f"d{place}"]["text"]) for place in range(len(texts))] == texts
-        for example in client.get("/info").json().get("examples", []):
-            assert client.post("/search", json={"query": example}).status_code == 200, example
-    with EngineHolder.open(current, SETTINGS) as holder:
+def test_each_takes_over(odd: dict[str, Bundle], tmp_path: Path) -> None:
+    link, (first, *others) = tmp_path / "current", odd.values()
+    link.symlink_to(first.path)
+    with EngineHolder.open(link, SETTINGS) as holder:
         holder.engine.warm_up()
         holder.start()
-        flip(current, odd.path)
-        assert holder.ask().result(60)
-        assert holder.engine.ready
-        assert holder.engine.bundle.manifest.digest == odd.manifest.digest
+        for bundle in others:
+            flip(link, bundle.path)
+            assert holder.ask().result(60)
+            assert holder.engine.ready
+            assert holder.engine.bundle.manifest.digest == bundle.manifest.digest
 
 
 @pytest.fixture(scope="module")
@@ -121,10 +127,9 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SearchEngine]:
 
 
 @pytest.fixture(scope="module")
-def of_words(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SearchEngine]:
+def of_words(odd: dict[str, Bundle]) -> Iterator[SearchEngine]:
     """Over the same documents; the terms are words."""
-    path = tmp_path_factory.mktemp("words") / "bundle"
-    with warm(odd_bundle(path, CORPORA["one unknown among others"]), SETTINGS) as engine:
+    with warm(odd["one unknown among others"], SETTINGS) as engine:
         yield engine
 
 
@@ -197,8 +202,8 @@ def test_spelling_leaves_what_it_does_not_know(of_words: SearchEngine) -> None:
     assert searched(f"{KHMER} termnal music") == f"{KHMER} terminal music"
 
 
-def test_a_corpus_without_spellings_says_so(tmp_path: Path) -> None:
-    with SearchEngine.open(odd_bundle(tmp_path / "bundle", CORPORA["all unknown"])) as engine:
+def test_a_corpus_without_spellings_says_so(odd: dict[str, Bundle]) -> None:
+    with SearchEngine.open(odd["all unknown"]) as engine:
         assert engine.parts.backends.spellings is None
         with raises(InvalidRequestError, naming="index.vocabulary"):
             engine.search(SearchRequest(query="musik", spelling="auto"))
