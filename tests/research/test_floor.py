@@ -46,6 +46,7 @@ def test_a_bundle_without_words_is_refused(tmp_path: Path) -> None:
         Floor(make_tiny_bundle(tmp_path / "bundle"))
 
 
+@pytest.mark.slow
 def test_floor_and_service_are_measured_in_turns(word_bundle: Bundle, tmp_path: Path) -> None:
     queries, output = tmp_path / "queries.jsonl", tmp_path / "floor.json"
     queries.write_text("".join(json.dumps({"_id": f"{row}", "text": text}) + "\n" for row, text in enumerate(TEXTS)))
