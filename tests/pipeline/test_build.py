@@ -199,6 +199,7 @@ def test_index_says_which_stage_is_missing(built: Path, tmp_path: Path) -> None:
     [
         ({"output": "{tmp}/taken"}, "exists already"),
         ({"index.factory": "Nonsense"}, "Nonsense"),
+        ({"index.queries": "{tmp}/none.jsonl"}, "none.jsonl"),
         ({"index.factory": "IVF8,Flat"}, "needs at least 312 documents to train them, found 30"),
         ({"output": "{tmp}/tiny/inside"}, "is inside the bundle"),
         ({"corpus.path": "x" * 300}, "File name too long. Look at the path"),

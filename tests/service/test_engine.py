@@ -14,7 +14,7 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.sparse.writer import ImpactIndexWriter
 from lightretriever.service.errors import DocumentNotFoundError, NotReadyError
-from lightretriever.service.schemas import EncodeRequest, LinearFusion, Mode, SearchRequest, Weights
+from lightretriever.service.schemas import EncodeRequest, LinearFusion, SearchRequest, Weights
 from lightretriever.service.search.documents import Documents
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
@@ -32,16 +32,6 @@ QUERIES = [
     "a",
     "THE COMPILER MEASURES chess games on every machine, and more; 2024!",
 ]
-
-
-@pytest.mark.parametrize(("mode", "other"), [("dense", "sparse"), ("sparse", "dense")])
-def test_a_mode_searches_one_leg(engine: SearchEngine, mode: Mode, other: str) -> None:
-    answer = engine.search(SearchRequest(query=QUERIES[0], mode=mode, k=50))
-    found = [getattr(hit, mode) for hit in answer.hits]
-    assert [(leg.score, leg.rank) for leg in found] == [(hit.score, hit.rank) for hit in answer.hits]
-    assert [hit.rank for hit in answer.hits] == list(range(1, 51))
-    assert {getattr(hit, other) for hit in answer.hits} == {None}
-    assert (answer.mode, answer.task, answer.degraded) == (mode, "default", [])
 
 
 def test_weights_one_and_zero_give_the_dense_ranking_whatever_k(engine: SearchEngine) -> None:

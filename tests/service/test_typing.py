@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from lightretriever.service.schemas import Info, SearchResponse
 from lightretriever.service.search.pipeline import named
 from tests.service.conftest import SETTINGS
 from tests.service.live import client_of
@@ -74,13 +73,6 @@ def test_a_completion_that_a_leg_does_not_know_is_suggested_only(tmp_path: Path)
         assert scores[0] == scores[1]
 
 
-def test_a_client_reads_it(meaning: TestClient) -> None:
-    asked = {"query": "bycicle ty", "prefix": True, "spelling": "suggest"}
-    answer = SearchResponse.model_validate_json(meaning.post("/search", json=asked).content)
-    assert (answer.searched, answer.did_you_mean) == ("bycicle tyre", "bicycle tyre")
-    assert Info.model_validate_json(meaning.get("/info").content).spelling
-
-
 @pytest.mark.parametrize(
     ("query", "title"), [("dinghy sailed", "Sailing dinghies"), ("tomato plant", "Growing tomatoes")]
 )
@@ -88,33 +80,6 @@ def test_another_number_of_a_word_is_found_by_words(meaning: TestClient, query: 
     for mode in ("sparse", "hybrid"):
         answer = ask(meaning, query, mode=mode, **(FUSION if mode == "hybrid" else {}))
         assert answer["hits"][0]["fields"]["title"] == title
-
-
-def test_a_batch_takes_it_for_each_search(meaning: TestClient) -> None:
-    searches = [{"query": "honney", "spelling": "auto"}, {"query": "honey"}]
-    first, second = meaning.post("/search/batch", json={"searches": searches}).json()["results"]
-    assert first["searched"] == "honey"
-    assert first["hits"] == second["hits"]
-
-
-@pytest.mark.parametrize("mode", ["hybrid", "dense", "sparse"])
-@pytest.mark.parametrize("query", ["doc-77", " DOC-77 "])
-def test_the_document_of_an_id_comes_first_with_its_own_scores(words_client: TestClient, query: str, mode: str) -> None:
-    answer = ask(words_client, query, mode=mode, k=20, explain=True)
-    first, *others = answer["hits"]
-    assert (first["id"], first["rank"]) == ("doc-77", 1)
-    assert first["explanation"]["note"].startswith("The query is the name")
-    assert not any("note" in hit["explanation"] for hit in others)
-    assert len({hit["id"] for hit in answer["hits"]}) == len(answer["hits"])
-    assert "rules" not in answer
-
-
-def test_the_document_of_an_id_passes_the_filter_and_leaves_a_sorted_order_alone(words_client: TestClient) -> None:
-    year = ask(words_client, "doc-77")["hits"][0]["fields"]["year"]
-    others = {"not": {"field": "year", "gte": year, "lte": year}}
-    assert "doc-77" not in {hit["id"] for hit in ask(words_client, "doc-77", k=50, filter=others)["hits"]}
-    years = [hit["fields"].get("year") for hit in ask(words_client, "doc-77", sort={"field": "year"}, k=20)["hits"]]
-    assert [year for year in years if year] == sorted((year for year in years if year), reverse=True)
 
 
 @pytest.mark.parametrize(

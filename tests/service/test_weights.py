@@ -11,7 +11,7 @@ from fastapi.testclient import TestClient
 from pydantic import ValidationError
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
-from lightretriever.artifacts.bundle.manifest import MANIFEST_FILE, FusionInfo, LegWeights, Manifest, read_manifest
+from lightretriever.artifacts.bundle.manifest import MANIFEST_FILE, LegWeights, Manifest, read_manifest
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
 from lightretriever.artifacts.errors import BundleError
@@ -55,19 +55,6 @@ def test_a_bundle_without_a_background_fuses_by_range(tmp_path: Path, engine: Se
         assert own.search(asked).hits != engine.search(SearchRequest(query=QUERY)).hits
         with raises(InvalidRequestError, naming="fusion.normalization"):
             own.search(SearchRequest(query=QUERY, fusion=LinearFusion(normalization="evidence")))
-
-
-def test_a_leg_of_weight_0_is_not_searched(tmp_path: Path) -> None:
-    bundle = make_tiny_bundle(tmp_path / "tiny", weights=LegWeights(sparse=1.0))
-    with SearchEngine.open(bundle, SETTINGS) as engine:
-        assert all(hit.dense is None for hit in engine.search(SearchRequest(query=QUERY)).hits)
-
-
-def test_a_bundle_without_weights_has_no_such_field(tmp_path: Path) -> None:
-    plain = make_tiny_bundle(tmp_path / "plain")
-    assert b'"fusion"' not in (plain.path / MANIFEST_FILE).read_bytes()
-    weighted = make_tiny_bundle(tmp_path / "weighted", weights=LegWeights(dense=1, sparse=2))
-    assert read_manifest(weighted.path).fusion == FusionInfo(dense=1, sparse=2)
 
 
 def test_impossible_weights_are_refused(tmp_path: Path) -> None:
