@@ -4,6 +4,7 @@ import gc
 import os
 import threading
 from collections.abc import Generator, Iterator
+from functools import cache
 from pathlib import Path
 from unittest.mock import patch
 
@@ -18,17 +19,18 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.sparse.jvm import start_jvm
+from lightretriever.artifacts.sparse.vocabulary import VocabularyKind
 from tests.support.cluster import shared_cluster
 from tests.support.java import QUICK_JAVA
-from tests.support.tiny import make_tiny_bundle
+from tests.support.tiny import BundleOf, make_tiny_bundle
 
 # No deadline per example: a busy machine would fail the test, not the code. Half as many examples as usual, new ones
 # each time.
 settings.register_profile("tests", deadline=None, max_examples=50)
 settings.load_profile("tests")
 
-#: Folders whose files take longest. They come first: no process is left with a long file at the end.
-FIRST = ("training", "docs", "cluster", "pipeline", "faults")
+#: What takes longest, or waits longest, comes first: no process is left with a long file at the end.
+FIRST = ("service/test_workers", "training", "cluster", "pipeline", "service", "faults", "client", "live", "research")
 
 #: Files of slow tests alone that take long to collect, or import what `make slow` alone installs.
 SLOW_FILES = ("client/test_adapters.py", "client/test_adapters_write.py", "sides/test_openai_clients.py")
@@ -65,8 +67,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for option in ("full_faults", "slow"):
         if not config.getoption(option):
             items[:] = [item for item in items if item.get_closest_marker(option) is None]
-    first = tuple(f"tests/{name}/" for name in FIRST)
-    items.sort(key=lambda item: not item.nodeid.startswith(first))
+    first = [f"tests/{name}" for name in FIRST]
+    items.sort(key=lambda item: next((place for place, name in enumerate(first) if item.nodeid.startswith(name)), 99))
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -76,10 +78,29 @@ def jvm() -> None:
         start_jvm()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def unsynced() -> Iterator[None]:
+    """Nothing waits for the disk: no test turns the power off, and what a killed process wrote is there without."""
+    with patch.object(os, "fsync", lambda _: None):
+        yield
+
+
 @pytest.fixture(scope="session")
 def tiny_bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     """A whole small bundle, whose terms are tokens. Read only: who changes files copies it first."""
     return make_tiny_bundle(tmp_path_factory.mktemp("bundle") / "tiny")
+
+
+@pytest.fixture(scope="session")
+def bundle_of(tmp_path_factory: pytest.TempPathFactory) -> BundleOf:
+    """Return the tiny bundle with a vocabulary, and with a dense leg or without, whose year is a field. Read only."""
+
+    @cache
+    def made(vocabulary: VocabularyKind, dense: bool = True) -> Bundle:
+        path = tmp_path_factory.mktemp("bundle") / vocabulary
+        return make_tiny_bundle(path, vocabulary=vocabulary, dense=dense, fields={"year": "number"})
+
+    return made
 
 
 @pytest.fixture

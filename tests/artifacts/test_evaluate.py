@@ -29,7 +29,7 @@ from tests.support.commands import run_command
 from tests.support.judged import write_judged
 from tests.support.searching import evaluate_bundle, open_searcher
 from tests.support.tampering import copy_of, edit_manifest, resign
-from tests.support.tiny import make_tiny_bundle, tiny_batches, tiny_documents
+from tests.support.tiny import BundleOf, tiny_batches, tiny_documents
 from tests.support.wordings import raises
 
 SYSTEMS = ["dense", "sparse", "hybrid", "bm25"]
@@ -198,10 +198,11 @@ def test_the_papers_fusion_is_run_where_it_is_named(tiny_bundle: Bundle, dataset
     assert found["settings"]["fusion"]["hybrid-paper"]["normalization"] == "paper"
 
 
-def test_a_bundle_of_words(evaluated: tuple[dict[str, Any], Path], dataset: Path, tmp_path: Path) -> None:
+def test_a_bundle_of_words(
+    bundle_of: BundleOf, evaluated: tuple[dict[str, Any], Path], dataset: Path, tmp_path: Path
+) -> None:
     """Its impacts rank as Lucene's own BM25 does, up to ties that rounding makes."""
-    bundle = make_tiny_bundle(tmp_path / "words", vocabulary="words")
-    found = evaluate_bundle(bundle.path, dataset, tmp_path / "out")
+    found = evaluate_bundle(bundle_of("words").path, dataset, tmp_path / "out")
     assert list(found["metrics"]) == SYSTEMS
     assert found["metrics"]["bm25"] == evaluated[0]["metrics"]["bm25"]
     assert found["metrics"]["sparse"]["R@100"] == pytest.approx(found["metrics"]["bm25"]["R@100"])
@@ -210,8 +211,10 @@ def test_a_bundle_of_words(evaluated: tuple[dict[str, Any], Path], dataset: Path
     assert found["bundle"]["sparse"]["vocabulary"] == "words"
 
 
-def test_a_bundle_without_a_dense_leg_is_evaluated_by_the_other(dataset: Path, tmp_path: Path) -> None:
-    bundle = make_tiny_bundle(tmp_path / "words", vocabulary="words", dense=False)
+def test_a_bundle_without_a_dense_leg_is_evaluated_by_the_other(
+    bundle_of: BundleOf, dataset: Path, tmp_path: Path
+) -> None:
+    bundle = bundle_of("words", dense=False)
     found = evaluate_bundle(bundle.path, dataset, tmp_path / "out")
     assert list(found["metrics"]) == ["sparse", "bm25"]
     assert found["settings"]["fusion"]["hybrid"]["weights"] == {"dense": 0.0, "sparse": 1.0}

@@ -24,7 +24,7 @@ from lightretriever.artifacts.evaluation.tune import (
 from tests.support.commands import run, summary_of
 from tests.support.judged import write_judged
 from tests.support.searching import evaluate_bundle, open_searcher
-from tests.support.tiny import TinyDocument, make_tiny_bundle, tiny_documents
+from tests.support.tiny import BundleOf, TinyDocument, make_tiny_bundle, tiny_documents
 from tests.support.wordings import raises
 
 QUERIES = [text for document in tiny_documents(80) if (text := " ".join(document.text.split()[:4]))][:60]
@@ -87,12 +87,11 @@ def test_weights_that_are_best_already_gain_nothing(tmp_path: Path) -> None:
     assert found.dense_interval[0] > 0
 
 
-def test_a_choice_by_chance_is_not_told(tmp_path: Path) -> None:
+def test_a_choice_by_chance_is_not_told(bundle_of: BundleOf, tmp_path: Path) -> None:
     """Judgments without any relation to the texts: what is chosen on some says nothing of the others."""
-    bundle = make_tiny_bundle(tmp_path / "tiny", vocabulary="words")
     ids, random = [document.id for document in tiny_documents(120)], np.random.default_rng(1)
     dev = write_dev(tmp_path / "dev", lambda _: [ids[random.integers(len(ids))]])
-    found = tuned(bundle.path, dev, step=0.25)
+    found = tuned(bundle_of("words").path, dev, step=0.25)
     assert not found.told
     assert found.dense_helps is not True
     assert found.divisions[1]["by_chance"]
@@ -105,14 +104,13 @@ def test_a_gain_is_little_or_uncertain() -> None:
     assert dense_helps(Difference(-0.01, -0.04, 0.02)) is False
 
 
-def test_steps_that_do_not_divide_1_and_a_single_leg_are_refused(tmp_path: Path) -> None:
+def test_steps_that_do_not_divide_1_and_a_single_leg_are_refused(bundle_of: BundleOf, tmp_path: Path) -> None:
     for step in (0.3, 0.0, -0.1, 2.0, 0.001):
         with raises(RecipeError, naming="0.1"):
             weight_grid(step)
-    bundle = make_tiny_bundle(tmp_path / "tiny", vocabulary="words", dense=False)
     dev = write_dev(tmp_path / "dev", lambda _: ["music"])
     with raises(RecipeError, naming="index.dense"):
-        tuned(bundle.path, dev)
+        tuned(bundle_of("words", dense=False).path, dev)
 
 
 def test_queries_are_drawn_and_have_to_be_enough(tmp_path: Path, tiny_bundle: Bundle) -> None:
@@ -144,7 +142,7 @@ def test_the_command_says_which_weights_to_set(tmp_path: Path) -> None:
     assert summary["divisions"][0] == {"weights": summary["weights"], "ndcg": 1.0, "by_chance": True}
 
 
-def test_documents_are_searched_for_by_their_own_sentences(tmp_path: Path) -> None:
+def test_documents_are_searched_for_by_their_own_sentences(bundle_of: BundleOf, tmp_path: Path) -> None:
     """Dense vectors that know nothing of the texts hurt, and are found out; impacts of words don't."""
     random = make_tiny_bundle(tmp_path / "dense", weights=LegWeights(dense=1.0))
     found = known_items(random)
@@ -157,8 +155,7 @@ def test_documents_are_searched_for_by_their_own_sentences(tmp_path: Path) -> No
     assert same is not None
     assert same.weak == []  # the dense leg has no weight
     assert same.difference.mean == pytest.approx(0.0, abs=0.02)
-    alone = make_tiny_bundle(tmp_path / "alone", vocabulary="words", dense=False)
-    one = known_items(alone)
+    one = known_items(bundle_of("words", dense=False))
     assert one is not None
     assert set(one.mrr) == {"sparse", "bm25"}
     assert (one.mrr["sparse"], one.difference) == (same.mrr["sparse"], same.difference)

@@ -21,7 +21,7 @@ from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 from research.floor.calls import count_calls
 from tests.service.live import warm
-from tests.support.tiny import make_tiny_bundle
+from tests.support.tiny import BundleOf
 
 SETTINGS = Settings(deadline_ms=60_000, warm_up_queries=3)
 
@@ -111,10 +111,10 @@ PLAIN = b'{"query": "play music from the terminal"}'
     [("words", True, 2), ("tokens", True, 2), ("words", False, 3), ("tokens", False, 2)],
 )
 def test_a_search_crosses_into_java_for_its_hits_and_for_the_documents(
-    tmp_path: Path, kind: VocabularyKind, dense: bool, crossings: int
+    bundle_of: BundleOf, kind: VocabularyKind, dense: bool, crossings: int
 ) -> None:
     """Words are split, and the candidates' impacts read, on the way of a search of both legs."""
-    with SearchEngine.open(make_tiny_bundle(tmp_path / "tiny", vocabulary=kind, dense=dense), SETTINGS) as engine:
+    with SearchEngine.open(bundle_of(kind, dense), SETTINGS) as engine:
         assert count_calls(engine, PLAIN).java == crossings
 
 
@@ -143,7 +143,6 @@ def test_the_legs_are_asked_at_the_same_time(engine: SearchEngine, monkeypatch: 
 
 
 @pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SearchEngine]:
-    bundle = make_tiny_bundle(tmp_path_factory.mktemp("words") / "bundle", vocabulary="words")
-    with warm(bundle, SETTINGS) as engine:
+def engine(bundle_of: BundleOf) -> Iterator[SearchEngine]:
+    with warm(bundle_of("words"), SETTINGS) as engine:
         yield engine

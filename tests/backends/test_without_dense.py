@@ -26,7 +26,7 @@ from lightretriever.service.settings import Settings
 from tests.service.live import warm
 from tests.support.cluster import connected, remove_indexes
 from tests.support.tampering import copy_of, edit_manifest
-from tests.support.tiny import make_tiny_bundle
+from tests.support.tiny import BundleOf
 from tests.support.wordings import raises
 
 NAME = f"alone-{os.getpid()}"
@@ -35,9 +35,8 @@ SETTINGS = Settings(deadline_ms=60_000, warm_up_queries=3)
 
 
 @pytest.fixture(scope="module", params=get_args(VocabularyKind))
-def bundle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    path = tmp_path_factory.mktemp("alone") / "tiny"
-    return make_tiny_bundle(path, vocabulary=request.param, dense=False, fields={"year": "number"})
+def bundle(request: pytest.FixtureRequest, bundle_of: BundleOf) -> Bundle:
+    return bundle_of(request.param, dense=False)
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from tests.support.commands import run
 from tests.support.models import save_model
 from tests.support.recipes import write_recipe
-from tests.support.tiny import make_tiny_bundle
+from tests.support.tiny import BundleOf
 
 __all__ = ["real_bundle", "word_bundle"]
 
@@ -20,9 +20,9 @@ def few_warm_up_queries(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def word_bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+def word_bundle(bundle_of: BundleOf) -> Bundle:
     """The tiny bundle with words."""
-    return make_tiny_bundle(tmp_path_factory.mktemp("words") / "bundle", vocabulary="words")
+    return bundle_of("words")
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,7 @@ from tests.service.browsing import browsing
 from tests.service.live import client_of, live, live_bundles, warm
 from tests.service.reference import Corpus
 from tests.support.meaning import make_meaningful_bundle
-from tests.support.tiny import make_tiny_bundle
+from tests.support.tiny import BundleOf, make_tiny_bundle
 
 # Generous: no test of this folder is about being fast.
 SETTINGS = Settings(deadline_ms=60_000, warm_up_queries=3)
@@ -74,10 +74,9 @@ def meaning(meaningful_engine: SearchEngine) -> Iterator[TestClient]:
 
 
 @pytest.fixture(scope="session")
-def words_client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+def words_client(bundle_of: BundleOf) -> Iterator[TestClient]:
     """The application over the tiny documents, whose terms are words and whose year is a field."""
-    path = tmp_path_factory.mktemp("of-words") / "bundle"
-    with client_of(make_tiny_bundle(path, vocabulary="words", fields={"year": "number"}), SETTINGS) as client:
+    with client_of(bundle_of("words"), SETTINGS) as client:
         yield client
 
 

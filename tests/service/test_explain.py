@@ -42,7 +42,7 @@ from tests.service.live import client_of
 from tests.service.reference import Corpus
 from tests.service.test_weights import of_bytes, of_pieces
 from tests.support.legs import WrappedLeg
-from tests.support.tiny import make_tiny_bundle, tiny_documents
+from tests.support.tiny import BundleOf, make_tiny_bundle, tiny_documents
 
 KINDS: tuple[VocabularyKind, ...] = ("words", "tokens")
 SAMPLE = (
@@ -63,11 +63,13 @@ MODES: st.SearchStrategy[Mode] = st.sampled_from(["hybrid", "dense", "sparse"])
 
 
 @pytest.fixture(scope="module")
-def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[VocabularyKind, SearchEngine]]:
+def engines(
+    bundle_of: BundleOf, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[VocabularyKind, SearchEngine]]:
     """Engines by vocabulary."""
-    folder = tmp_path_factory.mktemp("vocabularies")
+    tokens = make_tiny_bundle(tmp_path_factory.mktemp("weighted") / "tokens", idf=True)
+    bundles: dict[VocabularyKind, Bundle] = {"words": bundle_of("words"), "tokens": tokens}
     with ExitStack() as stack:
-        bundles = {kind: make_tiny_bundle(folder / kind, vocabulary=kind, idf=kind == "tokens") for kind in KINDS}
         yield {kind: stack.enter_context(SearchEngine.open(one, SETTINGS)) for kind, one in bundles.items()}
 
 

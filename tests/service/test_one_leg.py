@@ -6,28 +6,21 @@ from contextlib import ExitStack
 import pytest
 from fastapi.testclient import TestClient
 
-from lightretriever.artifacts.documents.fields import FieldKind
 from lightretriever.artifacts.sparse.vocabulary import VocabularyKind
 from tests.service.conftest import SETTINGS
 from tests.service.live import client_of
 from tests.support.asking import ask
-from tests.support.tiny import make_tiny_bundle
+from tests.support.tiny import BundleOf
 
 QUERY = "play music from the terminal"
 KINDS: tuple[VocabularyKind, ...] = ("words", "tokens")
 
 
 @pytest.fixture(scope="module", params=KINDS)
-def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[TestClient]]:
+def both(request: pytest.FixtureRequest, bundle_of: BundleOf) -> Iterator[list[TestClient]]:
     """Services of the same documents, whose bundle has no dense leg, or has one."""
-    folder = tmp_path_factory.mktemp("bundles")
-    fields: dict[str, FieldKind] = {"year": "number"}
-    made = [
-        make_tiny_bundle(folder / str(dense), vocabulary=request.param, dense=dense, fields=fields)
-        for dense in (False, True)
-    ]
     with ExitStack() as stack:
-        yield [stack.enter_context(client_of(bundle, SETTINGS)) for bundle in made]
+        yield [stack.enter_context(client_of(bundle_of(request.param, dense), SETTINGS)) for dense in (False, True)]
 
 
 @pytest.fixture

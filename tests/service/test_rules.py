@@ -8,6 +8,7 @@ from time import process_time
 import pytest
 from fastapi.testclient import TestClient
 
+from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.collections.collections import Collections
 from lightretriever.service.errors import SettingsError
 from lightretriever.service.http.app import create_app
@@ -17,7 +18,7 @@ from lightretriever.service.settings import Settings
 from tests.service.conftest import SETTINGS
 from tests.service.live import warm
 from tests.support.asking import ask, ids, without_times
-from tests.support.tiny import make_tiny_bundle
+from tests.support.tiny import BundleOf
 from tests.support.waiting import wait_until
 from tests.support.wordings import raises
 
@@ -36,12 +37,13 @@ hidden:
 
 
 @pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
-    folder = tmp_path_factory.mktemp("rules")
-    (folder / "rules.yaml").write_text(RULES)
-    bundle = make_tiny_bundle(folder / "bundle", vocabulary="words", fields={"year": "number"})
-    settings = SETTINGS.model_copy(update={"rules": folder / "rules.yaml"})
-    with warm(bundle, settings) as engine, TestClient(create_app(engine)) as client:
+def client(bundle_of: BundleOf, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+    rules = tmp_path_factory.mktemp("rules") / "rules.yaml"
+    rules.write_text(RULES)
+    with (
+        warm(bundle_of("words"), SETTINGS.model_copy(update={"rules": rules})) as engine,
+        TestClient(create_app(engine)) as client,
+    ):
         yield client
 
 
@@ -187,10 +189,9 @@ def test_a_file_that_can_not_be_used_names_what_is_wrong(tmp_path: Path, text: s
     assert "Correct the file" in str(caught.value)
 
 
-def test_a_missing_file_ends_the_start(tmp_path: Path) -> None:
-    bundle = make_tiny_bundle(tmp_path / "bundle")
+def test_a_missing_file_ends_the_start(tiny_bundle: Bundle, tmp_path: Path) -> None:
     with raises(SettingsError, naming="rules.yaml"):
-        SearchEngine.open(bundle, Settings(rules=tmp_path / "rules.yaml"))
+        SearchEngine.open(tiny_bundle, Settings(rules=tmp_path / "rules.yaml"))
 
 
 def write(path: Path, rules: object) -> None:
@@ -204,12 +205,11 @@ def pinned(client: TestClient, path: str = "") -> str:
 
 
 def test_a_changed_file_is_read_again_and_a_broken_one_is_told(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tiny_path: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "rules.json"
     write(path, {"pinned": [{"query": "text", "documents": ["cjk"], "collections": ["one"]}]})
-    folders = {name: make_tiny_bundle(tmp_path / name).path for name in ("one", "two")}
-    with Collections.open(folders, SETTINGS.model_copy(update={"rules": path})) as opened:
+    with Collections.open({"one": tiny_path, "two": tiny_path}, SETTINGS.model_copy(update={"rules": path})) as opened:
         for holder in opened:
             holder.engine.warm_up()
         with TestClient(create_app(opened)) as client:

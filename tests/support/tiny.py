@@ -1,7 +1,7 @@
 """A small but whole bundle: real tokenizer, real Faiss, real Lucene, only the vectors are random."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from tests.support.vectors import unit
 
 __all__ = [
     "TASKS",
+    "BundleOf",
     "TinyDocument",
     "batch_of",
     "english_tokenizer",
@@ -35,6 +36,9 @@ __all__ = [
     "tiny_idf",
     "train_tokenizer",
 ]
+
+BundleOf = Callable[..., Bundle]
+"""Of the fixture `bundle_of`: takes a vocabulary and `dense`."""
 
 SPECIAL_TOKENS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 TASKS = {
