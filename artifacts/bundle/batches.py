@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from lightretriever.artifacts.documents.bounds import MAX_IMPACT
 from lightretriever.artifacts.dtypes import Float32Array, FloatArray, Int64Array, IntegerArray
 from lightretriever.artifacts.errors import CorpusError
-from lightretriever.artifacts.sparse.arguments import check_rows
 
 __all__ = ["EncodedBatch", "check_batch", "dense_prefix", "keep_top_terms"]
 
@@ -33,29 +33,22 @@ class EncodedBatch:
     names: Sequence[str] | None = None
 
 
-def check_batch(batch: EncodedBatch, *, vocab_size: int, dimension: int, first: int) -> None:
-    """Raise CorpusError when the parts of a batch don't fit each other or hold impossible values.
-
-    `first` is the ordinal of the batch's first document, for the messages.
-    """
-    where = f"documents {first}..{first + len(batch.ids) - 1}"
-    lengths = (len(batch.ids), len(batch.documents), len(batch.dense), len(batch.indptr) - 1)
-    if len(set(lengths)) != 1:
-        raise CorpusError(
-            f"{where}: {lengths[0]} ids, {lengths[1]} documents, {lengths[2]} dense and {lengths[3]} sparse vectors; "
-            "the numbers must be equal.",
-            remedy=_ENCODE_AGAIN,
-        )
-    if batch.dense.ndim != 2 or batch.dense.shape[1] < dimension:
-        raise CorpusError(
-            f"{where}: dense vectors of shape {batch.dense.shape}, expected at least {dimension} values each.",
-            remedy="Lower the dimension, or encode with a larger model.",
-        )
+def check_batch(batch: EncodedBatch, vocab_size: int) -> None:
+    """Raise CorpusError, which names the document, for a term that is none of the batch's names or no token id below
+    `vocab_size`, or that is twice in a document, and for an impact out of bounds."""
+    terms, impacts = batch.terms, batch.impacts
+    rows = np.repeat(np.arange(len(batch.ids)), np.diff(batch.indptr))
     size = vocab_size if batch.names is None else len(batch.names)
-    try:
-        check_rows(batch.ids, batch.indptr, batch.terms, batch.impacts, vocab_size=size)
-    except ValueError as error:
-        raise CorpusError(f"{where}: {error}.", remedy=_ENCODE_AGAIN) from error
+    for name, values, least, most in (("term", terms, 0, size - 1), ("impact", impacts, 1, MAX_IMPACT)):
+        if (outside := np.flatnonzero((values < least) | (values > most))).size:
+            what = f"{name} {values[outside[0]]} is outside {least}..{most}"
+            raise CorpusError(f'document "{batch.ids[rows[outside[0]]]}": {what}.', remedy=_ENCODE_AGAIN)
+    if ((np.diff(terms.astype(np.int64)) > 0) | (np.diff(rows) > 0)).all():
+        return
+    order = np.lexsort((terms, rows))
+    if (twice := order[:-1][(np.diff(terms[order]) == 0) & (np.diff(rows[order]) == 0)]).size:
+        what = f"term {terms[twice[0]]} occurs twice"
+        raise CorpusError(f'document "{batch.ids[rows[twice[0]]]}": {what}.', remedy=_ENCODE_AGAIN)
 
 
 def dense_prefix(batch: EncodedBatch, dimension: int, *, first: int) -> Float32Array:

@@ -237,7 +237,7 @@ def _write_documents(
     lucene, words = folder / content.sparse.directory, content.sparse
     with ImpactIndexWriter(lucene, content.fields, language=words.language, positions=words.positions) as index:
         for batch in content.documents:
-            check_batch(batch, vocab_size=tokens, dimension=dimension, first=ids.count)
+            check_batch(batch, tokens)
             if dimension:
                 prefix = dense_prefix(batch, dimension, first=ids.count)
                 with writing(file), file.open("ab") as vectors:

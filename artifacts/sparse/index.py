@@ -4,7 +4,7 @@
 
 P is the sum over the terms t of positive weight of the float32 products q[t] * impact[d, t], and N that of the products
 |q[t]| * impact[d, t] over the terms of negative weight. Both are sums in double, which are exact (see
-`artifacts.sparse.arguments.weighted_query`), so every backend gives the same bits.
+`artifacts.sparse.weights.weighted_query`), so every backend gives the same bits.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,6 @@ from lightretriever.artifacts.documents.bounds import MAX_COUNTED
 from lightretriever.artifacts.documents.fields import Order
 from lightretriever.artifacts.dtypes import Float32Array, FloatArray, Int32Array, Int64Array, IntegerArray, UInt8Array
 from lightretriever.artifacts.errors import TooManyValuesError
-from lightretriever.artifacts.sparse.arguments import scores_of, weighted_query
 from lightretriever.artifacts.sparse.java_bytes import (
     from_java,
     pack_floats,
@@ -36,6 +35,7 @@ from lightretriever.artifacts.sparse.java_bytes import (
 from lightretriever.artifacts.sparse.jvm import JavaObject, java_call, java_class
 from lightretriever.artifacts.sparse.reader import LuceneIndex
 from lightretriever.artifacts.sparse.vocabulary import Language, word_analyzer
+from lightretriever.artifacts.sparse.weights import scores_of, weighted_query
 
 __all__ = ["DocumentSet", "FoundImpacts", "ImpactIndex", "pack_query"]
 

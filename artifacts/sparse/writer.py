@@ -140,8 +140,7 @@ class ImpactIndexWriter(LuceneWriter):
 
         `ids` are n different texts, `documents` n JSON texts in UTF-8. Document i has the terms
         `terms[indptr[i]:indptr[i + 1]]` (each once) with the `impacts` at the same places (1 to 65,535); `indptr` has
-        shape (n + 1,), `terms` and `impacts` (nnz,): the caller has checked them, by `check_rows`. A term is a place in
-        `names`, or a token id where there are none.
+        shape (n + 1,), `terms` and `impacts` (nnz,). A term is a place in `names`, or a token id where there are none.
         `records` are the n JSON objects, checked as `document_of` does, where fields, names or spellings are indexed.
 
         Raises ValueError for what is no Unicode, after which the writer is to be rolled back (the end of the `with`

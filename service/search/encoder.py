@@ -21,8 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 from lightretriever.artifacts.errors import TokenizerError
-from lightretriever.artifacts.sparse.arguments import weighted_ids
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
+from lightretriever.artifacts.sparse.weights import weighted_ids
 from lightretriever.artifacts.tokens.head_queries import HeadQueries, HeadQuery
 from lightretriever.artifacts.tokens.table import TokenTable, count_each
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer

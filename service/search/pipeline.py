@@ -13,7 +13,7 @@ import numpy.typing as npt
 from lightretriever.artifacts.dense.index import products
 from lightretriever.artifacts.documents.fields import NAMES, Order, name_of
 from lightretriever.artifacts.errors import TokenizerError
-from lightretriever.artifacts.sparse.arguments import scores_of
+from lightretriever.artifacts.sparse.weights import scores_of
 from lightretriever.service.backends.base import (
     DocumentsGoneError,
     EncodedQuery,

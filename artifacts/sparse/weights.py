@@ -1,4 +1,4 @@
-"""What all searches share: the weights of a query and its scores; and a check of the impacts that are written."""
+"""What all sparse searches share: the weights of a query, and the scores that they give."""
 
 import math
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ import numpy as np
 from lightretriever.artifacts.documents.bounds import MAX_IMPACT
 from lightretriever.artifacts.dtypes import Float32Array, FloatArray, Int32Array, IntegerArray
 
-__all__ = ["check_rows", "scores_of", "weighted_ids", "weighted_query"]
+__all__ = ["scores_of", "weighted_ids", "weighted_query"]
 
 _MAX_SCORE: Final = float(np.finfo(np.float32).max)
 
@@ -19,11 +19,11 @@ def weighted_query(terms: Sequence[str], weights: FloatArray) -> tuple[list[str]
 
     Raises ValueError for weights that are not one for each term, as `weighted_ids` does for others.
     """
-    places: dict[str, int] = {}
-    ids = np.array([places.setdefault(term, len(places)) for term in terms], np.int32)
+    numbers: dict[str, int] = {}
+    ids = np.array([numbers.setdefault(term, len(numbers)) for term in terms], np.int32)
     kept, sums = weighted_ids(ids, weights)
-    names = list(places)
-    return [names[place] for place in kept.tolist()], sums
+    names = list(numbers)
+    return [names[number] for number in kept.tolist()], sums
 
 
 def weighted_ids(terms: IntegerArray, weights: FloatArray) -> tuple[Int32Array, Float32Array]:
@@ -61,31 +61,3 @@ def scores_of(shares: Float32Array) -> Float32Array:
     subtracted = np.maximum(-shares, 0).sum(axis=1, dtype=np.float64).astype(np.float32)
     scores: Float32Array = added - subtracted
     return scores
-
-
-def check_rows(
-    ids: Sequence[str], indptr: IntegerArray, terms: IntegerArray, impacts: IntegerArray, *, vocab_size: int
-) -> None:
-    """Raise ValueError, which names the document, unless these are the terms and impacts of n documents in CSR form:
-    `indptr` (n + 1,) rises from 0 to nnz, `terms` (nnz,) are below `vocab_size`, none twice in a document, and
-    `impacts` (nnz,) 1 to 65,535."""
-    lengths = indptr[1:].astype(np.int64) - indptr[:-1].astype(np.int64)
-    rises = len(indptr) == len(ids) + 1 and indptr[0] == 0 and not (lengths < 0).any()
-    if not rises or not indptr[-1] == len(terms) == len(impacts):
-        raise ValueError(
-            f"indptr must be {len(ids) + 1} numbers that rise from 0 to the number of terms and impacts; "
-            f"it is {indptr}, with {len(terms)} terms and {len(impacts)} impacts"
-        )
-    rows = np.repeat(np.arange(len(ids)), lengths)
-    for name, values, least, most in (("term", terms, 0, vocab_size - 1), ("impact", impacts, 1, MAX_IMPACT)):
-        outside = np.flatnonzero((values < least) | (values > most))
-        if len(outside):
-            first = outside[0]
-            raise ValueError(f'document "{ids[rows[first]]}": {name} {values[first]} is outside {least}..{most}')
-    if ((np.diff(terms.astype(np.int64)) > 0) | (np.diff(rows) > 0)).all():
-        return
-    order = np.lexsort((terms, rows))
-    twice = np.flatnonzero((np.diff(terms[order]) == 0) & (np.diff(rows[order]) == 0))
-    if len(twice):
-        first = order[twice[0]]
-        raise ValueError(f'document "{ids[rows[first]]}": term {terms[first]} occurs twice')
