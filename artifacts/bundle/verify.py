@@ -172,9 +172,7 @@ def _sparse(bundle: Bundle) -> Iterator[Problem]:
 
 def _terms(manifest: Manifest, index: ImpactIndex) -> Iterator[Problem]:
     """Check whether the terms of the first documents are of the bundle's vocabulary (the first that is not)."""
-    if not index.count:
-        return
-    for term in index.rows(0, min(_CHUNK, index.count))[1]:
+    for term in sorted(set().union(*index.rows(0, min(_CHUNK, index.count)))):
         if (problem := term_problem(term, manifest.sparse.vocabulary, manifest.sparse_vocab_size)) is not None:
             folder, expected = manifest.sparse.directory, f"terms of the vocabulary {manifest.sparse.vocabulary}"
             yield Problem(folder, "a term is not of the vocabulary", expected, problem, _REBUILD)

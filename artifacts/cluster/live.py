@@ -239,7 +239,7 @@ def _body_of(change: Change, document: Document, stored: Stored | None, meta: In
         ordinal,
         document.raw,
         old["vector"] if no_vector else change.vector,
-        old["impacts"] if impacts is None else features([*impacts], [*impacts.values()]),
+        old["impacts"] if impacts is None else features(impacts),
         meta.fields,
     )
 

@@ -112,7 +112,8 @@ def _changed(cluster: Cluster, indexes: list[str]) -> list[str]:
 def _largest_impact(sparse: ImpactIndex) -> int:
     largest = 0
     for first in range(0, sparse.count, _READ):
-        largest = max(largest, int(sparse.rows(first, min(first + _READ, sparse.count))[3].max(initial=0)))
+        rows = sparse.rows(first, min(first + _READ, sparse.count))
+        largest = max(largest, *(max(row.values(), default=0) for row in rows))
     return largest
 
 
@@ -178,15 +179,13 @@ def _actions(
 ) -> Iterator[dict[str, Any]]:
     """Read the documents `missing` of those `read` from the bundle, as the cluster gets them."""
     fields: dict[str, FieldKind] = {**bundle.manifest.fields, NAMES: "keyword"}
-    indptr, names, terms, impacts = sparse.rows(read.start, read.stop)
+    rows = sparse.rows(read.start, read.stop)
     for part in missing:
         ordinals = np.arange(part.start, part.stop)
         raws = sparse.documents(ordinals)
         vectors = repeat(None) if dense is None else iter(dense.vectors(ordinals))
         for ordinal, raw, vector in zip(part, raws, vectors, strict=False):
-            row = slice(indptr[ordinal - read.start], indptr[ordinal - read.start + 1])
-            ranks = features([names[term] for term in terms[row].tolist()], impacts[row].tolist())
-            body = document_body(ordinal, raw, vector, ranks, fields)
+            body = document_body(ordinal, raw, vector, features(rows[ordinal - read.start]), fields)
             yield {"_op_type": "index", "_id": orjson.loads(raw)["_id"], "_source": body}
 
 

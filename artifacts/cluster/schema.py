@@ -14,7 +14,7 @@ Documents that were written after the bundle have ordinals from 2**62 on, made o
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final, Literal
 from urllib.parse import quote
 
@@ -160,11 +160,10 @@ def feature(term: str, *, high: bool = False) -> str:
     return term.replace(".", _DOT) + (_HIGH_MARK if high else "")
 
 
-def features(terms: Sequence[str], impacts: Sequence[int]) -> dict[str, int]:
-    """Return the rank features of a document's terms and impacts of 1 to 65,535: of each one or two, of at most 9
-    bits."""
+def features(impacts: Mapping[str, int]) -> dict[str, int]:
+    """Return the rank features of a document's impacts by term, 1 to 65,535: of each one or two, of at most 9 bits."""
     found: dict[str, int] = {}
-    for term, impact in zip(terms, impacts, strict=True):
+    for term, impact in impacts.items():
         high, low = divmod(impact, _HIGH)
         if low:
             found[feature(term)] = low

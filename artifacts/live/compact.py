@@ -123,10 +123,8 @@ def _bundled(sparse: ImpactIndex, dense: DenseIndex | None, changed: Collection[
     """The documents of a bundle, as they would be in a journal, but those that were changed."""
     for first in range(0, sparse.count, _READ):
         ordinals = np.arange(first, min(first + _READ, sparse.count))
-        indptr, names, terms, impacts = sparse.rows(first, first + len(ordinals))
+        rows = sparse.rows(first, first + len(ordinals))
         vectors = [None] * len(ordinals) if dense is None else dense.vectors(ordinals)
-        for place, (raw, vector) in enumerate(zip(sparse.documents(ordinals), vectors, strict=True)):
+        for raw, vector, impacts in zip(sparse.documents(ordinals), vectors, rows, strict=True):
             if (document_id := orjson.loads(raw)["_id"]) not in changed:
-                row = slice(indptr[place], indptr[place + 1])
-                spelt = (names[term] for term in terms[row])
-                yield Record(document_id, raw, vector, dict(zip(spelt, impacts[row].tolist(), strict=True)))
+                yield Record(document_id, raw, vector, impacts)

@@ -400,9 +400,9 @@ class _Staged:
         snapshot, (ordinal, _) = self._overlay.snapshot, self._overlay.find(document_id)
         if ordinal is None:
             raise ValueError(f"document {document_id!r} is not there")
-        terms, impacts = snapshot.index.terms(ordinal)
+        (impacts,) = snapshot.index.rows(ordinal, ordinal + 1)
         vector = None if snapshot.dense is None else snapshot.dense.vectors(np.array([ordinal]))[0]
-        return Record(document_id, b"", vector, dict(zip(terms, impacts.tolist(), strict=True)))
+        return Record(document_id, b"", vector, impacts)
 
 
 def _not_searched(error: Exception) -> str:

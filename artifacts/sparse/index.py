@@ -9,7 +9,7 @@ P is the sum over the terms t of positive weight of the float32 products q[t] * 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, pairwise
 from math import inf
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -161,22 +161,21 @@ class ImpactIndex(LuceneIndex):
     def terms(self, ordinal: int) -> tuple[list[str], Int32Array]:
         """All terms (n,) of a document, in the order of their UTF-8, and their impacts (n,) int32. As slow as
         `rows`."""
-        _, names, terms, impacts = self.rows(ordinal, ordinal + 1)
-        return [names[term] for term in terms.tolist()], impacts
+        (row,) = self.rows(ordinal, ordinal + 1)
+        return list(row), np.array(list(row.values()), np.int32)
 
-    def rows(self, first: int, end: int) -> tuple[Int64Array, list[str], Int32Array, Int32Array]:
-        """All terms of the documents `first` to `end` - 1, in CSR form: indptr (end - first + 1,) int64; the different
-        terms (u,), in the order of their UTF-8; their places (n,) int32, ascending in each document; and impacts (n,)
-        int32.
+    def rows(self, first: int, end: int) -> list[dict[str, int]]:
+        """The impacts of the documents `first` to `end` - 1 by term, in the order of the terms' UTF-8.
 
         An inverted index has to ask every term for them, which takes milliseconds; so ask for many documents at once.
-        Raises ValueError on a bad ordinal.
         """
         numbers, *names = unpack_parts(from_java(java_call(self._impacts.rows, self.handle, first, end)))
-        rows, terms, impacts = np.frombuffer(numbers, dtype="<i4").astype(np.int32).reshape(-1, 3).T
+        spelt = [name.decode() for name in names]
+        rows, terms, impacts = np.frombuffer(numbers, dtype="<i4").reshape(-1, 3).T
         order = np.lexsort((terms, rows))
-        indptr = np.searchsorted(rows[order], np.arange(end - first + 1)).astype(np.int64)
-        return indptr, [name.decode() for name in names], terms[order], impacts[order]
+        bounds = np.searchsorted(rows[order], np.arange(end - first + 1)).tolist()
+        known, values = [spelt[term] for term in terms[order].tolist()], impacts[order].tolist()
+        return [dict(zip(known[start:stop], values[start:stop], strict=True)) for start, stop in pairwise(bounds)]
 
     def where(self, condition: Sequence[str]) -> DocumentSet:
         """The documents that a condition holds for: texts as Java's DocumentFilter reads them."""

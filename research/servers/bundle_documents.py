@@ -44,13 +44,10 @@ def read_rows(bundle: Bundle) -> Iterator[Row]:
     with bundle.sparse() as index:
         for first in range(0, index.count, _READ):
             ordinals = np.arange(first, min(first + _READ, index.count))
-            indptr, names, terms, impacts = index.rows(first, first + ordinals.size)
-            vectors, raws = dense.vectors(ordinals), index.documents(ordinals)
-            for place, number in enumerate(ordinals.tolist()):
-                own = slice(indptr[place], indptr[place + 1])
-                known = [names[term] for term in terms[own].tolist()]
-                sparse = dict(zip(known, impacts[own].astype(np.float64).tolist(), strict=True))
-                yield number, vectors[place].tolist(), sparse, raws[place]
+            vectors, raws = dense.vectors(ordinals).tolist(), index.documents(ordinals)
+            rows = index.rows(first, first + ordinals.size)
+            for number, vector, row, raw in zip(ordinals.tolist(), vectors, rows, raws, strict=True):
+                yield number, vector, {term: float(impact) for term, impact in row.items()}, raw
 
 
 def term_numbers(bundle: Bundle) -> dict[str, int]:
@@ -58,7 +55,7 @@ def term_numbers(bundle: Bundle) -> dict[str, int]:
     found = set[str]()
     with bundle.sparse() as index:
         for first in range(0, index.count, _READ):
-            found.update(index.rows(first, min(first + _READ, index.count))[1])
+            found.update(*index.rows(first, min(first + _READ, index.count)))
     return {term: number for number, term in enumerate(sorted(found))}
 
 

@@ -16,6 +16,7 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.cluster.client import Cluster
 from lightretriever.artifacts.cluster.push import push
 from lightretriever.artifacts.live.compact import write_again
+from lightretriever.artifacts.sparse.writer import numbered
 from lightretriever.service.commands.demo import ARCHIVE
 from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.schemas import LegName, SearchRequest
@@ -33,7 +34,7 @@ def first_documents(whole: Bundle, path: Path) -> Bundle:
     """Write a bundle of the first documents of another one, whose vectors, impacts and table it keeps."""
     ordinals = np.arange(DOCUMENTS)
     with whole.sparse() as sparse:
-        indptr, names, terms, impacts = sparse.rows(0, DOCUMENTS)
+        indptr, terms, impacts, names = numbered(sparse.rows(0, DOCUMENTS))
         ids, documents = sparse.ids()[:DOCUMENTS], sparse.documents(ordinals)
     batch = EncodedBatch(ids, documents, whole.dense().vectors(ordinals), indptr, terms, impacts, names)
     return write_again(whole, iter([batch]), path, LiveInfo(journal="none", position=0))

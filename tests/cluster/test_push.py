@@ -142,7 +142,7 @@ def test_large_impacts_come_back_exactly(cluster: Cluster, tmp_path: Path, monke
     pushed(bundle, cluster)
     backends = open_cluster(bundle, settings(cluster), EXECUTOR)
     with bundle.sparse() as index:
-        assert index.rows(0, 120)[3].max() > 40_000
+        assert max(max(row.values()) for row in index.rows(0, 120)) > 40_000
         for ordinal in (0, 10, 60):
             expected, found = index.terms(ordinal), backends.documents.terms(ordinal)
             assert [list(part) for part in found] == [list(part) for part in expected]

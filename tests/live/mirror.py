@@ -43,15 +43,11 @@ class Mirror:
         self._vocabulary: Vocabulary = bundle.vocabulary(tokenizer)
         dense = None if bundle.manifest.dense is None else bundle.dense()
         with bundle.sparse() as sparse:
-            indptr, names, terms, impacts = sparse.rows(0, sparse.count)
-            raws = sparse.documents(np.arange(sparse.count))
-        for number, raw in enumerate(raws):
-            part = slice(indptr[number], indptr[number + 1])
-            own = [names[term] for term in terms[part].tolist()]
+            rows = zip(sparse.documents(np.arange(sparse.count)), sparse.rows(0, sparse.count), strict=True)
+        for number, (raw, impacts) in enumerate(rows):
             fields = json.loads(raw)
             vector = None if dense is None else dense.vectors(np.array([number]))[0]
-            row = Row(fields, vector, dict(zip(own, impacts[part].tolist(), strict=True)))
-            self.rows[fields.pop("_id")] = row
+            self.rows[fields.pop("_id")] = Row(fields, vector, impacts)
 
     def document(self) -> Row:
         """A random document, encoded."""
