@@ -15,6 +15,7 @@ from lightretriever.artifacts.errors import CorpusError, ModelError, RecipeError
 from lightretriever.artifacts.pipeline.likelihood import Reading
 from lightretriever.artifacts.pipeline.weights import adapter_settings
 from lightretriever.artifacts.training import contrastive, loop
+from lightretriever.artifacts.training.adapter import load_for_training
 from lightretriever.artifacts.training.contrastive import QuerySide, corpus_scores
 from lightretriever.artifacts.training.data import read_examples
 from lightretriever.artifacts.training.engine import Engine
@@ -148,6 +149,8 @@ def test_scores_of_a_file(toy: Path, tmp_path: Path) -> None:
     logits = made.logits(batch, ["d1", "d3", "d0", "d4", "d9"])
     nan = np.nan
     np.testing.assert_allclose(logits, [[nan, 7 * 0.25, 0.0, 7.0, nan], [nan] * 5], rtol=1e-6)
+    turned = Batch(one, one.examples[::-1], [["d1"], ["d0", "d4", "d3"]], [0, 0])
+    np.testing.assert_array_equal(made.logits(turned, ["d1", "d3", "d0", "d4", "d9"]), logits[::-1])
     again = teachers_of(one, tmp_path / "teachers", {"scores": str(tmp_path / "{set}.tsv"), "weight": 3.0})
     names = ["d0", "d1", "d3", "d4"]
     np.testing.assert_array_equal(again.logits(batch, names), made.logits(batch, names))
@@ -199,7 +202,7 @@ def bundle(toy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("bundle")
     corpus = {"path": str(toy / "pairs"), "name": "pairs"}
     model = {"path": str(toy / "model")}
-    sections = {"corpus": corpus, "encode": {"max_length": 16}}
+    sections = {"corpus": corpus, "encode": {"max_length": 16, "top_k": 4}}
     run("build", write_recipe(folder, model, documents=1, tasks={"find": "find"}, **sections))
     return folder / "bundle"
 
@@ -209,15 +212,20 @@ def bundle(toy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_leg_of_a_bundle_teaches_with_the_scores_that_the_service_gives(
     toy: Path, bundle: Path, tmp_path: Path, leg: Any
 ) -> None:
-    one = one_set(toy)
-    made = teachers_of(one, tmp_path, {"bundle": str(bundle), "leg": leg}, engine=open_searcher)
-    names = ["d0", "d3", "d4"]
+    """A candidate that the sparse leg doesn't find scores as the last that it finds."""
     with open_searcher(Bundle.open(bundle)) as searcher:
         hits = searcher.search("ask1 ask2", task="find", mode=leg, k=400, candidates=400, fusion=None) or []
     known = {hit.id: hit.score for hit in hits}
-    expected = [known.get(name, min(known.values())) for name in names]
+    last = min(known.values())
+    missing = [name for name in one_set(toy).documents if name not in known]
+    others = [name for name in known if known[name] > last][:2] + missing[:1]
+    names = list(dict.fromkeys(["d0", *others]))
+    assert (set(names) <= known.keys()) == (leg == "dense")
+    one = one_set(toy, tuple(names[1:]))
+    made = teachers_of(one, tmp_path, {"bundle": str(bundle), "leg": leg}, engine=open_searcher)
+    expected = [known.get(name, last) for name in names]
     low, high = min(expected), max(expected)
-    scaled = [7 * (score - low) / (high - low) if high > low else 0.0 for score in expected]
+    scaled = [7 * (score - low) / (high - low) for score in expected]
     np.testing.assert_allclose(made.logits(Batch(one, one.examples[:1], [names], [0]), names)[0], scaled, rtol=1e-5)
     with raises(RecipeError):
         teachers_of(one, tmp_path / "none", {"bundle": str(bundle)})
@@ -225,11 +233,12 @@ def test_a_leg_of_a_bundle_teaches_with_the_scores_that_the_service_gives(
 
 @pytest.fixture
 def small_memory(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """A memory that holds so many positions of documents in one pass, as a GPU's would run out."""
-    limit, plain = [10**9], contrastive.document_outputs
+    """A memory that holds so many positions of documents in one pass, as a GPU's would; and how often it ran out."""
+    limit, plain = [10**9, 0], contrastive.document_outputs
 
     def outputs(backbone: Any, sequences: list[list[int]], row_tokens: int) -> Any:
         if sum(map(len, sequences)) > limit[0]:
+            limit[1] += 1
             raise torch.OutOfMemoryError(
                 "CUDA out of memory. Tried to allocate 2.00 GiB.\nGPU 0 has a capacity of 1 GiB"
             )
@@ -254,6 +263,38 @@ def test_chunks_are_halved_until_they_fit_and_the_losses_stay(
     assert found["small"] == pytest.approx(found["large"], rel=1e-4)
     state = torch.load(tmp_path / "small" / "work" / "checkpoint.pt", weights_only=True)["progress"]
     assert 64 <= state["chunk_tokens"] <= 100
+
+
+def test_a_run_that_goes_on_knows_how_many_positions_fit(toy: Path, tmp_path: Path, small_memory: list[int]) -> None:
+    stage = {"kind": "contrastive", "steps": 3, "negatives": 0, **SMALL, "batch_size": 24}
+    recipe = TrainRecipe.model_validate(recipe_of(toy, tmp_path, stages=[stage]))
+    small_memory[0] = 100
+    assert not train(recipe, minutes=0)
+    (*_, failed) = small_memory
+    assert failed > 0
+    assert not train(recipe, minutes=0)
+    assert small_memory == [100, failed]
+
+
+def test_gradients_of_a_step_that_ran_out_of_memory_are_forgotten(
+    toy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of its first batch, where the second one is too large."""
+    plain, calls = contrastive.document_outputs, [0]
+
+    def outputs(*arguments: Any) -> Any:
+        calls[0] += 1
+        if calls[0] == 2:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        return plain(*arguments)
+
+    stage = {"kind": "contrastive", "steps": 3, "negatives": 0, "accumulate": 2, **SMALL, "batch_size": 24}
+    recipes = [recipe_of(toy, tmp_path / name, lora=WITHOUT_DROPOUT, stages=[stage]) for name in ("whole", "again")]
+    assert train(TrainRecipe.model_validate(recipes[0]))
+    monkeypatch.setattr(contrastive, "document_outputs", outputs)
+    assert train(TrainRecipe.model_validate(recipes[1]))
+    expected, found = ([loss for *_, loss in losses(tmp_path / name)] for name in ("whole", "again"))
+    assert found == pytest.approx(expected, rel=1e-4)
 
 
 @pytest.mark.parametrize("chunk_tokens", [None, 4096])
@@ -291,7 +332,10 @@ def test_gradient_checkpointing_changes_no_loss(toy: Path, tmp_path: Path) -> No
     found = {}
     for on in (False, True):
         changes = {"stages": [stage], "gradient_checkpointing": on}
-        assert train(TrainRecipe.model_validate(recipe_of(toy, tmp_path / str(on), **changes)))
+        recipe = TrainRecipe.model_validate(recipe_of(toy, tmp_path / str(on), **changes))
+        model = load_for_training(recipe, torch.device("cpu")).backbone.model
+        assert model.is_gradient_checkpointing == on
+        assert train(recipe)
         found[on] = [loss for *_, loss in losses(tmp_path / str(on))]
     assert found[True] == pytest.approx(found[False], rel=1e-6)
 
