@@ -13,7 +13,6 @@ from safetensors.torch import save_file
 from sentence_transformers import SentenceTransformer
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, processors
 
-from lightretriever.artifacts.bundle.reader import Bundle
 from research.models import granite, static
 from tests.support.tiny import tiny_documents, train_tokenizer
 
@@ -116,15 +115,6 @@ def test_a_text_is_the_mean_of_its_lowercased_tokens_rows(package: Path, tmp_pat
     expected = [rows[tokenizer.encode(text.lower(), add_special_tokens=False).ids].mean(axis=0) for text in texts]
     np.testing.assert_allclose(model.encode(texts, show_progress_bar=False), expected, atol=1e-6)
     assert "license: mit" in (tmp_path / "model" / "README.md").read_text()
-
-
-def test_a_bundles_table_stands_for_documents_too(tiny_bundle: Bundle, tmp_path: Path) -> None:
-    assert static.main([str(tiny_bundle.path), str(tmp_path / "model")]) == 0
-    model = SentenceTransformer(str(tmp_path / "model"), device="cpu", trust_remote_code=False)
-    texts = ["plays music from the terminal", "PLAYS Music"]
-    table, tokenizer = tiny_bundle.table(tiny_bundle.manifest.default_task), tiny_bundle.tokenizer()
-    expected = [table.rows(tokenizer.encode(text)).mean(axis=0) for text in texts]
-    np.testing.assert_allclose(model.encode(texts, show_progress_bar=False), expected, atol=1e-5)
 
 
 def test_something_else_is_refused(package: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
