@@ -3,7 +3,7 @@
     work/data/NAME/plan.json        what went in: files by SHA-256, and every setting that counts
     work/data/NAME/examples.json    the examples, in the order of the qrels
     work/data/NAME/report.json      how many pairs each step left out; written last
-    work/data/NAME/documents/       the texts, see `artifacts.training.documents`
+    work/data/NAME/texts.sqlite     the texts, see `artifacts.training.documents`
 
 The steps, in this order: read the pairs, leave out those without a text, keep the first few documents of a query,
 decontaminate, draw the limit, take the set's own hard negatives or mine.
@@ -17,7 +17,6 @@ import unicodedata
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -43,7 +42,6 @@ from lightretriever.artifacts.training.types import Example, TrainingSet, same_t
 __all__ = [
     "MOST_POSITIVES",
     "content",
-    "corpus_hashes",
     "data_report",
     "prepare",
     "print_data_report",
@@ -62,6 +60,8 @@ More would let a few queries with very many relevant documents fill the batches.
 _FILE: Final = TypeAdapter(list[Example])
 _FORMAT: Final = 3  # to be raised when the same inputs give other examples
 _PLAN, _EXAMPLES, _REPORT, _TEXTS = "plan.json", "examples.json", "report.json", "texts.sqlite"
+_OF_TEXTS: Final = {"corpus", "drop_title"}
+"""The keys of a plan that decide the texts."""
 
 _ENGLISH: Final = (
     "a an and are as at be by can could did do does for from had has have he her his how i in is it its of on or s "
@@ -79,22 +79,12 @@ def prepare(recipe: TrainRecipe) -> list[TrainingSet]:
     can't be read, RecipeError for one of which nothing is left and for settings that don't fit, and ResumeError, naming
     the differences, where the work directory holds the same set made from other files or settings.
     """
-    for one in recipe.data.sets if recipe.needs_pairs else []:
-        folder = _folder(recipe, one)
-        if not (folder / _REPORT).is_file():
-            (folder / _PLAN).unlink(missing_ok=True)  # nothing was finished, so nothing can be mixed up
-        check_plan(folder / _PLAN, _plan(recipe, one))
     for one in recipe.data.sets:
-        texts = _folder(recipe, one) / "documents"
-        read = {"corpus": file_sha256(find_file(one.path, "corpus")), "drop_title": one.drop_title}
-        renew = partial((texts / _TEXTS).unlink, missing_ok=True)
-        check_plan(texts / _PLAN, read, renewed=read, renew=renew)
+        folder, plan = _folder(recipe, one), _plan(recipe, one)
+        # Pairs that were not finished can't be mixed up with others.
+        renewed = () if (folder / _REPORT).is_file() else plan.keys() - _OF_TEXTS
+        check_plan(folder / _PLAN, plan, renewed=renewed, renew=lambda: None)
     return [_prepared(recipe, one) for one in recipe.data.sets]
-
-
-def corpus_hashes(recipe: TrainRecipe) -> dict[str, str]:
-    """SHA-256 of each set's corpus file, as hex, by the set's name. Raises CorpusError where a set has none."""
-    return {one.name: file_sha256(find_file(one.path, "corpus")) for one in recipe.data.sets}
 
 
 def train_queries(recipe: TrainRecipe, count: int) -> list[str]:
@@ -137,7 +127,7 @@ def _folder(recipe: TrainRecipe, one: SetRecipe) -> Path:
 
 def _prepared(recipe: TrainRecipe, one: SetRecipe) -> TrainingSet:
     folder = _folder(recipe, one)
-    documents = write_texts(folder / "documents" / _TEXTS, _documents(one))
+    documents = write_texts(folder / _TEXTS, _documents(one))
     if not documents:
         lines = "; a line of JSON has them in positive_passages and negative_passages" if one.is_lines else ""
         raise RecipeError(f"data.sets: no document of the set {one.name} has a text.", remedy=f"Leave it out{lines}.")
@@ -164,10 +154,9 @@ def _make(recipe: TrainRecipe, one: SetRecipe, documents: MappedTexts, folder: P
     if has_own:
         file = one.negatives or one.path
         own = read_negatives(file)
-        kept = [
-            replace(example, negatives=usable_negatives(own.get(example.query_id, ()), example, documents, relevant))
-            for example in kept
-        ]
+        for place, example in enumerate(kept):
+            names, ours = own.get(example.query_id, ()), relevant[same_text(example.query)]
+            kept[place] = replace(example, negatives=usable_negatives(names, documents, ours))
         if recipe.wanted_negatives and not any(example.negatives for example in kept):
             raise CorpusError(
                 f"{file}: no pair of the set {one.name} has a hard negative by it, and a stage wants "
@@ -268,13 +257,14 @@ def _drawn(examples: list[Example], one: SetRecipe, seed: int) -> list[Example]:
 
 def _plan(recipe: TrainRecipe, one: SetRecipe) -> dict[str, Any]:
     data, rule = recipe.data, recipe.data.decontaminate
-    return {
+    texts: dict[str, Any] = {"corpus": file_sha256(find_file(one.path, "corpus")), "drop_title": one.drop_title}
+    if not recipe.needs_pairs:
+        return texts
+    return texts | {
         "format": _FORMAT,
-        "corpus": file_sha256(find_file(one.path, "corpus")),
         "queries": file_sha256(find_file(one.path, "queries")),
         "qrels": None if one.is_lines else file_sha256(qrels_file(one.path, one.split)),
         "own_negatives": one.negatives and file_sha256(one.negatives),
-        "drop_title": one.drop_title,
         "limit": one.limit,
         "seed": recipe.seed if one.limit is not None else None,
         "against": rule and hashlib.sha256(json.dumps(_references(rule.against, one)).encode()).hexdigest(),

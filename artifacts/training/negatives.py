@@ -56,48 +56,30 @@ def chosen(
         hits = ranked[example.query]
         if settings.top is None or example.positive in dict(hits[: settings.top]):
             found = pick_negatives(hits, example, documents, relevant[same_text(example.query)], settings)
-            kept.append(replace(example, negatives=tuple(found)))
+            kept.append(replace(example, negatives=found))
     return kept
 
 
-def usable_negatives(
-    names: Iterable[str], example: Example, documents: Mapping[str, str], relevant: Mapping[str, set[str]]
+def pick_negatives(
+    hits: Hits, example: Example, documents: Mapping[str, str], relevant: set[str], settings: NegativesRecipe
 ) -> tuple[str, ...]:
-    """Those of a query's own hard negatives that are documents with a text, and not that of a relevant one; each text
-    once."""
-    ours = relevant[same_text(example.query)]
-    texts = {same_text(documents[name]) for name in ours}
+    """Ids of usable hard negatives among `hits`, which are ids and scores, best first: none that scores above `margin`
+    times the positive's score, and none at all where the positive is not among the hits: then the ranking can't say how
+    much is too much."""
+    score = dict(hits).get(example.positive)
+    names = [] if score is None else [name for name, other in hits if other <= settings.margin * score]
+    return usable_negatives(names, documents, relevant)[: settings.count]
+
+
+def usable_negatives(names: Iterable[str], documents: Mapping[str, str], relevant: set[str]) -> tuple[str, ...]:
+    """Those of the `names` that are documents, and don't have the text of a relevant one; each text once."""
+    texts = {same_text(documents[name]) for name in relevant}
     usable = []
     for name in names:
         if name in documents and (text := same_text(documents[name])) not in texts:
             texts.add(text)
             usable.append(name)
     return tuple(usable)
-
-
-def pick_negatives(
-    hits: Hits, example: Example, documents: Mapping[str, str], relevant: set[str], settings: NegativesRecipe
-) -> list[str]:
-    """Ids of hard negatives among `hits`, which are ids and scores, best first.
-
-    Never one of the query's relevant documents or one with the text of such a document, never two with the same text,
-    and none that scores above `margin` times the positive's score. None at all where the positive is not among the
-    hits: then the ranking can't say how much is too much.
-    """
-    score = dict(hits).get(example.positive)
-    if score is None:
-        return []
-    bound = settings.margin * score
-    texts = {same_text(documents[name]) for name in relevant}
-    picked: list[str] = []
-    for name, other in hits:
-        if name in relevant or other > bound or len(picked) == settings.count:
-            continue
-        text = same_text(documents[name])
-        if text not in texts:
-            texts.add(text)
-            picked.append(name)
-    return picked
 
 
 def _ranked(words: WordIndex, queries: Sequence[str], depth: int, stage: str) -> Iterator[tuple[str, Hits]]:

@@ -31,7 +31,7 @@ from lightretriever.artifacts.pipeline.weights import software
 from lightretriever.artifacts.tokens.idf import TokenStatistics, count_tokens
 from lightretriever.artifacts.training.adapter import load_for_training, marker, model_card
 from lightretriever.artifacts.training.contrastive import QuerySide
-from lightretriever.artifacts.training.data import corpus_hashes, data_report, prepare, print_data_report
+from lightretriever.artifacts.training.data import data_report, prepare, print_data_report
 from lightretriever.artifacts.training.dev import DevSet, evaluate_dev
 from lightretriever.artifacts.training.engine import Engine
 from lightretriever.artifacts.training.recipe import ContrastiveStage, RegressionStage, TrainRecipe
@@ -41,8 +41,8 @@ __all__ = ["CHECKPOINT", "Run", "read_progress"]
 
 CHECKPOINT = "checkpoint.pt"
 
-# What may change while a run goes on: places, and how a step is cut. The corpora of the sets are in the plan by their
-# hashes; pairs and fitted rows have plans of their own.
+# What may change while a run goes on: places, and how a step is cut. Texts, pairs and fitted rows have plans of their
+# own.
 _NOT_IN_PLAN: Any = {
     "output": True,
     "work": True,
@@ -64,7 +64,7 @@ class Run:
     def __init__(self, recipe: TrainRecipe, engine: Engine) -> None:
         """Begin the run or go on with it: check the plan, prepare the data on the first process, load the model.
 
-        Raises ResumeError when the work directory was begun with another recipe or other corpora, RecipeError for
+        Raises ResumeError when the work directory was begun with another recipe or other files, RecipeError for
         stages in an order that can't be trained, BundleError when something else than an adapter is where it is to
         appear, and what loading and preparing raise.
         """
@@ -91,7 +91,7 @@ class Run:
             plan = recipe.model_dump(mode="json", exclude=_NOT_IN_PLAN)
             plan |= {"model": self.adapter.backbone.fingerprint, "software": software()}
             plan |= {"bi-encoder": None if self._teacher is None else self._teacher.fingerprint}
-            plan |= {"corpora": corpus_hashes(recipe), "query_tokens": QUERY_TOKENS}
+            plan |= {"query_tokens": QUERY_TOKENS}
             check_plan(recipe.work / "plan.json", plan, growing="stages")
         self._dev = DevSet.load(recipe.dev, recipe.seed) if recipe.dev is not None else None
         with accelerator.main_process_first():

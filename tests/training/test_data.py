@@ -176,7 +176,7 @@ def test_the_margin_leaves_out_what_may_well_be_relevant() -> None:
     documents = {"good": "a", "above": "b", "close": "c", "at": "d", "below": "e", "same": "E ", "low": "f"}
 
     def picked(hits: list[tuple[str, float]], **settings: Any) -> list[str]:
-        return pick_negatives(hits, example, documents, {"good"}, NegativesRecipe(**settings))
+        return list(pick_negatives(hits, example, documents, {"good"}, NegativesRecipe(**settings)))
 
     assert picked(hits, margin=0.95) == ["at", "below", "low"]
     assert picked(hits, margin=0.95, count=1) == ["at"]
@@ -204,7 +204,7 @@ def test_a_second_call_reuses_and_a_changed_setting_is_refused(music: Path, tmp_
     (left / "segments_1").touch()
     first = prepare(recipe(work, {"path": music}, negatives=BM25))
     examples = work / "data" / "music" / "examples.json"
-    kept = {"plan.json", "examples.json", "report.json", "documents"}
+    kept = {"plan.json", "examples.json", "report.json", "texts.sqlite"}
     assert {file.name for file in examples.parent.iterdir()} == kept
     stamp = examples.stat().st_mtime_ns
     assert prepare(recipe(work, {"path": music, "weight": 7}, seed=9, negatives=BM25))[0].examples == first[0].examples
