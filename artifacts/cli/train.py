@@ -11,7 +11,7 @@ import typer
 
 from lightretriever.artifacts.cli.options import DeviceOption, ModelOption, overridden
 from lightretriever.artifacts.cli.runner import JsonOption, next_command, print_error, running
-from lightretriever.artifacts.errors import LightRetrieverError, RecipeError, importing
+from lightretriever.artifacts.errors import LightRetrieverError, importing
 from lightretriever.artifacts.files.workdir import work_lock
 from lightretriever.artifacts.summary import Summary, duration, folder_size, megabytes
 from lightretriever.artifacts.training.recipe import TrainRecipe
@@ -46,7 +46,6 @@ def train(
     try:
         with running("train", as_json=as_json, quietly=not first) as job:
             loaded = overridden(context, TrainRecipe).below(data or Path())
-            _check(loaded, int(os.environ.get("WORLD_SIZE", "1")))
             with importing("pipeline"):
                 from lightretriever.artifacts.training.loop import train as run
             with work_lock(loaded.work) if first else nullcontext():
@@ -86,13 +85,3 @@ def _summary(recipe: TrainRecipe, finished: bool) -> Summary:
     facts = {"finished": finished, "work": str(recipe.work), "pairs": pairs, "steps": steps, "steps_done": done}
     facts |= {"best": stands.best, "best_step": stands.best_step, "training_seconds": round(stands.elapsed_s, 3)}
     return Summary(str(recipe.output), lines, facts | {"files": files, "bytes": size})
-
-
-def _check(recipe: TrainRecipe, processes: int) -> None:
-    """Raise RecipeError for a batch that can't be shared among the processes."""
-    for stage in recipe.stages:
-        if stage.batch_size < processes:
-            raise RecipeError(
-                f"batch_size is {stage.batch_size}, but {processes} processes share a batch.",
-                remedy="Raise batch_size, or start fewer processes.",
-            )

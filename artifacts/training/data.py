@@ -172,7 +172,7 @@ def _make(recipe: TrainRecipe, one: SetRecipe, documents: MappedTexts, folder: P
         "without_negatives": sum(not example.negatives for example in kept),
     }
     if not kept:
-        counted = ", ".join(f"{name}: {count}" for name, count in report.items() if count)
+        counted = ", ".join(f"{name}: {count}" for name, count in report.items() if count or name == "pairs")
         raise RecipeError(f"data.sets: nothing is left of the pairs ({counted}).", remedy="Leave the set out.")
     write_examples(folder / _EXAMPLES, kept)
     write_atomically(folder / _REPORT, json.dumps(report, indent=1, ensure_ascii=False).encode() + b"\n")
