@@ -14,7 +14,7 @@ from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.encoder import QueryEncoder
 from lightretriever.service.search.engine import SearchEngine
-from lightretriever.service.search.operators import literal
+from lightretriever.service.search.request import literal
 from lightretriever.service.settings import Settings
 
 __all__ = ["EngineSearcher", "open_searcher"]

@@ -1,8 +1,15 @@
-"""Checks requests against the bundle and the settings, which the schema alone can't, and fills in their defaults."""
+"""Checks requests against the bundle and the settings, which the schema alone can't, and fills in their defaults.
 
+**Operators** in a query: a "phrase in quotes" that documents must have, and -word, which they must not have. A quote
+begins a phrase at the beginning of a word, so that 3.5" is a size. Exclusions are up to eight words of three characters
+or more at the end of a query, behind what is looked for. A query with any other - at the beginning of a word is text as
+it stands, as a command line has: tar -xzf archive.tar, ls -l, gcc -std=c99 -pedantic.
+"""
+
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from lightretriever.artifacts.bundle.manifest import MatchThresholds
 from lightretriever.artifacts.documents.fields import FieldKind, milliseconds, number
@@ -21,10 +28,18 @@ from lightretriever.service.schemas import (
     Weights,
 )
 from lightretriever.service.search.filters import FieldRanges, all_of, listed, read_filter, read_ranges
-from lightretriever.service.search.operators import Operators, read_operators
 from lightretriever.service.settings import Settings
 
-__all__ = ["Plan", "RequestReader", "candidates_of", "reranks"]
+__all__ = [
+    "Operators",
+    "Plan",
+    "RequestReader",
+    "candidates_of",
+    "literal",
+    "outside_quotes",
+    "read_operators",
+    "reranks",
+]
 
 _LAST_SORTED: Final = 100_000  # documents whose order is kept in memory at once
 _LAST_ON_CLUSTER: Final = 10_000  # OpenSearch's max_result_window
@@ -35,6 +50,9 @@ _NO_SPELLING: Final = (
 _NO_SPELLING_THERE: Final = "a cluster has no spellings: leave it out, or serve the bundle on this machine"
 _OF_EVERY_SEARCH: Final = {"query", "k", "offset"}
 _NO_DENSE: Final = "the bundle has no dense leg: build it with `index.dense: true` to have one"
+_PHRASE: Final = re.compile(r"(?<!\S)[\"“„](?=\S)([^\"“”„]+)[\"“”](?!\w)")
+_EXCLUSION: Final = re.compile(r"-([^\W\d_]{2}[^\s=/:\"“”]+)")
+_WITH_EXCLUSIONS: Final = re.compile(rf"(\s*(?>(?!-\S)\S+\s+)+)((?>{_EXCLUSION.pattern}(?!\S)\s*){{1,8}})")
 
 
 def candidates_of(request: SearchRequest, settings: Settings) -> int:
@@ -52,6 +70,36 @@ def reranks(request: SearchRequest) -> bool:
     if request.like is not None:
         return False  # it reads the words of a query
     return not (request.sort or request.diversity) if request.rerank is None else request.rerank
+
+
+class Operators(NamedTuple):
+    """A query in parts: the text to look for, its phrases with their quotes among it, the words of `-word`, and the
+    phrases, each once."""
+
+    text: str
+    excluded: list[str]
+    phrases: list[str]
+
+
+def read_operators(query: str) -> Operators:
+    """Return a query in parts."""
+    text, exclusions = query, ""
+    if (parts := _WITH_EXCLUSIONS.fullmatch(query)) and any(map(str.isalnum, parts[1])):
+        text, exclusions = parts[1].rstrip(), parts[2]
+    excluded, phrases = (list(dict.fromkeys(one)) for one in (_EXCLUSION.findall(exclusions), _PHRASE.findall(text)))
+    return Operators(text, excluded, phrases)
+
+
+def literal(text: str) -> str:
+    """Return a text as a query without operators: with a blank behind their first characters."""
+    parts = read_operators(text)
+    words = _PHRASE.sub(lambda phrase: f"{phrase[0][0]} {phrase[0][1:]}", parts.text)
+    return " - ".join([words, *parts.excluded])
+
+
+def outside_quotes(query: str) -> str:
+    """Return a query with blanks in the places of its phrases."""
+    return _PHRASE.sub(lambda phrase: " " * len(phrase[0]), query)
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,8 +38,7 @@ from lightretriever.artifacts.sparse.vocabulary import words_of
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 from lightretriever.service.search.encoder import QueryEncoder
 from lightretriever.service.search.filters import all_of
-from lightretriever.service.search.operators import outside_quotes
-from lightretriever.service.search.request import Plan
+from lightretriever.service.search.request import Plan, outside_quotes
 
 __all__ = [
     "HYPHENED",

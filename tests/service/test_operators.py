@@ -16,7 +16,7 @@ from lightretriever.artifacts.live.documents import Change, read_fields
 from lightretriever.service.errors import InvalidRequestError
 from lightretriever.service.schemas import SearchRequest, SearchResponse
 from lightretriever.service.search.engine import SearchEngine
-from lightretriever.service.search.operators import literal, read_operators
+from lightretriever.service.search.request import literal, read_operators
 from lightretriever.service.settings import Settings
 from tests.support.cluster import connected, remove_indexes
 from tests.support.tiny import TinyDocument, make_tiny_bundle, tiny_documents
