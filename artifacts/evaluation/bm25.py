@@ -1,6 +1,7 @@
 """BM25 on words, as Anserini computes it by Lucene's own similarity: a system to compare with, over an index of its
 own."""
 
+from collections import Counter
 from collections.abc import Iterable
 from itertools import islice, repeat
 from pathlib import Path
@@ -8,8 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from lightretriever.artifacts.sparse.index import pack_query
-from lightretriever.artifacts.sparse.java_bytes import from_java, pack_texts, unpack_hits, utf8
+from lightretriever.artifacts.sparse.java_bytes import from_java, pack_floats, pack_texts, unpack_hits, utf8
 from lightretriever.artifacts.sparse.jvm import JavaObject, java_call, java_class
 from lightretriever.artifacts.sparse.reader import LuceneIndex
 from lightretriever.artifacts.sparse.vocabulary import word_analyzer, words_of
@@ -54,7 +54,8 @@ class WordIndex(LuceneIndex):
         ValueError on bad arguments.
         """
         (words,) = words_of([text])
-        query = pack_query(words, np.ones(len(words), np.float32))
+        counts = Counter(words)
+        query = (*pack_texts(utf8("term", counts)), pack_floats(np.array([*counts.values()], np.float32)))
         most = min(k, max(1, self.count))
         found = java_call(self._search.bm25, self.handle, *query, most, float(k1), float(b))
         ordinals, scores = unpack_hits(from_java(found))

@@ -37,8 +37,9 @@ from lightretriever.artifacts.sparse.reader import LuceneIndex
 from lightretriever.artifacts.sparse.vocabulary import Language, word_analyzer
 from lightretriever.artifacts.sparse.weights import scores_of, weighted_query
 
-__all__ = ["DocumentSet", "FoundImpacts", "ImpactIndex", "pack_query"]
+__all__ = ["DocumentSet", "FoundImpacts", "ImpactIndex"]
 
+_NO_ORDINALS: Final = np.empty(0, np.int64)
 _PARTS: Final = 6  # of what Java packs
 _MAX_SECONDS: Final = 1e9  # as good as no limit, and within Java's long as nanoseconds
 
@@ -87,11 +88,8 @@ class ImpactIndex(LuceneIndex):
         float32 with m <= k, by descending score, then by ascending ordinal. Raises ValueError on bad arguments, and
         TimeoutError where the search takes longer than `seconds`.
         """
-        query = pack_query(terms, weights)
-        nanoseconds = round(min(max(seconds, 0.0), _MAX_SECONDS) * 1e9)
-        handle = self._handle_of(among)
-        most = min(k, max(1, self.count))
-        return unpack_hits(from_java(java_call(self._impacts.search, self.handle, *query, most, handle, nanoseconds)))
+        found = self.find((terms, weights), k, _NO_ORDINALS, among, seconds)
+        return found.ordinals, found.scores
 
     def find(
         self,
@@ -103,9 +101,10 @@ class ImpactIndex(LuceneIndex):
         language: Language = "english",
         named: Sequence[Sequence[str]] = (),
     ) -> FoundImpacts:
-        """Search as `search` does, find those `named` as `named` does, and read the impacts of all these and of
-        `others` (m,), in one call into Java. The query is terms (t,) and their weights (t,), or a text, whose words in
-        a language weigh their counts.
+        """Search as `search` does, find the documents for which the conditions `named` hold, and read the impacts of
+        all these and of `others` (m,), in one call into Java. The query is terms (t,) and their weights (t,), or a
+        text, whose words in a language weigh their counts. Documents named are those of the first condition, then those
+        of the next; none of a condition that holds for more than ten.
         """
         analyzer = None
         if isinstance(query, str):
@@ -128,15 +127,6 @@ class ImpactIndex(LuceneIndex):
         impacts = np.frombuffer(parts[4], "<i4").reshape(documents.size, len(names))
         found = np.frombuffer(parts[5], "<i4").astype(np.int64)
         return FoundImpacts(names, values, *unpack_hits(parts[2]), documents, impacts, found)
-
-    def named(self, conditions: Sequence[Sequence[str]], among: DocumentSet | None = None) -> Int64Array:
-        """The documents (m,) for which conditions hold, of those `among`: those of the first, then those of the next.
-        None of a condition that holds for more than ten."""
-        packed = pack_texts(utf8("condition", chain.from_iterable(conditions)))
-        found = java_call(
-            java_class("lightretriever.DocumentFilter").named, self.handle, *packed, self._handle_of(among)
-        )
-        return np.frombuffer(from_java(found), "<i4").astype(np.int64)
 
     def scores(self, terms: Sequence[str], weights: FloatArray, ordinals: IntegerArray) -> Float32Array:
         """The scores (m,) float32 of the documents `ordinals` (m,), as `search` gives them; 0.0 where no term matches.
@@ -219,23 +209,21 @@ class ImpactIndex(LuceneIndex):
         handle = java_call(filters.ofBits, bytearray(bits.tobytes()), self.count)
         return DocumentSet(handle, bits, int(java_call(filters.count, handle)))
 
-    def counts(self, field: str, ordinals: IntegerArray) -> list[tuple[str, int]]:
-        """The values of a keyword field in different documents (m,), each with the number of documents that have it.
+    def of(self, ordinals: IntegerArray) -> DocumentSet:
+        """The documents (m,) as a set."""
+        marked = np.zeros(-(-self.count // 64) * 64, np.bool_)
+        marked[ordinals] = True
+        return self.chosen(np.packbits(marked, bitorder="little"))
 
-        Most frequent first, ties by value. Raises ValueError on a bad ordinal, and TooManyValuesError for more than
-        10,000 values.
+    def counts(self, field: str, among: DocumentSet | None) -> list[tuple[str, int]]:
+        """The values of a keyword field, each with the number of documents that have it, of those `among`; None: of all
+        that there are. Most frequent first, ties by value. Raises TooManyValuesError for more than 10,000 values.
         """
-        wanted = pack_ints(ordinals)
-        if not wanted:
-            return []
-        counts = java_class("lightretriever.FieldValues").counts
-        return _most_frequent(field, java_call(counts, self.handle, wanted, pack_text("field", field), MAX_COUNTED))
-
-    def counts_among(self, field: str, among: DocumentSet | None) -> list[tuple[str, int]]:
-        """The same over all documents `among`; None: over all that there are."""
-        counts = java_class("lightretriever.FieldValues").countsAmong
         arguments = (self._handle_of(among), pack_text("field", field), MAX_COUNTED)
-        return _most_frequent(field, java_call(counts, self.handle, *arguments))
+        counts = java_call(java_class("lightretriever.FieldValues").counts, self.handle, *arguments)
+        if counts is None:
+            raise TooManyValuesError(field, MAX_COUNTED)
+        return sorted(unpack_counts(from_java(counts)), key=lambda pair: (-pair[1], pair[0]))
 
     def spread(self, count: int) -> Int64Array:
         """The ordinals of up to `count` documents from all over the index, ascending."""
@@ -267,16 +255,3 @@ class ImpactIndex(LuceneIndex):
         """Java's DocumentFilter of some documents; None where all are found."""
         among = self.alive if among is None else among
         return None if among is None else among.handle
-
-
-def _most_frequent(field: str, counts: JavaObject | None) -> list[tuple[str, int]]:
-    """The values and numbers of Java's FieldValues, most frequent first, ties by value. TooManyValuesError for None."""
-    if counts is None:
-        raise TooManyValuesError(field, MAX_COUNTED)
-    return sorted(unpack_counts(from_java(counts)), key=lambda one: (-one[1], one[0]))
-
-
-def pack_query(terms: Sequence[str], weights: FloatArray) -> tuple[bytearray, bytearray, bytearray]:
-    """The terms (t,) of a query and their weights (t,), for Java. ValueError as `weighted_query` has it."""
-    names, values = weighted_query(terms, weights)
-    return *pack_texts(utf8("term", names)), pack_floats(values)

@@ -193,11 +193,12 @@ class DocumentStore(Protocol):
     def terms(self, ordinal: int) -> tuple[list[str], npt.NDArray[np.int32]]:
         """Return all terms (n,) of a document, and their impacts (n,) int32."""
 
-    def counts(self, field: str, ordinals: Ordinals) -> list[tuple[str, int]]:
-        """Count the values of a keyword field in documents (m,), the most frequent first, ties by value."""
+    def of(self, ordinals: Ordinals) -> DocumentFilter:
+        """Return the set of some documents (m,)."""
 
-    def counts_among(self, field: str, among: DocumentFilter | None) -> list[tuple[str, int]]:
-        """The same over all documents `among`; None: over all that there are."""
+    def counts(self, field: str, among: DocumentFilter | None) -> list[tuple[str, int]]:
+        """Count the values of a keyword field in the documents `among`, the most frequent first, ties by value; None:
+        in all that there are."""
 
     def where(self, condition: Sequence[str]) -> DocumentFilter:
         """Return the documents for which a condition holds, see `service.search.filters`."""

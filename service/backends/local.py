@@ -126,15 +126,18 @@ class LocalBackends:
             here: dict[LegName, Callable[[], Any]] = {
                 name: partial(self.legs[name].search, query, count, among, until) for name in legs
             }
+            sparse = cast(LuceneSparse, self.legs["sparse"])
             if "sparse" in legs:
-                sparse = cast(LuceneSparse, self.legs["sparse"])
                 here["sparse"] = partial(sparse.find, query, count, NO_ORDINALS, among, until)
             lanes: dict[LegName, Callable[[], Any]] = {DENSE_LANE: here.pop("dense")} if handed_over else {}
             outcomes: dict[LegName, Outcome[Any]] = self._executor.gather(lanes, until, here)
             if "sparse" in legs:
                 return _results(outcomes, query)
-            named = call_here(partial(self.documents.named, query.named, among), until) if query.named else Outcome()
-            return LegResults(outcomes, query, named=NO_ORDINALS if named.value is None else named.value)
+            if not query.named:
+                return LegResults(outcomes, query)
+            names_alone = replace(query, terms=[], weights=np.empty(0, np.float32), text=None)
+            found = call_here(partial(sparse.find, names_alone, 1, NO_ORDINALS, among, until), until).value
+            return LegResults(outcomes, query, named=NO_ORDINALS if found is None else found.named)
         finally:
             with self._running.lock:
                 self._running.count -= 1

@@ -62,13 +62,13 @@ class ClusterDocuments:
         found = sorted(read_features(self.sources(np.array([ordinal]), "impacts")[0]).items())
         return [term for term, _ in found], np.array([impact for _, impact in found], np.int32)
 
-    def counts(self, field: str, ordinals: Ordinals) -> list[tuple[str, int]]:
-        """Count the values of a keyword field in documents (m,). TooManyValuesError for more than 10,000 values."""
+    def of(self, ordinals: Ordinals) -> DocumentFilter:
+        """Return the query that documents (m,) match."""
         self._group.check(ordinals)
-        return self.counts_among(field, of_ordinals(ordinals))
+        return of_ordinals(ordinals)
 
-    def counts_among(self, field: str, among: DocumentFilter | None) -> list[tuple[str, int]]:
-        """The same over all documents `among`; None: over all that there are."""
+    def counts(self, field: str, among: DocumentFilter | None) -> list[tuple[str, int]]:
+        """Count the values of a keyword field in the documents `among`. TooManyValuesError for more than 10,000."""
         values = {"terms": {"field": filter_field(field), "size": MAX_COUNTED}}
         answer = self._group.ask_one({"size": 0, "query": matching(among), "aggs": {"values": values}})
         found = answer["aggregations"]["values"]

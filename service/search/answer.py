@@ -258,10 +258,8 @@ def _facets(context: SearchContext, ordinals: Ordinals | None, allowed: Document
     with context.clock.measure("facets"), reading():
         if names:
             try:
-                counts = [
-                    store.counts_among(name, allowed) if ordinals is None else store.counts(name, ordinals)
-                    for name in names
-                ]
+                among = allowed if ordinals is None else store.of(ordinals)
+                counts = [store.counts(name, among) for name in names]
             except TooManyValuesError as error:
                 raise InvalidRequestError.of(FieldError("facets", str(error))) from error
             values = [[{"value": value, "count": count} for value, count in pairs] for pairs in counts]

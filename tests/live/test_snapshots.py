@@ -49,7 +49,7 @@ def test_a_search_sees_the_documents_that_lived_when_it_began(tmp_path: Path) ->
             assert sorted(outcomes["dense"].get().ordinals.tolist()) == added + expected
             assert set(expected) <= set(outcomes["sparse"].get().ordinals.tolist()) <= set(added + expected)
         assert documents.totals([None, before], before) == [99, 99]
-        assert documents.counts_among("title", before) == [("old", 99)]
+        assert documents.counts("title", before) == [("old", 99)]
         year = Order("year", "number", descending=True)
         assert documents.listed(before, year, 0, 2).tolist() == [COUNT + 99, COUNT + 98]
         assert documents.listed(before, None, 97, 9).tolist() == [COUNT + 99, COUNT + 100]

@@ -176,14 +176,14 @@ def most_frequent(ordinals: Iterable[int]) -> list[tuple[str, int]]:
 
 def test_values_are_counted(index: ImpactIndex) -> None:
     ordinals = np.random.default_rng(3).permutation(COUNT)[:500]
-    assert index.counts("source", ordinals) == most_frequent(ordinals)
-    assert index.counts("nix", ordinals) == []
-    assert index.counts("source", np.array([], np.int64)) == []
+    assert index.counts("source", index.of(ordinals)) == most_frequent(ordinals)
+    assert index.counts("nix", index.of(ordinals)) == []
+    assert index.counts("source", index.of(np.array([], np.int64))) == []
 
 
 @pytest.mark.parametrize("name", [None, "exists, number", "none"])
 def test_values_are_counted_over_all_documents(index: ImpactIndex, name: str | None) -> None:
     among, chosen = held(index, name)
     expected = most_frequent(chosen)
-    assert index.counts_among("source", among) == expected
-    assert index.counts("source", index.listed(among, None, 0, COUNT)) == expected
+    assert index.counts("source", among) == expected
+    assert index.counts("source", index.of(index.listed(among, None, 0, COUNT))) == expected

@@ -3,7 +3,6 @@ package lightretriever;
 import java.io.IOException;
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
-import java.nio.IntBuffer;
 import java.util.ArrayList;
 import java.util.LinkedHashSet;
 import java.util.List;
@@ -74,11 +73,6 @@ public final class DocumentFilter {
         });
   }
 
-  /** What named() finds, for its own call: int32 ordinals. */
-  public static byte[] named(OpenIndex index, byte[] texts, byte[] ends, DocumentFilter among) throws IOException {
-    return index.reading(() -> Packed.ints(named(index, new Strings(texts, ends), 0, among)));
-  }
-
   /**
    * The ordinals of the documents that conditions hold for, which stand one behind the other from a text on: those of the
    * first, then those of the next, each once. Of a condition that holds for more than ten, none: many have this name.
@@ -120,16 +114,6 @@ public final class DocumentFilter {
     long[] words = new long[FixedBitSet.bits2words(size)];
     Packed.little(bits).asLongBuffer().get(words);
     return new DocumentFilter(new FixedBitSet(words, size));
-  }
-
-  /** The documents of these ordinals, int32, of so many that the index has. */
-  static DocumentFilter ofOrdinals(byte[] ordinals, int size) {
-    FixedBitSet documents = new FixedBitSet(size);
-    IntBuffer given = Packed.ints(ordinals);
-    for (int i = 0; i < given.limit(); i++) {
-      documents.set(given.get(i));
-    }
-    return new DocumentFilter(documents);
   }
 
   /** How many documents there are. */

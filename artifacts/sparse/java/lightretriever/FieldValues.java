@@ -15,15 +15,11 @@ import org.apache.lucene.index.SortedSetDocValues;
 public final class FieldValues {
   private FieldValues() {}
 
-  /** Every value and in how many of the documents it is, packed by Packed.counts; null for more than so many values. */
-  public static byte[] counts(OpenIndex index, byte[] ordinals, byte[] field, int most) throws IOException {
-    return index.reading(
-        () -> counts(index, Packed.text(field), most, DocumentFilter.ofOrdinals(ordinals, OpenIndex.count(index))));
-  }
-
-  /** The same of the documents of a filter, or of all where it is null. */
-  public static byte[] countsAmong(OpenIndex index, DocumentFilter among, byte[] field, int most)
-      throws IOException {
+  /**
+   * Every value and in how many documents of a filter, or of all where it is null, it is, packed by Packed.counts; null for
+   * more than so many values.
+   */
+  public static byte[] counts(OpenIndex index, DocumentFilter among, byte[] field, int most) throws IOException {
     return index.reading(() -> counts(index, Packed.text(field), most, among));
   }
 

@@ -28,23 +28,6 @@ import org.apache.lucene.util.BytesRef;
 public final class ImpactSearch {
   private ImpactSearch() {}
 
-  /**
-   * The best k documents that score above 0, packed as TermSearch.best says. A null filter has all.
-   *
-   * <p>Throws LateException when it takes longer than so many nanoseconds.
-   */
-  public static byte[] search(
-      OpenIndex index, byte[] terms, byte[] ends, byte[] weights, int k, DocumentFilter filter, long nanoseconds)
-      throws IOException {
-    long deadline = System.nanoTime() + nanoseconds;
-    Map<Term, Float> added = weighted(new Strings(terms, ends), weights, 1);
-    Map<Term, Float> subtracted = weighted(new Strings(terms, ends), weights, -1);
-    return index.reading(
-        () ->
-            new TermSearch(index, new ImpactSimilarity())
-                .best(added, subtracted, k, filter, deadline));
-  }
-
   /** The best k documents of an index of words, by Lucene's own BM25 in place of impacts: a system to compare with. */
   public static byte[] bm25(OpenIndex index, byte[] terms, byte[] ends, byte[] weights, int k, float k1, float b)
       throws IOException {
@@ -60,11 +43,13 @@ public final class ImpactSearch {
   }
 
   /**
-   * A search in one call: the best k documents as search() finds them, and the impacts of all terms in these and in others,
-   * whose ordinals ascend. Without an analyzer the terms are as many as the weights; with one, texts has one text, whose
+   * A search in one call: the best k documents that score above 0, of those of a filter if there is one, and the impacts of
+   * all terms in these and in others, whose ordinals ascend. Without an analyzer the terms are as many as the weights; with one, texts has one text, whose
    * words weigh their counts. Behind them stand the conditions of documents that the query names. Packed by Packed.parts:
    * the words of the text with a space between two, their float32 weights, the hits as TermSearch.best packs them, the
    * ordinals of hits, named and others, ascending, their impacts as in impacts(), and the ordinals of those named.
+   *
+   * <p>Throws LateException when it takes longer than so many nanoseconds.
    */
   public static byte[] find(
       OpenIndex index,

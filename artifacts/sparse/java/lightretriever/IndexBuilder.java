@@ -5,7 +5,6 @@ import java.nio.IntBuffer;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Path;
 import java.util.ArrayList;
-import java.util.Arrays;
 import java.util.Collection;
 import java.util.List;
 import org.apache.lucene.analysis.Analyzer;
@@ -30,7 +29,6 @@ import org.apache.lucene.store.Directory;
 import org.apache.lucene.store.FilterDirectory;
 import org.apache.lucene.store.MMapDirectory;
 import org.apache.lucene.store.NRTCachingDirectory;
-import org.apache.lucene.util.ArrayUtil;
 import org.apache.lucene.util.BytesRef;
 
 /**
@@ -58,8 +56,6 @@ public final class IndexBuilder {
   private final IndexWriter writer;
   private final boolean positions;
   private final ImpactTokens tokens = new ImpactTokens();
-  private int[] seen = new int[0];
-  private int stamp;
   // Written alone: the allocation must not be optimised away.
   @SuppressWarnings("unused")
   private volatile byte[] reserved;
@@ -178,7 +174,7 @@ public final class IndexBuilder {
 
   /**
    * Adds n documents. idEnds, rawEnds and rowEnds hold, for each document, where its part of ids, of raws, and of terms
-   * and impacts ends; a term is a place in names. Nothing is added when a document names a term twice. Values are those of
+   * and impacts ends; a term is a place in names. No document names a term twice. Values are those of
    * the fields for filters: valueRows holds where a document's part of them ends, valueFields the place of each one's field
    * in fields, the packed names with their kinds before them. Texts are there for all documents, to index their spellings,
    * or for none.
@@ -213,7 +209,6 @@ public final class IndexBuilder {
     Strings spelt = new Strings(texts, textEnds);
     IntBuffer rows = Packed.ints(rowEnds);
     IntBuffer termIds = Packed.ints(terms);
-    builder.refuseRepeatedTerms(identities, rows, termIds, vocabulary);
     IntBuffer weights = Packed.ints(impacts);
     int start = 0;
     int value = 0;
@@ -288,27 +283,6 @@ public final class IndexBuilder {
     // Anserini's searchers break ties by this column; ids() reads it too, which is faster than stored fields.
     document.add(new BinaryDocValuesField(ID, new BytesRef(id)));
     return document;
-  }
-
-  private void refuseRepeatedTerms(Strings ids, IntBuffer rowEnds, IntBuffer terms, BytesRef[] names) {
-    int position = 0;
-    for (int i = 0; i < ids.count(); i++) {
-      stamp++;
-      if (stamp == Integer.MAX_VALUE) {
-        Arrays.fill(seen, 0);
-        stamp = 1;
-      }
-      for (; position < rowEnds.get(i); position++) {
-        int term = terms.get(position);
-        if (term >= seen.length) {
-          seen = ArrayUtil.grow(seen, term + 1);
-        }
-        if (seen[term] == stamp) {
-          throw new IllegalArgumentException("document '" + ids.get(i) + "' names term " + names[term].utf8ToString() + " twice");
-        }
-        seen[term] = stamp;
-      }
-    }
   }
 
   private static void refuseRepeatedIds(Terms ids, int count) throws IOException {
