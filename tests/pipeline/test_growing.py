@@ -58,6 +58,23 @@ def write_recipe(folder: Path, kind: str) -> Path:
     return recipes.write_recipe(folder, model, documents=COUNT, tasks={"web": ""}, **sections)
 
 
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a recipe of learned impacts that was built. Read only."""
+    folder = tmp_path_factory.mktemp("finished")
+    run("build", write_recipe(folder, "learned"))
+    return folder
+
+
+@pytest.fixture
+def built(finished: Path, tmp_path: Path) -> Path:
+    """The recipe in a copy of that folder."""
+    shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(recipe.read_text().replace(str(finished), str(tmp_path)))
+    return recipe
+
+
 def change(corpus: Path) -> None:
     """A new first document, which moves all others; one that is gone, a new text, and another id for an old text."""
     lines = [json.loads(line) for line in corpus.read_text("utf-8").splitlines()]
@@ -135,10 +152,10 @@ def test_a_document_alone_has_the_vector_that_it_has_beside_others(any_backbone:
     np.testing.assert_allclose(batches.dense, whole.dense, atol=1e-5)
 
 
-def test_nothing_is_reused_of_another_model_at_the_same_place_or_with_other_settings(tmp_path: Path) -> None:
-    recipe = write_recipe(tmp_path, "learned")
-    run("build", recipe)
-    settings = yaml.safe_load(recipe.read_text())
+def test_nothing_is_reused_of_another_model_at_the_same_place_or_with_other_settings(
+    built: Path, tmp_path: Path
+) -> None:
+    recipe, settings = built, yaml.safe_load(built.read_text())
 
     def made() -> dict[str, str]:
         return {name: digest for name, digest in files(tmp_path / "work").items() if not name.startswith("encoded/")}
@@ -183,14 +200,12 @@ def test_a_table_that_was_fitted_to_other_documents_is_fitted_again(tmp_path: Pa
     run(*only("index"), recipe, "--overwrite")
 
 
-def test_a_service_that_runs_takes_over_the_new_bundle(tmp_path: Path) -> None:
-    recipe = write_recipe(tmp_path, "learned")
-    run("build", recipe)
+def test_a_service_that_runs_takes_over_the_new_bundle(built: Path, tmp_path: Path) -> None:
     settings = Settings(deadline_ms=60_000, warm_up_queries=1, watch_s=0)
     with TestClient(create_app(tmp_path / "bundle", settings)) as client:
         assert client.get("/documents/new").status_code == 404
         change(tmp_path / "corpus.jsonl")
-        run("build", recipe, "--overwrite")
+        run("build", built, "--overwrite")
         assert client.portal is not None
         holder: EngineHolder = client.app.state.holder  # type: ignore[attr-defined]
         assert client.portal.call(holder.reload)
@@ -227,13 +242,11 @@ def test_parts_make_the_shards_of_one_process(tmp_path: Path, place: str) -> Non
     assert files(works[0] / "encode") == files(tmp_path / "whole" / "encode")
 
 
-def test_parts_of_a_changed_corpus_reuse_what_is_there(tmp_path: Path) -> None:
-    recipe = write_recipe(tmp_path, "learned")
-    run("build", recipe)
+def test_parts_of_a_changed_corpus_reuse_what_is_there(built: Path, tmp_path: Path) -> None:
     change(tmp_path / "corpus.jsonl")
-    made = [summary_of("build", recipe, "--part", f"{number}/2") for number in (1, 2)]
+    made = [summary_of("build", built, "--part", f"{number}/2") for number in (1, 2)]
     assert [sum(one[key] for one in made) for key in ("reused", "encoded")] == [COUNT - 1, 2]
-    run(*only("index"), recipe, "--overwrite")
+    run(*only("index"), built, "--overwrite")
     assert len(list((tmp_path / "work" / "encode").glob("run-*"))) == 1
-    assert counts(summary_of(*only("encode"), recipe)) == (COUNT + 1, 0, 2)
+    assert counts(summary_of(*only("encode"), built)) == (COUNT + 1, 0, 2)
     assert len(list((tmp_path / "work" / "encode").glob("run-*"))) == 1
