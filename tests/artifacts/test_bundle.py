@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -114,38 +114,6 @@ def test_the_same_input_gives_the_same_tables_and_vectors(tiny_bundle: Bundle, t
         assert again.manifest.files[file] == tiny_bundle.manifest.files[file]
 
 
-def test_an_existing_target_is_not_touched(write: Write, tmp_path: Path) -> None:
-    target = tmp_path / "b"
-    target.mkdir()
-    (target / "thesis.txt").write_text("years of work", encoding="utf-8")
-    with raises(BundleError):
-        write(target)
-    with raises(BundleError, naming="manifest.json"):
-        write(target, overwrite=True)
-    assert [path.name for path in tmp_path.rglob("*")] == ["b", "thesis.txt"]
-
-
-def test_overwriting_swaps_the_bundles_and_a_failure_half_way_leaves_the_old_one(
-    write: Write, batches: list[EncodedBatch], tmp_path: Path
-) -> None:
-    def failing() -> Iterator[EncodedBatch]:
-        yield batches[0]
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        write(tmp_path / "b", documents=failing())
-    assert list(tmp_path.iterdir()) == []
-    old = write(tmp_path / "b")
-    with pytest.raises(KeyboardInterrupt):
-        write(tmp_path / "b", documents=failing(), overwrite=True)
-    assert Bundle.open(tmp_path / "b").manifest == old.manifest
-    assert verify_bundle(tmp_path / "b") == []
-    new = write(tmp_path / "b", name="newer", overwrite=True)
-    assert Bundle.open(tmp_path / "b").manifest.name == new.manifest.name == "newer"
-    assert verify_bundle(tmp_path / "b") == []
-    assert [path.name for path in tmp_path.iterdir()] == ["b"]
-
-
 def changed(batches: list[EncodedBatch], number: int, changes: dict[str, Any]) -> list[EncodedBatch]:
     return [dataclasses.replace(batch, **changes) if i == number else batch for i, batch in enumerate(batches)]
 
@@ -179,14 +147,6 @@ def test_an_empty_batch_does_not_matter(write: Write, batches: list[EncodedBatch
     bundle = write(tmp_path / "b", documents=[none, batches[0], none, *batches[1:], none])
     assert bundle.manifest.documents == 30
     assert verify_bundle(bundle.path) == []
-
-
-def test_a_factory_that_faiss_refuses_is_named_before_the_documents_are_read(write: Write, tmp_path: Path) -> None:
-    def unread() -> Iterator[EncodedBatch]:
-        yield pytest.fail("documents were read")
-
-    with raises(RecipeError, naming="Bogus"):
-        write(tmp_path / "b", documents=unread(), dense=DenseSettings("Bogus"))
 
 
 @pytest.mark.parametrize(

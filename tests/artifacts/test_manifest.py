@@ -1,7 +1,7 @@
 """The manifest: what is written is read, and what can't be right is refused with a reason."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from operator import methodcaller
 from pathlib import Path
 from typing import Any
@@ -47,26 +47,6 @@ def test_the_digest_does_not_depend_on_order_and_white_space(tiny_bundle: Bundle
     record = dict(reversed(record_of(tiny_bundle).items()))
     content = json.dumps(record, indent=1, ensure_ascii=False).encode()
     assert parse_manifest(content, Path("m.json")) == tiny_bundle.manifest
-
-
-def leaves(record: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
-    """Every value of a manifest that is no object, as the object that holds it and its key."""
-    for key, value in record.items():
-        if isinstance(value, dict):
-            yield from leaves(value)
-        else:
-            yield record, key
-
-
-def test_a_change_of_any_field_is_refused(tiny_bundle: Bundle) -> None:
-    record = record_of(tiny_bundle)
-    for holder, key in leaves(record):
-        value = holder[key]
-        holder[key] = not value if isinstance(value, bool) else value + 1 if isinstance(value, int) else f"{value}x"
-        with pytest.raises(BundleError):
-            parse_manifest(json.dumps(record).encode(), Path("m.json"))
-        holder[key] = value
-    assert parse(record) == tiny_bundle.manifest
 
 
 @pytest.mark.parametrize("found", [None, 3, "", "0" * 64])

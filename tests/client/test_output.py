@@ -69,7 +69,7 @@ def test_a_closed_pipe_ends_a_command_without_a_word(tiny_path: Path, service: s
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ["verify", "search"])
 def test_without_errors_output_a_command_does_what_it_does(tiny_path: Path, service: str, name: str) -> None:
     for ends, status in (("2>&-", 0), (">&- 2>/dev/full", 2)):
         assert run(*commands(tiny_path, service)[name], shell=f'"$@" {ends}').returncode == status

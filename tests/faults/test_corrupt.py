@@ -18,7 +18,7 @@ import pytest
 
 from lightretriever.artifacts.bundle.manifest import MANIFEST_FILE
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.errors import BundleError, LightRetrieverError
+from lightretriever.artifacts.errors import LightRetrieverError
 from lightretriever.service.collections.swap import EngineHolder
 from lightretriever.service.errors import ServiceError
 from lightretriever.service.schemas import SearchRequest
@@ -26,7 +26,6 @@ from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 from tests.faults.conftest import Figure
 from tests.service.place import Place
-from tests.service.process import Server
 from tests.service.test_swap import flip
 from tests.support.tiny import make_tiny_bundle, tiny_documents
 
@@ -244,17 +243,3 @@ def test_a_damaged_bundle_is_refused_at_a_reload(bundles: Pair, tmp_path: Path, 
             assert answer() == right
             shutil.rmtree(copy)
         assert server.process.poll() is None
-
-
-def test_a_server_does_not_start_with_a_damaged_file_of_the_right_size(bundles: Pair, damaged: Path) -> None:
-    for file in ("tables/fact.npy", "tokenizer.json", "lucene/_0_Lucene104_0.doc", "dense.faiss"):
-        make_damaged(bundles, Case(file, "a bit flipped"), damaged, np.random.default_rng(SEED))
-        Bundle.open(damaged)  # sizes are right
-        with pytest.raises(BundleError, match=rf"{file}: wrong XXH3"):
-            Bundle.open(damaged).check_hashes()
-    with Server(damaged) as server:
-        code, output, errors = server.wait()
-    assert (code, output) == (2, "")
-    assert errors.startswith(f"error: {damaged / file}: wrong XXH3, the content was changed: ")
-    assert errors.endswith("Fetch or build the bundle again.\n")
-    assert errors.count("\n") == 1

@@ -1,7 +1,6 @@
-"""Texts found by their words: names with signs, hyphens, spellings that look equal, scripts without spaces."""
+"""Words of a text: hyphens, and spellings that look equal."""
 
 import unicodedata
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,26 +9,6 @@ from hypothesis import strategies as st
 
 from lightretriever.artifacts.evaluation.bm25 import WordIndex, build_word_index
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary, words_of
-
-
-def test_names_with_signs_are_words(tmp_path: Path) -> None:
-    texts = {
-        "c++": "A parser generator for C++ and more",
-        "c": "A parser generator for C and more",
-        "c#": "A parser generator for C#",
-        ".net": "Bindings for .NET",
-        "net": "A net for fish. Nothing else",
-        "node.js": "A server on Node.js",
-        "node": "A node of a graph",
-    }
-    build_word_index(tmp_path / "words", list(texts), list(texts.values()))
-    with WordIndex.open(tmp_path / "words") as words:
-        for name in ("c++", "c#", ".net", "node.js"):
-            ranked = words.search(name, 10)
-            assert ranked[0][0] == name
-            assert len(ranked) == 1 or ranked[0][1] > ranked[1][1]
-        assert [name for name, _ in words.search("cplusplus", 10)] == ["c++"]
-        assert {found for found, _ in words.search("net", 10)} == {"net", ".net"}
 
 
 def test_a_hyphen_makes_no_difference(tmp_path: Path) -> None:
@@ -102,40 +81,3 @@ def test_the_words_are_those_of_the_normal_form_and_have_places_in_the_text(text
     (places,) = Vocabulary(None, "standard").places_of([text])
     assert all(0 <= place.start <= place.end <= len(text) for place in places)
     assert [place.start for place in places] == sorted(place.start for place in places)
-
-
-UNSPACED = {
-    "zh": "办公室的咖啡机每天早上七点由值班人员打开，水箱要先装满。",
-    "zh-backwards": "机啡咖的室公办",
-    "ja": "これは検索エンジンのための短い文書です。",
-    "ja-other": "エンジニアの検査と索引",
-    "th": "ภาษาไทยไม่มีช่องว่างระหว่างคำ",
-    "th-other": "ประเทศลาวอยู่ติดกับเวียดนาม",
-    "km": "ភាសាខ្មែរមិនមានដកឃ្លា",
-    "lo": "ພາສາລາວບໍ່ມີຊ່ອງຫວ່າງ",
-    "en": "The quick foxes are running",
-}
-
-
-@pytest.fixture(scope="module")
-def unspaced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WordIndex]:
-    path = tmp_path_factory.mktemp("unspaced") / "words"
-    build_word_index(path, list(UNSPACED), list(UNSPACED.values()))
-    with WordIndex.open(path) as words:
-        yield words
-
-
-@pytest.mark.parametrize(
-    ("text", "first"),
-    [
-        ("咖啡机", "zh"),
-        ("検索エンジン", "ja"),
-        ("ช่องว่าง", "th"),
-        ("ខ្មែរ", "km"),
-        ("ລາວ", "lo"),
-        ("fox running 🦊", "en"),
-    ],
-)
-def test_words_of_scripts_without_spaces_are_found_in_their_order(unspaced: WordIndex, text: str, first: str) -> None:
-    assert unspaced.search(text, 10)[0][0] == first
-    assert unspaced.search("语 ថៃ", 10) == []
