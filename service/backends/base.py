@@ -38,6 +38,7 @@ __all__ = [
     "ScoredDocuments",
     "Scores",
     "UnavailableError",
+    "check_count",
 ]
 
 Ordinals = npt.NDArray[np.int64]
@@ -52,6 +53,12 @@ class ScoredDocuments(NamedTuple):
 
     ordinals: Ordinals
     scores: Scores
+
+
+def check_count(count: int) -> None:
+    """Raise ValueError unless a leg may be asked for so many documents."""
+    if count < 1:
+        raise ValueError(f"k is {count}; it must be 1 or more.")
 
 
 class QueryTokens(NamedTuple):

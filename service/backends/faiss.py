@@ -7,7 +7,14 @@ import numpy as np
 import numpy.typing as npt
 
 from lightretriever.artifacts.dense.index import DenseIndex, products
-from lightretriever.service.backends.base import DocumentFilter, EncodedQuery, Ordinals, ScoredDocuments, Scores
+from lightretriever.service.backends.base import (
+    DocumentFilter,
+    EncodedQuery,
+    Ordinals,
+    ScoredDocuments,
+    Scores,
+    check_count,
+)
 from lightretriever.service.schemas import LegName
 
 if TYPE_CHECKING:
@@ -36,7 +43,9 @@ class FaissDense:
     def search(
         self, query: EncodedQuery, count: int, among: DocumentFilter | None = None, until: float = inf
     ) -> ScoredDocuments:
-        """Find the best `count` documents. Faiss can't be interrupted, so `until` ends nothing."""
+        """Find the best `count` documents. Faiss can't be interrupted, so `until` ends nothing. ValueError if `count`
+        is below 1."""
+        check_count(count)
         return ScoredDocuments(*self._index.search(_vector(query), count, None if among is None else among.bits))
 
     def nearest(self, query: EncodedQuery, count: int, among: DocumentFilter | None) -> Ordinals:

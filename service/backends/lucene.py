@@ -9,7 +9,14 @@ import numpy.typing as npt
 
 from lightretriever.artifacts.sparse.index import FoundImpacts, ImpactIndex
 from lightretriever.artifacts.sparse.vocabulary import Language
-from lightretriever.service.backends.base import DocumentFilter, EncodedQuery, Ordinals, ScoredDocuments, Scores
+from lightretriever.service.backends.base import (
+    DocumentFilter,
+    EncodedQuery,
+    Ordinals,
+    ScoredDocuments,
+    Scores,
+    check_count,
+)
 from lightretriever.service.schemas import LegName
 
 __all__ = ["LuceneSparse"]
@@ -29,7 +36,9 @@ class LuceneSparse:
     def search(
         self, query: EncodedQuery, count: int, among: DocumentFilter | None = None, until: float = inf
     ) -> ScoredDocuments:
-        """Find the best `count` documents. TimeoutError at the `perf_counter` time `until`."""
+        """Find the best `count` documents. TimeoutError at the `perf_counter` time `until`, ValueError if `count` is
+        below 1."""
+        check_count(count)
         left_s = until - perf_counter()
         return ScoredDocuments(*self._index.search(query.terms, query.weights, count, among, left_s))
 
@@ -42,7 +51,11 @@ class LuceneSparse:
         return self._index.find(asked, count, others, among, until - perf_counter(), self._language, query.named)
 
     def scores(self, query: EncodedQuery, ordinals: Ordinals) -> Scores:
-        """Score given documents; 0.0 for a document that shares no term."""
+        """Score given documents; 0.0 for a document that shares no term. ValueError for an unknown ordinal."""
+        if ((ordinals < 0) | (ordinals >= self._index.count)).any():
+            raise ValueError(
+                f"ordinals must be 0 to {self._index.count - 1}; got {ordinals.min()} to {ordinals.max()}."
+            )
         return self._index.scores(query.terms, query.weights, ordinals)
 
     def shares(self, query: EncodedQuery, ordinals: Ordinals) -> npt.NDArray[np.float32]:

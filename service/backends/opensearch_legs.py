@@ -34,6 +34,7 @@ from lightretriever.service.backends.base import (
     ScoredDocuments,
     Scores,
     UnavailableError,
+    check_count,
 )
 from lightretriever.service.schemas import LegName
 
@@ -90,8 +91,7 @@ class ClusterLegs:
     ) -> tuple[dict[LegName, ScoredDocuments | Exception], Ordinals]:
         """Find the best `count` documents of each leg, and those that the query names. ValueError if `count` is below
         1."""
-        if count < 1:
-            raise ValueError(f"k is {count}; it must be 1 or more.")
+        check_count(count)
         searches: list[tuple[str, Query]] = [(name, self._search(name, query, count, among)) for name in names]
         for condition in query.named:
             searches.append(("named", listing(matching(filter_query(condition), among), None, 0, _MOST_NAMED + 1)))
