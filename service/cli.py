@@ -50,9 +50,9 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "verify": Command("Build", f"{_OFFLINE}.verify", "Check a bundle."),
     "push": Command("Operate", f"{_OFFLINE}.push", "Write a bundle to an OpenSearch cluster."),
     "upsert": Command("Operate", f"{_OFFLINE}.upsert", "Write documents to a journal or a cluster."),
-    "delete": Command("Operate", f"{_OFFLINE}.delete", "Delete documents from a journal or a cluster."),
-    "compact": Command("Operate", f"{_OFFLINE}.compact", "Make a new bundle of a bundle and its journal."),
-    "restore": Command("Operate", f"{_OFFLINE}.restore", "Put a copy of a journal in its place."),
+    "delete": Command("Operate", f"{_OFFLINE}.upsert", "Delete documents from a journal or a cluster."),
+    "compact": Command("Operate", f"{_OFFLINE}.journal", "Make a new bundle of a bundle and its journal."),
+    "restore": Command("Operate", f"{_OFFLINE}.journal", "Put a copy of a journal in its place."),
     "export": Command("Operate", f"{_OFFLINE}.export", "Write the query encoder for another vector store."),
     "evaluate": Command(
         "Research", f"{_OFFLINE}.evaluate", "Measure a bundle on a test collection, or choose its weights."

@@ -1,4 +1,4 @@
-"""The command `upsert`: documents written while they are searched, on one machine or on a cluster."""
+"""The commands `upsert` and `delete`: documents written while they are searched, on one machine or on a cluster."""
 
 from functools import cache, partial
 from pathlib import Path
@@ -17,12 +17,13 @@ from lightretriever.artifacts.cli.live import (
     UserOption,
     opened_place,
 )
-from lightretriever.artifacts.cli.options import DeviceOption, LimitOption, SkipOption, WorkOption
+from lightretriever.artifacts.cli.options import BUILT, DeviceOption, LimitOption, SkipOption, WorkOption, built
 from lightretriever.artifacts.cli.runner import JsonOption, report_skipped, running
-from lightretriever.artifacts.corpus.beir import Corpus
+from lightretriever.artifacts.corpus.beir import Corpus, read_ids
 from lightretriever.artifacts.documents.document import Document
 from lightretriever.artifacts.errors import BundleError, DocumentError, importing
 from lightretriever.artifacts.live.documents import check_names
+from lightretriever.artifacts.live.upsert import delete as delete_documents
 from lightretriever.artifacts.live.upsert import upsert as upsert_documents
 from lightretriever.artifacts.pipeline.encoded import EncodedCorpus
 from lightretriever.artifacts.pipeline.recipe import Recipe, read_recipe
@@ -33,7 +34,7 @@ from lightretriever.artifacts.summary import Summary, left_out
 if TYPE_CHECKING:
     from lightretriever.artifacts.pipeline.later import LaterDocuments
 
-__all__ = ["upsert"]
+__all__ = ["delete", "upsert"]
 
 
 def upsert(
@@ -103,3 +104,28 @@ def _check_bundle(place: Place, manifest: Manifest) -> None:
             f"{manifest.digest[:12]} of {manifest.name!r}.",
             remedy="Push this bundle, or give the recipe of the one that the index was written from.",
         )
+
+
+def delete(
+    ids: Annotated[Path, typer.Argument(help="File with the id of a document on each line.", show_default=False)],
+    bundle: Annotated[Path | None, typer.Option("--bundle", help=f"{BUILT} For --live.", show_default=False)] = None,
+    live: LiveOption = None,
+    to: MaybeToOption = None,
+    index: MaybeIndexOption = None,
+    user: UserOption = None,
+    ca_file: CaFileOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Delete documents from a journal or a cluster."""
+    with running("delete", as_json=as_json) as job:
+        names = read_ids(ids)
+        with (
+            opened_place(live, None if bundle is None else built(bundle), to, user, ca_file, index) as place,
+            ProgressBar("delete", total=len(names), unit="ids") as progress,
+        ):
+            counts = delete_documents(place.live, names, progress.advance)
+            such = (
+                f", such as {', '.join(f'{example!r:.80}' for example in counts.examples)}" if counts.examples else ""
+            )
+            line = f"{place.path}: {counts.deleted:,} documents deleted, {counts.missing:,} were not there{such}"
+            job.summary = Summary(place.path, [line], {"index": place.index, **vars(counts)})
