@@ -94,6 +94,7 @@ MODEL = "model: {path: m}\n"
         (f"kind: general-table\n{MODEL}{CORPUS}", "kind: Input should be 'encoder' or 'language-model'"),
         (f"kind: language-model\n{MODEL}{CORPUS}distil: {{}}\n", "`refine` is for its table"),
         (f"kind: encoder\n{MODEL}{CORPUS}refine: {{}}\n", "refine can't be set for an encoder"),
+        (f"kind: language-model\n{MODEL}{CORPUS}index: {{positions: true}}\n", "set index.vocabulary to words"),
     ],
 )
 def test_a_recipe_that_is_nearly_right_is_told_what_is_wrong(

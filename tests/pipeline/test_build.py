@@ -162,14 +162,16 @@ def test_words_come_from_the_recipe(built: Path, tmp_path: Path) -> None:
 
 
 def test_a_recipe_without_a_dense_leg(recipe: Path, tmp_path: Path) -> None:
-    change(recipe, {"index.vocabulary": "words", "index.dense": False})
+    change(recipe, {"index.vocabulary": "words", "index.dense": False, "index.positions": True})
     run("build", recipe)
     bundle = Bundle.open(tmp_path / "bundle")
     assert (bundle.manifest.dense, bundle.manifest.fusion) == (None, FusionInfo(sparse=1.0))
     assert bundle.manifest.sparse.expansion is not None  # the table is made, used, and not written
     assert verify_bundle(bundle.path) == []
     with SearchEngine.open(bundle, Settings(deadline_ms=60_000)) as engine:
-        assert engine.search(SearchRequest(query="music for the terminal")).hits
+        answer = engine.search(SearchRequest(query='music for the "terminal"'))
+        assert answer.phrases == {"terminal": True}
+        assert answer.hits
 
 
 def test_index_says_which_stage_is_missing(built: Path, tmp_path: Path) -> None:
