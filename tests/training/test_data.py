@@ -286,10 +286,11 @@ def test_the_authors_own_files_are_read_as_they_are(tmp_path: Path) -> None:
     assert one.documents["9-9"] == "Jacquot organ Jacquot built this organ and sold the instrument by himself"
     assert len(one.documents) == 25 + len({"9-9", "8-8"} - {example.positive for example in one.examples})
     assert prepare(settings)[0].examples == one.examples
-    unnamed = {"query_id": "q", "query": "zither", "positive_passages": [{"text": "has strings"}]}
+    unnamed: dict[str, Any] = {"query_id": "q", "query": "zither", "positive_passages": [{"text": "has strings"}]}
+    unnamed["negative_passages"] = [{"text": "a drum"}]
     (tmp_path / "short.jsonl").write_text(json.dumps(unnamed) + "\n")
     [short] = prepare(recipe(tmp_path / "short", {"path": tmp_path / "short.jsonl"}))
-    assert list(short.documents.values()) == ["has strings"]
+    assert list(short.documents.values()) == ["has strings", "a drum"]
 
 
 @pytest.mark.parametrize("name", ["negatives.tsv", "negatives.jsonl"])
