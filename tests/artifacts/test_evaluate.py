@@ -404,6 +404,10 @@ def test_mteb_gets_what_the_service_finds(tiny_bundle: Bundle, tmp_path: Path, m
             assert list(found[name].items()) == [(hit.id, hit.score) for hit in searcher.search(text, **asked) or []]
     ranked = model.search(queries, top_k=5, top_ranked={name: ["music", "editor"] for name in QUERIES}, **common)
     assert all(set(scores) <= {"music", "editor"} for scores in ranked.values())
+    last = {name: list(scores)[-1:] for name, scores in found.items()}  # far behind the first one
+    assert {
+        name: list(scores) for name, scores in model.search(queries, top_k=1, top_ranked=last, **common).items()
+    } == last
     with raises(CorpusError, naming="elsewhere"):
         model.index([*corpus, {"id": "elsewhere", "text": "x"}], **common)
     with raises(BundleError, naming="Other"):
