@@ -8,6 +8,7 @@ import ipaddress
 import os
 import re
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal
 
@@ -163,7 +164,7 @@ class Settings(BaseSettings):
         default="info", description="Lowest level to log. `info` has one line per request, without the query."
     )
 
-    @property
+    @cached_property
     def candidates(self) -> int:
         """Candidates per leg if a request gives no number."""
         return min(_CANDIDATES, self.max_candidates)

@@ -1,4 +1,4 @@
-"""The backends of a bundle on this machine: Faiss and Lucene, searched at the same time."""
+"""The legs of a bundle on this machine, and its backends, which search them: Faiss and Lucene at the same time."""
 
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
@@ -7,15 +7,16 @@ from dataclasses import replace
 from functools import partial
 from math import inf
 from threading import Lock
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.dense.index import DenseIndex, best_first
+from lightretriever.artifacts.dense.index import DenseIndex, best_first, products
 from lightretriever.artifacts.live.documents import LiveDocuments
-from lightretriever.artifacts.sparse.index import ImpactIndex
+from lightretriever.artifacts.sparse.index import FoundImpacts, ImpactIndex
 from lightretriever.artifacts.sparse.jvm import DEFAULT_HEAP_MB, SEARCH_HEAP_MB, start_jvm
 from lightretriever.artifacts.sparse.spelling import Spelling
 from lightretriever.artifacts.sparse.vocabulary import Language
@@ -28,9 +29,9 @@ from lightretriever.service.backends.base import (
     Ordinals,
     ReadCandidates,
     ScoredDocuments,
+    Scores,
+    check_count,
 )
-from lightretriever.service.backends.faiss import FaissDense
-from lightretriever.service.backends.lucene import LuceneSparse
 from lightretriever.service.cgroup import processors
 from lightretriever.service.execution.executor import Executor, Outcome, call_here
 from lightretriever.service.schemas import LegName
@@ -43,8 +44,10 @@ if TYPE_CHECKING:
 __all__ = [
     "DENSE_LANE",
     "HAND_OVER_BYTES",
+    "FaissDense",
     "LiveBackends",
     "LocalBackends",
+    "LuceneSparse",
     "RunningSearches",
     "hands_over",
     "open_local",
@@ -65,6 +68,98 @@ def hands_over(search_bytes: int, running: int, free: int) -> bool:
     index), and where a processor is free for it: of `free` processors, each of the `running` searches needs one.
     """
     return search_bytes >= HAND_OVER_BYTES and running < free
+
+
+class LuceneSparse:
+    """Scores by the sum over the query's terms of weight times impact. Finds documents that score above 0."""
+
+    name: Final[LegName] = "sparse"
+    backend: Final = "lucene"
+
+    def __init__(self, index: ImpactIndex, language: Language | None = None) -> None:
+        """The caller closes the index, whose words are of a language."""
+        self._index = index
+        self._language: Language = language or "standard"
+
+    def search(
+        self, query: EncodedQuery, count: int, among: DocumentFilter | None = None, until: float = inf
+    ) -> ScoredDocuments:
+        """Find the best `count` documents. TimeoutError at the `perf_counter` time `until`, ValueError if `count` is
+        below 1."""
+        check_count(count)
+        left_s = until - perf_counter()
+        return ScoredDocuments(*self._index.search(query.terms, query.weights, count, among, left_s))
+
+    def find(
+        self, query: EncodedQuery, count: int, others: Ordinals, among: DocumentFilter | None, until: float
+    ) -> FoundImpacts:
+        """Find the best `count` documents as `search` does, and read the impacts of these and of others (m,).
+        TimeoutError at the `perf_counter` time `until`."""
+        asked = (query.terms, query.weights) if query.text is None else query.text
+        return self._index.find(asked, count, others, among, until - perf_counter(), self._language, query.named)
+
+    def scores(self, query: EncodedQuery, ordinals: Ordinals) -> Scores:
+        """Score given documents; 0.0 for a document that shares no term. ValueError for an unknown ordinal."""
+        if ((ordinals < 0) | (ordinals >= self._index.count)).any():
+            raise ValueError(
+                f"ordinals must be 0 to {self._index.count - 1}; got {ordinals.min()} to {ordinals.max()}."
+            )
+        return self._index.scores(query.terms, query.weights, ordinals)
+
+    def shares(self, query: EncodedQuery, ordinals: Ordinals) -> npt.NDArray[np.float32]:
+        """Return each term's share: its weight times its impact in the document."""
+        shares: npt.NDArray[np.float32] = self._index.impacts(query.terms, ordinals).astype(np.float32)
+        shares *= query.weights
+        return shares
+
+
+class FaissDense:
+    """Scores by the cosine of the query's and the document's vectors. The query needs a dense vector.
+
+    The index is mapped into memory, and freed with its last reference.
+    """
+
+    name: Final[LegName] = "dense"
+    backend: Final = "faiss"
+
+    def __init__(self, index: "DenseIndex | LaterIndex") -> None:
+        self._index = index
+
+    def search(
+        self, query: EncodedQuery, count: int, among: DocumentFilter | None = None, until: float = inf
+    ) -> ScoredDocuments:
+        """Find the best `count` documents. Faiss can't be interrupted, so `until` ends nothing. ValueError if `count`
+        is below 1."""
+        check_count(count)
+        return ScoredDocuments(*self._index.search(_vector(query), count, None if among is None else among.bits))
+
+    def nearest(self, query: EncodedQuery, count: int, among: DocumentFilter | None) -> Ordinals:
+        """Find the documents (m,) that `search` scores and picks the best `count` from."""
+        return self._index.nearest(_vector(query), count, None if among is None else among.bits)
+
+    def scores(self, query: EncodedQuery, ordinals: Ordinals) -> Scores:
+        """Score given documents."""
+        return self._index.scores(_vector(query), ordinals)
+
+    def scored(self, query: EncodedQuery, ordinals: Ordinals) -> tuple[npt.NDArray[np.float32], Scores]:
+        """Return the vectors of given documents (m, D), as the index has them, and their scores (m,)."""
+        vectors = self._index.vectors(ordinals)
+        return vectors, products(vectors, _vector(query))
+
+    def shares(self, query: EncodedQuery, ordinals: Ordinals) -> npt.NDArray[np.float32]:
+        """Return each token's share. ValueError without parts of the query's vector."""
+        return query.dense_shares(self._index.vectors(ordinals))
+
+    def vectors(self, ordinals: Ordinals) -> npt.NDArray[np.float32]:
+        """Return the vectors of documents (m, D), as the index has them."""
+        return self._index.vectors(ordinals)
+
+
+def _vector(query: EncodedQuery) -> npt.NDArray[np.float32]:
+    """Return the dense vector (D,) of a query. ValueError if it was encoded without one."""
+    if query.dense is None:
+        raise ValueError("the query was encoded without its dense vector")
+    return query.dense
 
 
 class RunningSearches:
@@ -103,7 +198,7 @@ class LocalBackends:
         spelling = None if language is None else Spelling(index, language)
         self.spellings = spelling if spelling is not None and spelling.available else None
         self._language = language
-        self._search_bytes = 0 if self._dense is None else self._dense.search_bytes
+        self._search_bytes = 0 if dense is None else dense.search_bytes
         self._executor = executor
         self._running = running
 

@@ -8,7 +8,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from lightretriever.artifacts.files.reading import MAX_YAML_BYTES, parse_yaml, read_bounded
+from lightretriever.artifacts.files.reading import parse_yaml
 from lightretriever.service.errors import ForbiddenError, SettingsError, UnauthorizedError
 from lightretriever.service.execution.watching import WatchedFile
 
@@ -40,7 +40,7 @@ class ApiKeys(WatchedFile[list[KeyEntry]]):
 
     def __init__(self, path: Path) -> None:
         """SettingsError if the file can't be used."""
-        super().__init__("API keys", partial(_read, path), partial(_parse, path))
+        super().__init__("API keys", [path], partial(_parse, path))
 
     def name(self, authorization: str, scope: KeyScope, collection: str) -> str:
         """Return the name of the key in the header `Authorization` of a request to a collection. UnauthorizedError,
@@ -64,13 +64,6 @@ class ApiKeys(WatchedFile[list[KeyEntry]]):
                 f"{', '.join(known.collections)}."
             )
         return known.name
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return read_bounded(path, MAX_YAML_BYTES)
-    except OSError as error:
-        raise SettingsError(f"{path}: the API keys can't be read: {error.strerror}.") from error
 
 
 def _parse(path: Path, content: bytes) -> list[KeyEntry]:

@@ -25,7 +25,7 @@ from lightretriever.service.errors import (
     shortened,
 )
 from lightretriever.service.http.problems import PROBLEM_JSON, field_errors, problem
-from lightretriever.service.schemas import BatchRequest, SearchRequest
+from lightretriever.service.schemas import SearchRequest
 
 __all__ = [
     "ADDRESS_FIELDS",
@@ -34,7 +34,6 @@ __all__ = [
     "json_response",
     "parse",
     "parse_address",
-    "parse_batch",
     "parse_document",
     "parse_documents",
     "problem_response",
@@ -107,16 +106,6 @@ def parse_address(parameters: QueryParams, raw: bytes = b"") -> SearchRequest:
         named = {field: name for name, field in ADDRESS_FIELDS.items()}
         wrong = (FieldError(named[one.field], one.message, one.value) for one in field_errors(error))
         raise InvalidRequestError.of(*wrong) from error
-
-
-def parse_batch(body: bytes, most: int) -> BatchRequest:
-    """Read a batch of at most `most` searches. Errors as in `parse`."""
-    content = _loaded(body)
-    searches = content.get("searches") if isinstance(content, dict) else None
-    if isinstance(searches, list) and len(searches) > most:
-        message = f"a batch has at most {most} searches; send the others in another request"
-        raise InvalidRequestError.of(FieldError("searches", message, len(searches)))
-    return _validated(content, BatchRequest)
 
 
 def parse_document(body: bytes, model: type[M]) -> M:

@@ -81,6 +81,8 @@ def _field_error(item: Mapping[str, Any], nameless: Collection[tuple[str | int, 
         message = "there is no such field" + _meant(loc, item["input"], nameless, model)
     elif kind in ("model_type", "model_attributes_type", "dict_type"):
         message = "must be an object" + _object(loc, item["input"])  # pydantic's own message names a class of Python
+    elif kind == "string_pattern_mismatch":
+        message = "the text is empty or white space only"
     elif kind == "list_type":
         named = isinstance(value, str) and loc[-1] in ("fields", "facets")
         message = "must be a list" + (f": write [{orjson.dumps(value).decode()}]" if named else "")

@@ -29,7 +29,7 @@ from lightretriever.service.http.handling import (
     state_of,
 )
 from lightretriever.service.http.info import bundle_facts, info_of, list_collections, models_of
-from lightretriever.service.http.json import ADDRESS_FIELDS, json_response, parse, parse_address, parse_batch
+from lightretriever.service.http.json import ADDRESS_FIELDS, json_response, parse, parse_address
 from lightretriever.service.http.lanes import MAX_LIGHT_BYTES
 from lightretriever.service.http.openapi import KEY, QUERY, SEARCH, describe
 from lightretriever.service.http.pages import Page
@@ -79,7 +79,7 @@ async def search_batch(request: Request) -> Response:
     async with admitted(request) as engine:
 
         def read() -> list[Callable[[], schemas.Plain]]:
-            return engine.batch(parse_batch(body, engine.settings.max_batch).searches, clock)
+            return engine.batch(parse(body, schemas.BatchRequest).searches, clock)
 
         searches = await in_thread(engine, clock, read)
         tasks = [asyncio.ensure_future(in_thread(engine, clock, answer)) for answer in searches]

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field, field_validator
+from pydantic import BeforeValidator, ConfigDict, Field
 
 from lightretriever.service.schemas.base import Model
 
@@ -15,7 +15,7 @@ __all__ = [
     "EmbeddingsUsage",
 ]
 
-_Text = Annotated[str, Field(min_length=1)]
+_Text = Annotated[str, Field(min_length=1, pattern=r"\S")]  # not white space alone
 _Texts = Annotated[list[_Text], Field(min_length=1, max_length=2048)]
 
 
@@ -45,14 +45,6 @@ class EmbeddingsRequest(Model):
     )
     dimensions: int | None = Field(default=None, ge=1, description="If given, it must be the bundle's dimension.")
     user: str | None = Field(default=None, description="Ignored.")
-
-    @field_validator("input")
-    @classmethod
-    def _none_blank(cls, texts: list[str]) -> list[str]:
-        for place, text in enumerate(texts):
-            if not text.strip():
-                raise ValueError(f"text {place} is empty or white space only")
-        return texts
 
 
 class Embedding(Model):

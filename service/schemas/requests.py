@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import AfterValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from lightretriever.artifacts.documents.bounds import MAX_FEEDBACK
 from lightretriever.service.schemas.base import Mode, Model, Normalization
@@ -68,24 +68,19 @@ class RrfFusion(Model):
 Fusion = Annotated[LinearFusion | RrfFusion, Field(discriminator="method")]
 
 
-def _not_blank(text: str) -> str:
-    if not text.strip():
-        raise ValueError("the text is empty or white space only")
-    return text
+_Text = Annotated[str, Field(min_length=1, pattern=r"\S")]  # not white space alone
 
 
 class QueryTerm(Model):
     """An extra text of the query. It counts as if it were appended to the query `weight` times."""
 
-    text: str = Field(min_length=1, description="Words.", examples=["video"])
+    text: _Text = Field(description="Words.", examples=["video"])
     weight: float = Field(
         ge=-100,
         le=100,
         description="How often the words count; below 0 they lower scores.",
         examples=[-0.5],
     )
-
-    _blank = field_validator("text")(_not_blank)
 
     @field_validator("weight")
     @classmethod
@@ -168,7 +163,7 @@ class SearchRequest(Model):
         }
     )
 
-    query: Annotated[str, Field(min_length=1), AfterValidator(_not_blank)] | None = Field(
+    query: _Text | None = Field(
         default=None,
         description="What to look for; `-word` excludes documents. Null: see `like`, or list by `filter` and `sort`.",
         examples=["play music"],
@@ -285,11 +280,6 @@ class SearchRequest(Model):
         default=False, description="For each hit, give each leg's and each word's share of its scores."
     )
 
-    @property
-    def lists(self) -> bool:
-        """True if the request looks for nothing, and lists documents."""
-        return self.query is None and self.like is None
-
 
 class BatchRequest(Model):
     """Several searches, accepted or refused as a whole. Each deadline counts from the batch's arrival."""
@@ -306,12 +296,10 @@ class EncodeRequest(Model):
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"text": "play music"}]})
 
-    text: str = Field(min_length=1, description="The text.", examples=["play music"])
+    text: _Text = Field(description="The text.", examples=["play music"])
     task: str | None = Field(
         default=None, min_length=1, description="Name of the token table. Null: the bundle's default."
     )
-
-    _blank = field_validator("text")(_not_blank)
 
 
 class DocumentWrite(Model):

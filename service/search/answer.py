@@ -18,13 +18,13 @@ from lightretriever.artifacts.tokens.tokenizer import text_of
 from lightretriever.service.backends.base import NO_TOKENS, DocumentFilter, DocumentsGoneError, EncodedQuery, Ordinals
 from lightretriever.service.errors import DeadlineError, FieldError, InvalidRequestError
 from lightretriever.service.schemas import LegName, Plain, SearchRequest
-from lightretriever.service.search.context import SearchContext
 from lightretriever.service.search.documents import reading
 from lightretriever.service.search.explain import explanations, query_words
 from lightretriever.service.search.filters import count_in_ranges
 from lightretriever.service.search.fusion import CandidateTable, Fused
 from lightretriever.service.search.matching import LEVELS, Levels, best_match
 from lightretriever.service.search.ranking import Group, Ranked
+from lightretriever.service.search.request import SearchContext
 from lightretriever.service.search.snippets import snippets_of
 
 __all__ = ["Candidates", "build_answer", "build_listing"]

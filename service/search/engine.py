@@ -38,13 +38,12 @@ from lightretriever.service.schemas import (
     SearchResponse,
     Weights,
 )
-from lightretriever.service.search.context import SearchContext
 from lightretriever.service.search.encoder import no_terms
 from lightretriever.service.search.explain import list_terms_of, list_tokens
 from lightretriever.service.search.parts import ENCODE_DOCUMENT, REQUESTS, WRITES, Parts
 from lightretriever.service.search.pipeline import search
 from lightretriever.service.search.ranking import RERANK
-from lightretriever.service.search.request import Plan, RequestReader, literal, read_operators
+from lightretriever.service.search.request import Plan, RequestReader, SearchContext, literal, read_operators
 from lightretriever.service.search.rules import RulesFile
 from lightretriever.service.settings import Settings
 

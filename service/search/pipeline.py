@@ -36,7 +36,6 @@ from lightretriever.service.errors import (
 from lightretriever.service.execution.executor import Reason
 from lightretriever.service.schemas import LegName, LinearFusion, Plain
 from lightretriever.service.search.answer import Candidates, build_answer, build_listing
-from lightretriever.service.search.context import RERANK_UNTIL, RESCORE_UNTIL, SEARCH_UNTIL, SearchContext
 from lightretriever.service.search.documents import reading
 from lightretriever.service.search.encoder import no_terms
 from lightretriever.service.search.explain import check_explained
@@ -55,6 +54,7 @@ from lightretriever.service.search.fusion import (
 )
 from lightretriever.service.search.matching import LEVELS, Levels, matches
 from lightretriever.service.search.ranking import RERANK, Ranked, Reranker, fields_to_rank, grouped, ranked
+from lightretriever.service.search.request import RERANK_UNTIL, RESCORE_UNTIL, SEARCH_UNTIL, SearchContext
 from lightretriever.service.search.rules import rewrite
 from lightretriever.service.search.words import exclude, read_typed
 
@@ -86,13 +86,13 @@ def search(context: SearchContext) -> Plain:
             if plan.text and (plan.request.spelling or plan.request.prefix):
                 plan = read_typed(plan, spellings, parts.encoder)
         context.plan = plan
-    if parts.rules is not None and not plan.request.lists:
+    if parts.rules is not None and not plan.lists:
         context.plan = rewrite(context.plan, parts.rules.value)
     if context.plan.added:  # without those that no leg knows, as an error must not name what nobody sent
         context.plan = replace(context.plan, added=[one for one in context.plan.added if _is_known(context, one[0])])
     for _ in range(_ATTEMPTS):
         try:
-            return _list(context) if plan.request.lists else _search(context)
+            return _list(context) if plan.lists else _search(context)
         except DocumentsGoneError:  # between two trips to a cluster
             context.missing.clear()
             context.unscored.clear()

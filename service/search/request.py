@@ -1,4 +1,5 @@
-"""Checks requests against the bundle and the settings, which the schema alone can't, and fills in their defaults.
+"""Checks requests against the bundle and the settings, which the schema alone can't, and fills in their defaults: the
+plan of a search, and its context, which is what all of its steps share.
 
 **Operators** in a query: a "phrase in quotes" that documents must have, and -word, which they must not have. A quote
 begins a phrase at the beginning of a word, so that 3.5" is a size. Exclusions are up to eight words of three characters
@@ -6,15 +7,19 @@ or more at the end of a query, behind what is looked for. A query with any other
 it stands, as a command line has: tar -xzf archive.tar, ls -l, gcc -std=c99 -pedantic.
 """
 
+import logging
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from lightretriever.artifacts.bundle.manifest import MatchThresholds
 from lightretriever.artifacts.documents.fields import FieldKind, milliseconds, number
 from lightretriever.artifacts.sparse.vocabulary import Language, words_of
-from lightretriever.service.errors import FieldError, InvalidRequestError, shortened
+from lightretriever.service.errors import DeadlineError, FieldError, InvalidRequestError, shortened
+from lightretriever.service.execution.executor import Reason
+from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.schemas import (
     Boost,
     EmbeddingsRequest,
@@ -30,16 +35,33 @@ from lightretriever.service.schemas import (
 from lightretriever.service.search.filters import FieldRanges, all_of, listed, read_filter, read_ranges
 from lightretriever.service.settings import Settings
 
+if TYPE_CHECKING:
+    from lightretriever.service.search.parts import Parts
+
 __all__ = [
+    "RERANK_UNTIL",
+    "RESCORE_UNTIL",
+    "SEARCH_UNTIL",
     "Operators",
     "Plan",
     "RequestReader",
+    "SearchContext",
     "candidates_of",
     "literal",
     "outside_quotes",
     "read_operators",
     "reranks",
 ]
+
+_log = logging.getLogger(__name__)
+SEARCH_UNTIL: Final = 0.8
+"""Share of the deadline, counted from the arrival, at which the legs are given up. The rest is for later steps."""
+
+RESCORE_UNTIL: Final = 0.9
+"""Share at which candidates are no longer scored."""
+
+RERANK_UNTIL: Final = 0.97
+"""Share at which the reranking model is given up."""
 
 _LAST_SORTED: Final = 100_000  # documents whose order is kept in memory at once
 _LAST_ON_CLUSTER: Final = 10_000  # OpenSearch's max_result_window
@@ -135,9 +157,45 @@ class Plan:
     facts: Plain = field(default_factory=dict)
 
     @property
+    def lists(self) -> bool:
+        """True if the search looks for nothing, and lists documents."""
+        return self.request.query is None and self.request.like is None
+
+    @property
     def extra_terms(self) -> list[tuple[str, float]]:
         """The texts that count beside the query, with their weights: the request's, and the added ones."""
         return [*((term.text, term.weight) for term in self.request.terms), *self.added]
+
+
+@dataclass(slots=True)
+class SearchContext:
+    """A search under way.
+
+    missing: legs that did not answer, and the reranking model if it didn't. unscored: legs that answered but did not
+    score the other leg's candidates.
+    """
+
+    parts: "Parts"
+    plan: Plan
+    clock: StageClock
+    missing: dict[LegName | Literal["rerank"], Reason] = field(default_factory=dict)
+    unscored: dict[LegName, Reason] = field(default_factory=dict)
+
+    def until(self, share: float = 1.0) -> float:
+        """Return the `perf_counter` time at which a share of the deadline is over."""
+        return self.clock.arrived + share * self.plan.deadline_ms / 1e3
+
+    def require_time(self, task: str) -> None:
+        """Raise DeadlineError, which names the task, if the deadline is over."""
+        if perf_counter() >= self.until():
+            raise DeadlineError(
+                f"There was no time left to {task} within {self.plan.deadline_ms:g} ms. "
+                "Allow more time, or ask for less."
+            )
+
+    def log_failure(self, name: LegName, error: BaseException) -> None:
+        """Log why a leg failed."""
+        _log.error("leg failed", exc_info=error, extra={"leg": name, "backend": self.parts.backends.legs[name].backend})
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,11 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Final, Self
 
-from pydantic import AfterValidator, BaseModel, Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
-from lightretriever.artifacts.files.reading import MAX_YAML_BYTES, line_of, parse_yaml, read_bounded
+from lightretriever.artifacts.files.reading import line_of, parse_yaml
 from lightretriever.service.errors import SettingsError
-from lightretriever.service.execution.watching import WatchedFile
+from lightretriever.service.execution.watching import REMEDY, WatchedFile
 from lightretriever.service.search.filters import all_of
 from lightretriever.service.search.request import Plan
 from lightretriever.service.search.words import STOP_WORDS, WORD
@@ -22,7 +22,6 @@ __all__ = ["Rules", "RulesFile", "rewrite"]
 
 _MOST_ADDED: Final = 50  # words that synonyms add to a query
 _MAX_SHARE: Final = 0.5  # of added words, each by its weight, beside those of the query
-_REMEDY: Final = "Correct the file; a running service reads it again by itself."
 
 
 def _words(text: str) -> str:
@@ -30,18 +29,14 @@ def _words(text: str) -> str:
     return f" {' '.join(WORD.findall(unicodedata.normalize('NFKC', text))).casefold()} "
 
 
-def _with_word(text: str) -> str:
-    if not _words(text).strip():
-        raise ValueError(f"there is no word in {text!r:.80}")
-    return text
-
-
-_Text = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_with_word)]
-_DocumentId = Annotated[str, Field(min_length=1, max_length=1000)]
+_Text = Annotated[str, Field(max_length=200, pattern=r"\w")]
 
 
 class _Rule(BaseModel, extra="forbid", strict=True):
     collections: Annotated[list[str] | None, Field(min_length=1)] = None
+
+    def is_of(self, collection: str) -> bool:
+        return self.collections is None or collection in self.collections
 
 
 class _Synonyms(_Rule):
@@ -59,7 +54,7 @@ class _Synonyms(_Rule):
 class _Documents(_Rule):
     query: _Text | None = None
     contains: Annotated[list[_Text] | None, Field(min_length=1, max_length=20)] = None
-    documents: Annotated[list[_DocumentId], Field(min_length=1, max_length=100)]
+    documents: Annotated[list[str], Field(min_length=1, max_length=100)]
 
     @model_validator(mode="after")
     def _one_of(self) -> Self:
@@ -82,13 +77,13 @@ class Rules:
             (_words(phrase), rule.weight, [(text, _words(text)) for text in rule.add or rule.words])
             for rule in model.synonyms
             for phrase in rule.words
-            if rule.collections is None or collection in rule.collections
+            if rule.is_of(collection)
         ]
         self._pinned, self._hidden = (
             [
                 (_words(rule.query or ""), {*_words(" ".join(rule.contains or ())).split()}, rule.documents)
                 for rule in rules
-                if rule.collections is None or collection in rule.collections
+                if rule.is_of(collection)
             ]
             for rules in (model.pinned, model.hidden)
         )
@@ -126,28 +121,16 @@ def rewrite(plan: Plan, rules: Rules) -> Plan:
     if not (added or pinned or hidden):
         return plan
     synonyms = [{"text": text, "weight": weight} for text, weight in added]
-    return replace(
-        plan,
-        added=[*plan.added, *added],
-        pinned=pinned,
-        condition=all_of(plan.condition, ("not", "ids", str(len(hidden)), *hidden) if hidden else None),
-        facts=plan.facts | {"rules": {"synonyms": synonyms, "pinned": [], "hidden": len(hidden)}},
-    )
+    facts = plan.facts | {"rules": {"synonyms": synonyms, "pinned": [], "hidden": len(hidden)}}
+    shown = all_of(plan.condition, ("not", "ids", str(len(hidden)), *hidden) if hidden else None)
+    return replace(plan, added=[*plan.added, *added], pinned=pinned, condition=shown, facts=facts)
 
 
 class RulesFile(WatchedFile[Rules]):
-    """The rules in a file, for one collection."""
+    """The rules of a collection in a file. SettingsError if it can't be used."""
 
     def __init__(self, path: Path, collection: str = "default") -> None:
-        """SettingsError if the file can't be used."""
-        super().__init__("rules", partial(_read, path), partial(_parse, path, collection), collection=collection)
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return read_bounded(path, MAX_YAML_BYTES)
-    except OSError as error:
-        raise SettingsError(f"{path}: the rules can't be read: {error.strerror}.", remedy=_REMEDY) from error
+        super().__init__("rules", [path], partial(_parse, path, collection), collection=collection)
 
 
 def _parse(path: Path, collection: str, content: bytes) -> Rules:
@@ -161,6 +144,6 @@ def _parse(path: Path, collection: str, content: bytes) -> Rules:
         line, message = line_of(content, first["loc"]), first["msg"].removeprefix("Value error, ")
         message = "there is no such key" if first["type"] == "extra_forbidden" else message
         value = "" if first["type"] in ("missing", "extra_forbidden") else f" can't be {first['input']!r:.80}"
-        raise SettingsError(f"{path}, line {line}: {key}{value}: {message}.", remedy=_REMEDY) from error
+        raise SettingsError(f"{path}, line {line}: {key}{value}: {message}.", remedy=REMEDY) from error
     except ValueError as error:
-        raise SettingsError(f"{path}: not YAML: {error}.", remedy=_REMEDY) from error
+        raise SettingsError(f"{path}: not YAML: {error}.", remedy=REMEDY) from error

@@ -3,15 +3,12 @@
 import asyncio
 import ipaddress
 import ssl
-from collections.abc import Callable, Sequence
-from functools import partial
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any, Final, cast
 
 import uvicorn
 import uvloop
 
-from lightretriever.artifacts.files.reading import read_bounded
 from lightretriever.service.errors import SettingsError
 from lightretriever.service.execution.watching import WatchedFile
 from lightretriever.service.serving.connection import Connection
@@ -19,7 +16,6 @@ from lightretriever.service.settings import Settings
 
 __all__ = ["Certificates", "Loop", "check_tls", "server_config"]
 
-_MAX_PEM_BYTES: Final = 1 << 20
 _PATIENCE_S: Final = 30  # a worker that is silent for so long is replaced
 _HANDSHAKE_S: Final = 5.0
 
@@ -79,7 +75,7 @@ class Certificates:
         """Return the files, as one to watch; none without a certificate."""
         named = (self._settings.tls_certificate_file, self._settings.tls_key_file)
         files = [file for file in named if file is not None]
-        return [WatchedFile("certificates", partial(_read_pem, files), self._use)] if files else []
+        return [WatchedFile("certificates", files, self._use)] if files else []
 
     def _use(self, content: bytes) -> None:
         check_tls(self._settings)
@@ -91,13 +87,6 @@ class Certificates:
         its new certificate and its new key would fail."""
         if self._newest is not None:
             connection.context = self._newest
-
-
-def _read_pem(files: Sequence[Path]) -> bytes:
-    try:
-        return b"\n".join(read_bounded(file, _MAX_PEM_BYTES) for file in files)
-    except OSError as error:
-        raise SettingsError(f"{error.filename} can't be read: {error.strerror}.") from error
 
 
 def _no_password() -> str:

@@ -9,7 +9,7 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.sparse.index import FoundImpacts, ImpactIndex
 from lightretriever.artifacts.sparse.jvm import java_call, java_class
 from lightretriever.service.backends.base import EncodedQuery, ScoredDocuments
-from lightretriever.service.backends.lucene import LuceneSparse
+from lightretriever.service.backends.local import LuceneSparse
 from lightretriever.service.collections.collections import Collections
 from lightretriever.service.collections.swap import EngineHolder
 from lightretriever.service.serving.server import serve

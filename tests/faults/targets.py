@@ -18,7 +18,7 @@ from lightretriever.artifacts.errors import BundleError, DiskError, JournalError
 from lightretriever.artifacts.live.documents import read_fields, read_impacts, read_vector
 from lightretriever.artifacts.live.journal import Journal, Record
 from lightretriever.service.errors import ServiceError, SettingsError
-from lightretriever.service.http.json import parse, parse_batch, parse_documents, problem_response
+from lightretriever.service.http.json import parse, parse_documents, problem_response
 from lightretriever.service.schemas import BatchRequest, DocumentLine, EncodeRequest, Mode, SearchRequest, Weights
 from lightretriever.service.search.request import RequestReader
 from lightretriever.service.search.rules import RulesFile
@@ -56,13 +56,9 @@ def body(data: bytes) -> None:
     """The body of a request, from HTTP to what the engine would be given."""
     for model in _MODELS:
         try:
-            _check(_read(data, model))
+            _check(parse(data, model))
         except ServiceError as error:
             _check_problem(error)
-
-
-def _read(data: bytes, model: type[Any]) -> Any:
-    return parse_batch(data, _SETTINGS.max_batch) if model is BatchRequest else parse(data, model)
 
 
 def _check(request: Any) -> None:

@@ -14,7 +14,7 @@ import pytest
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.loadtest.process import ROOT, python
 from lightretriever.service.backends.base import Leg
-from lightretriever.service.backends.faiss import FaissDense
+from lightretriever.service.backends.local import FaissDense
 from lightretriever.service.http.app import create_app
 from lightretriever.service.schemas import LegName
 from lightretriever.service.search.engine import SearchEngine

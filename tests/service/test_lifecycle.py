@@ -12,8 +12,8 @@ from lightretriever.service.errors import DeadlineError, NotReadyError, SearchFa
 from lightretriever.service.http.app import create_app
 from lightretriever.service.schemas import Plain
 from lightretriever.service.search import pipeline
-from lightretriever.service.search.context import SearchContext
 from lightretriever.service.search.engine import SearchEngine
+from lightretriever.service.search.request import SearchContext
 from lightretriever.service.settings import Settings
 from tests.support.wordings import raises
 

@@ -116,7 +116,7 @@ def test_no_further_range_is_counted_after_the_deadline(engine: SearchEngine, mo
 
     monkeypatch.setattr(ImpactIndex, "where", slow)
     monkeypatch.setattr(
-        "lightretriever.service.search.context.perf_counter", lambda: perf_counter() + 86_400 * len(looked)
+        "lightretriever.service.search.request.perf_counter", lambda: perf_counter() + 86_400 * len(looked)
     )
     asked = {"sort": {"field": "year"}, "facet_ranges": {"year": [2000, 2010]}}
     with raises(DeadlineError, naming="60000"):

@@ -170,7 +170,7 @@ def test_a_long_query_of_one_word_is_read_as_fast_as_another(tmp_path: Path) -> 
         ("pinned:\n  - {documents: [a]}", "give query or contains, one of the two"),
         (
             "pinned:\n  - {query: '?!', documents: [a]}",
-            "line 2: pinned.0.query can't be '?!': there is no word in '?!'",
+            "line 2: pinned.0.query can't be '?!': String should match pattern",
         ),
         ("hidden:\n\n  - {query: a, document: [a]}", "line 3: hidden.0.document"),
         ("synonyms:\n  - {words: [a]}", "line 2: synonyms.0 can't be {'words': ['a']}: one word alone has no synonym"),

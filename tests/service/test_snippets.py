@@ -243,7 +243,7 @@ def test_no_further_hits_are_begun_after_the_deadline(engine: SearchEngine, monk
 
     monkeypatch.setattr(Snippets, "of", slow)
     monkeypatch.setattr(
-        "lightretriever.service.search.context.perf_counter", lambda: perf_counter() + 86_400 * len(texts)
+        "lightretriever.service.search.request.perf_counter", lambda: perf_counter() + 86_400 * len(texts)
     )
     asked = {"query": "music", "k": 20, "snippets": {"fields": ["title", "text"]}}
     with raises(DeadlineError, naming="60000"):

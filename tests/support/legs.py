@@ -9,8 +9,7 @@ import numpy.typing as npt
 
 from lightretriever.artifacts.sparse.index import FoundImpacts
 from lightretriever.service.backends.base import DocumentFilter, EncodedQuery, Leg, Ordinals, ScoredDocuments, Scores
-from lightretriever.service.backends.faiss import FaissDense
-from lightretriever.service.backends.lucene import LuceneSparse
+from lightretriever.service.backends.local import FaissDense, LuceneSparse
 
 __all__ = ["FailingLeg", "GatedLeg", "WrappedLeg"]
 
