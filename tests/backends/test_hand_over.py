@@ -56,14 +56,6 @@ def test_the_rule(search_bytes: int, running: int, free: int, expected: bool) ->
         ("0::/a.slice/b.service", {"a.slice/cpu.max": "50000 100000", "memory.max": "209715200"}, 1, 200),
         ("0::/kubepods/pod/none", {"memory.max": "104857600"}, None, 100),
         ("0::/../../x", {"memory.max": "104857600"}, None, 100),
-        ("4:memory:/d/e\n5:cpu,cpuacct:/d", {"memory/d/memory.limit_in_bytes": "104857600"}, None, 100),
-        ("4:memory:/d\n5:cpu:/d", {"cpu/d/cpu.cfs_quota_us": "100000", "cpu/d/cpu.cfs_period_us": "100000"}, 1, None),
-        (
-            "4:memory:/\n5:cpu:/",
-            {"memory/memory.limit_in_bytes": "9223372036854771712", "cpu/cpu.cfs_quota_us": "-1"},
-            None,
-            None,
-        ),
         ("nonsense", {}, None, None),
     ],
 )
