@@ -29,8 +29,7 @@ from lightretriever.service.backends.base import (
     ScoredDocuments,
     Scores,
 )
-from lightretriever.service.backends.opensearch_documents import ClusterDocuments
-from lightretriever.service.backends.opensearch_legs import ClusterLegs, result_of
+from lightretriever.service.backends.opensearch_legs import ClusterDocuments, ClusterLegs, result_of
 from lightretriever.service.errors import SettingsError
 from lightretriever.service.execution.executor import Executor, Outcome, split
 from lightretriever.service.schemas import LegName

@@ -1,7 +1,6 @@
 """The answer of `/info`: what is served, and the limits of a request."""
 
 import platform
-from dataclasses import asdict
 from datetime import datetime
 from typing import Final
 
@@ -38,9 +37,9 @@ def bundle_facts(engine: SearchEngine) -> schemas.BundleFacts:
         language=manifest.sparse.language,
         expanded=manifest.sparse.expansion is not None,
         query_weights=manifest.sparse.query_weights,
-        fusion_weights=engine.fusion_weights,
-        feedback=engine.feedback,
-        normalization=engine.normalization,
+        fusion_weights=engine.reader.weights,
+        feedback=engine.reader.feedback,
+        normalization=engine.reader.normalization,
         mapped_bytes=_mapped_bytes(engine),
     )
 
@@ -84,7 +83,7 @@ def info_of(engine: SearchEngine, collections: list[str]) -> schemas.Info:
         bundle=bundle_facts(engine),
         collections=collections if len(collections) > 1 else [],
         legs={name: schemas.LegFacts(backend=leg.backend) for name, leg in backends.legs.items()},
-        cluster=None if backends.cluster is None else schemas.ClusterFacts(**asdict(backends.cluster.place)),
+        cluster=None if backends.cluster is None else backends.cluster.place,
         document_model=None if engine.parts.document_encoder is None else engine.parts.document_encoder.encoders.name,
         default_task=manifest.default_task,
         tasks={name: task.instruction for name, task in manifest.tasks.items()},
@@ -95,7 +94,7 @@ def info_of(engine: SearchEngine, collections: list[str]) -> schemas.Info:
             if task.match is not None
         },
         rerank_top=None if engine.parts.reranker is None else engine.parts.reranker.top,
-        modes=engine.modes,
+        modes=list(engine.reader.modes),
         examples=engine.examples if settings.api_keys_file is None else [],
         fields=engine.fields,
         spelling=backends.spellings is not None,

@@ -32,7 +32,6 @@ from lightretriever.service.schemas import (
     EncodeRequest,
     EncodeResponse,
     Mode,
-    Normalization,
     Plain,
     SearchRequest,
     SearchResponse,
@@ -69,31 +68,24 @@ class SearchEngine:
         self.parts = parts
         """The parts, with the documents as they were when `now` was called last."""
         manifest = bundle.manifest
-        self.modes: list[Mode] = [mode for mode in get_args(Mode) if mode != "dense" or manifest.dense is not None]
-        """Search modes that the bundle supports."""
         fusion = manifest.fusion or FusionInfo(dense=0.7, sparse=0.3)  # the paper's
         if manifest.dense is None:
             fusion = FusionInfo(dense=0.0, sparse=1.0, feedback=0.0)
-        self.fusion_weights = Weights(dense=fusion.dense, sparse=fusion.sparse)
-        """Default weights of linear fusion."""
-        self.feedback = fusion.feedback
-        """Default of the feedback of the first document."""
-        self.normalization: Normalization = "range" if parts.background is None else "evidence"
-        """Default normalisation of linear fusion."""
-        self._reader = RequestReader(
+        self.reader = RequestReader(
             settings,
             tasks={name: task.match for name, task in manifest.tasks.items()},
             default_task=manifest.default_task,
             filters=manifest.fields,
             fields=parts.documents.fields,
-            modes=self.modes,
-            weights=self.fusion_weights,
-            feedback=self.feedback,
-            normalization=self.normalization,
+            modes=[mode for mode in get_args(Mode) if mode != "dense" or manifest.dense is not None],
+            weights=Weights(dense=fusion.dense, sparse=fusion.sparse),
+            feedback=fusion.feedback,
+            normalization="range" if parts.background is None else "evidence",
             spells=parts.backends.spellings is not None,
             reranks=parts.reranker is not None,
             phrases=manifest.sparse.phrases if parts.backends.cluster is None else None,
         )
+        """Checks requests, and has the defaults of what they leave open."""
         given = list(filter(self._can_search, manifest.examples))
         self.examples = given or parts.documents.examples(_EXAMPLES, self._can_search)
         """Queries to try: those of the recipe, or else titles of documents."""
@@ -164,16 +156,7 @@ class SearchEngine:
         limits, UnsearchableError for a query that can't be encoded, DeadlineError or SearchFailedError for no answer.
         """
         self._require_open()
-        return self._answer(self._reader.read_search(request), clock or StageClock())
-
-    def search_batch(self, requests: Sequence[SearchRequest], clock: StageClock | None = None) -> list[SearchResponse]:
-        """Answer several searches, in their order. An error of one search, which it names, fails the whole batch."""
-        calls = [self.submit(search) for search in self.batch(requests, clock)]
-        try:
-            return [SearchResponse.model_validate(call.future.result()) for call in calls]
-        finally:
-            for call in calls:
-                call.future.cancel()
+        return self._answer(self.reader.read_search(request), clock or StageClock())
 
     def batch(self, requests: Sequence[SearchRequest], clock: StageClock | None = None) -> list[Callable[[], Plain]]:
         """Check several searches, and give for each a function that answers it as `answer` does.
@@ -184,13 +167,13 @@ class SearchEngine:
         clock, failed = clock or StageClock(), list[int]()
         return [
             partial(self._of_batch, number, failed, plan, clock.another())
-            for number, plan in enumerate(self._reader.read_batch(requests))
+            for number, plan in enumerate(self.reader.read_batch(requests))
         ]
 
     def encode(self, request: EncodeRequest, clock: StageClock | None = None) -> EncodeResponse:
         """Encode a text as a query."""
         self._require_open()
-        self._reader.check_encode(request)
+        self.reader.check_encode(request)
         clock = clock or StageClock()
         self._require_time(clock)
         encoder, task = self.parts.encoder, request.task or self.bundle.manifest.default_task
@@ -206,7 +189,7 @@ class SearchEngine:
         service. UnsearchableError names the text as `input.N`."""
         self._require_open()
         manifest = self.bundle.manifest
-        self._reader.check_embeddings(request, manifest.dimension)
+        self.reader.check_embeddings(request, manifest.dimension)
         task = request.model if request.model in manifest.tasks else manifest.default_task
         own = StageClock((clock or StageClock()).arrived)  # a trace needs no span for each of many texts
         data, tokens = list[Plain](), 0
@@ -261,7 +244,7 @@ class SearchEngine:
             if stop.is_set() or answered >= settings.warm_up_queries or (answered and begun >= until):
                 break
             request = SearchRequest(query=query, allow_partial=False, k=1, rerank=False)
-            plan = replace(self._reader.read_search(request), deadline_ms=_WARM_UP_DEADLINE_MS)
+            plan = replace(self.reader.read_search(request), deadline_ms=_WARM_UP_DEADLINE_MS)
             try:
                 search(SearchContext(self.now(), plan, StageClock()))
                 answered += 1

@@ -213,7 +213,7 @@ class RequestReader:
     default_task: str
     filters: Mapping[str, FieldKind]
     fields: Collection[str]
-    modes: Collection[Mode]
+    modes: Sequence[Mode]
     weights: Weights
     feedback: float
     normalization: Normalization

@@ -46,7 +46,7 @@ def answers(engine: SearchEngine) -> str:
     found: list[Any] = []
     for task in engine.bundle.manifest.tasks:
         for query in QUERIES:
-            for mode in engine.modes:
+            for mode in engine.reader.modes:
                 request = SearchRequest.model_validate({"query": query, "mode": mode, "k": 30, "task": task})
                 found.append(_answer(engine, request))
     for document in tiny_documents():

@@ -23,14 +23,14 @@ def test_the_floor_has_the_hits_and_scores_of_the_service(word_bundle: Bundle) -
     floor = Floor(word_bundle)
     moved = 0
     with floor.sparse, SearchEngine.open(word_bundle, Settings(deadline_ms=60_000)) as engine:
-        assert engine.normalization == "evidence"
-        assert engine.feedback > 0
+        assert engine.reader.normalization == "evidence"
+        assert engine.reader.feedback > 0
         for text in TEXTS:
             request = SearchRequest(query=text)
             expected, found = engine.answer(request), json.loads(floor.search(request.model_dump_json().encode()))
             floor.feedback = 0.0
             moved += json.loads(floor.search(request.model_dump_json().encode()))["hits"] != found["hits"]
-            floor.feedback = engine.feedback
+            floor.feedback = engine.reader.feedback
             assert [hit["id"] for hit in found["hits"]] == [hit["id"] for hit in expected["hits"]]
             for hit, of_service in zip(found["hits"], expected["hits"], strict=True):
                 of_service.pop("matched", None)

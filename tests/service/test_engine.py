@@ -14,7 +14,7 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.sparse.writer import ImpactIndexWriter
 from lightretriever.service.errors import DocumentNotFoundError, NotReadyError
-from lightretriever.service.schemas import EncodeRequest, LinearFusion, SearchRequest, Weights
+from lightretriever.service.schemas import EncodeRequest, LinearFusion, SearchRequest, SearchResponse, Weights
 from lightretriever.service.search.documents import Documents
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
@@ -77,7 +77,7 @@ def test_encode_shows_what_the_legs_see(engine: SearchEngine, corpus: Corpus) ->
 
 def test_a_batch_answers_like_single_searches_in_order(engine: SearchEngine) -> None:
     requests = [SearchRequest(query=query, k=5) for query in QUERIES]
-    answers = engine.search_batch(requests)
+    answers = [SearchResponse.model_validate(answer()) for answer in engine.batch(requests)]
     assert [answer.hits for answer in answers] == [engine.search(request).hits for request in requests]
 
 

@@ -171,7 +171,8 @@ def test_impatient_clients_do_not_make_a_leg_stuck(fresh_engine: SearchEngine) -
 def test_an_error_in_a_batch_says_which_search(fresh_engine: SearchEngine) -> None:
     fresh_engine.parts.backends.legs["sparse"] = FailingLeg(fresh_engine.parts.backends.legs["sparse"])
     with raises(SearchFailedError, naming="searches.1"):
-        fresh_engine.search_batch([SearchRequest(query="a"), SearchRequest(query="a", mode="sparse")])
+        for answer in fresh_engine.batch([SearchRequest(query="a"), SearchRequest(query="a", mode="sparse")]):
+            answer()
 
 
 def test_a_failing_batch_leaves_no_call_unattended(fresh_engine: SearchEngine) -> None:
@@ -190,8 +191,10 @@ def test_a_failing_batch_leaves_no_call_unattended(fresh_engine: SearchEngine) -
 
     fresh_engine.parts.backends.legs["dense"] = Entered(fresh_engine.parts.backends.legs["dense"], gate)
     fresh_engine.parts.backends.legs["sparse"] = FailingAfterwards(fresh_engine.parts.backends.legs["sparse"])
+    batch = fresh_engine.batch([SearchRequest(query="a", mode=mode, deadline_ms=HURRY_MS) for mode in MODES])
+    calls = [fresh_engine.submit(answer) for answer in batch]
     with raises(SearchFailedError, naming="searches.0"):
-        fresh_engine.search_batch([SearchRequest(query="a", mode=mode, deadline_ms=HURRY_MS) for mode in MODES])
+        calls[0].future.result()
     # The second one goes on until its deadline, and has nobody to tell then.
     wait_until(lambda: metric(fresh_engine, "lightretriever_search_seconds_count") == 2)
     assert metric(fresh_engine, "lightretriever_abandoned_calls", lane="dense") == 1
