@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from threading import Lock
 from time import perf_counter, thread_time
 from types import MappingProxyType
-from typing import Any, Generic, Literal, TypeVar, cast
+from typing import Any, Generic, Literal, TypeVar
 
 __all__ = ["Call", "Executor", "Lane", "Outcome", "Reason", "call_here", "split"]
 
@@ -34,10 +34,6 @@ class Outcome(Generic[T]):
     started: float = 0.0
     ended: float = 0.0
     handed_s: float = 0.0
-
-    def get(self) -> T:
-        """Return the value; call it only if `reason` is None."""
-        return cast(T, self.value)
 
 
 class Call(Generic[T]):
@@ -157,10 +153,10 @@ class Executor:
 
 def split(outcome: Outcome[dict[Name, T | Exception]], names: Iterable[Name]) -> dict[Name, Outcome[T]]:
     """Return the outcome of each part of a call that made several values, or exceptions in their place."""
-    if outcome.reason is not None:
-        reason: Reason = "late" if isinstance(outcome.error, TimeoutError) else outcome.reason
+    if outcome.value is None:
+        reason = "late" if isinstance(outcome.error, TimeoutError) else outcome.reason
         return {name: Outcome(reason=reason, error=outcome.error) for name in names}
-    return {name: _part(outcome.get()[name], outcome) for name in names}
+    return {name: _part(outcome.value[name], outcome) for name in names}
 
 
 def _part(value: T | Exception, whole: Outcome[Any]) -> Outcome[T]:

@@ -41,9 +41,7 @@ COLLECTION: Final = "collection"
 
 def holder_of(request: Request) -> EngineHolder:
     """Return the holder of the collection that the request names, or else of the first."""
-    state = state_of(request)
-    name = request.scope["state"].get(COLLECTION)
-    return state.holder if name is None else state.collections.of(name)
+    return state_of(request).collections.of(request.scope["state"].get(COLLECTION))
 
 
 def state_of(request: Request) -> AppState:

@@ -59,12 +59,9 @@ M = TypeVar("M", bound=BaseModel)
 
 async def read_body(request: Request, *, max_body_bytes: int, deadline_ms: float, media: str = JSON) -> bytes:
     """Read the body of a request that is declared as `media`, plain or packed by gzip. MediaTypeError if it is not,
-    InvalidBodyError if its length is announced in two ways or it can't be unpacked, BodyTooLargeError over the limit
-    (announced, streamed or unpacked), BodyTimeoutError if it does not arrive within the deadline, counted from now."""
+    InvalidBodyError if it can't be unpacked, BodyTooLargeError over the limit (announced, streamed or unpacked),
+    BodyTimeoutError if it does not arrive within the deadline, counted from now."""
     packed = _check_media_type(request, media)
-    if {"transfer-encoding", "content-length"} <= set(request.headers):
-        # A proxy and this server may trust different headers, and read the rest as another request (smuggling).
-        raise InvalidBodyError("The request announces both a length and chunks; send one of the two.")
     try:
         async with asyncio.timeout(deadline_ms / 1e3):
             body = await _read(request, max_body_bytes)

@@ -1,12 +1,11 @@
 """Requests and answers of the API, as pydantic models."""
 
-from lightretriever.service.schemas import answers, embeddings, facts, filters, problems, requests
+from lightretriever.service.schemas import answers, embeddings, facts, filters, requests
 from lightretriever.service.schemas.answers import *
 from lightretriever.service.schemas.base import LegName, Matched, Mode, Normalization, Plain
 from lightretriever.service.schemas.embeddings import *
 from lightretriever.service.schemas.facts import *
 from lightretriever.service.schemas.filters import *
-from lightretriever.service.schemas.problems import *
 from lightretriever.service.schemas.requests import *
 
 __all__ = ["LegName", "Matched", "Mode", "Normalization", "Plain"]
@@ -14,5 +13,4 @@ __all__ += answers.__all__
 __all__ += embeddings.__all__
 __all__ += facts.__all__
 __all__ += filters.__all__
-__all__ += problems.__all__
 __all__ += requests.__all__

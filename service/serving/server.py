@@ -1,6 +1,7 @@
 """Serves bundles: uvicorn in this process, or in several workers of its supervisor."""
 
 import errno
+import gc
 import logging
 import os
 import resource
@@ -19,7 +20,6 @@ from lightretriever.artifacts.bundle.manifest import read_manifest
 from lightretriever.artifacts.errors import LightRetrieverError
 from lightretriever.service.collections.collections import Collections, Folders
 from lightretriever.service.errors import SettingsError
-from lightretriever.service.execution.memory import freeze_gc
 from lightretriever.service.http.app import Application, create_app
 from lightretriever.service.observability.logging import configure_logging
 from lightretriever.service.serving.config import Certificates, check_tls, server_config
@@ -28,7 +28,7 @@ from lightretriever.service.serving.listening import address_of, listening
 from lightretriever.service.serving.workers import announce, automatic_workers, run_workers
 from lightretriever.service.settings import Settings
 
-__all__ = ["EXIT_ERROR", "make_server", "open_worker", "ready_line", "run", "serve"]
+__all__ = ["EXIT_ERROR", "freeze_gc", "make_server", "open_worker", "ready_line", "run", "serve"]
 
 EXIT_ERROR: Final = 2
 _MIN_FILES: Final = 256
@@ -106,6 +106,18 @@ def make_server(app: Application) -> uvicorn.Server:
     certificates = Certificates(app.state.settings)
     app.state.watched += certificates.watched()
     return uvicorn.Server(server_config(app, app.state.settings, certificates))
+
+
+def freeze_gc() -> None:
+    """Exempt all present objects from Python's cycle collector.
+
+    A full collection stops every thread while it visits every object, and most objects of a serving process belong to
+    modules, which stay. Collects previously frozen objects first: a replaced bundle may be among them. This changes the
+    collector of the whole process: call it only in a process that serves.
+    """
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()
 
 
 def _application(

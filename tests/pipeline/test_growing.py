@@ -207,7 +207,7 @@ def test_a_service_that_runs_takes_over_the_new_bundle(built: Path, tmp_path: Pa
         change(tmp_path / "corpus.jsonl")
         run("build", built, "--overwrite")
         assert client.portal is not None
-        holder: EngineHolder = client.app.state.holder  # type: ignore[attr-defined]
+        holder: EngineHolder = client.app.state.collections.first  # type: ignore[attr-defined]
         assert client.portal.call(holder.reload)
         assert client.get("/documents/new").json()["fields"]["title"] == NEW["title"]
 

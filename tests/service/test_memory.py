@@ -10,8 +10,7 @@ from socket import create_server
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.collections.collections import Collections
 from lightretriever.service.collections.swap import EngineHolder
-from lightretriever.service.execution.memory import freeze_gc
-from lightretriever.service.serving.server import serve
+from lightretriever.service.serving.server import freeze_gc, serve
 from lightretriever.service.settings import Settings
 
 

@@ -20,9 +20,9 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.collections import swap
 from lightretriever.service.collections.swap import EngineHolder
 from lightretriever.service.errors import BundleRefusedError, NotReadyError, SearchFailedError
-from lightretriever.service.execution.memory import freeze_gc
 from lightretriever.service.http.app import create_app
 from lightretriever.service.search.engine import SearchEngine
+from lightretriever.service.serving.server import freeze_gc
 from lightretriever.service.settings import Settings
 from tests.support.legs import GatedLeg
 from tests.support.tampering import edit_manifest, resign
@@ -62,7 +62,7 @@ def flip(link: Path, target: Path) -> None:
 
 def reload(client: TestClient) -> bool:
     """What `POST /admin/reload` does, without its key."""
-    serving: EngineHolder = client.app.state.holder  # type: ignore[attr-defined]
+    serving: EngineHolder = client.app.state.collections.first  # type: ignore[attr-defined]
     assert client.portal is not None
     return client.portal.call(serving.reload)
 
@@ -81,7 +81,7 @@ def served(client: TestClient) -> str:
 
 def swaps(client: TestClient) -> tuple[float, float]:
     """How many were taken over, and how many refused."""
-    registry = client.app.state.holder.metrics.registry  # type: ignore[attr-defined]
+    registry = client.app.state.collections.first.metrics.registry  # type: ignore[attr-defined]
     return tuple(registry.get_sample_value("lightretriever_swaps_total", {"result": r}) for r in ("swapped", "refused"))
 
 
@@ -94,7 +94,7 @@ def client(current: Path) -> Iterator[TestClient]:
 def test_an_engine_that_was_there_when_the_process_settled_is_freed(
     client: TestClient, current: Path, versions: dict[str, Path]
 ) -> None:
-    serving: EngineHolder = client.app.state.holder  # type: ignore[attr-defined]
+    serving: EngineHolder = client.app.state.collections.first  # type: ignore[attr-defined]
     serving.on_closed = freeze_gc
     engine = serving.engine
     engine.itself = engine  # type: ignore[attr-defined]  # only the collector can end it
@@ -113,7 +113,7 @@ def test_metrics_that_can_not_be_written_hold_up_no_swap(
     def full(engine: SearchEngine) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    serving: EngineHolder = client.app.state.holder  # type: ignore[attr-defined]
+    serving: EngineHolder = client.app.state.collections.first  # type: ignore[attr-defined]
     with monkeypatch.context() as patch:
         patch.setattr(SearchEngine, "publish", full)
         flip(current, versions["two"])
@@ -141,7 +141,7 @@ def test_metrics_go_on_over_a_swap(client: TestClient, current: Path, versions: 
 def test_a_request_in_flight_ends_with_the_engine_it_began_with(
     client: TestClient, current: Path, versions: dict[str, Path], gate: threading.Event
 ) -> None:
-    engine: SearchEngine = client.app.state.holder.engine  # type: ignore[attr-defined]
+    engine: SearchEngine = client.app.state.collections.first.engine  # type: ignore[attr-defined]
     wait_until(lambda: client.get("/readyz").status_code == 200)
     leg = engine.parts.backends.legs["dense"] = GatedLeg(engine.parts.backends.legs["dense"], gate)
     with ThreadPoolExecutor(1) as pool:
@@ -296,7 +296,7 @@ def test_it_stops_while_a_bundle_warms_up(
 
     monkeypatch.setattr(SearchEngine, "warm_up", slow)
     with TestClient(create_app(current, SETTINGS)) as client:
-        serving: EngineHolder = client.app.state.holder  # type: ignore[attr-defined]
+        serving: EngineHolder = client.app.state.collections.first  # type: ignore[attr-defined]
         flip(current, versions["two"])
         assert client.portal is not None
         asked = client.portal.start_task_soon(serving.reload)
