@@ -9,7 +9,6 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppres
 from functools import partial
 from pathlib import Path
 from threading import Event
-from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
 from starlette.exceptions import HTTPException
@@ -25,13 +24,12 @@ from lightretriever.service.errors import (
     InternalError,
     MethodNotAllowedError,
     NotFoundError,
-    OverloadedError,
     ServiceError,
     SettingsError,
 )
 from lightretriever.service.execution.watching import keep_reading
 from lightretriever.service.http.handling import COLLECTION
-from lightretriever.service.http.middleware import Envelope, refusal
+from lightretriever.service.http.middleware import Envelope
 from lightretriever.service.http.openapi import description
 from lightretriever.service.http.routes import router, served
 from lightretriever.service.http.state import AppState
@@ -103,7 +101,7 @@ class Application:
 
 
 class _Router(Router):
-    """Serves every route below `/collections/NAME` too, for that collection, and turns errors into answers."""
+    """Serves every route below `/collections/NAME` too, for that collection. Raises the service's own errors."""
 
     def __init__(self, routes: list[Route], lifespan: Callable[[Any], AbstractAsyncContextManager[None]]) -> None:
         super().__init__(routes, redirect_slashes=False, lifespan=lifespan)
@@ -114,13 +112,8 @@ class _Router(Router):
                 await moved(scope, receive, send)
             else:
                 await super().app(scope, receive, send)
-        except OverloadedError as error:
-            await asyncio.sleep(scope["app"].state.admission.pause(perf_counter()))
-            await _answer(Request(scope), error)(scope, receive, send)
-        except ServiceError as error:
-            await _answer(Request(scope), error)(scope, receive, send)
         except HTTPException as error:
-            await _routing_error(Request(scope), error)(scope, receive, send)
+            raise _routing_error(scope, error) from error
 
 
 def _below_collection(scope: Scope) -> Response | None:
@@ -215,17 +208,13 @@ async def _warm_up(state: AppState, stop: Event, on_ready: Callable[[], None] | 
         on_ready()
 
 
-def _routing_error(request: Request, error: HTTPException) -> Response:
+def _routing_error(scope: Scope, error: HTTPException) -> ServiceError:
     if error.status_code == MethodNotAllowedError.status:
-        there = (route for route in request.scope["router"].routes if route.matches(request.scope)[0] != Match.NONE)
+        there = (route for route in scope["router"].routes if route.matches(scope)[0] != Match.NONE)
         allowed = ", ".join(sorted({method for route in there for method in route.methods}))
-        detail = f"{request.method} is not possible here, only {allowed}."
-        return _answer(request, MethodNotAllowedError(detail), {"Allow": allowed})
+        refused = MethodNotAllowedError(f"{scope['method']} is not possible here, only {allowed}.")
+        refused.headers = {"allow": allowed}
+        return refused
     if error.status_code == NotFoundError.status:
-        return _answer(request, NotFoundError("There is no such path. The paths are listed at /docs."))
-    return _answer(request, InternalError(str(error.detail)))
-
-
-def _answer(request: Request, error: ServiceError, headers: dict[str, str] | None = None) -> Response:
-    metrics = request.app.state.collections.metrics
-    return refusal(error, metrics, request.scope["path"], request.state.request_id, headers)
+        return NotFoundError("There is no such path. The paths are listed at /docs.")
+    return InternalError(str(error.detail))

@@ -127,12 +127,10 @@ def parse_documents(body: bytes, model: type[M]) -> list[M]:
     return read
 
 
-def problem_response(
-    error: ServiceError, *, instance: str, request_id: str, headers: Mapping[str, str] | None = None
-) -> Response:
+def problem_response(error: ServiceError, *, instance: str, request_id: str) -> Response:
     """Return an error as application/problem+json."""
     body = orjson.dumps(problem(error, instance=instance, request_id=request_id))
-    return Response(body, error.status, {**error.headers, **(headers or {})}, media_type=PROBLEM_JSON)
+    return Response(body, error.status, error.headers, media_type=PROBLEM_JSON)
 
 
 def json_response(answer: BaseModel | Mapping[str, Any]) -> Response:

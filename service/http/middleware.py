@@ -1,11 +1,11 @@
-"""Middleware for every request: id, headers of every answer, metric, trace, log line, and a problem for a crash."""
+"""Middleware for every request: id, headers of every answer, metric, trace, log line, and a problem for an error."""
 
 import asyncio
 import ipaddress
 import logging
 import random
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,14 +14,14 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from lightretriever.service.errors import InternalError, ServiceError, shortened
+from lightretriever.service.errors import InternalError, OverloadedError, ServiceError, shortened
 from lightretriever.service.http.json import problem_response
 from lightretriever.service.observability.metrics import Metrics, StageClock
 
 if TYPE_CHECKING:
     from lightretriever.service.http.tracing import Tracing
 
-__all__ = ["Envelope", "refusal"]
+__all__ = ["Envelope"]
 
 _log = logging.getLogger("lightretriever.access")
 
@@ -70,13 +70,17 @@ class Envelope:
         except asyncio.CancelledError:
             answer.status = _CLIENT_CLOSED
             raise
+        except ServiceError as error:
+            if isinstance(error, OverloadedError):
+                await asyncio.sleep(scope["app"].state.admission.pause(perf_counter()))
+            await _refusal(error, metrics, scope)(scope, receive, answer)
         except Exception as error:
             about = {"request_id": answer.request_id, "error": type(error).__name__}
             _log.error("request failed", exc_info=error, extra=about)
             if answer.status:
                 raise  # part of the answer was sent: the server must close the connection
             sorry = InternalError("The reason is in the log, under this request id.")
-            await refusal(sorry, metrics, scope["path"], answer.request_id)(scope, receive, answer)
+            await _refusal(sorry, metrics, scope)(scope, receive, answer)
         finally:
             metrics.in_flight.dec()
             route = getattr(scope.get("route"), "path", "unknown")
@@ -133,9 +137,7 @@ def _address(host: str) -> str:
     return str(getattr(address, "ipv4_mapped", None) or address)
 
 
-def refusal(
-    error: ServiceError, metrics: Metrics, path: str, request_id: str, headers: Mapping[str, str] | None = None
-) -> Response:
+def _refusal(error: ServiceError, metrics: Metrics, scope: Scope) -> Response:
     """Count an error, and give its problem answer."""
     metrics.errors.labels(error.kind).inc()
-    return problem_response(error, instance=path, request_id=request_id, headers=headers)
+    return problem_response(error, instance=scope["path"], request_id=scope["state"]["request_id"])
