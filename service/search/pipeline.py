@@ -35,7 +35,7 @@ from lightretriever.service.errors import (
 )
 from lightretriever.service.execution.executor import Reason
 from lightretriever.service.schemas import LegName, LinearFusion, Plain
-from lightretriever.service.search.answer import Candidates, build_answer, build_listing
+from lightretriever.service.search.answer import LEVELS, Candidates, Levels, build_answer, build_listing, matches
 from lightretriever.service.search.documents import reading
 from lightretriever.service.search.encoder import no_terms
 from lightretriever.service.search.explain import check_explained
@@ -52,7 +52,6 @@ from lightretriever.service.search.fusion import (
     with_documents,
     word_share,
 )
-from lightretriever.service.search.matching import LEVELS, Levels, matches
 from lightretriever.service.search.ranking import RERANK, Ranked, Reranker, fields_to_rank, grouped, ranked
 from lightretriever.service.search.request import RERANK_UNTIL, RESCORE_UNTIL, SEARCH_UNTIL, SearchContext
 from lightretriever.service.search.rules import rewrite

@@ -10,9 +10,9 @@ from fastapi.testclient import TestClient
 
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.schemas import LegName, Matched
+from lightretriever.service.search.answer import LEVELS, best_match, matches
 from lightretriever.service.search.encoder import QueryEncoder
 from lightretriever.service.search.fusion import BOTH, CandidateTable
-from lightretriever.service.search.matching import LEVELS, best_match, matches
 from tests.service.conftest import SETTINGS
 from tests.service.live import client_of
 from tests.support.asking import ask
