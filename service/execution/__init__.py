@@ -1,1 +1,1 @@
-"""Threads and memory of a serving process."""
+"""Threads of a serving process, and files that it reads again."""

@@ -206,7 +206,7 @@ def test_a_phrase_goes_with_filters_facets_groups_batches_and_snippets(engine: S
     assert hit.explanation is not None
     assert {word.word for word in hit.explanation.words} >= {"text", "editor"}
     asked = [SearchRequest(query='"text editor"'), SearchRequest(query="editor"), SearchRequest(like="two")]
-    first, second, third = engine.search_batch(asked)
+    first, second, third = (SearchResponse.model_validate(answer()) for answer in engine.batch(asked))
     assert {hit.id for hit in first.hits} == {"two", "four"}
     assert len(second.hits) == len(third.hits) == 10
     assert (second.phrases, third.phrases) == (None, None)
