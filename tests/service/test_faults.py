@@ -267,5 +267,5 @@ def test_a_call_that_never_began_is_cancelled(gate: threading.Event) -> None:
         assert executor.gather({"one": gate.wait}, perf_counter() + 0.1)["one"].reason == "late"
         assert executor.gather({"one": lambda: begun.append(1)}, perf_counter() + 0.1)["one"].reason == "late"
         gate.set()
-        assert executor.gather({"one": lambda: 7}, perf_counter() + 60)["one"].get() == 7
+        assert executor.gather({"one": lambda: 7}, perf_counter() + 60)["one"].value == 7
     assert begun == []
