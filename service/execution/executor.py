@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from threading import Lock
 from time import perf_counter, thread_time
 from types import MappingProxyType
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar, cast
 
 __all__ = ["Call", "Executor", "Lane", "Outcome", "Reason", "call_here", "split"]
 
@@ -34,6 +34,10 @@ class Outcome(Generic[T]):
     started: float = 0.0
     ended: float = 0.0
     handed_s: float = 0.0
+
+    def get(self) -> T:
+        """Return the value; call it only if `reason` is None."""
+        return cast(T, self.value)
 
 
 class Call(Generic[T]):
