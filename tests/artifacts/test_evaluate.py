@@ -18,7 +18,7 @@ from lightretriever.artifacts.bundle.manifest import LegWeights
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.cli.evaluate import leg_weights
 from lightretriever.artifacts.errors import BundleError, CorpusError, RecipeError
-from lightretriever.artifacts.evaluation.evaluate import fusion_of
+from lightretriever.artifacts.evaluation.evaluate import evaluate_all, fusion_of
 from lightretriever.artifacts.evaluation.mteb import BundleSearch
 from lightretriever.artifacts.evaluation.runs import measure, ndcg_per_query
 from lightretriever.artifacts.evaluation.searching import SearchMode
@@ -383,6 +383,21 @@ def test_a_folder_of_collections_is_evaluated_with_a_bundle_each(tiny_bundle: Bu
     result = run_command("evaluate", str(tmp_path / "bundles"), str(tmp_path / "sets"), "--output", str(tmp_path / "o"))
     assert result.returncode != 0
     assert "no bundle for toy" in " ".join(result.stderr.split())
+
+
+def test_the_mean_is_over_the_systems_that_all_collections_have(tmp_path: Path) -> None:
+    found = {"one": {"sparse": {"MAP": 0.5}, "dense": {"MAP": 1.0}}, "two": {"sparse": {"MAP": 0.25}}}
+    for name in found:
+        write_dataset(tmp_path / "sets" / name, QRELS)
+        (tmp_path / "bundles" / name).mkdir(parents=True)
+
+    def evaluate(bundle: Path, *_: Path) -> dict[str, Any]:
+        counts = {"dataset": {"queries": 5}, "bundle": {"documents": 120}}
+        return {"metrics": found[bundle.name], "warnings": [], **counts}
+
+    (tmp_path / "out").mkdir()
+    report = evaluate_all(evaluate, tmp_path / "bundles", tmp_path / "sets", tmp_path / "out")
+    assert report["mean"] == {"sparse": {"MAP": 0.375}}
 
 
 @pytest.mark.parametrize("mode", ["dense", "sparse", "hybrid"])
