@@ -221,8 +221,8 @@ class LocalBackends:
             here: dict[LegName, Callable[[], Any]] = {
                 name: partial(self.legs[name].search, query, count, among, until) for name in legs
             }
-            sparse = cast(LuceneSparse, self.legs["sparse"])
             if "sparse" in legs:
+                sparse = cast(LuceneSparse, self.legs["sparse"])
                 here["sparse"] = partial(sparse.find, query, count, NO_ORDINALS, among, until)
             lanes: dict[LegName, Callable[[], Any]] = {DENSE_LANE: here.pop("dense")} if handed_over else {}
             outcomes: dict[LegName, Outcome[Any]] = self._executor.gather(lanes, until, here)
@@ -230,8 +230,10 @@ class LocalBackends:
                 return _results(outcomes, query)
             if not query.named:
                 return LegResults(outcomes, query)
-            names_alone = replace(query, terms=[], weights=np.empty(0, np.float32), text=None)
-            found = call_here(partial(sparse.find, names_alone, 1, NO_ORDINALS, among, until), until).value
+            no_terms: tuple[list[str], npt.NDArray[np.float32]] = [], np.empty(0, np.float32)
+            # Of the documents, as the sparse leg may not answer.
+            seek = partial(self.documents.find, no_terms, 1, NO_ORDINALS, among, named=query.named)
+            found = call_here(seek, until).value
             return LegResults(outcomes, query, named=NO_ORDINALS if found is None else found.named)
         finally:
             with self._running.lock:
