@@ -10,7 +10,7 @@ version is a checkout with its own `.venv` and demo bundle. Then the service alo
 import json
 import sys
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
@@ -21,11 +21,11 @@ from lightretriever.loadtest.connection import LoadError
 from lightretriever.loadtest.generator import read_texts
 from lightretriever.loadtest.process import ROOT, Server, python
 from lightretriever.loadtest.program import BUNDLE, QUERIES, option, program
-from research.floor.overload import SERVE, measure_alone, overload_table, send
+from research.floor.overload import SERVE, alone_rows, measure_alone, send
 from research.floor.stages import measure_stages
 from research.record import origin, write_json
 
-__all__ = ["floor_table", "main"]
+__all__ = ["alone_table", "floor_table", "main"]
 
 _LABELS: Final = {"floor": "the floor", "service": "the service", "before": "the version before"}
 _TEXTS: Final = 100
@@ -53,8 +53,7 @@ def _cell(value: float) -> str:
 
 
 def floor_table(content: Mapping[str, Any]) -> list[str]:
-    """Return a `floor.json` as lines of Markdown tables: medians over the turns with their ratios, and the service
-    alone."""
+    """Return the turns of a `floor.json` as a Markdown table: medians with their ratios."""
     lines = [f"| | {' | '.join(_MEASURES.values())} |", f"|---|{'---:|' * len(_MEASURES)}"]
     medians = {
         name: [median(turn[key] for turn in turns) for key in _MEASURES] for name, turns in content["turns"].items()
@@ -63,15 +62,24 @@ def floor_table(content: Mapping[str, Any]) -> list[str]:
     for name in (name for name in medians if name != "service"):
         ratios = (service / other for other, service in zip(medians[name], medians["service"], strict=True))
         lines.append(f"| service ÷ {_LABELS[name].removeprefix('the ')} | {' | '.join(map(_cell, ratios))} |")
-    times = content["milliseconds"]
-    lines += ["", *overload_table(content["alone"])]
+    return lines
+
+
+def alone_table(contents: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the service alone, and the stages of a search in its process, as a Markdown table with a column for each
+    `floor.json`."""
+    columns = [alone_rows(content["alone"]) | _stage_rows(content["milliseconds"]) for content in contents]
+    names = dict.fromkeys(name for column in columns for name in column)
+    rows = [["the service alone", *(f"{content['bundle']['documents']:,} documents" for content in contents)]]
+    rows += [[name, *(column.get(name, "–") for column in columns)] for name in names]
+    lines = [f"| {' | '.join(row)} |" for row in rows]
+    return [lines[0], f"|---|{'---:|' * len(contents)}", *lines[1:]]
+
+
+def _stage_rows(times: Mapping[str, float]) -> dict[str, str]:
     slower = max(times["dense"], times["sparse"])
-    lines.append(f"| a search in process ÷ the slower of its two libraries | {times['search'] / slower:.2f} |")
-    stages = {name: value for name, value in times.items() if name != "search" and value >= _SHORTEST_MS}
-    rest = times["search"] - sum(stages.values())
-    stages |= {"all else": rest} if rest > 0 else {}  # else both libraries search at the same time
-    shown = ", ".join(f"{name} {value:.2f}" for name, value in stages.items())
-    return [*lines, f"| the search: {times['search']:.2f} ms, of that | {shown} |"]
+    rows = {"a search in process ÷ the slower of its libraries": f"{times['search'] / slower:.2f}"}
+    return rows | {f"{name}, ms": f"{value:.2f}" for name, value in times.items() if value >= _SHORTEST_MS}
 
 
 @program(
@@ -107,7 +115,7 @@ def main(given: Namespace) -> None:
     content["alone"] = measure_alone(bundle, given)
     content["milliseconds"] = measure_stages(Bundle.open(given.bundle), read_texts(given.queries, 0)[:_TEXTS])
     write_json(given.output, content)
-    print("\n".join(floor_table(content)))
+    print("\n".join([*floor_table(content), "", *alone_table([content])]))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from typing import Any, Final
 from lightretriever.loadtest.connection import LoadError
 from lightretriever.loadtest.process import ROOT, Server, python
 
-__all__ = ["SERVE", "measure_alone", "overload_table", "send"]
+__all__ = ["SERVE", "alone_rows", "measure_alone", "send"]
 
 SERVE: Final = python("lightretriever.service.cli", "serve", "--workers", "1")
 """The command of the service, to be followed by a bundle."""
@@ -77,24 +77,21 @@ def measure_alone(bundle: str, given: Namespace) -> dict[str, Any]:
     }
 
 
-def overload_table(alone: Mapping[str, Any]) -> list[str]:
-    """Return what `measure_alone` measured as lines of a Markdown table."""
-    half, greedy = alone["half"], alone["greedy"]
+def alone_rows(alone: Mapping[str, Any]) -> dict[str, str]:
+    """Return what `measure_alone` measured, as rows of a table."""
     capacity, overload = alone["capacity"], alone["overload"]
     goodput = ", ".join(f"{result['qps'] / capacity['qps']:.2f}" for result in overload.values())
     answer, most = capacity["cpu_s"] / capacity["answered"], [*overload.values()][-1]
-    refusal = (most["cpu_s"] - answer * most["answered"]) / most["refused"]
-    rows = {
-        f"start to ready, median of {len(alone['ready_s'])}": f"{median(alone['ready_s']):.1f} s",
-        "memory after the start": f"{median(alone['memory_mb']):.0f} MiB",
-        f"open loop at {half['rate']:.0f} requests/s, half of the throughput: p50, p99": _latency(half),
-        "one plain client beside two that ask for 100 hits with snippets: p50, p99": _latency(greedy),
-        f"answers a second with {', '.join(overload)} times the clients that are admitted, as a "
-        f"part of the throughput": goodput,
-        "processor time of a refusal, as a part of an answer's": f"{refusal / answer:.2f}",
+    refusal = max(0.0, most["cpu_s"] - answer * most["answered"]) / most["refused"]
+    return {
+        "start to ready, s": f"{median(alone['ready_s']):.1f}",
+        "memory after the start, MiB": f"{median(alone['memory_mb']):.0f}",
+        "open loop at half of the throughput: p50, p99 in ms": _latency(alone["half"]),
+        "one plain client beside two that ask for 100 hits with snippets: p50, p99 in ms": _latency(alone["greedy"]),
+        f"answers with {', '.join(overload)} times the clients that are admitted, of the throughput": goodput,
+        "processor time of a refusal, of an answer's": f"{refusal / answer:.2f}",
     }
-    return ["| the service alone | |", "|---|---:|", *(f"| {name} | {value} |" for name, value in rows.items())]
 
 
 def _latency(result: Mapping[str, Any]) -> str:
-    return f"{result['p50_ms']:.1f}, {result['p99_ms']:.1f} ms"
+    return f"{result['p50_ms']:.1f}, {result['p99_ms']:.1f}"

@@ -20,7 +20,7 @@ from typing import Any, Final
 import numpy as np
 from scipy import stats
 
-from research.floor.__main__ import floor_table
+from research.floor.__main__ import alone_table, floor_table
 from research.pages.generated import Part, wants_check, write_or_check
 from research.pages.objectives import objectives_table
 from research.quality.recorded import MEASURE, PerQuery, Row, read_queries_file, read_rows
@@ -196,7 +196,8 @@ def outputs(root: Path) -> dict[Path, str]:
     floors.sort(key=lambda floor: floor["bundle"]["documents"])
     if floors:
         tables = ([*floor_table(floor), "", _floor_measured_on(floor), ""] for floor in floors)
-        pages[root / "docs" / "speed.md"] = [line for table in tables for line in table][:-1]
+        pages[root / "docs" / "speed.md"] = [line for table in tables for line in table]
+        pages[root / "docs" / "speed.md"] += alone_table(floors)
     texts = {page: "\n".join([*lines, ""]) for page, lines in pages.items()}
     return {page: PART.replaced(page.read_text(encoding="utf-8"), text) for page, text in texts.items()}
 

@@ -10,7 +10,7 @@ from lightretriever.loadtest.connection import LoadError
 from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
-from research.floor.__main__ import floor_table, main
+from research.floor.__main__ import alone_table, floor_table, main
 from research.floor.floor import Floor
 from tests.support.tiny import make_tiny_bundle, tiny_documents
 from tests.support.wordings import raises
@@ -77,21 +77,26 @@ def test_the_table_has_medians_and_their_ratio() -> None:
     most = {"qps": 250, "cpu_s": 5.0, "answered": 1250, "refused": 12500}
     alone["overload"] = {"4": {"qps": 450}, "16": most}
     times = {"search": 1.3, "dense": 0.2, "sparse": 1.0, "rank": 0.001}
-    assert floor_table({"turns": turns, "alone": alone, "milliseconds": times})[2:] == [
+    content = {"turns": turns, "alone": alone, "milliseconds": times, "bundle": {"documents": 1200}}
+    assert floor_table(content)[2:] == [
         "| the floor | 1.00 | 1.00 | 1,000 | 8.00 | 16.00 |",
         "| the service | 1.25 | 2.00 | 1,000 | 8.00 | 16.00 |",
         "| the version before | 2.50 | 1.00 | 500 | 8.00 | 16.00 |",
         "| service ÷ floor | 1.25 | 2.00 | 1.00 | 1.00 | 1.00 |",
         "| service ÷ version before | 0.50 | 2.00 | 2.00 | 1.00 | 1.00 |",
-        "",
-        "| the service alone | |",
-        "|---|---:|",
-        "| start to ready, median of 3 | 3.0 s |",
-        "| memory after the start | 200 MiB |",
-        "| open loop at 250 requests/s, half of the throughput: p50, p99 | 8.0, 16.0 ms |",
-        "| one plain client beside two that ask for 100 hits with snippets: p50, p99 | 8.0, 16.0 ms |",
-        "| answers a second with 4, 16 times the clients that are admitted, as a part of the throughput | 0.90, 0.50 |",
-        "| processor time of a refusal, as a part of an answer's | 0.10 |",
-        "| a search in process ÷ the slower of its two libraries | 1.30 |",
-        "| the search: 1.30 ms, of that | dense 0.20, sparse 1.00, all else 0.10 |",
+    ]
+    assert alone_table([content, content | {"milliseconds": times | {"rank": 0.5}}]) == [
+        "| the service alone | 1,200 documents | 1,200 documents |",
+        "|---|---:|---:|",
+        "| start to ready, s | 3.0 | 3.0 |",
+        "| memory after the start, MiB | 200 | 200 |",
+        "| open loop at half of the throughput: p50, p99 in ms | 8.0, 16.0 | 8.0, 16.0 |",
+        "| one plain client beside two that ask for 100 hits with snippets: p50, p99 in ms | 8.0, 16.0 | 8.0, 16.0 |",
+        "| answers with 4, 16 times the clients that are admitted, of the throughput | 0.90, 0.50 | 0.90, 0.50 |",
+        "| processor time of a refusal, of an answer's | 0.10 | 0.10 |",
+        "| a search in process ÷ the slower of its libraries | 1.30 | 1.30 |",
+        "| search, ms | 1.30 | 1.30 |",
+        "| dense, ms | 0.20 | 0.20 |",
+        "| sparse, ms | 1.00 | 1.00 |",
+        "| rank, ms | – | 0.50 |",
     ]
