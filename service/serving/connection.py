@@ -17,6 +17,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 __all__ = ["Connection"]
 
 _MAX_HEAD_BYTES: Final = 65_536  # also of trailers, and of a chunk's extensions
+_LONG_HEAD: Final = f"The headers are longer than {_MAX_HEAD_BYTES} bytes."
 _MAX_CONNECTIONS: Final = 10_000
 _MAX_FILES: Final = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 _LAST_CALL_S: Final = 0.25
@@ -63,7 +64,7 @@ class Connection(HttpToolsProtocol):
         while data and not self._broken:
             data = self._parsed(data)
         if self._stalled_bytes > _MAX_HEAD_BYTES and not self._broken:
-            self._refuse(f"The headers are longer than {_MAX_HEAD_BYTES} bytes.")
+            self._refuse(_LONG_HEAD)
 
     def _parsed(self, data: bytes) -> bytes:
         """Parse, and return what is left: from a head that asks for another protocol on, without the wish."""
@@ -102,6 +103,8 @@ class Connection(HttpToolsProtocol):
     def _check_head(self) -> None:
         version, hosts = self.parser.get_http_version(), sum(name == b"host" for name, _ in self.headers)
         codings = [value.strip().lower() for name, value in self.headers if name == b"transfer-encoding"]
+        if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > _MAX_HEAD_BYTES:
+            raise ValueError(_LONG_HEAD)  # it may have come in one read
         if version not in ("1.0", "1.1"):
             raise ValueError(f"HTTP/{version} is not spoken here, only HTTP/1.1 and HTTP/1.0.")
         if codings and (codings != [b"chunked"] or version == "1.0"):

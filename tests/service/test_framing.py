@@ -86,6 +86,10 @@ def test_an_ambiguous_request_is_refused_and_nothing_after_it_is_read(port: int,
     assert statuses(port, HEAD + headers + b"\r\n" + body + NEXT) == [400]
 
 
+def test_a_head_of_more_than_64_kib_is_refused_although_it_ends(port: int) -> None:
+    assert statuses(port, b"GET /livez HTTP/1.1\r\nHost: x\r\nX-A: " + b"a" * 70_000 + b"\r\n\r\n" + NEXT) == [400]
+
+
 @pytest.mark.parametrize("headers", [LENGTH + CHUNKED, b"Transfer-Encoding: identity\r\n", b"X-A: a\r\n b\r\n"])
 def test_those_before_an_ambiguous_one_are_answered_first(port: int, headers: bytes) -> None:
     search = HEAD + LENGTH + b"\r\n" + BODY
