@@ -71,11 +71,16 @@ class Server:
         lines = Path(f"/proc/{self.process.pid}/status").read_text("ascii").splitlines()
         return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
 
+    @property
+    def errors(self) -> str:
+        """What the server has written to stderr so far; read in place, as the server's writes share the position."""
+        file = self._errors.fileno()
+        return without_notes(os.pread(file, os.fstat(file).st_size, 0).decode())
+
     def wait(self) -> tuple[int, str, str]:
         """Return exit status, stdout and stderr."""
         output, _ = self.process.communicate(timeout=120)
-        self._errors.seek(0)
-        return self.process.returncode, output, without_notes(self._errors.read())
+        return self.process.returncode, output, self.errors
 
     def stop(self) -> tuple[int, str, str]:
         """Ask the server to end, and wait for it."""
