@@ -35,7 +35,6 @@ OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace an e
 _KEYS: Final = {
     "corpus": "corpus.path",
     "model": "model.path",
-    "teacher": "teacher.path",
     "adapter": "model.adapter",
     "device": "model.device",
     "head_queries": "head.queries",

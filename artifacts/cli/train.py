@@ -23,9 +23,6 @@ def train(
     context: typer.Context,
     recipe: Annotated[Path, typer.Argument(help="The training recipe, a YAML file.", show_default=False)],
     model: ModelOption = None,
-    teacher: Annotated[
-        str | None, typer.Option(help="Hugging Face id or directory of the bi-encoder (teacher.path).")
-    ] = None,
     data: Annotated[Path | None, typer.Option(help="Folder that the recipe's relative paths of sets are in.")] = None,
     device: DeviceOption = None,
     work: Annotated[Path | None, typer.Option(help="Directory of checkpoints, log and prepared data (work).")] = None,
@@ -72,11 +69,11 @@ def _summary(recipe: TrainRecipe, finished: bool) -> Summary:
     from lightretriever.artifacts.training.run import read_progress
 
     stands = read_progress(recipe.work)
-    pairs = sum(row["kept"] for row in data_report(recipe)) if recipe.needs_pairs else 0
+    pairs = sum(row["kept"] for row in data_report(recipe))
     steps = sum(stage.steps for stage in recipe.stages)
     done = sum(stage.steps for stage in recipe.stages[: stands.stage]) + stands.step
     files, size = folder_size(recipe.output) if finished else (0, 0)
-    spent = f"{f'{pairs:,} pairs, ' if pairs else ''}{duration(stands.elapsed_s)} of training in all"
+    spent = f"{pairs:,} pairs, {duration(stands.elapsed_s)} of training in all"
     lines = [f"{recipe.work}: stopped in time, {done:,} of {steps:,} steps, {spent}"]
     if finished:
         lines = [f"{recipe.output}: adapter, {files} files, {megabytes(size)}", f"{steps:,} steps, {spent}"]

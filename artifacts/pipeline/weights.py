@@ -16,14 +16,13 @@ from typing import Any, cast
 import torch
 from huggingface_hub import snapshot_download
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save
+from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
 from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.errors import ModelError, importing
 from lightretriever.artifacts.files.reading import file_sha256
-from lightretriever.artifacts.files.workdir import write_atomically
 from lightretriever.artifacts.pipeline.loading import loading
 
 __all__ = [
@@ -42,7 +41,6 @@ __all__ = [
     "load_projection",
     "local_folder",
     "merge_adapter",
-    "save_projection",
     "software",
 ]
 
@@ -207,13 +205,9 @@ def adapter_settings(adapter: str) -> dict[str, Any]:
     return settings
 
 
-def save_projection(file: Path, weight: torch.Tensor) -> None:
-    """Write the linear map of the dense vectors, (D, H) float32."""
-    write_atomically(file, save({"weight": weight.float().contiguous()}))
-
-
 def load_projection(file: Path, hidden_size: int) -> torch.nn.Linear:
-    """Read what `save_projection` wrote, frozen. Raises ModelError when it isn't there or fits another model."""
+    """Read the linear map of dense vectors, (D, H) float32, frozen. Raises ModelError when it is not there or fits
+    another model."""
     try:
         weight = load_file(file)["weight"]
         if weight.dim() != 2 or weight.shape[1] != hidden_size:

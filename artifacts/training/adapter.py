@@ -28,15 +28,12 @@ from lightretriever.artifacts.pipeline.weights import (
     ADAPTER_CONFIG,
     ADAPTER_SETTINGS,
     GGUF,
-    PROJECTION_FILE,
-    save_projection,
 )
 from lightretriever.artifacts.tokens.idf import IDF_FILE, save_idf
 from lightretriever.artifacts.training.recipe import (
     ContrastiveStage,
     LikelihoodStage,
     LoraRecipe,
-    RegressionStage,
     StageBase,
     TrainRecipe,
 )
@@ -44,8 +41,6 @@ from lightretriever.artifacts.training.types import Progress, Tensors, TrainingS
 
 __all__ = ["Adapter", "load_for_training", "marker", "model_card"]
 
-_PROJECTION_RATE = 0.05
-_PROJECTION = "projection.weight"
 # Whole weights of however many processes; those that are written are on the CPU of the first one alone.
 _WHOLE = StateDictOptions(full_state_dict=True, ignore_frozen_params=True, strict=False)
 _WRITTEN = replace(_WHOLE, cpu_offload=True)
@@ -54,20 +49,17 @@ T = TypeVar("T")
 
 
 class Adapter(torch.nn.Module):
-    """LoRA layers inside a backbone or, without `lora`, all of its weights. With `dimension` also a linear map of dense
-    vectors to so many values, which is all zeros until `set_projection`.
+    """LoRA layers inside a backbone or, without `lora`, all of its weights.
 
     `backbone` shares them, so its forward passes use and train them. They run inside this module's own forward pass,
     where several processes may have gathered the weights.
     """
 
-    def __init__(
-        self, backbone: Backbone, lora: LoraRecipe | Literal[False], seed: int, dimension: int | None = None
-    ) -> None:
+    def __init__(self, backbone: Backbone, lora: LoraRecipe | Literal[False], seed: int) -> None:
         super().__init__()
         torch.manual_seed(seed)
         if not lora:
-            self.model, self.projection = backbone.model.requires_grad_(True), None
+            self.model = backbone.model.requires_grad_(True)
             self.backbone = backbone
             return
         depth = int(backbone.model.config.get_text_config().num_hidden_layers)
@@ -91,13 +83,7 @@ class Adapter(torch.nn.Module):
                 "so LoRA there would learn nothing.",
                 remedy="Leave the LM head out, as all-linear does.",
             )
-        projection = None
-        if dimension is not None:
-            projection = torch.nn.Linear(backbone.hidden_size, dimension, bias=False).to(backbone.device)
-            torch.nn.init.zeros_(projection.weight)
-        self.projection = projection
-        base = cast(PreTrainedModel, self.peft.get_base_model())
-        self.backbone = replace(backbone, model=base, projection=projection)
+        self.backbone = replace(backbone, model=cast(PreTrainedModel, self.peft.get_base_model()))
 
     def forward(self, run: Callable[[], T]) -> T:
         """Run something that passes through `backbone`."""
@@ -108,20 +94,9 @@ class Adapter(torch.nn.Module):
         return {name: parameter for name, parameter in self.named_parameters() if parameter.requires_grad}
 
     def optimizer(self, stage: StageBase) -> torch.optim.AdamW:
-        """A fresh optimiser of the trained weights.
-
-        Adam moves every entry by the rate, whatever its size. Those of the linear map are small, and fitted already.
-        """
-        rate, trained = stage.learning_rate, self.trained()
-        projection = trained.pop(_PROJECTION, None)
-        groups = [{"params": list(trained.values()), "lr": rate}]
-        if projection is not None:
-            groups.append({"params": [projection], "lr": rate * _PROJECTION_RATE})
-        return torch.optim.AdamW(groups, weight_decay=stage.weight_decay)
-
-    def set_projection(self, weight: torch.Tensor) -> None:
-        """Set the linear map of dense vectors, (D, H)."""
-        set_model_state_dict(self, {_PROJECTION: weight}, options=_WHOLE)
+        """A fresh optimiser of the trained weights."""
+        weights = list(self.trained().values())
+        return torch.optim.AdamW(weights, lr=stage.learning_rate, weight_decay=stage.weight_decay)
 
     def state(self) -> Tensors:
         """The trained weights on the CPU of the first process; the others have nothing, but must ask, too."""
@@ -129,10 +104,8 @@ class Adapter(torch.nn.Module):
         return {name: state[name] for name in self.trained() if name in state}  # a tied head isn't left out as frozen
 
     def load(self, state: Tensors) -> None:
-        """Set the trained weights. The linear map stays as it is where `state` is from a stage before there was one.
-        Raises KeyError where `state` lacks others."""
-        missing = self.trained().keys() - state.keys() - {_PROJECTION}
-        if missing:
+        """Set the trained weights. Raises KeyError where `state` lacks one."""
+        if missing := self.trained().keys() - state.keys():
             raise KeyError(min(missing))
         set_model_state_dict(self, dict[str, Any](state), options=_WHOLE)
 
@@ -147,7 +120,7 @@ class Adapter(torch.nn.Module):
         fresh = get_optimizer_state_dict(self, optimizer, options=_WHOLE)
         set_optimizer_state_dict(self, optimizer, {**fresh, "state": state}, options=_WHOLE)
 
-    def save(self, folder: Path, recipe: TrainRecipe, state: Tensors, idf: Float32Array | None, card: str) -> None:
+    def save(self, folder: Path, recipe: TrainRecipe, state: Tensors, idf: Float32Array, card: str) -> None:
         """Write weights as `state` gave them, IDF and model card to `folder`, which takes the place of an adapter that
         is there when all is written; those of LoRA in bfloat16. Raises BundleError, as `check_target` with
         `marker` does before."""
@@ -156,10 +129,7 @@ class Adapter(torch.nn.Module):
                 self._write_model(new, recipe, state)
             else:
                 self._write_weights(new, recipe, state)
-            if idf is not None:
-                save_idf(new / IDF_FILE, idf)
-            if _PROJECTION in state:
-                save_projection(new / PROJECTION_FILE, state[_PROJECTION])
+            save_idf(new / IDF_FILE, idf)
             settings = json.dumps(_settings(recipe), indent=2)
             write_atomically(new / ADAPTER_SETTINGS, settings.encode() + b"\n")
             write_atomically(new / "README.md", card.encode())
@@ -199,7 +169,6 @@ def _settings(recipe: TrainRecipe) -> dict[str, Any]:
         "layers": recipe.layers,
         "pooling": recipe.pooling,
         "lowercase": recipe.lowercase,
-        "projection": recipe.has(RegressionStage),
         "sparse_positions": "inner",
         "query_weights": "idf_count" if weighted else "count",
     }
@@ -209,16 +178,15 @@ def _settings(recipe: TrainRecipe) -> dict[str, Any]:
 def load_for_training(
     recipe: TrainRecipe,
     device: torch.device,
-    dimension: int | None = None,
     *,
     shard: bool = False,
     empty: bool = False,
 ) -> Adapter:
     """Load the recipe's model onto a device, frozen, with a fresh adapter on it. Raises ModelError and RecipeError.
 
-    `dimension` is that of a linear map of dense vectors, None for none. A model that the device can't hold is to be
-    loaded with `shard`, into main memory, in the number type that it is to have on the device; with `empty`, it has no
-    weights, which `Engine.prepare` fills. Weights that are trained themselves are in float32, whatever the arithmetic.
+    With `shard`, the model is loaded into main memory, in the number type that it is to have on the device, which can't
+    hold it whole; with `empty`, it has no weights, which `Engine.prepare` fills. Weights that are trained themselves
+    are in float32, whatever the arithmetic.
     """
     half = choose_dtype(recipe.model.dtype, device) == torch.bfloat16 and bool(recipe.lora)
     place = {"device": "cpu" if shard else str(device), "dtype": "bfloat16" if half else "float32"}
@@ -234,26 +202,23 @@ def load_for_training(
             remedy="Give a directory or a Hugging Face id.",
         )
     backbone = load_model(model, lowercase=recipe.lowercase, layers=recipe.layers, empty=empty)
-    lengths = {"data.max_document_length": recipe.data.max_document_length} if recipe.needs_pairs else {}
-    if recipe.teacher is not None:
-        lengths |= {f"teacher.{name}": getattr(recipe.teacher, name) for name in ("length", "long_length")}
-    for name, longest in lengths.items():
-        if backbone.max_positions is not None and longest > backbone.max_positions:
-            raise RecipeError(
-                f"{name} is {longest}, but {backbone.name} reads {backbone.max_positions} positions.",
-                remedy=f"Lower {name}.",
-            )
+    longest = recipe.data.max_document_length
+    if backbone.max_positions is not None and longest > backbone.max_positions:
+        raise RecipeError(
+            f"data.max_document_length is {longest}, but {backbone.name} reads {backbone.max_positions} positions.",
+            remedy="Lower it.",
+        )
     backbone = replace(backbone, pooling=recipe.pooling, attention=recipe.attention)
     if recipe.gradient_checkpointing:
         backbone.model.activation_checkpointing_enable({"use_reentrant": False})
-    return Adapter(backbone, recipe.lora, recipe.seed, dimension)
+    return Adapter(backbone, recipe.lora, recipe.seed)
 
 
 def model_card(recipe: TrainRecipe, sets: list[TrainingSet], progress: Progress) -> str:
     """README.md of the adapter's folder: how to use it, what it was trained on and how long, and its licences."""
-    model, dev, teacher = recipe.model.name or Path(recipe.model.path).name, recipe.dev, recipe.teacher
+    model, dev = recipe.model.name or Path(recipe.model.path).name, recipe.dev
     licences = {one.name: one.licence or "not stated" for one in recipe.data.sets}
-    read = [(one.name, len(one.examples) or len(one.documents), one.weight, licences[one.name]) for one in sets]
+    read = [(one.name, len(one.examples), one.weight, licences[one.name]) for one in sets]
     rows = "\n".join(f"| {name} | {count:,} | {weight:g} | {licence} |" for name, count, weight, licence in read)
     stages = ", then ".join(f"{one.steps:,} steps of {one.batch_size} ({one.kind})" for one in recipe.stages)
     best = "the weights are those of the last step"
@@ -273,10 +238,10 @@ tags: [retrieval, lightretriever]
 {made} a LightRetriever: the model reads documents, and a table of token vectors and token
 counts stand for queries. Use it as `{key}` in a recipe of `lightretriever build`.
 
-| set | {"pairs" if recipe.needs_pairs else "texts"} | weight | licence |
+| set | pairs | weight | licence |
 |---|---:|---:|---|
 {rows}
 
 Trained in {progress.elapsed_s / 60:.0f} minutes: {stages}; {best}.
-Base model: {recipe.model.licence or "licence not stated"}. Teacher: {Path(teacher.path).name if teacher else "none"}.
+Base model: {recipe.model.licence or "licence not stated"}.
 """

@@ -140,7 +140,7 @@ class Contrastive:
         if self._stage.full_kl > 0:
             kinds.append(("queries", [len(one) for one in whole], queries_of))
         for items, lengths, run in kinds:
-            yield from self._engine.chunks(lengths, run, items=items, setting="stages[].batch_size")
+            yield from self._engine.chunks(lengths, run, items=items)
 
 
 def document_outputs(backbone: Backbone, sequences: list[list[int]], row_tokens: int) -> Tensors:

@@ -47,7 +47,6 @@ __all__ = [
     "print_data_report",
     "read_examples",
     "relevant_of",
-    "train_queries",
     "write_examples",
 ]
 
@@ -73,7 +72,6 @@ _FUNCTION_WORDS: Final = frozenset(_ENGLISH.split())
 
 def prepare(recipe: TrainRecipe) -> list[TrainingSet]:
     """The sets of a recipe, ready for training. What is in the work directory from an earlier call is used again.
-    Where the recipe trains on texts alone, they have no examples.
 
     The caller holds the lock of `recipe.work`; of several processes one goes first. Raises CorpusError for a set that
     can't be read, RecipeError for one of which nothing is left and for settings that don't fit, and ResumeError, naming
@@ -85,19 +83,6 @@ def prepare(recipe: TrainRecipe) -> list[TrainingSet]:
         renewed = () if (folder / _REPORT).is_file() else plan.keys() - _OF_TEXTS
         check_plan(folder / _PLAN, plan, renewed=renewed, renew=lambda: None)
     return [_prepared(recipe, one) for one in recipe.data.sets]
-
-
-def train_queries(recipe: TrainRecipe, count: int) -> list[str]:
-    """At most `count` queries of the sets' training splits, each once, as many of each set as there are."""
-    found: list[str] = []
-    each = -(-count // len(recipe.data.sets))
-    for number, one in enumerate(recipe.data.sets):
-        queries, qrels = _judged(one)
-        texts = [queries[name] for name in qrels if name in queries]
-        texts = list(dict.fromkeys(texts))
-        random = np.random.default_rng((recipe.seed % 2**64, number))
-        found += [texts[place] for place in sorted(random.permutation(len(texts))[:each].tolist())]
-    return list(dict.fromkeys(found))[:count]
 
 
 def data_report(recipe: TrainRecipe) -> list[dict[str, Any]]:
@@ -131,10 +116,10 @@ def _prepared(recipe: TrainRecipe, one: SetRecipe) -> TrainingSet:
     if not documents:
         lines = "; a line of JSON has them in positive_passages and negative_passages" if one.is_lines else ""
         raise RecipeError(f"data.sets: no document of the set {one.name} has a text.", remedy=f"Leave it out{lines}.")
-    if recipe.needs_pairs and not (folder / _REPORT).is_file():
+    if not (folder / _REPORT).is_file():
         _make(recipe, one, documents, folder)
-    examples = read_examples(folder / _EXAMPLES) if recipe.needs_pairs else []
-    weight = one.weight or float(len(examples) or len(documents))
+    examples = read_examples(folder / _EXAMPLES)
+    weight = one.weight or float(len(examples))
     return TrainingSet(one.name, one.instructions, weight, examples, documents)
 
 
@@ -257,10 +242,9 @@ def _drawn(examples: list[Example], one: SetRecipe, seed: int) -> list[Example]:
 
 def _plan(recipe: TrainRecipe, one: SetRecipe) -> dict[str, Any]:
     data, rule = recipe.data, recipe.data.decontaminate
-    texts: dict[str, Any] = {"corpus": file_sha256(find_file(one.path, "corpus")), "drop_title": one.drop_title}
-    if not recipe.needs_pairs:
-        return texts
-    return texts | {
+    return {
+        "corpus": file_sha256(find_file(one.path, "corpus")),
+        "drop_title": one.drop_title,
         "format": _FORMAT,
         "queries": file_sha256(find_file(one.path, "queries")),
         "qrels": None if one.is_lines else file_sha256(qrels_file(one.path, one.split)),

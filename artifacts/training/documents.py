@@ -33,10 +33,6 @@ class MappedTexts(Mapping[str, str]):
             raise KeyError(name)
         return str(found[0])
 
-    def text(self, number: int) -> str:
-        """The text of a document by its place, from 0."""
-        return str(self._database.execute("SELECT text FROM texts WHERE number = ?", [number]).fetchone()[0])
-
 
 def write_texts(file: Path, documents: Iterable[tuple[str, str]]) -> MappedTexts:
     """Write ids and texts, once: where the file is there already, it is taken as it is. Raises DiskError."""

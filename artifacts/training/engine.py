@@ -1,4 +1,4 @@
-"""The engine of training: accelerate's processes, precision, gradients and trackers, and what it leaves to us.
+"""The engine of training: accelerate's processes, precision and gradients, and what it leaves to us.
 
 Ours are the exchange of representations, gradient caching over several processes, and sharded weights, which
 accelerate has on GPUs alone (docs/decisions.md#training-runs-on-accelerate).
@@ -11,18 +11,16 @@ exchange representations, so that their gradients add up to those of one process
 """
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from itertools import chain
-from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 import torch
 from accelerate import Accelerator
-from accelerate.tracking import get_available_trackers
 from accelerate.utils import (
     AutocastKwargs,
     DistributedDataParallelKwargs,
@@ -67,27 +65,17 @@ class Engine:
     `chunk_tokens` are the positions whose graphs are held at once.
     """
 
-    def __init__(
-        self, device: str = "cpu", *, half: bool = False, trackers: Sequence[str] = (), folder: Path | None = None
-    ) -> None:
-        """Meet the other processes. `half` computes in bfloat16, `trackers` write to `folder`.
+    def __init__(self, device: str = "cpu", *, half: bool = False) -> None:
+        """Meet the other processes. `half` computes in bfloat16.
 
-        Raises ModelError for a device that is not there, and RecipeError for trackers that are not there and for a
-        way of sharing a model that accelerate is configured to and the recipe doesn't name.
+        Raises ModelError for a device that is not there, and RecipeError for a way of sharing a model that accelerate
+        is configured to and the recipe doesn't name.
         """
         target = choose_device(device)
-        installed = sorted(str(tracker) for tracker in get_available_trackers())
-        if missing := set(trackers) - set(installed):
-            raise RecipeError(
-                f"trackers: {', '.join(sorted(missing))} is not installed; found: {', '.join(installed) or 'none'}.",
-                remedy="Install the tracker's package, or leave it out. Accelerate's documentation lists the names.",
-            )
         self.accelerator = Accelerator(
             cpu=target.type == "cpu",
             mixed_precision="bf16" if half else "no",
             device_placement=False,
-            log_with=list(trackers) or None,
-            project_dir=folder,
             kwargs_handlers=[
                 # Two hours: the others wait while the first one prepares data.
                 InitProcessGroupKwargs(timeout=timedelta(hours=2)),
@@ -115,7 +103,7 @@ class Engine:
         """The engine that a recipe asks for."""
         weights = choose_dtype(recipe.model.dtype, choose_device(recipe.model.device))
         half = weights == torch.bfloat16 or recipe.precision == "bfloat16"
-        return cls(recipe.model.device, half=half, trackers=recipe.trackers, folder=recipe.work)
+        return cls(recipe.model.device, half=half)
 
     def halve(self) -> bool:
         """Halve `chunk_tokens` after memory ran out. False where one process can't help itself in this way: where
@@ -160,20 +148,18 @@ class Engine:
         agreed: T = broadcast_object_list([made])[0]
         return agreed
 
-    def chunks(
-        self, lengths: list[int], run: Callable[[slice], Tensors], *, items: str, setting: str
-    ) -> Iterator[Chunk]:
+    def chunks(self, lengths: list[int], run: Callable[[slice], Tensors], *, items: str) -> Iterator[Chunk]:
         """Chunks of at most `chunk_tokens` positions of this process' share of the items, whose representations `run`
         makes; rows are numbered over all processes' items.
 
         A process without items would have no tensors to exchange. Raises RecipeError, on all processes alike, where
-        there are fewer items than processes; it says what the `items` are, and which `setting` makes more of them.
+        there are fewer items than processes; it says what the `items` are.
         """
         processes = self.accelerator.num_processes
         if len(lengths) < processes:
             raise RecipeError(
-                f"{setting}: the {items} of a batch are {len(lengths)}, fewer than the {processes} processes that "
-                "share them.",
+                f"stages[].batch_size: the {items} of a batch are {len(lengths)}, fewer than the {processes} processes "
+                "that share them.",
                 remedy="Raise it, or start fewer processes.",
             )
         bounds = np.linspace(0, len(lengths), processes + 1).round().astype(int).tolist()

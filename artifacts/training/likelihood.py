@@ -52,7 +52,7 @@ class Likelihood:
             tokens = sum(map(len, queries)) / len(queries)
             return {"query_likelihood": loss}, {"loss_of_token": float(loss.detach()) / max(tokens, 1)}
 
-        chunks = list(self._engine.chunks(lengths, likelihoods_of, items="queries", setting="stages[].batch_size"))
+        chunks = list(self._engine.chunks(lengths, likelihoods_of, items="queries"))
         return self._engine.backward(chunks, context, objective)
 
 

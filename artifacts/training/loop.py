@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
-from itertools import chain
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -18,7 +17,6 @@ from lightretriever.artifacts.errors import ModelError
 from lightretriever.artifacts.evaluation.searching import OpenSearcher
 from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.training.contrastive import Contrastive
-from lightretriever.artifacts.training.data import train_queries
 from lightretriever.artifacts.training.engine import Engine, out_of_memory, too_large
 from lightretriever.artifacts.training.likelihood import Likelihood
 from lightretriever.artifacts.training.mining import sets_of_stage
@@ -27,20 +25,16 @@ from lightretriever.artifacts.training.peers import Peers
 from lightretriever.artifacts.training.recipe import (
     ContrastiveStage,
     LikelihoodStage,
-    RegressionStage,
     Stage,
     TrainRecipe,
 )
-from lightretriever.artifacts.training.regression import Regression, fit_projection
 from lightretriever.artifacts.training.run import Run
 from lightretriever.artifacts.training.teachers import Teachers
-from lightretriever.artifacts.training.texts import TaughtTexts
-from lightretriever.artifacts.training.token_rows import fit_rows
 from lightretriever.artifacts.training.types import Batch, StepContext
 
 __all__ = ["run_stages", "schedule", "train"]
 
-Objective: TypeAlias = Contrastive | Likelihood | Regression
+Objective: TypeAlias = Contrastive | Likelihood
 
 # Stages draw from far apart places of the seeds' sequence.
 _STAGE_SEED = 1_000_003
@@ -103,8 +97,6 @@ def _run_stage(run: Run, stage: Stage, minutes: float | None, open_searcher: Ope
             if scored and isinstance(stage, ContrastiveStage):
                 run.develop(stage, step)
                 run.checkpoint(optimizer)
-            if isinstance(objective, Regression) and (last or step % objective.every == 0):
-                run.log({"step": step, "held_out": objective.held_out()})
             if last:
                 break
             _step(run, stage, optimizer, objective, batch_of, float(scheduler.get_last_lr()[0]))
@@ -177,9 +169,6 @@ def _stage_seed(run: Run) -> int:
 
 def _objective(run: Run, stage: Stage, open_searcher: OpenSearcher | None) -> tuple[Objective, Callable[[int], Any]]:
     """The objective that the stage minimises, and its batches by step."""
-    if isinstance(stage, RegressionStage):
-        regression = _regression(run, stage)
-        return regression, regression.batch
     recipe, backbone, engine = run.recipe, run.adapter.backbone, run.engine
     mixture = partial(
         Mixture, batch_size=stage.batch_size, batches=stage.steps * stage.accumulate, seed=_stage_seed(run)
@@ -194,29 +183,6 @@ def _objective(run: Run, stage: Stage, open_searcher: OpenSearcher | None) -> tu
             teachers = Teachers(stage.distillation, sets, folder, open_searcher, str(engine.device))
     objective = Contrastive(engine, backbone, stage, recipe.data, run.query_side(stage), teachers)
     return objective, mixture(sets, negatives=stage.negatives).batch
-
-
-def _regression(run: Run, stage: RegressionStage) -> Regression:
-    """The objective of a regression stage. Its linear map begins as the one that fits the model as it is."""
-    recipe, teacher, adapter = run.recipe, run.teacher(), run.adapter
-    texts = TaughtTexts(adapter.backbone, teacher, run.sets, recipe, run.accelerator)
-    rows, tokens = None, stage.tokens
-    if tokens is not None:
-        queries = train_queries(recipe, tokens.queries)
-        blocks, folder = [texts.block(number) for number in range(tokens.blocks)], recipe.work / "rows"
-        with run.accelerator.main_process_first():
-            rows = fit_rows(adapter.backbone, teacher, blocks, queries, tokens, folder)
-    instructions = [
-        *chain.from_iterable(one.instructions for one in recipe.data.sets),
-        *(tokens.instructions if tokens else []),
-    ]
-    earlier = [one for one in recipe.stages[: run.progress.stage] if isinstance(one, RegressionStage)]
-    if not earlier and run.progress.step == 0:
-        fitted, vectors = texts.block(0)
-        backbone = adapter.backbone
-        adapter.set_projection(run.engine.evaluate(lambda: fit_projection(backbone, fitted, vectors, texts.longest)))
-    first = sum(one.steps * one.accumulate * one.batch_size for one in earlier)
-    return Regression(run.engine, adapter, stage, texts, first, rows, list(dict.fromkeys(instructions)))
 
 
 def schedule(step: int, stage: Stage) -> float:

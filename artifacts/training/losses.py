@@ -19,8 +19,6 @@ __all__ = [
     "flops_weight",
     "matryoshka_scores",
     "query_means",
-    "row_loss",
-    "similarity_loss",
     "sparse_scores",
 ]
 
@@ -85,25 +83,6 @@ def flops_weight(settings: FlopsRecipe, context: StepContext) -> float:
     it."""
     warmup = settings.warmup or max(1, context.steps // 3)
     return settings.weight * min(1.0, (context.step + 1) / warmup) ** 2
-
-
-def similarity_loss(vectors: torch.Tensor, targets: torch.Tensor, temperature: float) -> torch.Tensor:
-    """KL(softmax_j(y_i·y_j / τ) ‖ softmax_j(y_i·ŝ_j / τ)) over j ≠ i, mean over the texts.
-
-    `vectors` s (B, D), ŝ of length 1; `targets` y (B, D), of length 1. A text's target ranks the other texts of the
-    batch, as a query does whose vector lies in the teacher's space.
-    """
-    wanted, found = (
-        targets @ functional.normalize(documents.float(), dim=1).T / temperature for documents in (targets, vectors)
-    )
-    return distillation_loss(found, wanted.fill_diagonal_(torch.nan))
-
-
-def row_loss(vectors: torch.Tensor, rows: torch.Tensor, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """How far token vectors (n, D) are from their rows r (n, D): in direction, mean (1 - cos), and in length, mean
-    (|e| - |r|)² / `scale`, which is a mean squared length of rows."""
-    direction = (1 - functional.cosine_similarity(vectors, rows, dim=1)).mean()
-    return direction, (vectors.norm(dim=1) - rows.norm(dim=1)).square().mean() / scale
 
 
 def distillation_loss(student: torch.Tensor, target: torch.Tensor) -> torch.Tensor:

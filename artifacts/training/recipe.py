@@ -14,7 +14,6 @@ from lightretriever.artifacts.pipeline.recipe import (
     Pooling,
     Section,
     Seed,
-    TableTraining,
     name_of,
 )
 
@@ -24,17 +23,14 @@ __all__ = [
     "DecontaminateRecipe",
     "DevRecipe",
     "DistillationRecipe",
-    "EncoderRecipe",
     "FlopsRecipe",
     "LikelihoodStage",
     "LoraRecipe",
     "NegativesRecipe",
-    "RegressionStage",
     "SetRecipe",
     "Stage",
     "StageBase",
     "TeacherRecipe",
-    "TokenRegression",
     "TrainRecipe",
 ]
 
@@ -230,50 +226,6 @@ class ContrastiveStage(StageBase):
         return self
 
 
-class TokenRegression(Section):
-    """Token vectors behind an instruction follow rows that are fitted to the teacher: `count` tokens a step.
-
-    The rows are fitted as `fit` says, on at most `queries` queries of the sets and on `blocks` blocks of texts
-    (see `artifacts.training.token_rows`). Each step has one instruction: that of a set, or one of `instructions`.
-    """
-
-    count: int = Field(default=96, ge=1)
-    weight: float = Field(default=1.0, gt=0)
-    queries: int = Field(default=50_000, ge=1)
-    blocks: int = Field(default=4, ge=1)
-    instructions: list[str] = Field(default_factory=list)
-    fit: TableTraining = TableTraining()
-
-
-class EncoderRecipe(Section):
-    """The bi-encoder that stages follow, a Hugging Face id or a directory, or several of them, joined by " + ".
-
-    Texts are cut to `length` tokens, a share `long_share` of them to `long_length`. `held_out` texts of each set are
-    trained on in none. With `blocks`, so many blocks of 2,048 texts are drawn and kept in memory, and training goes
-    through them again and again; without, it never comes to an end of new ones.
-    """
-
-    path: PlaceOrId
-    length: int = Field(default=72, ge=8)
-    long_length: int = Field(default=256, ge=8)
-    long_share: float = Field(default=0.1, ge=0, le=1)
-    held_out: int = Field(default=64, ge=1)
-    blocks: int | None = Field(default=None, ge=1)
-
-
-class RegressionStage(StageBase):
-    """Document vectors follow the teacher's, with no labels; see `artifacts.training.regression`.
-
-    `every` so many steps, the vectors of the texts that are held out are compared with the teacher's.
-    """
-
-    kind: Literal["regression"]
-    similarity: float = Field(default=0.1, ge=0)
-    temperature: float = Field(default=0.05, gt=0)
-    tokens: TokenRegression | None = None
-    every: int = Field(default=100, ge=1)
-
-
 class LikelihoodStage(StageBase):
     """Query likelihood: the model writes a document's query from the state at `<eos>` alone (the LLM-QL paper, eq. 8).
 
@@ -288,7 +240,7 @@ class LikelihoodStage(StageBase):
     after: str = " Summarization: "
 
 
-Stage = Annotated[ContrastiveStage | RegressionStage | LikelihoodStage, Field(discriminator="kind")]
+Stage = Annotated[ContrastiveStage | LikelihoodStage, Field(discriminator="kind")]
 
 
 class DevRecipe(Section):
@@ -309,10 +261,9 @@ class TrainRecipe(Places):
     With `idf_rows` a dense query is mean_i IDF(t_i) · e(t_i): the table's rows are multiplied by their token's IDF.
     `layers` keeps only the model's first so many layers; `pooling` says what dense vectors are made from, the state at
     the end token, or the mean of a text's states. `attention` says whether a position sees what stands before it, as
-    the model was made, or all of its text. `teacher` is for the stages of kind regression. `precision` is that of the
-    arithmetic, "auto" that of the model's weights. With `shard` each of several processes holds a part of all weights;
-    `gradient_checkpointing` keeps the states between layers alone, and computes the others again for the gradients.
-    `trackers` are names that accelerate knows.
+    the model was made, or all of its text. `precision` is that of the arithmetic, "auto" that of the model's weights.
+    With `shard` each of several processes holds a part of all weights; `gradient_checkpointing` keeps the states
+    between layers alone, and computes the others again for the gradients.
     """
 
     page: ClassVar[str] = "docs/training.md"
@@ -326,7 +277,6 @@ class TrainRecipe(Places):
     layers: int | None = Field(default=None, ge=1)
     pooling: Pooling = "end"
     attention: Attention = "causal"
-    teacher: EncoderRecipe | None = None
     licence: str | None = None
     data: DataRecipe
     stages: list[Stage] = Field(min_length=1)
@@ -334,13 +284,10 @@ class TrainRecipe(Places):
     precision: Literal["auto", "bfloat16"] = "auto"
     shard: bool = False
     gradient_checkpointing: bool = False
-    trackers: list[str] = Field(default_factory=list)
     checkpoint_every: int = Field(default=50, ge=1)
 
     @model_validator(mode="after")
     def _stages_fit(self) -> Self:
-        if self.teacher is None and self.has(RegressionStage):
-            raise ValueError("a stage of kind regression needs a teacher")
         sparse = [stage for stage in self.stages if isinstance(stage, ContrastiveStage)]
         if len({stage.flops.idf for stage in sparse}) > 1:
             raise ValueError("flops.idf is true in one stage and false in another; the adapter can't serve both")
@@ -350,7 +297,6 @@ class TrainRecipe(Places):
         if self.data.negatives is None and any(stage.mine for stage in sparse):
             raise ValueError("a stage mines negatives, but data.negatives is not set")
         of_lora = {"layers": self.layers, "shard": self.shard, "model.centre_head": self.model.centre_head}
-        of_lora |= {"a stage of kind regression": self.has(RegressionStage)}
         if not self.lora and (found := [name for name, value in of_lora.items() if value]):
             raise ValueError(f"lora is false, so {' and '.join(found)} can't be")
         return self
@@ -363,11 +309,6 @@ class TrainRecipe(Places):
     def wanted_negatives(self) -> int:
         """The most hard negatives of a query that a stage has."""
         return max((stage.negatives for stage in self.stages if isinstance(stage, ContrastiveStage)), default=0)
-
-    @property
-    def needs_pairs(self) -> bool:
-        """True if a stage trains on queries with their documents, or all on texts alone."""
-        return self.has(ContrastiveStage) or self.has(LikelihoodStage)
 
     def below(self, folder: Path) -> Self:
         """The recipe with the relative paths of all sets taken from `folder`."""

@@ -21,11 +21,10 @@ import torch
 from rich.console import Console
 from safetensors.torch import load_file, save
 
-from lightretriever.artifacts.errors import RecipeError, ResumeError
+from lightretriever.artifacts.errors import ResumeError
 from lightretriever.artifacts.files.atomic_dir import check_target
 from lightretriever.artifacts.files.atomic_file import writing
 from lightretriever.artifacts.files.workdir import check_plan, read_json, write_atomically
-from lightretriever.artifacts.pipeline.encoder import Encoder
 from lightretriever.artifacts.pipeline.model import CHARS_PER_TOKEN
 from lightretriever.artifacts.pipeline.weights import software
 from lightretriever.artifacts.tokens.idf import TokenStatistics, count_tokens
@@ -34,15 +33,14 @@ from lightretriever.artifacts.training.contrastive import QuerySide
 from lightretriever.artifacts.training.data import data_report, prepare, print_data_report
 from lightretriever.artifacts.training.dev import DevSet, evaluate_dev
 from lightretriever.artifacts.training.engine import Engine
-from lightretriever.artifacts.training.recipe import ContrastiveStage, RegressionStage, TrainRecipe
+from lightretriever.artifacts.training.recipe import ContrastiveStage, TrainRecipe
 from lightretriever.artifacts.training.types import QUERY_TOKENS, Progress
 
 __all__ = ["CHECKPOINT", "Run", "read_progress"]
 
 CHECKPOINT = "checkpoint.pt"
 
-# What may change while a run goes on: places, and how a step is cut. Texts, pairs and fitted rows have plans of their
-# own.
+# What may change while a run goes on: places, and how a step is cut. Pairs have plans of their own.
 _NOT_IN_PLAN: Any = {
     "output": True,
     "work": True,
@@ -50,9 +48,7 @@ _NOT_IN_PLAN: Any = {
     "checkpoint_every": True,
     "shard": True,
     "gradient_checkpointing": True,
-    "trackers": True,
-    "teacher": {"path"},
-    "stages": {"__all__": {"chunk_tokens", "steps", "every"}},
+    "stages": {"__all__": {"chunk_tokens", "steps"}},
     "data": {"sets": {"__all__": {"path", "negatives"}}, "decontaminate": {"against"}},
     "dev": {"path"},
 }
@@ -64,9 +60,8 @@ class Run:
     def __init__(self, recipe: TrainRecipe, engine: Engine) -> None:
         """Begin the run or go on with it: check the plan, prepare the data on the first process, load the model.
 
-        Raises ResumeError when the work directory was begun with another recipe or other files, RecipeError for
-        stages in an order that can't be trained, BundleError when something else than an adapter is where it is to
-        appear, and what loading and preparing raise.
+        Raises ResumeError when the work directory was begun with another recipe or other files, BundleError when
+        something else than an adapter is where it is to appear, and what loading and preparing raise.
         """
         self.recipe, self.engine, self.accelerator = recipe, engine, engine.accelerator
         accelerator = engine.accelerator
@@ -75,33 +70,24 @@ class Run:
         self._log_file = recipe.work / "log.jsonl"
         if accelerator.is_main_process:
             check_target(recipe.output, overwrite=True, marker=marker(recipe))
-        self._teacher = None
-        if recipe.teacher is not None:
-            from lightretriever.artifacts.pipeline.biencoder import load_biencoders  # slow to import
-
-            self._teacher = load_biencoders(recipe.teacher.path, device=str(engine.device))
-        dimension = self._teacher.hidden_size if self._teacher and recipe.has(RegressionStage) else None
         shard = recipe.shard and accelerator.num_processes > 1
         with accelerator.main_process_first():
             empty = shard and not accelerator.is_main_process
-            self.adapter = load_for_training(recipe, engine.device, dimension, shard=shard, empty=empty)
+            self.adapter = load_for_training(recipe, engine.device, shard=shard, empty=empty)
         engine.prepare(self.adapter, shard=shard)
         self._check_stages()
         if accelerator.is_main_process:
             plan = recipe.model_dump(mode="json", exclude=_NOT_IN_PLAN)
             plan |= {"model": self.adapter.backbone.fingerprint, "software": software()}
-            plan |= {"bi-encoder": None if self._teacher is None else self._teacher.fingerprint}
             plan |= {"query_tokens": QUERY_TOKENS}
             check_plan(recipe.work / "plan.json", plan, growing="stages")
         self._dev = DevSet.load(recipe.dev, recipe.seed) if recipe.dev is not None else None
         with accelerator.main_process_first():
             self.sets = prepare(recipe)
-        if accelerator.is_main_process and recipe.needs_pairs:
+        if accelerator.is_main_process:
             print_data_report(data_report(recipe), Console(stderr=True))
         with accelerator.main_process_first():
-            counted = self._statistics() if recipe.needs_pairs or recipe.idf_rows else None
-        self.idf = None if counted is None else counted.idf().astype(np.float32)
-        accelerator.init_trackers(recipe.name, config={"recipe": recipe.model_dump_json()})
+            self.idf = self._statistics().idf().astype(np.float32)
         self.progress = Progress()
         self.resume(None)
         self._earlier_s = self.progress.elapsed_s
@@ -110,15 +96,9 @@ class Run:
         """Wall-clock minutes since this slice began."""
         return (time.monotonic() - self._began) / 60
 
-    def teacher(self) -> Encoder:
-        """The bi-encoder of the recipe. Raises RecipeError where it names none."""
-        if self._teacher is None:
-            raise RecipeError("a stage follows a teacher, but teacher is not set.", remedy="Set teacher.path.")
-        return self._teacher
-
     def query_side(self, stage: ContrastiveStage) -> QuerySide:
         """How a stage scores queries, on the model's device."""
-        idf = None if self.idf is None else torch.from_numpy(self.idf).to(self.adapter.backbone.device)
+        idf = torch.from_numpy(self.idf).to(self.adapter.backbone.device)
         return QuerySide(idf if stage.flops.idf else None, idf if self.recipe.idf_rows else None)
 
     def resume(self, optimizer: torch.optim.Optimizer | None) -> None:
@@ -157,8 +137,7 @@ class Run:
         self.checkpoint(None)
 
     def log(self, entry: dict[str, Any]) -> None:
-        """Add a line to the log, and give it to the trackers."""
-        self.accelerator.log(entry, step=self._step_of_run(entry["step"]))
+        """Add a line to the log."""
         if self.accelerator.is_main_process:
             line = {"stage": self.progress.stage, "elapsed_s": round(self._elapsed_s(), 1), **entry}
             with writing(self._log_file), self._log_file.open("a", encoding="utf-8") as file:
@@ -200,17 +179,9 @@ class Run:
 
     def _check_stages(self) -> None:
         """Raise ResumeError if the recipe lacks a stage that has begun, or gives a finished one another number of steps
-        than it took, and RecipeError if one that hasn't ended comes before the first regression. The linear map that a
-        regression fits is all zeros till then, and so would be every dense score."""
+        than it took."""
         stages = self.recipe.stages
         progress = read_progress(self.recipe.work) if self._checkpoint_file.is_file() else Progress()
-        first = next((number for number, stage in enumerate(stages) if isinstance(stage, RegressionStage)), 0)
-        if progress.stage < first:
-            raise RecipeError(
-                f"stages: {progress.stage}, of kind contrastive, has not ended, and {first} is the first of kind "
-                "regression, which brings a linear map of dense vectors.",
-                remedy=f"Put a regression first; or train without stages from {first} on, and then add them.",
-            )
         there = len(stages)
         if there < (begun := progress.stage + (progress.step > 0)):
             raise ResumeError(

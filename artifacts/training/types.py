@@ -6,8 +6,6 @@ from typing import Final
 
 import torch
 
-from lightretriever.artifacts.dtypes import Float32Array
-
 __all__ = [
     "QUERY_TOKENS",
     "Batch",
@@ -15,7 +13,6 @@ __all__ = [
     "Progress",
     "StepContext",
     "Tensors",
-    "TextBatch",
     "TrainingSet",
     "same_text",
 ]
@@ -60,14 +57,6 @@ class Batch:
     examples: list[Example]
     candidates: list[list[str]]
     instructions: list[int]
-
-
-@dataclass(frozen=True)
-class TextBatch:
-    """The texts of a step and a teacher's vectors of them, `targets` (B, D) float32, L2-normalised."""
-
-    texts: list[str]
-    targets: Float32Array
 
 
 @dataclass(frozen=True)

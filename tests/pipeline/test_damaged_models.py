@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from peft import LoraConfig, get_peft_model
+from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM
 
 from lightretriever.artifacts.errors import ModelError
@@ -35,8 +37,9 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     wanted = LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False)
     get_peft_model(AutoModelForCausalLM.from_pretrained(model), wanted).save_pretrained(str(place / "adapter"))
     (place / "adapter" / "lightretriever.json").write_text(
-        json.dumps({"centre_head": False, "layers": 2, "pooling": "end", "queries": "model", "bos_token": None})
+        json.dumps({"centre_head": False, "layers": 2, "pooling": "end", "bos_token": None, "projection": True})
     )
+    save_file({"weight": torch.ones(8, models.SHAPE["hidden_size"])}, place / "adapter" / "projection.safetensors")
     return {"model": model, "adapter": place / "adapter", "bi-encoder": save_biencoder(place / "bi")}
 
 

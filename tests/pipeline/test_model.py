@@ -156,6 +156,23 @@ def test_an_adapter_of_another_model_is_refused(model_folder: Path, tmp_path: Pa
         load(model_folder, adapter=str(adapter))
 
 
+def test_dense_vectors_go_through_the_linear_map_of_an_adapter(model_folder: Path, tmp_path: Path) -> None:
+    adapter = save_adapter(model_folder, tmp_path / "adapter")
+    (adapter / "lightretriever.json").write_text("{}")
+    plain = load(model_folder, adapter=str(adapter))
+    (adapter / "lightretriever.json").write_text('{"projection": true}')
+    weight = torch.randn(8, plain.hidden_size, generator=torch.Generator().manual_seed(1))
+    save_file({"weight": weight}, adapter / "projection.safetensors")
+    mapped = load(model_folder, adapter=str(adapter))
+    assert (plain.vector_size, mapped.vector_size) == (32, 8)
+    found, states = (LanguageModel.of(one).encode_documents(["music player"]).dense[0] for one in (mapped, plain))
+    expected = weight.numpy() @ states.astype(np.float32)
+    assert found @ expected / np.linalg.norm(found) / np.linalg.norm(expected) == pytest.approx(1, abs=1e-3)
+    save_file({"weight": weight[:, :-1].contiguous()}, adapter / "projection.safetensors")
+    with raises(ModelError, naming="not a linear map of 32 dimensions: its shape is (8, 31)"):
+        load(model_folder, adapter=str(adapter))
+
+
 def test_the_adapters_tokenizer_is_used(model_folder: Path, tmp_path: Path) -> None:
     adapter = save_adapter(model_folder, tmp_path / "adapter")
     tokenizer = AutoTokenizer.from_pretrained(model_folder)
