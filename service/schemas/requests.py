@@ -230,12 +230,6 @@ class SearchRequest(Model):
         description="Additions to the candidates' scores by the values of declared fields.",
         json_schema_extra=_EMPTY,
     )
-    diversity: float = Field(
-        default=0.0,
-        ge=0,
-        le=1,
-        description="Above 0: order by maximal marginal relevance. 1: only by difference.",
-    )
     sort: Sort | None = Field(
         default=None,
         description="Order all candidates by a field instead of their scores.",

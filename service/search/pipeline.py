@@ -388,20 +388,16 @@ def _ranked(context: SearchContext, table: CandidateTable, fused: Fused, pinned:
     """Order the candidates by what else the request asks for, but those of the columns `pinned` first."""
     plan, parts = context.plan, context.parts
     request = plan.request
-    if not (request.boosts or request.sort or request.group_by or request.diversity or plan.rerank or pinned):
+    if not (request.boosts or request.sort or request.group_by or plan.rerank or pinned):
         return Ranked(fused.order.tolist(), fused.scores, np.empty((0, fused.scores.size)))
     context.require_time("order the candidates")
     ordinals = table.ordinals[fused.order]
     values: dict[str, list[Any]] = {}
-    vectors = None
     with context.clock.measure("rank"):
         if names := fields_to_rank(request):
             read = [fields for _, fields in parts.documents.fetch(ordinals, names)]
             values = {name: [fields.get(name) for fields in read] for name in names}
-        if request.diversity and ordinals.size:
-            with reading():
-                vectors = parts.backends.vectors(ordinals)
-        ranking = ranked(request, fused, values, plan.kinds, vectors, context.require_time)
+        ranking = ranked(request, fused, values, plan.kinds, context.require_time)
         if plan.rerank and parts.reranker is not None:
             ranking = replace(ranking, reranked=_relevance(context, parts.reranker, table, ranking.order))
         return grouped(request, ranking, values, fused.order, pinned)

@@ -1,10 +1,8 @@
-"""The order of the candidates after fusion: boosts, diversity, sorting, a reranking model, and groups.
+"""The order of the candidates after fusion: boosts, sorting, a reranking model, and groups.
 
     boosted(d) = fused(d) + sum of what each boost adds
 
-Diversity is maximal marginal relevance (Carbonell and Goldstein, SIGIR 1998): the next document is the one with the
-highest (1 - diversity) * r(d) - diversity * max over those before it of max(0, cos(d, other)), where r maps the
-candidates' scores onto 0 to 1. All steps look at all candidates, so pages have one common order.
+All steps look at all candidates, so pages have one common order.
 
 The reranking model is behind a URL, and asked in the form of text-embeddings-inference's `POST /rerank`, or in that of
 Cohere, Jina and vLLM, whose requests name the model. It reads query and documents together, so it is a model in the
@@ -84,13 +82,11 @@ def ranked(
     fused: Fused,
     values: Values,
     kinds: Mapping[str, FieldKind],
-    vectors: npt.NDArray[np.float32] | None,
     require_time: Callable[[str], None],
 ) -> Ranked:
-    """Order the candidates by boosts, diversity and sorting, as the request says.
+    """Order the candidates by boosts and sorting, as the request says.
 
-    kinds: those of the declared fields. vectors: the candidates' (m, D) in the order of `Fused.order`, for diversity.
-    `require_time` is called between the steps and may raise.
+    kinds: those of the declared fields. `require_time` is called between the steps and may raise.
     """
     columns = fused.order
     scores, boosts = fused.scores, np.zeros((len(request.boosts), fused.scores.size))
@@ -104,10 +100,6 @@ def ranked(
     if request.boosts:
         scores = scores + boosts.sum(axis=0)
         places = np.argsort(-scores[columns], kind="stable")
-    if vectors is not None:
-        steps = columns.size if request.group_by else min(columns.size, request.offset + request.k)
-        unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-        places = _diverse(scores[columns], places, unit, request.diversity, steps, require_time)
     require_time("order the candidates")
     if request.sort is not None:
         places = _sorted(request.sort, kinds[request.sort.field], values[request.sort.field], places)
@@ -156,31 +148,6 @@ def _sorted(sort: Sort, kind: FieldKind, values: Sequence[Any], places: npt.NDAr
     known = [place for place in places.tolist() if keys[place] is not None]
     known.sort(key=keys.__getitem__, reverse=descending)  # stable, also in reverse
     return np.array([*known, *(place for place in places.tolist() if keys[place] is None)], np.intp)
-
-
-def _diverse(
-    scores: npt.NDArray[np.float64],
-    places: npt.NDArray[np.intp],
-    vectors: npt.NDArray[np.float32],
-    diversity: float,
-    steps: int,
-    require_time: Callable[[str], None],
-) -> npt.NDArray[np.intp]:
-    """Choose `steps` candidates one after the other; the others follow in their order."""
-    spread = scores.max() - scores.min()
-    relevance = (scores - scores.min()) / spread if spread > 0 else np.ones(scores.size)
-    nearest, left = np.zeros(scores.size), np.ones(scores.size, bool)
-    tie = np.empty(scores.size)
-    tie[places] = np.arange(scores.size)
-    chosen = np.empty(steps, np.intp)
-    for step in range(steps):
-        require_time("diversify")
-        value = np.where(left, (1 - diversity) * relevance - diversity * nearest, -math.inf)
-        best = np.flatnonzero(value == value.max())
-        place = best[np.argmin(tie[best])]
-        chosen[step], left[place] = place, False
-        nearest = np.maximum(nearest, np.einsum("md,d->m", vectors, vectors[place]))  # `@` would start BLAS's threads
-    return np.concatenate([chosen, places[left[places]]])
 
 
 class _NoRedirects(HTTPRedirectHandler):

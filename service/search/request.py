@@ -91,7 +91,7 @@ def reranks(request: SearchRequest) -> bool:
     """True if the reranking model orders the candidates of a search anew, if there is one."""
     if request.like is not None:
         return False  # it reads the words of a query
-    return not (request.sort or request.diversity) if request.rerank is None else request.rerank
+    return not request.sort if request.rerank is None else request.rerank
 
 
 class Operators(NamedTuple):
@@ -385,7 +385,7 @@ class RequestReader:
                 "query", "the field is required, unless there is `like`, or `filter` or `sort` lists documents"
             )
         message = "it needs a query, whose hits it orders: give one, or leave it out"
-        yield from self._of_none(request, ("terms", "boosts", "diversity", "rerank", "group_by"), message)
+        yield from self._of_none(request, ("terms", "boosts", "rerank", "group_by"), message)
 
     def _of_like(self, request: SearchRequest) -> Iterator[FieldError]:
         message = "it is for a text to search for, which `like` takes the place of: leave one of them out"
@@ -425,8 +425,6 @@ class RequestReader:
             return
         if request.mode == "dense":
             yield FieldError("mode", f"{_NO_DENSE}; it has the modes {', '.join(self.modes)}", request.mode)
-        if request.diversity:
-            yield FieldError("diversity", f"it compares vectors, and {_NO_DENSE}", request.diversity)
         if "weights" in request.fusion.model_fields_set and request.fusion.weights and request.fusion.weights.dense:
             yield FieldError("fusion.weights.dense", _NO_DENSE, request.fusion.weights.dense)
 
@@ -446,13 +444,13 @@ class RequestReader:
             if request.sort.field not in self.filters:
                 message = f"only declared fields can be sorted by: {listed(self.filters)}"
                 yield FieldError("sort.field", message, shortened(request.sort.field))
-            if request.boosts or request.diversity:
-                yield FieldError("sort", "the field alone gives the order: leave out boosts and diversity")
+            if request.boosts:
+                yield FieldError("sort", "the field alone gives the order: leave out boosts")
         if request.rerank and request.like is None:
             if self.settings.rerank_url is None:
                 yield FieldError("rerank", "the service has no reranking model (setting rerank_url)", value=True)
-            if request.sort is not None or request.diversity:
-                yield FieldError("rerank", "sort and diversity give the order: leave one of them out", value=True)
+            if request.sort is not None:
+                yield FieldError("rerank", "sort gives the order: leave one of them out", value=True)
         if request.group_by is not None:
             yield from self._of_fields("group_by", [request.group_by])
         elif request.group_size > 1:

@@ -100,8 +100,6 @@ class BruteForce:
                 fused[place] += boost["weight"] * max(map(_share_of(boost), values), default=0)
         if asked.get("boosts"):
             order = sorted(order, key=lambda place: -fused[place])
-        if asked.get("diversity"):
-            order = self._diverse(asked, order, fused)
         order, keys = self._sorted(asked.get("sort"), order)
         return self._expected(asked, order, union, fused, scores, keys)
 
@@ -229,24 +227,6 @@ class BruteForce:
         vector = self._vectors[first]
         moved = self._query(asked) + feedback * share * vector / np.linalg.norm(vector)
         return np.asarray(self._vectors @ (moved / np.linalg.norm(moved)))
-
-    def _diverse(self, asked: Asked, order: list[int], fused: dict[int, float]) -> list[int]:
-        """Maximal marginal relevance."""
-        if not order:
-            return order
-        values = [fused[place] for place in order]
-        spread = max(values) - min(values)
-        relevance = {place: (fused[place] - min(values)) / spread if spread else 1.0 for place in order}
-        steps = len(order) if "group_by" in asked else min(len(order), asked["offset"] + asked["k"])
-        chosen, left, share = list[int](), list(order), asked["diversity"]
-        nearest = dict.fromkeys(order, 0.0)
-        for _ in range(steps):
-            best = max(left, key=lambda place: (1 - share) * relevance[place] - share * nearest[place])
-            chosen.append(best)
-            left.remove(best)
-            for place in left:
-                nearest[place] = max(nearest[place], float(self._vectors[place] @ self._vectors[best]))
-        return chosen + left
 
     def _sorted(self, sort: Asked | None, order: list[int]) -> tuple[list[int], dict[int, Any]]:
         if sort is None:
@@ -390,11 +370,8 @@ def random_request(random: np.random.Generator) -> Asked:
             scaled, near = {"scale": 50.0}, {"origin": 2005.0, "half_life": 4.0}
             boost = one([{"field": field} | shape for field in ("year", "size") for shape in (scaled, near)] + [dated])
             asked["boosts"] = [boost | {"weight": one([0.3, -0.2, 2.0])}]
-        ordered = one(["", "", "", "", "diversity", "" if "boosts" in asked else "sort"])
-        if ordered == "sort":
+        if "boosts" not in asked and chance(0.2):
             asked["sort"] = {"field": one(list(FIELDS)), "order": one(["asc", "desc"])}
-        elif ordered:
-            asked["diversity"] = one([0.2, 0.5, 1.0])
         if chance(0.2):
             asked |= {"group_by": one(["year", "title", "size"]), "group_size": one([1, 2, 5])}
     if chance(0.3):

@@ -100,7 +100,7 @@ def both(bundle: Bundle, engine: SearchEngine) -> Iterator[Asking]:
         {"filter": {"field": "year", "gt": 9999}},
         {"filter": {"field": "year", "gt": 1.7976931348623157e308}},
         {"filter": {"field": "year", "lte": 1.7976931348623157e308}},
-        {"diversity": 0.4, "boosts": [{"field": "year", "weight": 0.2, "scale": 3000}]},
+        {"boosts": [{"field": "year", "weight": 0.2, "scale": 3000}]},
         {"sort": {"field": "year", "order": "desc"}, "group_by": "year"},
         {"facet_ranges": {"year": [2005, 2010.5], "day": ["1965-01-01"]}},
         {"query": None, "filter": {"field": "year", "gte": 2003}, "facets": ["tag.one"], "explain": True, "k": 5},
@@ -236,7 +236,6 @@ def behind(cluster: Cluster, settings: Settings, **others: Any) -> Iterator[tupl
     [
         (b'"_source":["raw"]', {}),
         (b'"_source":["raw"]', {"sort": {"field": "year"}}),
-        (b'"_source":["vector"]', {"diversity": 0.4}),
         (b'"_source":["vector"]', {"explain": True}),
         (b'"_source":["impacts"]', {"explain": True, "mode": "sparse"}),
         (b'"aggs"', {"facets": ["tag.one"]}),
@@ -261,7 +260,7 @@ def test_a_leg_whose_vectors_can_not_be_read(bundle: Bundle, settings: Settings,
     with behind(cluster, settings) as (proxy, broken), SearchEngine.open(bundle, broken) as engine:
         proxy.broken = b'"_source":["vector"]'
         with pytest.raises(NotReadyError):
-            engine.search(SearchRequest(query="music", diversity=0.4))
+            engine.search(SearchRequest(like="music"))
 
 
 def test_readiness_is_that_of_now(bundle: Bundle, settings: Settings, cluster: Cluster) -> None:

@@ -19,7 +19,7 @@ from tests.support.tiny import make_tiny_bundle
 from tests.support.written import changeable
 
 _CODES = 0.05  # what 8-bit codes of other ranges, beyond which values are cut, may make of a cosine
-_UNSTEADY = ("diversity", "offset", "group_by")  # where one change of places brings others
+_UNSTEADY = ("offset", "group_by")  # where one change of places brings others
 FIELDS: dict[str, Any] = {"year": "number", "title": "keyword"}
 SETTINGS = Settings(deadline_ms=60_000, warm_up_queries=1)
 BUNDLES: dict[str, dict[str, Any]] = {
@@ -38,7 +38,6 @@ REQUESTS: tuple[dict[str, Any], ...] = (
     {"k": 10, "sort": {"field": "year"}},
     {"k": 10, "group_by": "year", "group_size": 2},
     {"k": 10, "offset": 10, "fusion": {"method": "rrf"}},
-    {"k": 10, "diversity": 0.5},
 )
 
 
@@ -74,7 +73,7 @@ def compare(bundle: Bundle, folder: Path, seed: int, changes: int, groups: int =
         own = patch.object(Bundle, "background", return_value=bundle.background())  # drawn when a bundle is built
         with own, SearchEngine.open(rebuilt, SETTINGS) as other:
             for asked in REQUESTS:
-                if bundle.manifest.dense is None and (asked.get("mode") == "dense" or "diversity" in asked):
+                if bundle.manifest.dense is None and asked.get("mode") == "dense":
                     continue
                 query = QUERIES[int(mirror.random.integers(len(QUERIES)))]
                 one, two = (answers(each, asked, query) for each in (engine, other))

@@ -49,7 +49,6 @@ NUMBERS = {"not": {"or": [{"field": "year", "in": list(range(30))}] * 2}}
         ({"facets": ["source"]}, False),
         ({"facet_ranges": {"year": [2000]}}, False),
         ({"group_by": "source"}, False),
-        ({"diversity": 0.5}, False),
         ({"boosts": [{"field": "year", "weight": 1.0, "scale": 5.0}]}, False),
         ({"sort": {"field": "year"}}, False),
         ({"rerank": True}, False),

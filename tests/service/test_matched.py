@@ -169,11 +169,11 @@ def test_hits_that_match_less_well_are_left_out_of_every_page(meaning: TestClien
     paged = [ask(meaning, query, candidates=10, min_matched=least, k=1, offset=n) for n in range(len(good) + 1)]
     assert [hit["id"] for page in paged for hit in page["hits"]] == good
     assert {page["unmatched"] for page in paged} == {answer["unmatched"]}
-    grouped = ask(meaning, query, candidates=10, min_matched=least, group_by="title", diversity=0.1)
+    grouped = ask(meaning, query, candidates=10, min_matched=least, group_by="title")
     assert {hit["id"] for hit in grouped["hits"]} == set(good)
 
 
-@pytest.mark.parametrize("fields", [{}, {"mode": "dense"}, {"diversity": 0.5}])
+@pytest.mark.parametrize("fields", [{}, {"mode": "dense"}, {"group_by": "title"}])
 def test_a_pinned_document_is_none_of_those_left_out(
     meaning: TestClient, meaningful_bundle: Bundle, tmp_path: Path, fields: dict[str, Any]
 ) -> None:
@@ -189,7 +189,7 @@ def test_a_pinned_document_is_none_of_those_left_out(
     assert answer["candidates"] - answer["unmatched"] == len(answer["hits"]) > 1
 
 
-@pytest.mark.parametrize("fields", [{}, {"diversity": 0.5}, {"group_by": "title"}, {"explain": True, "snippets": {}}])
+@pytest.mark.parametrize("fields", [{}, {"group_by": "title"}, {"explain": True, "snippets": {}}])
 def test_no_hit_is_an_answer(meaning: TestClient, fields: dict[str, Any]) -> None:
     answer = ask(meaning, NONSENSE, min_matched="weak", **fields)
     assert (answer["hits"], answer["matched"]) == ([], "none")

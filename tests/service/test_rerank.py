@@ -227,11 +227,13 @@ def test_an_address_without_secrets_is_needed(url: str, monkeypatch: pytest.Monk
     assert "s3cret" not in str(refused.value)
 
 
-def test_sorting_and_diversity_are_not_reranked(engine_with_model: SearchEngine, model: Model) -> None:
-    search(engine_with_model, diversity=0.5)
-    assert not model.asked
-    with raises(InvalidRequestError):
-        search(engine_with_model, diversity=0.5, rerank=True)
+def test_sorted_candidates_are_not_reranked(tmp_path: Path, model: Model) -> None:
+    bundle = make_tiny_bundle(tmp_path / "dated", documents=20, fields={"year": "number"})
+    with opened(bundle, model) as engine:
+        search(engine, sort={"field": "year"})
+        assert not model.asked
+        with raises(InvalidRequestError):
+            search(engine, sort={"field": "year"}, rerank=True)
 
 
 def test_info_says_that_there_is_a_model_in_the_query_path(

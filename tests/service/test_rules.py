@@ -88,10 +88,9 @@ def test_a_field_that_gives_the_order_comes_before_rules(client: TestClient) -> 
     assert not {"music", "doc-13"} & {*ids(answer)}
 
 
-def test_groups_and_diversity_begin_with_pinned_documents(client: TestClient) -> None:
+def test_groups_begin_with_pinned_documents(client: TestClient) -> None:
     grouped = ask(client, "play music", group_by="year", k=5)
     assert ids(grouped)[:2] == ["cjk", "doc-60"]
-    assert ids(ask(client, "play music", diversity=0.5))[:2] == ["cjk", "doc-60"]
 
 
 def test_words_that_all_have_to_be_there(client: TestClient) -> None:
