@@ -29,7 +29,6 @@ from lightretriever.artifacts.pipeline.build import (
 )
 from lightretriever.artifacts.pipeline.encoded import encoded_corpus
 from lightretriever.artifacts.pipeline.recipe import GeneralTableRecipe, Recipe, recipe_kind
-from lightretriever.artifacts.pipeline.store import Part, TextStore
 from lightretriever.artifacts.summary import Summary
 
 __all__ = ["Stage", "build"]
@@ -67,12 +66,6 @@ def build(
         Stage | None, typer.Option("--from", help="Begin with this stage: what comes before is there.")
     ] = None,
     last: Annotated[Stage | None, typer.Option("--until", help="End behind this stage.")] = None,
-    part: Annotated[
-        str | None,
-        typer.Option(
-            "--part", metavar="I/N", help="Encode every N-th shard from the I-th on, for N machines, and end."
-        ),
-    ] = None,
     ray: Annotated[
         str | None,
         typer.Option(
@@ -84,24 +77,23 @@ def build(
 ) -> None:
     """Make a bundle: token tables, encoded corpus, indexes. Or, of a recipe of the kind general-table, such a table."""
     with running("build", as_json=as_json) as job:
-        chosen = (first, last, part, ray)
+        chosen = (first, last, ray)
         kind = recipe_kind(recipe)
         if kind is GeneralTableRecipe:
             if any(value is not None for value in chosen):
                 raise RecipeError(
                     f"{recipe}: kind is general-table, which is made in one stage.",
-                    remedy="Leave --from, --until, --part and --ray out.",
+                    remedy="Leave --from, --until and --ray out.",
                 )
             job.summary = _general_table(context, overwrite)
             return
         loaded = overridden(context, Recipe)
-        own = None if part is None else Part.parse(part)
         stages = _stages(loaded, *chosen)
         if "index" in stages:
             check_before_build(loaded, overwrite=overwrite)
         if ray is None:
-            with work_lock(loaded.work, shared=own is not None):
-                job.summary = _run(loaded, stages, own, overwrite)
+            with work_lock(loaded.work):
+                job.summary = _run(loaded, stages, overwrite)
         else:
             _torch_stages()
             with importing("ray"):
@@ -120,16 +112,12 @@ def _every_stage(recipe: Recipe) -> list[Stage]:
     return [*(("encode", "table") if recipe.encoder else ("table", "encode")), *fitted, "index"]
 
 
-def _stages(
-    recipe: Recipe, first: Stage | None, last: Stage | None, part: str | None, ray: str | None
-) -> Sequence[Stage]:
+def _stages(recipe: Recipe, first: Stage | None, last: Stage | None, ray: str | None) -> Sequence[Stage]:
     """The stages to run. Raises RecipeError for stages that the recipe does not have, and for none."""
     every = _every_stage(recipe)
-    if part is not None and ray is not None:
-        raise RecipeError(f"--part is {part} and --ray is {ray!r}.", remedy="Give one: Ray makes parts of its own.")
-    if part is not None or ray is not None:
+    if ray is not None:
         if {first, last} - {None, "encode"}:
-            raise RecipeError("--part and --ray encode, and end.", remedy="Leave --from and --until out.")
+            raise RecipeError("--ray encodes, and ends.", remedy="Leave --from and --until out.")
         return ["encode"]
     for option, stage in (("--from", first), ("--until", last)):
         if stage is not None and stage not in every:
@@ -145,19 +133,19 @@ def _stages(
     return every[begin : end + 1]
 
 
-def _run(recipe: Recipe, stages: Sequence[Stage], own: Part | None, overwrite: bool) -> Summary:
+def _run(recipe: Recipe, stages: Sequence[Stage], overwrite: bool) -> Summary:
     """Run stages, and return the summary of the last one."""
     encoded = None
     if {"table", "encode"} & {*stages}:
         # A bad line is found before the models are loaded.
-        documents = len(encoded_corpus(recipe, shared=own is not None)) if "encode" in stages else None
+        documents = len(encoded_corpus(recipe)) if "encode" in stages else None
         encoders = _torch_stages().load_recipe_encoders(recipe, documents)
     for stage in stages:
         summary: Summary
         if stage == "table":
             summary = _torch_stages().run_tables(recipe, encoders)
         elif stage == "encode":
-            summary = encoded = _torch_stages().run_encode(recipe, encoders, own)
+            summary = encoded = _torch_stages().run_encode(recipe, encoders)
         elif stage == "refine":
             summary = _torch_stages().run_refine(recipe)
             if stage != stages[-1]:
@@ -189,15 +177,10 @@ def _general_table(context: typer.Context, overwrite: bool) -> Summary:
 
 
 def _next(context: typer.Context, recipe: Recipe, stages: Sequence[Stage]) -> str:
-    """The command that comes next: `verify`, the first part that is missing, or the stage behind the last one."""
+    """The command that comes next: `verify`, or the stage behind the last one."""
     if stages[-1] == "index":
         return next_command(context, "verify", recipe.output)
     again = next_command(context, "build", context.params["recipe"], shared=_RECIPE_OPTIONS)
-    if stages[-1] == "encode":
-        with work_lock(recipe.work, shared=True):
-            missing = TextStore(recipe.work / "encode").missing_parts()
-        if missing:
-            return f"{again} --part {missing[0]}"
     every = _every_stage(recipe)
     return f"{again} --from {every[every.index(stages[-1]) + 1]}"
 

@@ -15,7 +15,7 @@ from lightretriever.artifacts.pipeline.encoder import Encoded
 from lightretriever.artifacts.pipeline.encoders import Encoders
 from lightretriever.artifacts.pipeline.language_model import QUANTIZATION
 from lightretriever.artifacts.pipeline.rows import ImpactRows, ModelRows
-from lightretriever.artifacts.pipeline.store import Part, TextStore
+from lightretriever.artifacts.pipeline.store import TextStore
 from lightretriever.artifacts.pipeline.weights import software
 from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.summary import Summary, encoded_line, folder_size, left_out, megabytes
@@ -43,9 +43,9 @@ def encode_summary(store: TextStore, documents: Int64Array, *, reused: int, enco
     return Summary(str(store.path), lines, {"stage": "encode", **facts})
 
 
-def encode_corpus(encoders: Encoders, corpus: EncodedCorpus, work: Path, *, part: Part | None = None) -> Summary:
-    """Encode every document of `corpus` below `work`, or a `part` of the shards; what is there is
-    kept.
+def encode_corpus(encoders: Encoders, corpus: EncodedCorpus, work: Path, *, shards: slice | None = None) -> Summary:
+    """Encode every document of `corpus` below `work`, or those of some `shards`, while other processes encode others;
+    what is there is kept.
 
     Impacts are the encoder's, none where they are BM25: the stage `index` adds that, which depends on the whole corpus.
     Killed at any point and called again, it loses at most one shard, or the last seconds of one if texts are read one
@@ -66,10 +66,12 @@ def encode_corpus(encoders: Encoders, corpus: EncodedCorpus, work: Path, *, part
             made = encoders.encode_documents(full)
             return model_rows([document.id for document in read], made, encoders.are_cut(full))
 
-        own, new = encode_texts(store, texts, encode, progress, part=part, alone=encoders.one_by_one)
+        own, new = encode_texts(store, texts, encode, progress, shards=shards, alone=encoders.one_by_one)
     limited = corpus.facts["limit"] is not None  # a trial, say, which must not cost what the whole corpus took
-    removed = 0 if limited or part is not None else store.others(texts)
-    store.finish(texts, documents, skipped=corpus.skipped.count, part=part, keep=limited)
+    removed = 0 if limited or shards is not None else store.others(texts)
+    store.record(texts, documents, skipped=corpus.skipped.count)
+    if shards is None:
+        store.join(keep=limited)
     return encode_summary(store, own, reused=len(own) - new, encoded=new, removed=removed)
 
 
@@ -79,17 +81,18 @@ def encode_texts(
     encode: Callable[[Int64Array], ModelRows],
     progress: ProgressBar,
     *,
-    part: Part | None = None,
+    shards: slice | None = None,
     alone: bool = False,
 ) -> tuple[Int64Array, int]:
-    """Encode those of the texts with these digests (N, 16) that the store lacks, or of a `part` of their shards.
-    Gives the places of the part's texts, and how many of them were new.
+    """Encode those of the texts with these digests (N, 16) that the store lacks, or of some `shards` of them.
+    Gives the places of all texts of these shards, and how many of them were new.
 
     `encode` is called with places of texts, each once, all of one shard. `alone` says that what is made of a text
     doesn't depend on those beside it: shards are encoded in pieces, of which a stop loses one, and a kill some seconds.
     """
     size = store.plan["shard_size"]
-    own = (part or Part()).has(np.arange(len(texts)) // size)
+    of = np.arange(len(texts)) // size
+    own = np.isin(of, np.unique(of)[shards or slice(None)])
     wanted = np.flatnonzero(own & ~store.has(texts))
     distinct = wanted[first_rows(texts[wanted])]
     progress.skip(len(texts) - len(distinct))

@@ -169,7 +169,8 @@ def teacher_vectors(
             return model_rows(new, Encoded(dense), [False] * len(new))
 
         encode_texts(store, digests, encode, progress, alone=apart)
-    store.finish(digests, documents=None, keep=keep)
+    store.record(digests, None)
+    store.join(keep=keep)
     return store.rows().dense
 
 

@@ -1,8 +1,7 @@
-"""Encoding on the machines of a Ray cluster: each task encodes a part of the shards, in the work directory that all
+"""Encoding on the machines of a Ray cluster: each task encodes some of the shards, in the work directory that all
 machines share.
 
-A part is what `encode --part I/N` makes. A task whose machine or process is lost runs again elsewhere, and goes on
-after the last text.
+A task whose machine or process is lost runs again elsewhere, and goes on after the last text.
 """
 
 import signal
@@ -21,7 +20,7 @@ from lightretriever.artifacts.pipeline.encoded import encoded_corpus
 from lightretriever.artifacts.pipeline.encoders import Encoders
 from lightretriever.artifacts.pipeline.recipe import Recipe
 from lightretriever.artifacts.pipeline.stages import load_recipe_encoders, run_encode
-from lightretriever.artifacts.pipeline.store import Part, TextStore
+from lightretriever.artifacts.pipeline.store import TextStore
 from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.summary import Summary
 
@@ -44,23 +43,23 @@ def encode_on_ray(recipe: Recipe, address: str) -> Summary:
     """
     with _connected(address):
         slots, options = _tasks(recipe.model.device)
-        parts = [Part(number + 1, slots * _PARTS_PER_TASK) for number in range(slots * _PARTS_PER_TASK)]
-        with work_lock(recipe.work, shared=True), ProgressBar("encode", total=len(parts), unit="parts") as progress:
+        count = slots * _PARTS_PER_TASK
+        with work_lock(recipe.work, shared=True), ProgressBar("encode", total=count, unit="parts") as progress:
             encoded_corpus(recipe, shared=True)  # else every task would read it
             task = ray.remote(_encode).options(name="encode", max_retries=_RETRIES, **options)
             made = []
-            for summary in _results([task.remote(recipe, part) for part in parts]):
+            for summary in _results([task.remote(recipe, slice(number, None, count)) for number in range(count)]):
                 made.append(summary)
                 progress.advance(1)
     with work_lock(recipe.work):  # removes what lost tasks left half written
         return _whole(recipe, made)
 
 
-def _encode(recipe: Recipe, part: Part) -> Summary | LightRetrieverError:
-    """Encode a part; runs in a process of the cluster. An error of ours is returned, because Ray wraps a raised one."""
+def _encode(recipe: Recipe, shards: slice) -> Summary | LightRetrieverError:
+    """Encode some shards, in a process of the cluster. An error of ours is returned, because Ray wraps a raised one."""
     try:
         with work_lock(recipe.work, shared=True):
-            return run_encode(recipe, _encoder(recipe.model_dump_json(), recipe), part)
+            return run_encode(recipe, _encoder(recipe.model_dump_json(), recipe), shards)
     except LightRetrieverError as error:
         return error.with_traceback(None)
 
@@ -145,7 +144,7 @@ def _whole(recipe: Recipe, made: Sequence[Summary]) -> Summary:
     store = TextStore(recipe.work / "encode")
     limited = store.documents["limit"] is not None
     removed = 0 if limited else store.others(store.texts)
-    store.finish(store.texts, store.documents, skipped=store.skipped, keep=limited)
+    store.join(keep=limited)
     return encode_summary(
         store,
         np.arange(len(store.texts)),

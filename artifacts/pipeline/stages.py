@@ -52,7 +52,7 @@ from lightretriever.artifacts.pipeline.head import head_files, make_heads
 from lightretriever.artifacts.pipeline.language_model import LanguageModel
 from lightretriever.artifacts.pipeline.model import choose_device
 from lightretriever.artifacts.pipeline.recipe import DistilTableRecipe, Recipe
-from lightretriever.artifacts.pipeline.store import Part, TextStore
+from lightretriever.artifacts.pipeline.store import TextStore
 from lightretriever.artifacts.pipeline.terms import SPARSE_TOKENIZER
 from lightretriever.artifacts.pipeline.weights import adapter_file, adapter_settings, load_embedding_bag, software
 from lightretriever.artifacts.summary import Summary, megabytes
@@ -160,16 +160,16 @@ def _recipe_idf(recipe: Recipe, encoders: Encoders) -> Float32Array | None:
         raise RecipeError(f"model.idf: {error.message}", remedy=error.remedy) from error
 
 
-def run_encode(recipe: Recipe, encoders: Encoders, part: Part | None = None) -> Summary:
-    """Encode the recipe's corpus, or a `part` of its shards; see `encode_corpus`. The vectors of `distil.vectors` take
+def run_encode(recipe: Recipe, encoders: Encoders, shards: slice | None = None) -> Summary:
+    """Encode the recipe's corpus, or some of its `shards`; see `encode_corpus`. The vectors of `distil.vectors` take
     the place of the encoder's; a warning on stderr says that some differ. Raises RecipeError when they don't fit."""
-    corpus = encoded_corpus(recipe, shared=part is not None)
+    corpus = encoded_corpus(recipe, shared=shards is not None)
     if recipe.distil is not None and recipe.distil.vectors is not None:
         given = GivenVectors.open(recipe.distil.vectors, encoders.dense, corpus)
         if given.doubt:
             _warn(given.doubt)
         encoders = replace(encoders, given=given)
-    return encode_corpus(encoders, corpus, recipe.work / "encode", part=part)
+    return encode_corpus(encoders, corpus, recipe.work / "encode", shards=shards)
 
 
 def run_tables(recipe: Recipe, encoders: Encoders) -> Summary:

@@ -8,8 +8,8 @@ WORK/encode/
     texts-NAME.npy       (N, 16) uint8, the digests of a corpus' texts, in its order
     corpus.json          the corpus that is encoded, and the name of its texts
 
-A process writes the texts that are missing to files of its own, so that several machines share the work. `finish` makes
-one folder of all, with the bytes of a fresh one.
+A process writes the texts that are missing to files of its own, so that the machines of a Ray cluster share the work.
+`join` makes one folder of all, with the bytes of a fresh one.
 """
 
 import json
@@ -18,48 +18,26 @@ from collections.abc import Iterator
 from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, Self
 from uuid import uuid4
 
 import numpy as np
 from numpy.lib.format import open_memmap
 
 from lightretriever.artifacts.dtypes import BoolArray, Int64Array, UInt8Array
-from lightretriever.artifacts.errors import RecipeError, ResumeError
+from lightretriever.artifacts.errors import ResumeError
 from lightretriever.artifacts.files.arrays import write_array
 from lightretriever.artifacts.files.workdir import check_plan, read_json, write_atomically, writing_atomically
 from lightretriever.artifacts.pipeline.columns import DIGEST_BYTES, Digests, column, digest_of, first_rows, new_folder
 from lightretriever.artifacts.pipeline.rows import ImpactRows, ModelRows, Rows
 
-__all__ = ["STORE_FORMAT", "Part", "TextStore"]
+__all__ = ["STORE_FORMAT", "TextStore"]
 
 STORE_FORMAT: Final = 3
 
 _FACTS: Final = "corpus.json"
 _BATCH: Final = 65_536
-
-
-class Part(NamedTuple):
-    """Part `number` of `of` of a corpus' shards: from that one on, each `of`-th."""
-
-    number: int = 1
-    of: int = 1
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """Read `I/N`. Raises RecipeError for another form, or a number outside of 1..N."""
-        number, _, of = text.partition("/")
-        if number.isdecimal() and of.isdecimal() and 1 <= int(number) <= int(of):
-            return cls(int(number), int(of))
-        raise RecipeError(f"--part is {text!r}, expected I/N with I from 1 to N.", remedy="Write 1/4, 2/4, 3/4, 4/4.")
-
-    def has(self, shards: Int64Array) -> BoolArray:
-        """True if each shard, counted from 0, belongs to it."""
-        own: BoolArray = shards % self.of == self.number - 1
-        return own
-
-    def __str__(self) -> str:
-        return f"{self.number}/{self.of}"
+_AGAIN: Final = "Run `lightretriever build --from encode` with this recipe."
 
 
 class TextStore:
@@ -88,7 +66,7 @@ class TextStore:
 
     @property
     def documents(self) -> Any:
-        """The facts of the corpus that `finish` was given. Raises ResumeError while none is encoded to its end."""
+        """The facts of the corpus that `record` was given. Raises ResumeError while none is encoded to its end."""
         return self._corpus["documents"]
 
     @property
@@ -122,15 +100,10 @@ class TextStore:
         return terms, cut
 
     def check(self) -> None:
-        """Raise ResumeError when texts of the corpus are missing; it names their parts."""
-        if missing := self.missing_shards():
-            parts = self.missing_parts()
-            options = [f"--part {part}" for part in parts] if parts[0].of > 1 else ["--from encode"]
-            commands = " and ".join(f"`lightretriever build {option}`" for option in options)
-            shards = -(-len(self.texts) // self.plan["shard_size"])
+        """Raise ResumeError when texts of the corpus are missing."""
+        if missing := int((~self.has(self.texts)).sum()):
             raise ResumeError(
-                f"{self.path}: {len(missing)} of {shards} shards are not there.",
-                remedy=f"Run {commands} with this recipe.",
+                f"{self.path}: {missing:,} of {len(self.texts):,} documents are not there.", remedy=_AGAIN
             )
 
     def rows(self, documents: Int64Array | None = None) -> ModelRows:
@@ -144,31 +117,19 @@ class TextStore:
         for start in range(0, len(self.texts), size):
             yield self.rows(np.arange(start, min(start + size, len(self.texts))))
 
-    def missing_shards(self) -> list[int]:
-        """The shards of the corpus of which a text is missing, from 0 on. Raises ResumeError as `documents` does."""
-        rows = np.flatnonzero(~self.has(self.texts))
-        return sorted(set((rows // self.plan["shard_size"]).tolist()))
-
-    def missing_parts(self) -> list[Part]:
-        """The parts that lack shards, of as many as the corpus was encoded in; 1/1 for one that was encoded at once.
-        Raises ResumeError as `documents` does."""
-        of = self._corpus["parts"]
-        return [Part(number + 1, of) for number in sorted({shard % of for shard in self.missing_shards()})]
-
-    def finish(
-        self, texts: UInt8Array, documents: Any, *, skipped: int = 0, part: Part | None = None, keep: bool = False
-    ) -> None:
-        """Record of which `texts` (N, 16) the corpus `documents` is made, and how many bad lines were left out. What
-        was made of them becomes one folder, and all else is removed, unless other processes make a `part`, or other
-        texts are to be kept."""
+    def record(self, texts: UInt8Array, documents: Any, *, skipped: int = 0) -> None:
+        """Record of which `texts` (N, 16) the corpus `documents` is made, and how many bad lines were left out."""
         name = f"texts-{digest_of(texts)}"
         write_array(self.path / f"{name}.npy", texts)
-        made = {"documents": documents, "texts": name, "skipped": skipped, "parts": part.of if part else 1}
+        made = {"documents": documents, "texts": name, "skipped": skipped}
         write_atomically(self.path / _FACTS, json.dumps(made, indent=1).encode() + b"\n")
         self._forget("texts")
-        if part is None:
-            self.check()  # while a text is missing, nothing is removed
-            self._join(self._known(texts) if keep else texts[first_rows(texts)])
+
+    def join(self, *, keep: bool = False) -> None:
+        """Make one folder of what was made of the corpus' texts, and remove all else, unless other texts are to be
+        kept. Raises ResumeError as `check` does."""
+        self.check()
+        self._join(self._known(self.texts) if keep else self.texts[first_rows(self.texts)])
 
     def others(self, texts: UInt8Array) -> int:
         """How many texts are here besides these (N, 16)."""
@@ -257,8 +218,5 @@ class TextStore:
     def _corpus(self) -> dict[str, Any]:
         file = self.path / _FACTS
         if not file.is_file():
-            raise ResumeError(
-                f"{self.path}: the corpus is not encoded to its end.",
-                remedy="Run `lightretriever build --from encode` with this recipe.",
-            )
+            raise ResumeError(f"{self.path}: the corpus is not encoded to its end.", remedy=_AGAIN)
         return read_json(file)

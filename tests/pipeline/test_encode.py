@@ -107,6 +107,24 @@ def test_what_a_stopped_run_left_half_made_is_gone(backbone: Backbone, tmp_path:
     assert files(work) == whole
 
 
+def test_processes_that_encode_shards_make_together_what_one_makes(backbone: Backbone, tmp_path: Path) -> None:
+    """As on a Ray cluster, whose processes share a work directory."""
+    path = write_corpus(tmp_path / "corpus.jsonl", 60)
+    settings = SETTINGS.model_copy(update={"batch_tokens": None})
+    encoders = Encoders(LanguageModel.of(backbone, settings), None, settings)
+    for reused in (0, 59):
+        corpus = EncodedCorpus.of(Corpus(path), tmp_path / "encoded")
+        whole = encode_corpus(encoders, corpus, tmp_path / f"whole{reused}")
+        made = [encode_corpus(encoders, corpus, tmp_path / "work", shards=slice(one, None, 3)) for one in (1, 0, 2)]
+        for key in ("documents", "terms", "cut", "shards"):
+            assert sum(one.facts[key] for one in made) == whole.facts[key]
+        assert sum(one.facts["reused"] for one in made) == reused
+        TextStore(tmp_path / "work").join()
+        assert files(tmp_path / "work") == files(tmp_path / f"whole{reused}")
+        path.write_text(path.read_text("utf-8") + '{"_id": "new", "text": "zebra music"}\n', "utf-8")
+        path.write_text("".join(path.read_text("utf-8").splitlines(keepends=True)[1:]), "utf-8")
+
+
 def test_beside_bm25_a_model_gives_dense_vectors_alone(backbone: Backbone) -> None:
     settings = SETTINGS.model_copy(update={"impacts": "bm25", "top_k": None})
     encoder, learned = (LanguageModel.of(backbone, one) for one in (settings, SETTINGS))

@@ -23,7 +23,7 @@ from lightretriever.artifacts.pipeline.columns import text_digest, text_digests
 from lightretriever.artifacts.pipeline.encode import encode_texts
 from lightretriever.artifacts.pipeline.encoded import FORMAT, EncodedCorpus
 from lightretriever.artifacts.pipeline.rows import ImpactRows, ModelRows, TermCounts
-from lightretriever.artifacts.pipeline.store import STORE_FORMAT, Part, TextStore
+from lightretriever.artifacts.pipeline.store import STORE_FORMAT, TextStore
 from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
@@ -150,6 +150,11 @@ def add(store: TextStore, *parts: npt.NDArray[np.uint8]) -> None:
         store.add(part, made(part))
 
 
+def finish(store: TextStore, texts: npt.NDArray[np.uint8]) -> None:
+    store.record(texts, None)
+    store.join()
+
+
 def test_texts_of_several_processes_end_with_the_bytes_of_one(tmp_path: Path) -> None:
     texts = text_digests([f"text {number}" for number in range(11)])
     corpus = np.concatenate([texts[3:], texts[:3], texts[5:6]])
@@ -159,19 +164,21 @@ def test_texts_of_several_processes_end_with_the_bytes_of_one(tmp_path: Path) ->
     add(grown, texts[:4], texts[4:5])
     add(grown, texts[5:8])
     assert grown.has(texts[[7, 9, 0]]).tolist() == [True, False, True]
-    grown.finish(corpus, {"of": 1}, skipped=2, part=Part(1, 2))
-    assert (grown.documents, grown.skipped, grown.missing_shards()) == ({"of": 1}, 2, [1, 2])
-    assert list(map(str, grown.missing_parts())) == ["1/2", "2/2"]
+    grown.record(corpus, {"of": 1}, skipped=2)
+    assert (grown.documents, grown.skipped) == ({"of": 1}, 2)
     with raises(ResumeError):
         grown.rows()
+    with raises(ResumeError):
+        grown.join()
     add(grown, texts[7:], text_digests(["another"]))  # one of them twice
     assert grown.others(corpus) == 1
     assert grown.counts(corpus) == (len(made(corpus).sparse.impacts), int(made(corpus).cut.sum()))
     assert_equal(grown.rows(), made(corpus))  # joined, and the other is kept
     assert grown.others(corpus) == 1
-    grown.finish(corpus, {"of": 1})
     add(fresh, texts[3:], texts[:3])
-    fresh.finish(corpus, {"of": 1})
+    fresh.record(corpus, {"of": 1}, skipped=2)
+    for store in (grown, fresh):
+        store.join()
     for store in (grown, fresh, TextStore(tmp_path / "grown")):
         assert_equal(store.rows(), made(corpus))
         assert_equal(store.rows(np.array([7, 0, 3])), made(corpus[[7, 0, 3]]))
@@ -196,7 +203,7 @@ def test_a_file_holds_some_seconds_of_work(
     with ProgressBar("encode", total=40, unit="texts") as progress:
         encode_texts(store, texts, lambda rows: made(texts[rows]), progress, alone=True)
     assert len(list(tmp_path.glob("run-*.npz"))) == count
-    store.finish(texts, None)
+    finish(store, texts)
     assert_equal(store.rows(), made(texts))
 
 
@@ -205,19 +212,19 @@ def test_a_damaged_file_is_named(tmp_path: Path, damaged: str) -> None:
     texts, store = text_digests(map(str, range(8))), TextStore.begin(tmp_path / "store", PLAN)
     add(store, texts)
     if damaged:
-        store.finish(texts, None)
+        finish(store, texts)
     (source,) = store.path.glob("run-*")
     os.truncate(source / damaged if damaged else source, 100)
     with raises(ResumeError, naming=source.name):
         again = TextStore.begin(tmp_path / "store", PLAN)
-        again.finish(texts, None)
+        finish(again, texts)
         again.rows()
 
 
 def test_nothing_is_a_corpus_too(tmp_path: Path) -> None:
     """As the sentences of a corpus that has none."""
     store, none = TextStore.begin(tmp_path / "store", PLAN), text_digests([])
-    store.finish(none, None)
+    finish(store, none)
     assert len(store.rows()) == 0
 
 
@@ -228,12 +235,12 @@ def test_a_full_disk_is_an_error_that_names_the_file_and_loses_nothing(tmp_path:
     missing = ~store.has(texts)
     assert missing.sum() == 512
     add(store, texts[missing])
-    store.finish(texts, None)
+    finish(store, texts)
     assert_equal(store.rows(), made(texts))
 
 
 def test_runs_of_another_plan_are_not_found(tmp_path: Path) -> None:
-    """As when the folders of two machines with other versions are copied together."""
+    """As of machines with other versions that share a folder."""
     texts = text_digests(map(str, range(8)))
     own, other = (TextStore.begin(tmp_path / name, {**PLAN, "software": name}) for name in ("own", "other"))
     add(own, texts[:5])

@@ -15,7 +15,6 @@ from safetensors.torch import load_file, save_file
 
 from lightretriever.artifacts.corpus.beir import Corpus
 from lightretriever.artifacts.errors import ResumeError
-from lightretriever.artifacts.files.workdir import work_lock
 from lightretriever.artifacts.pipeline.encode import encode_corpus
 from lightretriever.artifacts.pipeline.encoded import EncodedCorpus
 from lightretriever.artifacts.pipeline.encoders import Encoders
@@ -210,43 +209,3 @@ def test_a_service_that_runs_takes_over_the_new_bundle(built: Path, tmp_path: Pa
         holder: EngineHolder = client.app.state.collections.first  # type: ignore[attr-defined]
         assert client.portal.call(holder.reload)
         assert client.get("/documents/new").json()["fields"]["title"] == NEW["title"]
-
-
-@pytest.mark.parametrize("place", ["shared", "apart"])
-def test_parts_make_the_shards_of_one_process(tmp_path: Path, place: str) -> None:
-    """In one directory that the machines share, or in one each, from which what they made is copied together."""
-    recipe = write_recipe(tmp_path, "learned")
-    whole = summary_of(*only("encode"), recipe, "--work", tmp_path / "whole")
-    works = [tmp_path / ("work" if place == "shared" else f"work{number}") for number in (1, 2, 3)]
-    works[0] = tmp_path / "work"
-    made = [summary_of("build", recipe, "--part", f"{number}/3", "--work", works[number - 1]) for number in (2, 1)]
-    assert [one["shards"] for one in made] == [3, 3]
-    assert all(one["next"].count("--part") == 1 for one in made)
-    assert made[1]["next"].endswith(" --part 3/3" if place == "shared" else " --part 2/3")
-    failed = invoke(*only("index"), recipe, "--work", works[0])
-    assert isinstance(failed.exception, ResumeError)
-    if place == "apart":
-        shutil.copytree(works[1] / "encode", works[0] / "encode", dirs_exist_ok=True)
-    run(*only("table"), recipe, "--work", works[0])
-    failed = invoke(*only("index"), recipe, "--work", works[0])
-    wanted = "2 of 8 shards are not there. Run `lightretriever build --part 3/3` with this recipe."
-    assert str(failed.exception) == f"{works[0] / 'encode'}: {wanted}"
-    with work_lock(works[0], shared=True):  # another part is still at work
-        made.append(summary_of("build", recipe, "--part", "3/3", "--work", works[0]))
-        assert isinstance(invoke(*only("encode"), recipe, "--work", works[0]).exception, ResumeError)
-    assert made[2]["next"] == f"lightretriever build {recipe} --work {works[0]} --from index"
-    for key in ("documents", "encoded", "terms", "shards"):
-        assert sum(one[key] for one in made) == whole[key]
-    run(*only("index"), recipe, "--work", works[0])
-    assert counts(summary_of(*only("encode"), recipe, "--work", works[0])) == (COUNT, 0, 0)
-    assert files(works[0] / "encode") == files(tmp_path / "whole" / "encode")
-
-
-def test_parts_of_a_changed_corpus_reuse_what_is_there(built: Path, tmp_path: Path) -> None:
-    change(tmp_path / "corpus.jsonl")
-    made = [summary_of("build", built, "--part", f"{number}/2") for number in (1, 2)]
-    assert [sum(one[key] for one in made) for key in ("reused", "encoded")] == [COUNT - 1, 2]
-    run(*only("index"), built, "--overwrite")
-    assert len(list((tmp_path / "work" / "encode").glob("run-*"))) == 1
-    assert counts(summary_of(*only("encode"), built)) == (COUNT + 1, 0, 2)
-    assert len(list((tmp_path / "work" / "encode").glob("run-*"))) == 1

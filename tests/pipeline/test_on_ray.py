@@ -90,7 +90,7 @@ def test_an_error_of_a_task_is_the_commands(tmp_path: Path, cluster: Any) -> Non
         (["--ray", "nowhere"], "--ray is 'nowhere', expected auto, HOST:PORT or ray://HOST:PORT."),
         (["--ray", "127.0.0.1:1"], "--ray is '127.0.0.1:1', where nothing answers"),
         (["--ray", "auto"], "--ray is 'auto', where no Ray cluster can be used"),
-        (["--ray", "auto", "--part", "1/2"], "--part is 1/2 and --ray is 'auto'."),
+        (["--ray", "auto", "--from", "table"], "--ray encodes, and ends."),
     ],
 )
 def test_a_cluster_that_can_not_be_used_gets_one_line(tmp_path: Path, options: list[str], message: str) -> None:
