@@ -69,12 +69,13 @@ class ModelQueryEncoder(QueryEncoder):
         dense: bool = True,
         sparse: bool = True,
         field: str = "query",
-        extra_terms: Sequence[tuple[str, float]] = (),
+        added: Sequence[tuple[str, float]] = (),
         split: bool = True,
     ) -> EncodedQuery:
-        """Encode one text for the default task. Raise the model's errors, and InvalidRequestError for extra terms."""
-        if extra_terms:
-            raise InvalidRequestError.of(FieldError("terms", "a model reads the query whole: leave them out"))
+        """Encode one text for the default task. Raise the model's errors, and InvalidRequestError for added texts."""
+        if added:
+            message = "a model reads the query whole: serve it without rules, and ask without prefix"
+            raise InvalidRequestError.of(FieldError(field, message))
         started = clock.add("tokenize", perf_counter())  # encoding includes the model's tokenising
         future: Future[EncodedQuery] = Future()
         self._queue.put((text, future))

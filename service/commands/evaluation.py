@@ -90,7 +90,7 @@ class _GivenQueries(QueryEncoder):
         dense: bool = True,
         sparse: bool = True,
         field: str = "query",
-        extra_terms: Sequence[tuple[str, float]] = (),
+        added: Sequence[tuple[str, float]] = (),
         split: bool = True,
     ) -> EncodedQuery:
         """Look up a text. UnsearchableError if the model's vector is zero."""

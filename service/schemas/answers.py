@@ -52,9 +52,7 @@ class TermCount(Model):
 
     term: str = Field(description="As the bundle's vocabulary has it: a word in its stem, or a token id.")
     text: str = Field(description="The same to read: of a token, the tokenizer's own spelling.")
-    count: int = Field(
-        description="Occurrences in the query and its `terms`; 0 if a model or a document added the term."
-    )
+    count: int = Field(description="Occurrences in the query; 0 if a model or a document added the term.")
     weight: float = Field(description="Its weight in the sparse leg, by the bundle's `query_weights`, see `/info`.")
 
 
@@ -63,7 +61,7 @@ class TokenCount(Model):
 
     id: int
     token: str = Field(description="The tokenizer's own spelling.")
-    count: int = Field(description="Occurrences in the query and its `terms`, regardless of their weights.")
+    count: int = Field(description="Occurrences in the query and in texts that count beside it.")
     weight: float = Field(description="Its weight in the sum of table rows.")
 
 
@@ -86,7 +84,7 @@ class WordShares(Model):
     words have in common is shared out by their weights."""
 
     word: str = Field(description="As the query spells it.")
-    count: int = Field(description="Occurrences in the query and its `terms`; 0 for a sign or an added term.")
+    count: int = Field(description="Occurrences in the query; 0 for a sign or an added term.")
     dense: float | None = Field(description="Its share of the dense score; null if that is not explained.")
     sparse: float | None = Field(description="Its share of the sparse score; null if that is not explained.")
     added: bool = Field(description="Whether the document has one of its terms by meaning alone.")
@@ -191,7 +189,7 @@ class AddedSynonym(Model):
     """A text that a rule added to a query."""
 
     text: str
-    weight: float = Field(description="How often it counts, as in `terms`.")
+    weight: float = Field(description="How often its words count; a word of the query counts once.")
 
 
 class AppliedRules(Model):

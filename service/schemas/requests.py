@@ -15,7 +15,6 @@ __all__ = [
     "DocumentWrite",
     "EncodeRequest",
     "LinearFusion",
-    "QueryTerm",
     "RrfFusion",
     "SearchRequest",
     "SnippetRequest",
@@ -69,25 +68,6 @@ Fusion = Annotated[LinearFusion | RrfFusion, Field(discriminator="method")]
 
 
 _Text = Annotated[str, Field(min_length=1, pattern=r"\S")]  # not white space alone
-
-
-class QueryTerm(Model):
-    """An extra text of the query. It counts as if it were appended to the query `weight` times."""
-
-    text: _Text = Field(description="Words.", examples=["video"])
-    weight: float = Field(
-        ge=-100,
-        le=100,
-        description="How often the words count; below 0 they lower scores.",
-        examples=[-0.5],
-    )
-
-    @field_validator("weight")
-    @classmethod
-    def _not_zero(cls, weight: float) -> float:
-        if weight == 0:
-            raise ValueError("with weight 0 the words count nothing: leave them out")
-        return weight
 
 
 class Boost(Model):
@@ -157,7 +137,6 @@ class SearchRequest(Model):
             "examples": [
                 {"query": "play music", "k": 5},
                 {"query": "play music", "offset": 10, "candidates": 100, "fusion": {"method": "rrf"}},
-                {"query": "player", "terms": [{"text": "music", "weight": 2.0}, {"text": "video", "weight": -0.5}]},
                 {"query": "play music", "k": 3, "explain": True},
             ]
         }
@@ -172,12 +151,6 @@ class SearchRequest(Model):
         default=None,
         min_length=1,
         description="Id of a document, in place of `query`. Finds others that are like it.",
-    )
-    terms: list[QueryTerm] = Field(
-        default_factory=list,
-        max_length=100,
-        description="Extra words of the query, with weights that may be negative.",
-        json_schema_extra=_EMPTY,
     )
     k: int = Field(
         default=10, ge=1, description="Number of hits. `offset + k` must not exceed `candidates`, if that is given."

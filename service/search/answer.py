@@ -232,7 +232,7 @@ def _add_explanations(
     for name in table.legs:
         if not (query.head and name == "dense") and (of_leg := _shares(context, name, query, ordinals)) is not None:
             shares[name] = of_leg
-    words = query_words(plan.text, plan.extra_terms, query, parts.encoder)
+    words = query_words(plan.text, plan.added, query, parts.encoder)
     texts = [text_of(fields) for _, fields in parts.documents.fetch(ordinals, ["title", "text"])]
     explained = explanations(
         query, words, parts.encoder, fused.shares[:, columns], table.legs, shares, texts, context.require_time

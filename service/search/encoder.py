@@ -7,8 +7,8 @@ vocabulary
 The token that stands for what the vocabulary lacks is no evidence: it is left out. A query is read behind a space where
 the tokenizer has other tokens for the first word of a text (`TextTokenizer.query_ids`).
 The query for documents like another is that one's own vector, and its heaviest terms with their impacts as weights.
-An extra_terms text of weight w counts as if it stood behind the query w times; w may be a fraction, and below 0.
-A head query without extra terms has the vector, and the sparse weights if there are any, that the model gave it.
+An added text of weight w counts as if it stood behind the query w times; w may be a fraction.
+A head query without added texts has the vector, and the sparse weights if there are any, that the model gave it.
 A leg for which a text has nothing finds no document.
 """
 
@@ -36,7 +36,6 @@ __all__ = ["QueryEncoder", "no_terms"]
 _SHORTEST = 1e-12
 _NO_TERMS: Final = (list[str](), NO_TOKENS.counts, NO_TOKENS.weights)
 _MAX_LIKE = 16  # terms of a document that is a query
-_NOTHING = 1e-6  # rounding noise of weights that cancel a token
 K = TypeVar("K")
 
 
@@ -69,45 +68,37 @@ class QueryEncoder:
         dense: bool = True,
         sparse: bool = True,
         field: str = "query",
-        extra_terms: Sequence[tuple[str, float]] = (),
+        added: Sequence[tuple[str, float]] = (),
         split: bool = True,
     ) -> EncodedQuery:
         """Encode a text for a task (KeyError if unknown), without the vector unless `dense`, without terms unless
         `sparse`.
 
         Unless `split`, a query whose terms are its own words alone has its `text` in place of them, for the search to
-        split. `extra_terms`: texts with their weights. UnsearchableError, which names the request's `field` with the
-        text, if a text has neither tokens nor terms for the legs that are asked for, if negative weights cancel all of
-        them, or if the mean of the tokens' rows is zero.
+        split. `added`: texts that count beside it, with weights above 0. UnsearchableError, which names the request's
+        `field` with the text, if it has neither tokens nor terms for the legs that are asked for, or if the mean of the
+        tokens' rows is zero.
         """
         started = perf_counter()
-        texts, factors = [(field, text)], [1.0]
-        for place, (extra, weight) in enumerate(extra_terms):
-            texts.append((f"terms.{place}.text", extra.strip()))
-            factors.append(weight)
-        ids = [self._ids(self.tokenizer, *one, field) for one in texts] if dense else [list[int]()] * len(texts)
-        unsplit = not (split or extra_terms or self.vocabulary.tokenizer or task in self.heads) and ids[0] and sparse
+        texts, factors = [text, *(one for one, _ in added)], [1.0, *(weight for _, weight in added)]
+        ids = self._ids(self.tokenizer, texts, field) if dense else [list[int]()] * len(texts)
+        unsplit = not (split or added or self.vocabulary.tokenizer or task in self.heads) and ids[0] and sparse
         terms = (
             self._terms(texts, ids if dense else None, field) if sparse and not unsplit else [list[str]()] * len(texts)
         )
-        for found, known, (name, one) in zip(ids, terms, texts, strict=True):
-            if not (found or known):
-                raise no_terms(name, one)
+        if not (ids[0] or terms[0]):
+            raise no_terms(field, text)
         started = clock.add("tokenize", started)
-        head = None if extra_terms or task not in self.heads else self._head(text, task, terms[0], dense=dense)
+        head = None if added or task not in self.heads else self._head(text, task, terms[0], dense=dense)
         if head is not None:
             if dense:
                 clock.add("encode", started)
             return head
         names, counts, weights = self._weighed(terms, factors) if sparse and not unsplit else _NO_TERMS
         tokens, vector, length = NO_TOKENS, None, 1.0
-        if dense and any(ids):
+        if any(ids):
             tokens = _joined(ids, factors)
-            if tokens.ids.size:
-                vector, length = self.tables[task].direction(tokens.ids, tokens.weights)
-        if not names and not tokens.ids.size:
-            reason = "they take away every token of the query: leave one of them out, or change a weight"
-            raise UnsearchableError.of(FieldError("terms", reason))
+            vector, length = self.tables[task].direction(tokens.ids, tokens.weights)
         if not _SHORTEST <= length < np.inf:
             reason = (
                 "the mean of the tokens' vectors is zero, so no document is nearer than another: use other words, or "
@@ -175,20 +166,20 @@ class QueryEncoder:
     def _has_terms(self, found: HeadQuery) -> bool:
         return found.sparse is not None and self.vocabulary.tokenizer is not None
 
-    def _terms(self, texts: Sequence[tuple[str, str]], ids: Sequence[list[int]] | None, field: str) -> list[list[str]]:
+    def _terms(self, texts: list[str], ids: Sequence[list[int]] | None, field: str) -> list[list[str]]:
         """Return the terms of each text. `ids` are those of the dense leg, if they are known."""
         own = self.vocabulary.tokenizer
         if own is None:
-            return self.vocabulary.terms_of([text for _, text in texts])
+            return self.vocabulary.terms_of(texts)
         if ids is None or own is not self.tokenizer:
-            ids = [self._ids(own, *one, field) for one in texts]
+            ids = self._ids(own, texts, field)
         return [[f"{token}" for token in bag] for bag in ids]
 
     def _weighed(
         self, bags: Sequence[list[str]], factors: Sequence[float]
     ) -> tuple[list[str], npt.NDArray[np.int64], npt.NDArray[np.float32]]:
-        """Return the distinct terms of a query and of its extra terms, their counts and their weights in the sparse
-        leg. Sums of weight times impact are exact, as `weighted_ids` says."""
+        """Return the distinct terms of a query and of added texts, their counts and their weights in the sparse leg.
+        Sums of weight times impact are exact, as `weighted_ids` says."""
         counts, sums = _summed(bags, factors)
         kept, weights = [*sums], np.array([*sums.values()], dtype=np.float32)
         if self._idf is not None:
@@ -200,29 +191,28 @@ class QueryEncoder:
         return kept, np.array([counts[term] for term in kept], dtype=np.int64), weights
 
     @staticmethod
-    def _ids(tokenizer: TextTokenizer, name: str, text: str, field: str) -> list[int]:
-        """Return the token ids of a text. UnsearchableError names the request's field `name` if the tokenizer fails on
-        it."""
+    def _ids(tokenizer: TextTokenizer, texts: Sequence[str], field: str) -> list[list[int]]:
+        """Return the token ids of a query and of added texts. UnsearchableError names the request's field if the
+        tokenizer fails on one."""
         try:
-            return tokenizer.query_ids(text, appended=name != field)
+            return [tokenizer.query_ids(text, appended=place > 0) for place, text in enumerate(texts)]
         except TokenizerError as error:
-            raise UnsearchableError.of(FieldError(name, "the tokenizer fails on this text", shortened(text))) from error
+            reason = "the tokenizer fails on this text"
+            raise UnsearchableError.of(FieldError(field, reason, shortened(texts[0]))) from error
 
 
 def _summed(bags: Sequence[Sequence[K]], factors: Sequence[float]) -> tuple[dict[K, int], dict[K, float]]:
-    """Count what is in bags, and add up its factors, without what these cancel."""
+    """Count what is in bags, and add up its factors."""
     counts, sums = dict[K, int](), dict[K, float]()
     for bag, factor in zip(bags, factors, strict=True):
         for one in bag:
             counts[one] = counts.get(one, 0) + 1
             sums[one] = sums.get(one, 0.0) + factor
-    if len(bags) > 1:
-        sums = {one: factor for one, factor in sums.items() if abs(factor) > _NOTHING}
     return counts, sums
 
 
 def _joined(bags: Sequence[list[int]], factors: Sequence[float]) -> QueryTokens:
-    """Return the tokens of a query and of its extra terms, without those that they cancel."""
+    """Return the tokens of a query and of added texts."""
     counts, weights = _summed(bags, factors)
     kept = sorted(weights)
     return QueryTokens(

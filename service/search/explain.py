@@ -59,11 +59,11 @@ def check_explained(request: SearchRequest, query: EncodedQuery, most: int) -> N
 
 
 def query_words(
-    text: str, extra_terms: Sequence[tuple[str, float]], query: EncodedQuery, encoder: QueryEncoder
+    text: str, added: Sequence[tuple[str, float]], query: EncodedQuery, encoder: QueryEncoder
 ) -> list[QueryWord]:
     """The words of the `text` that was searched for and of the texts that count beside it, each with its weight, in
     order, with the tokens and terms of the encoded `query`."""
-    texts = [(text, 1.0), *((extra.strip(), weight) for extra, weight in extra_terms)]
+    texts = [(text, 1.0), *added]
     tokens = {token: place for place, token in enumerate(query.tokens.ids.tolist())}
     terms = {term: place for place, term in enumerate(query.terms)}
     words: dict[str, QueryWord] = {}
@@ -117,7 +117,6 @@ def explanations(
     of_legs = {"dense": nothing, "sparse": nothing} | dict(zip(legs, fusion.tolist(), strict=True))
     sparse, dense = shares.get("sparse"), shares.get("dense")
     own = [set(terms) for terms in encoder.vocabulary.terms_of(texts)]
-    wanted = [term for term, weight in zip(query.terms, query.weights.tolist(), strict=True) if weight > 0]
     listed_terms, listed_tokens = list_terms_of(query, encoder), list_tokens(query, encoder)
     found = []
     for row, spelt in enumerate(own):
@@ -139,8 +138,8 @@ def explanations(
             for place, fact in enumerate(listed_tokens)
         ]
         explanation["words"] = [_word(word, terms, tokens, sparse is not None, dense is not None) for word in words]
-        if wanted:
-            explanation["coverage"] = round(sum(term in spelt for term in wanted) / len(wanted), 4)
+        if query.terms:
+            explanation["coverage"] = round(sum(term in spelt for term in query.terms) / len(query.terms), 4)
         found.append(explanation)
     return found
 

@@ -159,7 +159,7 @@ def _encoded(context: SearchContext) -> tuple[EncodedQuery, list[LegName]]:
             context.clock,
             dense=dense,
             sparse=sparse,
-            extra_terms=plan.extra_terms if plan.request.terms or plan.added else (),
+            added=plan.added,
             split=plan.request.explain or len(plan.legs) < 2 or not context.parts.backends.splits_text,
         )
     legs: list[LegName] = ["dense"] if query.dense is not None and dense else []
@@ -356,8 +356,6 @@ def _unjudged(context: SearchContext, query: EncodedQuery) -> str | None:
         return "Matches are judged by the dense score, and the dense leg is not searched."
     if plan.request.like is not None:
         return "Documents like another are not judged."
-    if plan.request.terms:
-        return "A search with terms is not judged."
     if "rules" in plan.facts and plan.facts["rules"]["synonyms"]:
         return "Rules added words to the query."
     if query.head:

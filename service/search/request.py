@@ -161,11 +161,6 @@ class Plan:
         """True if the search looks for nothing, and lists documents."""
         return self.request.query is None and self.request.like is None
 
-    @property
-    def extra_terms(self) -> list[tuple[str, float]]:
-        """The texts that count beside the query, with their weights: the request's, and the added ones."""
-        return [*((term.text, term.weight) for term in self.request.terms), *self.added]
-
 
 @dataclass(slots=True)
 class SearchContext:
@@ -284,7 +279,7 @@ class RequestReader:
             ranges=ranges,
             kinds=self.filters,
             rerank=self.reranks and reranks(request),
-            thresholds=None if request.terms else self.tasks.get(task),
+            thresholds=self.tasks.get(task),
             feedback=feedback,
             normalization=normalization,
             text=operators.text,
@@ -351,12 +346,6 @@ class RequestReader:
             yield from self._of_options(request)
 
     def _of_options(self, request: SearchRequest) -> Iterator[FieldError]:
-        if request.query is not None:
-            together = len(request.query) + sum(len(term.text) for term in request.terms)
-            longest = self.settings.max_query_chars
-            if together > longest >= len(request.query):
-                message = f"with the query they have {together} characters, at most {longest} are possible"
-                yield FieldError("terms", message)
         fusion = request.fusion
         if isinstance(fusion, LinearFusion) and fusion.normalization == "evidence" != self.normalization:
             message = "the bundle has no background to judge evidence by: use range, or build the bundle again"
@@ -385,11 +374,11 @@ class RequestReader:
                 "query", "the field is required, unless there is `like`, or `filter` or `sort` lists documents"
             )
         message = "it needs a query, whose hits it orders: give one, or leave it out"
-        yield from self._of_none(request, ("terms", "boosts", "rerank", "group_by"), message)
+        yield from self._of_none(request, ("boosts", "rerank", "group_by"), message)
 
     def _of_like(self, request: SearchRequest) -> Iterator[FieldError]:
         message = "it is for a text to search for, which `like` takes the place of: leave one of them out"
-        names = ("query", "terms", "task", "spelling", "prefix", "min_matched", "rerank")
+        names = ("query", "task", "spelling", "prefix", "min_matched", "rerank")
         yield from self._of_none(request, names, message)
 
     def _of_none(self, request: SearchRequest, names: Iterable[str], message: str) -> Iterator[FieldError]:
@@ -410,8 +399,6 @@ class RequestReader:
                 "it goes by the dense score: search in mode hybrid or dense, with a weight of the dense leg above 0"
             )
             yield FieldError("min_matched", message, least)
-        elif request.terms:
-            yield FieldError("min_matched", "hits of a search with terms are not judged: leave one of them out", least)
         elif task in self.tasks and self.tasks[task] is None:
             message = (
                 f"the bundle has no thresholds of a match for the task {shortened(task)}, see `matched` in /info: "

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Final, Self
 
-from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, StringConstraints, ValidationError, model_validator
 
 from lightretriever.artifacts.files.reading import line_of, parse_yaml
 from lightretriever.service.errors import SettingsError
@@ -29,7 +29,7 @@ def _words(text: str) -> str:
     return f" {' '.join(WORD.findall(unicodedata.normalize('NFKC', text))).casefold()} "
 
 
-_Text = Annotated[str, Field(max_length=200, pattern=r"\w")]
+_Text = Annotated[str, StringConstraints(strip_whitespace=True, max_length=200, pattern=r"\w")]
 
 
 class _Rule(BaseModel, extra="forbid", strict=True):

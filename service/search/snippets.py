@@ -40,12 +40,11 @@ class _Match:
 
 
 class Snippets:
-    """Makes the snippets of one query, whose terms have `weights` above 0."""
+    """Makes the snippets of one query."""
 
     def __init__(self, vocabulary: Vocabulary, query: EncodedQuery) -> None:
         self._vocabulary = vocabulary
-        pairs = zip(query.terms, query.weights.tolist(), strict=True)
-        self._weights = {term: weight for term, weight in pairs if weight > 0}
+        self._weights = dict(zip(query.terms, query.weights.tolist(), strict=True))
 
     def of(self, texts: Sequence[str], length: int) -> list[Snippet]:
         """Return each text's best part of up to `length` characters; its beginning if no word matches."""

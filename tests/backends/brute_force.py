@@ -126,9 +126,7 @@ class BruteForce:
             own = self._vectors[self.ids.index(asked["like"])]
             return np.asarray(own / np.linalg.norm(own))
         table = self._tables[asked.get("task", "default")]
-        total = np.zeros(table.shape[1])
-        for number, (text, weight) in enumerate(_texts(asked)):
-            total += weight * table[self._tokenizer.query_ids(text, appended=number > 0)].sum(axis=0)
+        total = table[self._tokenizer.query_ids(asked["query"])].sum(axis=0)
         return np.asarray(total / np.linalg.norm(total))
 
     def _term_weights(self, asked: Asked) -> dict[str, float]:
@@ -140,14 +138,12 @@ class BruteForce:
                 weights[term] = float(np.float32(impact / max(impacts.values())) * np.float32(factor))
             heaviest = sorted(weights, key=lambda term: (-weights[term], term))[:16]
             return {term: weights[term] for term in heaviest}
-        for number, (text, weight) in enumerate(_texts(asked)):
-            if self._words is None:
-                ids = self._tokenizer.query_ids(text, appended=number > 0)
-                terms = [(f"{token}", self._idf[token]) for token in ids]
-            else:
-                terms = [(term, 1.0) for term in self._words.terms_of([text])[0]]
-            for term, factor in terms:
-                weights[term] = weights.get(term, 0.0) + weight * factor
+        if self._words is None:
+            terms = [(f"{token}", self._idf[token]) for token in self._tokenizer.query_ids(asked["query"])]
+        else:
+            terms = [(term, 1.0) for term in self._words.terms_of([asked["query"]])[0]]
+        for term, factor in terms:
+            weights[term] = weights.get(term, 0.0) + factor
         return weights
 
     def _proposed(self, leg: str, scores: Scores, allowed: Sequence[int], count: int) -> list[int]:
@@ -361,8 +357,6 @@ def random_request(random: np.random.Generator) -> Asked:
         asked["candidates"] = one([50, 60, 100, 1000])
         if chance(0.4):
             asked["filter"] = _random_filter(random, 2)
-        if chance(0.2):
-            asked["terms"] = [{"text": _words(random), "weight": one([-0.75, 0.25, 1.5])} for _ in range(one([1, 2]))]
         if asked["mode"] == "hybrid" and chance(0.7):
             asked["fusion"] = _fusion(one, chance)
         if chance(0.2):
@@ -385,10 +379,6 @@ def random_request(random: np.random.Generator) -> Asked:
 def _words(random: np.random.Generator) -> str:
     words = (*WORDS, "日本語の検索", "Zażółć", "🎵", "<|endoftext|>")
     return " ".join(words[place] for place in random.integers(len(words), size=random.integers(1, 5)))
-
-
-def _texts(asked: Asked) -> list[tuple[str, float]]:
-    return [(asked["query"], 1.0), *((term["text"], term["weight"]) for term in asked.get("terms", []))]
 
 
 def _fusion(one: Any, chance: Any) -> Asked:

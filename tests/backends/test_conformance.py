@@ -231,7 +231,8 @@ def test_the_shares_of_a_score_add_up_to_it(opened: Opened) -> None:
 
 @backends_of("sparse")  # the only leg whose queries have weights of their own
 def test_negative_weights_count_against_documents(opened: Opened) -> None:
-    query = opened.encoder.encode("play music", "default", StageClock(), extra_terms=[("terminal", -0.75)])
+    query = opened.query("play music terminal")
+    query.weights[-1] *= -0.75
     ordinals, scores = opened.leg.search(query, ALL)
     assert (query.weights < 0).any()
     exact = opened.terms.scores(query)

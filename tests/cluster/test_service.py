@@ -87,7 +87,6 @@ def both(bundle: Bundle, engine: SearchEngine) -> Iterator[Asking]:
     "request_",
     [
         {},
-        {"mode": "sparse", "terms": [{"text": "library", "weight": -0.7}, {"text": "chess", "weight": 1.3}]},
         {"mode": "sparse", "query": "wi-fi music players 日本語の文書 c++ node.js"},
         {"mode": "dense", "k": 50},
         {"fusion": {"method": "rrf"}, "offset": 5},

@@ -96,12 +96,10 @@ def test_another_query_is_unchanged(engines: list[SearchEngine], mode: str, quer
     assert ranked(engine, query, mode) == ranked(without, query, mode)
 
 
-def test_weighted_terms_are_read_by_the_table(engines: list[SearchEngine]) -> None:
-    with TestClient(create_app(engines[0])) as client, TestClient(create_app(engines[1])) as other:
-        asked = {"query": "play music", "terms": [{"text": "video", "weight": -0.5}], "k": 5}
-        told, plain = (one.post("/search", json=asked).json() for one in (client, other))
-        assert told["head_query"] is False
-        assert told["hits"] == plain["hits"]
+def test_a_query_with_added_words_is_read_by_the_table(engines: list[SearchEngine]) -> None:
+    for added, head in (((), True), ([("video", 0.5)], False)):
+        encoded = engines[0].parts.encoder.encode("play music", "web", StageClock(), added=added)
+        assert encoded.head is head
 
 
 def test_the_answer_says_who_read_the_query(engines: list[SearchEngine]) -> None:

@@ -44,7 +44,6 @@ from tests.support.wordings import raises
 COUNT = 60
 TEXTS = [document.full_text for document in tiny_documents(COUNT)]
 QUERIES = ["music player", "text editor for the terminal", "The terminal, the network"]
-TERMS = [{"text": "video files", "weight": 0.5}, {"text": "music", "weight": -0.25}]
 KINDS = ("bm25", "learned")
 Scores = npt.NDArray[np.float64]
 
@@ -123,13 +122,8 @@ def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         yield Built(kind, bundle, engine, client, dense, load_sparse_encoder(sparse, settings))
 
 
-def counted(encoder: TextModel, query: str, terms: list[dict[str, Any]]) -> dict[int, float]:
-    counts = Counter(encoder.tokenizer.query_ids(query))
-    weights = {token: float(count) for token, count in counts.items()}
-    for term in terms:
-        for token in encoder.tokenizer.query_ids(term["text"], appended=True):
-            weights[token] = weights.get(token, 0.0) + term["weight"]
-    return {token: weight for token, weight in weights.items() if weight}
+def counted(encoder: TextModel, query: str) -> dict[int, float]:
+    return {token: float(count) for token, count in Counter(encoder.tokenizer.query_ids(query)).items()}
 
 
 def test_the_bundle_says_what_it_is_made_of(built: Built) -> None:
@@ -150,19 +144,18 @@ def test_the_bundle_says_what_it_is_made_of(built: Built) -> None:
     assert facts["sparse_vocab_size"] == own.vocab_size
 
 
-@pytest.mark.parametrize("terms", [[], TERMS])
 @pytest.mark.parametrize("query", QUERIES)
-def test_both_legs_rank_as_over_all_documents(built: Built, query: str, terms: list[dict[str, Any]]) -> None:
+def test_both_legs_rank_as_over_all_documents(built: Built, query: str) -> None:
     ids = [document.id for document in tiny_documents(COUNT)]
     legs = {
-        "dense": built.dense_scores(counted(built.dense, query, terms)),
-        "sparse": built.sparse_scores(counted(built.sparse, query, terms)),
+        "dense": built.dense_scores(counted(built.dense, query)),
+        "sparse": built.sparse_scores(counted(built.sparse, query)),
     }
     for leg, scores in legs.items():
         expected = {name: score for name, score in zip(ids, scores, strict=True) if leg == "dense" or score > 0}
-        hits = built.search(query, leg, terms=terms)["hits"]
+        hits = built.search(query, leg)["hits"]
         assert {hit["id"]: hit["score"] for hit in hits} == pytest.approx(expected, rel=1e-4, abs=1e-4)
-    hits = built.search(query, terms=terms)["hits"]
+    hits = built.search(query)["hits"]
     for hit in hits:
         for leg, scores in legs.items():
             assert hit[leg]["score"] == pytest.approx(scores[ids.index(hit["id"])], rel=1e-4, abs=1e-4)
@@ -170,7 +163,7 @@ def test_both_legs_rank_as_over_all_documents(built: Built, query: str, terms: l
 
 @pytest.mark.parametrize("mode", ["dense", "sparse", "hybrid"])
 def test_explained_shares_add_up_to_the_scores_of_their_legs(built: Built, mode: str) -> None:
-    answer = built.search(QUERIES[2], mode, terms=TERMS, explain=True, k=5)
+    answer = built.search(QUERIES[2], mode, explain=True, k=5)
     assert answer["hits"]
     encoders = {"dense": built.dense, "sparse": built.sparse}
     for hit in answer["hits"]:
@@ -183,7 +176,7 @@ def test_explained_shares_add_up_to_the_scores_of_their_legs(built: Built, mode:
             assert sum(word[leg] for word in words) == pytest.approx(hit[leg]["score"], rel=1e-4, abs=1e-5)
             assert sum(one[leg] for one in own) == pytest.approx(hit[leg]["score"], rel=1e-4, abs=1e-5)
             spelt = {int(one["term"] if leg == "sparse" else one["id"]): one for one in own}
-            assert set(spelt) == set(counted(encoders[leg], QUERIES[2], TERMS))
+            assert set(spelt) == set(counted(encoders[leg], QUERIES[2]))
             text = {"dense": "token", "sparse": "text"}[leg]
             assert all(encoders[leg].tokenizer.token(token) == one[text] for token, one in spelt.items())
 
@@ -212,9 +205,6 @@ def test_a_leg_without_a_token_leaves_the_answer_to_the_other(built: Built) -> N
     assert all(hit[silent] is None or hit[silent] == {"score": 0.0, "rank": None} for hit in hits)
     refused = built.client.post("/search", json={"query": "🎉", "mode": silent}).json()
     assert (refused["status"], refused["kind"], refused["errors"][0]["field"]) == (422, "unsearchable_query", "query")
-    plain, more = (built.search("music", terms=terms)["hits"] for terms in ([], [{"text": "🎉", "weight": 1}]))
-    before = {hit["id"]: hit[silent]["score"] for hit in plain}
-    assert {hit["id"]: hit[silent]["score"] for hit in more if hit["id"] in before} == before
 
 
 def test_a_head_query_has_the_vector_of_the_dense_model(built: Built) -> None:
@@ -225,7 +215,7 @@ def test_a_head_query_has_the_vector_of_the_dense_model(built: Built) -> None:
     words = hit["explanation"]["words"]
     assert all(word["dense"] is None and word["terms"] for word in words)
     place = [document.id for document in tiny_documents(COUNT)].index(hit["id"])
-    scores = built.sparse_scores(counted(built.sparse, "Chess  games", []))
+    scores = built.sparse_scores(counted(built.sparse, "Chess  games"))
     assert hit["sparse"]["score"] == pytest.approx(scores[place], rel=1e-4, abs=1e-4)
     vector = built.engine.parts.encoder.encode("chess games", "search", StageClock()).dense
     assert vector == pytest.approx(built.dense.encode_queries(["chess games"]).dense[0], abs=2e-3)

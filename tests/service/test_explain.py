@@ -26,7 +26,6 @@ from lightretriever.service.schemas import (
     LegName,
     LinearFusion,
     Mode,
-    QueryTerm,
     RrfFusion,
     SearchRequest,
     TermShares,
@@ -50,7 +49,6 @@ SAMPLE = (
     *("🎵", "and", "a", "MUSIC", "music", "wi-fi", "terminal-music", "C++", "c#", ".net", "play.", "ภาษาไทย"),
 )
 WORDS = st.lists(st.sampled_from(SAMPLE), min_size=1, max_size=9).map(" ".join)
-TERMS = st.lists(st.builds(QueryTerm, text=WORDS, weight=st.sampled_from([-1.0, -0.5, 0.5, 1.0, 2.0])), max_size=3)
 FUSIONS = st.sampled_from(
     [
         LinearFusion(),
@@ -106,22 +104,18 @@ def size(hit: Hit) -> float:
 
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=25)
-@given(query=WORDS, terms=TERMS, mode=MODES, fusion=FUSIONS, k=st.integers(1, 20), offset=st.integers(0, 30))
-@example("music", [QueryTerm(text="日本語", weight=-0.5)], "hybrid", LinearFusion(), 20, 0)
-@example("C++ wi-fi c++", [QueryTerm(text="wifi C++", weight=-1)], "hybrid", LinearFusion(), 20, 0)
+@given(query=WORDS, mode=MODES, fusion=FUSIONS, k=st.integers(1, 20), offset=st.integers(0, 30))
+@example("C++ wi-fi c++", "hybrid", LinearFusion(), 20, 0)
 def test_shares_sum_to_the_scores(
     engines: dict[VocabularyKind, SearchEngine],
     kind: VocabularyKind,
     query: str,
-    terms: list[QueryTerm],
     mode: Mode,
     fusion: LinearFusion | RrfFusion,
     k: int,
     offset: int,
 ) -> None:
-    asked = SearchRequest(
-        query=query, terms=terms, mode=mode, fusion=fusion, k=k, offset=offset, candidates=60, explain=True
-    )
+    asked = SearchRequest(query=query, mode=mode, fusion=fusion, k=k, offset=offset, candidates=60, explain=True)
     try:
         answer = engines[kind].search(asked)
     except UnsearchableError:
@@ -199,14 +193,13 @@ def test_a_word_has_the_terms_and_tokens_that_begin_in_it(engines: dict[Vocabula
 
 
 def test_forms_of_a_word_share_its_term_by_their_weights(engines: dict[VocabularyKind, SearchEngine]) -> None:
-    asked = {"query": "document music", "terms": [{"text": "documents", "weight": 3.0}], "mode": "sparse"}
-    hit = found(engines["words"], **asked)
+    hit = found(engines["words"], query="document music documents documents documents", mode="sparse")
     one, many = by_word(hit)["document"], by_word(hit)["documents"]
     assert one.sparse is not None
     assert one.sparse > 0
     assert many.sparse == pytest.approx(3 * one.sparse)
     (term,) = one.terms
-    assert (term.term, term.weight, term.count) == ("document", 4.0, 2)
+    assert (term.term, term.weight, term.count) == ("document", 4.0, 4)
     assert term.impact is not None
     assert 4 * term.impact == pytest.approx(one.sparse + (many.sparse or 0.0))
 
@@ -217,8 +210,6 @@ def test_coverage_counts_terms_in_the_text_in_whatever_form(engines: dict[Vocabu
     assert explanation(hit).coverage == 0.6667  # without stop words; it has playlists and library
     hits = engines["words"].search(SearchRequest(query="music", k=100, explain=True)).hits
     assert {explanation(hit).coverage for hit in hits} == {0.0, 1.0}
-    unwanted = found(engines["words"], query="music", terms=[{"text": "zebra", "weight": -1}])
-    assert explanation(unwanted).coverage == 1.0
     assert explanation(found(engines["words"], query="the and")).coverage is None
 
 
@@ -274,25 +265,22 @@ TOKENIZERS = [make([document.full_text.lower() for document in tiny_documents()]
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("order", [(0, 1), (1, 0), (0, 0), (1, 1)])
 @settings(max_examples=15)
-@given(query=WORDS, terms=TERMS)
-@example(query="music", terms=[QueryTerm(text="日本語", weight=1)])
-@example(query="🎵 漢字", terms=[QueryTerm(text=" 🎵", weight=-0.5)])
+@given(query=WORDS, added=st.lists(st.tuples(WORDS, st.sampled_from([0.25, 0.5, 1.0, 2.0])), max_size=3))
+@example(query="music", added=[("日本語", 1.0)])
+@example(query="🎵 漢字", added=[("🎵", 0.5)])
 def test_the_words_have_every_part_of_the_query_once(
-    kind: VocabularyKind, order: tuple[int, int], query: str, terms: list[QueryTerm]
+    kind: VocabularyKind, order: tuple[int, int], query: str, added: list[tuple[str, float]]
 ) -> None:
     """With a tokenizer for each leg, whatever it does with spaces."""
     dense, sparse = (TextTokenizer.from_bytes(TOKENIZERS[one].to_str().encode(), name="made here") for one in order)
     rows = np.random.default_rng(1).standard_normal((600, 8)).astype(np.float32)
     vocabulary = Vocabulary(None if kind == "words" else sparse, None if kind == "tokens" else "english")
     encoder = QueryEncoder(dense, {"default": TokenTable(rows, None)}, vocabulary)
-    asked = SearchRequest(query=query, terms=terms)
     try:
-        encoded = encoder.encode(
-            query, "default", StageClock(), extra_terms=[(term.text, term.weight) for term in terms]
-        )
+        encoded = encoder.encode(query, "default", StageClock(), added=added)
     except UnsearchableError:
         reject()
-    words = query_words(query, [(term.text, term.weight) for term in asked.terms], encoded, encoder)
+    words = query_words(query, added, encoded, encoder)
     for parts, count in (
         ([part for word in words for part in word.terms], len(encoded.terms)),
         ([part for word in words for part in word.tokens], encoded.tokens.ids.size),

@@ -41,7 +41,6 @@ NUMBERS = {"not": {"or": [{"field": "year", "in": list(range(30))}] * 2}}
         ({"query": "q" * 501}, False),
         ({"query": None, "filter": {"field": "year", "gte": 2000}}, False),
         ({"query": None, "like": "doc-50"}, False),
-        ({"terms": [{"text": "files", "weight": 1.0}]}, False),
         ({"explain": True}, False),
         ({"snippets": {}}, False),
         ({"spelling": "suggest"}, False),

@@ -141,7 +141,6 @@ def test_every_page_of_a_search_says_the_same(meaning: TestClient) -> None:
             {"fusion": {"method": "linear", "weights": {"dense": 0, "sparse": 1}}},
             "the dense leg is not searched",
         ),
-        ("bicycle", {"terms": [{"text": "oven", "weight": 2.0}]}, "with terms"),
         ("bicycling", {}, "no tokens of the dense leg"),
     ],
 )

@@ -15,7 +15,6 @@ REQUESTS: list[dict[str, Any]] = [
     {},
     {"k": 3, "offset": 2, "fields": ["title"]},
     {"fields": [], "snippets": {"fields": ["text"], "length": 40}},
-    {"explain": True, "terms": [{"text": "video", "weight": -0.5}]},
     {"snippets": {}, "explain": True},
     {"mode": "dense"},
     {"mode": "sparse", "explain": True},

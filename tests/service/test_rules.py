@@ -100,10 +100,17 @@ def test_words_that_all_have_to_be_there(client: TestClient) -> None:
 
 
 @pytest.mark.parametrize("mode", ["hybrid", "dense", "sparse"])
-def test_synonyms_count_as_extra_terms_do(client: TestClient, words_client: TestClient, mode: str) -> None:
+def test_synonyms_count_by_their_weights_in_both_legs(client: TestClient, mode: str) -> None:
     answer = ask(client, "search tunes", mode=mode, explain=True)
-    same = ask(words_client, "search tunes", mode=mode, explain=True, terms=[{"text": "music files", "weight": 0.25}])
-    assert answer["hits"] == same["hits"]
+    for hit in answer["hits"]:
+        words = hit["explanation"]["words"]
+        assert [word["word"] for word in words] == ["search", "tunes", "music", "files"]
+        for word, weight in zip(words, (1.0, 1.0, 0.25, 0.25), strict=True):
+            assert {part["weight"] for part in word["tokens"] + word["terms"]} <= {weight}
+        for leg in ("dense", "sparse"):
+            if hit[leg] is not None and mode in (leg, "hybrid"):
+                shares = sum(word[leg] for word in words)
+                assert shares == pytest.approx(hit[leg]["score"], rel=1e-4, abs=1e-4)
     assert answer["rules"] == {"synonyms": [{"text": "music files", "weight": 0.25}], "pinned": [], "hidden": 0}
     back = ask(client, "read files, music files too")
     assert back["rules"]["synonyms"] == [{"text": "tunes", "weight": 0.5}]

@@ -43,8 +43,8 @@ def words(tiny_bundle: Bundle) -> QueryEncoder:
     return QueryEncoder(tiny_bundle.tokenizer(), {"default": tiny_bundle.table("default")}, Vocabulary(None, "english"))
 
 
-def snippets(encoder: QueryEncoder, query: str, *further: tuple[str, float]) -> Maker:
-    return Maker(Snippets(encoder.vocabulary, encoder.encode(query, "default", StageClock(), extra_terms=further)))
+def snippets(encoder: QueryEncoder, query: str) -> Maker:
+    return Maker(Snippets(encoder.vocabulary, encoder.encode(query, "default", StageClock())))
 
 
 def marked(snippet: Snippet) -> list[str]:
@@ -196,11 +196,6 @@ def test_every_combining_mark_is_one_of_a_word() -> None:
     ]
     found = [word.group() for word in WORD.finditer("issue#5, x+y, a++b, c+++, end.net 中文c++")]
     assert found == ["issue", "5", "x", "y", "a", "b", "c", "end", "net", "中", "文", "c++"]
-
-
-def test_words_of_a_weight_below_zero_are_not_marked(words: QueryEncoder) -> None:
-    maker = snippets(words, "music", ("terminal", -0.5), ("player", 0.5))
-    assert marked(maker.one("a music player for the terminal", 100)) == ["music", "player"]
 
 
 def test_only_the_beginning_of_a_very_long_text_is_looked_at(words: QueryEncoder) -> None:

@@ -1,4 +1,4 @@
-"""Weights of the legs, of tokens and of further texts of a query: what is told of them. Scores are compared in
+"""Weights of the legs and of tokens: what is told of them. Scores are compared in
 tests/backends/test_random_requests.py."""
 
 import json
@@ -20,7 +20,7 @@ from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 from lightretriever.service.errors import InvalidRequestError
 from lightretriever.service.http.app import create_app
 from lightretriever.service.observability.metrics import StageClock
-from lightretriever.service.schemas import EncodeRequest, LinearFusion, QueryTerm, SearchRequest
+from lightretriever.service.schemas import EncodeRequest, LinearFusion, SearchRequest
 from lightretriever.service.search.encoder import QueryEncoder
 from lightretriever.service.search.engine import SearchEngine
 from tests.service.conftest import SETTINGS
@@ -112,36 +112,13 @@ def of_pieces(texts: list[str]) -> Tokenizer:
 
 
 @pytest.mark.parametrize("make", [of_bytes, of_pieces])
-def test_a_term_has_the_tokens_that_it_has_within_a_text(make: Callable[[list[str]], Tokenizer]) -> None:
+def test_an_added_text_has_the_tokens_that_it_has_within_a_text(make: Callable[[list[str]], Tokenizer]) -> None:
     made = make([document.full_text.lower() for document in tiny_documents()])
     tokenizer = TextTokenizer.from_bytes(made.to_str().encode(), name="made here")
     encoder = QueryEncoder(tokenizer, {})
-    for query, text in (("play", "music"), ("music files", " from the terminal "), ("a", "a")):
-        joined = encoder.encode(f"{query} {text.strip()}", "default", StageClock(), dense=False)
-        apart = encoder.encode(query, "default", StageClock(), dense=False, extra_terms=[(text, 1.0)])
+    for query, text in (("play", "music"), ("music files", "from the terminal"), ("a", "a")):
+        joined = encoder.encode(f"{query} {text}", "default", StageClock(), dense=False)
+        apart = encoder.encode(query, "default", StageClock(), dense=False, added=[(text, 1.0)])
         assert apart.terms == joined.terms
         assert apart.counts.tolist() == joined.counts.tolist()
         assert apart.weights.tolist() == joined.weights.tolist()
-
-
-def test_both_legs_have_further_texts(client: TestClient) -> None:
-    asked = {"query": "music", "terms": [{"text": "terminal", "weight": -0.5}, {"text": "chess", "weight": 2.5}]}
-    answer = client.post("/search", json={**asked, "explain": True, "k": 5}).json()
-    assert not answer["degraded"]
-    for hit in answer["hits"]:
-        words = hit["explanation"]["words"]
-        assert [(word["word"], word["count"]) for word in words] == [("music", 1), ("terminal", 1), ("chess", 1)]
-        for word, weight in zip(words, (1.0, -0.5, 2.5), strict=True):
-            assert {part["weight"] for part in word["tokens"] + word["terms"]} == {weight}
-        assert sum(word["dense"] for word in words) == pytest.approx(hit["dense"]["score"], abs=1e-4)
-        assert sum(word["sparse"] for word in words) == pytest.approx(hit["sparse"]["score"], rel=1e-4, abs=1e-3)
-
-
-def test_a_token_that_is_cancelled_counts_nothing(engine: SearchEngine) -> None:
-    asked = SearchRequest(query="play music", terms=[QueryTerm(text="music", weight=-1)], explain=True)
-    for hit in engine.search(asked).hits:
-        assert hit.explanation is not None
-        play, music = hit.explanation.words
-        assert (music.word, music.count, music.tokens, music.terms) == ("music", 2, [], [])
-        assert (music.dense, music.sparse) == (0.0, 0.0)
-        assert play.tokens
