@@ -20,6 +20,7 @@ from lightretriever.artifacts.pipeline.recipe import ModelRecipe
 from lightretriever.artifacts.tokens.head_queries import HeadQueries
 from lightretriever.service.commands.evaluation import EngineSearcher
 from lightretriever.service.http.app import create_app
+from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 from tests.support import recipes
